@@ -1,0 +1,41 @@
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-ablation test test-slow lint clean
+PYTHON ?= python3
+export HF_HUB_DISABLE_TELEMETRY := 1
+
+help:  ## list the commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+.venv/demo: constraints.txt setup.cfg pyproject.toml
+	test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo]'
+	touch $@
+
+.venv/test: .venv/demo
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@
+
+demo: .venv/demo  ## pre-train a small model on real sentence pairs in minutes, evaluate it, show the result
+	rm -rf runs/demo
+	.venv/bin/python run_pretraining.py recipes/demo.json
+
+demo-ablation: .venv/demo  ## the same with the language model alone, beside the demo
+	test -f runs/demo/results.json || $(MAKE) demo
+	rm -rf runs/demo-lm-only
+	.venv/bin/python run_pretraining.py recipes/demo-lm-only.json
+	.venv/bin/python -m hictl_hf.reporting runs/demo-lm-only/results.json runs/demo/results.json
+
+test: .venv/test  ## all tests but the slow ones
+	.venv/bin/python -m pytest
+
+test-slow: .venv/test  ## the longer proofs
+	.venv/bin/python -m pytest -m slow
+
+lint: .venv/test  ## format, lint and types
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+
+clean:  ## forget the environment and the demo runs
+	rm -rf .venv runs/demo runs/demo-lm-only

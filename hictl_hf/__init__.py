@@ -1,0 +1,24 @@
+"""HiCTL for the Hugging Face ecosystem: universal representations across languages (Wei et al., ICLR 2021)."""
+
+from .configuration_hictl import HictlConfig
+from .modeling_hictl import (
+    HictlForMaskedLM,
+    HictlForPreTraining,
+    HictlForQuestionAnswering,
+    HictlForSequenceClassification,
+    HictlForTokenClassification,
+    HictlModel,
+    export_encoder,
+)
+from .version import __version__
+__all__ = [
+    "HictlConfig",
+    "HictlForMaskedLM",
+    "HictlForPreTraining",
+    "HictlForQuestionAnswering",
+    "HictlForSequenceClassification",
+    "HictlForTokenClassification",
+    "HictlModel",
+    "__version__",
+    "export_encoder",
+]

@@ -1,0 +1,125 @@
+"""What a pre-training run can be told: HF's `TrainingArguments` and a few of ours, as flags or as a recipe."""
+
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import HfArgumentParser, TrainingArguments
+
+from .corpus import Cleaning
+from .readers import BadInput
+
+DICTIONARIES = ("model_config", "cleaning")
+
+
+@dataclass
+class PretrainingArguments(TrainingArguments):
+    """HF's training arguments, with the paper's optimiser as defaults, and what HiCTL's data needs."""
+
+    train_data: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Sources of pairs and of monolingual text, any mixture: files, folders, patterns, corpus.{en,de}, "
+                          "de:text.txt, package:django, hub:name:config:split (docs/data_formats.md)."},
+    )  # fmt: skip
+    held_out_data: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Sources of pairs to measure retrieval on; without them pairs are held out of train_data."},
+    )
+    held_out_sentences: int = field(
+        default=250, metadata={"help": "Sentences of each language for choosing checkpoint and readout, and as many for scoring."}
+    )  # fmt: skip
+    encoder: str | None = field(
+        default=None, metadata={"help": "XLM-R or HiCTL checkpoint to continue; without it a model is made from model_config."}
+    )  # fmt: skip
+    tokenizer: str | None = field(
+        default=None, metadata={"help": "Tokenizer of a new model; without it one with model_config.vocab_size ids is trained."}
+    )  # fmt: skip
+    model_config: dict[str, Any] | str = field(
+        default_factory=dict, metadata={"help": 'Fields of HictlConfig as JSON, such as {"sentence_temperature": 1.0}.'}
+    )
+    cleaning: dict[str, Any] | str = field(
+        default_factory=dict, metadata={"help": 'Fields of Cleaning as JSON, such as {"languages": ["de", "fr"]}.'}
+    )
+    strict: bool = field(default=False, metadata={"help": "Stop at the first broken row instead of counting it."})
+    streaming: bool = field(default=False, metadata={"help": "Read train_data while training; needs max_steps and held_out_data."})
+    stream_shares: list[float] = field(
+        default_factory=list, metadata={"help": "Share of each source of a stream in what is drawn; equal without it."}
+    )
+    text_alpha: float = field(default=0.3, metadata={"help": "Language sampling p^alpha of monolingual text."})
+    pair_alpha: float = field(default=0.7, metadata={"help": "Language sampling p^alpha of pairs."})
+    text_share: float = field(default=0.5, metadata={"help": "Share of monolingual text where there are also pairs."})
+    max_length: int = field(default=256, metadata={"help": "Longest input in tokens, of a sentence and of a pair."})
+    text_mask_rate: float = field(default=0.15, metadata={"help": "Share of tokens masked in monolingual text."})
+    pair_mask_rate: float = field(default=0.25, metadata={"help": "Share of tokens masked in pairs."})
+    reordering: str = field(
+        default="words", metadata={"help": "How monolingual text becomes its positive: words, subwords or local."}
+    )
+    evaluate_layers: list[int] = field(
+        default_factory=list, metadata={"help": "Layers to read sentence vectors at, 0 the embeddings; all without it."}
+    )
+
+    output_dir: str = field(default="runs/hictl", metadata={"help": "Where everything of the run is written."})
+    per_device_train_batch_size: int = field(default=64, metadata={"help": "Pairs (or texts) of a batch on a device."})
+    learning_rate: float = field(default=2.5e-4, metadata={"help": "Peak learning rate; the paper's base size: 2.5e-4."})
+    adam_beta2: float = field(default=0.98, metadata={"help": "The paper: 0.98 for base, 0.999 for large."})
+    adam_epsilon: float = field(default=1e-6, metadata={"help": "The paper's ε."})
+    weight_decay: float = field(default=0.01, metadata={"help": "Weight decay; the paper names none."})
+    warmup_steps: float = field(default=0.05, metadata={"help": "Steps, or below 1 a share of all steps; the paper: 10,000."})
+    logging_steps: float = field(default=20, metadata={"help": "Steps between logs."})
+    remove_unused_columns: bool = field(default=False, metadata={"help": "Must stay false: the collator reads all columns."})
+    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints to keep beside the best one."})
+    load_best_model_at_end: bool = field(default=False, metadata={"help": "End with the checkpoint of the best retrieval."})
+    metric_for_best_model: str | None = field(default="eval_retrieval", metadata={"help": "What the best checkpoint is best in."})
+
+    def __post_init__(self) -> None:
+        for name in DICTIONARIES:
+            setattr(self, name, read_dictionary(name, getattr(self, name)))
+        known = {item.name for item in fields(Cleaning)}
+        if unknown := set(self.cleaning) - known:
+            raise BadInput(f"cleaning has no field {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}")
+        if not self.train_data:
+            raise BadInput("train_data is empty; name at least one source of text or pairs (docs/data_formats.md)")
+        if self.streaming and not (self.max_steps > 0 and self.held_out_data):
+            raise BadInput("a stream has no end and holds nothing out: with --streaming give --max_steps and --held_out_data")
+        for name in ("text_alpha", "pair_alpha", "text_share", "text_mask_rate", "pair_mask_rate"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise BadInput(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
+        super().__post_init__()
+
+
+def read_dictionary(name: str, value: dict[str, Any] | str) -> dict[str, Any]:
+    """A dictionary given as such or as JSON."""
+    try:
+        result = json.loads(value) if isinstance(value, str) else value
+    except json.JSONDecodeError as error:
+        raise BadInput(f"{name} is no JSON: {value!r} ({error}); write for example '{{\"key\": 1}}'") from error
+    if not isinstance(result, dict):
+        raise BadInput(f"{name} is {result!r}; it must be a JSON object, for example '{{\"key\": 1}}'")
+    return result
+
+
+def parse_arguments(argv: list[str]) -> PretrainingArguments:
+    """Flags, or a recipe (JSON or YAML) and flags that change it: `recipes/demo.json --max_steps 10`."""
+    parser = HfArgumentParser(PretrainingArguments)
+    if argv and not argv[0].startswith("-"):
+        recipe, argv = read_recipe(argv[0]), argv[1:]
+        parser.set_defaults(**{name: json.dumps(v) if name in DICTIONARIES else v for name, v in recipe.items()})
+    return parser.parse_args_into_dataclasses(argv)[0]
+
+
+def read_recipe(path: str) -> dict[str, Any]:
+    """The settings in a recipe file."""
+    if not Path(path).is_file():
+        raise BadInput(f"{path}: no such recipe; give a JSON or YAML file, or flags that begin with --")
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        recipe = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
+    except (json.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: neither JSON nor YAML: {error}") from error
+    if not isinstance(recipe, dict):
+        raise BadInput(f"{path}: holds {type(recipe).__name__}; a recipe is an object of settings, see recipes/")
+    if unknown := sorted(recipe.keys() - {item.name for item in fields(PretrainingArguments) if item.init}):
+        raise BadInput(f"{path}: no setting is called {', '.join(unknown)}; run_pretraining.py --help lists them all")
+    return recipe

@@ -1,0 +1,108 @@
+"""The settings of a HiCTL model: XLM-R's own, and what the contrastive objectives of the paper need.
+
+Everything the paper leaves open is a field here with a reasoned default (`docs/choices.md` compares them with the paper's
+letter). How text becomes batches (masking, reordering, mixing of languages) is decided by the data modules.
+"""
+
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+from transformers import XLMRobertaConfig
+
+CODE_ON_THE_HUB = {
+    "AutoConfig": "configuration_hictl.HictlConfig",
+    "AutoModel": "modeling_hictl.HictlModel",
+    "AutoModelForPreTraining": "modeling_hictl.HictlForPreTraining",
+    "AutoModelForMaskedLM": "modeling_hictl.HictlForMaskedLM",
+    "AutoModelForSequenceClassification": "modeling_hictl.HictlForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_hictl.HictlForTokenClassification",
+    "AutoModelForQuestionAnswering": "modeling_hictl.HictlForQuestionAnswering",
+}
+CHOICES = {
+    "hard_negative_space": ("unit", "raw"),
+    "duplicates": ("pair", "text", "keep"),
+    "word_level_input": ("masked", "clean"),
+}
+
+
+@strict
+class HictlConfig(XLMRobertaConfig):
+    """XLM-R's configuration with the contrastive objectives of HiCTL (Wei et al., 2021, sections 3.2 and 3.3).
+
+    Args:
+        lm_weight, sentence_weight, word_weight: weights of L_LM, L_S and L_W in the total (paper: 1, 1, 1); 0 switches an
+            objective off, its forward passes included.
+        projection_size: size of r = f(g(M(x))), the sentence representation; `None`: the hidden size.
+        sentence_temperature: τ of the sentence-level contrast (the paper prints none, that is 1).
+        word_temperature: τ of the word-level contrast.
+        word_sampling_temperature: τ of the softmax that word negatives are drawn from; `None`: `word_temperature`.
+        word_negatives: m, how many words outside the bag each pair is contrasted with.
+        word_level_input: whether the query of the word level reads the masked x∘y, sharing the pass of the language
+            model ("masked"), or the unmasked one ("clean", one more pass).
+        hard_negatives: interpolate negatives towards their query (equations 3 and 4).
+        hard_negative_space: "unit" mixes unit vectors and does not renormalise, ŝ = 1 − λ(1 − s); "raw" mixes the
+            representations themselves and takes the cosine, the paper's letter.
+        hard_negative_zeta: ζ, the largest exponent of λ.
+        hard_negative_window: over how many optimiser steps p_avg is the mean of exp(−L_S).
+        duplicates: which sentences of a batch are no negatives of each other: those whose pairs share a text ("pair"),
+            those with equal texts ("text"), or none ("keep", the paper's letter).
+        special_token_ids: ids that never enter a bag of words nor a sample; `None`: XLM-R's `<s> <pad> </s> <unk>` and
+            the last id, `<mask>`.
+
+    Example:
+        >>> from hictl_hf import HictlConfig
+        >>> HictlConfig(vocab_size=1000, sentence_temperature=1.0).special_token_ids
+        [0, 1, 2, 3, 999]
+    """
+
+    model_type = "hictl"
+
+    lm_weight: float | int = 1.0
+    sentence_weight: float | int = 1.0
+    word_weight: float | int = 1.0
+    projection_size: int | None = None
+    sentence_temperature: float | int = 0.05
+    word_temperature: float | int = 1.0
+    word_sampling_temperature: float | int | None = None
+    word_negatives: int = 512
+    word_level_input: str = "masked"
+    hard_negatives: bool = True
+    hard_negative_space: str = "unit"
+    hard_negative_zeta: float | int = 0.9
+    hard_negative_window: int = 100
+    duplicates: str = "pair"
+    special_token_ids: list[int] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        if self.special_token_ids is None:
+            self.special_token_ids = [0, 1, 2, 3, self.vocab_size - 1]
+        if not getattr(self, "auto_map", None):
+            self.auto_map = dict(CODE_ON_THE_HUB)
+
+    def validate_architecture(self) -> None:
+        """Refuse values that no objective could be computed with."""
+        super().validate_architecture()
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(map(repr, allowed))}")
+        for name in ("lm_weight", "sentence_weight", "word_weight", "hard_negative_zeta"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or a positive number")
+        for name in ("sentence_temperature", "word_temperature", "word_sampling_temperature"):
+            if getattr(self, name) is not None and not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 (1 is the paper's letter)")
+        for name in ("word_negatives", "hard_negative_window", "projection_size"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+    @classmethod
+    def get_config_dict(cls, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Read a `config.json`; an XLM-R one is a HiCTL one with our defaults."""
+        values, unused = super().get_config_dict(*args, **kwargs)
+        if values.get("model_type") == XLMRobertaConfig.model_type:
+            values = {**values, "model_type": cls.model_type}
+        return values, unused
+
+
+__all__ = ["HictlConfig"]

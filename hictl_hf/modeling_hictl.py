@@ -1,0 +1,322 @@
+"""HiCTL's model classes: XLM-R's with another name, and the pre-training model with its four losses.
+
+What a loss is stands in `losses`, which negatives it sees in `negatives`; here hidden states become their arguments.
+Shapes: n pairs (or monolingual sentences), N = 2n sentences, T tokens of x∘y, S tokens of a sentence, B words of a bag,
+V words, d dimensions, r dimensions of the projection.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    XLMRobertaConfig,
+    XLMRobertaForMaskedLM,
+    XLMRobertaForQuestionAnswering,
+    XLMRobertaForSequenceClassification,
+    XLMRobertaForTokenClassification,
+    XLMRobertaModel,
+)
+from transformers import initialization as init
+from transformers.utils import ModelOutput, can_return_tuple
+
+from .configuration_hictl import HictlConfig
+from .losses import mean_over_batch, sentence_contrast, word_contrast
+from .negatives import in_batch_negatives, interpolate_hard_negatives, sample_words
+
+
+class HictlModel(XLMRobertaModel):
+    """The encoder M: XLM-R's, by default without its pooler, which HiCTL does not train."""
+
+    config: HictlConfig
+    config_class = HictlConfig
+    _keys_to_ignore_on_load_unexpected = [r"pooler", r"lm_head", r"projection", r"sentence_probability"]
+
+    def __init__(self, config: HictlConfig, add_pooling_layer: bool = False) -> None:
+        super().__init__(config, add_pooling_layer=add_pooling_layer)
+
+
+class HictlForMaskedLM(XLMRobertaForMaskedLM):
+    """The encoder with its language-model head, for `fill-mask` and further masked training."""
+
+    config: HictlConfig
+    config_class = HictlConfig
+    accepts_loss_kwargs = False  # the loss is a mean: the Trainer must divide it under gradient accumulation
+    _keys_to_ignore_on_load_unexpected = [r"pooler", r"projection", r"sentence_probability"]
+
+
+class HictlForSequenceClassification(XLMRobertaForSequenceClassification):
+    """The encoder with a classifier on the first token (XNLI, PAWS-X)."""
+
+    config: HictlConfig
+    config_class = HictlConfig
+    accepts_loss_kwargs = False
+    _keys_to_ignore_on_load_unexpected = [r"pooler", r"lm_head", r"projection", r"sentence_probability"]
+
+
+class HictlForTokenClassification(XLMRobertaForTokenClassification):
+    """The encoder with a classifier on each token (POS, NER)."""
+
+    config: HictlConfig
+    config_class = HictlConfig
+    accepts_loss_kwargs = False
+    _keys_to_ignore_on_load_unexpected = [r"pooler", r"lm_head", r"projection", r"sentence_probability"]
+
+
+class HictlForQuestionAnswering(XLMRobertaForQuestionAnswering):
+    """The encoder with scores for the start and the end of an answer (XQuAD, MLQA, TyDiQA)."""
+
+    config: HictlConfig
+    config_class = HictlConfig
+    accepts_loss_kwargs = False
+    _keys_to_ignore_on_load_unexpected = [r"pooler", r"lm_head", r"projection", r"sentence_probability"]
+
+
+@dataclass
+class HictlForPreTrainingOutput(ModelOutput):
+    """What one batch gives. A loss that was switched off, or had no input, is `None`.
+
+    Args:
+        loss: () weighted sum of the losses.
+        logits: (n, T, V) scores of words, when called as a masked language model; `None` in pre-training.
+        lm_loss, sentence_loss, word_loss: () L_LM, L_S, L_W, before their weights.
+        sentence_embeddings: (N, r) representations r, x before y.
+        hard_negative_lambda: () mean λ over the negatives; 1 = nothing was moved.
+        negatives_per_anchor: () mean number of negatives of a sentence.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    lm_loss: Tensor | None = None
+    sentence_loss: Tensor | None = None
+    word_loss: Tensor | None = None
+    sentence_embeddings: Tensor | None = None
+    hard_negative_lambda: Tensor | None = None
+    negatives_per_anchor: Tensor | None = None
+
+
+class SentenceProbability(nn.Module):
+    """p_avg of equation 4: the mean of exp(-L_S) over the last steps, kept with the weights of the model."""
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.register_buffer("recent", torch.zeros(window))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    @torch.no_grad()
+    def record(self, sentence_loss: Tensor) -> None:
+        """Add one optimiser step, given L_S over its whole batch; the oldest of a full window is forgotten."""
+        self.recent[self.steps % len(self.recent)] = torch.exp(-sentence_loss)
+        self.steps += 1
+
+    def mean(self) -> Tensor:
+        """() p_avg; 0, and with it λ = 1, before the first step."""
+        known = self.steps.clamp(max=len(self.recent))
+        return self.recent.float().sum() / known.clamp_min(1)
+
+
+class HictlForPreTraining(XLMRobertaForMaskedLM):
+    """XLM-R with a linear sentence projection f and the objective L = L_LM + L_S + L_W.
+
+    Loads any XLM-R checkpoint; `projection.weight` is the only new weight. Called with `input_ids`, `attention_mask` and
+    `labels` alone it is a masked language model.
+
+    Example:
+        >>> from hictl_hf import HictlConfig, HictlForPreTraining
+        >>> model = HictlForPreTraining(HictlConfig(vocab_size=99, hidden_size=32, num_hidden_layers=1,
+        ...     num_attention_heads=2, intermediate_size=64))
+        >>> model.projection.weight.shape
+        torch.Size([32, 32])
+    """
+
+    config: HictlConfig
+    config_class = HictlConfig
+    accepts_loss_kwargs = False
+    _keys_to_ignore_on_load_unexpected = [r"pooler"]
+    _keys_to_ignore_on_load_missing = [r"sentence_probability"]
+
+    def __init__(self, config: HictlConfig) -> None:
+        super().__init__(config)
+        self.projection = nn.Linear(config.hidden_size, config.projection_size or config.hidden_size, bias=False)
+        self.sentence_probability = SentenceProbability(config.hard_negative_window)
+        self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, SentenceProbability):
+            init.zeros_(module.recent)
+            init.zeros_(module.steps)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        sentence_input_ids: Tensor | None = None,
+        sentence_attention_mask: Tensor | None = None,
+        sentence_texts: Tensor | None = None,
+        bag: Tensor | None = None,
+        clean_input_ids: Tensor | None = None,
+        row_seeds: Tensor | None = None,
+        items_in_batch: dict[str, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> HictlForPreTrainingOutput:
+        """All losses of a batch in one call.
+
+        Args:
+            input_ids: (n, T) masked x∘y, or masked x where the text is monolingual.
+            attention_mask: (n, T) 1 on tokens, 0 on padding.
+            labels: (n, T) original ids at masked positions, -100 elsewhere.
+            sentence_input_ids: (N, S) unmasked sentences, x_1 … x_n and then y_1 … y_n.
+            sentence_attention_mask: (N, S).
+            sentence_texts: (N,) int64, equal where texts are equal; without it no two texts are.
+            bag: (n, B) ids of the unique words of the unmasked x∘y, -1 beyond their number.
+            clean_input_ids: (n, T) unmasked x∘y, needed where `config.word_level_input` is "clean".
+            row_seeds: (n,) int64 seeds of the word negatives of each pair.
+            items_in_batch: how many masked words ("lm"), sentences ("sentence") and pairs ("word") the whole batch has,
+                where this call sees only a part of it: losses are then this part's share of the mean.
+        """
+        if sentence_input_ids is None and bag is None:
+            outputs = super().forward(
+                input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, labels=labels,
+                return_dict=True, **kwargs,
+            )  # fmt: skip
+            return HictlForPreTrainingOutput(lm_loss=outputs.loss, **outputs)
+
+        items = items_in_batch or {}
+        result = HictlForPreTrainingOutput()
+        if labels is not None or bag is not None:
+            hidden = self.roberta(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)[0]  # (n, T, d)
+        if labels is not None and self.config.lm_weight:
+            result.lm_loss = mean_over_batch(self.masked_word_losses(hidden, labels), items.get("lm"))
+        if sentence_input_ids is not None and self.config.sentence_weight:
+            result.sentence_embeddings = self.encode_sentences(sentence_input_ids, sentence_attention_mask)
+            self.add_sentence_level(result, sentence_texts, items.get("sentence"))
+        if bag is not None and self.config.word_weight:
+            if self.config.word_level_input == "clean":
+                hidden = self.roberta(clean_input_ids, attention_mask)[0]
+            losses = self.word_losses(first_tokens(hidden), bag, row_seeds)
+            result.word_loss = mean_over_batch(losses, items.get("word"))
+        result.loss = self.total(result)
+        return result
+
+    def encode_sentences(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """(N, r) r = f(g(M(x))) of section 3.1: the projection of the first token's last hidden state."""
+        return self.projection(first_tokens(self.roberta(input_ids, attention_mask)[0]))
+
+    def masked_word_losses(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        """(masked words,) cross-entropy at the masked positions, the only ones that reach the head."""
+        masked = labels != -100
+        return F.cross_entropy(self.lm_head(hidden[masked]).float(), labels[masked], reduction="none")
+
+    def add_sentence_level(self, result: HictlForPreTrainingOutput, texts: Tensor | None, items: Tensor | None) -> None:
+        """L_S over the batch with hard negatives (section 3.2), and what is worth watching about them."""
+        config, sentences = self.config, result.sentence_embeddings
+        texts = torch.arange(len(sentences), device=sentences.device) if texts is None else texts
+        negatives = in_batch_negatives(texts, config.duplicates)
+        strength = config.hard_negative_zeta * self.sentence_probability.mean() if config.hard_negatives else 0.0
+        with torch.autocast(sentences.device.type, enabled=False):
+            scores, lambdas = interpolate_hard_negatives(
+                in_full_precision(sentences), negatives, strength, config.hard_negative_space
+            )
+            losses = sentence_contrast(scores, negatives, config.sentence_temperature)
+        result.sentence_loss = mean_over_batch(losses, items)
+        result.hard_negative_lambda = lambdas[negatives].mean() if negatives.any() else torch.ones_like(losses[0])
+        result.negatives_per_anchor = negatives.sum(-1).float().mean()
+
+    def word_losses(self, queries: Tensor, bag: Tensor, seeds: Tensor | None) -> Tensor:
+        """(n,) L_W of each pair (section 3.3): its words against words sampled for it from the rest of the vocabulary."""
+        config, vocabulary = self.config, self.get_input_embeddings().weight
+        with torch.autocast(queries.device.type, enabled=False):
+            queries, vocabulary = in_full_precision(queries), in_full_precision(vocabulary)
+            with torch.no_grad():
+                excluded = self.excluded_words(bag)
+                similarities = F.normalize(queries, dim=-1) @ vocabulary.T / vocabulary.norm(dim=-1).clamp_min(1e-12)
+                sampled = sample_words(
+                    similarities, excluded, config.word_negatives,
+                    config.word_sampling_temperature or config.word_temperature, seeds,
+                )  # fmt: skip
+            return word_contrast(queries, vocabulary, bag, sampled, config.word_temperature)
+
+    def excluded_words(self, bag: Tensor) -> Tensor:
+        """(n, V) bool: the bag of each pair and the special tokens, which are never sampled."""
+        excluded = torch.zeros(len(bag), self.config.vocab_size + 1, dtype=torch.bool, device=bag.device)
+        excluded[:, [word for word in self.config.special_token_ids if word < self.config.vocab_size]] = True
+        return excluded.scatter(1, bag.where(bag >= 0, self.config.vocab_size), True)[:, :-1]
+
+    def total(self, result: HictlForPreTrainingOutput) -> Tensor:
+        """L = L_LM + L_S + L_W with the weights of the configuration (section 3.4)."""
+        weighted = {"lm_loss": "lm_weight", "sentence_loss": "sentence_weight", "word_loss": "word_weight"}
+        terms = [getattr(self.config, weight) * result[loss] for loss, weight in weighted.items() if loss in result]
+        if not terms:
+            raise ValueError("no loss to train: every weight of the configuration is 0, or the batch has no input for it")
+        return torch.stack(terms).sum()
+
+
+def first_tokens(hidden: Tensor) -> Tensor:
+    """g: (n, d) final hidden states of the first tokens of a batch (n, T, d)."""
+    return hidden[:, 0]
+
+
+def in_full_precision(values: Tensor) -> Tensor:
+    """Half precision becomes fp32, in which similarities and their losses are always computed."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def export_encoder(model: HictlForPreTraining, folder: str | Path) -> None:
+    """Write the encoder as a plain `xlm-roberta` directory, which loads without any code of ours.
+
+    Where the projection keeps the hidden size it becomes the pooler of the exported model: `pooler_output` is tanh(r).
+    """
+    known = XLMRobertaConfig().to_dict().keys() - {"model_type", "architectures", "transformers_version"}
+    config = XLMRobertaConfig(**{name: value for name, value in model.config.to_dict().items() if name in known})
+    pooled = model.projection.out_features == config.hidden_size
+    encoder = XLMRobertaModel(config, add_pooling_layer=pooled).to(dtype=model.dtype)
+    weights = model.roberta.state_dict()
+    if pooled:
+        weight = model.projection.weight.detach()
+        weights |= {"pooler.dense.weight": weight, "pooler.dense.bias": torch.zeros_like(weight[0])}
+    encoder.load_state_dict(weights)
+    encoder.save_pretrained(folder)
+
+
+AutoConfig.register("hictl", HictlConfig)
+HictlConfig.register_for_auto_class()
+for auto, cls in {
+    AutoModel: HictlModel,
+    AutoModelForPreTraining: HictlForPreTraining,
+    AutoModelForMaskedLM: HictlForMaskedLM,
+    AutoModelForSequenceClassification: HictlForSequenceClassification,
+    AutoModelForTokenClassification: HictlForTokenClassification,
+    AutoModelForQuestionAnswering: HictlForQuestionAnswering,
+}.items():
+    auto.register(HictlConfig, cls)
+    cls.register_for_auto_class(auto.__name__)
+
+__all__ = [
+    "HictlForMaskedLM",
+    "HictlForPreTraining",
+    "HictlForPreTrainingOutput",
+    "HictlForQuestionAnswering",
+    "HictlForSequenceClassification",
+    "HictlForTokenClassification",
+    "HictlModel",
+    "export_encoder",
+]

@@ -1,0 +1,366 @@
+"""Pictures of a pre-training run. This module decides how a run looks: its losses, its retrieval accuracy by language
+and by layer, and the paper's map of sentence embeddings. It reads plain dictionaries and numpy arrays, never a model;
+what was measured is decided by whoever filled them, and `reporting.py` puts the pictures on a page. Everything here
+needs `pip install hictl_hf[plot]` and draws without a display.
+"""
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Array = NDArray[np.floating[Any]]
+Embeddings = Mapping[str, Array]  # language -> (sentences, dimensions), one meaning per row
+
+GREY, BLUE, ORANGE, GREEN, PURPLE = "#7B818A", "#0072B2", "#D55E00", "#009E73", "#B0568F"  # after Okabe and Ito
+LOSSES = {
+    "loss": ("total loss", "#30343B"),
+    "lm_loss": ("language model", BLUE),
+    "sentence_loss": ("sentence contrast", ORANGE),
+    "word_loss": ("word contrast", GREEN),
+}
+MEANING_COLOURS = (
+    *("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#882255", "#117733"),
+    *("#332288", "#999933", "#AA4499", "#44AA99", "#661100", "#6699CC", "#888888"),
+)
+LANGUAGE_MARKERS = "os^Dvp"
+ROWS_PER_COLUMN = 40
+STYLE: Any = {
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#B4B8BE",
+    "axes.labelcolor": "#4A4F57",
+    "xtick.color": "#4A4F57",
+    "ytick.color": "#4A4F57",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E8EAED",
+    "legend.frameon": False,
+    "figure.titlesize": 13,
+    "figure.titleweight": "bold",
+}
+
+
+def plot_losses(history: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
+    """One small panel for each loss in the history, then p_avg and the mean λ; returns the path written."""
+    losses = [key for key in LOSSES if len(_series(history, key)[0])]
+    strengths = [("p_avg", "$p_{avg}$", PURPLE), ("hard_negative_lambda", r"mean $\lambda$", BLUE)]
+    strengths = [row for row in strengths if len(_series(history, row[0])[0])]
+    panels = max(1, len(losses) + bool(strengths))
+    columns = 2 if panels == 4 else min(3, panels)
+    rows = math.ceil(panels / columns)
+    with _figure(path, 3.9 * columns, 2.9 * rows + 0.6) as figure:
+        grid = figure.add_gridspec(rows, columns)
+        for place, key in enumerate(losses):
+            axes = figure.add_subplot(grid[place // columns, place % columns])
+            name, colour = LOSSES[key]
+            first, last = _curve(axes, history, key, colour)
+            axes.set(title=f"{name}: {first:.2f} → {last:.2f}", xlabel="step" if place // columns == rows - 1 else "")
+        if strengths:
+            row, column = divmod(len(losses), columns)
+            axes = figure.add_subplot(grid[row, column:])
+            ends = [
+                f"{name} ends at {_curve(axes, history, key, shade, name)[1]:.2f}" for key, name, shade in strengths
+            ]
+            axes.set(ylim=(-0.03, 1.03), title=", ".join(ends), xlabel="step")
+            axes.legend(ncols=2, handlelength=1.2)
+        if not figure.axes:
+            _say(figure.add_subplot(grid[0, 0]), "no loss was logged")
+        _headline(figure, "Losses by step (faint: as logged, bold: running mean)")
+    return Path(path)
+
+
+def plot_retrieval(
+    per_language: Mapping[str, Mapping[str, float]], path: str | Path, labels: tuple[str, str] = ("before", "after")
+) -> Path:
+    """Accuracy before → after for each language, best first, with both means; returns the path written."""
+    measured = {language: row for language, row in per_language.items() if row.get("hictl") is not None}
+    scores = [(language, _before(row), float(row["hictl"])) for language, row in measured.items()]
+    scores.sort(key=lambda score: score[2], reverse=True)
+    columns = max(1, math.ceil(len(scores) / ROWS_PER_COLUMN))
+    rows = math.ceil(len(scores) / columns)
+    with _figure(path, 8.5 if columns == 1 else 5.2 * columns, 0.225 * rows + 1.5) as figure:
+        panels = figure.subplots(1, columns, squeeze=False)[0]
+        if not scores:
+            _say(panels[0], "no language was measured")
+            return Path(path)
+        compared = [(before, after) for _, before, after in scores if before is not None]
+        means = [(_mean([after for _, _, after in scores]), labels[1], BLUE)]
+        if compared:
+            means.insert(0, (_mean([before for before, _ in compared]), labels[0], GREY))
+        largest = max(max(after, before or 0.0) for _, before, after in scores) or 1.0
+        for place, axes in enumerate(panels):
+            _dumbbells(axes, scores[place * rows : (place + 1) * rows], means)
+            axes.set(xlim=(-0.09 * largest, 1.09 * largest), ylim=(rows - 0.4, -0.6), xlabel="accuracy (%)")
+        change = " → ".join(f"{mean:.1f}" for mean, _, _ in means)
+        gains = sum(after > before for before, after in compared)
+        won = f": {gains} of {len(compared)} languages gain" if compared else f" over {len(scores)} languages"
+        _headline(figure, f"Mean retrieval accuracy {change}%{won}")
+    return Path(path)
+
+
+def plot_layers(by_layer: Mapping[str, Sequence[float | None]], path: str | Path) -> Path:
+    """Accuracy by layer, one line per pooling and a lone dot where only one layer was measured; returns the path."""
+    measured = [
+        (score, layer, pooling)
+        for pooling, scores in by_layer.items()
+        for layer, score in enumerate(scores)
+        if score is not None and math.isfinite(score)
+    ]
+    with _figure(path, 7.5, 4.0) as figure:
+        axes = figure.add_subplot()
+        if not measured:
+            _say(axes, "no layer was measured")
+            return Path(path)
+        for (pooling, scores), colour in zip(
+            by_layer.items(), cycle((ORANGE, BLUE, GREEN, PURPLE, GREY)), strict=False
+        ):
+            heights = [math.nan if score is None else score for score in scores]
+            axes.plot(heights, "o-", color=colour, markersize=6, linewidth=2, label=pooling)
+        best, layer, pooling = max(measured)
+        axes.plot(layer, best, "o", markersize=14, markerfacecolor="none", markeredgecolor="#30343B")
+        axes.annotate(f"{best:.1f}", (layer, best), (0, 10), textcoords="offset points", ha="center", weight="bold")
+        layers = max(len(scores) for scores in by_layer.values())
+        axes.set_xticks(range(0, layers, math.ceil(layers / 16)))
+        axes.set(xlim=(-0.3, layers - 0.7), xlabel="layer (0: the embeddings)", ylabel="accuracy (%)")
+        axes.set_ylim(0, 1.12 * best or 1)
+        axes.legend(ncols=len(by_layer), loc="upper left", bbox_to_anchor=(0, 1.12))
+        _headline(figure, f"Sentences are best found by {pooling} at layer {layer}")
+    return Path(path)
+
+
+def plot_tsne(
+    before: Embeddings,
+    after: Embeddings,
+    path: str | Path,
+    seed: int = 42,
+    labels: tuple[str, str] = ("before training", "after training"),
+) -> Path:
+    """t-SNE of translations before and after training: colour is meaning, marker is language; returns the path."""
+    languages, sentences = list(before), len(next(iter(before.values())))
+    if list(after) != languages or any(len(rows) != sentences for rows in (*before.values(), *after.values())):
+        raise ValueError(f"before and after must hold the same languages, {sentences} rows each: row = meaning")
+    if len(languages) > len(LANGUAGE_MARKERS) or not 2 <= sentences <= len(MEANING_COLOURS):
+        allowed = f"up to {len(LANGUAGE_MARKERS)} languages and 2 to {len(MEANING_COLOURS)} sentences"
+        raise ValueError(f"the map stays readable for {allowed}, not {len(languages)} and {sentences}: pass fewer")
+    chance = (len(languages) - 1) / (len(languages) * sentences - 1)
+    with _figure(path, 11, 5.9) as figure:
+        shares = [same_meaning_share(embeddings) for embeddings in (before, after)]
+        for axes, embeddings, label, share in zip(figure.subplots(1, 2), (before, after), labels, shares, strict=True):
+            _meanings(axes, embeddings, seed)
+            axes.set_title(f"{label}\n{share:.0%} of points lie nearest to a translation (chance {chance:.0%})")
+        legend = figure.legend(
+            *figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(languages)
+        )
+        legend.set_title(f"{sentences} sentences, one colour each, in {len(languages)} languages, one shape each")
+        _headline(figure, f"The nearest point is a translation: {shares[0]:.0%} → {shares[1]:.0%}")
+    return Path(path)
+
+
+def same_meaning_share(embeddings: Embeddings) -> float:
+    """Share of points whose nearest other point, by cosine in the original space, is a translation of it."""
+    points, meanings = _points(embeddings)
+    directions = points / np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-12)
+    similarity = directions @ directions.T  # (points, points)
+    np.fill_diagonal(similarity, -np.inf)
+    return float(np.mean(meanings[similarity.argmax(axis=1)] == meanings))
+
+
+def plot_lambda_floor(path: str | Path) -> Path:
+    """How low the sentence loss, and with it λ, can go at each batch size and temperature; returns the path written."""
+    pairs = np.unique(np.geomspace(2, 2048, 120).round())
+    rows = [(1.0, BLUE, "-"), (0.1, ORANGE, "-"), (0.05, GREEN, (0, (2, 2)))]
+    with _figure(path, 11, 4.0) as figure:
+        left, right = figure.subplots(1, 2)
+        for temperature, colour, dashes in rows:
+            style: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": 2.4}
+            name = rf"$\tau$ = {temperature:g}"
+            left.plot(pairs, [sentence_loss_floor(n, temperature) for n in pairs], **style, label=name)
+            right.plot(pairs, [lambda_at_floor(n, temperature) for n in pairs], **style, label=name)
+        for n in (8, 32, 128, 1024):
+            for axes, height in ((left, sentence_loss_floor(n, 1.0)), (right, lambda_at_floor(n, 1.0))):
+                axes.plot(n, height, "o", color=BLUE, markersize=5)
+                offset = (-4, 6) if axes is left else (12, -14)
+                text = f"{height:.2f}" if height < 0.99 or axes is left else f"{height:.3f}"
+                axes.annotate(
+                    text, (n, height), offset, textcoords="offset points", fontsize=9, color=BLUE, ha="center"
+                )
+        left.set_title(r"Least sentence loss: $\log(1+(2n-2)\,e^{-2/\tau})$")
+        right.set_title(r"Least $\lambda$ at $d^+/d^-=0.5$: $0.5^{\,0.9\,p_{avg}}$, $p_{avg}=e^{-\mathrm{loss}}$")
+        for axes, height, words in (
+            (left, 0.0, "0"),
+            (right, lambda_at_floor(2, 0.1), f"{lambda_at_floor(2, 0.1):.2f}"),
+        ):
+            axes.annotate(
+                words, (1024, height), (0, 6), textcoords="offset points", fontsize=9, color=ORANGE, ha="center"
+            )
+        right.set_ylim(0.48, 1.04)
+        right.annotate(
+            "1: hard negatives stay where they are", (2, 1.0), (0, 4), textcoords="offset points", fontsize=9
+        )
+        for axes in (left, right):
+            axes.set_xscale("log", base=2)
+            axes.set_xticks([2, 8, 32, 128, 512, 2048], ["2", "8", "32", "128", "512", "2048"])
+            axes.set_xlabel("sentence pairs in the batch, n")
+            axes.legend(loc="center right", bbox_to_anchor=(1, 0.36))
+        _headline(figure, "Without a temperature, a large batch leaves hard negatives almost untouched")
+    return Path(path)
+
+
+def sentence_loss_floor(pairs: float, temperature: float) -> float:
+    """Least sentence loss of n pairs: cosine 1 with the positive and -1 with each of the 2n-2 negatives.
+
+    >>> round(sentence_loss_floor(1024, 1.0), 2)
+    5.63
+    """
+    return math.log1p((2 * pairs - 2) * math.exp(-2 / temperature))
+
+
+def lambda_at_floor(pairs: float, temperature: float, distance_ratio: float = 0.5, zeta: float = 0.9) -> float:
+    """Least λ = (d⁺/d⁻)^(ζ·p_avg) that the floor of the sentence loss allows, with p_avg = exp(-floor).
+
+    >>> round(lambda_at_floor(1024, 1.0), 3)
+    0.998
+    """
+    return float(distance_ratio ** (zeta * math.exp(-sentence_loss_floor(pairs, temperature))))
+
+
+def smooth(values: Array, width: int) -> Array:
+    """Centred running mean over an odd number of values; at the ends, over those that exist."""
+    window = np.ones(width)
+    padded = np.convolve(values, window, mode="full")[width // 2 : width // 2 + len(values)]
+    counts = np.convolve(np.ones(len(values)), window, mode="full")[width // 2 : width // 2 + len(values)]
+    return np.asarray(padded / counts, dtype=float)
+
+
+def _series(history: Sequence[Mapping[str, Any]], key: str) -> tuple[Array, Array]:
+    kept = [(row["step"], row[key]) for row in history if "step" in row and row.get(key) is not None]
+    steps, values = np.array(kept, dtype=float).reshape(-1, 2).T
+    finite = np.isfinite(values)
+    return steps[finite], values[finite]
+
+
+def _curve(
+    axes: "Axes", history: Sequence[Mapping[str, Any]], key: str, colour: str, label: str | None = None
+) -> tuple[float, float]:
+    steps, values = _series(history, key)
+    averaged = smooth(values, 2 * (len(values) // 30) + 1)
+    axes.plot(steps, values, color=colour, alpha=0.28, linewidth=1)
+    axes.plot(steps, averaged, color=colour, linewidth=2.2, label=label, marker="o" if len(values) == 1 else "")
+    return float(averaged[0]), float(averaged[-1])
+
+
+def _dumbbells(
+    axes: "Axes", scores: Sequence[tuple[str, float | None, float]], means: Sequence[tuple[float, str, str]]
+) -> None:
+    for mean, label, colour in means:
+        side = "right" if len(means) > 1 and label == min(means)[1] else "left"
+        axes.axvline(mean, color=colour, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+        text = axes.text(mean, 1.005, f" {label} {mean:.1f} ", transform=axes.get_xaxis_transform())
+        text.set(color=colour, ha=side, va="bottom", weight="bold", fontsize=9)
+    for row, (_, before, after) in enumerate(scores):
+        fell = before is not None and after < before
+        colour, sign = (ORANGE, -1) if fell else (BLUE, 1)
+        if before is not None:
+            axes.plot([before, after], [row, row], color=colour, alpha=0.35, linewidth=2.6, solid_capstyle="round")
+            axes.plot(before, row, "o", color=GREY, markersize=6)
+            _beside(axes, before, row, -sign, GREY)
+        axes.plot(after, row, "o", color=colour, markersize=7)
+        _beside(axes, after, row, sign, colour)
+    axes.set_yticks(range(len(scores)), [language for language, _, _ in scores])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)
+
+
+def _beside(axes: "Axes", x: float, y: float, side: int, colour: str) -> None:
+    text = axes.annotate(f"{x:.1f}", (x, y), (7 * side, 0), textcoords="offset points", color=colour, fontsize=8)
+    text.set(ha="left" if side > 0 else "right", va="center")
+    text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.8})
+
+
+def _meanings(axes: "Axes", embeddings: Embeddings, seed: int) -> None:
+    try:
+        from sklearn.manifold import TSNE
+        from threadpoolctl import threadpool_limits
+    except ImportError as error:
+        raise ImportError("this picture needs scikit-learn: pip install hictl_hf[plot]") from error
+    points, meanings = _points(embeddings)
+    perplexity = min(10.0, (len(points) - 1) / 3)
+    tsne = TSNE(perplexity=perplexity, metric="cosine", init="pca", random_state=seed)
+    with threadpool_limits(1):  # so few points only wait for each other, and one thread repeats itself exactly
+        places = tsne.fit_transform(points)  # (points, 2)
+    colours = np.array(MEANING_COLOURS)[meanings]
+    for meaning in np.unique(meanings):
+        centre = places[meanings == meaning].mean(axis=0)
+        for place in places[meanings == meaning]:
+            axes.plot(
+                *zip(centre, place, strict=True), color=MEANING_COLOURS[meaning], alpha=0.3, linewidth=1, zorder=1
+            )
+    sentences = len(meanings) // len(embeddings)
+    for number, language in enumerate(embeddings):
+        rows = slice(number * sentences, (number + 1) * sentences)
+        marker = LANGUAGE_MARKERS[number]
+        x, y = places[rows].T
+        axes.scatter(x, y, s=48, c=colours[rows], marker=marker, edgecolors="white", linewidths=0.7)
+        axes.scatter([], [], s=48, c="#5A6068", marker=marker, label=language)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[["top", "right"]].set_visible(True)
+
+
+def _points(embeddings: Embeddings) -> tuple[Array, NDArray[np.intp]]:
+    points = np.concatenate(
+        [np.asarray(rows, dtype=float) for rows in embeddings.values()]
+    )  # (languages * sentences, d)
+    return points, np.concatenate([np.arange(len(rows)) for rows in embeddings.values()])
+
+
+def _before(row: Mapping[str, float]) -> float | None:
+    before = row.get("untrained", row.get("before"))
+    return None if before is None else float(before)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _say(axes: "Axes", words: str) -> None:
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, words, ha="center", va="center", color=GREY, transform=axes.transAxes)
+
+
+def _headline(figure: "Figure", words: str) -> None:
+    figure.suptitle(words, x=0.01, ha="left")
+
+
+@contextmanager
+def _figure(path: str | Path, width: float, height: float) -> Iterator["Figure"]:
+    """A figure in our style, written to the path at the end; without pyplot there is nothing global to close."""
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("pictures need matplotlib: pip install hictl_hf[plot]") from error
+    with rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150, bbox_inches="tight")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m hictl_hf.plotting PICTURE.png")
+    plot_lambda_floor(sys.argv[1])

@@ -1,0 +1,352 @@
+"""A pre-training run from sources to report: each step is a function, `pretrain` is their order."""
+
+import logging
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from datasets import Dataset, IterableDataset, interleave_datasets
+from numpy.typing import NDArray
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
+from transformers.trainer_utils import get_last_checkpoint
+
+from .arguments import PretrainingArguments
+from .collators import PretrainingCollator
+from .configuration_hictl import HictlConfig
+from .corpus import Cleaning, CorpusReport, comparable, load_corpus, split_held_out, stream_corpus
+from .embedding import Readout, all_readouts, embed_sentences
+from .evaluation import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies
+from .mixture import MixtureSampler, PretrainingRows, language_shares, row_seed
+from .modeling_hictl import HictlForPreTraining, export_encoder
+from .plotting import plot_layers, plot_losses, plot_retrieval, plot_tsne
+from .readers import BadInput
+from .reporting import model_card, write_json, write_report
+from .tokenization import tokenize_corpus, tokenize_rows, train_tokenizer, words_never_sampled
+from .trainers import HictlTrainer
+
+logger = logging.getLogger(__name__)
+
+SENTENCES_FOR_VOCABULARY = 200_000  # a vocabulary is learned from a sample of the corpus of this size
+SHUFFLE_BUFFER = 10_000  # rows of a stream among which the next one is drawn
+PICTURED_SENTENCES, PICTURED_LANGUAGES = 12, 5  # of the t-SNE figure
+
+
+@dataclass
+class Corpora:
+    """The texts of a run. Held-out parts are `None` where nothing could be or was to be held out."""
+
+    train: Dataset | None
+    dev: Dataset | None
+    test: Dataset | None
+    report: CorpusReport
+
+
+def pretrain(args: PretrainingArguments, command: str = "") -> dict[str, Any]:
+    """Train, evaluate, save and report; returns what is in `results.json`."""
+    refuse_to_overwrite(args)
+    set_seed(args.seed)
+    corpora = read_corpora(args)
+    tokenizer = load_or_train_tokenizer(args, corpora)
+    model = load_or_make_model(args, tokenizer)
+    trainer = make_trainer(args, model, tokenizer, corpora)
+    before = score(trainer, corpora)
+    trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    after = score(trainer, corpora)
+    results = collect_results(args, trainer, corpora, before, after, trained.metrics["train_runtime"], command)
+    if trainer.is_world_process_zero():
+        save(args, model, tokenizer, results)
+        report(args, results, before, after)
+    return results
+
+
+def refuse_to_overwrite(args: PretrainingArguments) -> None:
+    """A folder with checkpoints is continued or left alone; "true" stands for its last checkpoint."""
+    last = get_last_checkpoint(args.output_dir) if os.path.isdir(args.output_dir) else None
+    if args.resume_from_checkpoint and args.resume_from_checkpoint.lower() == "true":
+        args.resume_from_checkpoint = last
+        if last is None:
+            logger.warning("%s: no checkpoint to resume from, starting at the beginning", args.output_dir)
+    elif last and not args.resume_from_checkpoint:
+        raise BadInput(
+            f"{args.output_dir}: holds the checkpoints of another run; continue it with --resume_from_checkpoint true, "
+            "or choose another --output_dir"
+        )
+
+
+def read_corpora(args: PretrainingArguments) -> Corpora:
+    """Read, clean and split the sources; what was skipped is told."""
+    cleaning = Cleaning(**args.cleaning)
+    held_out = None
+    if args.held_out_data:
+        held_out, _ = load_corpus(args.held_out_data, cleaning, args.strict)
+        held_out = split_held_out(held_out, args.held_out_sentences, args.seed)
+    if args.streaming:
+        return Corpora(None, held_out["dev"], held_out["test"], CorpusReport())
+    train, corpus_report = load_corpus(args.train_data, cleaning, args.strict)
+    if held_out:
+        train = without_texts(train, held_out["dev"], held_out["test"])
+        parts = {"train": train, "dev": held_out["dev"], "test": held_out["test"]}
+    elif args.held_out_sentences:
+        parts = split_held_out(train, args.held_out_sentences, args.seed)
+    else:
+        parts = {"train": train}
+    logger.info("%s", corpus_report.summary())
+    dev, test = (parts.get(part) if parts.get(part) else None for part in ("dev", "test"))
+    return Corpora(parts["train"], dev, test, corpus_report)
+
+
+def without_texts(train: Dataset, *held_out: Dataset) -> Dataset:
+    """Train without the rows that share a text with a held-out part, on either side."""
+    texts = {comparable(text) for part in held_out for side in ("x", "y") for text in part[side]}
+    sides = zip(train["x"], train["y"], strict=True)
+    keep = [comparable(x) not in texts and (y is None or comparable(y) not in texts) for x, y in sides]
+    return train.select(np.flatnonzero(keep))
+
+
+def load_or_train_tokenizer(args: PretrainingArguments, corpora: Corpora) -> PreTrainedTokenizerBase:
+    """The tokenizer of the checkpoint, the named one, or a new one; a new one is kept for resuming."""
+    kept = Path(args.output_dir) / "tokenizer"
+    if args.encoder or args.tokenizer:
+        return AutoTokenizer.from_pretrained(args.tokenizer or args.encoder)
+    if args.resume_from_checkpoint and kept.exists():
+        return AutoTokenizer.from_pretrained(kept)
+    if corpora.train is None:
+        raise BadInput("a stream cannot be gone through to learn a vocabulary; give --tokenizer or --encoder")
+    tokenizer = train_tokenizer(sample_sentences(corpora.train, args.seed), vocabulary_size(args), args.max_length)
+    tokenizer.save_pretrained(kept)
+    return tokenizer
+
+
+def vocabulary_size(args: PretrainingArguments) -> int:
+    """The size of a new vocabulary, which has to be said."""
+    if "vocab_size" not in args.model_config:
+        raise BadInput(
+            'a new model needs the size of its vocabulary: --model_config \'{"vocab_size": 12000, ...}\'; or continue a '
+            "checkpoint with --encoder xlm-roberta-base"
+        )
+    return int(args.model_config["vocab_size"])
+
+
+def sample_sentences(train: Dataset, seed: int) -> Iterator[str]:
+    """A sample of the texts of a corpus, both sides, in random order."""
+    rows = np.random.default_rng(seed).permutation(len(train))[:SENTENCES_FOR_VOCABULARY]
+    for row in train.select(rows):
+        yield row["x"]
+        if row["y"] is not None:
+            yield row["y"]
+
+
+def load_or_make_model(args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> HictlForPreTraining:
+    """The checkpoint with our settings, or a new model of these settings."""
+    settings = dict(args.model_config)
+    if args.encoder:
+        settings.pop("vocab_size", None)
+        model = HictlForPreTraining.from_pretrained(args.encoder, dtype=torch.float32, **settings)
+    else:
+        model = HictlForPreTraining(HictlConfig(**{**settings, "vocab_size": len(tokenizer)}))
+    if len(tokenizer) > model.config.vocab_size:
+        raise BadInput(f"the tokenizer has {len(tokenizer)} ids, the model {model.config.vocab_size}; they do not belong together")
+    if args.max_length > model.config.max_position_embeddings - 2:
+        raise BadInput(
+            f"max_length is {args.max_length}, but the model reads {model.config.max_position_embeddings - 2} tokens "
+            "(max_position_embeddings - 2); shorten the one or raise the other"
+        )
+    model.config.special_token_ids = words_never_sampled(tokenizer, model.config.vocab_size)
+    return model
+
+
+def make_trainer(
+    args: PretrainingArguments, model: HictlForPreTraining, tokenizer: PreTrainedTokenizerBase, corpora: Corpora
+) -> HictlTrainer:
+    """The trainer with its rows, their order and the collator."""
+    if corpora.train is None:
+        rows, sampler = stream_of_rows(args, tokenizer), None
+    else:
+        rows, sampler = rows_and_sampler(args, tokenizer, corpora.train)
+    weights = {"lm": model.config.lm_weight, "sentence": model.config.sentence_weight, "word": model.config.word_weight}
+    collator = PretrainingCollator(
+        tokenizer, args.text_mask_rate, args.pair_mask_rate, args.max_length, args.reordering,
+        objectives=[name for name, weight in weights.items() if weight],
+        clean_word_level=model.config.word_level_input == "clean",
+    )  # fmt: skip
+    last = model.config.num_hidden_layers
+    if corpora.dev is None:
+        args.eval_strategy, args.load_best_model_at_end = "no", False
+    return HictlTrainer(
+        model, args, train_dataset=rows, eval_dataset=corpora.dev, data_collator=collator, processing_class=tokenizer,
+        train_sampler=sampler, readouts=all_readouts(args.evaluate_layers or range(last + 1), last, projection=True),
+    )  # fmt: skip
+
+
+def rows_and_sampler(
+    args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, train: Dataset
+) -> tuple[PretrainingRows, MixtureSampler]:
+    """Tokenised rows, and the order that mixes their languages."""
+    tokens, cut = tokenize_corpus(train, tokenizer, args.max_length)
+    if cut:
+        logger.info("%d of %d rows are longer than %d tokens and will be cut", cut, len(tokens), args.max_length)
+    languages = tokens.select_columns(["x_lang", "y_lang"]).to_pandas().fillna("")
+    groups = {
+        (x_lang, y_lang or None): np.asarray(rows)
+        for (x_lang, y_lang), rows in languages.groupby(["x_lang", "y_lang"]).indices.items()
+    }
+    sizes = {key: len(rows) for key, rows in groups.items()}
+    shares = language_shares(sizes, args.text_alpha, args.pair_alpha, args.text_share)
+    batch = args.train_batch_size * args.world_size
+    return PretrainingRows(tokens, args.seed), MixtureSampler(np.asarray(tokens["length"]), groups, shares, batch, args.seed)
+
+
+def stream_of_rows(args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> IterableDataset:
+    """The sources of a stream interleaved by their shares, shuffled within a buffer, tokenised as they come."""
+    streams = [stream_corpus([source], Cleaning(**args.cleaning)) for source in args.train_data]
+    shares = np.array(args.stream_shares or [1.0] * len(streams))
+    if len(shares) != len(streams) or not (shares > 0).all():
+        raise BadInput(f"stream_shares is {args.stream_shares}; give one positive number for each of {len(streams)} sources")
+    mixed = interleave_datasets(streams, list(shares / shares.sum()), seed=args.seed, stopping_strategy="all_exhausted")
+    tokens = mixed.shuffle(args.seed, buffer_size=SHUFFLE_BUFFER).map(
+        tokenize_rows, batched=True, batch_size=256, fn_kwargs={"tokenizer": tokenizer}, remove_columns=["x_lang", "y_lang"]
+    )  # fmt: skip
+    return tokens.map(lambda row, number: {"seed": row_seed(args.seed, number)}, with_indices=True)
+
+
+@dataclass
+class Scores:
+    """What a model scores on the held-out pairs, at the readout that is best on dev."""
+
+    readout: Readout
+    dev: Mapping[Readout, RetrievalAccuracy]
+    test: RetrievalAccuracy
+    pictured: dict[str, NDArray[np.float32]]
+
+
+def score(trainer: HictlTrainer, corpora: Corpora) -> Scores | None:
+    """Choose the readout on dev, score it on test, and embed the sentences of the t-SNE figure."""
+    if corpora.dev is None or corpora.test is None:
+        return None
+    model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
+    dev = evaluate_retrieval(model, tokenizer, corpora.dev, trainer.readouts, progress=True)
+    best = best_readout(dev)
+    test = evaluate_retrieval(model, tokenizer, corpora.test, [best], progress=True)[best]
+    sentences = pictured_sentences(corpora.test)
+    pictured = {language: embed_sentences(model, tokenizer, texts, [best])[best] for language, texts in sentences.items()}
+    return Scores(best, dev, test, pictured)
+
+
+def pictured_sentences(test: Dataset) -> dict[str, list[str]]:
+    """Sentences that the most frequent languages share, row i the same sentence in each."""
+    translations: dict[tuple[str, str], dict[str, str]] = {}
+    for row in test:
+        translations.setdefault((row["x_lang"], row["x"]), {})[row["y_lang"]] = row["y"]
+    frequent = [language for language, _ in Counter(test["y_lang"]).most_common(PICTURED_LANGUAGES)]
+    shared = [(source, texts) for source, texts in translations.items() if all(language in texts for language in frequent)]
+    shared = sorted(shared, key=lambda item: -len(item[0][1]))[:PICTURED_SENTENCES]  # the longest say most
+    return {"source": [text for (_, text), _ in shared]} | {name: [texts[name] for _, texts in shared] for name in frequent}
+
+
+def collect_results(
+    args: PretrainingArguments,
+    trainer: HictlTrainer,
+    corpora: Corpora,
+    before: Scores | None,
+    after: Scores | None,
+    train_seconds: float,
+    command: str,
+) -> dict[str, Any]:
+    """Everything worth keeping of a run, as plain values."""
+    log = trainer.state.log_history
+    results: dict[str, Any] = {"retrieval": retrieval_results(before, after)} if before and after else {}
+    if corpora.train is not None:
+        texts = sum(y is None for y in corpora.train["y_lang"])
+        languages = set(corpora.train["x_lang"]) | (set(corpora.train["y_lang"]) - {None})
+        results |= {"pairs": len(corpora.train) - texts, "texts": texts, "languages": len(languages)}
+        results["data_hash"] = Path(corpora.train.cache_files[0]["filename"]).stem.removeprefix("corpus-")
+    return results | {
+        "train_seconds": round(train_seconds, 1),
+        "before_label": "starting checkpoint" if args.encoder else "untrained model",
+        "history": [entry for entry in log if "loss" in entry],
+        "evaluations": [evaluation_entry(entry) for entry in log if "eval_retrieval" in entry],
+        "corpus": corpora.report.as_dict(),
+        "settings": {"config": trainer.model.config.to_dict(), "training": args.to_sanitized_dict()},
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "seed": args.seed,
+        "command": command,
+    }
+
+
+def retrieval_results(before: Scores, after: Scores) -> dict[str, Any]:
+    """Means and per language, with the protocol that makes them comparable."""
+    were, are = mean_accuracies(before.test), mean_accuracies(after.test)
+    both, sentences = after.test.both_directions, after.test.sentences
+    by_layer: dict[str, list[float | None]] = {}
+    layers = 1 + max(readout.layer for readout in after.dev)
+    for readout, accuracy in after.dev.items():
+        by_layer.setdefault(readout.pooling, [None] * layers)[readout.layer] = accuracy.mean
+    return {
+        "untrained": before.test.mean,
+        "hictl": after.test.mean,
+        "per_language": {
+            name: {"untrained": were[name], "hictl": are[name], "forward": both[name][0], "backward": both[name][1],
+                   "sentences": sentences[name]}
+            for name in are
+        },
+        "protocol": {
+            "metric": "nearest-neighbour accuracy, cosine, mean of both directions",
+            "untrained": before.readout._asdict(), "hictl": after.readout._asdict(), "selected_on": "dev",
+        },
+        "by_layer": by_layer,
+    }  # fmt: skip
+
+
+def evaluation_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """One evaluation of the trainer's log, with its languages apart."""
+    prefix = "eval_retrieval_"
+    languages = {name.removeprefix(prefix): value for name, value in entry.items() if name.startswith(prefix)}
+    return {"step": entry["step"], "retrieval": entry["eval_retrieval"], "per_language": languages}
+
+
+def save(
+    args: PretrainingArguments, model: HictlForPreTraining, tokenizer: PreTrainedTokenizerBase, results: dict[str, Any]
+) -> None:
+    """The checkpoint with its model card, the plain encoder, and the results; each appears whole or not at all."""
+    with whole_folder(Path(args.output_dir) / "checkpoint") as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        (folder / "README.md").write_text(model_card(results), encoding="utf-8")
+    with whole_folder(Path(args.output_dir) / "encoder") as folder:
+        export_encoder(model, folder)
+        tokenizer.save_pretrained(folder)
+    write_json(Path(args.output_dir) / "results.json", results)
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write to, which takes the place of `folder` once it is complete."""
+    unfinished = folder.with_name(folder.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    yield unfinished
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished.rename(folder)
+
+
+def report(args: PretrainingArguments, results: dict[str, Any], before: Scores | None, after: Scores | None) -> None:
+    """Pictures and the page that holds them."""
+    pictures, folder = {}, Path(args.output_dir) / "pictures"
+    folder.mkdir(parents=True, exist_ok=True)
+    if before and after:
+        labels = (results["before_label"], "HiCTL")
+        pictures["retrieval"] = plot_retrieval(results["retrieval"]["per_language"], folder / "retrieval.png", labels)
+    pictures["losses"] = plot_losses(results["history"], folder / "losses.png")
+    if before and after:
+        if len(next(iter(after.pictured.values()))) > 1:
+            pictures["tsne"] = plot_tsne(before.pictured, after.pictured, folder / "tsne.png", args.seed)
+        pictures["layers"] = plot_layers(results["retrieval"]["by_layer"], folder / "layers.png")
+    write_report(results, args.output_dir, pictures)

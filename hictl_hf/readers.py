@@ -1,0 +1,368 @@
+"""From a source to rows: this module decides which files and formats we read, where a row's languages come from, and
+what counts as broken. A broken *row* is counted and left out; a broken *source* always raises `BadInput`. Which rows
+are worth training on (lengths, duplicates, held-out sentences) is left to `corpus.py`."""
+
+import csv
+import glob
+import gzip
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Protocol
+
+import datasets
+import polib
+import pyarrow.parquet
+
+LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
+MOSES = re.compile(r"(?P<before>.*)\{(?P<languages>[^{}]*,[^{}]*)\}(?P<after>[^{}]*)")
+PLAIN_TEXT = re.compile(rf"(?P<language>{LANGUAGE.pattern}):(?P<place>.+)")
+COLUMNS = "'translation' (a mapping from language to text), 'text' + 'lang', or nothing but language codes"
+
+
+class BadInput(ValueError):
+    """The input cannot be used; the message names the place, what was found, what is allowed and the fix."""
+
+
+class BrokenRow(Exception):
+    """One row cannot be used; the message says what was found, what is allowed and the fix, but not yet where."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One text with its language, or a pair; `origin` is "file:line" (for catalogues without lines: the entry)."""
+
+    texts: dict[str, str]
+    origin: str
+
+
+class SkipCounter(Protocol):
+    """What reading needs of a report: it counts, and raises `BadInput` for a broken row if it is strict."""
+
+    def skip(self, reason: Literal["broken", "untranslated"], message: str = "") -> None: ...
+
+
+# What a format gives: a line number and columns, a broken row, or None for a catalogue entry without a translation.
+Records = Iterator[tuple[int, Mapping[str, Any] | BrokenRow | None]]
+
+
+def read_rows(source: str, report: SkipCounter) -> Iterator[Row]:
+    """The rows of a source in order; a translation into many languages gives one row for each language but the first."""
+    for place, records in open_source(source):
+        empty = not place.endswith((".mo", ".po"))  # a catalogue may have a header and no entry
+        for number, record in records:
+            empty, origin = False, f"{place}:{number}"
+            if record is None:
+                report.skip("untranslated")
+                continue
+            try:
+                texts, gaps = checked_texts(record)
+            except BrokenRow as problem:
+                report.skip("broken", f"{origin}: {problem}")
+                continue
+            for _ in range(gaps):
+                report.skip("untranslated")
+            (language, text), *others = texts.items()
+            if not others:
+                yield Row({language: text}, origin)
+            for other, translation in others:
+                yield Row({language: text, other: translation}, origin)
+        if empty:
+            raise BadInput(f"{place}: holds no rows; allowed is one or more. Fill it or leave it out.")
+
+
+def open_source(source: str) -> Iterator[tuple[str, Records]]:
+    """Each file (or Hub dataset, or Moses pair) of a source with its records, which are read only when asked for."""
+    if source.startswith("hub:"):
+        yield source, read_hub(source)
+    elif source.startswith("package:"):
+        catalogues = {ending: FORMATS[ending] for ending in (".mo",)}
+        yield from open_files(package_folder(source.removeprefix("package:")), catalogues)
+    elif plain_text := PLAIN_TEXT.fullmatch(source):
+        read = partial(read_plain_text, language=plain_text["language"])
+        yield from open_files(plain_text["place"], dict.fromkeys((".txt", ".txt.gz"), read))
+    elif moses := MOSES.fullmatch(source):
+        languages = [language.strip() for language in moses["languages"].split(",")]
+        yield source, read_moses({language: moses["before"] + language + moses["after"] for language in languages})
+    else:
+        yield from open_files(source, FORMATS)
+
+
+def package_folder(package: str) -> str:
+    """Where an installed package lies, without importing it."""
+    specification = importlib.util.find_spec(package) if package.isidentifier() else None
+    if specification is None or not specification.submodule_search_locations:
+        raise BadInput(
+            f"package:{package}: no such package is installed; allowed are packages with message catalogues. Install it, "
+            "and write the name it is imported by (package:rest_framework, not djangorestframework)."
+        )
+    return specification.submodule_search_locations[0]
+
+
+def open_files(place: str, formats: Mapping[str, Callable[[str], Records]]) -> Iterator[tuple[str, Records]]:
+    for path in files_at(place, formats):
+        if (ending := ending_of(path)) not in formats:
+            raise BadInput(
+                f"{path}: has the ending '{ending}'; allowed here are {', '.join(formats)}. Rename or convert it; plain "
+                "text is named with its language as sw:file.txt, Moses files together as corpus.{en,de}."
+            )
+        if os.path.getsize(path) == 0:
+            raise BadInput(f"{path}: is empty; allowed is one row or more. Fill it or leave it out.")
+        yield path, formats[ending](path)
+
+
+def files_at(place: str, endings: Collection[str]) -> list[str]:
+    """The file itself, all readable files under a folder, or all files a pattern matches, sorted."""
+    if os.path.isfile(place):
+        return [place]
+    is_folder, is_pattern = os.path.isdir(place), glob.has_magic(place)
+    pattern = os.path.join(glob.escape(place), "**") if is_folder else place
+    paths = sorted(filter(os.path.isfile, glob.glob(pattern, recursive=True)))
+    paths = [path for path in paths if ending_of(path) in endings] if is_folder else paths
+    if not paths:
+        found = "has no file we can read" if is_folder else "matches no file" if is_pattern else "does not exist"
+        raise BadInput(
+            f"{place}: {found}; allowed here are {', '.join(endings)}. Check the path; plain text is named with its "
+            "language as sw:folder, Moses files together as corpus.{en,de}, a Hub dataset as hub:name:config:split."
+        )
+    return paths
+
+
+def ending_of(path: str) -> str:
+    """The ending that tells the format, with .gz where there is one: "a.b.JSONL.gz" -> ".jsonl.gz"."""
+    stem, ending = os.path.splitext(os.path.basename(path).lower())
+    return os.path.splitext(stem)[1] + ending if ending == ".gz" else ending
+
+
+def columns_used(names: Collection[str]) -> list[str]:
+    """The columns that hold texts and languages; all others are ignored."""
+    if "translation" in names:
+        return ["translation"]
+    if "text" in names and "lang" in names:
+        return ["text", "lang"]
+    if not names or not all(LANGUAGE.fullmatch(name) for name in names):
+        raise BrokenRow(
+            f"has the columns {shown(list(names))}; allowed are {COLUMNS}. Rename the columns, drop the others."
+        )
+    if next(iter(names)) == "id":
+        raise BrokenRow(
+            "has 'id' as its first column, which may be a row number or Indonesian; allowed are unmistakable columns. "
+            "Drop the row number, or move Indonesian behind another language."
+        )
+    return list(names)
+
+
+def checked_texts(record: Mapping[str, Any] | BrokenRow) -> tuple[dict[str, str], int]:
+    """The texts of one record by language, and how many languages were left empty (null) in a row of three or more."""
+    if isinstance(record, BrokenRow):
+        raise record
+    texts: Any = {name: record[name] for name in columns_used(record)}
+    if "translation" in texts:
+        texts = texts["translation"]
+        if not isinstance(texts, Mapping) or not texts:
+            raise BrokenRow(
+                f'has {shown(texts)} as "translation"; allowed is a mapping from language to text. Write '
+                '{"translation": {"en": "Hello", "de": "Hallo"}} or remove the row.'
+            )
+    elif "lang" in texts:
+        texts = {language_code(texts["lang"]): texts["text"]}
+    present = {name: text for name, text in texts.items() if text is not None}
+    kept = present if len(present) > 1 else texts
+    checked = {language_code(name): checked_text(name, text) for name, text in kept.items()}
+    if len(checked) < len(kept):
+        raise BrokenRow(f"names a language twice in {list(kept)}; allowed is each once. Remove one of them.")
+    return checked, len(texts) - len(kept)
+
+
+def language_code(name: object) -> str:
+    """The code with hyphens (pt_BR -> pt-BR)."""
+    if not isinstance(name, str) or not LANGUAGE.fullmatch(name):
+        raise BrokenRow(
+            f"has the language {shown(name)}; allowed are codes such as en, pt-BR or zh_Hans. Correct the code."
+        )
+    return name.replace("_", "-")
+
+
+def checked_text(language: object, text: object) -> str:
+    if not isinstance(text, str):
+        found, fix = f"{shown(text)} as its {language} text", "Write a text or remove the row."
+    elif "\0" in text:
+        found, fix = f"a NUL byte in its {language} text", "Remove the NUL byte."
+    elif not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        found, fix = f"invalid UTF-8 in its {language} text", "Convert the file with iconv or remove the row."
+    else:
+        return text
+    raise BrokenRow(f"has {found}; allowed are strings of valid Unicode. {fix}")
+
+
+def shown(value: object) -> str:
+    """The value as a message quotes it, cut to one short line."""
+    written = repr(value)
+    return written if len(written) <= 60 else f"{written[:57]}..."
+
+
+@contextmanager
+def teaching(place: str, kind: str, fix: str) -> Iterator[None]:
+    """Turns whatever a library raises about a source into one `BadInput`; polib and pyarrow raise nearly anything."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as error:
+        found = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise BadInput(f"{place}: cannot be read ({found}); allowed is {kind}. {fix}") from error
+
+
+def read_lines(path: str) -> Iterator[tuple[int, str]]:
+    """Numbered lines without their ends; only a line feed ends a line. Bytes that are not UTF-8 become surrogates."""
+    opened = gzip.open if path.lower().endswith(".gz") else open
+    fix = "Copy or compress the file again."
+    with teaching(path, "UTF-8 text, with gzip if it ends in .gz", fix), opened(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if number == 1:
+                check_encoding(path, line)
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            yield number, line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
+
+
+def check_encoding(path: str, line: bytes) -> None:
+    """Recognises by its first line a file of which no line could be read."""
+    if line.startswith((b"\xff\xfe", b"\xfe\xff")) or line.count(0) * 4 > len(line):
+        raise BadInput(f"{path}: is UTF-16 or UTF-32; allowed is UTF-8. Convert it: iconv -f UTF-16 -t UTF-8.")
+    if line.startswith(b"\x1f\x8b"):
+        raise BadInput(f"{path}: is compressed with gzip; allowed is that only with the ending .gz. Rename it.")
+
+
+def read_plain_text(path: str, language: str) -> Records:
+    for number, line in read_lines(path):
+        yield number, {"text": line, "lang": language}
+
+
+def read_json_lines(path: str) -> Records:
+    """One JSON object a line; blank lines are no rows."""
+    for number, line in read_lines(path):
+        if number == 1 and line.lstrip().startswith("["):
+            raise BadInput(f"{path}:1: is one JSON array; allowed is one object a line. Convert it: jq -c '.[]'.")
+        if line and not line.isspace():
+            yield number, parse_json(line)
+
+
+def parse_json(line: str) -> Mapping[str, Any] | BrokenRow:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return BrokenRow(f"is not JSON ({error}); allowed is one object a line. Correct or remove the line.")
+    is_object = isinstance(record, dict)
+    return record if is_object else BrokenRow(f"is {shown(record)}; allowed is an object {{...}}. Correct the line.")
+
+
+def read_table(path: str) -> Records:
+    """CSV with quotes and TSV without (there a quote is an ordinary character); the first line names the columns."""
+    lines = (f"{line}\n" for _, line in read_lines(path))
+    if ".tsv" in ending_of(path):
+        reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(lines, strict=True)
+    header: list[str] = []
+    while True:
+        number = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            if "unexpected end" in str(error):
+                raise BadInput(f"{path}:{number}: opens a quote; allowed are closed ones. Close it.") from error
+            yield number, BrokenRow(f"is not CSV ({error}); allowed are quotes around whole cells. Correct the quotes.")
+            continue
+        if not header:
+            header = [name.strip() for name in cells]
+            check_columns(f"{path}:{number}", header)
+        elif len(cells) == len(header):
+            yield number, dict(zip(header, cells, strict=True))
+        elif cells:
+            found = f"has {len(cells)} columns; allowed are {len(header)}, as in the header"
+            yield number, BrokenRow(f"{found}. Quote or remove the extra delimiter, or add the missing one.")
+
+
+def check_columns(place: str, names: list[str]) -> None:
+    """Tables name their columns once, so wrong names make the whole source unreadable."""
+    try:
+        columns_used(names)
+    except BrokenRow as problem:
+        raise BadInput(f"{place}: {problem}") from problem
+    if len(set(names)) < len(names):
+        raise BadInput(f"{place}: has the columns {names}; allowed is each name once. Rename one of them.")
+
+
+def read_parquet(path: str) -> Records:
+    with teaching(path, "a complete Parquet file with UTF-8 strings", "Download or write the file again."):
+        file = pyarrow.parquet.ParquetFile(path)
+        check_columns(path, file.schema_arrow.names)
+        batches = file.iter_batches(batch_size=1000, columns=columns_used(file.schema_arrow.names))
+        rows = (row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict"))
+        yield from enumerate(rows, start=1)
+
+
+def read_moses(paths: Mapping[str, str]) -> Records:
+    """Line-aligned files, one for each language; their lengths are compared before the first row is given out."""
+    counts: dict[str, int] = {}
+    for language, path in paths.items():
+        if len(paths) < 2 or not LANGUAGE.fullmatch(language):
+            found = f"the languages {', '.join(paths)}"
+            raise BadInput(f"{path}: has {found}; allowed are two or more codes. Write them as corpus.{{en,de}}.")
+        if not os.path.isfile(path):
+            raise BadInput(f"{path}: does not exist; allowed is a file for each of {', '.join(paths)}. Check the path.")
+        counts[path] = sum(1 for _ in read_lines(path))
+    if len(set(counts.values())) > 1:
+        found = ", ".join(f"{path} has {count} lines" for path, count in counts.items())
+        raise BadInput(f"{found}; allowed are files of equal length. Align them again, line by line.")
+    for lines in zip(*map(read_lines, paths.values()), strict=True):
+        yield lines[0][0], {"translation": dict(zip(paths, (line for _, line in lines), strict=True))}
+
+
+def read_catalogue(path: str) -> Records:
+    """English and its translation in a gettext catalogue; of plural forms the singular and the first form."""
+    with teaching(path, "a gettext catalogue", "Check it with msgfmt -c (.po) or msgunfmt (.mo)."):
+        catalogue = polib.mofile(path) if path.lower().endswith(".mo") else polib.pofile(path)
+    language = catalogue_language(path, catalogue.metadata.get("Language", ""))
+    for number, entry in enumerate(catalogue, start=1):
+        text = entry.msgstr_plural.get(0) if entry.msgid_plural else entry.msgstr
+        doubtful = entry.obsolete or getattr(entry, "fuzzy", False)  # compiled entries have no flags and no line
+        pair = {"translation": {"en": entry.msgid, language: text}}
+        yield getattr(entry, "linenum", number), pair if text and not doubtful and language != "en" else None
+
+
+def catalogue_language(path: str, header: str) -> str:
+    """The language of .../de/LC_MESSAGES/x.mo or .../locale/de/x.po, otherwise of the header."""
+    folders = os.path.abspath(path).replace(os.sep, "/")
+    by_path = re.search(r"/([^/]+)/LC_MESSAGES/[^/]+$", folders) or re.search(r"/locales?/([^/]+)/[^/]+$", folders)
+    name = (by_path[1] if by_path else header).split(".")[0].replace("@", "-")  # de_DE.UTF-8, sr@latin
+    if not LANGUAGE.fullmatch(name):
+        found = f"has {shown(name)} as its language; allowed are codes such as de, pt_BR or zh_Hans"
+        raise BadInput(f"{path}: {found}. Set its 'Language:' header or move it to locale/<language>/LC_MESSAGES/.")
+    return language_code(name)
+
+
+def read_hub(source: str) -> Records:
+    """The rows of hub:name[:config[:split]] as a stream; the split is train unless named."""
+    parts = source.split(":")[1:]
+    if not parts[0] or len(parts) > 3:
+        raise BadInput(f"{source}: is no Hub name; allowed is hub:name[:config[:split]]. Write it so.")
+    name, config, split = (*parts, "", "")[:3]
+    with teaching(source, "a dataset on the Hub", "Check its name, config and split on huggingface.co/datasets."):
+        stream = datasets.load_dataset(name, config or None, split=split or "train", streaming=True)
+        yield from enumerate(stream, start=1)
+
+
+FORMATS: Mapping[str, Callable[[str], Records]] = {
+    **dict.fromkeys((".jsonl", ".jsonl.gz", ".json", ".json.gz"), read_json_lines),
+    **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), read_table),
+    ".parquet": read_parquet,
+    **dict.fromkeys((".mo", ".po"), read_catalogue),
+}

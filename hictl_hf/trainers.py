@@ -1,0 +1,139 @@
+"""Training: HF's Trainer with HiCTL's losses, their logs, the mixture's order, and retrieval as the evaluation."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from time import time
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.utils.data import Sampler
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import speed_metrics
+
+from .embedding import Readout
+from .evaluation import best_readout, evaluate_retrieval, mean_accuracies
+
+LOSSES = ("lm_loss", "sentence_loss", "word_loss")
+WATCHED = ("hard_negative_lambda", "negatives_per_anchor")
+
+
+class HictlTrainer(Trainer):
+    """Trains `HictlForPreTraining`; losses are means over the whole batch of an optimiser step.
+
+    Args (beside the Trainer's):
+        train_sampler: order of the training rows, such as a `MixtureSampler`; `None`: the Trainer's own.
+        readouts: where sentence vectors are read in evaluation; the best one on the held-out pairs counts.
+        eval_dataset: held-out pairs, text columns `x`, `y`, `x_lang`, `y_lang`.
+    """
+
+    loss_is_scaled_for_ga = True  # the model divides by the items of all micro-batches and processes
+
+    def __init__(
+        self,
+        *args: Any,
+        train_sampler: Sampler[Any] | None = None,
+        readouts: Sequence[Readout] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.train_sampler, self.readouts = train_sampler, readouts
+        self.step_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
+        self.log_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
+        self.steps_since_log, self.log_started = 0, time()
+        self.add_callback(StepEnd(self))
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        return self.train_sampler or super()._get_train_sampler(train_dataset)
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], dict[str, Tensor] | None]:
+        """The micro-batches of one optimiser step, and how many items each loss has in all of them together."""
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        counts = [
+            sum(int((batch["labels"] != -100).sum()) for batch in batches if "labels" in batch),
+            sum(len(batch["sentence_input_ids"]) for batch in batches if "sentence_input_ids" in batch),
+            sum(len(batch["bag"]) for batch in batches if "bag" in batch),
+        ]
+        items = self.accelerator.reduce(torch.tensor(counts, device=device), "sum").clamp_min(1)
+        return batches, dict(zip(("lm", "sentence", "word"), items))
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        outputs = model(**inputs, items_in_batch=num_items_in_batch)
+        if num_items_in_batch is not None:
+            self.watch(inputs, outputs)
+        loss = outputs.loss * self.accelerator.num_processes  # DDP averages what is to be a sum over processes
+        return (loss, outputs) if return_outputs else loss
+
+    def watch(self, inputs: dict[str, Tensor], outputs: Any) -> None:
+        """Add up what the micro-batches of a step say."""
+        for name in LOSSES:
+            if outputs.get(name) is not None:
+                self.step_sums[name] += outputs[name].detach()
+        for name in WATCHED:
+            if outputs.get(name) is not None:
+                self.step_sums[name] += outputs[name].detach() * len(inputs["row_seeds"])
+        self.step_sums["rows"] += len(inputs["row_seeds"])
+        self.step_sums["tokens"] += sum(inputs[name].sum() for name in inputs if name.endswith("attention_mask"))
+
+    def finish_step(self) -> None:
+        """One optimiser step is done: its L_S enters p_avg, its sums enter the next log."""
+        step = {name: self.accelerator.reduce(value, "sum") for name, value in self.step_sums.items()}
+        self.step_sums.clear()
+        for name in WATCHED:
+            if name in step:
+                step[name] = step[name] / step["rows"]
+        if step.get("negatives_per_anchor", 0) > 0:
+            self.accelerator.unwrap_model(self.model).sentence_probability.record(step["sentence_loss"])
+        for name, value in step.items():
+            self.log_sums[name] += value
+        self.steps_since_log += 1
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs and self.steps_since_log:
+            sums = {name: float(value) for name, value in self.log_sums.items()}
+            self.log_sums.clear()
+            logs |= {name: sums[name] / self.steps_since_log for name in (*LOSSES, *WATCHED) if name in sums}
+            logs["p_avg"] = float(self.accelerator.unwrap_model(self.model).sentence_probability.mean())
+            logs["tokens_per_second"] = round(sums["tokens"] / (time() - self.log_started))
+            self.steps_since_log, self.log_started = 0, time()
+        super().log(logs, start_time)
+
+    def evaluate(
+        self,
+        eval_dataset: Dataset | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """Retrieval accuracy of held-out pairs: per language, and their mean, with the readout that is best on them."""
+        started = time()
+        pairs = self.eval_dataset if eval_dataset is None else eval_dataset
+        model = self.accelerator.unwrap_model(self.model)
+        accuracies = evaluate_retrieval(model, self.processing_class, pairs, self.readouts)
+        best = best_readout(accuracies)
+        metrics: dict[str, Any] = {f"retrieval_{name}": both for name, both in mean_accuracies(accuracies[best]).items()}
+        metrics |= {"retrieval": accuracies[best].mean, "layer": best.layer, "pooling": best.pooling}
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
+        metrics |= speed_metrics(metric_key_prefix, started, len(pairs))
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.log_started += time() - started
+        return metrics
+
+
+class StepEnd(TrainerCallback):
+    """Tells the trainer when an optimiser step, with all its micro-batches, is over."""
+
+    def __init__(self, trainer: HictlTrainer) -> None:
+        self.trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.finish_step()

@@ -1,0 +1,162 @@
+"""What the tests share: no network, one thread, a toy model and batches for it, all made in memory."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from hictl_hf import HictlConfig, HictlForPreTraining
+from hictl_hf.tokenization import train_tokenizer
+
+torch.set_num_threads(1)
+
+BEGIN, PADDING, END, FIRST_WORD = 0, 1, 2, 4  # ids of XLM-R's vocabulary; its last id is <mask>
+TOY = {
+    "vocab_size": 200,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 66,  # 64 tokens
+    "type_vocab_size": 1,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "word_negatives": 16,
+    "hard_negative_window": 3,
+}
+
+
+@pytest.fixture(scope="session")
+def toy_config() -> Callable[..., HictlConfig]:
+    """`toy_config(**changes)`: the configuration of the toy model, dropout off."""
+    return lambda **changes: HictlConfig(**{**TOY, **changes})
+
+
+@pytest.fixture(scope="session")
+def toy_model(toy_config: Callable[..., HictlConfig]) -> Callable[..., PreTrainedModel]:
+    """`toy_model(cls=HictlForPreTraining, seed=0, **changes)`: a new model, the same for the same arguments."""
+
+    def make(cls: type[PreTrainedModel] = HictlForPreTraining, seed: int = 0, **changes: Any) -> PreTrainedModel:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return cls(toy_config(**changes)).eval()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def toy_batch() -> Callable[..., dict[str, Tensor]]:
+    """`toy_batch(pairs=4, seed=0, padding=0)`: all that `HictlForPreTraining.forward` takes, of random sentence pairs.
+
+    Sentences have 3 to 8 words; `padding` columns are added at the right of everything that is padded.
+    """
+
+    def make(pairs: int = 4, seed: int = 0, padding: int = 0, vocab_size: int = TOY["vocab_size"]) -> dict[str, Tensor]:
+        random = torch.Generator().manual_seed(seed)
+
+        def sentence() -> list[int]:
+            length = int(torch.randint(3, 9, (), generator=random))
+            return torch.randint(FIRST_WORD, vocab_size - 1, (length,), generator=random).tolist()
+
+        def padded(rows: list[list[int]], filler: int) -> Tensor:
+            longest = max(map(len, rows)) + padding
+            return torch.tensor([row + [filler] * (longest - len(row)) for row in rows])
+
+        def with_mask(name: str, mask: str, rows: list[list[int]]) -> dict[str, Tensor]:
+            return {name: padded(rows, PADDING), mask: padded([[1] * len(row) for row in rows], 0)}
+
+        x, y = [sentence() for _ in range(pairs)], [sentence() for _ in range(pairs)]
+        joined = [[BEGIN, *a, END, END, *b, END] for a, b in zip(x, y)]
+        batch = with_mask("clean_input_ids", "attention_mask", joined)
+        batch |= with_mask("sentence_input_ids", "sentence_attention_mask", [[BEGIN, *s, END] for s in x + y])
+        hidden = padded([[1, *([0, 0, 1] * len(row))[: len(row) - 1]] for row in joined], 0).bool()
+        hidden &= batch["clean_input_ids"] >= FIRST_WORD  # every third word
+        return batch | {
+            "input_ids": batch["clean_input_ids"].masked_fill(hidden, vocab_size - 1),
+            "labels": batch["clean_input_ids"].masked_fill(~hidden, -100),
+            "bag": padded([sorted(set(a + b)) for a, b in zip(x, y)], -1),
+            "sentence_texts": torch.arange(2 * pairs),
+            "row_seeds": torch.arange(100, 100 + pairs),
+        }
+
+    return make
+
+
+@pytest.fixture
+def transformers_warnings(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What transformers warns of in this test: the `caplog` that sees its loggers."""
+    transformers_logging.enable_propagation()
+    with caplog.at_level(logging.WARNING, logger="transformers"):
+        yield caplog
+    transformers_logging.disable_propagation()
+
+
+# --- tokenizer and text ----------------------------------------------------------------------------------------------
+
+TOY_LANGUAGES = {  # every sentence is who + does + what; equal positions in two languages mean the same
+    "en": (
+        ("the cat", "a dog", "my sister", "the old man"),
+        ("sees", "likes", "buys"),
+        ("the house", "a red apple", "cold water", "two books"),
+    ),
+    "de": (
+        ("die Katze", "ein Hund", "meine Schwester", "der alte Mann"),
+        ("sieht", "mag", "kauft"),
+        ("das Haus", "einen roten Apfel", "kaltes Wasser", "zwei Bücher"),
+    ),
+    "sw": (
+        ("paka", "mbwa", "dada yangu", "mzee"),
+        ("anaona", "anapenda", "ananunua"),
+        ("nyumba", "tufaha jekundu", "maji baridi", "vitabu viwili"),
+    ),
+    "zh": (
+        ("猫", "一只狗", "我的妹妹", "老人"),
+        ("看见", "喜欢", "买"),
+        ("房子", "一个红苹果", "冷水", "两本书"),
+    ),
+}
+
+
+@pytest.fixture(scope="session")
+def sentences() -> dict[str, list[str]]:
+    """48 sentences in each of four languages, translations at equal positions."""
+    spaces = {language: "" if language == "zh" else " " for language in TOY_LANGUAGES}
+    return {name: [spaces[name].join(parts) for parts in product(*words)] for name, words in TOY_LANGUAGES.items()}
+
+
+@pytest.fixture(scope="session")
+def tokenizer(sentences: dict[str, list[str]]) -> PreTrainedTokenizerBase:
+    """A toy XLM-R tokenizer of 120 pieces, for inputs of up to 62 tokens."""
+    return train_tokenizer((text for texts in sentences.values() for text in texts), vocab_size=160, max_length=62)
+
+
+@pytest.fixture(scope="session")
+def corpus(sentences: dict[str, list[str]]) -> Dataset:
+    """48 pairs (en-de 24, en-sw 16, en-zh 8) and 32 monolingual texts (en 16, sw 8, zh 8), columns as of `corpus`."""
+    pairs = [("de", 24), ("sw", 16), ("zh", 8)]
+    rows = [(sentences["en"][at], sentences[name][at], "en", name) for name, number in pairs for at in range(number)]
+    texts = [("en", 16), ("sw", 8), ("zh", 8)]
+    rows += [(text, None, name, None) for name, number in texts for text in sentences[name][-number:]]
+    return Dataset.from_dict(dict(zip(("x", "y", "x_lang", "y_lang"), map(list, zip(*rows)), strict=True)))
+
+
+@pytest.fixture(scope="session")
+def model_for_text(
+    toy_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
+) -> Callable[..., PreTrainedModel]:
+    """`model_for_text(cls=HictlForPreTraining, seed=0, **changes)`: a new toy model for the ids of `tokenizer`."""
+    return partial(toy_model, vocab_size=len(tokenizer))

@@ -1,0 +1,127 @@
+"""Settings survive saving, an XLM-R configuration becomes ours silently, and what makes no sense is refused by name."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, XLMRobertaConfig
+
+from hictl_hf import HictlConfig
+from hictl_hf.configuration_hictl import CHOICES, CODE_ON_THE_HUB
+
+UNUSUAL = {
+    "lm_weight": 0.5,
+    "sentence_weight": 2,
+    "word_weight": 0,
+    "projection_size": 7,
+    "sentence_temperature": 0.1,
+    "word_temperature": 0.2,
+    "word_sampling_temperature": 0.3,
+    "word_negatives": 3,
+    "word_level_input": "clean",
+    "hard_negatives": False,
+    "hard_negative_space": "raw",
+    "hard_negative_zeta": 0.7,
+    "hard_negative_window": 9,
+    "duplicates": "text",
+    "special_token_ids": [0, 1, 2],
+}
+
+
+def test_every_setting_survives_saving_and_loading(tmp_path: Path, toy_config: Callable[..., HictlConfig]) -> None:
+    config = toy_config(**UNUSUAL)
+    default = HictlConfig()
+    assert set(UNUSUAL) == set(HictlConfig.__annotations__) - {"model_type"}
+    assert all(getattr(default, name) != value for name, value in UNUSUAL.items())
+    config.save_pretrained(tmp_path)
+    loaded = HictlConfig.from_pretrained(tmp_path)
+    assert {name: getattr(loaded, name) for name in UNUSUAL} == UNUSUAL
+    assert loaded.to_dict() == config.to_dict()
+    assert type(AutoConfig.from_pretrained(tmp_path)) is HictlConfig
+
+
+def test_a_saved_configuration_points_the_auto_classes_at_our_code(tmp_path: Path) -> None:
+    HictlConfig().save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["model_type"] == "hictl"
+    assert saved["auto_map"] == CODE_ON_THE_HUB
+
+
+def test_special_tokens_are_those_of_xlm_r_unless_given() -> None:
+    assert HictlConfig(vocab_size=250_002).special_token_ids == [0, 1, 2, 3, 250_001]
+    assert HictlConfig(vocab_size=50, special_token_ids=[0, 7]).special_token_ids == [0, 7]
+
+
+def test_special_tokens_of_a_saved_configuration_stay_when_its_vocabulary_grows(tmp_path: Path) -> None:
+    HictlConfig(vocab_size=50).save_pretrained(tmp_path)
+    assert HictlConfig.from_pretrained(tmp_path, vocab_size=60).special_token_ids == [0, 1, 2, 3, 49]
+
+
+def test_the_auto_map_of_a_configuration_is_its_own() -> None:
+    HictlConfig().auto_map["AutoModel"] = "elsewhere.Model"
+    assert HictlConfig().auto_map == CODE_ON_THE_HUB
+
+
+def test_an_xlm_r_configuration_becomes_a_hictl_one_without_a_warning(
+    tmp_path: Path, transformers_warnings: pytest.LogCaptureFixture
+) -> None:
+    XLMRobertaConfig(vocab_size=50, num_hidden_layers=3, type_vocab_size=1).save_pretrained(tmp_path)
+    config = HictlConfig.from_pretrained(tmp_path)
+    assert (config.model_type, config.num_hidden_layers, config.word_negatives) == ("hictl", 3, 512)
+    assert config.special_token_ids == [0, 1, 2, 3, 49]
+    assert not transformers_warnings.messages
+
+
+def test_a_configuration_of_another_model_still_warns(
+    tmp_path: Path, transformers_warnings: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    HictlConfig.from_pretrained(tmp_path)
+    assert any("model of type" in message for message in transformers_warnings.messages)
+
+
+INFINITY, NOT_A_NUMBER = float("inf"), float("nan")
+REFUSED: list[tuple[str, Any, str]] = [
+    *[(name, "no", ", ".join(map(repr, allowed))) for name, allowed in CHOICES.items()],
+    *[
+        (name, value, "0 or a positive number")
+        for name in ("lm_weight", "sentence_weight", "word_weight", "hard_negative_zeta")
+        for value in (-1, -0.1, INFINITY, NOT_A_NUMBER)
+    ],
+    *[
+        (name, value, "above 0")
+        for name in ("sentence_temperature", "word_temperature", "word_sampling_temperature")
+        for value in (0, -1.0, INFINITY, NOT_A_NUMBER)
+    ],
+    *[
+        (name, value, "at least 1")
+        for name in ("word_negatives", "hard_negative_window", "projection_size")
+        for value in (0, -3)
+    ],
+]
+
+
+@pytest.mark.parametrize(("name", "value", "allowed"), REFUSED)
+def test_a_value_that_makes_no_sense_is_refused_with_what_is_allowed(name: str, value: Any, allowed: str) -> None:
+    with pytest.raises(StrictDataclassError) as refusal:
+        HictlConfig(**{name: value})
+    assert all(part in str(refusal.value) for part in (f"{name} is {value!r}", allowed))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("word_negatives", 0.5), ("hard_negatives", "yes"), ("duplicates", None), ("lm_weight", "1")]
+)
+def test_a_value_of_the_wrong_type_is_refused_also_when_it_is_set_later(name: str, value: Any) -> None:
+    config = HictlConfig()
+    with pytest.raises(StrictDataclassError, match=name):
+        HictlConfig(**{name: value})
+    with pytest.raises(StrictDataclassError, match=name):
+        setattr(config, name, value)
+
+
+@pytest.mark.parametrize("name", ["lm_weight", "sentence_temperature", "hard_negative_zeta"])
+def test_whole_numbers_are_numbers(name: str) -> None:
+    assert getattr(HictlConfig(**{name: 1}), name) == 1

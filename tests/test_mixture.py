@@ -1,0 +1,193 @@
+"""Languages come up as often as smoothed sampling says, in batches of similar length, in an order set by the seed."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from hictl_hf.mixture import Draw, Languages, MixtureSampler, PretrainingRows, language_shares, row_seed
+
+ROWS: dict[Languages, int] = {("en", None): 130, ("sw", None): 10, ("en", "de"): 80, ("en", "sw"): 20}
+
+
+def sampler(rows: dict[Languages, int] = ROWS, batch_size: int = 8, seed: int = 1, **settings: float) -> MixtureSampler:
+    """Over rows numbered language by language, with lengths as uneven as those of text."""
+    bounds = np.cumsum([0, *rows.values()])
+    groups = {name: np.arange(start, end) for name, start, end in zip(rows, bounds, bounds[1:])}
+    lengths = np.random.default_rng(5).geometric(1 / 20, bounds[-1])
+    return MixtureSampler(lengths, groups, language_shares(rows, **settings), batch_size, seed)
+
+
+def batches(mixture: MixtureSampler) -> list[list[Draw]]:
+    draws, size = list(mixture), mixture.batch_size
+    return [draws[start : start + size] for start in range(0, len(draws), size)]
+
+
+# --- shares ---------------------------------------------------------------------------------------------------------
+
+
+def test_shares_agree_with_those_worked_by_hand() -> None:
+    # Square roots of 0.64, 0.04 (monolingual, of 68 rows) in proportion to 8 : 2; of 0.9, 0.1 to 3 : 1.
+    rows = {("en", None): 64, ("sw", None): 4, ("en", "de"): 90, ("en", "sw"): 10}
+    shares = language_shares(rows, text_alpha=0.5, pair_alpha=0.5)
+    assert shares == pytest.approx({("en", None): 0.4, ("sw", None): 0.1, ("en", "de"): 0.375, ("en", "sw"): 0.125})
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.7, 1.0])
+def test_shares_are_powers_of_the_share_of_rows(alpha: float) -> None:
+    rows: dict[Languages, int] = {("a", None): 700, ("b", None): 250, ("c", None): 50}
+    powers = np.array([0.7, 0.25, 0.05]) ** alpha
+    shares = language_shares(rows, text_alpha=alpha, pair_alpha=9.0)
+    assert list(shares.values()) == pytest.approx((powers / powers.sum()).tolist())
+    assert list(shares) == list(rows)
+
+
+def test_no_smoothing_keeps_the_shares_of_rows_and_full_smoothing_makes_languages_equal() -> None:
+    kept = language_shares(ROWS, text_alpha=1, pair_alpha=1, text_share=None)
+    assert kept == pytest.approx({name: number / 240 for name, number in ROWS.items()})
+    equal = language_shares(ROWS, text_alpha=0, pair_alpha=0)
+    assert list(equal.values()) == pytest.approx([0.25] * 4)
+
+
+@pytest.mark.parametrize(("text_share", "expected"), [(0.5, 0.5), (0.2, 0.2), (None, 140 / 240)])
+def test_monolingual_text_has_its_own_share(text_share: float | None, expected: float) -> None:
+    shares = language_shares(ROWS, text_share=text_share)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert sum(share for name, share in shares.items() if name[1] is None) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", [None, "de"], ids=["only text", "only pairs"])
+def test_a_single_kind_has_everything(kind: str | None) -> None:
+    shares = language_shares({("en", kind): 30, ("sw", kind): 70}, text_share=0.2)
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+# --- which rows an epoch has ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text_share", [0.5, 0.1, 0.9])
+def test_an_epoch_has_as_many_rows_as_the_corpus_in_the_shares_asked_for(text_share: float) -> None:
+    mixture, shares = sampler(text_share=text_share), language_shares(ROWS, text_share=text_share)
+    draws = list(mixture)
+    assert len(draws) == len(mixture) == sum(ROWS.values())
+    for name, members in mixture.groups.items():
+        number = sum(draw.row in members for draw in draws)
+        assert abs(number - shares[name] * len(draws)) < 1
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_each_row_of_a_language_comes_up_equally_often_give_or_take_one(epoch: int) -> None:
+    mixture = sampler()
+    mixture.set_epoch(epoch)
+    counts = Counter(draw.row for draw in mixture)
+    most = {}
+    for name, members in mixture.groups.items():
+        times = [counts[row] for row in members]
+        assert max(times) - min(times) <= 1
+        most[name] = max(times)
+    assert most["sw", None] >= 4 and most["en", None] == 1  # one language is up-sampled, another has rows left out
+    assert sum(counts[row] == 0 for row in mixture.groups["en", None]) > 10
+
+
+def test_repeats_count_how_often_the_epoch_had_a_row_before() -> None:
+    repeats: dict[int, list[int]] = {}
+    for draw in sampler():
+        repeats.setdefault(draw.row, []).append(draw.repeat)
+    assert all(sorted(found) == list(range(len(found))) for found in repeats.values())
+    assert max(map(len, repeats.values())) > 3
+
+
+def test_a_language_drawn_less_often_gives_other_rows_in_another_epoch() -> None:
+    mixture = sampler(text_share=0.2)
+    seen = set()
+    for epoch in range(30):
+        mixture.set_epoch(epoch)
+        seen |= {int(draw.row) for draw in mixture}
+    assert seen == set(range(sum(ROWS.values())))
+
+
+# --- in which order -------------------------------------------------------------------------------------------------
+
+
+def test_seed_and_epoch_alone_decide_the_order() -> None:
+    mixture = sampler()
+    first, again = list(mixture), list(mixture)
+    assert first == again == list(sampler())
+    mixture.set_epoch(1)
+    second = list(mixture)
+    assert [draw.row for draw in second] != [draw.row for draw in first]
+    assert {draw.epoch for draw in second} == {1}
+    fresh = sampler()
+    fresh.set_epoch(1)
+    assert list(fresh) == second  # nobody has to go through epoch 0 first
+    assert list(sampler(seed=2)) != first
+
+
+def padding(groups: list[list[Draw]], lengths: np.ndarray) -> float:
+    """Share of a padded batch that is padding, over all batches."""
+    sizes = [[lengths[draw.row] for draw in batch] for batch in groups]
+    return 1 - sum(map(sum, sizes)) / sum(max(size) * len(size) for size in sizes)
+
+
+def test_batches_have_rows_of_similar_length() -> None:
+    mixture = sampler()
+    in_order = batches(mixture)
+    random = [draw for batch in in_order for draw in batch]
+    np.random.default_rng(0).shuffle(random)
+    at_random = [random[start : start + 8] for start in range(0, len(random), 8)]
+    assert padding(at_random, mixture.lengths) > 0.5
+    assert padding(in_order, mixture.lengths) < 0.1
+
+
+def test_batches_come_in_no_order_of_length() -> None:
+    mixture = sampler()
+    longest = [max(mixture.lengths[draw.row] for draw in batch) for batch in batches(mixture)]
+    rising = np.mean(np.diff(longest) >= 0)
+    assert 0.2 < rising < 0.8
+    assert abs(np.corrcoef(longest, range(len(longest)))[0, 1]) < 0.5
+
+
+def test_the_smaller_batch_is_the_last() -> None:
+    mixture = sampler({("en", None): 43}, batch_size=8)
+    mixture.lengths = np.arange(43)
+    for epoch in range(5):
+        mixture.set_epoch(epoch)
+        *whole, last = batches(mixture)
+        assert len(last) == 3
+        for batch in whole:  # so that batches are those that were sorted together, not shifted ones
+            assert np.ptp([draw.row for draw in batch]) < 8 + 3
+
+
+def test_lengths_are_sorted_only_within_some_batches() -> None:
+    mixture = sampler({("en", None): 1000}, batch_size=4)  # more than fifty batches: five pools
+    mixture.lengths = np.arange(1000)
+    smallest = [min(draw.row for draw in batch) for batch in batches(mixture)]
+    in_one_pool = sorted(range(0, 1000, 4))
+    assert sorted(smallest) != in_one_pool  # other rows stand together than if all had been sorted
+    assert sorted(draw.row for draw in mixture) == list(range(1000))
+
+
+# --- seeds ----------------------------------------------------------------------------------------------------------
+
+
+def test_each_place_has_its_own_seed() -> None:
+    places = [(epoch, row, repeat) for epoch in range(4) for row in range(50) for repeat in range(5)]
+    seeds = {row_seed(seed, *place) for seed in (0, 1) for place in places}
+    assert len(seeds) == 2 * len(places)
+    assert min(seeds) >= 0 and max(seeds) < 2**62
+    assert row_seed(7, 1, 2, 3) != row_seed(7, 12, 3) != row_seed(7, 1, 23)
+
+
+def test_a_seed_is_the_same_in_every_process() -> None:
+    # written down once, so that nothing of the process, such as the seed of Python's `hash`, enters it
+    assert row_seed(13, 2, 5, 1) == row_seed(13, *np.array([2, 5, 1])) == 1071243947760612039
+
+
+def test_rows_carry_the_seed_of_their_draw() -> None:
+    dataset = Dataset.from_dict({"x": [[5, 6], [7]], "y": [[8], None], "length": [7, 3]})
+    rows = PretrainingRows(dataset, seed=13)
+    assert len(rows) == 2
+    assert rows[Draw(np.int64(0), 2, np.int64(1))] == {"x": [5, 6], "y": [8], "seed": row_seed(13, 2, 0, 1)}
+    assert rows[Draw(1, 0, 0)] == {"x": [7], "y": None, "seed": row_seed(13, 0, 1, 0)}
+    assert rows[Draw(1, 0, 0)]["seed"] != rows[Draw(1, 1, 0)]["seed"] != rows[Draw(1, 1, 1)]["seed"]

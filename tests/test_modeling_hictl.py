@@ -1,0 +1,519 @@
+"""The model classes: what loads from what, what the losses of a batch are made of, and what is exported."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import (
+    AutoModel,
+    PreTrainedModel,
+    XLMRobertaConfig,
+    XLMRobertaForMaskedLM,
+    XLMRobertaForSequenceClassification,
+    XLMRobertaModel,
+)
+
+from hictl_hf import (
+    HictlConfig,
+    HictlForMaskedLM,
+    HictlForPreTraining,
+    HictlForQuestionAnswering,
+    HictlForSequenceClassification,
+    HictlForTokenClassification,
+    HictlModel,
+    export_encoder,
+)
+from hictl_hf.losses import sentence_contrast, word_contrast
+from hictl_hf.negatives import in_batch_negatives, interpolate_hard_negatives
+
+Batch = dict[str, Tensor]
+MakeModel = Callable[..., PreTrainedModel]
+MakeBatch = Callable[..., Batch]
+
+LOSSES = {"lm_loss": "lm_weight", "sentence_loss": "sentence_weight", "word_loss": "word_weight"}
+HEADS = {  # class: the weights that a pre-training checkpoint cannot give it
+    HictlModel: set(),
+    HictlForMaskedLM: set(),
+    HictlForPreTraining: set(),
+    HictlForSequenceClassification: {
+        f"classifier.{layer}.{kind}" for layer in ("dense", "out_proj") for kind in ("weight", "bias")
+    },
+    HictlForTokenClassification: {"classifier.weight", "classifier.bias"},
+    HictlForQuestionAnswering: {"qa_outputs.weight", "qa_outputs.bias"},
+}
+
+
+def close(actual: Any, expected: Any) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def masked_words_of(batch: Batch) -> Batch:
+    """The part of a batch that a masked language model reads."""
+    return {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
+
+
+def part_of(batch: Batch, rows: slice) -> Batch:
+    """Some pairs of a batch without its sentence level."""
+    return {name: value[rows] for name, value in batch.items() if not name.startswith("sentence")}
+
+
+@pytest.fixture
+def full_of_garbage() -> Iterator[None]:
+    """Memory that nobody initialises holds NaN or the largest integer, as it may."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(scope="module")
+def xlm_r(tmp_path_factory: pytest.TempPathFactory, toy_config: Callable[..., HictlConfig]) -> Path:
+    """The folder of an XLM-R masked language model, as published ones are: no pooler, no code."""
+    folder = tmp_path_factory.mktemp("xlm-r")
+    save_xlm_r(XLMRobertaForMaskedLM, toy_config(), folder)
+    return folder
+
+
+def save_xlm_r(cls: type[PreTrainedModel], toy: HictlConfig, folder: Path) -> None:
+    stock = XLMRobertaConfig().to_dict().keys() - {"model_type", "transformers_version"}
+    torch.manual_seed(1)
+    cls(XLMRobertaConfig(**{name: getattr(toy, name) for name in stock})).save_pretrained(folder)
+
+
+def load(cls: type[PreTrainedModel], folder: Path) -> tuple[PreTrainedModel, dict[str, set[str]]]:
+    """The model, in eval mode, and the parts of its load report that are not empty."""
+    model, report = cls.from_pretrained(folder, output_loading_info=True)
+    return model, {name: set(keys) for name, keys in report.items() if keys}
+
+
+# --- loading --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("full_of_garbage")
+def test_an_xlm_r_checkpoint_lacks_only_the_projection(xlm_r: Path, toy_batch: MakeBatch) -> None:
+    assert torch.empty(3).isnan().all()  # garbage is seen
+    model, report = load(HictlForPreTraining, xlm_r)
+    assert report == {"missing_keys": {"projection.weight"}}
+    assert 0.01 < model.projection.weight.std() < 0.03  # initializer_range is 0.02
+    assert (model.sentence_probability.recent == 0).all() and model.sentence_probability.steps == 0
+    batch = masked_words_of(toy_batch())
+    logits = XLMRobertaForMaskedLM.from_pretrained(xlm_r)(**batch).logits
+    assert torch.equal(model(**batch).logits, logits)
+    assert model.lm_head.decoder.weight is model.get_input_embeddings().weight
+
+
+@pytest.mark.usefixtures("full_of_garbage")
+def test_a_checkpoint_without_language_model_head_names_the_head_too(
+    tmp_path: Path, toy_config: Callable[..., HictlConfig]
+) -> None:
+    save_xlm_r(XLMRobertaModel, toy_config(), tmp_path)
+    model, report = load(HictlForPreTraining, tmp_path)
+    assert report.keys() == {"missing_keys"}
+    missing = report["missing_keys"]
+    assert {"projection.weight", "lm_head.dense.weight", "lm_head.layer_norm.weight"} < missing
+    assert not any("sentence_probability" in key for key in missing)
+    assert all(value.isfinite().all() for value in model.state_dict().values())
+    assert (model.sentence_probability.recent == 0).all() and model.sentence_probability.steps == 0
+
+
+def test_a_checkpoint_of_old_times_with_pooler_and_position_ids_loads_silently(
+    tmp_path: Path, xlm_r: Path, toy_batch: MakeBatch, transformers_warnings: pytest.LogCaptureFixture
+) -> None:
+    weights = load_file(xlm_r / "model.safetensors")
+    old = {"roberta.pooler.dense.weight": torch.ones(32, 32), "roberta.pooler.dense.bias": torch.ones(32)}
+    old["roberta.embeddings.position_ids"] = torch.arange(66)[None]
+    save_file({**weights, **old}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_text((xlm_r / "config.json").read_text())
+    for cls in (HictlForMaskedLM, HictlModel):
+        assert load(cls, tmp_path)[1] == {}
+    assert not transformers_warnings.messages
+    model, report = load(HictlForPreTraining, tmp_path)
+    assert report == {"missing_keys": {"projection.weight"}}
+    batch = masked_words_of(toy_batch())
+    assert torch.equal(model(**batch).logits, XLMRobertaForMaskedLM.from_pretrained(xlm_r)(**batch).logits)
+
+
+@pytest.mark.parametrize("cls", HEADS, ids=lambda cls: cls.__name__)
+def test_every_class_loads_from_a_pre_training_checkpoint_and_names_only_what_is_new(
+    cls: type[PreTrainedModel],
+    tmp_path: Path,
+    toy_model: MakeModel,
+    toy_batch: MakeBatch,
+    transformers_warnings: pytest.LogCaptureFixture,
+) -> None:
+    saved = toy_model(seed=3)
+    saved.save_pretrained(tmp_path)
+    model, report = load(cls, tmp_path)
+    assert report == ({"missing_keys": HEADS[cls]} if HEADS[cls] else {})
+    assert bool(transformers_warnings.messages) == bool(HEADS[cls])
+    ids = toy_batch()["input_ids"]
+    encoder = model if cls is HictlModel else model.roberta
+    assert torch.equal(encoder(ids)[0], saved.roberta(ids)[0])
+    assert model.config.model_type == "hictl"
+
+
+@pytest.mark.parametrize("cls", HEADS, ids=lambda cls: cls.__name__)
+def test_every_class_survives_saving_and_loading_and_takes_its_code_along(
+    cls: type[PreTrainedModel], tmp_path: Path, toy_model: MakeModel
+) -> None:
+    saved = toy_model(cls, seed=4)
+    saved.save_pretrained(tmp_path)
+    model, report = load(cls, tmp_path)
+    assert report == {}
+    close(dict(model.state_dict()), dict(saved.state_dict()))
+    names = {path.name for path in tmp_path.glob("*.py")}
+    assert names == {"configuration_hictl.py", "modeling_hictl.py", "losses.py", "negatives.py"}
+
+
+def test_stock_xlm_r_reads_a_pre_training_checkpoint(
+    tmp_path: Path, toy_model: MakeModel, toy_batch: MakeBatch
+) -> None:
+    saved, batch = toy_model(seed=3), masked_words_of(toy_batch())
+    saved.save_pretrained(tmp_path)
+    close(XLMRobertaForMaskedLM.from_pretrained(tmp_path)(**batch).logits, saved(**batch).logits)
+
+
+def test_the_encoder_has_a_pooler_only_when_asked_for(toy_config: Callable[..., HictlConfig]) -> None:
+    assert HictlModel(toy_config()).pooler is None
+    assert HictlModel(toy_config(), add_pooling_layer=True).pooler is not None
+
+
+# --- as a masked language model -------------------------------------------------------------------------------------
+
+
+def test_called_as_a_masked_language_model_it_is_one(xlm_r: Path, toy_batch: MakeBatch) -> None:
+    model, stock = HictlForPreTraining.from_pretrained(xlm_r), XLMRobertaForMaskedLM.from_pretrained(xlm_r)
+    batch = masked_words_of(toy_batch())
+    ours, theirs = model(**batch, output_hidden_states=True), stock(**batch, output_hidden_states=True)
+    assert torch.equal(ours.logits, theirs.logits) and torch.equal(ours.loss, theirs.loss)
+    assert all(map(torch.equal, ours.hidden_states, theirs.hidden_states))
+    assert ours.lm_loss is not None and ours.sentence_loss is None and ours.word_loss is None
+    assert torch.equal(model(**batch, return_dict=False)[1], theirs.logits)
+    assert model(batch["input_ids"]).loss is None
+
+
+def test_the_language_model_loss_of_pre_training_is_the_usual_one(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    model, batch = toy_model(), toy_batch()
+    close(model(**batch).lm_loss, model(**masked_words_of(batch)).loss)
+
+
+# --- the losses of a batch ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("space", ["unit", "raw"])
+def test_losses_are_the_functions_of_the_paper_applied_to_first_tokens(
+    space: str, toy_model: MakeModel, toy_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, batch = toy_model(hard_negative_space=space, word_temperature=0.3), toy_batch()
+    batch["sentence_texts"][5] = batch["sentence_texts"][0]
+    model.sentence_probability.record(torch.tensor(0.5))
+    drawn = torch.arange(4, 24).view(1, 20).expand(4, 20)
+    monkeypatch.setattr("hictl_hf.modeling_hictl.sample_words", lambda *arguments: drawn)
+    outputs = model(**batch)
+
+    vectors = model.roberta(batch["sentence_input_ids"], batch["sentence_attention_mask"])[0][:, 0]
+    sentences = vectors @ model.projection.weight.T
+    close(outputs.sentence_embeddings, sentences)
+    negatives = in_batch_negatives(batch["sentence_texts"], "pair")
+    strength = 0.9 * float(torch.tensor(-0.5).exp())
+    scores, lambdas = interpolate_hard_negatives(sentences, negatives, strength, space)
+    close(outputs.sentence_loss, sentence_contrast(scores, negatives, 0.05).mean())
+    close(outputs.hard_negative_lambda, lambdas[negatives].mean())
+    assert 0.1 < outputs.hard_negative_lambda < 0.99
+    assert outputs.negatives_per_anchor == (2 * 4 + 2 * 4 + 4 * 6) / 8  # pairs 0 and 1 share a text
+
+    queries = model.roberta(batch["input_ids"], batch["attention_mask"])[0][:, 0]
+    words = word_contrast(queries, model.get_input_embeddings().weight, batch["bag"], drawn, 0.3)
+    close(outputs.word_loss, words.mean())
+    close(outputs.loss, outputs.lm_loss + outputs.sentence_loss + outputs.word_loss)
+
+
+def test_weights_multiply_the_losses_in_the_total(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    outputs = toy_model(lm_weight=2, sentence_weight=0.5, word_weight=3.0)(**toy_batch())
+    close(outputs.loss, 2 * outputs.lm_loss + 0.5 * outputs.sentence_loss + 3 * outputs.word_loss)
+    plain = toy_model()(**toy_batch())
+    close([outputs[loss] for loss in LOSSES], [plain[loss] for loss in LOSSES])
+
+
+@pytest.mark.parametrize("off", LOSSES)
+def test_an_objective_of_weight_zero_gives_no_loss_and_leaves_the_others(
+    off: str, toy_model: MakeModel, toy_batch: MakeBatch
+) -> None:
+    batch = toy_batch()
+    everything, outputs = toy_model()(**batch), toy_model(**{LOSSES[off]: 0})(**batch)
+    assert outputs[off] if off in outputs else getattr(outputs, off) is None
+    rest = [loss for loss in LOSSES if loss != off]
+    close([outputs[loss] for loss in rest], [everything[loss] for loss in rest])
+    close(outputs.loss, sum(everything[loss] for loss in rest))
+
+
+@pytest.mark.parametrize(
+    ("weights", "settings", "passes"),
+    [
+        ((1, 1, 1), {}, 2),
+        ((1, 1, 1), {"word_level_input": "clean"}, 3),
+        ((0, 1, 0), {}, 1),
+        ((1, 0, 0), {}, 1),
+        ((0, 0, 1), {}, 1),
+        ((0, 0, 1), {"word_level_input": "clean"}, 1),
+        ((1, 0, 1), {}, 1),
+    ],
+)
+def test_an_objective_of_weight_zero_costs_no_pass_through_the_encoder(
+    weights: tuple[int, ...], settings: dict[str, str], passes: int, toy_model: MakeModel, toy_batch: MakeBatch
+) -> None:
+    model, calls = toy_model(**dict(zip(LOSSES.values(), weights)), **settings), []
+    model.roberta.register_forward_hook(lambda *_: calls.append(1))
+    model(**toy_batch())
+    assert len(calls) == passes
+
+
+def test_without_any_objective_or_input_the_error_says_so(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    with pytest.raises(ValueError, match="no loss to train"):
+        toy_model(lm_weight=0, sentence_weight=0, word_weight=0)(**toy_batch())
+    with pytest.raises(ValueError, match="no loss to train"):
+        toy_model(sentence_weight=0)(sentence_input_ids=toy_batch()["sentence_input_ids"])
+
+
+def test_an_objective_without_input_is_left_out(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    model, batch = toy_model(), toy_batch()
+    everything = model(**batch)
+    alone = model(**{name: value for name, value in batch.items() if name.startswith("sentence")})
+    close(alone.loss, everything.sentence_loss)
+    assert alone.lm_loss is None and alone.word_loss is None
+    close(model(**part_of(batch, slice(None))).loss, everything.lm_loss + everything.word_loss)
+
+
+def test_padding_changes_no_loss(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    model = toy_model(word_level_input="clean").double()
+    tight, padded = model(**toy_batch()), model(**toy_batch(padding=7))
+    for name in ("loss", *LOSSES, "sentence_embeddings"):
+        torch.testing.assert_close(tight[name], padded[name], rtol=1e-10, atol=1e-10)
+
+
+def test_swapping_sentences_or_pairs_leaves_the_sentence_loss(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    model = toy_model(lm_weight=0, word_weight=0).double()
+    model.sentence_probability.record(torch.tensor(0.1))
+    batch = {name: value for name, value in toy_batch().items() if name.startswith("sentence")}
+    loss = model(**batch).loss
+    for order in ([4, 5, 6, 7, 0, 1, 2, 3], [2, 0, 3, 1, 6, 4, 7, 5]):
+        torch.testing.assert_close(model(**{name: value[order] for name, value in batch.items()}).loss, loss)
+
+
+def test_the_shares_of_two_halves_add_up_to_the_losses_of_the_whole(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    model, batch = toy_model(), toy_batch(pairs=5)
+    whole = model(**part_of(batch, slice(None)))
+    items = {"lm": (batch["labels"] != -100).sum(), "sentence": torch.tensor(10), "word": torch.tensor(5)}
+    shares = [model(**part_of(batch, rows), items_in_batch=items) for rows in (slice(0, 2), slice(2, 5))]
+    for loss in ("loss", "lm_loss", "word_loss"):
+        close(shares[0][loss] + shares[1][loss], whole[loss])
+    halves = model(**batch, items_in_batch={**items, "sentence": torch.tensor(20)})
+    close(2 * halves.sentence_loss, model(**batch).sentence_loss)
+
+
+def test_shares_add_up_where_the_language_model_is_the_only_objective(
+    toy_model: MakeModel, toy_batch: MakeBatch
+) -> None:
+    model, batch = toy_model(lm_weight=3.0), masked_words_of(toy_batch(pairs=5))
+    items = {"lm": (batch["labels"] != -100).sum(), "sentence": torch.tensor(1), "word": torch.tensor(1)}
+    parts = [{name: value[rows] for name, value in batch.items()} for rows in (slice(0, 2), slice(2, 5))]
+    shares = [model(**part, items_in_batch=items) for part in parts]
+    close(shares[0].lm_loss + shares[1].lm_loss, model(**batch).lm_loss)
+    close(shares[0].loss + shares[1].loss, 3 * model(**batch).lm_loss)
+
+
+def test_words_drawn_with_row_seeds_do_not_depend_on_the_split_of_the_batch(
+    toy_model: MakeModel, toy_batch: MakeBatch
+) -> None:
+    model, batch = toy_model(lm_weight=0), toy_batch()
+    whole = model(**part_of(batch, slice(None))).word_loss
+    torch.manual_seed(99)
+    single = [model(**part_of(batch, slice(row, row + 1))).word_loss for row in range(4)]
+    close(torch.stack(single).mean(), whole)
+    del batch["row_seeds"]
+    assert (model(**part_of(batch, slice(None))).word_loss - whole).abs() > 1e-5
+
+
+def test_neither_the_bag_nor_special_tokens_are_ever_sampled(
+    toy_model: MakeModel, toy_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, batch, drawn = toy_model(word_negatives=512), toy_batch(), []
+
+    def spy(queries: Tensor, vocabulary: Tensor, bag: Tensor, sampled: Tensor, temperature: float) -> Tensor:
+        drawn.append(sampled)
+        return word_contrast(queries, vocabulary, bag, sampled, temperature)
+
+    monkeypatch.setattr("hictl_hf.modeling_hictl.word_contrast", spy)
+    model(**batch)
+    for sampled, bag in zip(drawn[0].tolist(), batch["bag"].tolist()):
+        # m is more than there are words: all of V∖B but <s> <pad> </s> <unk> <mask> is drawn
+        assert set(sampled) - {-1} == set(range(200)) - set(bag) - {0, 1, 2, 3, 199}
+
+
+def test_the_word_level_reads_the_masked_or_the_clean_text(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    masked, clean, batch = toy_model(), toy_model(word_level_input="clean"), toy_batch()
+    assert (masked(**batch).word_loss - clean(**batch).word_loss).abs() > 1e-5
+    batch["input_ids"], batch["labels"] = batch["clean_input_ids"], torch.full_like(batch["labels"], -100)
+    close(masked(**batch).word_loss, clean(**batch).word_loss)
+
+
+@pytest.mark.parametrize("edge", ["nothing masked", "one pair", "empty bag", "equal texts"])
+def test_degenerate_batches_have_finite_losses_and_gradients(
+    edge: str, toy_model: MakeModel, toy_batch: MakeBatch
+) -> None:
+    model, batch = toy_model(), toy_batch(pairs=1 if edge == "one pair" else 3)
+    model.sentence_probability.record(torch.tensor(0.1))
+    if edge == "nothing masked":
+        batch["labels"].fill_(-100)
+    if edge == "empty bag":
+        batch["bag"].fill_(-1)
+    if edge == "equal texts":
+        batch["sentence_texts"].fill_(7)
+        for name in ("sentence_input_ids", "sentence_attention_mask"):
+            batch[name] = batch[name][:1].expand(6, -1)
+    outputs = model(**batch)
+    outputs.loss.backward()
+    zero = {"nothing masked": "lm_loss", "empty bag": "word_loss"}.get(edge, "sentence_loss")
+    assert outputs[zero] == 0
+    assert all(outputs[loss] > 0 for loss in LOSSES if loss != zero)
+    assert outputs.hard_negative_lambda.isfinite()
+    assert all(weight.grad.isfinite().all() for weight in model.parameters())
+
+
+def test_under_half_precision_the_contrasts_are_computed_in_fp32(
+    toy_model: MakeModel, toy_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, batch, seen = toy_model(), toy_batch(), {}
+    batch["bag"] = batch["bag"][:, :4]
+
+    def spy(queries: Tensor, vocabulary: Tensor, *rest: Any) -> Tensor:
+        seen["words"] = {queries.dtype, vocabulary.dtype}
+        return word_contrast(queries, vocabulary, *rest)
+
+    monkeypatch.setattr("hictl_hf.modeling_hictl.word_contrast", spy)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = model(**batch)
+    sentences = outputs.sentence_embeddings
+    assert sentences.dtype == torch.bfloat16  # otherwise nothing is shown
+    negatives = in_batch_negatives(batch["sentence_texts"])
+    scores, _ = interpolate_hard_negatives(sentences.float(), negatives, 0.0)
+    assert torch.equal(outputs.sentence_loss, sentence_contrast(scores, negatives, 0.05).mean())
+    in_half, _ = interpolate_hard_negatives(sentences, negatives, 0.0)
+    assert (sentence_contrast(in_half.float(), negatives, 0.05).mean() - outputs.sentence_loss).abs() > 1e-5
+    assert seen["words"] == {torch.float32}
+    assert {outputs[loss].dtype for loss in ("loss", *LOSSES)} == {torch.float32}
+
+
+def test_a_model_in_half_precision_takes_a_step(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    model = toy_model().to(torch.bfloat16)
+    model.sentence_probability.record(torch.tensor(0.1))
+    outputs = model(**toy_batch())
+    outputs.loss.backward()
+    assert outputs.sentence_loss.dtype == outputs.word_loss.dtype == torch.float32
+    assert all(weight.grad.isfinite().all() for weight in model.parameters())
+
+
+def test_every_weight_gets_a_gradient_in_a_full_step(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    model = toy_model().train()
+    model(**toy_batch()).loss.backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None, name
+        # the bias of keys shifts all scores of a query alike, which softmax does not see
+        assert "key.bias" in name or weight.grad.abs().max() > 1e-7, name
+
+
+# --- p_avg ----------------------------------------------------------------------------------------------------------
+
+
+def test_p_avg_is_the_mean_probability_of_the_last_steps(toy_model: MakeModel) -> None:
+    # window 3, probabilities 0.1, 0.2, …: means 0.1, 0.15, 0.2, then of 0.2 0.3 0.4 and of 0.3 0.4 0.5
+    probability = toy_model().sentence_probability
+    assert probability.mean() == 0
+    for step, expected in enumerate([0.1, 0.15, 0.2, 0.3, 0.4], start=1):
+        probability.record(-torch.tensor(step / 10).log())
+        assert probability.mean().item() == pytest.approx(expected)
+    assert probability.steps == 5
+
+
+def test_p_avg_is_written_only_by_record_and_saved_with_the_model(
+    tmp_path: Path, toy_model: MakeModel, toy_batch: MakeBatch
+) -> None:
+    model, batch = toy_model(), toy_batch()
+    for loss in (0.5, 0.25):
+        model.sentence_probability.record(torch.tensor(loss))
+    before = {name: value.clone() for name, value in model.sentence_probability.state_dict().items()}
+    assert before["steps"] == 2
+    for mode in (True, False):
+        model.train(mode)(**batch).loss.backward()
+        assert all(torch.equal(value, before[name]) for name, value in model.sentence_probability.state_dict().items())
+    model.save_pretrained(tmp_path)
+    loaded = HictlForPreTraining.from_pretrained(tmp_path)
+    assert all(torch.equal(value, before[name]) for name, value in loaded.sentence_probability.state_dict().items())
+    close(loaded(**batch).sentence_loss, model(**batch).sentence_loss)
+
+
+def test_negatives_move_only_once_a_probability_is_known_and_only_if_wanted(
+    toy_model: MakeModel, toy_batch: MakeBatch
+) -> None:
+    model, plain, batch = toy_model(), toy_model(hard_negatives=False), toy_batch()
+    before = model(**batch)
+    assert before.hard_negative_lambda == 1
+    for each in (model, plain):
+        each.sentence_probability.record(torch.tensor(0.01))
+    after, never = model(**batch), plain(**batch)
+    assert after.hard_negative_lambda < 0.99 and after.sentence_loss > before.sentence_loss
+    assert never.hard_negative_lambda == 1
+    close(never.sentence_loss, before.sentence_loss)
+
+
+# --- export ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_exported_encoder_is_stock_xlm_r_with_our_representation_as_its_pooler(
+    tmp_path: Path, toy_model: MakeModel, toy_batch: MakeBatch, transformers_warnings: pytest.LogCaptureFixture
+) -> None:
+    model, batch = toy_model(seed=5), toy_batch()
+    inputs = {"input_ids": batch["sentence_input_ids"], "attention_mask": batch["sentence_attention_mask"]}
+    export_encoder(model, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["model_type"] == "xlm-roberta" and "auto_map" not in config
+    assert not [name for name in config if name in HictlConfig.__annotations__ and name != "model_type"]
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
+    encoder, report = load(AutoModel, tmp_path)
+    assert type(encoder) is XLMRobertaModel and report == {} and not transformers_warnings.messages
+    outputs = encoder(**inputs)
+    assert torch.equal(outputs.last_hidden_state, model.roberta(**inputs)[0])
+    close(outputs.pooler_output, model.encode_sentences(*inputs.values()).tanh())
+    assert outputs.pooler_output.std() > 0.01
+
+
+def test_a_projection_of_another_size_is_left_out_of_the_export(
+    tmp_path: Path, toy_model: MakeModel, toy_batch: MakeBatch
+) -> None:
+    model, batch = toy_model(projection_size=7), toy_batch()
+    outputs = model(**batch)
+    assert outputs.sentence_embeddings.shape == (8, 7) and outputs.sentence_loss > 0
+    export_encoder(model, tmp_path)
+    assert not [name for name in load_file(tmp_path / "model.safetensors") if "pooler" in name]
+    encoder = AutoModel.from_pretrained(tmp_path, add_pooling_layer=False)
+    assert torch.equal(encoder(batch["input_ids"])[0], model.roberta(batch["input_ids"])[0])
+
+
+def test_the_export_leaves_the_model_alone_and_keeps_its_precision(tmp_path: Path, toy_model: MakeModel) -> None:
+    model = toy_model().to(torch.bfloat16)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    export_encoder(model, tmp_path)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert {value.dtype for value in load_file(tmp_path / "model.safetensors").values()} == {torch.bfloat16}
+
+
+def test_stock_classifiers_start_from_the_export(tmp_path: Path, toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    model, ids = toy_model(), toy_batch()["input_ids"]
+    export_encoder(model, tmp_path)
+    stock, report = load(XLMRobertaForSequenceClassification, tmp_path)
+    assert report["missing_keys"] == HEADS[HictlForSequenceClassification]
+    assert torch.equal(stock.roberta(ids)[0], model.roberta(ids)[0])

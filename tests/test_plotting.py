@@ -1,0 +1,127 @@
+"""The pictures of a run, and the few numbers printed in them."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hictl_hf import plotting
+
+pytest.importorskip("matplotlib")
+
+HISTORY: list[dict[str, Any]] = [
+    {"step": step, "loss": 9.0 / step, "lm_loss": 5.0 / step, "p_avg": 1 - 1 / step, "hard_negative_lambda": 0.9}
+    for step in range(1, 80)
+]
+LANGUAGES = {"de": {"untrained": 10.0, "hictl": 50.0}, "sw": {"untrained": 8.0, "hictl": 5.0}}
+LAYERS: dict[str, list[float | None]] = {"mean": [10.0, 30.0, 20.0], "projection": [None, None, 40.0]}
+
+
+def is_picture(path: Path) -> bool:
+    return path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
+
+
+def test_the_floor_of_the_sentence_loss_is_as_worked_out_by_hand() -> None:
+    # Eight pairs leave 14 negatives at cosine -1: log(1 + 14 e^-2) = log(1 + 1.8947) = 1.0629.
+    assert plotting.sentence_loss_floor(8, 1.0) == pytest.approx(1.0629, abs=1e-4)
+    assert plotting.sentence_loss_floor(1, 1.0) == 0.0
+    assert 0 < plotting.sentence_loss_floor(1024, 0.05) < 1e-12
+
+
+def test_the_floor_is_the_loss_of_perfect_cosines() -> None:
+    pairs, temperature = 32, 0.7
+    scores = np.array([1.0] + [-1.0] * (2 * pairs - 2)) / temperature
+    loss = -math.log(math.exp(scores[0]) / np.exp(scores).sum())
+    assert plotting.sentence_loss_floor(pairs, temperature) == pytest.approx(loss)
+
+
+def test_lambda_at_the_floor_is_as_worked_out_by_hand() -> None:
+    # p_avg = 1 / (1 + 14 e^-2) = 0.3455, and 0.5^(0.9 * 0.3455) = 0.806.
+    assert plotting.lambda_at_floor(8, 1.0) == pytest.approx(0.806, abs=1e-3)
+    assert plotting.lambda_at_floor(1, 1.0) == pytest.approx(0.5**0.9)
+    assert plotting.lambda_at_floor(8, 1.0, zeta=0.0) == 1.0
+
+
+def test_a_running_mean_is_shorter_at_the_ends() -> None:
+    assert plotting.smooth(np.array([0.0, 3.0, 6.0, 0.0]), 3).tolist() == [1.5, 3.0, 3.0, 3.0]
+    assert plotting.smooth(np.array([4.0, 2.0]), 1).tolist() == [4.0, 2.0]
+
+
+def test_the_share_of_neighbours_with_the_same_meaning_is_as_worked_out_by_hand() -> None:
+    # Directions in degrees: de 0 and 90, en 10 and 40. The nearest to de 0 is en 10, its translation, and back; the
+    # nearest to en 40 is en 10 and the nearest to de 90 is en 40: yes, yes, no, yes. Lengths play no part.
+    def towards(degrees: float, length: float = 1.0) -> list[float]:
+        return [length * math.cos(math.radians(degrees)), length * math.sin(math.radians(degrees))]
+
+    german, english = np.array([towards(0), towards(90, 5.0)]), np.array([towards(10, 3.0), towards(40)])
+    assert plotting.same_meaning_share({"de": german, "en": english}) == 0.75
+    assert plotting.same_meaning_share({"en": english, "de": german}) == 0.75
+
+
+def test_every_picture_is_written_and_follows_its_data(tmp_path: Path) -> None:
+    longer = [*HISTORY, {"step": 80, "loss": 3.0}]
+    better = {**LANGUAGES, "sw": {"untrained": 8.0, "hictl": 9.0}}
+    pictures = [
+        (plotting.plot_losses(HISTORY, tmp_path / "a.png"), plotting.plot_losses(longer, tmp_path / "b.png")),
+        (plotting.plot_retrieval(LANGUAGES, tmp_path / "c.png"), plotting.plot_retrieval(better, tmp_path / "d.png")),
+        (plotting.plot_layers(LAYERS, tmp_path / "e.png"), plotting.plot_layers({"mean": [1.0]}, tmp_path / "f.png")),
+    ]
+    for first, second in pictures:
+        assert is_picture(first) and is_picture(second)
+        assert first.read_bytes() != second.read_bytes()
+
+
+def test_the_map_of_sentences_is_repeatable(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    random = np.random.default_rng(3)
+    before = {language: random.normal(size=(5, 8)) for language in ("de", "en", "sw")}
+    after = {language: before["en"] + 0.1 * rows for language, rows in before.items()}
+    first = plotting.plot_tsne(before, after, tmp_path / "first.png", seed=1)
+    again = plotting.plot_tsne(before, after, tmp_path / "again.png", seed=1)
+    other = plotting.plot_tsne(before, before, tmp_path / "other.png", seed=1)
+    assert is_picture(first)
+    assert first.read_bytes() == again.read_bytes() != other.read_bytes()
+
+
+def test_the_map_of_sentences_refuses_what_cannot_be_read(tmp_path: Path) -> None:
+    many = {f"l{number}": np.eye(4) for number in range(7)}
+    with pytest.raises(ValueError, match="up to 6 languages"):
+        plotting.plot_tsne(many, many, tmp_path / "map.png")
+    with pytest.raises(ValueError, match="row = meaning"):
+        plotting.plot_tsne({"de": np.eye(4)}, {"de": np.eye(3)}, tmp_path / "map.png")
+
+
+@pytest.mark.parametrize("languages", [0, 1, 100])
+def test_any_number_of_languages_is_drawn(languages: int, tmp_path: Path) -> None:
+    rows = {f"l{number}": {"hictl": float(number)} for number in range(languages)}
+    assert is_picture(plotting.plot_retrieval(rows, tmp_path / "retrieval.png"))
+
+
+def test_missing_and_undefined_values_are_left_out(tmp_path: Path) -> None:
+    assert is_picture(plotting.plot_losses([], tmp_path / "empty.png"))
+    assert is_picture(plotting.plot_layers({"mean": [None, math.nan]}, tmp_path / "layers.png"))
+    plain = plotting.plot_losses([{"step": 1, "loss": 2.0}], tmp_path / "plain.png").read_bytes()
+    broken: list[dict[str, Any]] = [
+        {"step": 1, "loss": 2.0},
+        {"step": 2, "loss": math.nan, "lm_loss": None},
+        {"loss": 1.0},
+    ]
+    assert plotting.plot_losses(broken, tmp_path / "broken.png").read_bytes() == plain
+
+
+def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"hictl_hf\[plot\]"):
+        plotting.plot_layers(LAYERS, tmp_path / "layers.png")
+
+
+def test_the_figure_of_the_documentation_is_drawn_from_the_command_line(tmp_path: Path) -> None:
+    script = Path(plotting.__file__)
+    subprocess.run([sys.executable, script, tmp_path / "lambda.png"], check=True)
+    assert is_picture(tmp_path / "lambda.png")
+    usage = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert usage.returncode == 1 and "usage" in usage.stderr

@@ -1,0 +1,393 @@
+"""Every format gives the same rows; everything broken is counted or refused, with a place and a fix."""
+
+import csv
+import gzip
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import datasets
+import polib
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from hictl_hf.readers import BadInput, Row, language_code, read_rows
+
+# Quotes and a delimiter for the tables; U+2028 and U+0085, which end a line for str.splitlines but not for us.
+PAIRS = [
+    ('He said "go",\u2028now.', "Er sagte: „Geh\u0085jetzt.“"),
+    ("Hello, world!", "Hallo, Welt!"),
+    ("The cat sleeps.", "Die Katze schläft."),
+]
+TRANSLATIONS = [{"en": en, "de": de} for en, de in PAIRS]
+
+
+class Skips:
+    """The least a report can be."""
+
+    def __init__(self, strict: bool = False) -> None:
+        self.strict, self.counts, self.messages = strict, Counter(), []
+
+    def skip(self, reason: str, message: str = "") -> None:
+        if self.strict:
+            raise BadInput(message)
+        self.counts[reason] += 1
+        self.messages.append(message)
+
+
+def texts(source: object) -> list[dict[str, str]]:
+    """The texts of a source without a single loss."""
+    skips = Skips()
+    rows = [row.texts for row in read_rows(str(source), skips)]
+    assert not skips.counts
+    return rows
+
+
+def write_lines(path: Path, lines: list[str], end: str = "\n", start: bytes = b"") -> Path:
+    written = start + "".join(line + end for line in lines).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(written) if path.suffix == ".gz" else written)
+    return path
+
+
+def write_table(path: Path, header: list[str], rows: list[list[str]]) -> Path:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return path
+
+
+def write_parquet(path: Path, rows: list[dict]) -> Path:
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path
+
+
+def catalogue(language: str = "") -> polib.POFile:
+    file = polib.POFile()
+    file.metadata = {"Content-Type": "text/plain; charset=UTF-8", "Language": language}
+    file.extend(polib.POEntry(msgid=en, msgstr=de) for en, de in PAIRS)
+    return file
+
+
+def saved(path: Path, file: polib.POFile) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file.save_as_mofile(str(path)) if path.suffix == ".mo" else file.save(str(path))
+    return path
+
+
+def moses(folder: Path, ending: str, end: str = "\n") -> str:
+    for side, language in enumerate(("en", "de")):
+        write_lines(folder / f"corpus.{language}{ending}", [pair[side] for pair in PAIRS], end)
+    return f"{folder}/corpus.{{en,de}}{ending}"
+
+
+TRANSLATION_LINES = [json.dumps({"translation": pair, "score": 1}) for pair in TRANSLATIONS]
+FLAT_LINES = [json.dumps(pair, ensure_ascii=False) for pair in TRANSLATIONS]
+TAB_LINES = ["en\tde", *("\t".join(pair) for pair in PAIRS)]
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "jsonl": lambda at: write_lines(at / "a.jsonl", TRANSLATION_LINES),
+    "flat jsonl": lambda at: write_lines(at / "a.jsonl", FLAT_LINES),
+    "json": lambda at: write_lines(at / "a.json", FLAT_LINES),
+    "jsonl.gz": lambda at: write_lines(at / "a.jsonl.gz", FLAT_LINES),
+    "json.gz": lambda at: write_lines(at / "a.JSON.gz", FLAT_LINES),
+    "byte order mark": lambda at: write_lines(at / "a.jsonl", FLAT_LINES, start=b"\xef\xbb\xbf"),
+    "carriage returns": lambda at: moses(at, "", end="\r\n"),
+    "carriage returns in a table": lambda at: write_lines(at / "a.tsv", TAB_LINES, end="\r\n"),
+    "blank lines": lambda at: write_lines(at / "a.jsonl", FLAT_LINES, end="\n\n"),
+    "csv": lambda at: write_table(at / "a.csv", ["en", "de"], [list(pair) for pair in PAIRS]),
+    "csv.gz": lambda at: write_lines(
+        at / "a.csv.gz", write_table(at / "a.csv", ["en", "de"], [list(pair) for pair in PAIRS]).read_text().split("\n")
+    ),
+    "tsv": lambda at: write_lines(at / "a.tsv", TAB_LINES),
+    "tsv.gz": lambda at: write_lines(at / "a.tsv.gz", TAB_LINES),
+    "parquet": lambda at: write_parquet(at / "a.parquet", [{"translation": pair, "n": 1} for pair in TRANSLATIONS]),
+    "flat parquet": lambda at: write_parquet(at / "a.parquet", TRANSLATIONS),
+    "moses": lambda at: moses(at, ""),
+    "moses.gz": lambda at: moses(at, ".gz"),
+    "mo by path": lambda at: saved(at / "locale/de/LC_MESSAGES/a.mo", catalogue()),
+    "po by header": lambda at: saved(at / "a.po", catalogue("de")),
+    "folder": lambda at: write_lines(at / "deep/er/a.jsonl", FLAT_LINES).parents[2],
+    "pattern": lambda at: write_lines(at / "part-1.jsonl", FLAT_LINES).with_name("part-*.jsonl"),
+}
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_every_format_gives_the_same_rows(write: Callable[[Path], object], tmp_path: Path) -> None:
+    assert texts(write(tmp_path)) == TRANSLATIONS
+
+
+def test_the_origin_of_a_row_is_its_file_and_line(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "a.csv", ["en", "de"], [["two\nlines", "zwei"], ["next", "weiter"]])
+    # Line 1 is the header; the first row covers lines 2 and 3.
+    assert list(read_rows(str(path), Skips())) == [
+        Row({"en": "two\nlines", "de": "zwei"}, f"{path}:2"),
+        Row({"en": "next", "de": "weiter"}, f"{path}:4"),
+    ]
+
+
+def test_a_quote_is_an_ordinary_character_between_tabs(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.tsv", ["en\tde", '"Go\t„Geh', '"Stop"\t"Halt"'])
+    assert texts(path) == [{"en": '"Go', "de": "„Geh"}, {"en": '"Stop"', "de": '"Halt"'}]
+
+
+def test_a_pattern_and_a_folder_are_read_in_order_of_names(tmp_path: Path) -> None:
+    for name in ("b", "c", "a"):
+        write_lines(tmp_path / f"{name}.jsonl", [json.dumps({"text": name, "lang": "sw"})])
+    write_lines(tmp_path / "notes.md", ["not data"])
+    expected = [{"sw": "a"}, {"sw": "b"}, {"sw": "c"}]
+    assert texts(tmp_path) == expected
+    assert texts(tmp_path / "*.jsonl") == expected
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda at: write_lines(
+            at / "a.jsonl", ['{"text": "Habari", "lang": "sw"}', '{"translation": {"sw": "Asante"}}']
+        ),
+        lambda at: write_table(at / "a.csv", ["lang", "text", "id"], [["sw", "Habari", "1"], ["sw", "Asante", "2"]]),
+        lambda at: write_parquet(at / "a.parquet", [{"text": text, "lang": "sw"} for text in ("Habari", "Asante")]),
+        lambda at: f"sw:{write_lines(at / 'a.txt', ['Habari', 'Asante'])}",
+        lambda at: f"sw:{write_lines(at / 'a.txt.gz', ['Habari', 'Asante']).parent}",
+    ],
+    ids=["jsonl", "csv", "parquet", "txt", "folder of txt.gz"],
+)
+def test_texts_without_translation_are_read_from(write: Callable[[Path], object], tmp_path: Path) -> None:
+    assert texts(write(tmp_path)) == [{"sw": "Habari"}, {"sw": "Asante"}]
+
+
+def test_a_translation_into_many_languages_pairs_the_first_with_each_other(tmp_path: Path) -> None:
+    rows = [
+        {"translation": {"en": "yes", "de": "ja", "fr": "oui"}},
+        {"translation": {"en": "no", "de": None, "fr": "non"}},
+    ]
+    skips = Skips()
+    read = [row.texts for row in read_rows(str(write_parquet(tmp_path / "a.parquet", rows)), skips)]
+    assert read == [{"en": "yes", "de": "ja"}, {"en": "yes", "fr": "oui"}, {"en": "no", "fr": "non"}]
+    assert skips.counts == {"untranslated": 1}
+
+
+def test_a_catalogue_counts_what_is_not_translated_and_takes_the_first_plural(tmp_path: Path) -> None:
+    file = catalogue()
+    file += [
+        polib.POEntry(msgid="untranslated"),
+        polib.POEntry(msgid="doubtful", msgstr="zweifelhaft", flags=["fuzzy"]),
+        polib.POEntry(msgid="old", msgstr="alt", obsolete=True),
+        polib.POEntry(msgid="%d file", msgid_plural="%d files", msgstr_plural={0: "%d Datei", 1: "%d Dateien"}),
+    ]
+    skips = Skips()
+    read = [row.texts for row in read_rows(str(saved(tmp_path / "locale/de/a.po", file)), skips)]
+    assert sorted(read, key=str) == sorted([*TRANSLATIONS, {"en": "%d file", "de": "%d Datei"}], key=str)
+    assert skips.counts == {"untranslated": 3}
+    compiled = texts(saved(tmp_path / "locale/de/LC_MESSAGES/a.mo", file))  # holds neither fuzzy nor obsolete entries
+    assert {"en": "%d file", "de": "%d Datei"} in compiled
+
+
+@pytest.mark.parametrize(
+    ("folder", "header", "language"),
+    [
+        ("locale/pt_BR/LC_MESSAGES", "", "pt-BR"),
+        ("locale/zh_Hans", "", "zh-Hans"),
+        ("usr/sr@latin/LC_MESSAGES", "de", "sr-latin"),
+        ("po", "pt_BR.UTF-8", "pt-BR"),
+    ],
+)
+def test_a_catalogue_knows_its_language(folder: str, header: str, language: str, tmp_path: Path) -> None:
+    path = saved(tmp_path / folder / "a.po", catalogue(header))
+    assert {tuple(pair) for pair in texts(path)} == {("en", language)}
+
+
+def test_a_catalogue_of_english_is_not_a_pair(tmp_path: Path) -> None:
+    skips = Skips()
+    assert not list(read_rows(str(saved(tmp_path / "locale/en/a.po", catalogue())), skips))
+    assert skips.counts == {"untranslated": len(PAIRS)}
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("hub:owner/books", ("owner/books", None, "train")),
+        ("hub:books:de-en", ("books", "de-en", "train")),
+        ("hub:books::dev", ("books", None, "dev")),
+        ("hub:books:de-en:dev", ("books", "de-en", "dev")),
+    ],
+)
+def test_a_hub_dataset_is_streamed(source: str, expected: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load_dataset(name: str, config: str | None, split: str, streaming: bool) -> list[dict]:
+        asked.append((name, config, split))
+        assert streaming
+        return [{"translation": pair, "id": 1} for pair in TRANSLATIONS]
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert texts(source) == TRANSLATIONS
+    assert asked == [expected]
+
+
+def test_underscores_in_a_language_become_hyphens_everywhere(tmp_path: Path) -> None:
+    assert texts(write_lines(tmp_path / "a.jsonl", ['{"en": "a", "pt_BR": "b"}'])) == [{"en": "a", "pt-BR": "b"}]
+    assert language_code("zh_Hans") == "zh-Hans"
+
+
+def test_nothing_is_opened_before_the_first_row_is_asked_for() -> None:
+    rows = read_rows("missing.jsonl", Skips())
+    with pytest.raises(BadInput, match="missing.jsonl"):
+        next(rows)
+
+
+def parquet_with(columns: dict) -> bytes:
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table(columns), sink)
+    return sink.getvalue().to_pybytes()
+
+
+GOOD = b'{"en": "good", "de": "gut"}\n'
+TEXT = "Write a text or remove the row"
+# The broken row is in line 2 of the file or (tables) in line 3; all others are good.
+BROKEN_ROWS = {
+    "half JSON": ("a.jsonl", GOOD + b'{"en": "x",\n' + GOOD, 2, "is not JSON", "Correct or remove the line"),
+    "deep JSON": ("a.jsonl", GOOD + b"[" * 99999 + b"\n", 2, "is not JSON", "Correct or remove the line"),
+    "a list": ("a.jsonl", GOOD + b'["x", "y"]\n', 2, "['x', 'y']", "Correct the line"),
+    "other columns": ("a.jsonl", GOOD + b'{"english": "x", "german": "y"}\n', 2, "['english', 'german']", "Rename"),
+    "no columns": ("a.jsonl", GOOD + b"{}\n", 2, "columns []", "Rename the columns"),
+    "text without lang": ("a.jsonl", GOOD + b'{"text": "x"}\n', 2, "['text']", "Rename the columns"),
+    "a number": ("a.jsonl", GOOD + b'{"en": "x", "de": 12}\n', 2, "12 as its de text", TEXT),
+    "null text": ("a.jsonl", GOOD + b'{"en": "x", "de": null}\n', 2, "None as its de text", TEXT),
+    "null alone": ("a.jsonl", GOOD + b'{"text": null, "lang": "sw"}\n', 2, "None as its sw text", TEXT),
+    "null lang": ("a.jsonl", GOOD + b'{"text": "x", "lang": null}\n', 2, "language None", "Correct the code"),
+    "null translation": ("a.jsonl", GOOD + b'{"translation": null}\n', 2, "None as", 'Write {"translation"'),
+    "empty translation": ("a.jsonl", GOOD + b'{"translation": {}}\n', 2, "{} as", 'Write {"translation"'),
+    "unknown language": ("a.jsonl", GOOD + b'{"translation": {"en": "x", "German": "y"}}\n', 2, "'German'", "Correct"),
+    "language twice": ("a.jsonl", GOOD + b'{"pt_BR": "x", "pt-BR": "y"}\n', 2, "twice", "Remove one"),
+    "a row number": ("a.jsonl", GOOD + b'{"id": "1", "en": "x"}\n', 2, "'id' as its first", "Drop the row number"),
+    "NUL byte": ("a.jsonl", GOOD + b'{"en": "x", "de": "y\\u0000"}\n', 2, "a NUL byte", "Remove the NUL byte"),
+    "invalid UTF-8": ("a.jsonl", GOOD + b'{"en": "x", "de": "\xe4"}\n', 2, "invalid UTF-8", "iconv"),
+    "half a surrogate": ("a.jsonl", GOOD + b'{"en": "x", "de": "\\ud83d"}\n', 2, "invalid UTF-8", "remove the row"),
+    "broken in gzip": ("a.json.gz", gzip.compress(GOOD + b"oops\n"), 2, "is not JSON", "Correct or remove the line"),
+    "missing cell": ("a.csv", b"en,de\ngood,gut\nx\n", 3, "has 1 columns", "add the missing one"),
+    "extra cell": ("a.csv", b"en,de\ngood,gut\nx,y,z\n", 3, "has 3 columns", "Quote or remove the extra delimiter"),
+    "quote within": ("a.csv", b'en,de\ngood,gut\n"x"y,z\ngood,gut\n', 3, "is not CSV", "Correct the quotes"),
+    "extra tab": ("a.tsv", b"en\tde\ngood\tgut\nx\ty\tz\n", 3, "has 3 columns", "Quote or remove the extra delimiter"),
+    "Latin-1 in a table": ("a.csv", b"en,de\ngood,gut\nx,\xfc\n", 3, "invalid UTF-8", "iconv"),
+    "null in Parquet": (
+        "a.parquet",
+        parquet_with({"en": ["good", "x"], "de": ["gut", None]}),
+        2,
+        "None as its de",
+        TEXT,
+    ),
+    "unknown lang": ("a.csv", b"text,lang\ngood,en\nx,english\n", 3, "'english'", "Correct the code"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "line", "found", "fix"), BROKEN_ROWS.values(), ids=BROKEN_ROWS)
+def test_a_broken_row_is_counted_and_named(
+    name: str, content: bytes, line: int, found: str, fix: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    skips = Skips()
+    rows = list(read_rows(str(path), skips))
+    assert rows and all(next(iter(row.texts.values())) == "good" for row in rows)
+    assert skips.counts == {"broken": 1}
+    message = skips.messages[0]
+    assert message.startswith(f"{path}:{line}: ") and found in message and "allowed" in message and fix in message
+    with pytest.raises(BadInput, match=re.escape(message)):
+        list(read_rows(str(path), Skips(strict=True)))
+
+
+LATIN = pyarrow.array([b"\xe4"]).view(pyarrow.utf8())
+MANY = gzip.compress(GOOD * 1000)
+ENDINGS = "allowed here are .jsonl"
+# Files to write, the source below their folder, the place the message names, what it says was found, and the fix.
+BROKEN_SOURCES = {
+    "missing file": ({}, "a.jsonl", "a.jsonl: does not exist", ENDINGS, "Check the path"),
+    "empty file": ({"a.jsonl": b""}, "a.jsonl", "a.jsonl: is empty", "one row or more", "Fill it or leave it out"),
+    "blank file": ({"a.jsonl": b"\n\n"}, "a.jsonl", "a.jsonl: holds no rows", "one or more", "Fill it"),
+    "empty gzip": ({"a.csv.gz": gzip.compress(b"")}, "a.csv.gz", "a.csv.gz: holds no rows", "", "Fill it"),
+    "only a header": ({"a.csv": b"en,de\n"}, "a.csv", "a.csv: holds no rows", "one or more", "Fill it"),
+    "folder without data": ({"d/x.md": b"x"}, "d", "d: has no file we can read", ENDINGS, "Check the path"),
+    "folder of plain text": ({"d/x.txt": b"x"}, "d", "d: has no file we can read", ENDINGS, "sw:folder"),
+    "pattern without match": ({}, "*.csv", "*.csv: matches no file", ENDINGS, "Check the path"),
+    "unknown ending": ({"a.xlsx": b"x"}, "a.xlsx", "a.xlsx: has the ending '.xlsx'", ENDINGS, "Rename or convert"),
+    "text without language": ({"a.txt": b"x"}, "a.txt", "a.txt: has the ending '.txt'", ENDINGS, "sw:file.txt"),
+    "truncated gzip": ({"a.jsonl.gz": MANY[:-30]}, "a.jsonl.gz", "a.jsonl.gz: cannot be read", "EOFError", "Copy"),
+    "not gzip": ({"a.jsonl.gz": GOOD}, "a.jsonl.gz", "a.jsonl.gz: cannot be read", "BadGzipFile", "compress the file"),
+    "hidden gzip": ({"a.jsonl": MANY}, "a.jsonl", "a.jsonl: is compressed", "ending .gz", "Rename it"),
+    "truncated parquet": (
+        {"a.parquet": parquet_with({"en": ["x"]})[:-20]},
+        "a.parquet",
+        "a.parquet: cannot",
+        "ArrowInvalid",
+        "again",
+    ),
+    "Latin-1 parquet": ({"a.parquet": parquet_with({"en": LATIN})}, "a.parquet", "a.parquet: cannot", "UTF-8", "write"),
+    "parquet columns": (
+        {"a.parquet": parquet_with({"src": [1], "target": [2]})},
+        "a.parquet",
+        "",
+        "'target'",
+        "Rename",
+    ),
+    "UTF-16": ({"a.csv": "en,de\nx,y\n".encode("utf-16")}, "a.csv", "a.csv: is UTF-16", "allowed is UTF-8", "iconv"),
+    "UTF-16 without mark": ({"a.csv": "en,de\nx,y\n".encode("utf-16-be")}, "a.csv", "a.csv: is UTF-16", "", "iconv"),
+    "table without header": ({"a.csv": b"Hello,Hallo\n"}, "a.csv", "a.csv:1: has the columns", "'Hello'", "Rename"),
+    "column twice": ({"a.tsv": b"en\ten\nx\ty\n"}, "a.tsv", "a.tsv:1: has the columns", "each name once", "Rename one"),
+    "open quote": ({"a.csv": b'en,de\nx,y\n"x,y\nx,y\n'}, "a.csv", "a.csv:3: opens a quote", "closed", "Close it"),
+    "JSON array": ({"a.json": b'[{"en": "x"}]'}, "a.json", "a.json:1: is one JSON array", "one object a line", "jq"),
+    "Moses lengths": (
+        {"c.en": b"1\n2\n", "c.de": b"1\n"},
+        "c.{en,de}",
+        "c.en has 2 lines",
+        "c.de has 1 lines",
+        "Align",
+    ),
+    "Moses side missing": ({"c.en": b"1\n"}, "c.{en,de}", "c.de: does not exist", "each of en, de", "Check the path"),
+    "Moses languages": ({"c.en": b"1\n"}, "c.{en,German}", "c.German: ", "en, German", "Write them as corpus.{en,de}"),
+    "damaged mo": ({"de/LC_MESSAGES/a.mo": b"\0" * 40}, "de", "de/LC_MESSAGES/a.mo: cannot be read", "", "msgunfmt"),
+    "damaged po": ({"a.po": b'msgid "x"\nnonsense\n'}, "a.po", "a.po: cannot be read", "line 2", "msgfmt -c"),
+    "po without language": (
+        {"a.po": b'msgid "x"\nmsgstr "y"\n'},
+        "a.po",
+        "a.po: has '' as its language",
+        "en",
+        "header",
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "source", "place", "found", "fix"), BROKEN_SOURCES.values(), ids=BROKEN_SOURCES)
+def test_a_broken_source_is_refused(
+    files: dict[str, bytes], source: str, place: str, found: str, fix: str, tmp_path: Path
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadInput) as refused:
+        list(read_rows(f"{tmp_path}/{source}", Skips()))
+    message = str(refused.value)
+    assert f"{tmp_path}/{place}" in message and found in message and "allowed" in message and fix in message
+
+
+@pytest.mark.parametrize("source", ["hub:", "hub:a:b:c:d", "hub:no/such"])
+def test_a_hub_dataset_that_does_not_load_is_refused(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_dataset(*_: object, **__: object) -> None:
+        raise FileNotFoundError("no such dataset")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(BadInput, match=f"^{source}: .*; allowed is .*(Check its name|Write it so)"):
+        list(read_rows(source, Skips()))
+
+
+def test_every_example_in_the_document_is_read(tmp_path: Path) -> None:
+    document = (Path(__file__).parents[1] / "docs" / "data_formats.md").read_text(encoding="utf-8")
+    examples = dict(re.findall(r"^`([\w./]+)`[^\n]*:\n\n```\w*\n(.*?)```", document, flags=re.MULTILINE | re.DOTALL))
+    assert len(examples) == 5
+    for name, content in examples.items():
+        write_lines(tmp_path / name, content.splitlines())
+    expected = [{"en": "Good morning.", "de": "Guten Morgen."}, {"en": "The cat sleeps.", "de": "Die Katze schläft."}]
+    for source in ("pairs.jsonl", "pairs.csv", "news.{en,de}", "locale"):
+        assert texts(tmp_path / source) == expected

@@ -1,0 +1,127 @@
+"""Ids are XLM-R's; a corpus becomes the ids that the tokenizer would give, with the lengths the model will see."""
+
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from datasets import Dataset
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from hictl_hf.tokenization import WORD_START, tokenize_corpus, train_tokenizer, word_starts, words_never_sampled
+
+COLUMNS = ("x", "y", "x_lang", "y_lang")
+
+
+# --- a vocabulary of one's own --------------------------------------------------------------------------------------
+
+
+def test_special_tokens_have_the_ids_of_xlm_r(tokenizer: PreTrainedTokenizerBase) -> None:
+    assert tokenizer.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>"]) == [0, 1, 2, 3]
+    assert tokenizer.mask_token_id == len(tokenizer) - 1
+    assert sorted(tokenizer.all_special_ids) == [0, 1, 2, 3, len(tokenizer) - 1]
+
+
+def test_a_pair_is_joined_with_two_separators(tokenizer: PreTrainedTokenizerBase) -> None:
+    x, y = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("the cat", "猫"))
+    assert x and y and 3 not in x + y  # there is something to join, all of it known
+    assert tokenizer("the cat")["input_ids"] == [0, *x, 2]
+    assert tokenizer("the cat", "猫")["input_ids"] == [0, *x, 2, 2, *y, 2]
+    assert "token_type_ids" not in tokenizer("the cat", "猫")
+
+
+def test_segmentation_is_that_of_sentencepiece(
+    monkeypatch: pytest.MonkeyPatch, sentences: dict[str, list[str]], tmp_path: Path
+) -> None:
+    class FolderThatStays:
+        """`train_tokenizer` throws SentencePiece's own model away; keep it to compare with."""
+
+        def __enter__(self) -> str:
+            return str(tmp_path)
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr("hictl_hf.tokenization.tempfile.TemporaryDirectory", FolderThatStays)
+    tokenizer = train_tokenizer((text for texts in sentences.values() for text in texts), vocab_size=100)
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "sentencepiece.bpe.model"))
+    texts = [text for texts in sentences.values() for text in texts[::7]]
+    for text in [*texts, "two  cats,\u00a0ｆｕｌｌ width", "unseen ж here", "猫 the 狗"]:
+        assert tokenizer.tokenize(text) == pieces.encode(text, out_type=str), text
+    assert len(tokenizer) == len(pieces) + 2  # <pad> and <mask>
+    assert len(tokenizer) <= 100
+
+
+def test_a_tokenizer_comes_back_through_auto_tokenizer(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert type(loaded) is type(tokenizer)
+    assert loaded.model_max_length == tokenizer.model_max_length == 62
+    for pair in (("the cat sees", "ein Hund mag 猫"), ("Bücher", "unseen ж")):
+        assert loaded(*pair)["input_ids"] == tokenizer(*pair)["input_ids"]
+    assert loaded.get_vocab() == tokenizer.get_vocab()
+
+
+def test_the_vocabulary_is_smaller_where_the_text_does_not_hold_as_many_pieces() -> None:
+    assert 7 < len(train_tokenizer(["a b ab"] * 9, vocab_size=1000)) < 20
+
+
+@pytest.mark.parametrize("texts", [[], ["", " "]], ids=["no sentence", "only white space"])
+def test_text_without_any_word_is_refused_in_words(texts: list[str]) -> None:
+    with pytest.raises(ValueError, match="sentence"):
+        train_tokenizer(texts, vocab_size=40)
+
+
+# --- which ids are words --------------------------------------------------------------------------------------------
+
+
+def test_words_start_where_the_piece_shows_it(tokenizer: PreTrainedTokenizerBase) -> None:
+    starts = word_starts(tokenizer)
+    assert len(starts) == len(tokenizer)
+    assert 10 < sum(starts) < len(tokenizer) - 10
+    for piece, begins in zip(tokenizer.convert_ids_to_tokens(range(len(tokenizer))), starts, strict=True):
+        assert begins == (piece[0] == "▁")
+
+
+def test_special_tokens_the_lone_space_and_rows_beyond_the_vocabulary_are_no_words(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    size, lone = len(tokenizer), tokenizer.get_vocab()[WORD_START]
+    assert words_never_sampled(tokenizer, size) == [0, 1, 2, 3, lone, size - 1]
+    assert words_never_sampled(tokenizer, size + 2) == [0, 1, 2, 3, lone, size - 1, size, size + 1]
+
+
+# --- a corpus -------------------------------------------------------------------------------------------------------
+
+
+def test_a_tokenised_corpus_holds_the_ids_of_each_text_without_special_tokens(
+    corpus: Dataset, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    tokens, _ = tokenize_corpus(corpus, tokenizer, max_length=62)
+    assert len(tokens) == len(corpus) and {None} < set(corpus["y"])
+    for text, row in zip(corpus, tokens, strict=True):
+        for side in ("x", "y"):
+            ids = None if text[side] is None else tokenizer(text[side], add_special_tokens=False)["input_ids"]
+            assert row[side] == ids
+        assert (row["x_lang"], row["y_lang"]) == (text["x_lang"], text["y_lang"])
+
+
+def test_length_is_what_the_joined_row_will_have(corpus: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
+    tokens, _ = tokenize_corpus(corpus, tokenizer, max_length=62)
+    joined = [tokenizer(x) if y is None else tokenizer(x, y) for x, y in zip(corpus["x"], corpus["y"], strict=True)]
+    assert list(tokens["length"]) == [len(ids["input_ids"]) for ids in joined]
+
+
+def test_rows_that_will_be_cut_are_counted(corpus: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
+    lengths = sorted(tokenize_corpus(corpus, tokenizer, max_length=62)[0]["length"])
+    assert lengths[0] < lengths[40] < lengths[-1]
+    assert tokenize_corpus(corpus, tokenizer, max_length=lengths[-1])[1] == 0
+    assert tokenize_corpus(corpus, tokenizer, max_length=lengths[0] - 1)[1] == len(corpus)
+    limit = lengths[40]
+    assert tokenize_corpus(corpus, tokenizer, max_length=limit)[1] == sum(length > limit for length in lengths)
+
+
+@pytest.mark.parametrize("y", [[None, None], ["ein Hund", "die Katze"]], ids=["only text", "only pairs"])
+def test_a_corpus_may_hold_only_text_or_only_pairs(y: list[str | None], tokenizer: PreTrainedTokenizerBase) -> None:
+    rows = dict(zip(COLUMNS, (["a dog", "the cat"], y, ["en"] * 2, ["de" if text else None for text in y])))
+    tokens, cut = tokenize_corpus(Dataset.from_dict(rows), tokenizer, max_length=62)
+    assert cut == 0
+    assert [row is None for row in tokens["y"]] == [text is None for text in y]
