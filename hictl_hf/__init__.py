@@ -11,6 +11,7 @@ from .modeling_hictl import (
     export_encoder,
 )
 from .version import __version__
+
 __all__ = [
     "HictlConfig",
     "HictlForMaskedLM",

@@ -8,10 +8,12 @@ from typing import Any
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
 
+from .collators import REORDERINGS
+from .configuration_hictl import HictlConfig
 from .corpus import Cleaning
 from .readers import BadInput
 
-DICTIONARIES = ("model_config", "cleaning")
+DICTIONARIES = {"model_config": HictlConfig, "cleaning": Cleaning}
 
 
 @dataclass
@@ -20,30 +22,34 @@ class PretrainingArguments(TrainingArguments):
 
     train_data: list[str] = field(
         default_factory=list,
-        metadata={"help": "Sources of pairs and of monolingual text, any mixture: files, folders, patterns, corpus.{en,de}, "
-                          "de:text.txt, package:django, hub:name:config:split (docs/data_formats.md)."},
-    )  # fmt: skip
+        metadata={
+            "help": "Sources of pairs and of monolingual text in any mixture: files, folders, corpus.{en,de}, "
+            "de:text.txt, package:django, hub:name:config:split (docs/data_formats.md)."
+        },
+    )
     held_out_data: list[str] = field(
         default_factory=list,
         metadata={"help": "Sources of pairs to measure retrieval on; without them pairs are held out of train_data."},
     )
     held_out_sentences: int = field(
-        default=250, metadata={"help": "Sentences of each language for choosing checkpoint and readout, and as many for scoring."}
-    )  # fmt: skip
-    encoder: str | None = field(
-        default=None, metadata={"help": "XLM-R or HiCTL checkpoint to continue; without it a model is made from model_config."}
-    )  # fmt: skip
-    tokenizer: str | None = field(
-        default=None, metadata={"help": "Tokenizer of a new model; without it one with model_config.vocab_size ids is trained."}
-    )  # fmt: skip
-    model_config: dict[str, Any] | str = field(
-        default_factory=dict, metadata={"help": 'Fields of HictlConfig as JSON, such as {"sentence_temperature": 1.0}.'}
+        default=250, metadata={"help": "Sentences of each language to choose by (dev), and as many to score (test)."}
     )
-    cleaning: dict[str, Any] | str = field(
-        default_factory=dict, metadata={"help": 'Fields of Cleaning as JSON, such as {"languages": ["de", "fr"]}.'}
+    encoder: str | None = field(
+        default=None, metadata={"help": "XLM-R or HiCTL checkpoint to continue; else model_config makes a new model."}
+    )
+    tokenizer: str | None = field(
+        default=None, metadata={"help": "Tokenizer of a new model; else one of model_config.vocab_size ids is trained."}
+    )
+    model_config: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": 'Fields of HictlConfig as JSON, such as {"sentence_temperature": 1.0}.'}
+    )
+    cleaning: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": 'Fields of Cleaning as JSON, such as {"languages": ["de", "fr"]}.'}
     )
     strict: bool = field(default=False, metadata={"help": "Stop at the first broken row instead of counting it."})
-    streaming: bool = field(default=False, metadata={"help": "Read train_data while training; needs max_steps and held_out_data."})
+    streaming: bool = field(
+        default=False, metadata={"help": "Read train_data while training; needs max_steps and held_out_data."}
+    )
     stream_shares: list[float] = field(
         default_factory=list, metadata={"help": "Share of each source of a stream in what is drawn; equal without it."}
     )
@@ -62,37 +68,51 @@ class PretrainingArguments(TrainingArguments):
 
     output_dir: str = field(default="runs/hictl", metadata={"help": "Where everything of the run is written."})
     per_device_train_batch_size: int = field(default=64, metadata={"help": "Pairs (or texts) of a batch on a device."})
-    learning_rate: float = field(default=2.5e-4, metadata={"help": "Peak learning rate; the paper's base size: 2.5e-4."})
+    learning_rate: float = field(
+        default=2.5e-4, metadata={"help": "Peak learning rate; the paper's base size: 2.5e-4."}
+    )
     adam_beta2: float = field(default=0.98, metadata={"help": "The paper: 0.98 for base, 0.999 for large."})
     adam_epsilon: float = field(default=1e-6, metadata={"help": "The paper's ε."})
     weight_decay: float = field(default=0.01, metadata={"help": "Weight decay; the paper names none."})
-    warmup_steps: float = field(default=0.05, metadata={"help": "Steps, or below 1 a share of all steps; the paper: 10,000."})
+    warmup_steps: float = field(
+        default=0.05, metadata={"help": "Steps, or below 1 a share of all steps; the paper: 10,000."}
+    )
     logging_steps: float = field(default=20, metadata={"help": "Steps between logs."})
-    remove_unused_columns: bool = field(default=False, metadata={"help": "Must stay false: the collator reads all columns."})
+    remove_unused_columns: bool = field(
+        default=False, metadata={"help": "Must stay false: the collator reads all columns."}
+    )
     save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints to keep beside the best one."})
-    load_best_model_at_end: bool = field(default=False, metadata={"help": "End with the checkpoint of the best retrieval."})
-    metric_for_best_model: str | None = field(default="eval_retrieval", metadata={"help": "What the best checkpoint is best in."})
+    load_best_model_at_end: bool = field(
+        default=False, metadata={"help": "End with the checkpoint of the best retrieval."}
+    )
+    metric_for_best_model: str | None = field(
+        default="eval_retrieval", metadata={"help": "What the best checkpoint is best in."}
+    )
 
     def __post_init__(self) -> None:
-        for name in DICTIONARIES:
-            setattr(self, name, read_dictionary(name, getattr(self, name)))
-        known = {item.name for item in fields(Cleaning)}
-        if unknown := set(self.cleaning) - known:
-            raise BadInput(f"cleaning has no field {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}")
+        for name, settings in DICTIONARIES.items():
+            given, known = read_dictionary(name, getattr(self, name)), {item.name for item in fields(settings)}
+            setattr(self, name, given)
+            if unknown := sorted(given.keys() - known):
+                raise BadInput(f"{name} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
         if not self.train_data:
             raise BadInput("train_data is empty; name at least one source of text or pairs (docs/data_formats.md)")
         if self.streaming and not (self.max_steps > 0 and self.held_out_data):
-            raise BadInput("a stream has no end and holds nothing out: with --streaming give --max_steps and --held_out_data")
+            raise BadInput(
+                "a stream has no end and holds nothing out: with --streaming give --max_steps and --held_out_data"
+            )
         for name in ("text_alpha", "pair_alpha", "text_share", "text_mask_rate", "pair_mask_rate"):
             if not 0 <= getattr(self, name) <= 1:
                 raise BadInput(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
+        if self.reordering not in REORDERINGS:
+            raise BadInput(f"reordering is {self.reordering!r}; it must be one of {', '.join(REORDERINGS)}")
         super().__post_init__()
 
 
-def read_dictionary(name: str, value: dict[str, Any] | str) -> dict[str, Any]:
-    """A dictionary given as such or as JSON."""
+def read_dictionary(name: str, value: dict[str, Any] | str | None) -> dict[str, Any]:
+    """A dictionary given as such, as JSON, or not at all."""
     try:
-        result = json.loads(value) if isinstance(value, str) else value
+        result = json.loads(value) if isinstance(value, str) else value or {}
     except json.JSONDecodeError as error:
         raise BadInput(f"{name} is no JSON: {value!r} ({error}); write for example '{{\"key\": 1}}'") from error
     if not isinstance(result, dict):

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from .tokenization import word_starts, words_never_sampled
 
 Ids = NDArray[np.int64]
+OBJECTIVES = ("lm", "sentence", "word")
 REORDERINGS = ("words", "subwords", "local")
 LOCAL_WINDOW = 3  # BART's k: "local" moves a token by fewer than this many places
 SPACED_WRITING = 0.2  # share of pieces that begin a word below which a text is taken to be written without spaces
@@ -43,10 +44,12 @@ class PretrainingCollator:
     pair_mask_rate: float = 0.25
     max_length: int = 256
     reordering: str = "words"
-    objectives: Sequence[str] = ("lm", "sentence", "word")
+    objectives: Sequence[str] = OBJECTIVES
     clean_word_level: bool = False
 
     def __post_init__(self) -> None:
+        if unknown := set(self.objectives) - set(OBJECTIVES):
+            raise ValueError(f"objectives has {sorted(unknown)}; it may have {', '.join(OBJECTIVES)}")
         if self.reordering not in REORDERINGS:
             raise ValueError(f"reordering is {self.reordering!r}; it must be one of {', '.join(REORDERINGS)}")
         for name in ("text_mask_rate", "pair_mask_rate"):
@@ -63,6 +66,7 @@ class PretrainingCollator:
         if "lm" in self.objectives or "word" in self.objectives:
             masked = [self.mask(ids, row) for ids, row in zip(joined, rows)]
             batch |= self.padded("input_ids", "attention_mask", [ids for ids, _ in masked])
+        if "lm" in self.objectives:
             batch["labels"] = pad([labels for _, labels in masked], -100)
         if "sentence" in self.objectives:
             y = [self.reorder(row["x"], row["seed"]) if row["y"] is None else row["y"] for row in rows]
@@ -78,14 +82,14 @@ class PretrainingCollator:
 
     def cut(self, row: dict[str, Any]) -> dict[str, Any]:
         """The row as arrays, each sentence and the pair within `max_length`."""
-        x, y = (None if row[side] is None else np.asarray(row[side])[: self.max_length - 2] for side in ("x", "y"))
-        if y is not None:
-            excess = max(0, len(x) + len(y) + 4 - self.max_length)
-            from_longer = min(excess, abs(len(x) - len(y)))
-            from_each = excess - from_longer
-            from_x = (from_longer if len(x) >= len(y) else 0) + from_each // 2
-            x, y = x[: len(x) - from_x], y[: len(y) - (excess - from_x)]
-        return {"x": x, "y": y, "seed": row["seed"]}
+        x = np.asarray(row["x"], np.int64)[: self.max_length - 2]
+        if row["y"] is None:
+            return {"x": x, "y": None, "seed": row["seed"]}
+        y = np.asarray(row["y"], np.int64)[: self.max_length - 2]
+        excess = max(0, len(x) + len(y) + 4 - self.max_length)
+        from_longer = min(excess, abs(len(x) - len(y)))
+        from_x = (from_longer if len(x) >= len(y) else 0) + (excess - from_longer) // 2
+        return {"x": x[: len(x) - from_x], "y": y[: len(y) - (excess - from_x)], "seed": row["seed"]}
 
     def join(self, x: Ids, y: Ids | None) -> Ids:
         """`<s> x </s>`, and with y XLM-R's pair: `<s> x </s></s> y </s>`."""
@@ -105,14 +109,17 @@ class PretrainingCollator:
     def reorder(self, ids: Ids, seed: int) -> Ids:
         """The positive of monolingual text: its tokens in another order (section 3.2)."""
         random = np.random.default_rng([seed, 1])
-        begins = self.begins_word[ids]
-        begins[:1] = True
-        spaced = self.reordering != "subwords" and begins.mean() >= SPACED_WRITING
-        units = np.split(ids, np.flatnonzero(begins)[1:]) if spaced else np.split(ids, range(1, len(ids)))
+        inner = self.begins_word[ids[1:]]  # whether each token but the first begins a word
+        if self.reordering == "subwords" or len(inner) == 0 or inner.mean() < SPACED_WRITING:
+            inner = np.ones_like(inner)
+        units = np.split(ids, 1 + np.flatnonzero(inner))
         keys = random.random(len(units))
         if self.reordering == "local":
             keys = np.arange(len(units)) + keys * LOCAL_WINDOW
-        return np.concatenate([units[unit] for unit in np.argsort(keys)])
+        order = np.argsort(keys)
+        if len(units) > 1 and (np.diff(order) > 0).all():  # by chance nothing moved: x would be its own positive
+            order[:2] = order[1::-1]
+        return np.concatenate([units[unit] for unit in order])
 
     def padded(self, name: str, mask_name: str, rows: Sequence[Ids]) -> dict[str, torch.Tensor]:
         """Ids and their attention mask as two tensors."""

@@ -1,7 +1,7 @@
 """The settings of a HiCTL model: XLM-R's own, and what the contrastive objectives of the paper need.
 
-Everything the paper leaves open is a field here with a reasoned default (`docs/choices.md` compares them with the paper's
-letter). How text becomes batches (masking, reordering, mixing of languages) is decided by the data modules.
+Everything the paper leaves open is a field here with a reasoned default (`docs/choices.md` compares them with the
+paper's letter). How text becomes batches (masking, reordering, mixing of languages) is decided by the data modules.
 """
 
 from typing import Any
@@ -30,8 +30,8 @@ class HictlConfig(XLMRobertaConfig):
     """XLM-R's configuration with the contrastive objectives of HiCTL (Wei et al., 2021, sections 3.2 and 3.3).
 
     Args:
-        lm_weight, sentence_weight, word_weight: weights of L_LM, L_S and L_W in the total (paper: 1, 1, 1); 0 switches an
-            objective off, its forward passes included.
+        lm_weight, sentence_weight, word_weight: weights of L_LM, L_S and L_W in the total (paper: 1, 1, 1); 0 switches
+            an objective off, its forward passes included.
         projection_size: size of r = f(g(M(x))), the sentence representation; `None`: the hidden size.
         sentence_temperature: τ of the sentence-level contrast (the paper prints none, that is 1).
         word_temperature: τ of the word-level contrast.
@@ -85,7 +85,9 @@ class HictlConfig(XLMRobertaConfig):
         super().validate_architecture()
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(map(repr, allowed))}")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(map(repr, allowed))}"
+                )
         for name in ("lm_weight", "sentence_weight", "word_weight", "hard_negative_zeta"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or a positive number")

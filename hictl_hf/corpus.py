@@ -25,7 +25,9 @@ from .readers import BadInput, Row, read_rows
 
 logger = logging.getLogger(__name__)
 
-Reason = Literal["broken", "empty", "equal sides", "too long", "length ratio", "duplicate", "untranslated", "other language"]
+Reason = Literal[
+    "broken", "empty", "equal sides", "too long", "length ratio", "duplicate", "untranslated", "other language"
+]
 Integers = npt.NDArray[np.int64]
 FEATURES = datasets.Features({name: datasets.Value("string") for name in ("x", "y", "x_lang", "y_lang")})
 # One character of these scripts says as much as so many letters.

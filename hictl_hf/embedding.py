@@ -46,6 +46,8 @@ def embed_sentences(
     Returns:
         For each readout an array (sentences, d), rows in the order given, not normalised.
     """
+    if not sentences:
+        raise ValueError("there is no sentence to embed; give at least one")
     distinct = list(dict.fromkeys(sentences))
     longest = min(max_length, model.config.max_position_embeddings - 2)  # XLM-R's positions start at 2
     tokens = tokenizer(distinct, truncation=True, max_length=longest)["input_ids"]

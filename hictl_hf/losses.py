@@ -1,7 +1,7 @@
 """The losses of HiCTL as functions of tensors: one InfoNCE over sentences, one over words, one mean over many batches.
 
-They know no model, tokenizer or process; which negatives they see is decided by `negatives`. Each returns one value for
-each item (anchor, pair), so that the caller can take means over a batch that is spread over micro-batches and processes.
+They know no model, tokenizer or process; which negatives they see is decided by `negatives`. Each returns one value
+for each item (anchor, pair), so that the caller can take means over a batch spread over micro-batches and processes.
 Shapes: N = 2n sentences, n pairs, B words of a bag (padded with -1), m sampled words (padded with -1), V words.
 """
 
@@ -25,11 +25,13 @@ def sentence_contrast(scores: Tensor, negatives: Tensor, temperature: float = 1.
     return F.cross_entropy((scores / temperature).masked_fill(~contrasted, -torch.inf), positives, reduction="none")
 
 
-def word_contrast(queries: Tensor, vocabulary: Tensor, bag: Tensor, sampled: Tensor, temperature: float = 1.0) -> Tensor:
+def word_contrast(
+    queries: Tensor, vocabulary: Tensor, bag: Tensor, sampled: Tensor, temperature: float = 1.0
+) -> Tensor:
     """-log exp(s(q̄, e(w))/τ) / (exp(s(q̄, e(w))/τ) + Σ_S exp(s(q̄, e(w'))/τ)), the mean over the words w of each bag.
 
-    L_W is the mean of the result over pairs (section 3.3). Similarity is the cosine. Only the rows of the vocabulary that
-    occur are touched, each once however many pairs share it.
+    L_W is the mean of the result over pairs (section 3.3). Similarity is the cosine. Only the rows of the vocabulary
+    that occur are touched, each once however many pairs share it.
 
     Args:
         queries: (n, d) first tokens q̄ of x∘y.
@@ -40,7 +42,7 @@ def word_contrast(queries: Tensor, vocabulary: Tensor, bag: Tensor, sampled: Ten
     Returns:
         (n,) losses; 0 for an empty bag.
     """
-    words, places = torch.cat([bag, sampled], 1).clamp_min(0).unique(return_inverse=True)
+    words, places = torch.unique(torch.cat([bag, sampled], 1).clamp_min(0), return_inverse=True)
     embeddings = F.embedding(words, vocabulary)  # (words that occur, d)
     cosines = F.normalize(queries, dim=-1) @ F.normalize(embeddings, dim=-1).T / temperature
     scores = cosines.gather(1, places)  # (n, B + m)

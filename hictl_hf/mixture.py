@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import Sampler
 
-BATCHES_SORTED_TOGETHER = 50  # lengths are sorted within this many batches: little padding, still a new order each epoch
+BATCHES_SORTED_TOGETHER = (
+    50  # lengths are sorted within this many batches: little padding, still a new order each epoch
+)
 Languages = tuple[str, str | None]  # ("en", "sw") of pairs, ("sw", None) of monolingual text
 
 
@@ -49,7 +51,7 @@ def language_shares(
     pairs = {languages: number for languages, number in rows.items() if languages[1] is not None}
     if text_share is None or not text or not pairs:
         text_share = sum(text.values()) / sum(rows.values())
-    shares = {}
+    shares: dict[Languages, float] = {}
     for kind, alpha, kind_share in ((text, text_alpha, text_share), (pairs, pair_alpha, 1 - text_share)):
         powers = {languages: (number / sum(kind.values())) ** alpha for languages, number in kind.items()}
         shares |= {languages: kind_share * power / sum(powers.values()) for languages, power in powers.items()}

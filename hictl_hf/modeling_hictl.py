@@ -110,6 +110,9 @@ class HictlForPreTrainingOutput(ModelOutput):
 class SentenceProbability(nn.Module):
     """p_avg of equation 4: the mean of exp(-L_S) over the last steps, kept with the weights of the model."""
 
+    recent: Tensor
+    steps: Tensor
+
     def __init__(self, window: int) -> None:
         super().__init__()
         self.register_buffer("recent", torch.zeros(window))
@@ -130,8 +133,8 @@ class SentenceProbability(nn.Module):
 class HictlForPreTraining(XLMRobertaForMaskedLM):
     """XLM-R with a linear sentence projection f and the objective L = L_LM + L_S + L_W.
 
-    Loads any XLM-R checkpoint; `projection.weight` is the only new weight. Called with `input_ids`, `attention_mask` and
-    `labels` alone it is a masked language model.
+    Loads any XLM-R checkpoint; `projection.weight` is the only new weight. Called with `input_ids`, `attention_mask`
+    and `labels` alone it is a masked language model.
 
     Example:
         >>> from hictl_hf import HictlConfig, HictlForPreTraining
@@ -203,12 +206,14 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         items = items_in_batch or {}
         result = HictlForPreTrainingOutput()
         if labels is not None or bag is not None:
-            hidden = self.roberta(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)[0]  # (n, T, d)
+            hidden = self.roberta(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)[
+                0
+            ]  # (n, T, d)
         if labels is not None and self.config.lm_weight:
             result.lm_loss = mean_over_batch(self.masked_word_losses(hidden, labels), items.get("lm"))
         if sentence_input_ids is not None and self.config.sentence_weight:
-            result.sentence_embeddings = self.encode_sentences(sentence_input_ids, sentence_attention_mask)
-            self.add_sentence_level(result, sentence_texts, items.get("sentence"))
+            sentences = self.encode_sentences(sentence_input_ids, sentence_attention_mask)
+            self.add_sentence_level(result, sentences, sentence_texts, items.get("sentence"))
         if bag is not None and self.config.word_weight:
             if self.config.word_level_input == "clean":
                 hidden = self.roberta(clean_input_ids, attention_mask)[0]
@@ -226,9 +231,11 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         masked = labels != -100
         return F.cross_entropy(self.lm_head(hidden[masked]).float(), labels[masked], reduction="none")
 
-    def add_sentence_level(self, result: HictlForPreTrainingOutput, texts: Tensor | None, items: Tensor | None) -> None:
+    def add_sentence_level(
+        self, result: HictlForPreTrainingOutput, sentences: Tensor, texts: Tensor | None, items: Tensor | None
+    ) -> None:
         """L_S over the batch with hard negatives (section 3.2), and what is worth watching about them."""
-        config, sentences = self.config, result.sentence_embeddings
+        config = self.config
         texts = torch.arange(len(sentences), device=sentences.device) if texts is None else texts
         negatives = in_batch_negatives(texts, config.duplicates)
         strength = config.hard_negative_zeta * self.sentence_probability.mean() if config.hard_negatives else 0.0
@@ -237,12 +244,12 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
                 in_full_precision(sentences), negatives, strength, config.hard_negative_space
             )
             losses = sentence_contrast(scores, negatives, config.sentence_temperature)
-        result.sentence_loss = mean_over_batch(losses, items)
+        result.sentence_embeddings, result.sentence_loss = sentences, mean_over_batch(losses, items)
         result.hard_negative_lambda = lambdas[negatives].mean() if negatives.any() else torch.ones_like(losses[0])
         result.negatives_per_anchor = negatives.sum(-1).float().mean()
 
     def word_losses(self, queries: Tensor, bag: Tensor, seeds: Tensor | None) -> Tensor:
-        """(n,) L_W of each pair (section 3.3): its words against words sampled for it from the rest of the vocabulary."""
+        """(n,) L_W of each pair (section 3.3): its words against words sampled from the rest of the vocabulary."""
         config, vocabulary = self.config, self.get_input_embeddings().weight
         with torch.autocast(queries.device.type, enabled=False):
             queries, vocabulary = in_full_precision(queries), in_full_precision(vocabulary)
@@ -258,7 +265,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
     def excluded_words(self, bag: Tensor) -> Tensor:
         """(n, V) bool: the bag of each pair and the special tokens, which are never sampled."""
         excluded = torch.zeros(len(bag), self.config.vocab_size + 1, dtype=torch.bool, device=bag.device)
-        excluded[:, [word for word in self.config.special_token_ids if word < self.config.vocab_size]] = True
+        excluded[:, [word for word in self.config.special_token_ids or () if word < self.config.vocab_size]] = True
         return excluded.scatter(1, bag.where(bag >= 0, self.config.vocab_size), True)[:, :-1]
 
     def total(self, result: HictlForPreTrainingOutput) -> Tensor:
@@ -266,7 +273,9 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         weighted = {"lm_loss": "lm_weight", "sentence_loss": "sentence_weight", "word_loss": "word_weight"}
         terms = [getattr(self.config, weight) * result[loss] for loss, weight in weighted.items() if loss in result]
         if not terms:
-            raise ValueError("no loss to train: every weight of the configuration is 0, or the batch has no input for it")
+            raise ValueError(
+                "no loss to train: every weight of the configuration is 0, or the batch has no input for it"
+            )
         return torch.stack(terms).sum()
 
 

@@ -1,10 +1,11 @@
 """Which negatives a query is contrasted with, at both levels: HiCTL's own contribution.
 
-Sentence level: the other sentences of the batch, moved towards the query (section 3.2). Word level: words drawn from the
-vocabulary outside the bag, the nearer the likelier (section 3.3). How they are contrasted is decided by `losses`.
+Sentence level: the other sentences of the batch, moved towards the query (section 3.2). Word level: words drawn from
+the vocabulary outside the bag, the nearer the likelier (section 3.3). How they are contrasted is decided by `losses`.
 
-Sentences of a batch of n pairs are stacked: rows 0 … n-1 are x, rows n … 2n-1 their positives y, so that the positive of
-row i is row (i + n) mod 2n. Shapes: N = 2n sentences, n pairs, B words of a bag, m sampled words, V words, d dimensions.
+Sentences of a batch of n pairs are stacked: rows 0 … n-1 are x, rows n … 2n-1 their positives y, so that the positive
+of row i is row (i + n) mod 2n. Shapes: N = 2n sentences, n pairs, B words of a bag, m sampled words, V words of the
+vocabulary, d dimensions.
 """
 
 import torch
@@ -39,8 +40,8 @@ def interpolate_hard_negatives(
 ) -> tuple[Tensor, Tensor]:
     """Cosines of each query with the others, negatives first moved towards the query (equations 3 and 4).
 
-    k̂ = q + λ (k⁻ - q) with λ = (d⁺ / d⁻)^strength where d⁻ > d⁺, else 1; d are Euclidean distances, and no gradient passes
-    through λ. No mixture is ever built: q·k̂ and |k̂|² follow from the Gram matrix, so memory is O(N²).
+    k̂ = q + λ (k⁻ - q) with λ = (d⁺ / d⁻)^strength where d⁻ > d⁺, else 1; d are Euclidean distances, and no gradient
+    passes through λ. No mixture is ever built: q·k̂ and |k̂|² follow from the Gram matrix, so memory is O(N²).
 
     Args:
         sentences: (N, d) representations, positives n rows apart.

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 import transformers
 from datasets import Dataset, IterableDataset, interleave_datasets
+from huggingface_hub.errors import StrictDataclassError
 from numpy.typing import NDArray
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
-from .arguments import PretrainingArguments
+from .arguments import PretrainingArguments, read_dictionary
 from .collators import PretrainingCollator
 from .configuration_hictl import HictlConfig
 from .corpus import Cleaning, CorpusReport, comparable, load_corpus, split_held_out, stream_corpus
@@ -83,11 +84,11 @@ def refuse_to_overwrite(args: PretrainingArguments) -> None:
 
 def read_corpora(args: PretrainingArguments) -> Corpora:
     """Read, clean and split the sources; what was skipped is told."""
-    cleaning = Cleaning(**args.cleaning)
-    held_out = None
+    cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
+    held_out: dict[str, Dataset] = {}
     if args.held_out_data:
-        held_out, _ = load_corpus(args.held_out_data, cleaning, args.strict)
-        held_out = split_held_out(held_out, args.held_out_sentences, args.seed)
+        pairs, _ = load_corpus(args.held_out_data, cleaning, args.strict)
+        held_out = split_held_out(pairs, args.held_out_sentences, args.seed)
     if args.streaming:
         return Corpora(None, held_out["dev"], held_out["test"], CorpusReport())
     train, corpus_report = load_corpus(args.train_data, cleaning, args.strict)
@@ -114,8 +115,11 @@ def without_texts(train: Dataset, *held_out: Dataset) -> Dataset:
 def load_or_train_tokenizer(args: PretrainingArguments, corpora: Corpora) -> PreTrainedTokenizerBase:
     """The tokenizer of the checkpoint, the named one, or a new one; a new one is kept for resuming."""
     kept = Path(args.output_dir) / "tokenizer"
-    if args.encoder or args.tokenizer:
-        return AutoTokenizer.from_pretrained(args.tokenizer or args.encoder)
+    if source := args.tokenizer or args.encoder:
+        try:
+            return AutoTokenizer.from_pretrained(source)
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{source}: holds no tokenizer that loads: {error}") from error
     if args.resume_from_checkpoint and kept.exists():
         return AutoTokenizer.from_pretrained(kept)
     if corpora.train is None:
@@ -127,12 +131,13 @@ def load_or_train_tokenizer(args: PretrainingArguments, corpora: Corpora) -> Pre
 
 def vocabulary_size(args: PretrainingArguments) -> int:
     """The size of a new vocabulary, which has to be said."""
-    if "vocab_size" not in args.model_config:
+    settings = read_dictionary("model_config", args.model_config)
+    if "vocab_size" not in settings:
         raise BadInput(
-            'a new model needs the size of its vocabulary: --model_config \'{"vocab_size": 12000, ...}\'; or continue a '
-            "checkpoint with --encoder xlm-roberta-base"
+            "a new model needs the size of its vocabulary: --model_config '{\"vocab_size\": 12000, ...}'; or continue "
+            "a checkpoint with --encoder xlm-roberta-base"
         )
-    return int(args.model_config["vocab_size"])
+    return int(settings["vocab_size"])
 
 
 def sample_sentences(train: Dataset, seed: int) -> Iterator[str]:
@@ -146,14 +151,20 @@ def sample_sentences(train: Dataset, seed: int) -> Iterator[str]:
 
 def load_or_make_model(args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> HictlForPreTraining:
     """The checkpoint with our settings, or a new model of these settings."""
-    settings = dict(args.model_config)
-    if args.encoder:
-        settings.pop("vocab_size", None)
-        model = HictlForPreTraining.from_pretrained(args.encoder, dtype=torch.float32, **settings)
-    else:
-        model = HictlForPreTraining(HictlConfig(**{**settings, "vocab_size": len(tokenizer)}))
+    settings = read_dictionary("model_config", args.model_config)
+    try:
+        if args.encoder:
+            kept = {name: value for name, value in settings.items() if name != "vocab_size"}
+            config = HictlConfig.from_pretrained(args.encoder, **kept)
+            model = HictlForPreTraining.from_pretrained(args.encoder, config=config, dtype=torch.float32)
+        else:
+            model = HictlForPreTraining(HictlConfig(**{**settings, "vocab_size": len(tokenizer)}))
+    except (StrictDataclassError, OSError) as error:
+        raise BadInput(f"{args.encoder or 'model_config'}: {error}") from error
     if len(tokenizer) > model.config.vocab_size:
-        raise BadInput(f"the tokenizer has {len(tokenizer)} ids, the model {model.config.vocab_size}; they do not belong together")
+        raise BadInput(
+            f"the tokenizer has {len(tokenizer)} ids, the model {model.config.vocab_size}; they do not belong together"
+        )
     if args.max_length > model.config.max_position_embeddings - 2:
         raise BadInput(
             f"max_length is {args.max_length}, but the model reads {model.config.max_position_embeddings - 2} tokens "
@@ -201,19 +212,23 @@ def rows_and_sampler(
     sizes = {key: len(rows) for key, rows in groups.items()}
     shares = language_shares(sizes, args.text_alpha, args.pair_alpha, args.text_share)
     batch = args.train_batch_size * args.world_size
-    return PretrainingRows(tokens, args.seed), MixtureSampler(np.asarray(tokens["length"]), groups, shares, batch, args.seed)
+    return PretrainingRows(tokens, args.seed), MixtureSampler(
+        np.asarray(tokens["length"]), groups, shares, batch, args.seed
+    )
 
 
 def stream_of_rows(args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> IterableDataset:
     """The sources of a stream interleaved by their shares, shuffled within a buffer, tokenised as they come."""
-    streams = [stream_corpus([source], Cleaning(**args.cleaning)) for source in args.train_data]
+    cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
+    streams = [stream_corpus([source], cleaning) for source in args.train_data]
     shares = np.array(args.stream_shares or [1.0] * len(streams))
     if len(shares) != len(streams) or not (shares > 0).all():
-        raise BadInput(f"stream_shares is {args.stream_shares}; give one positive number for each of {len(streams)} sources")
+        raise BadInput(
+            f"stream_shares is {args.stream_shares}; give one positive number for each of {len(streams)} sources"
+        )
     mixed = interleave_datasets(streams, list(shares / shares.sum()), seed=args.seed, stopping_strategy="all_exhausted")
-    tokens = mixed.shuffle(args.seed, buffer_size=SHUFFLE_BUFFER).map(
-        tokenize_rows, batched=True, batch_size=256, fn_kwargs={"tokenizer": tokenizer}, remove_columns=["x_lang", "y_lang"]
-    )  # fmt: skip
+    shuffled = mixed.shuffle(args.seed, buffer_size=SHUFFLE_BUFFER).remove_columns(["x_lang", "y_lang"])
+    tokens = shuffled.map(tokenize_rows, batched=True, batch_size=256, fn_kwargs={"tokenizer": tokenizer})
     return tokens.map(lambda row, number: {"seed": row_seed(args.seed, number)}, with_indices=True)
 
 
@@ -236,7 +251,9 @@ def score(trainer: HictlTrainer, corpora: Corpora) -> Scores | None:
     best = best_readout(dev)
     test = evaluate_retrieval(model, tokenizer, corpora.test, [best], progress=True)[best]
     sentences = pictured_sentences(corpora.test)
-    pictured = {language: embed_sentences(model, tokenizer, texts, [best])[best] for language, texts in sentences.items()}
+    pictured = {
+        language: embed_sentences(model, tokenizer, texts, [best])[best] for language, texts in sentences.items()
+    }
     return Scores(best, dev, test, pictured)
 
 
@@ -246,9 +263,13 @@ def pictured_sentences(test: Dataset) -> dict[str, list[str]]:
     for row in test:
         translations.setdefault((row["x_lang"], row["x"]), {})[row["y_lang"]] = row["y"]
     frequent = [language for language, _ in Counter(test["y_lang"]).most_common(PICTURED_LANGUAGES)]
-    shared = [(source, texts) for source, texts in translations.items() if all(language in texts for language in frequent)]
+    shared = [
+        (source, texts) for source, texts in translations.items() if all(language in texts for language in frequent)
+    ]
     shared = sorted(shared, key=lambda item: -len(item[0][1]))[:PICTURED_SENTENCES]  # the longest say most
-    return {"source": [text for (_, text), _ in shared]} | {name: [texts[name] for _, texts in shared] for name in frequent}
+    return {"source": [text for (_, text), _ in shared]} | {
+        name: [texts[name] for _, texts in shared] for name in frequent
+    }
 
 
 def collect_results(

@@ -52,7 +52,7 @@ Records = Iterator[tuple[int, Mapping[str, Any] | BrokenRow | None]]
 
 
 def read_rows(source: str, report: SkipCounter) -> Iterator[Row]:
-    """The rows of a source in order; a translation into many languages gives one row for each language but the first."""
+    """The rows of a source in order; a translation into many languages gives a row for each language but the first."""
     for place, records in open_source(source):
         empty = not place.endswith((".mo", ".po"))  # a catalogue may have a header and no entry
         for number, record in records:
@@ -98,8 +98,8 @@ def package_folder(package: str) -> str:
     specification = importlib.util.find_spec(package) if package.isidentifier() else None
     if specification is None or not specification.submodule_search_locations:
         raise BadInput(
-            f"package:{package}: no such package is installed; allowed are packages with message catalogues. Install it, "
-            "and write the name it is imported by (package:rest_framework, not djangorestframework)."
+            f"package:{package}: no such package is installed; allowed are packages with message catalogues. Install "
+            "it, and write the name it is imported by (package:rest_framework, not djangorestframework)."
         )
     return specification.submodule_search_locations[0]
 
@@ -108,8 +108,8 @@ def open_files(place: str, formats: Mapping[str, Callable[[str], Records]]) -> I
     for path in files_at(place, formats):
         if (ending := ending_of(path)) not in formats:
             raise BadInput(
-                f"{path}: has the ending '{ending}'; allowed here are {', '.join(formats)}. Rename or convert it; plain "
-                "text is named with its language as sw:file.txt, Moses files together as corpus.{en,de}."
+                f"{path}: has the ending '{ending}'; allowed here are {', '.join(formats)}. Rename or convert it; "
+                "plain text is named with its language as sw:file.txt, Moses files together as corpus.{en,de}."
             )
         if os.path.getsize(path) == 0:
             raise BadInput(f"{path}: is empty; allowed is one row or more. Fill it or leave it out.")

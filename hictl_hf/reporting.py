@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import sys
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -100,6 +101,18 @@ def retrieval_table(results: Results) -> str:
     ]
     rule = "-" * len(texts[0])
     return "\n".join([texts[0], rule, *texts[1:-1], rule, texts[-1]])
+
+
+def comparison_table(runs: Mapping[str, Results]) -> str:
+    """The means of several runs as aligned text, in the order given."""
+    means = {name: _means(results) for name, results in runs.items()}
+    width = max(map(len, runs))
+    lines = [f"{'run'.ljust(width)}  before   after    gain"]
+    for name, (before, after) in means.items():
+        lines.append(
+            f"{name.ljust(width)}  {before or 0:6.1f}  {after or 0:6.1f}  {(after or 0) - (before or 0):+6.1f}"
+        )
+    return "\n".join(lines)
 
 
 def write_report(results: Results, folder: str | Path, pictures: Mapping[str, str | Path]) -> Path:
@@ -585,3 +598,10 @@ $signature
 $citation
 ```
 """
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit("usage: python -m hictl_hf.reporting RUN/results.json ANOTHER/results.json ...")
+    runs = {Path(path).parent.name: json.loads(Path(path).read_text(encoding="utf-8")) for path in sys.argv[1:]}
+    print(comparison_table(runs))

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,13 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, max_length: int =
         >>> tokenizer.convert_ids_to_tokens(tokenizer("Haus")["input_ids"])[0]
         '<s>'
     """
+    written = (text for text in sentences if text.strip())
+    first = next(written, None)
+    if first is None:
+        raise ValueError("there is no sentence with a word in it; a vocabulary needs some text to be learned from")
     with tempfile.TemporaryDirectory() as folder:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences), model_prefix=str(Path(folder) / "sentencepiece.bpe"),
+            sentence_iterator=chain([first], written), model_prefix=str(Path(folder) / "sentencepiece.bpe"),
             vocab_size=vocab_size - 2, model_type="unigram", unk_id=0, bos_id=1, eos_id=2, pad_id=-1,
             normalization_rule_name="nmt_nfkc", character_coverage=0.9998, hard_vocab_limit=False, minloglevel=2,
         )  # fmt: skip

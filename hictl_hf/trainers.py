@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import Sampler
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer, TrainerCallback, TrainerControl
 from transformers.trainer_utils import speed_metrics
 
 from .embedding import Readout
@@ -28,6 +28,7 @@ class HictlTrainer(Trainer):
         eval_dataset: held-out pairs, text columns `x`, `y`, `x_lang`, `y_lang`.
     """
 
+    control: TrainerControl
     loss_is_scaled_for_ga = True  # the model divides by the items of all micro-batches and processes
 
     def __init__(
@@ -41,7 +42,7 @@ class HictlTrainer(Trainer):
         self.train_sampler, self.readouts = train_sampler, readouts
         self.step_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
         self.log_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
-        self.steps_since_log, self.log_started = 0, time()
+        self.steps_since_log, self.log_started = 0, 0.0
         self.add_callback(StepEnd(self))
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
@@ -51,6 +52,7 @@ class HictlTrainer(Trainer):
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], dict[str, Tensor] | None]:
         """The micro-batches of one optimiser step, and how many items each loss has in all of them together."""
+        self.log_started = self.log_started or time()
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         counts = [
             sum(int((batch["labels"] != -100).sum()) for batch in batches if "labels" in batch),
@@ -119,7 +121,9 @@ class HictlTrainer(Trainer):
         model = self.accelerator.unwrap_model(self.model)
         accuracies = evaluate_retrieval(model, self.processing_class, pairs, self.readouts)
         best = best_readout(accuracies)
-        metrics: dict[str, Any] = {f"retrieval_{name}": both for name, both in mean_accuracies(accuracies[best]).items()}
+        metrics: dict[str, Any] = {
+            f"retrieval_{name}": both for name, both in mean_accuracies(accuracies[best]).items()
+        }
         metrics |= {"retrieval": accuracies[best].mean, "layer": best.layer, "pooling": best.pooling}
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         metrics |= speed_metrics(metric_key_prefix, started, len(pairs))

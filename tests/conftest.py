@@ -7,9 +7,11 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = os.environ["HF_HUB_DISABLE_PROGRESS_BAR
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +40,15 @@ TOY = {
     "word_negatives": 16,
     "hard_negative_window": 3,
 }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The marks of transformers' own tests are known where those are run (`test_common_model_suite.py`)."""
+    folder = Path(os.environ.get("TRANSFORMERS_TESTS", "")) / "tests"
+    for file in ("test_modeling_common.py", "exporters/test_export.py", "generation/test_utils.py"):
+        text = (folder / file).read_text("utf-8") if (folder / file).is_file() else ""
+        for mark in sorted({*re.findall(r"\bmark\.(\w+)", text)}):
+            config.addinivalue_line("markers", f"{mark}: a mark of transformers' own tests")
 
 
 @pytest.fixture(scope="session")

@@ -172,6 +172,6 @@ def test_long_sentences_are_cut_at_the_limit_asked_for_and_at_that_of_the_model(
     np.testing.assert_allclose(found, states[0].mean(0).numpy(), **CLOSE)
 
 
-def test_no_sentence_gives_no_vector(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    readout = Readout("mean", 2)
-    assert embed_sentences(model, tokenizer, [], [readout])[readout].shape[0] == 0
+def test_no_sentence_at_all_is_refused_in_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    with pytest.raises(ValueError, match="sentence"):
+        embed_sentences(model, tokenizer, [], [Readout("mean", 2)])

@@ -1,4 +1,4 @@
-"""The two contrasts against numbers worked by hand, against slow versions of the paper's equations, and at their edges."""
+"""The two contrasts against numbers worked by hand, slow versions of the paper's equations, and at their edges."""
 
 import math
 from collections.abc import Callable

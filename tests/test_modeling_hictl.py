@@ -1,6 +1,9 @@
 """The model classes: what loads from what, what the losses of a batch are made of, and what is exported."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +32,7 @@ from hictl_hf import (
     export_encoder,
 )
 from hictl_hf.losses import sentence_contrast, word_contrast
-from hictl_hf.negatives import in_batch_negatives, interpolate_hard_negatives
+from hictl_hf.negatives import in_batch_negatives, interpolate_hard_negatives, sample_words
 
 Batch = dict[str, Tensor]
 MakeModel = Callable[..., PreTrainedModel]
@@ -232,6 +235,27 @@ def test_losses_are_the_functions_of_the_paper_applied_to_first_tokens(
     close(outputs.loss, outputs.lm_loss + outputs.sentence_loss + outputs.word_loss)
 
 
+@pytest.mark.parametrize(("sampling", "expected"), [(None, 0.3), (0.7, 0.7)])
+def test_words_are_drawn_by_their_cosines_with_the_query(
+    sampling: float | None, expected: float, toy_model: MakeModel, toy_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, batch, calls = toy_model(word_temperature=0.3, word_sampling_temperature=sampling), toy_batch(), []
+
+    def spy(*arguments: Any) -> Tensor:
+        calls.append(arguments)
+        return sample_words(*arguments)
+
+    monkeypatch.setattr("hictl_hf.modeling_hictl.sample_words", spy)
+    model(**batch)
+    similarities, excluded, number, temperature, seeds = calls[0]
+    queries = model.roberta(batch["input_ids"], batch["attention_mask"])[0][:, 0]
+    cosines = torch.nn.functional.cosine_similarity(queries[:, None], model.get_input_embeddings().weight, dim=-1)
+    close(similarities, cosines)
+    assert (number, temperature) == (16, expected) and torch.equal(seeds, batch["row_seeds"])
+    for row, bag in zip(excluded, batch["bag"].tolist()):
+        assert set(row.nonzero().flatten().tolist()) == ({*bag} - {-1}) | {0, 1, 2, 3, 199}
+
+
 def test_weights_multiply_the_losses_in_the_total(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
     outputs = toy_model(lm_weight=2, sentence_weight=0.5, word_weight=3.0)(**toy_batch())
     close(outputs.loss, 2 * outputs.lm_loss + 0.5 * outputs.sentence_loss + 3 * outputs.word_loss)
@@ -245,7 +269,7 @@ def test_an_objective_of_weight_zero_gives_no_loss_and_leaves_the_others(
 ) -> None:
     batch = toy_batch()
     everything, outputs = toy_model()(**batch), toy_model(**{LOSSES[off]: 0})(**batch)
-    assert outputs[off] if off in outputs else getattr(outputs, off) is None
+    assert getattr(outputs, off) is None and everything[off] > 0
     rest = [loss for loss in LOSSES if loss != off]
     close([outputs[loss] for loss in rest], [everything[loss] for loss in rest])
     close(outputs.loss, sum(everything[loss] for loss in rest))
@@ -318,12 +342,12 @@ def test_the_shares_of_two_halves_add_up_to_the_losses_of_the_whole(toy_model: M
 def test_shares_add_up_where_the_language_model_is_the_only_objective(
     toy_model: MakeModel, toy_batch: MakeBatch
 ) -> None:
-    model, batch = toy_model(lm_weight=3.0), masked_words_of(toy_batch(pairs=5))
+    model, batch = toy_model(), masked_words_of(toy_batch(pairs=5))
     items = {"lm": (batch["labels"] != -100).sum(), "sentence": torch.tensor(1), "word": torch.tensor(1)}
     parts = [{name: value[rows] for name, value in batch.items()} for rows in (slice(0, 2), slice(2, 5))]
     shares = [model(**part, items_in_batch=items) for part in parts]
     close(shares[0].lm_loss + shares[1].lm_loss, model(**batch).lm_loss)
-    close(shares[0].loss + shares[1].loss, 3 * model(**batch).lm_loss)
+    close(shares[0].loss + shares[1].loss, model(**batch).loss)
 
 
 def test_words_drawn_with_row_seeds_do_not_depend_on_the_split_of_the_batch(
@@ -517,3 +541,113 @@ def test_stock_classifiers_start_from_the_export(tmp_path: Path, toy_model: Make
     stock, report = load(XLMRobertaForSequenceClassification, tmp_path)
     assert report["missing_keys"] == HEADS[HictlForSequenceClassification]
     assert torch.equal(stock.roberta(ids)[0], model.roberta(ids)[0])
+
+
+# --- code on the Hub ------------------------------------------------------------------------------------------------
+
+ELSEWHERE = """
+import importlib.abc, sys, warnings
+from pathlib import Path
+
+
+class NotInstalled(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "hictl_hf":
+            raise ModuleNotFoundError(name)
+
+
+sys.meta_path.insert(0, NotInstalled())
+import torch, transformers
+
+torch.set_num_threads(1)
+folders, inputs = Path(sys.argv[1]), torch.load(sys.argv[2])
+outputs = {}
+for name, auto in {
+    "encoder": "AutoModel",
+    "AutoModel": "AutoModel",
+    "AutoModelForPreTraining": "AutoModelForPreTraining",
+    "AutoModelForMaskedLM": "AutoModelForMaskedLM",
+    "AutoModelForSequenceClassification": "AutoModelForSequenceClassification",
+}.items():
+    folder = {"encoder": "encoder", "AutoModelForSequenceClassification": "classifier"}.get(name, "pretrained")
+    model = getattr(transformers, auto).from_pretrained(folders / folder, trust_remote_code=name != "encoder")
+    with torch.no_grad():
+        if name == "AutoModelForPreTraining":
+            outputs["losses"] = model(**inputs).loss
+            model.save_pretrained(folders / "saved again")
+        outputs[name] = model(inputs["input_ids"])[0]
+    outputs[f"class of {name}"] = f"{type(model).__module__.split('.')[0]}.{type(model).__name__}"
+again = transformers.AutoModelForPreTraining.from_pretrained(folders / "saved again", trust_remote_code=True)
+with torch.no_grad():
+    outputs["saved again"] = again(**inputs).loss
+torch.save(outputs, folders / "outputs.pt")
+"""
+
+
+@pytest.fixture(scope="module")
+def elsewhere(
+    tmp_path_factory: pytest.TempPathFactory, toy_model: MakeModel, toy_batch: MakeBatch
+) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+    """Folder; what models saved there give in a process that knows nothing of us; and what they give here."""
+    folders, batch = tmp_path_factory.mktemp("folders"), toy_batch()
+    model, classifier = toy_model(seed=6), toy_model(HictlForSequenceClassification, seed=7)
+    model.sentence_probability.record(torch.tensor(0.1))
+    model.save_pretrained(folders / "pretrained")
+    classifier.save_pretrained(folders / "classifier")
+    export_encoder(model, folders / "encoder")
+    torch.save(batch, folders / "inputs.pt")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["HF_HOME"] = str(folders / "home")
+    subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, str(folders), str(folders / "inputs.pt")],
+        cwd=tmp_path_factory.mktemp("elsewhere"), env=environment, check=True, timeout=300,
+    )  # fmt: skip
+    hidden = model.roberta(batch["input_ids"])[0]
+    here = {
+        "encoder": hidden,
+        "AutoModel": hidden,
+        "AutoModelForPreTraining": model(batch["input_ids"])[0],
+        "AutoModelForMaskedLM": model(batch["input_ids"])[0],
+        "AutoModelForSequenceClassification": classifier(batch["input_ids"])[0],
+        "losses": model(**batch).loss,
+        "saved again": model(**batch).loss,
+    }
+    return folders, torch.load(folders / "outputs.pt"), here
+
+
+@pytest.mark.parametrize(
+    ("name", "cls"),
+    [
+        ("encoder", "transformers.XLMRobertaModel"),
+        ("AutoModel", "transformers_modules.HictlModel"),
+        ("AutoModelForPreTraining", "transformers_modules.HictlForPreTraining"),
+        ("AutoModelForMaskedLM", "transformers_modules.HictlForMaskedLM"),
+        ("AutoModelForSequenceClassification", "transformers_modules.HictlForSequenceClassification"),
+    ],
+)
+def test_saved_models_load_where_the_package_is_not_installed(
+    name: str, cls: str, elsewhere: tuple[Path, dict[str, Any], dict[str, Any]]
+) -> None:
+    _, there, here = elsewhere
+    assert there[f"class of {name}"] == cls
+    close(there[name], here[name].detach())
+
+
+def test_all_losses_are_the_same_where_the_package_is_not_installed(
+    elsewhere: tuple[Path, dict[str, Any], dict[str, Any]],
+) -> None:
+    _, there, here = elsewhere
+    close(there["losses"], here["losses"].detach())
+
+
+def test_a_model_loaded_from_code_on_the_hub_can_be_saved_again(
+    elsewhere: tuple[Path, dict[str, Any], dict[str, Any]],
+) -> None:
+    folders, there, here = elsewhere
+    close(there["saved again"], here["saved again"].detach())
+    for name in ("configuration_hictl.py", "modeling_hictl.py", "losses.py", "negatives.py"):
+        assert (folders / "saved again" / name).read_text() == (folders / "pretrained" / name).read_text()
+    configs = [json.loads((folders / name / "config.json").read_text()) for name in ("saved again", "pretrained")]
+    assert configs[0]["auto_map"] == configs[1]["auto_map"] and configs[0]["model_type"] == "hictl"
+    loaded, report = load(HictlForPreTraining, folders / "saved again")  # the registered class wins over the copy
+    assert type(loaded) is HictlForPreTraining and report == {}

@@ -214,7 +214,7 @@ def test_degenerate_sentences_have_finite_scores_and_gradients(
     scores.sum().backward()
     assert scores.isfinite().all() and sentences.grad.isfinite().all()
     assert (scores.abs() <= 1 + 1e-5).all()
-    assert ((0 <= lambdas) & (lambdas <= 1)).all()
+    assert ((lambdas >= 0) & (lambdas <= 1)).all()
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -244,7 +244,7 @@ ROWS = 40_000
 
 
 def chances_of_sequences(similarities: list[float], temperature: float, number: int) -> dict[tuple[int, ...], float]:
-    """Sampling without replacement by its definition: one word after another from the softmax over those that are left."""
+    """Sampling without replacement by its definition: one after another from the softmax over those that are left."""
     weights = [math.exp(similarity / temperature) for similarity in similarities]
     chances = {}
     for sequence in itertools.permutations(range(len(weights)), number):
@@ -274,8 +274,8 @@ def test_words_are_drawn_with_the_chances_of_sampling_without_replacement(temper
     """3 of 8 words, 40,000 times, against exact chances: how often a word is included, and which two come first.
 
     A share has a standard deviation of at most 0.0025, so |z| < 4.5 detects a chance that is wrong by 0.02 (0.01 for
-    a pair that comes first with chance 0.05) all but surely, while a right sampler fails in one of 2,000 seeds. The last
-    lines show that wrong temperatures, drawing uniformly, and m times the first draw's chance would fail.
+    a pair that comes first with chance 0.05) all but surely, while a right sampler fails with one seed of 2,000. The
+    last lines show that wrong temperatures, drawing uniformly, and m times the first draw's chance would fail.
     """
     torch.manual_seed(1)
     similarities = SIMILARITIES[temperature]

@@ -1,0 +1,104 @@
+"""The tests that transformers runs on every model of its own, run on ours.
+
+They are no part of the installed package. Give the folder that holds `tests/` of the same version:
+
+    git clone --depth 1 --branch v5.23.0 https://github.com/huggingface/transformers ../transformers
+    TRANSFORMERS_TESTS=../transformers pytest -m slow tests/test_common_model_suite.py
+"""
+
+import importlib
+import os
+import sys
+import unittest
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hictl_hf import (
+    HictlConfig,
+    HictlForMaskedLM,
+    HictlForPreTraining,
+    HictlForQuestionAnswering,
+    HictlForSequenceClassification,
+    HictlForTokenClassification,
+    HictlModel,
+)
+
+pytestmark = pytest.mark.slow
+
+CHECKOUT = os.environ.get("TRANSFORMERS_TESTS", "")
+if not CHECKOUT:
+    pytest.skip("TRANSFORMERS_TESTS names no source checkout of transformers", allow_module_level=True)
+if not (Path(CHECKOUT) / "tests/test_modeling_common.py").is_file():
+    pytest.skip(f"TRANSFORMERS_TESTS={CHECKOUT} holds no tests/test_modeling_common.py", allow_module_level=True)
+sys.path.insert(0, str(Path(CHECKOUT).resolve()))
+configuration_tests = importlib.import_module("tests.test_configuration_common")
+model_tests = importlib.import_module("tests.test_modeling_common")
+
+KINDS = {  # the tests know by the name of a class what it takes and gives; these are the names of ours
+    "MODEL": HictlModel,
+    "MODEL_FOR_MASKED_LM": HictlForMaskedLM,
+    "MODEL_FOR_SEQUENCE_CLASSIFICATION": HictlForSequenceClassification,
+    "MODEL_FOR_TOKEN_CLASSIFICATION": HictlForTokenClassification,
+    "MODEL_FOR_QUESTION_ANSWERING": HictlForQuestionAnswering,
+}
+for kind, cls in KINDS.items():
+    known = getattr(model_tests, f"{kind}_MAPPING_NAMES")
+    setattr(model_tests, f"{kind}_MAPPING_NAMES", {**known, "hictl": cls.__name__})
+
+
+class ToyInputs:
+    """What the common tests ask of a model tester: its sizes, a configuration, and inputs."""
+
+    is_training = True
+    batch_size, seq_length = 3, 7
+    hidden_size, num_hidden_layers, num_attention_heads = 32, 2, 4
+
+    def get_config(self) -> HictlConfig:
+        return HictlConfig(
+            vocab_size=99,
+            hidden_size=self.hidden_size,
+            num_hidden_layers=self.num_hidden_layers,
+            num_attention_heads=self.num_attention_heads,
+            intermediate_size=37,
+            max_position_embeddings=66,
+            type_vocab_size=1,
+        )
+
+    def prepare_config_and_inputs_for_common(self) -> tuple[HictlConfig, dict[str, Tensor]]:
+        words = torch.randint(4, 98, (self.batch_size, self.seq_length), device=model_tests.torch_device)
+        mask = torch.ones_like(words)
+        mask[1, -2:] = 0  # over words: embeddings given in place of ids cannot show where there is padding
+        return self.get_config(), {"input_ids": words, "attention_mask": mask}
+
+    def for_pretraining(self, words: Tensor) -> dict[str, Tensor]:
+        """What `HictlForPreTraining` takes beside the common inputs to be trained with all of its losses."""
+        sentences = torch.cat([words, words.flip(1)])
+        seeds = torch.arange(self.batch_size, device=words.device)
+        return {"labels": words, "bag": words, "sentence_input_ids": sentences, "row_seeds": seeds}
+
+
+class HictlCommonTest(model_tests.ModelTesterMixin, unittest.TestCase):
+    """All tests are inherited."""
+
+    all_model_classes = (*KINDS.values(), HictlForPreTraining)
+
+    def setUp(self) -> None:
+        self.model_tester = ToyInputs()
+
+    def _prepare_for_class(
+        self, inputs_dict: dict[str, Any], model_class: type, return_labels: bool = False
+    ) -> dict[str, Any]:
+        inputs = super()._prepare_for_class(inputs_dict, model_class, return_labels)
+        if return_labels and model_class is HictlForPreTraining:
+            inputs |= self.model_tester.for_pretraining(inputs["input_ids"])
+        return inputs
+
+
+class HictlConfigurationCommonTest(unittest.TestCase):
+    def test_common(self) -> None:
+        tester = configuration_tests.ConfigTester(self, config_class=HictlConfig, hidden_size=37)
+        tester.run_common_tests()

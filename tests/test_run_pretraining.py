@@ -1,0 +1,245 @@
+"""The script from files to report: what it leaves behind, from where it starts, how it goes on, what it refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    XLMRobertaForMaskedLM,
+    pipeline,
+)
+
+from hictl_hf import HictlForMaskedLM
+from hictl_hf.arguments import parse_arguments
+from hictl_hf.pretraining import pretrain
+from hictl_hf.readers import BadInput
+from run_pretraining import main
+
+MODEL = {
+    "vocab_size": 160, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+    "max_position_embeddings": 66, "type_vocab_size": 1, "word_negatives": 16, "initializer_range": 0.1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory, sentences: dict[str, list[str]]) -> dict[str, str]:
+    """Pairs of English with three languages, and Swahili text."""
+    folder = tmp_path_factory.mktemp("corpus")
+    pairs = [
+        {"en": en, lang: text} for lang in ("de", "sw", "zh") for en, text in zip(sentences["en"], sentences[lang])
+    ]
+    (folder / "pairs.jsonl").write_text("\n".join(json.dumps(pair) for pair in pairs), encoding="utf-8")
+    (folder / "text.txt").write_text("\n".join(f"{text} sana" for text in sentences["sw"]), encoding="utf-8")
+    return {"pairs": str(folder / "pairs.jsonl"), "text": f"sw:{folder / 'text.txt'}"}
+
+
+def flags(files: dict[str, str], folder: Path, *changes: str, model: dict[str, Any] | None = None) -> list[str]:
+    settings = {
+        "train_data": [files["pairs"], files["text"]], "model_config": json.dumps(MODEL if model is None else model),
+        "output_dir": str(folder), "held_out_sentences": 8, "max_length": 60, "max_steps": 6, "logging_steps": 2,
+        "per_device_train_batch_size": 8, "learning_rate": 0.003, "warmup_steps": 1, "eval_strategy": "steps",
+        "eval_steps": 3, "save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "seed": 5,
+    }  # fmt: skip
+    argv: list[str] = []
+    for name, value in settings.items():
+        argv += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return argv + list(changes)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, files: dict[str, str]) -> tuple[Path, dict[str, Any]]:
+    """One finished run that the tests below look at."""
+    folder = tmp_path_factory.mktemp("run") / "out"
+    return folder, main(flags(files, folder))
+
+
+def test_a_run_leaves_checkpoint_encoder_results_and_report(run: tuple[Path, dict[str, Any]]) -> None:
+    folder, results = run
+    left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    wanted = [
+        "results.json",
+        "report.html",
+        "checkpoint/README.md",
+        "checkpoint/model.safetensors",
+        "encoder/config.json",
+    ]
+    assert left.issuperset(wanted)
+    assert not any("unfinished" in name or name.endswith(".bin") for name in left)
+    assert json.loads((folder / "results.json").read_text("utf-8"))["retrieval"] == results["retrieval"]
+    page = (folder / "report.html").read_text("utf-8")
+    assert page.count("data:image/png;base64") == 4  # retrieval, losses, t-SNE, layers
+    assert all(language in page for language in ("de", "sw", "zh"))
+
+
+def test_results_hold_the_protocol_and_consistent_means(run: tuple[Path, dict[str, Any]]) -> None:
+    _, results = run
+    scores = results["retrieval"]["per_language"]
+    assert set(scores) == {"de", "sw", "zh"} and {row["sentences"] for row in scores.values()} == {8}
+    for name in ("untrained", "hictl"):
+        assert results["retrieval"][name] == pytest.approx(sum(row[name] for row in scores.values()) / 3)
+    assert results["pairs"] == 3 * (48 - 16) and results["texts"] == 48 and results["languages"] == 4
+    assert {row["step"] for row in results["history"]} == {2, 4, 6}
+    assert {row["step"] for row in results["evaluations"]} == {3, 6}
+    assert set(results["history"][0]) >= {"lm_loss", "sentence_loss", "word_loss", "p_avg", "hard_negative_lambda"}
+    protocol = results["retrieval"]["protocol"]
+    assert protocol["selected_on"] == "dev" and set(protocol["hictl"]) == {"pooling", "layer"}
+
+
+def test_the_checkpoint_serves_auto_classes_and_pipelines(run: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = run
+    tokenizer = AutoTokenizer.from_pretrained(folder / "checkpoint")
+    tokens = tokenizer("the cat sees the house", return_tensors="pt")
+    hidden = AutoModel.from_pretrained(folder / "checkpoint").eval()(**tokens).last_hidden_state
+    plain = AutoModel.from_pretrained(folder / "encoder").eval()
+    assert type(plain).__name__ == "XLMRobertaModel"
+    torch.testing.assert_close(plain(**tokens).last_hidden_state, hidden, rtol=0, atol=1e-6)
+    assert isinstance(AutoModelForMaskedLM.from_pretrained(folder / "checkpoint"), HictlForMaskedLM)
+    guesses = pipeline("fill-mask", model=str(folder / "checkpoint"))("the <mask> sees the house")
+    assert len(guesses) == 5 and sum(guess["score"] for guess in guesses) <= 1
+
+
+def test_the_same_command_gives_the_same_weights(files: dict[str, str], tmp_path: Path, run: tuple[Path, Any]) -> None:
+    main(flags(files, tmp_path / "again"))
+    was, now = (load_file(folder / "checkpoint" / "model.safetensors") for folder in (run[0], tmp_path / "again"))
+    assert all(torch.equal(was[name], now[name]) for name in was)
+    main(flags(files, tmp_path / "other", "--seed", "6"))
+    other = load_file(tmp_path / "other" / "checkpoint" / "model.safetensors")
+    assert not torch.equal(was["projection.weight"], other["projection.weight"])
+
+
+def test_an_interrupted_run_goes_on_and_ends_with_the_same_bits(
+    files: dict[str, str], tmp_path: Path, run: tuple[Path, Any]
+) -> None:
+    class Interrupt(Exception):
+        pass
+
+    saving = ("--save_strategy", "steps", "--save_steps", "2", "--dataloader_num_workers", "2")
+    args = parse_arguments(flags(files, tmp_path / "cut", *saving))
+    from hictl_hf.trainers import HictlTrainer
+
+    steps = HictlTrainer.finish_step
+
+    def finish_step(self: HictlTrainer) -> None:
+        steps(self)
+        if self.state.global_step == 5:
+            raise Interrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupt):
+        patch.setattr(HictlTrainer, "finish_step", finish_step)
+        pretrain(args)
+    with pytest.raises(BadInput, match="resume_from_checkpoint true"):
+        main(flags(files, tmp_path / "cut", *saving))
+    results = main(flags(files, tmp_path / "cut", *saving, "--resume_from_checkpoint", "true"))
+    was, now = (load_file(folder / "checkpoint" / "model.safetensors") for folder in (run[0], tmp_path / "cut"))
+    assert all(torch.equal(was[name], now[name]) for name in was)
+    assert [row["step"] for row in results["history"]] == [2, 4, 6]
+
+
+def test_a_run_starts_from_any_xlm_r_checkpoint(
+    files: dict[str, str], tmp_path: Path, run: tuple[Path, Any], model_for_text: Callable[..., PreTrainedModel]
+) -> None:
+    AutoTokenizer.from_pretrained(run[0] / "checkpoint").save_pretrained(tmp_path / "xlm-r")
+    config = AutoModel.from_pretrained(run[0] / "encoder").config
+    XLMRobertaForMaskedLM(config).save_pretrained(tmp_path / "xlm-r")
+    start = flags(files, tmp_path / "run", "--encoder", str(tmp_path / "xlm-r"), model={"sentence_temperature": 0.1})
+    results = main(start)
+    assert results["before_label"] == "starting checkpoint"
+    saved = json.loads((tmp_path / "run" / "checkpoint" / "config.json").read_text("utf-8"))
+    assert saved["model_type"] == "hictl" and saved["sentence_temperature"] == 0.1
+
+
+def test_held_out_files_leave_the_training_data(
+    files: dict[str, str], tmp_path: Path, sentences: dict[str, list[str]]
+) -> None:
+    held = [{"en": en, "de": de} for en, de in zip(sentences["en"][:32], sentences["de"][:32])]
+    (tmp_path / "held.jsonl").write_text("\n".join(map(json.dumps, held)), encoding="utf-8")
+    results = main(flags(files, tmp_path / "run", "--held_out_data", str(tmp_path / "held.jsonl")))
+    assert set(results["retrieval"]["per_language"]) == {"de"}
+    assert results["pairs"] == 3 * (48 - 16)  # the 16 English texts leave with all their translations
+
+
+def test_monolingual_text_alone_trains_without_retrieval(files: dict[str, str], tmp_path: Path) -> None:
+    results = main(flags({**files, "pairs": files["text"]}, tmp_path / "run"))
+    assert "retrieval" not in results and results["texts"] == 48 and results["pairs"] == 0
+    assert all(name in results["history"][-1] for name in ("lm_loss", "sentence_loss", "word_loss"))
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_stream_trains_and_is_measured_on_held_out_files(
+    files: dict[str, str], tmp_path: Path, run: tuple[Path, Any], sentences: dict[str, list[str]]
+) -> None:
+    held = [{"en": f"{en} now", "de": f"{de} jetzt"} for en, de in zip(sentences["en"], sentences["de"])]
+    (tmp_path / "held.jsonl").write_text("\n".join(map(json.dumps, held)), encoding="utf-8")
+    tokenizer = str(run[0] / "checkpoint")
+    streaming = ("--streaming", "true", "--held_out_data", str(tmp_path / "held.jsonl"), "--tokenizer", tokenizer)
+    results = main(flags(files, tmp_path / "run", *streaming, "--stream_shares", "3", "1"))
+    assert results["history"][-1]["step"] == 6 and results["retrieval"]["per_language"]["de"]["sentences"] == 8
+
+
+@pytest.mark.parametrize("objective", ["lm", "sentence", "word"])
+def test_every_objective_can_be_switched_off(files: dict[str, str], tmp_path: Path, objective: str) -> None:
+    results = main(flags(files, tmp_path / "run", model={**MODEL, f"{objective}_weight": 0}))
+    assert {name for name in results["history"][-1] if name in ("lm_loss", "sentence_loss", "word_loss")} == {
+        f"{name}_loss" for name in ("lm", "sentence", "word") if name != objective
+    }
+
+
+def test_the_best_checkpoint_is_kept(files: dict[str, str], tmp_path: Path) -> None:
+    keep = ("--save_strategy", "steps", "--save_steps", "3", "--load_best_model_at_end", "true", "--learning_rate", "1")
+    main(flags(files, tmp_path / "run", *keep))
+    states = [
+        json.loads(path.read_text("utf-8")) for path in (tmp_path / "run").glob("checkpoint-*/trainer_state.json")
+    ]
+    scores = {
+        entry["step"]: entry["eval_retrieval"] for entry in states[-1]["log_history"] if "eval_retrieval" in entry
+    }
+    best = tmp_path / "run" / f"checkpoint-{max(scores, key=lambda step: scores[step])}"
+    weights, kept = load_file(best / "model.safetensors"), load_file(tmp_path / "run/checkpoint/model.safetensors")
+    assert all(torch.equal(weights[name], kept[name]) for name in weights)
+
+
+REFUSED = {
+    "no data": (("recipes/base.json",), "train_data is empty"),
+    "a missing file": (("--train_data", "nowhere.jsonl"), "nowhere.jsonl: does not exist"),
+    "no JSON": (("--model_config", "{vocab"), "model_config is no JSON"),
+    "JSON of another kind": (("--model_config", "[1]"), "must be a JSON object"),
+    "an unknown cleaning": (("--cleaning", '{"max_words": 3}'), "cleaning has no field max_words"),
+    "no vocabulary size": (("--model_config", "{}"), "needs the size of its vocabulary"),
+    "too long inputs": (("--max_length", "99"), "the model reads 64 tokens"),
+    "a rate above one": (("--pair_mask_rate", "15"), "pair_mask_rate is 15.0; it must be between 0 and 1"),
+    "an unknown reordering": (("--reordering", "chaos"), "must be one of words, subwords, local"),
+    "an endless stream": (("--streaming", "true", "--max_steps", "-1"), "give --max_steps and --held_out_data"),
+    "an unknown setting of the model": (("--model_config", '{"vocab_size": 160, "tau": 1}'), "has no field tau"),
+    "a wrong temperature": (("--model_config", '{"vocab_size": 160, "word_temperature": 0}'), "word_temperature is 0"),
+    "a missing recipe": (("recipes/none.json",), "no such recipe"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_settings_give_one_clear_error(files: dict[str, str], tmp_path: Path, case: str) -> None:
+    changes, message = REFUSED[case]
+    argv = list(changes) if changes[0].startswith("recipes") else flags(files, tmp_path / "run", *changes)
+    with pytest.raises(BadInput, match="(?s).*") as refusal:
+        main(argv)
+    assert message in str(refusal.value)
+
+
+def test_a_recipe_is_changed_by_flags_and_refuses_unknown_settings(tmp_path: Path) -> None:
+    for name, text in {
+        "a.json": '{"train_data": ["x"], "learning_rate": 1e-06}',
+        "a.yaml": "train_data: [x]\nlearning_rate: 1e-6",
+    }.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        args = parse_arguments([str(tmp_path / name), "--max_steps", "7", "--use_cpu", "true"])
+        assert (args.learning_rate, args.max_steps, args.train_data) == (1e-6, 7, ["x"])
+    (tmp_path / "b.json").write_text('{"learning_rat": 1}', encoding="utf-8")
+    with pytest.raises(BadInput, match="no setting is called learning_rat"):
+        parse_arguments([str(tmp_path / "b.json")])

@@ -1,0 +1,545 @@
+"""Losses are means over an optimiser step however it is split; what is logged is true; a resumed run ends the same."""
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file, save_file
+from torch import Tensor, multiprocessing
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+    TrainerState,
+    TrainingArguments,
+    set_seed,
+)
+
+import hictl_hf.trainers
+from hictl_hf.collators import PretrainingCollator
+from hictl_hf.embedding import Readout
+from hictl_hf.evaluation import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies
+from hictl_hf.mixture import MixtureSampler, PretrainingRows, language_shares
+from hictl_hf.tokenization import tokenize_corpus
+from hictl_hf.trainers import HictlTrainer
+
+READOUTS = [Readout("first token", 2), Readout("mean", 1), Readout("projection", 2)]
+SEED = 5
+BATCH = 8  # rows of an optimiser step
+SETTINGS = {
+    "optim": "sgd",  # a gradient that differs shows as much as it differs
+    "learning_rate": 0.1,
+    "lr_scheduler_type": "constant",
+    "max_grad_norm": 0.0,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+    "use_cpu": True,
+    "remove_unused_columns": False,
+    "per_device_train_batch_size": BATCH,
+    "max_steps": 3,
+    "seed": SEED,
+}
+
+
+class Gradients(TrainerCallback):
+    """Keeps the gradients of each optimiser step."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, Tensor]] = []
+
+    def on_pre_optimizer_step(self, *_: Any, model: PreTrainedModel, **__: Any) -> None:
+        found = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+        self.steps.append({name: gradient.clone() for name, gradient in found.items()})
+
+
+def trainer_of(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: Dataset,
+    folder: Path,
+    objectives: Sequence[str] = ("lm", "sentence", "word"),
+    eval_dataset: Dataset | None = None,
+    **settings: Any,
+) -> HictlTrainer:
+    """A trainer of text and pairs, mixed and in an order that depends on the seed alone."""
+    languages = list(zip(tokens["x_lang"], tokens["y_lang"]))
+    groups = {name: np.array([at for at, found in enumerate(languages) if found == name]) for name in set(languages)}
+    groups = dict(sorted(groups.items(), key=str))  # sets have another order in another process
+    shares = language_shares({name: len(members) for name, members in groups.items()})
+    arguments = TrainingArguments(output_dir=str(folder), **{**SETTINGS, **settings})
+    set_seed(arguments.seed)
+    return HictlTrainer(
+        model=model.train(),
+        args=arguments,
+        train_dataset=PretrainingRows(tokens, SEED),
+        data_collator=PretrainingCollator(tokenizer, max_length=62, objectives=objectives),
+        processing_class=tokenizer,
+        eval_dataset=eval_dataset,
+        readouts=READOUTS,
+        train_sampler=MixtureSampler(np.asarray(tokens["length"]), groups, shares, BATCH, SEED),
+        callbacks=[Gradients()],
+    )
+
+
+@pytest.fixture(scope="module")
+def tokens(corpus: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    return tokenize_corpus(corpus, tokenizer, max_length=62)[0]
+
+
+@pytest.fixture(scope="module")
+def held_out(corpus: Dataset) -> Dataset:
+    return corpus.select(range(20, 30))  # four pairs en-de, six en-sw
+
+
+@pytest.fixture
+def build(
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: Dataset,
+    tmp_path: Path,
+) -> Callable[..., HictlTrainer]:
+    """`build(model={...}, objectives=..., **settings)`: a trainer of a new toy model, not yet trained."""
+
+    def make(model: dict[str, Any] | None = None, **settings: Any) -> HictlTrainer:
+        large = {"initializer_range": 0.2, **(model or {})}
+        return trainer_of(model_for_text(**large), tokenizer, tokens, settings.pop("folder", tmp_path), **settings)
+
+    return make
+
+
+def trained(trainer: HictlTrainer, resume: str | None = None) -> HictlTrainer:
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+def logs_of(trainer: HictlTrainer, name: str = "loss") -> list[dict[str, Any]]:
+    """The logs of training steps (or of evaluations), one for each."""
+    return [log for log in trainer.state.log_history if name in log]
+
+
+def gradients_of(trainer: HictlTrainer) -> list[dict[str, Tensor]]:
+    return next(callback.steps for callback in trainer.callback_handler.callbacks if isinstance(callback, Gradients))
+
+
+def weights_of(trainer: HictlTrainer) -> dict[str, Tensor]:
+    """All parameters and buffers."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    return {name: value.detach().clone() for name, value in [*model.named_parameters(), *model.named_buffers()]}
+
+
+def differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> set[str]:
+    assert one.keys() == other.keys()
+    return {name for name in one if not one[name].equal(other[name])}
+
+
+def assert_close_gradients(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys() and one
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-6)
+
+
+# --- one optimiser step, split or not -------------------------------------------------------------------------------
+
+
+def test_the_logged_loss_is_that_of_the_whole_batch_in_one_call(build: Callable[..., HictlTrainer]) -> None:
+    trainer = build(
+        per_device_train_batch_size=2, gradient_accumulation_steps=4, objectives=["lm", "word"], max_steps=1
+    )
+    draws = [draw for draw, _ in zip(trainer.train_sampler, range(BATCH))]
+    batch = trainer.data_collator([trainer.train_dataset[draw] for draw in draws])
+    with torch.no_grad():
+        expected = trainer.model(**batch)
+    masked = (batch["labels"] != -100).sum(-1)
+    assert (
+        len(masked.view(4, 2).sum(-1).unique()) > 1
+    )  # micro-batches weigh differently: a mean of means would be wrong
+    [log] = logs_of(trained(trainer))
+    assert log["lm_loss"] == pytest.approx(float(expected.lm_loss), rel=1e-5)
+    assert log["word_loss"] == pytest.approx(float(expected.word_loss), rel=1e-5)
+    assert log["loss"] == pytest.approx(float(expected.loss), rel=1e-4)
+    assert "sentence_loss" not in log
+
+
+def test_gradient_accumulation_changes_neither_language_model_nor_word_level(
+    build: Callable[..., HictlTrainer],
+) -> None:
+    whole, split = (
+        trained(
+            build(objectives=["lm", "word"], per_device_train_batch_size=size, gradient_accumulation_steps=8 // size)
+        )
+        for size in (8, 4)
+    )
+    assert len(gradients_of(whole)) == len(gradients_of(split)) == 3
+    for one, other in zip(gradients_of(whole), gradients_of(split), strict=True):
+        assert sum(float(gradient.abs().sum()) for gradient in one.values()) > 1
+        assert_close_gradients(one, other)
+    for name in ("loss", "lm_loss", "word_loss"):
+        found, again = ([log[name] for log in logs_of(trainer)] for trainer in (whole, split))
+        assert found == pytest.approx(again, rel=1e-4)
+        assert len(set(found)) == 3
+
+
+def test_gradient_accumulation_takes_negatives_from_the_sentence_level(build: Callable[..., HictlTrainer]) -> None:
+    whole, split = (
+        trained(
+            build(
+                model={"duplicates": "keep"}, objectives=["sentence"], max_steps=1,
+                per_device_train_batch_size=size, gradient_accumulation_steps=8 // size,
+            )
+        )
+        for size in (8, 4)
+    )  # fmt: skip
+    [one], [other] = gradients_of(whole), gradients_of(split)
+    assert not torch.allclose(one["projection.weight"], other["projection.weight"], rtol=0.1)
+    [log], [split_log] = logs_of(whole), logs_of(split)
+    assert (log["negatives_per_anchor"], split_log["negatives_per_anchor"]) == (14, 6)  # 2n - 2
+    assert log["sentence_loss"] > split_log["sentence_loss"] * 1.05  # fewer to tell the positive from
+
+
+# --- p_avg ----------------------------------------------------------------------------------------------------------
+
+
+def test_p_avg_has_one_entry_for_each_optimiser_step(build: Callable[..., HictlTrainer], held_out: Dataset) -> None:
+    # 80 rows are ten batches of 8, or twenty of 4: seven steps of three micro-batches, the last of only two
+    trainer = trained(
+        build(
+            model={"hard_negative_window": 10}, eval_dataset=held_out, eval_strategy="steps", eval_steps=2,
+            max_steps=-1, num_train_epochs=1, per_device_train_batch_size=4, gradient_accumulation_steps=3,
+        )
+    )  # fmt: skip
+    logs, probability = logs_of(trainer), trainer.model.sentence_probability
+    assert len(logs) == 7 and len(logs_of(trainer, "eval_retrieval")) == 4  # 2, 4, 6 and the last
+    assert int(probability.steps) == 7
+    by_step = [np.exp(-log["sentence_loss"]) for log in logs]
+    assert probability.recent.tolist() == pytest.approx([*by_step, 0, 0, 0], rel=1e-5)
+    assert [log["p_avg"] for log in logs] == pytest.approx([np.mean(by_step[: at + 1]) for at in range(7)], rel=1e-5)
+
+
+def test_p_avg_forgets_the_oldest_step_and_sets_the_interpolation_of_the_next(
+    build: Callable[..., HictlTrainer],
+) -> None:
+    settings = {"model": {"hard_negative_window": 2}, "max_steps": 5}
+    trainer = trained(build(**settings))
+    logs = logs_of(trainer)
+    by_step = [np.exp(-log["sentence_loss"]) for log in logs]
+    assert [log["p_avg"] for log in logs[1:]] == pytest.approx(
+        [np.mean(by_step[at - 1 : at + 1]) for at in range(1, 5)]
+    )
+    lambdas = [log["hard_negative_lambda"] for log in logs]
+    assert lambdas[0] == 1 and all(0 < value < 1 for value in lambdas[1:])
+    off = trained(build(**{**settings, "model": {"hard_negatives": False}}))
+    assert [log["hard_negative_lambda"] for log in logs_of(off)] == [1] * 5
+
+
+def test_without_the_sentence_level_nothing_enters_p_avg(build: Callable[..., HictlTrainer]) -> None:
+    trainer = trained(build(objectives=["lm", "word"], max_steps=2))
+    assert int(trainer.model.sentence_probability.steps) == 0
+    assert [log["p_avg"] for log in logs_of(trainer)] == [0, 0]
+
+
+# --- logs -----------------------------------------------------------------------------------------------------------
+
+
+def test_logs_are_means_over_the_steps_since_the_last(build: Callable[..., HictlTrainer]) -> None:
+    by_one, by_two = (logs_of(trained(build(max_steps=4, logging_steps=steps))) for steps in (1, 2))
+    assert (len(by_one), len(by_two)) == (4, 2)
+    names = ["lm_loss", "sentence_loss", "word_loss", "hard_negative_lambda", "negatives_per_anchor"]
+    assert {*names, "loss", "p_avg", "tokens_per_second", "learning_rate", "grad_norm"} <= by_one[0].keys()
+    for name in names:
+        values = [log[name] for log in by_one]
+        means = [np.mean(values[:2]), np.mean(values[2:])]
+        assert [log[name] for log in by_two] == pytest.approx(means, rel=1e-6), name
+    for log in by_one:
+        assert log["loss"] == pytest.approx(sum(log[name] for name in names[:3]), rel=1e-4)
+        assert log["negatives_per_anchor"] <= 14
+
+
+@pytest.mark.parametrize("objective", ["lm", "sentence", "word"])
+def test_losses_that_are_off_are_not_logged(build: Callable[..., HictlTrainer], objective: str) -> None:
+    [log] = logs_of(trained(build(objectives=[objective], max_steps=1)))
+    assert {name for name in log if name.endswith("_loss")} == {f"{objective}_loss"}
+    assert ("hard_negative_lambda" in log) == ("negatives_per_anchor" in log) == (objective == "sentence")
+
+
+def test_tokens_per_second_counts_every_token_read_and_no_evaluation(
+    build: Callable[..., HictlTrainer], held_out: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that is two seconds later after each step, and a hundred after each evaluation."""
+    now, read = [0.0], []
+
+    class Clock(TrainerCallback):
+        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+            now[0] += 2
+
+    def evaluate_slowly(*arguments: Any) -> dict[Readout, RetrievalAccuracy]:
+        now[0] += 100
+        return evaluate_retrieval(*arguments)
+
+    monkeypatch.setattr(hictl_hf.trainers, "time", lambda: now[0])
+    monkeypatch.setattr(hictl_hf.trainers, "evaluate_retrieval", evaluate_slowly)
+    trainer = build(eval_dataset=held_out, eval_strategy="steps", eval_steps=1, gradient_accumulation_steps=2)
+    collate = trainer.data_collator
+
+    def collate_and_count(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
+        batch = collate(rows)
+        read.append(sum(int(batch[name].sum()) for name in ("attention_mask", "sentence_attention_mask")))
+        return batch
+
+    trainer.data_collator = collate_and_count
+    trainer.add_callback(Clock())
+    logs = logs_of(trained(trainer))
+    assert [log["tokens_per_second"] for log in logs] == [round(sum(read[at : at + 2]) / 2) for at in (0, 2, 4)]
+    assert now[0] == 306
+
+
+def test_logs_come_back_from_the_saved_state(build: Callable[..., HictlTrainer], held_out: Dataset) -> None:
+    steps = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    trainer = trained(build(eval_dataset=held_out, max_steps=2, **steps))
+    path = Path(trainer.args.output_dir) / "checkpoint-2" / "trainer_state.json"
+    assert "NaN" not in path.read_text()
+    saved = TrainerState.load_from_json(str(path)).log_history
+    assert saved == trainer.state.log_history[: len(saved)]
+    assert [sorted({"loss", "eval_retrieval"} & log.keys()) for log in saved] == [["loss"], ["eval_retrieval"]] * 2
+    assert json.loads(json.dumps(saved)) == saved
+
+
+# --- evaluation -----------------------------------------------------------------------------------------------------
+
+
+def test_evaluation_reports_the_best_readout_per_language_and_its_mean(
+    build: Callable[..., HictlTrainer], held_out: Dataset, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    trainer = build(eval_dataset=held_out)
+    metrics = trainer.evaluate()
+    accuracies = evaluate_retrieval(trainer.model, tokenizer, held_out, READOUTS)
+    best = best_readout(accuracies)
+    assert len({accuracy.mean for accuracy in accuracies.values()}) > 1  # there is a choice
+    assert metrics["eval_retrieval"] == accuracies[best].mean
+    assert (metrics["eval_pooling"], metrics["eval_layer"]) == best
+    per_language = {name: metrics[f"eval_retrieval_{name}"] for name in ("de", "sw")}
+    assert per_language == mean_accuracies(accuracies[best])
+    assert metrics["eval_retrieval"] == pytest.approx(np.mean(list(per_language.values())))
+    assert metrics["eval_samples_per_second"] > 0
+    assert trainer.state.log_history[-1]["eval_retrieval"] == metrics["eval_retrieval"]
+
+
+def test_evaluation_takes_other_pairs_and_another_prefix(build: Callable[..., HictlTrainer], held_out: Dataset) -> None:
+    metrics = build(eval_dataset=held_out).evaluate(held_out.select(range(4)), metric_key_prefix="test")
+    assert all(name.startswith("test_") for name in metrics if name != "epoch")
+    assert "test_retrieval_de" in metrics and "test_retrieval_sw" not in metrics
+
+
+def test_evaluation_leaves_training_as_it_was(build: Callable[..., HictlTrainer], held_out: Dataset) -> None:
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    without = trained(build(model=dropout))
+    evaluated = trained(build(model=dropout, eval_dataset=held_out, eval_strategy="steps", eval_steps=1))
+    assert len(logs_of(evaluated, "eval_retrieval")) == 3
+    assert not differing(weights_of(without), weights_of(evaluated))
+    assert differing(weights_of(without), weights_of(trained(build(model=dropout, seed=SEED + 1))))  # dropout was on
+
+
+def test_the_best_checkpoint_by_retrieval_is_what_a_run_ends_with(
+    build: Callable[..., HictlTrainer], held_out: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = iter([50.0, 80.0, 20.0])
+    at_evaluation: list[dict[str, Tensor]] = []
+
+    def evaluate_by_hand(*_: Any) -> dict[Readout, RetrievalAccuracy]:
+        at_evaluation.append(weights_of(trainer))
+        return {READOUTS[0]: RetrievalAccuracy({"de": (next(scores),) * 2}, {"de": 10})}
+
+    monkeypatch.setattr(hictl_hf.trainers, "evaluate_retrieval", evaluate_by_hand)
+    trainer = build(
+        eval_dataset=held_out, eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=1,
+        load_best_model_at_end=True, metric_for_best_model="eval_retrieval", greater_is_better=True,
+    )  # fmt: skip
+    trained(trainer)
+    assert trainer.state.best_metric == 80
+    assert Path(trainer.state.best_model_checkpoint).name == "checkpoint-2"
+    assert not differing(weights_of(trainer), at_evaluation[1])
+    changed = differing(weights_of(trainer), at_evaluation[2])
+    assert {"projection.weight", "sentence_probability.steps"} <= changed
+
+
+# --- interrupted and resumed ----------------------------------------------------------------------------------------
+
+STEPS = 10  # two epochs of five steps
+RESUMED = {
+    "model": {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "hard_negative_window": 3},
+    "optim": "adamw_torch",
+    "learning_rate": 1e-3,
+    "lr_scheduler_type": "linear",
+    "max_grad_norm": 1.0,
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 2,
+    "num_train_epochs": 2,
+    "max_steps": -1,
+    "dataloader_num_workers": 2,
+    "save_strategy": "steps",
+    "save_steps": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: Dataset,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, dict[str, Tensor], list[dict[str, Any]]]:
+    """A run that keeps a checkpoint of every step: its folder, its last weights and its logs."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    settings = {**RESUMED}
+    model = model_for_text(initializer_range=0.2, **settings.pop("model"))
+    trainer = trained(trainer_of(model, tokenizer, tokens, folder, **settings))
+    assert trainer.state.global_step == STEPS
+    return folder, weights_of(trainer), logs_of(trainer)
+
+
+def resumed(build: Callable[..., HictlTrainer], checkpoint: Path, folder: Path) -> HictlTrainer:
+    settings = {**RESUMED, "save_strategy": "no"}
+    settings["model"] = {**settings["model"], "seed": 9}  # nothing may come from the new model
+    trainer = trained(build(folder=folder, **settings), resume=str(checkpoint))
+    assert trainer.state.global_step == STEPS
+    return trainer
+
+
+FIRST_EPOCH, BOUNDARY, SECOND_EPOCH = range(1, 5), [5], range(6, 10)
+ALWAYS = [5, 7]  # the end of an epoch, and within the second
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(step, marks=[] if step in ALWAYS else pytest.mark.slow)
+        for step in (*FIRST_EPOCH, *BOUNDARY, *SECOND_EPOCH)
+    ],
+)
+def test_a_run_resumed_at_any_step_ends_with_the_same_bits(
+    build: Callable[..., HictlTrainer], uninterrupted: tuple[Any, ...], tmp_path: Path, step: int
+) -> None:
+    folder, weights, logs = uninterrupted
+    trainer = resumed(build, folder / f"checkpoint-{step}", tmp_path)
+    assert not differing(weights, weights_of(trainer))
+    for name in ("loss", "lm_loss", "sentence_loss", "word_loss", "hard_negative_lambda", "p_avg", "learning_rate"):
+        assert [log[name] for log in logs_of(trainer)] == [log[name] for log in logs], name
+
+
+@pytest.mark.parametrize("lost", ["random state", "p_avg"])
+def test_a_resumed_run_ends_otherwise_where_something_is_lost(
+    build: Callable[..., HictlTrainer], uninterrupted: tuple[Any, ...], tmp_path: Path, lost: str
+) -> None:
+    """So dropout and hard negatives were at work, and the bits above could have been others."""
+    folder, weights, _ = uninterrupted
+    checkpoint = tmp_path / "checkpoint-7"
+    shutil.copytree(folder / "checkpoint-7", checkpoint)
+    if lost == "random state":
+        (checkpoint / "rng_state.pth").unlink()
+    else:
+        saved = load_file(checkpoint / "model.safetensors")
+        saved["sentence_probability.recent"].zero_()
+        save_file(saved, checkpoint / "model.safetensors", metadata={"format": "pt"})
+    assert "projection.weight" in differing(weights, weights_of(resumed(build, checkpoint, tmp_path)))
+
+
+@pytest.mark.slow
+def test_a_run_that_is_never_saved_ends_with_the_same_bits(
+    build: Callable[..., HictlTrainer], uninterrupted: tuple[Any, ...]
+) -> None:
+    _, weights, _ = uninterrupted
+    assert not differing(weights, weights_of(trained(build(**{**RESUMED, "save_strategy": "no"}))))
+
+
+@pytest.mark.slow
+def test_the_number_of_workers_changes_no_bit(
+    build: Callable[..., HictlTrainer], uninterrupted: tuple[Any, ...]
+) -> None:
+    _, weights, _ = uninterrupted
+    alone = trained(build(**{**RESUMED, "save_strategy": "no", "dataloader_num_workers": 0}))
+    assert not differing(weights, weights_of(alone))
+
+
+# --- two processes --------------------------------------------------------------------------------------------------
+
+TWO_PROCESSES = {"lm and word": ["lm", "word"], "all": ["lm", "sentence", "word"]}
+
+
+def train_as_one_of_two(
+    rank: int,
+    port: int,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: Dataset,
+    folder: Path,
+) -> None:
+    """Train both ways with half the batch in this process; leave gradients, logs and weights in a file."""
+    torch.set_num_threads(1)
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    first_weights = {name: value.clone() for name, value in model.state_dict().items()}
+    results = {}
+    for name, objectives in TWO_PROCESSES.items():
+        model.load_state_dict(first_weights)
+        settings = {"per_device_train_batch_size": BATCH // 2, "ddp_backend": "gloo", "objectives": objectives}
+        trainer = trained(trainer_of(model, tokenizer, tokens, folder / name, **settings))
+        assert trainer.args.world_size == 2
+        results[name] = gradients_of(trainer), logs_of(trainer), weights_of(trainer)
+    torch.save(results, folder / f"rank{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def two_processes(
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: Dataset,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> list[dict[str, tuple[Any, ...]]]:
+    """What each of two gloo processes found; they are started once."""
+    folder = tmp_path_factory.mktemp("two")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    model = model_for_text(initializer_range=0.2, duplicates="keep")
+    arguments = (port, model, tokenizer, tokens, folder)
+    processes = multiprocessing.spawn(train_as_one_of_two, arguments, nprocs=2, join=False)
+    while not processes.join(timeout=120):
+        pass
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in (0, 1)]
+
+
+def test_two_processes_are_one_with_the_double_batch(
+    build: Callable[..., HictlTrainer], two_processes: list[dict[str, tuple[Any, ...]]]
+) -> None:
+    one = trained(build(model={"duplicates": "keep"}, objectives=TWO_PROCESSES["lm and word"]))
+    for found in two_processes:
+        gradients, logs, _ = found["lm and word"]
+        assert len(gradients) == 3
+        for step, expected in zip(gradients, gradients_of(one), strict=True):
+            assert_close_gradients({name.removeprefix("module."): value for name, value in step.items()}, expected)
+    _, logs, _ = two_processes[0]["lm and word"]
+    for name in ("loss", "lm_loss", "word_loss"):
+        expected = [log[name] for log in logs_of(one)]
+        assert [log[name] for log in logs] == pytest.approx(expected, rel=1e-4)
+        assert len(set(expected)) == 3
+
+
+def test_two_processes_share_p_avg_but_not_yet_their_negatives(
+    two_processes: list[dict[str, tuple[Any, ...]]],
+) -> None:
+    (_, logs, first), (_, _, second) = (found["all"] for found in two_processes)
+    assert not differing(first, second)
+    by_step = [np.exp(-log["sentence_loss"]) for log in logs]
+    assert first["sentence_probability.recent"].tolist() == pytest.approx(by_step, rel=1e-5)
+    assert int(first["sentence_probability.steps"]) == 3
+    assert [log["negatives_per_anchor"] for log in logs] == [6] * 3  # 2n - 2 of the four pairs in a process
