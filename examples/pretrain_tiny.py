@@ -1,4 +1,4 @@
-"""HiCTL by hand, in seconds, from a toy corpus to the retrieval of unseen sentences: python examples/pretrain_tiny.py"""
+"""HiCTL by hand, in seconds, from a toy corpus to retrieval of unseen sentences: python examples/pretrain_tiny.py"""
 
 from itertools import product
 from tempfile import TemporaryDirectory

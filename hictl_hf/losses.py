@@ -46,8 +46,7 @@ def word_contrast(
     embeddings = F.embedding(words, vocabulary)  # (words that occur, d)
     cosines = F.normalize(queries, dim=-1) @ F.normalize(embeddings, dim=-1).T / temperature
     scores = cosines.gather(1, places)  # (n, B + m)
-    lowest = torch.finfo(scores.dtype).min  # not -inf: an empty sample must leave finite gradients
-    against = scores[:, bag.shape[1] :].masked_fill(sampled < 0, lowest).logsumexp(-1, keepdim=True)
+    against = scores[:, bag.shape[1] :].masked_fill(sampled < 0, -torch.inf).logsumexp(-1, keepdim=True)
     attracted = scores[:, : bag.shape[1]]
     losses = (torch.logaddexp(attracted, against) - attracted).masked_fill(bag < 0, 0)
     return losses.sum(-1) / (bag >= 0).sum(-1).clamp_min(1)

@@ -196,29 +196,29 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             items_in_batch: how many masked words ("lm"), sentences ("sentence") and pairs ("word") the whole batch has,
                 where this call sees only a part of it: losses are then this part's share of the mean.
         """
-        if sentence_input_ids is None and bag is None:
+        if sentence_input_ids is None and bag is None and items_in_batch is None:
             outputs = super().forward(
                 input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, labels=labels,
                 return_dict=True, **kwargs,
             )  # fmt: skip
             return HictlForPreTrainingOutput(lm_loss=outputs.loss, **outputs)
 
-        items = items_in_batch or {}
-        result = HictlForPreTrainingOutput()
-        if labels is not None or bag is not None:
-            hidden = self.roberta(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)[
-                0
-            ]  # (n, T, d)
-        if labels is not None and self.config.lm_weight:
+        config, items, result = self.config, items_in_batch or {}, HictlForPreTrainingOutput()
+        word_level = bag is not None and config.word_weight > 0
+        language_model = labels is not None and config.lm_weight > 0
+        if language_model or (word_level and config.word_level_input == "masked"):
+            hidden = self.roberta(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)[0]
+        if language_model:
             result.lm_loss = mean_over_batch(self.masked_word_losses(hidden, labels), items.get("lm"))
-        if sentence_input_ids is not None and self.config.sentence_weight:
+        if sentence_input_ids is not None and config.sentence_weight > 0:
             sentences = self.encode_sentences(sentence_input_ids, sentence_attention_mask)
             self.add_sentence_level(result, sentences, sentence_texts, items.get("sentence"))
-        if bag is not None and self.config.word_weight:
-            if self.config.word_level_input == "clean":
+        if word_level:
+            if config.word_level_input == "clean":
                 hidden = self.roberta(clean_input_ids, attention_mask)[0]
-            losses = self.word_losses(first_tokens(hidden), bag, row_seeds)
-            result.word_loss = mean_over_batch(losses, items.get("word"))
+            result.word_loss = mean_over_batch(
+                self.word_losses(first_tokens(hidden), bag, row_seeds), items.get("word")
+            )
         result.loss = self.total(result)
         return result
 

@@ -23,6 +23,8 @@ def in_batch_negatives(texts: Tensor, duplicates: str = "pair") -> Tensor:
         duplicates: "keep" every sentence of another pair, leave out equal "text"s, or leave out every sentence of a
             "pair" that shares a text with the query's: it is a translation, too.
     """
+    if len(texts) % 2:
+        raise ValueError(f"there are {len(texts)} sentences; each x needs its y: x_1 … x_n, then y_1 … y_n")
     pairs = len(texts) // 2
     pair = torch.arange(len(texts), device=texts.device) % pairs
     same = pair[:, None] == pair  # (N, N) the query itself and its positive
@@ -64,7 +66,7 @@ def interpolate_hard_negatives(
     query, other = squares[:, None], squares[None, :]
     mixed = (1 - lambdas) * query + lambdas * gram  # q·k̂
     length = (1 - lambdas) ** 2 * query + lambdas**2 * other + 2 * lambdas * (1 - lambdas) * gram  # |k̂|²
-    return mixed / (query * length).clamp_min(SMALLEST).sqrt(), lambdas
+    return mixed / (query.clamp_min(SMALLEST).sqrt() * length.clamp_min(SMALLEST).sqrt()), lambdas
 
 
 def interpolation_weights(points: Tensor, negatives: Tensor, strength: Tensor | float) -> Tensor:
@@ -73,7 +75,7 @@ def interpolation_weights(points: Tensor, negatives: Tensor, strength: Tensor | 
     far = (squares[:, None] + squares - 2 * points @ points.T).clamp_min(0)  # (N, N) squared distances
     near = (points - points.roll(len(points) // 2, 0)).square().sum(-1, keepdim=True)  # (N, 1) exact for close pairs
     ratio = (near / far.clamp_min(SMALLEST)).clamp(max=1)
-    return torch.where(negatives & (far > near), ratio ** (strength / 2), 1.0)
+    return torch.where(negatives, ratio ** (strength / 2), 1.0)
 
 
 def sample_words(
@@ -92,7 +94,7 @@ def sample_words(
             global generator is used.
 
     Returns:
-        (n, m) word ids, -1 where no word was left.
+        (n, min(m, V)) word ids, -1 where no word was left.
     """
     noise = torch.empty_like(similarities, dtype=torch.float32)
     if seeds is None:

@@ -90,7 +90,7 @@ def read_corpora(args: PretrainingArguments) -> Corpora:
         pairs, _ = load_corpus(args.held_out_data, cleaning, args.strict)
         held_out = split_held_out(pairs, args.held_out_sentences, args.seed)
     if args.streaming:
-        return Corpora(None, held_out["dev"], held_out["test"], CorpusReport())
+        return Corpora(None, held_out["dev"] or None, held_out["test"] or None, CorpusReport())
     train, corpus_report = load_corpus(args.train_data, cleaning, args.strict)
     if held_out:
         train = without_texts(train, held_out["dev"], held_out["test"])
@@ -100,8 +100,7 @@ def read_corpora(args: PretrainingArguments) -> Corpora:
     else:
         parts = {"train": train}
     logger.info("%s", corpus_report.summary())
-    dev, test = (parts.get(part) if parts.get(part) else None for part in ("dev", "test"))
-    return Corpora(parts["train"], dev, test, corpus_report)
+    return Corpora(parts["train"], parts.get("dev") or None, parts.get("test") or None, corpus_report)
 
 
 def without_texts(train: Dataset, *held_out: Dataset) -> Dataset:
@@ -159,7 +158,7 @@ def load_or_make_model(args: PretrainingArguments, tokenizer: PreTrainedTokenize
             model = HictlForPreTraining.from_pretrained(args.encoder, config=config, dtype=torch.float32)
         else:
             model = HictlForPreTraining(HictlConfig(**{**settings, "vocab_size": len(tokenizer)}))
-    except (StrictDataclassError, OSError) as error:
+    except (StrictDataclassError, OSError, RuntimeError) as error:
         raise BadInput(f"{args.encoder or 'model_config'}: {error}") from error
     if len(tokenizer) > model.config.vocab_size:
         raise BadInput(
@@ -267,6 +266,8 @@ def pictured_sentences(test: Dataset) -> dict[str, list[str]]:
         (source, texts) for source, texts in translations.items() if all(language in texts for language in frequent)
     ]
     shared = sorted(shared, key=lambda item: -len(item[0][1]))[:PICTURED_SENTENCES]  # the longest say most
+    if len(shared) < 2:
+        return {}
     return {"source": [text for (_, text), _ in shared]} | {
         name: [texts[name] for _, texts in shared] for name in frequent
     }
@@ -367,7 +368,7 @@ def report(args: PretrainingArguments, results: dict[str, Any], before: Scores |
         pictures["retrieval"] = plot_retrieval(results["retrieval"]["per_language"], folder / "retrieval.png", labels)
     pictures["losses"] = plot_losses(results["history"], folder / "losses.png")
     if before and after:
-        if len(next(iter(after.pictured.values()))) > 1:
+        if after.pictured:
             pictures["tsne"] = plot_tsne(before.pictured, after.pictured, folder / "tsne.png", args.seed)
         pictures["layers"] = plot_layers(results["retrieval"]["by_layer"], folder / "layers.png")
     write_report(results, args.output_dir, pictures)

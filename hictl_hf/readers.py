@@ -80,6 +80,8 @@ def open_source(source: str) -> Iterator[tuple[str, Records]]:
     """Each file (or Hub dataset, or Moses pair) of a source with its records, which are read only when asked for."""
     if source.startswith("hub:"):
         yield source, read_hub(source)
+    elif (one_language := PLAIN_TEXT.fullmatch(source)) and one_language["place"].startswith("hub:"):
+        yield source, in_language(one_language["language"], read_hub(one_language["place"]))
     elif source.startswith("package:"):
         catalogues = {ending: FORMATS[ending] for ending in (".mo",)}
         yield from open_files(package_folder(source.removeprefix("package:")), catalogues)
@@ -102,6 +104,13 @@ def package_folder(package: str) -> str:
             "it, and write the name it is imported by (package:rest_framework, not djangorestframework)."
         )
     return specification.submodule_search_locations[0]
+
+
+def in_language(language: str, records: Records) -> Records:
+    """Rows of a column `text` whose language only the source tells."""
+    for number, record in records:
+        has_text = isinstance(record, Mapping) and "text" in record
+        yield number, {"text": record["text"], "lang": language} if has_text else record
 
 
 def open_files(place: str, formats: Mapping[str, Callable[[str], Records]]) -> Iterator[tuple[str, Records]]:

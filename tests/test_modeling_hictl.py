@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import (
@@ -31,6 +32,7 @@ from hictl_hf import (
     HictlModel,
     export_encoder,
 )
+from hictl_hf.configuration_hictl import CODE_ON_THE_HUB
 from hictl_hf.losses import sentence_contrast, word_contrast
 from hictl_hf.negatives import in_batch_negatives, interpolate_hard_negatives, sample_words
 
@@ -172,6 +174,12 @@ def test_every_class_survives_saving_and_loading_and_takes_its_code_along(
     assert names == {"configuration_hictl.py", "modeling_hictl.py", "losses.py", "negatives.py"}
 
 
+def test_auto_classes_know_ours(toy_config: Callable[..., HictlConfig]) -> None:
+    for name, path in CODE_ON_THE_HUB.items():
+        if name != "AutoConfig":
+            assert type(getattr(transformers, name).from_config(toy_config())).__name__ == path.split(".")[1]
+
+
 def test_stock_xlm_r_reads_a_pre_training_checkpoint(
     tmp_path: Path, toy_model: MakeModel, toy_batch: MakeBatch
 ) -> None:
@@ -207,11 +215,20 @@ def test_the_language_model_loss_of_pre_training_is_the_usual_one(toy_model: Mak
 # --- the losses of a batch ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("space", ["unit", "raw"])
+@pytest.mark.parametrize(
+    ("space", "duplicates", "negatives_of_8"),
+    [("unit", "pair", 2 * 4 + 2 * 4 + 4 * 6), ("raw", "text", 2 * 5 + 6 * 6), ("unit", "keep", 8 * 6)],
+)  # of four pairs, the first two share a text
 def test_losses_are_the_functions_of_the_paper_applied_to_first_tokens(
-    space: str, toy_model: MakeModel, toy_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+    space: str,
+    duplicates: str,
+    negatives_of_8: int,
+    toy_model: MakeModel,
+    toy_batch: MakeBatch,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, batch = toy_model(hard_negative_space=space, word_temperature=0.3), toy_batch()
+    model = toy_model(hard_negative_space=space, duplicates=duplicates, word_temperature=0.3)
+    batch = toy_batch()
     batch["sentence_texts"][5] = batch["sentence_texts"][0]
     model.sentence_probability.record(torch.tensor(0.5))
     drawn = torch.arange(4, 24).view(1, 20).expand(4, 20)
@@ -221,13 +238,13 @@ def test_losses_are_the_functions_of_the_paper_applied_to_first_tokens(
     vectors = model.roberta(batch["sentence_input_ids"], batch["sentence_attention_mask"])[0][:, 0]
     sentences = vectors @ model.projection.weight.T
     close(outputs.sentence_embeddings, sentences)
-    negatives = in_batch_negatives(batch["sentence_texts"], "pair")
+    negatives = in_batch_negatives(batch["sentence_texts"], duplicates)
     strength = 0.9 * float(torch.tensor(-0.5).exp())
     scores, lambdas = interpolate_hard_negatives(sentences, negatives, strength, space)
     close(outputs.sentence_loss, sentence_contrast(scores, negatives, 0.05).mean())
     close(outputs.hard_negative_lambda, lambdas[negatives].mean())
     assert 0.1 < outputs.hard_negative_lambda < 0.99
-    assert outputs.negatives_per_anchor == (2 * 4 + 2 * 4 + 4 * 6) / 8  # pairs 0 and 1 share a text
+    assert outputs.negatives_per_anchor == negatives_of_8 / 8
 
     queries = model.roberta(batch["input_ids"], batch["attention_mask"])[0][:, 0]
     words = word_contrast(queries, model.get_input_embeddings().weight, batch["bag"], drawn, 0.3)

@@ -184,6 +184,15 @@ def test_scores_follow_the_sentences_when_pairs_change_places_or_sides(space: st
 
 
 @pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_the_unit_of_length_does_not_matter(scale: float, space: str) -> None:
+    scores, lambdas = interpolate_hard_negatives(sentences_of(4), NO_DUPLICATES[4], 0.9, space)
+    assert (lambdas < 1).any()
+    scaled = interpolate_hard_negatives(scale * sentences_of(4), NO_DUPLICATES[4], 0.9, space)
+    torch.testing.assert_close(scaled, (scores, lambdas))
+
+
+@pytest.mark.parametrize("space", SPACES)
 def test_no_gradient_passes_through_lambda(space: str) -> None:
     sentences = sentences_of(3).requires_grad_()
     scores, lambdas = interpolate_hard_negatives(sentences, NO_DUPLICATES[3], torch.tensor(0.9), space)

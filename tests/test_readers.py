@@ -227,6 +227,14 @@ def test_a_hub_dataset_is_streamed(source: str, expected: tuple, monkeypatch: py
     assert asked == [expected]
 
 
+def test_a_hub_dataset_of_one_language_is_named_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"id": "0", "text": "habari"}, {"id": "1"}, {"id": "2", "text": "asante"}]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: rows)
+    skips = Skips()
+    assert [row.texts for row in read_rows("sw:hub:cc100:sw", skips)] == [{"sw": "habari"}, {"sw": "asante"}]
+    assert len(skips.messages) == 1 and "sw:hub:cc100:sw:2" in skips.messages[0]
+
+
 def test_underscores_in_a_language_become_hyphens_everywhere(tmp_path: Path) -> None:
     assert texts(write_lines(tmp_path / "a.jsonl", ['{"en": "a", "pt_BR": "b"}'])) == [{"en": "a", "pt-BR": "b"}]
     assert language_code("zh_Hans") == "zh-Hans"

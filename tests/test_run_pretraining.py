@@ -1,6 +1,9 @@
 """The script from files to report: what it leaves behind, from where it starts, how it goes on, what it refuses."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,6 +109,27 @@ def test_the_checkpoint_serves_auto_classes_and_pipelines(run: tuple[Path, dict[
     assert len(guesses) == 5 and sum(guess["score"] for guess in guesses) <= 1
 
 
+WITHOUT_THE_PACKAGE = """
+import sys, torch
+from transformers import AutoTokenizer, AutoModel, pipeline
+folder = sys.argv[1]
+sys.modules["hictl_hf"] = None  # as if it were not installed
+tokenizer = AutoTokenizer.from_pretrained(folder + "/checkpoint", trust_remote_code=True)
+tokens = tokenizer("the cat sees the house", return_tensors="pt")
+hidden = AutoModel.from_pretrained(folder + "/checkpoint", trust_remote_code=True).eval()(**tokens).last_hidden_state
+plain = AutoModel.from_pretrained(folder + "/encoder").eval()(**tokens).last_hidden_state
+torch.testing.assert_close(plain, hidden)
+print(pipeline("fill-mask", model=folder + "/checkpoint", trust_remote_code=True)("the <mask> sees")[0]["token_str"])
+"""
+
+
+def test_the_checkpoint_serves_processes_without_the_package(run: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, str(run[0])]
+    environment = {**os.environ, "HF_HOME": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_same_command_gives_the_same_weights(files: dict[str, str], tmp_path: Path, run: tuple[Path, Any]) -> None:
     main(flags(files, tmp_path / "again"))
     was, now = (load_file(folder / "checkpoint" / "model.safetensors") for folder in (run[0], tmp_path / "again"))
@@ -164,6 +188,18 @@ def test_held_out_files_leave_the_training_data(
     results = main(flags(files, tmp_path / "run", "--held_out_data", str(tmp_path / "held.jsonl")))
     assert set(results["retrieval"]["per_language"]) == {"de"}
     assert results["pairs"] == 3 * (48 - 16)  # the 16 English texts leave with all their translations
+
+
+def test_corpora_without_a_common_sentence_are_drawn_without_a_map(
+    files: dict[str, str], tmp_path: Path, sentences: dict[str, list[str]]
+) -> None:
+    for name, places in {"de": range(24), "sw": range(24, 48)}.items():
+        rows = [json.dumps({"en": sentences["en"][at], name: sentences[name][at]}) for at in places]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    sources = ("--train_data", str(tmp_path / "de.jsonl"), str(tmp_path / "sw.jsonl"), "--held_out_sentences", "4")
+    results = main(flags(files, tmp_path / "run", *sources))
+    assert set(results["retrieval"]["per_language"]) == {"de", "sw"}
+    assert not (tmp_path / "run" / "pictures" / "tsne.png").exists()
 
 
 def test_monolingual_text_alone_trains_without_retrieval(files: dict[str, str], tmp_path: Path) -> None:

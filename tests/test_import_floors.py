@@ -1,0 +1,58 @@
+"""Imports go down: mathematics, then model and data, then evaluation and trainer, then the run."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "hictl_hf"
+FLOORS = {
+    0: "configuration_hictl losses negatives retrieval plotting reporting version",
+    1: "modeling_hictl readers tokenization mixture",
+    2: "corpus collators embedding",
+    3: "evaluation arguments",
+    4: "trainers",
+    5: "pretraining",
+    6: "__init__",
+}
+FLOOR = {module: floor for floor, modules in FLOORS.items() for module in modules.split()}
+ON_THE_HUB = ("configuration_hictl", "losses", "negatives", "modeling_hictl")
+
+
+def imports(module: str) -> Iterator[tuple[int, str]]:
+    """Level and name of each import, in functions too: (1, "losses") of `from .losses import x`, (0, "torch")."""
+    for node in ast.walk(ast.parse((PACKAGE / f"{module}.py").read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            yield node.level, node.module or ""
+        elif isinstance(node, ast.Import):
+            yield from ((0, alias.name) for alias in node.names)
+
+
+def test_every_module_has_a_floor() -> None:
+    assert sorted(FLOOR) == sorted(path.stem for path in PACKAGE.glob("*.py"))
+
+
+@pytest.mark.parametrize("module", FLOOR)
+def test_imports_go_strictly_down(module: str) -> None:
+    names = [name for level, name in imports(module) if level]
+    assert all(name in FLOOR for name in names), "from .x import y, no sub-packages, no from . import x"
+    assert [name for name in names if FLOOR[name] >= FLOOR[module]] == []
+    assert [name for level, name in imports(module) if not level and name.split(".")[0] == "hictl_hf"] == []
+
+
+def test_imports_are_found_at_all() -> None:
+    assert (1, "losses") in list(imports("modeling_hictl")) and (0, "torch") in list(imports("losses"))
+
+
+@pytest.mark.parametrize("module", ON_THE_HUB)
+def test_files_that_travel_to_the_hub_need_nothing_else(module: str) -> None:
+    allowed = {"torch", "transformers", "huggingface_hub", *sys.stdlib_module_names}
+    assert {name.split(".")[0] for level, name in imports(module) if not level} <= allowed
+    assert {name for level, name in imports(module) if level} <= set(ON_THE_HUB)
+    # transformers looks for relative imports by their text, wherever it stands, and copies what it finds
+    text = (PACKAGE / f"{module}.py").read_text("utf-8")
+    found = re.findall(r"(?:from|import)\s+\.(\w*)", text)
+    assert sorted(found) == sorted(name for level, name in imports(module) if level), "one is in a docstring"

@@ -1,0 +1,277 @@
+"""What we show, we run: the Python of README and docs, examples, recipes; and every name, flag and link exists."""
+
+import ast
+import gzip
+import importlib
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import fields
+from functools import reduce
+from pathlib import Path
+from runpy import run_path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import yaml
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hictl_hf import HictlConfig, __version__, export_encoder
+from hictl_hf.arguments import PretrainingArguments, parse_arguments
+from hictl_hf.corpus import Cleaning, stream_corpus
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+PAGES |= {name: (ROOT / name).read_text("utf-8") for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")}
+RECIPES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes").rglob("*.json"))
+ON_THIS_MACHINE = ["--use_cpu", "true", "--bf16", "false"]
+PAIR_SIZES = {  # of the paper, in millions of pairs with English
+    "ar": 9.8, "bg": 0.6, "de": 9.3, "el": 4.0, "es": 11.4, "fr": 13.2, "hi": 1.6, "ru": 11.7, "sw": 0.2, "th": 3.3,
+    "tr": 0.5, "ur": 0.7, "vi": 3.5, "zh": 9.6,
+}  # fmt: skip
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced blocks of a language on a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def code(text: str) -> str:
+    """All that a page sets as code, in blocks and in lines."""
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    return "\n".join(blocks(text, r"\w*") + spans)
+
+
+@pytest.fixture
+def workplace(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sentences: dict[str, list[str]],
+    tokenizer: PreTrainedTokenizerBase,
+    model_for_text: Callable[..., PreTrainedModel],
+) -> Path:
+    """A folder as the pages suppose it: a finished demo run, a file of pairs, a file of Swahili."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    model = model_for_text()
+    model.save_pretrained("runs/demo/checkpoint")
+    export_encoder(model, "runs/demo/encoder")
+    for folder in ("checkpoint", "encoder"):
+        tokenizer.save_pretrained(f"runs/demo/{folder}")
+    pairs = [{"en": en, other: sentences[other][at]} for at, en in enumerate(sentences["en"]) for other in ("de", "sw")]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), "utf-8")
+    (tmp_path / "swahili.txt").write_text("\n".join(sentences["sw"]), "utf-8")
+    return tmp_path
+
+
+# docs/data_formats.md is run by test_corpus.py, which has the files for it
+WITH_PYTHON = [name for name, text in PAGES.items() if blocks(text, "python") and name != "docs/data_formats.md"]
+
+
+@pytest.mark.parametrize("name", WITH_PYTHON)
+def test_python_on_a_page_runs_from_top_to_bottom(name: str, workplace: Path) -> None:
+    space: dict[str, Any] = {"__name__": name}
+    for block in blocks(PAGES[name], "python"):
+        exec(compile(block, name, "exec"), space)
+    if name == "README.md":
+        assert space["vectors"].shape == (2, 32) and space["loss"] > 0
+        assert (workplace / "runs/mine/report.html").is_file() and 0 <= space["results"]["retrieval"]["hictl"] <= 100
+
+
+def test_the_readme_shows_python() -> None:
+    assert "README.md" in WITH_PYTHON and len(blocks(README, "python")) >= 4
+
+
+# --- examples --------------------------------------------------------------------------------------------------------
+
+
+def test_surer_models_get_harder_negatives_in_the_example() -> None:
+    table = np.array(run_path(str(ROOT / "examples/compare_hard_negatives.py"))["main"]())
+    p_avg, mean_lambda, hardest, loss = table.T
+    assert mean_lambda[0] == 1 and (np.diff(mean_lambda) < 0).all()
+    assert (np.diff(p_avg) > 0).all() and (np.diff(hardest) > 0).all() and (np.diff(loss) > 0).all()
+
+
+@pytest.mark.parametrize("steps", [2, pytest.param(120, marks=pytest.mark.slow)])
+def test_the_tiny_run_learns_to_find_translations(steps: int, workplace: Path) -> None:
+    before, after = run_path(str(ROOT / "examples/pretrain_tiny.py"))["main"](steps)
+    assert 0 <= before <= 50 and 0 <= after <= 100
+    assert steps < 100 or after > before + 25
+
+
+@pytest.mark.parametrize("folder", ["checkpoint", "encoder"])
+def test_any_checkpoint_is_scored_on_any_source(
+    folder: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mean = run_path(str(ROOT / "examples/score_retrieval.py"))["main"](f"runs/demo/{folder}", "pairs.jsonl")
+    lines = capsys.readouterr().out.splitlines()
+    assert 0 < mean < 100 and f"mean {mean:.1f}" in "\n".join(lines)
+    assert sum(line.strip().startswith(("de ", "sw ")) for line in lines) == 6  # both languages at three readouts
+
+
+def test_every_example_is_run_here() -> None:
+    here = Path(__file__).read_text("utf-8")
+    examples = [path.name for path in (ROOT / "examples").glob("*.py")]
+    assert (
+        len(examples) > 1
+        and [name for name in examples if f'run_path(str(ROOT / "examples/{name}"))' not in here] == []
+    )
+
+
+# --- recipes ---------------------------------------------------------------------------------------------------------
+
+
+def read(recipe: str) -> dict[str, Any]:
+    return json.loads((ROOT / recipe).read_text("utf-8"))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_parses(recipe: str) -> None:
+    settings = read(recipe)
+    data = [] if "train_data" in settings else ["--train_data", "x"]
+    args = parse_arguments([str(ROOT / recipe), *data, *ON_THIS_MACHINE])
+    assert args.output_dir == settings["output_dir"] and args.max_steps == settings["max_steps"]
+    assert HictlConfig(**args.model_config).to_dict().items() >= settings["model_config"].items()
+    assert settings["model_config"].keys() <= {field.name for field in fields(HictlConfig)}
+    Cleaning(**args.cleaning)
+
+
+def test_recipes_write_to_folders_of_their_own() -> None:
+    folders = [read(recipe)["output_dir"] for recipe in RECIPES]
+    assert len(RECIPES) > 8 and len(set(folders)) == len(folders)
+
+
+def test_shares_of_the_papers_data_follow_from_its_sizes() -> None:
+    recipe = read("recipes/paper-data.json")
+    shares = dict(zip(recipe["train_data"], recipe["stream_shares"], strict=True))
+    text = [share for source, share in shares.items() if "cc100" in source]
+    assert len(text) == 15 and text == pytest.approx([0.5 / 15] * 15, abs=1e-5)
+    powers = {language: size**0.7 for language, size in PAIR_SIZES.items()}
+    for language, power in powers.items():
+        own = re.compile(rf"(\W{language}-en|en-{language}\b|iitb-english-hindi)")
+        sources = [source for source in shares if own.search(source) and ("hindi" not in source or language == "hi")]
+        assert sum(shares[source] for source in sources) == pytest.approx(0.5 * power / sum(powers.values()), abs=3e-5)
+    assert sum(shares.values()) == pytest.approx(1, abs=3e-4)
+
+
+def test_sources_of_the_papers_data_are_read_in_its_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each source is given two rows; of the Hub's real datasets this says nothing."""
+
+    def on_the_hub(name: str, config: str | None, **_: Any) -> list[dict[str, Any]]:
+        languages = (config or "en-hi").split("-")
+        return [
+            {"id": str(row), "translation": {language: f"{language} {row}" for language in languages}} for row in "ab"
+        ]
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets, "load_dataset", on_the_hub)
+    (tmp_path / "opus").mkdir()
+    (tmp_path / "cc100").mkdir()
+    recipe = read("recipes/paper-data.json")
+    for source in recipe["train_data"]:
+        if source.startswith("opus/"):
+            before, languages = source.removesuffix("}").split("{")
+            for language in languages.split(","):
+                Path(before + language).write_text(f"{language} c\n{language} d\n", "utf-8")
+        elif "cc100" in source:
+            language, path = source.split(":")
+            Path(path).write_bytes(gzip.compress(f"{language} c\n{language} d\n".encode()))
+    rows = list(stream_corpus(recipe["train_data"]))
+    assert {row["x_lang"] for row in rows if row["y_lang"] is None} == {"en", *PAIR_SIZES}
+    assert {*(row["x_lang"] for row in rows), *(row["y_lang"] for row in rows)} == {"en", None, *PAIR_SIZES}
+    pairs = [{row["x_lang"], row["y_lang"]} for row in rows if row["y_lang"] is not None]
+    assert len(pairs) == 30 and all({"en", language} in pairs for language in PAIR_SIZES)
+    assert all("en" in (row["x_lang"], row["y_lang"]) for row in stream_corpus(recipe["held_out_data"]))
+
+
+# --- names, flags, links ---------------------------------------------------------------------------------------------
+
+
+def tracked_files() -> list[str]:
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("no git checkout: what is tracked is not known")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode or not listed.stdout:
+        pytest.skip(f"git lists no files: {listed.stderr.strip()}")
+    return listed.stdout.splitlines()
+
+
+def tree() -> list[str]:
+    """The paths in the tree of README; modules are indented below their package."""
+    (block,) = blocks(README, "text")
+    names, folder = [], ""
+    for line in block.splitlines():
+        indented, name, words = re.fullmatch(r"( *)(\S+) +(\S.*)", line).groups()
+        assert len(words) > 4
+        folder = folder if indented else name
+        names.append(folder + name if indented else name)
+    return names
+
+
+def test_everything_in_the_tree_exists() -> None:
+    assert [name for name in tree() if not (ROOT / name).exists()] == []
+    assert len(set(tree())) == len(tree()) > 25
+
+
+def test_the_tree_names_everything_tracked() -> None:
+    files = tracked_files()
+    top = {name.split("/")[0] + ("/" if "/" in name else "") for name in files}
+    inside = {name for name in files if name.startswith("hictl_hf/")}
+    assert sorted((top | inside) - set(tree())) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_make_target_on_a_page_exists(name: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    assert set(re.findall(r"\bmake ([a-z-]+)", code(PAGES[name]))) <= targets
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_flag_and_file_of_a_command_on_a_page_exists(name: str) -> None:
+    known = {field.name for field in fields(PretrainingArguments) if field.init} | {"help", "nproc_per_node"}
+    assert set(re.findall(r"(?<![\w-])--(\w+)", code(PAGES[name]))) <= known
+    commands = "\n".join(blocks(PAGES[name], "bash"))
+    ours = re.findall(r"(?<![\w/.])((?:recipes|examples|tests)/[\w./-]+|\w+\.py)", commands)
+    assert [path for path in ours if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_relative_link_leads_somewhere(name: str) -> None:
+    links = re.findall(r"\]\(([^)\s#]+)[^)]*\)", PAGES[name])
+    relative = [link for link in links if not link.startswith(("http:", "https:", "mailto:"))]
+    assert [link for link in relative if not (ROOT / name).parent.joinpath(link).exists()] == []
+
+
+def test_the_paper_map_leads_to_functions_and_tests_that_exist() -> None:
+    functions = re.findall(r"\[`([\w.]+)`\]\(\.\./hictl_hf/(\w+)\.py\)", PAGES["docs/paper_map.md"])
+    tests = re.findall(r"\[`(\w+)\.py::(\w+)`\]\(\.\./tests/(\w+)\.py\)", PAGES["docs/paper_map.md"])
+    assert len(functions) > 20 and len(tests) > 20
+    for label, module in functions:
+        start, *path = label.split(".")
+        assert start == module
+        if path != ["py"]:
+            reduce(getattr, path, importlib.import_module(f"hictl_hf.{module}"))
+    defined = {
+        file: {node.name for node in ast.walk(ast.parse((ROOT / f"tests/{file}.py").read_text("utf-8")))
+               if isinstance(node, ast.FunctionDef)}
+        for _, _, file in tests
+    }  # fmt: skip
+    assert [(label, test) for label, test, file in tests if label != file or test not in defined[file]] == []
+
+
+def test_every_setting_of_the_objectives_is_among_the_choices() -> None:
+    own = list(HictlConfig.__annotations__)
+    assert len(own) > 10
+    assert [name for name in own if f"`{name}`" not in PAGES["docs/choices.md"]] == []
+
+
+def test_changelog_and_citation_name_this_version() -> None:
+    assert re.search(rf"^## {re.escape(__version__)} \(\d{{4}}-\d\d-\d\d\)$", PAGES["CHANGELOG.md"], re.MULTILINE)
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert citation["version"] == __version__ and citation["license"] == "Apache-2.0"
+    assert str(citation["date-released"]) in PAGES["CHANGELOG.md"]
