@@ -2,28 +2,31 @@
 .PHONY: help demo demo-ablation test test-slow lint clean
 PYTHON ?= python3
 export HF_HUB_DISABLE_TELEMETRY := 1
+PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# glibc keeps freed memory instead of giving it back page by page: about a tenth faster on a CPU
+TRAIN = MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184 .venv/bin/python run_pretraining.py
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 .venv/demo: constraints.txt setup.cfg pyproject.toml
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo]'
+	$(PIP) torch
+	$(PIP) -e '.[demo]'
 	touch $@
 
 .venv/test: .venv/demo
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(PIP) -e '.[test]'
 	touch $@
 
 demo: .venv/demo  ## pre-train a small model on real sentence pairs in minutes, evaluate it, show the result
 	rm -rf runs/demo
-	.venv/bin/python run_pretraining.py recipes/demo.json
+	$(TRAIN) recipes/demo.json
 
 demo-ablation: .venv/demo  ## the same with the language model alone, beside the demo
 	test -f runs/demo/results.json || $(MAKE) demo
 	rm -rf runs/demo-lm-only
-	.venv/bin/python run_pretraining.py recipes/demo-lm-only.json
+	$(TRAIN) recipes/demo-lm-only.json
 	.venv/bin/python -m hictl_hf.reporting runs/demo-lm-only/results.json runs/demo/results.json
 
 test: .venv/test  ## all tests but the slow ones

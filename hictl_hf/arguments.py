@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
 
@@ -78,6 +79,9 @@ class PretrainingArguments(TrainingArguments):
         default=0.05, metadata={"help": "Steps, or below 1 a share of all steps; the paper: 10,000."}
     )
     logging_steps: float = field(default=20, metadata={"help": "Steps between logs."})
+    dataloader_pin_memory: bool = field(
+        default_factory=torch.cuda.is_available, metadata={"help": "Pin batches in memory; of use with a GPU."}
+    )
     remove_unused_columns: bool = field(
         default=False, metadata={"help": "Must stay false: the collator reads all columns."}
     )

@@ -57,6 +57,7 @@ class PretrainingCollator:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be a share between 0 and 1")
         self.begins_word = np.array(word_starts(self.tokenizer))
         self.no_words = np.array(words_never_sampled(self.tokenizer, len(self.tokenizer)))
+        self.special = np.array(self.tokenizer.all_special_ids)
         self.words = np.setdiff1d(np.arange(len(self.tokenizer)), self.no_words)
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
@@ -100,7 +101,7 @@ class PretrainingCollator:
         """Masked ids and labels: of the chosen tokens 80 % become `<mask>`, 10 % another word, 10 % stay."""
         random = np.random.default_rng([row["seed"], 0])
         rate = self.text_mask_rate if row["y"] is None else self.pair_mask_rate
-        chosen = (random.random(len(ids)) < rate) & ~np.isin(ids, self.tokenizer.all_special_ids)
+        chosen = (random.random(len(ids)) < rate) & ~np.isin(ids, self.special)
         fate = random.random(len(ids))
         masked = np.where(chosen & (fate < 0.8), self.tokenizer.mask_token_id, ids)
         masked = np.where(chosen & (fate >= 0.9), random.choice(self.words, len(ids)), masked)

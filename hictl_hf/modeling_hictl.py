@@ -204,16 +204,16 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             return HictlForPreTrainingOutput(lm_loss=outputs.loss, **outputs)
 
         config, items, result = self.config, items_in_batch or {}, HictlForPreTrainingOutput()
-        word_level = bag is not None and config.word_weight > 0
-        language_model = labels is not None and config.lm_weight > 0
-        if language_model or (word_level and config.word_level_input == "masked"):
+        labels = labels if config.lm_weight > 0 else None
+        bag = bag if config.word_weight > 0 else None
+        if labels is not None or (bag is not None and config.word_level_input == "masked"):
             hidden = self.roberta(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)[0]
-        if language_model:
+        if labels is not None:
             result.lm_loss = mean_over_batch(self.masked_word_losses(hidden, labels), items.get("lm"))
         if sentence_input_ids is not None and config.sentence_weight > 0:
             sentences = self.encode_sentences(sentence_input_ids, sentence_attention_mask)
             self.add_sentence_level(result, sentences, sentence_texts, items.get("sentence"))
-        if word_level:
+        if bag is not None:
             if config.word_level_input == "clean":
                 hidden = self.roberta(clean_input_ids, attention_mask)[0]
             result.word_loss = mean_over_batch(

@@ -26,10 +26,12 @@ from .corpus import Cleaning, CorpusReport, comparable, load_corpus, split_held_
 from .embedding import Readout, all_readouts, embed_sentences
 from .evaluation import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies
 from .mixture import MixtureSampler, PretrainingRows, language_shares, row_seed
+from .model_cards import model_card
 from .modeling_hictl import HictlForPreTraining, export_encoder
 from .plotting import plot_layers, plot_losses, plot_retrieval, plot_tsne
 from .readers import BadInput
-from .reporting import model_card, write_json, write_report
+from .report_page import write_report
+from .reporting import write_json
 from .tokenization import tokenize_corpus, tokenize_rows, train_tokenizer, words_never_sampled
 from .trainers import HictlTrainer
 

@@ -109,8 +109,9 @@ def package_folder(package: str) -> str:
 def in_language(language: str, records: Records) -> Records:
     """Rows of a column `text` whose language only the source tells."""
     for number, record in records:
-        has_text = isinstance(record, Mapping) and "text" in record
-        yield number, {"text": record["text"], "lang": language} if has_text else record
+        if isinstance(record, Mapping) and "text" in record:
+            record = {"text": record["text"], "lang": language}
+        yield number, record
 
 
 def open_files(place: str, formats: Mapping[str, Callable[[str], Records]]) -> Iterator[tuple[str, Records]]:

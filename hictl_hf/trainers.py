@@ -115,7 +115,7 @@ class HictlTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Retrieval accuracy of held-out pairs: per language, and their mean, with the readout that is best on them."""
+        """Retrieval accuracy of held-out pairs: the mean of every readout, and each language at the best one."""
         started = time()
         pairs = self.eval_dataset if eval_dataset is None else eval_dataset
         model = self.accelerator.unwrap_model(self.model)
@@ -124,6 +124,7 @@ class HictlTrainer(Trainer):
         metrics: dict[str, Any] = {
             f"retrieval_{name}": both for name, both in mean_accuracies(accuracies[best]).items()
         }
+        metrics |= {f"{place.pooling.replace(' ', '_')}_{place.layer}": accuracies[place].mean for place in accuracies}
         metrics |= {"retrieval": accuracies[best].mean, "layer": best.layer, "pooling": best.pooling}
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         metrics |= speed_metrics(metric_key_prefix, started, len(pairs))

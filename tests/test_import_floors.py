@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "hictl_hf"
 FLOORS = {
     0: "configuration_hictl losses negatives retrieval plotting reporting version",
-    1: "modeling_hictl readers tokenization mixture",
+    1: "modeling_hictl readers tokenization mixture report_page model_cards",
     2: "corpus collators embedding",
     3: "evaluation arguments",
     4: "trainers",

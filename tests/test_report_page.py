@@ -1,0 +1,57 @@
+"""The page of a run: it says the numbers, stands alone, and trusts no text."""
+
+import re
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_reporting import ATTACKED, INCOMPLETE, RESULTS
+
+from hictl_hf.report_page import write_report
+
+PIXEL = b"\x89PNG a picture"
+
+
+def page(results: dict[str, Any], folder: Path) -> str:
+    (folder / "losses.png").write_bytes(PIXEL)
+    return write_report(results, folder, {"losses": folder / "losses.png"}).read_text(encoding="utf-8")
+
+
+def test_the_page_says_the_main_numbers(tmp_path: Path) -> None:
+    text = page(RESULTS, tmp_path)
+    assert "Translations are found 52.5% of the time, up from 9.0%" in text
+    assert "91,234 sentence pairs in 2 languages for 5.7 minutes" in text
+    assert "projection at layer 4 (HiCTL) and by mean at layer 0 (untrained model), each chosen on dev" in text
+    assert all(
+        word in text for word in ("+92.0", "duplicate", "sentence_temperature", "--corpus corpus.jsonl", "torch 2.13.0")
+    )
+    assert "$" not in text.split("<script>")[0]
+
+
+def test_the_page_needs_no_other_file(tmp_path: Path) -> None:
+    text = page(RESULTS, tmp_path)
+    pictures = re.findall(r'<img [^>]*src="data:image/png;base64,([^"]*)"', text)
+    assert [b64decode(picture) for picture in pictures] == [PIXEL]
+    assert not re.search(r"<link|<script[^>]+src|@import|url\(|(src|href)=.?http", text)
+
+
+def test_text_from_the_data_never_becomes_markup(tmp_path: Path) -> None:
+    text = page(ATTACKED, tmp_path)
+    assert text.count("<script>") == 1 and "&lt;script&gt;alert" in text
+
+
+def test_the_name_of_the_model_before_is_the_one_given(tmp_path: Path) -> None:
+    text = page({**RESULTS, "before_label": "xlm-roberta-base"}, tmp_path)
+    assert "xlm-roberta-base" in text and "untrained model" not in text
+
+
+@pytest.mark.parametrize("missing", INCOMPLETE)
+def test_a_missing_key_is_survived(missing: str, tmp_path: Path) -> None:
+    assert "</html>" in page(INCOMPLETE[missing], tmp_path)
+
+
+def test_values_that_were_nan_are_survived(tmp_path: Path) -> None:
+    retrieval = {"untrained": None, "hictl": None, "per_language": {"de": {"untrained": None, "hictl": 3.0}}}
+    text = page({"retrieval": retrieval, "evaluations": [{"step": 1, "retrieval": None}]}, tmp_path)
+    assert "Translations are found 3.0% of the time" in text
