@@ -1,7 +1,7 @@
 """Pictures of a pre-training run. This module decides how a run looks: its losses, its retrieval accuracy by language
 and by layer, and the paper's map of sentence embeddings. It reads plain dictionaries and numpy arrays, never a model;
-what was measured is decided by whoever filled them, and `reporting.py` puts the pictures on a page. Everything here
-needs `pip install hictl_hf[plot]` and draws without a display.
+what was measured is decided by whoever filled them, and `report_page.py` puts the pictures on a page. Everything here
+needs matplotlib and, for the map, scikit-learn, and draws without a display.
 """
 
 import math
@@ -296,7 +296,7 @@ def _meanings(axes: "Axes", embeddings: Embeddings, seed: int) -> None:
         from sklearn.manifold import TSNE
         from threadpoolctl import threadpool_limits
     except ImportError as error:
-        raise ImportError("this picture needs scikit-learn: pip install hictl_hf[plot]") from error
+        raise ImportError("this picture needs scikit-learn: pip install matplotlib scikit-learn") from error
     points, meanings = _points(embeddings)
     perplexity = min(10.0, (len(points) - 1) / 3)
     tsne = TSNE(perplexity=perplexity, metric="cosine", init="pca", random_state=seed)
@@ -352,7 +352,7 @@ def _figure(path: str | Path, width: float, height: float) -> Iterator["Figure"]
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("pictures need matplotlib: pip install hictl_hf[plot]") from error
+        raise ImportError("pictures need matplotlib: pip install matplotlib scikit-learn") from error
     with rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
