@@ -108,7 +108,7 @@ class PretrainingCollator:
         return masked, np.where(chosen, ids, -100)
 
     def reorder(self, ids: Ids, seed: int) -> Ids:
-        """The positive of monolingual text: its tokens in another order (section 3.2)."""
+        """The positive of monolingual text: its tokens in another order (sentence-level CTL)."""
         random = np.random.default_rng([seed, 1])
         inner = self.begins_word[ids[1:]]  # whether each token but the first begins a word
         if self.reordering == "subwords" or len(inner) == 0 or inner.mean() < SPACED_WRITING:

@@ -27,7 +27,7 @@ CHOICES = {
 
 @strict
 class HictlConfig(XLMRobertaConfig):
-    """XLM-R's configuration with the contrastive objectives of HiCTL (Wei et al., 2021, sections 3.2 and 3.3).
+    """XLM-R's configuration with the contrastive objectives of HiCTL (Wei et al., 2021).
 
     Args:
         lm_weight, sentence_weight, word_weight: weights of L_LM, L_S and L_W in the total (paper: 1, 1, 1); 0 switches
@@ -39,7 +39,7 @@ class HictlConfig(XLMRobertaConfig):
         word_negatives: m, how many words outside the bag each pair is contrasted with.
         word_level_input: whether the query of the word level reads the masked x∘y, sharing the pass of the language
             model ("masked"), or the unmasked one ("clean", one more pass).
-        hard_negatives: interpolate negatives towards their query (equations 3 and 4).
+        hard_negatives: interpolate negatives towards their query by λ.
         hard_negative_space: "unit" mixes unit vectors and does not renormalise, ŝ = 1 − λ(1 − s); "raw" mixes the
             representations themselves and takes the cosine, the paper's letter.
         hard_negative_zeta: ζ, the largest exponent of λ.

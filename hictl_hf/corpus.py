@@ -156,7 +156,7 @@ def clean_rows(rows: Iterable[Row], cleaning: Cleaning, report: CorpusReport) ->
         languages, texts = list(row.texts), [" ".join(text.split()) for text in row.texts.values()]
         if cleaning.languages:
             languages = [wanted_language(language, cleaning.languages) for language in languages]
-            if not all(languages):
+            if not all(languages) or len(set(languages)) < len(languages):  # en and en-GB are no pair
                 report.skip("other language")
                 continue
         reason = reason_to_skip(texts, cleaning)
@@ -178,9 +178,10 @@ def wanted_language(language: str, wanted: Sequence[str]) -> str:
     >>> [wanted_language(language, ["pt", "zh"]) for language in ("pt", "pt-BR", "zh-Hans", "zh-TW", "sr-Latn")]
     ['pt', 'pt', 'zh', '', '']
     """
-    base, *parts = OTHER_NAMES.get(language, language).split("-")
+    usual = OTHER_NAMES.get(language, language)
+    base, *parts = usual.split("-")
     other_script = any(len(part) > 3 for part in parts)
-    return language if language in wanted else base if base in wanted and not other_script else ""
+    return next((name for name in (language, usual, "" if other_script else base) if name in wanted), "")
 
 
 def reason_to_skip(texts: Sequence[str], cleaning: Cleaning) -> Reason | None:

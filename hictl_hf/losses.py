@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 def sentence_contrast(scores: Tensor, negatives: Tensor, temperature: float = 1.0) -> Tensor:
-    """-log exp(s⁺/τ) / (exp(s⁺/τ) + Σ exp(s⁻/τ)) for each of the N anchors; L_S is their mean (equations 1 and 2).
+    """-log exp(s⁺/τ) / (exp(s⁺/τ) + Σ exp(s⁻/τ)) for each of the N anchors; L_S is their mean (sentence-level CTL).
 
     Args:
         scores: (N, N) similarities, row = query; the positive of row i is column (i + N/2) mod N.
@@ -30,7 +30,7 @@ def word_contrast(
 ) -> Tensor:
     """-log exp(s(q̄, e(w))/τ) / (exp(s(q̄, e(w))/τ) + Σ_S exp(s(q̄, e(w'))/τ)), the mean over the words w of each bag.
 
-    L_W is the mean of the result over pairs (section 3.3). Similarity is the cosine. Only the rows of the vocabulary
+    L_W is the mean of the result over pairs (word-level CTL). Similarity is the cosine. Only the rows of the vocabulary
     that occur are touched, each once however many pairs share it.
 
     Args:

@@ -108,7 +108,7 @@ class HictlForPreTrainingOutput(ModelOutput):
 
 
 class SentenceProbability(nn.Module):
-    """p_avg of equation 4: the mean of exp(-L_S) over the last steps, kept with the weights of the model."""
+    """p_avg, which sets λ: the mean of exp(-L_S) over the last steps, kept with the weights of the model."""
 
     recent: Tensor
     steps: Tensor
@@ -223,7 +223,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         return result
 
     def encode_sentences(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """(N, r) r = f(g(M(x))) of section 3.1: the projection of the first token's last hidden state."""
+        """(N, r) r = f(g(M(x))): the projection of the first token's last hidden state."""
         return self.projection(first_tokens(self.roberta(input_ids, attention_mask)[0]))
 
     def masked_word_losses(self, hidden: Tensor, labels: Tensor) -> Tensor:
@@ -234,7 +234,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
     def add_sentence_level(
         self, result: HictlForPreTrainingOutput, sentences: Tensor, texts: Tensor | None, items: Tensor | None
     ) -> None:
-        """L_S over the batch with hard negatives (section 3.2), and what is worth watching about them."""
+        """L_S over the batch with hard negatives (sentence-level CTL), and what is worth watching about them."""
         config = self.config
         texts = torch.arange(len(sentences), device=sentences.device) if texts is None else texts
         negatives = in_batch_negatives(texts, config.duplicates)
@@ -249,7 +249,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         result.negatives_per_anchor = negatives.sum(-1).float().mean()
 
     def word_losses(self, queries: Tensor, bag: Tensor, seeds: Tensor | None) -> Tensor:
-        """(n,) L_W of each pair (section 3.3): its words against words sampled from the rest of the vocabulary."""
+        """(n,) L_W of each pair (word-level CTL): its words against words sampled from the rest of the vocabulary."""
         config, vocabulary = self.config, self.get_input_embeddings().weight
         with torch.autocast(queries.device.type, enabled=False):
             queries, vocabulary = in_full_precision(queries), in_full_precision(vocabulary)
@@ -269,7 +269,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         return excluded.scatter(1, bag.where(bag >= 0, self.config.vocab_size), True)[:, :-1]
 
     def total(self, result: HictlForPreTrainingOutput) -> Tensor:
-        """L = L_LM + L_S + L_W with the weights of the configuration (section 3.4)."""
+        """L = L_LM + L_S + L_W with the weights of the configuration (overall objective)."""
         weighted = {"lm_loss": "lm_weight", "sentence_loss": "sentence_weight", "word_loss": "word_weight"}
         terms = [getattr(self.config, weight) * result[loss] for loss, weight in weighted.items() if loss in result]
         if not terms:

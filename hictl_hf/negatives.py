@@ -1,7 +1,7 @@
 """Which negatives a query is contrasted with, at both levels: HiCTL's own contribution.
 
-Sentence level: the other sentences of the batch, moved towards the query (section 3.2). Word level: words drawn from
-the vocabulary outside the bag, the nearer the likelier (section 3.3). How they are contrasted is decided by `losses`.
+Sentence level: the other sentences of the batch, moved towards the query. Word level: words drawn from the
+vocabulary outside the bag, the nearer the likelier. How they are contrasted is decided by `losses`.
 
 Sentences of a batch of n pairs are stacked: rows 0 … n-1 are x, rows n … 2n-1 their positives y, so that the positive
 of row i is row (i + n) mod 2n. Shapes: N = 2n sentences, n pairs, B words of a bag, m sampled words, V words of the
@@ -16,7 +16,7 @@ SMALLEST = 1e-12  # below any squared length that occurs; keeps roots and quotie
 
 
 def in_batch_negatives(texts: Tensor, duplicates: str = "pair") -> Tensor:
-    """Who is a negative of whom: (N, N) bool, row = query. Section 3.2: the 2n - 2 sentences of the other pairs.
+    """Who is a negative of whom: (N, N) bool, row = query: the 2n - 2 sentences of the other pairs.
 
     Args:
         texts: (N,) int64, equal where the texts are equal (a hash); reordered monolingual text carries its original's.
@@ -40,7 +40,7 @@ def in_batch_negatives(texts: Tensor, duplicates: str = "pair") -> Tensor:
 def interpolate_hard_negatives(
     sentences: Tensor, negatives: Tensor, strength: Tensor | float, space: str = "unit"
 ) -> tuple[Tensor, Tensor]:
-    """Cosines of each query with the others, negatives first moved towards the query (equations 3 and 4).
+    """Cosines of each query with the others, negatives first moved towards the query (hard negatives).
 
     k̂ = q + λ (k⁻ - q) with λ = (d⁺ / d⁻)^strength where d⁻ > d⁺, else 1; d are Euclidean distances, and no gradient
     passes through λ. No mixture is ever built: q·k̂ and |k̂|² follow from the Gram matrix, so memory is O(N²).
@@ -70,7 +70,7 @@ def interpolate_hard_negatives(
 
 
 def interpolation_weights(points: Tensor, negatives: Tensor, strength: Tensor | float) -> Tensor:
-    """λ of equation 4, (N, N): (d⁺ / d⁻)^strength for negatives farther than the positive, 1 elsewhere."""
+    """λ of the hard negatives, (N, N): (d⁺ / d⁻)^strength for negatives farther than the positive, 1 elsewhere."""
     squares = points.square().sum(-1)
     far = (squares[:, None] + squares - 2 * points @ points.T).clamp_min(0)  # (N, N) squared distances
     near = (points - points.roll(len(points) // 2, 0)).square().sum(-1, keepdim=True)  # (N, 1) exact for close pairs
@@ -84,7 +84,8 @@ def sample_words(
     """Draw words outside the bag for each pair, without replacement, from softmax(similarity / temperature).
 
     Gumbel top-k: the largest of (similarity / temperature + Gumbel noise) are distributed as draws one after another
-    (Kool et al., 2019). Section 3.3: S, a subset of V∖B, is sampled by the similarities to the query.
+    (Kool et al., 2019). In the paper's words S, a subset of V∖B, is sampled by the
+    similarities to the query.
 
     Args:
         similarities: (n, V) cosines of the queries with every word.

@@ -259,7 +259,7 @@ def score(trainer: HictlTrainer, corpora: Corpora) -> Scores | None:
 
 
 def pictured_sentences(test: Dataset) -> dict[str, list[str]]:
-    """Sentences that the most frequent languages share, row i the same sentence in each."""
+    """Sentences of one language and their translations in the most frequent others, row i the same sentence in each."""
     translations: dict[tuple[str, str], dict[str, str]] = {}
     for row in test:
         translations.setdefault((row["x_lang"], row["x"]), {})[row["y_lang"]] = row["y"]
@@ -267,10 +267,11 @@ def pictured_sentences(test: Dataset) -> dict[str, list[str]]:
     shared = [
         (source, texts) for source, texts in translations.items() if all(language in texts for language in frequent)
     ]
+    shared = [(source, texts) for source, texts in shared if source[0] == shared[0][0][0]]
     shared = sorted(shared, key=lambda item: -len(item[0][1]))[:PICTURED_SENTENCES]  # the longest say most
     if len(shared) < 2:
         return {}
-    return {"source": [text for (_, text), _ in shared]} | {
+    return {shared[0][0][0]: [text for (_, text), _ in shared]} | {
         name: [texts[name] for _, texts in shared] for name in frequent
     }
 

@@ -272,7 +272,7 @@ def test_text_written_without_spaces_is_reordered_by_its_pieces(
 
 @pytest.mark.parametrize("reordering", ["words", "local"])
 def test_even_a_short_text_without_spaces_is_reordered(tokenizer: PreTrainedTokenizerBase, reordering: str) -> None:
-    """A positive that equals its query would be at distance 0 and draw every negative onto the query (equation 4)."""
+    """A positive that equals its query would be at distance 0 and draw every negative onto the query."""
     text = "老人喜欢冷水"
     original = ids(tokenizer, text)
     assert len(original) == 3  # the first piece begins a word, as in any text: one in three, but no space anywhere

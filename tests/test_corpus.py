@@ -95,6 +95,16 @@ def test_each_setting_changes_what_is_kept(setting: dict, rows: list[dict[str, s
     assert len(cleaned(rows, **setting)[0]) == len(rows) > len(cleaned(rows)[0])
 
 
+def test_wanted_languages_take_their_regions_but_no_other_script() -> None:
+    languages = ["pt", "pt-BR", "zh", "zh-Hans", "zh-CN", "zh-TW", "zh-Hant", "sr-Latn", "de", "en-GB", "no", "iw"]
+    pairs = [{"en": f"text {at}", language: f"{language} {at}"} for at, language in enumerate(languages)]
+    rows, report = cleaned(pairs, languages=["en", "pt", "zh", "sr", "nb", "he"])
+    assert [y_lang for *_, y_lang in rows] == ["pt", "pt", "zh", "zh", "zh", "nb", "he"]
+    assert report.skipped == {"other language": 5}  # zh-TW zh-Hant sr-Latn de en-GB
+    rows, report = cleaned(pairs, languages=["en", "zh-Hant"])
+    assert [y_lang for *_, y_lang in rows] == ["zh-Hant", "zh-Hant"]
+
+
 def test_every_row_is_kept_or_counted_once() -> None:
     draw = random.Random(0)
     pairs = [{"en": "a" * draw.randrange(60), "ja": draw.choice("aねb") * draw.randrange(40)} for _ in range(500)]

@@ -104,7 +104,7 @@ def test_raw_vectors_worked_by_hand() -> None:
 
 
 def mixtures_one_by_one(sentences: Tensor, negatives: Tensor, strength: float, space: str) -> tuple[Tensor, Tensor]:
-    """Equations 3 and 4 to the letter: every k̂ as a vector."""
+    """The interpolation to the letter of the paper: every k̂ as a vector."""
     count = len(sentences)
     points = [s / s.norm() for s in sentences] if space == "unit" else list(sentences)
     scores, lambdas = [], []

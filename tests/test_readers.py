@@ -235,6 +235,22 @@ def test_a_hub_dataset_of_one_language_is_named_with_it(monkeypatch: pytest.Monk
     assert len(skips.messages) == 1 and "sw:hub:cc100:sw:2" in skips.messages[0]
 
 
+def test_a_package_is_read_by_its_catalogues_without_being_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").write_text("raise ImportError('reading must not run code')")
+    write_lines(tmp_path / "shop" / "rows.jsonl", ['{"en": "not", "de": "nicht"}'])
+    for language in ("de", "pt_BR"):
+        saved(tmp_path / "shop" / "locale" / language / "LC_MESSAGES" / "django.mo", catalogue())
+    monkeypatch.syspath_prepend(tmp_path)
+    languages = [list(row.texts)[1] for row in read_rows("package:shop", Skips())]
+    assert languages == ["de"] * len(PAIRS) + ["pt-BR"] * len(PAIRS)
+    for name in ("no_such_package", "json.decoder", "../shop", "json"):
+        with pytest.raises(BadInput, match=re.escape(name)):
+            list(read_rows(f"package:{name}", Skips()))
+
+
 def test_underscores_in_a_language_become_hyphens_everywhere(tmp_path: Path) -> None:
     assert texts(write_lines(tmp_path / "a.jsonl", ['{"en": "a", "pt_BR": "b"}'])) == [{"en": "a", "pt-BR": "b"}]
     assert language_code("zh_Hans") == "zh-Hans"
