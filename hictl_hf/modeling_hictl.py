@@ -5,6 +5,7 @@ Shapes: n pairs (or monolingual sentences), N = 2n sentences, T tokens of x∘y,
 V words, d dimensions, r dimensions of the projection.
 """
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,15 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         if isinstance(module, SentenceProbability):
             init.zeros_(module.recent)
             init.zeros_(module.steps)
+
+    def tie_weights(self, missing_keys: set[str] | None = None, **kwargs: Any) -> None:
+        """As always; but a checkpoint without a head is not "corrupted", and the load report names its new weights."""
+        headless = missing_keys is not None and {"lm_head.bias", "lm_head.decoder.bias"} <= missing_keys
+        log = logging.getLogger("transformers.modeling_utils")
+        level = log.level
+        log.setLevel(logging.ERROR if headless else level)
+        super().tie_weights(missing_keys=missing_keys, **kwargs)
+        log.setLevel(level)
 
     @can_return_tuple
     def forward(

@@ -39,6 +39,8 @@ class HictlTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        if self.args.remove_unused_columns:
+            raise ValueError("remove_unused_columns would take x, y and seed from the collator; set it to False")
         self.train_sampler, self.readouts = train_sampler, readouts
         self.step_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
         self.log_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))

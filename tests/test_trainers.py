@@ -543,3 +543,10 @@ def test_two_processes_share_p_avg_but_not_yet_their_negatives(
     assert first["sentence_probability.recent"].tolist() == pytest.approx(by_step, rel=1e-5)
     assert int(first["sentence_probability.steps"]) == 3
     assert [log["negatives_per_anchor"] for log in logs] == [6] * 3  # 2n - 2 of the four pairs in a process
+
+
+def test_arguments_that_take_columns_from_the_collator_are_refused(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, tokens: Dataset, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="remove_unused_columns .* set it to False"):
+        trainer_of(model_for_text(), tokenizer, tokens, tmp_path, remove_unused_columns=True)
