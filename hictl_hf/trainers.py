@@ -41,6 +41,11 @@ class HictlTrainer(Trainer):
         super().__init__(*args, **kwargs)
         if self.args.remove_unused_columns:
             raise ValueError("remove_unused_columns would take x, y and seed from the collator; set it to False")
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"one process sees {self.args.n_gpu} GPUs and would split pairs between them; start one process for "
+                "each (accelerate launch, torchrun), or choose one GPU by CUDA_VISIBLE_DEVICES"
+            )
         self.train_sampler, self.readouts = train_sampler, readouts
         self.step_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
         self.log_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))

@@ -550,3 +550,15 @@ def test_arguments_that_take_columns_from_the_collator_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match="remove_unused_columns .* set it to False"):
         trainer_of(model_for_text(), tokenizer, tokens, tmp_path, remove_unused_columns=True)
+
+
+def test_one_process_with_several_gpus_is_refused(
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: Dataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
+    with pytest.raises(ValueError, match="accelerate launch"):
+        trainer_of(model_for_text(), tokenizer, tokens, tmp_path)
