@@ -97,13 +97,13 @@ def sample_words(
     Returns:
         (n, min(m, V)) word ids, -1 where no word was left.
     """
-    noise = torch.empty_like(similarities, dtype=torch.float32)
+    uniform = torch.empty_like(similarities, dtype=torch.float32)
     if seeds is None:
-        noise.exponential_()
+        uniform.uniform_()
     else:
-        generator = torch.Generator(noise.device)
-        for row, seed in zip(noise, seeds.tolist()):
-            row.exponential_(generator=generator.manual_seed(seed))
-    keys = similarities / temperature - noise.clamp_min(torch.finfo(noise.dtype).tiny).log()
+        generator = torch.Generator(uniform.device)
+        for row, seed in zip(uniform, seeds.tolist()):
+            row.uniform_(generator=generator.manual_seed(seed))
+    keys = similarities / temperature - (-uniform.log()).log()
     best, words = keys.masked_fill(excluded, -torch.inf).topk(min(number, keys.shape[-1]), dim=-1)
     return words.masked_fill(best == -torch.inf, -1)
