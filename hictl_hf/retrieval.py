@@ -16,7 +16,7 @@ def retrieval_accuracy(x: Vectors, y: Vectors, block: int = 1024) -> tuple[float
         block: rows compared at a time, which bounds the memory to block × sentences.
 
     >>> retrieval_accuracy(np.eye(2), np.array([[1.0, 0.1], [1.0, 0.2]]))
-    (50.0, 50.0)
+    (100.0, 50.0)
     """
     x, y = (v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in (x, y))
     return one_direction(x, y, block), one_direction(y, x, block)
