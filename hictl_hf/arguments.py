@@ -108,6 +108,11 @@ class PretrainingArguments(TrainingArguments):
         for name in ("text_alpha", "pair_alpha", "text_share", "text_mask_rate", "pair_mask_rate"):
             if not 0 <= getattr(self, name) <= 1:
                 raise BadInput(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
+        if self.held_out_sentences < bool(self.held_out_data):
+            raise BadInput(
+                f"held_out_sentences is {self.held_out_sentences}; it must be 1 or more, or 0 to hold out nothing, "
+                "which makes no sense beside held_out_data"
+            )
         if self.reordering not in REORDERINGS:
             raise BadInput(f"reordering is {self.reordering!r}; it must be one of {', '.join(REORDERINGS)}")
         super().__post_init__()
@@ -130,7 +135,10 @@ def parse_arguments(argv: list[str]) -> PretrainingArguments:
     if argv and not argv[0].startswith("-"):
         recipe, argv = read_recipe(argv[0]), argv[1:]
         parser.set_defaults(**{name: json.dumps(v) if name in DICTIONARIES else v for name, v in recipe.items()})
-    return parser.parse_args_into_dataclasses(argv)[0]
+    try:
+        return parser.parse_args_into_dataclasses(argv)[0]
+    except ValueError as error:  # TrainingArguments says what contradicts what; the user needs no traceback for it
+        raise BadInput(str(error)) from error
 
 
 def read_recipe(path: str) -> dict[str, Any]:

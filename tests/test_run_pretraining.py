@@ -255,6 +255,12 @@ REFUSED = {
     "an endless stream": (("--streaming", "true", "--max_steps", "-1"), "give --max_steps and --held_out_data"),
     "an unknown setting of the model": (("--model_config", '{"vocab_size": 160, "tau": 1}'), "has no field tau"),
     "a wrong temperature": (("--model_config", '{"vocab_size": 160, "word_temperature": 0}'), "word_temperature is 0"),
+    "a contradiction among HF's flags": (("--load_best_model_at_end", "true"), "save and eval strategy"),
+    "held-out files for nothing": (
+        ("--held_out_data", "x.jsonl", "--held_out_sentences", "0"),
+        "held_out_sentences is 0",
+    ),
+    "fewer than no sentences": (("--held_out_sentences", "-1"), "held_out_sentences is -1"),
     "a missing recipe": (("recipes/none.json",), "no such recipe"),
 }
 
