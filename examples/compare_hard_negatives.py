@@ -21,7 +21,7 @@ def main() -> list[tuple[float, float, float, float]]:
     for p_avg in (0.0, 0.25, 0.5, 0.75, 1.0):
         scores, lambdas = interpolate_hard_negatives(sentences, negatives, ZETA * p_avg)
         hardest = scores.masked_fill(~negatives, -torch.inf).amax(1)
-        loss = sentence_contrast(scores, negatives, temperature=0.05).mean()
+        loss, _ = sentence_contrast(sentences, negatives, temperature=0.05, strength=ZETA * p_avg)
         lines.append((p_avg, float(lambdas[negatives].mean()), float(hardest.mean()), float(loss)))
     return lines
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -29,11 +28,14 @@ from transformers import (
     XLMRobertaModel,
 )
 from transformers import initialization as init
+from transformers.activations import gelu
 from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_hictl import HictlConfig
 from .losses import mean_over_batch, sentence_contrast, word_contrast
-from .negatives import in_batch_negatives, interpolate_hard_negatives, sample_words
+from .negatives import in_batch_negatives, sample_words
+from .packing import PACKED_ATTENTION, PackedRows
+from .vocabulary import linear_cross_entropy, look_up
 
 
 class HictlModel(XLMRobertaModel):
@@ -213,33 +215,69 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             )  # fmt: skip
             return HictlForPreTrainingOutput(lm_loss=outputs.loss, **outputs)
 
+        if position_ids is not None or inputs_embeds is not None:
+            raise ValueError("pre-training takes input_ids and no position_ids or inputs_embeds; leave them out")
         config, items, result = self.config, items_in_batch or {}, HictlForPreTrainingOutput()
         labels = labels if config.lm_weight > 0 else None
         bag = bag if config.word_weight > 0 else None
+        sentence_input_ids = sentence_input_ids if config.sentence_weight > 0 else None
+        batches: dict[str, tuple[Tensor | None, Tensor | None]] = {}
         if labels is not None or (bag is not None and config.word_level_input == "masked"):
-            hidden = self.roberta(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)[0]
-        if labels is not None:
-            result.lm_loss = mean_over_batch(self.masked_word_losses(hidden, labels), items.get("lm"))
-        if sentence_input_ids is not None and config.sentence_weight > 0:
-            sentences = self.encode_sentences(sentence_input_ids, sentence_attention_mask)
+            batches["masked"] = input_ids, attention_mask
+        if bag is not None and config.word_level_input == "clean":
+            batches["clean"] = clean_input_ids, attention_mask
+        if sentence_input_ids is not None:
+            batches["sentences"] = sentence_input_ids, sentence_attention_mask
+        if not batches:
+            raise ValueError(
+                "no loss to train: every weight of the configuration is 0, or the batch has no input for it"
+            )
+        rows = PackedRows(batches)
+        hidden, vocabulary = self.encode(rows)
+        if sentence_input_ids is not None:
+            sentences = self.projection(hidden[rows.first["sentences"]])  # r = f(g(M(x)))
             self.add_sentence_level(result, sentences, sentence_texts, items.get("sentence"))
         if bag is not None:
-            if config.word_level_input == "clean":
-                hidden = self.roberta(clean_input_ids, attention_mask)[0]
-            result.word_loss = mean_over_batch(
-                self.word_losses(first_tokens(hidden), bag, row_seeds), items.get("word")
-            )
+            queries = hidden[rows.first[config.word_level_input]]
+            losses, vocabulary = self.word_losses(queries, vocabulary, bag, row_seeds)
+            result.word_loss = mean_over_batch(losses, items.get("word"))
+        if labels is not None:
+            masked = (labels != -100) & rows.masks["masked"]
+            states = hidden[rows.places_of("masked", masked)]
+            result.lm_loss = self.masked_word_loss(states, vocabulary, labels[masked], items.get("lm"))
         result.loss = self.total(result)
         return result
 
-    def encode_sentences(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """(N, r) r = f(g(M(x))): the projection of the first token's last hidden state."""
-        return self.projection(first_tokens(self.roberta(input_ids, attention_mask)[0]))
+    def encode(self, rows: PackedRows) -> tuple[Tensor, Tensor]:
+        """M of all rows in one pass, (tokens, d), and the word embeddings (V, d) for their next use."""
+        if self.config._attn_implementation == "sdpa":
+            self.set_attn_implementation(PACKED_ATTENTION)  # the same for padded rows
+        words = self.get_input_embeddings()
+        hooks = words._forward_hooks or words._forward_pre_hooks
+        if type(words) is nn.Embedding and words.weight.requires_grad and not hooks:
+            embedded, vocabulary = look_up(words.weight, rows.input_ids, words.padding_idx)
+        else:  # frozen, hooked, or wrapped in an adapter
+            embedded, vocabulary = words(rows.input_ids), words.weight
+        if self.config._attn_implementation == PACKED_ATTENTION:
+            positions = rows.position_ids + self.config.pad_token_id + 1  # XLM-R's begin at 2
+            outputs = self.roberta(inputs_embeds=embedded[None], position_ids=positions[None], packed_rows=rows)
+            return outputs[0][0], vocabulary
+        padded, mask = rows.padded(embedded)
+        return self.roberta(inputs_embeds=padded, attention_mask=mask)[0][mask], vocabulary
 
-    def masked_word_losses(self, hidden: Tensor, labels: Tensor) -> Tensor:
-        """(masked words,) cross-entropy at the masked positions, the only ones that reach the head."""
-        masked = labels != -100
-        return F.cross_entropy(self.lm_head(hidden[masked]).float(), labels[masked], reduction="none")
+    def encode_sentences(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """(N, r) r = f(g(M(x))) of padded sentences: the projection of the first token's last hidden state."""
+        rows = PackedRows({"sentences": (input_ids, attention_mask)})
+        return self.projection(self.encode(rows)[0][rows.first["sentences"]])
+
+    def masked_word_loss(self, hidden: Tensor, vocabulary: Tensor, targets: Tensor, items: Tensor | None) -> Tensor:
+        """() L_LM: cross-entropy of the masked words, of hidden states (m, d); no others reach the head."""
+        head = self.lm_head
+        hidden = head.layer_norm(gelu(head.dense(hidden)))
+        tied = head.decoder.weight is self.get_input_embeddings().weight
+        return linear_cross_entropy(
+            hidden, vocabulary if tied else head.decoder.weight, head.decoder.bias, targets, items
+        )
 
     def add_sentence_level(
         self, result: HictlForPreTrainingOutput, sentences: Tensor, texts: Tensor | None, items: Tensor | None
@@ -250,42 +288,35 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         negatives = in_batch_negatives(texts, config.duplicates)
         strength = config.hard_negative_zeta * self.sentence_probability.mean() if config.hard_negatives else 0.0
         with torch.autocast(sentences.device.type, enabled=False):
-            scores, lambdas = interpolate_hard_negatives(
-                in_full_precision(sentences), negatives, strength, config.hard_negative_space
-            )
-            losses = sentence_contrast(scores, negatives, config.sentence_temperature)
-        result.sentence_embeddings, result.sentence_loss = sentences, mean_over_batch(losses, items)
-        result.hard_negative_lambda = lambdas[negatives].mean() if negatives.any() else torch.ones_like(losses[0])
+            result.sentence_loss, result.hard_negative_lambda = sentence_contrast(
+                in_full_precision(sentences), negatives, config.sentence_temperature, strength,
+                config.hard_negative_space, items,
+            )  # fmt: skip
+        result.sentence_embeddings = sentences
         result.negatives_per_anchor = negatives.sum(-1).float().mean()
 
-    def word_losses(self, queries: Tensor, bag: Tensor, seeds: Tensor | None) -> Tensor:
-        """(n,) L_W of each pair (word-level CTL): its words against words sampled from the rest of the vocabulary."""
-        config, vocabulary = self.config, self.get_input_embeddings().weight
-        with torch.autocast(queries.device.type, enabled=False):
-            queries, vocabulary = in_full_precision(queries), in_full_precision(vocabulary)
-            with torch.no_grad():
-                excluded = self.excluded_words(bag)
-                similarities = F.normalize(queries, dim=-1) @ vocabulary.T / vocabulary.norm(dim=-1).clamp_min(1e-12)
-                sampled = sample_words(
-                    similarities, excluded, config.word_negatives,
-                    config.word_sampling_temperature or config.word_temperature, seeds,
-                )  # fmt: skip
-            return word_contrast(queries, vocabulary, bag, sampled, config.word_temperature)
+    def word_losses(
+        self, queries: Tensor, vocabulary: Tensor, bag: Tensor, seeds: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """(n,) L_W of each pair (word-level CTL): its words against words sampled from the rest of the vocabulary.
 
-    def excluded_words(self, bag: Tensor) -> Tensor:
-        """(n, V) bool: the bag of each pair and the special tokens, which are never sampled."""
-        excluded = torch.zeros(len(bag), self.config.vocab_size + 1, dtype=torch.bool, device=bag.device)
-        excluded[:, [word for word in self.config.special_token_ids or () if word < self.config.vocab_size]] = True
-        return excluded.scatter(1, bag.where(bag >= 0, self.config.vocab_size), True)[:, :-1]
+        Also the vocabulary (V, d), whose gradient takes up that of these losses, for its next use.
+        """
+        config = self.config
+        special = [word for word in config.special_token_ids or () if word < len(vocabulary)]
+        excluded = torch.cat([bag, bag.new_tensor(special).expand(len(bag), -1)], 1)
+        with torch.autocast(queries.device.type, enabled=False):
+            queries = in_full_precision(queries)
+            sampled = sample_words(
+                queries.detach(), vocabulary.detach(), excluded, config.word_negatives,
+                config.word_sampling_temperature or config.word_temperature, seeds,
+            )  # fmt: skip
+            return word_contrast(queries, vocabulary, bag, sampled, config.word_temperature)
 
     def total(self, result: HictlForPreTrainingOutput) -> Tensor:
         """L = L_LM + L_S + L_W with the weights of the configuration (overall objective)."""
         weighted = {"lm_loss": "lm_weight", "sentence_loss": "sentence_weight", "word_loss": "word_weight"}
         terms = [getattr(self.config, weight) * result[loss] for loss, weight in weighted.items() if loss in result]
-        if not terms:
-            raise ValueError(
-                "no loss to train: every weight of the configuration is 0, or the batch has no input for it"
-            )
         return torch.stack(terms).sum()
 
 

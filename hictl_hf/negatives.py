@@ -8,11 +8,16 @@ of row i is row (i + n) mod 2n. Shapes: N = 2n sentences, n pairs, B words of a 
 vocabulary, d dimensions.
 """
 
+from math import ceil, exp
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 SMALLEST = 1e-12  # below any squared length that occurs; keeps roots and quotients finite
+PAIRS_AT_ONCE = 32  # whose similarities to the whole vocabulary are held
+WORDS_AT_ONCE = 4096  # of the vocabulary, compared while they are in the cache of a CPU
+STEP, *MIXERS = (odd - 2**64 for odd in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))  # SplitMix64's
 
 
 def in_batch_negatives(texts: Tensor, duplicates: str = "pair") -> Tensor:
@@ -55,55 +60,184 @@ def interpolate_hard_negatives(
     Returns:
         (N, N) scores, and (N, N) λ, which is 1 wherever nothing moved.
     """
-    unit = F.normalize(sentences, dim=-1)
-    points = unit if space == "unit" else sentences
-    with torch.no_grad():
-        lambdas = interpolation_weights(points, negatives, strength)
+    points = F.normalize(sentences, dim=-1) if space == "unit" else sentences
+    squares, near = squared_lengths(points)
+    gram = points @ points.T
+    lambdas = interpolation_weights(gram, squares[:, None], squares, near, negatives, strength)
+    mixed = mixed_products(gram, squares[:, None], lambdas)
     if space == "unit":
-        return 1 - lambdas * (1 - unit @ unit.T), lambdas
-    gram = sentences @ sentences.T  # (N, N) q·k
-    squares = sentences.square().sum(-1)  # (N,)
-    query, other = squares[:, None], squares[None, :]
-    mixed = (1 - lambdas) * query + lambdas * gram  # q·k̂
-    length = (1 - lambdas) ** 2 * query + lambdas**2 * other + 2 * lambdas * (1 - lambdas) * gram  # |k̂|²
-    return mixed / (query.clamp_min(SMALLEST).sqrt() * length.clamp_min(SMALLEST).sqrt()), lambdas
+        return mixed, lambdas
+    return mixed * inverse_lengths(squares[:, None], mixed_squares(mixed, gram, squares, lambdas)), lambdas
 
 
-def interpolation_weights(points: Tensor, negatives: Tensor, strength: Tensor | float) -> Tensor:
-    """λ of the hard negatives, (N, N): (d⁺ / d⁻)^strength for negatives farther than the positive, 1 elsewhere."""
-    squares = points.square().sum(-1)
-    far = (squares[:, None] + squares - 2 * points @ points.T).clamp_min(0)  # (N, N) squared distances
-    near = (points - points.roll(len(points) // 2, 0)).square().sum(-1, keepdim=True)  # (N, 1) exact for close pairs
-    ratio = (near / far.clamp_min(SMALLEST)).clamp(max=1)
-    return torch.where(negatives, ratio ** (strength / 2), 1.0)
+def squared_lengths(points: Tensor) -> tuple[Tensor, Tensor]:
+    """(N,) |k|², and (N, 1) squared distance of each point to its positive, exact for close pairs."""
+    return points.square().sum(-1), (points - points.roll(len(points) // 2, 0)).square().sum(-1, keepdim=True)
+
+
+@torch.no_grad()
+def interpolation_weights(
+    gram: Tensor, query: Tensor, other: Tensor, near: Tensor, negatives: Tensor, strength: Tensor | float
+) -> Tensor:
+    """λ of the hard negatives, (rows, N): (d⁺ / d⁻)^strength for negatives farther than the positive, 1 elsewhere.
+
+    Args:
+        gram: (rows, N) q·k.
+        query: (rows, 1) |q|².
+        other: (N,) |k|².
+        near: (rows, 1) d⁺².
+        negatives: (rows, N) bool.
+        strength: ζ · p_avg.
+    """
+    far = torch.add(query, other).sub_(gram, alpha=2).clamp_min_(SMALLEST)  # (rows, N) d⁻²
+    logarithms = near.clamp_min(SMALLEST**3).log() - far.log_()  # their exponential is faster than a power
+    return logarithms.clamp_(max=0).mul_(strength / 2).exp_().masked_fill_(~negatives, 1)
+
+
+def mixed_products(gram: Tensor, query: Tensor, lambdas: Tensor) -> Tensor:
+    """(rows, N) q·k̂, where k̂ = q + λ (k - q); arguments as of `interpolation_weights`."""
+    return torch.lerp(query, gram, lambdas)
+
+
+def mixed_squares(mixed: Tensor, gram: Tensor, other: Tensor, lambdas: Tensor) -> Tensor:
+    """(rows, N) |k̂|² = q·k̂ + λ (k·k̂ - q·k̂)."""
+    return torch.lerp(mixed, torch.lerp(gram, other, lambdas), lambdas).clamp_min(SMALLEST**2)
+
+
+def inverse_lengths(query: Tensor, length: Tensor) -> Tensor:
+    """(rows, N) 1 / (|q| |k̂|) from |q|² (rows, 1) and |k̂|² (rows, N)."""
+    return query.clamp_min(SMALLEST**2).rsqrt() * length.rsqrt()
 
 
 def sample_words(
-    similarities: Tensor, excluded: Tensor, number: int, temperature: float, seeds: Tensor | None = None
+    queries: Tensor,
+    vocabulary: Tensor,
+    excluded: Tensor,
+    number: int,
+    temperature: float,
+    seeds: Tensor | None = None,
 ) -> Tensor:
-    """Draw words outside the bag for each pair, without replacement, from softmax(similarity / temperature).
+    """Draw words outside the bag for each pair, without replacement, from softmax(cosine / temperature).
 
-    Gumbel top-k: the largest of (similarity / temperature + Gumbel noise) are distributed as draws one after another
-    (Kool et al., 2019). In the paper's words S, a subset of V∖B, is sampled by the
-    similarities to the query.
+    In the paper's words S, a subset of V∖B, is sampled by the similarities to the query. To draw with replacement and
+    pass over words drawn before is to draw without replacement; so any way to draw once will do, and one may finish
+    what another left open. Near temperature 1 a few thousand words are looked at (`propose_and_accept`), at low
+    temperatures all (`draw_by_weight`); nothing of the size of `vocabulary` is made.
 
     Args:
-        similarities: (n, V) cosines of the queries with every word.
-        excluded: (n, V) bool, words that must not be drawn: the bag, special tokens, padding.
+        queries: (n, d).
+        vocabulary: (V, d) word embeddings.
+        excluded: (n, B) words that must not be drawn, such as the bag and special tokens; -1 names none.
         number: m; fewer are drawn where fewer words are left.
         seeds: (n,) int64, one for each pair: its draw does not depend on its neighbours in the batch. Without them the
-            global generator is used.
+            global generator gives them.
 
     Returns:
-        (n, min(m, V)) word ids, -1 where no word was left.
+        (n, min(m, V)) word ids in the order they were drawn, -1 where no word was left.
     """
-    uniform = torch.empty_like(similarities, dtype=torch.float32)
     if seeds is None:
-        uniform.uniform_()
-    else:
-        generator = torch.Generator(uniform.device)
-        for row, seed in zip(uniform, seeds.tolist()):
-            row.uniform_(generator=generator.manual_seed(seed))
-    keys = similarities / temperature - (-uniform.log()).log()
-    best, words = keys.masked_fill(excluded, -torch.inf).topk(min(number, keys.shape[-1]), dim=-1)
-    return words.masked_fill(best == -torch.inf, -1)
+        seeds = torch.randint(2**62, (len(queries),), device=queries.device)
+    number = min(number, len(vocabulary))
+    parts = [slice(start, start + PAIRS_AT_ONCE) for start in range(0, max(len(queries), 1), PAIRS_AT_ONCE)]
+    few = (sample_words_of_few(queries[i], excluded[i], seeds[i], vocabulary, number, temperature) for i in parts)
+    return torch.cat(list(few))
+
+
+def sample_words_of_few(
+    queries: Tensor, excluded: Tensor, seeds: Tensor, vocabulary: Tensor, number: int, temperature: float
+) -> Tensor:
+    """`sample_words` for as many pairs as may be compared with the whole vocabulary at once."""
+    queries, random, nobody = F.normalize(queries, dim=-1), UniformNumbers(seeds), len(vocabulary)
+    forbidden = torch.zeros(len(queries), nobody + 1, dtype=torch.bool, device=queries.device)
+    forbidden.scatter_(1, excluded.where(excluded >= 0, nobody), True)[:, nobody] = True
+    words = torch.full((len(queries), number), -1, device=queries.device)
+    proposals = worthwhile_proposals(number, temperature, nobody)
+    if proposals:
+        draws = propose_and_accept(queries, vocabulary, forbidden, temperature, proposals, random)
+        words = first_distinct(draws, number)
+    rows = (words < 0).any(1).nonzero().squeeze(1)  # whose words are not yet as many as wanted
+    if len(rows):
+        scores = F.pad(cosines(queries[rows], vocabulary).div_(temperature), (0, 1))
+        words[rows] = draw_by_weight(scores.masked_fill_(forbidden[rows], -torch.inf), words[rows], random.of(rows))
+    return words
+
+
+def worthwhile_proposals(number: int, temperature: float, vocabulary_size: int) -> int:
+    """Were all cosines 0, as many as are needed and a tenth more; 0 where it is cheaper to look at all words."""
+    proposals = ceil(1.1 * number * exp(min(1 / temperature, 99))) + 64
+    return proposals if proposals < vocabulary_size / 4 else 0
+
+
+def propose_and_accept(
+    queries: Tensor, vocabulary: Tensor, forbidden: Tensor, temperature: float, number: int, random: "UniformNumbers"
+) -> Tensor:
+    """(n, number) words proposed evenly, accepted with chance exp((cosine - 1) / τ), else -1."""
+    proposals = (random.next(number) * len(vocabulary)).long()
+    words, places = proposals.unique(return_inverse=True)
+    chances = cosines(queries, vocabulary, words).gather(1, places).sub_(1).div_(temperature).exp_()
+    return proposals.where((random.next(number) < chances) & ~forbidden.gather(1, proposals), -1)
+
+
+def draw_by_weight(scores: Tensor, words: Tensor, random: "UniformNumbers") -> Tensor:
+    """Fill up words (n, m), -1 where one is missing, by exp(scores), (n, V + 1), where the last column is -inf."""
+    nobody = scores.shape[1] - 1
+    while True:
+        scores.scatter_(1, words.where(words >= 0, nobody), -torch.inf)
+        best = scores.amax(-1, keepdim=True)
+        if not ((words < 0).any(1, keepdim=True) & (best > -torch.inf)).any():
+            return words
+        weights = (scores - best.nan_to_num(neginf=0)).exp_().cumsum(-1, dtype=torch.float64)
+        draws = torch.searchsorted(weights, random.next(2 * words.shape[1]) * weights[:, -1:], right=True)
+        words = first_distinct(torch.cat([words, draws.where(draws < nobody, -1)], 1), words.shape[1])
+
+
+def cosines(queries: Tensor, vocabulary: Tensor, words: Tensor | None = None) -> Tensor:
+    """(n, V) cosines of unit vectors (n, d) with the vocabulary (V, d), or (n, words) with some of its words."""
+    number = len(vocabulary) if words is None else len(words)
+    step = WORDS_AT_ONCE if vocabulary.device.type == "cpu" else 16 * WORDS_AT_ONCE
+    result = queries.new_empty(len(queries), number)
+    for start in range(0, number, step):
+        some = slice(start, start + step)
+        rows = vocabulary[some] if words is None else F.embedding(words[some], vocabulary)  # (step, d)
+        rows = rows.to(queries.dtype)
+        lengths = torch.linalg.vector_norm(rows, dim=-1).clamp_min(SMALLEST)
+        result[:, some] = (queries @ rows.T).div_(lengths)
+    return result
+
+
+def first_distinct(draws: Tensor, number: int) -> Tensor:
+    """(n, number) the first different words in each row of draws (n, K), where -1 is none; -1 beyond their number."""
+    ordered, places = draws.sort(dim=-1, stable=True)
+    new = (ordered >= 0) & (ordered != F.pad(ordered, (1, 0), value=-1)[:, :-1])
+    new = torch.zeros_like(new).scatter_(1, places, new)  # back in the order of the draws
+    ranks = (new.cumsum(-1) - 1).where(new, number).clamp_(max=number)
+    return draws.new_full((len(draws), number + 1), -1).scatter_(1, ranks, draws)[:, :number]
+
+
+class UniformNumbers:
+    """Numbers in [0, 1), a stream for each seed, the same on every device and in every batch (SplitMix64)."""
+
+    def __init__(self, seeds: Tensor, used: int = 0) -> None:
+        self.seeds, self.used = seeds, used
+
+    def of(self, rows: Tensor) -> "UniformNumbers":
+        """The streams of some rows, where they are now."""
+        return UniformNumbers(self.seeds[rows], self.used)
+
+    def next(self, number: int) -> Tensor:
+        """(seeds, number) float64."""
+        counters = torch.arange(self.used + 1, self.used + number + 1, device=self.seeds.device)
+        self.used += number
+        return shifted(scrambled(scrambled(self.seeds)[:, None] + counters * STEP), 11).double() * 2.0**-53
+
+
+def scrambled(bits: Tensor) -> Tensor:
+    """SplitMix64's mixing of 64 bits (Steele et al., 2014), in int64, whose products wrap around."""
+    bits = (bits ^ shifted(bits, 30)) * MIXERS[0]
+    bits = (bits ^ shifted(bits, 27)) * MIXERS[1]
+    return bits ^ shifted(bits, 31)
+
+
+def shifted(bits: Tensor, places: int) -> Tensor:
+    """The 64 bits of int64 shifted to the right, zeros from the left."""
+    return (bits >> places) & (2 ** (64 - places) - 1)

@@ -1,0 +1,128 @@
+"""Batches without padding: the tokens of many rows in one buffer, through XLM-R's own layers.
+
+Everything in those layers but attention treats each token alone. Attention is told the lengths of the rows and lets
+each attend to itself: by a kernel for variable lengths on a GPU, elsewhere by one call for all rows of a length.
+Shapes: R rows of a padded batch, T its longest, d dimensions, h heads.
+"""
+
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.utils import is_flash_attn_2_available
+
+PACKED_ATTENTION = "sdpa_packed"  # the `attn_implementation` that is PyTorch's own and knows rows in one buffer
+
+
+class PackedRows:
+    """Padded batches and where their tokens lie in one buffer: row after row, short rows first.
+
+    Args:
+        batches: name: ids and attention mask, (R, T) each; the mask is 1 on tokens, 0 on padding at either side, and
+            `None` where all are tokens.
+
+    Attributes:
+        input_ids, position_ids: (tokens,) the buffer; positions count from 0 in each row.
+        lengths: of the rows in the buffer, ascending.
+        first: name: (R,) places of the first tokens in the buffer.
+    """
+
+    @torch.compiler.disable
+    def __init__(self, batches: dict[str, tuple[Tensor, Tensor | None]]) -> None:
+        self.masks = {
+            name: torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+            for name, (ids, mask) in batches.items()
+        }
+        lengths = torch.cat([mask.sum(-1) for mask in self.masks.values()])
+        ascending, order = lengths.sort(stable=True)
+        starts = torch.empty_like(lengths).scatter_(0, order, ascending.cumsum(0) - ascending)  # of rows as given
+        offsets = torch.arange(int(lengths.sum()), device=lengths.device)
+        offsets = offsets - (lengths.cumsum(0) - lengths).repeat_interleave(lengths)  # within each row
+        places = starts.repeat_interleave(lengths) + offsets  # of the tokens as given
+        tokens = torch.cat([ids[self.masks[name]] for name, (ids, _) in batches.items()])
+        self.input_ids, self.position_ids = torch.empty_like(tokens), torch.empty_like(offsets)
+        self.input_ids[places], self.position_ids[places] = tokens, offsets
+        self.lengths = ascending.tolist()
+        if self.lengths[:1] == [0]:
+            empty = next(name for name, mask in self.masks.items() if not mask.any(-1).all())
+            raise ValueError(f"{empty!r} has a row without a token: its attention mask is 0 everywhere; leave it out")
+        self.first = dict(zip(batches, starts.split([len(mask) for mask in self.masks.values()])))
+        self.places = dict(zip(batches, places.split([int(mask.sum()) for mask in self.masks.values()])))
+
+    @torch.compiler.disable
+    def places_of(self, name: str, chosen: Tensor) -> Tensor:
+        """Where in the buffer the chosen tokens, (R, T) bool, of a batch lie, in the order of `batch[chosen]`."""
+        return self.places[name][chosen[self.masks[name]]]
+
+    @torch.compiler.disable
+    def padded(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """(rows, longest, d) the buffer's states (tokens, d) as one padded batch, and its mask, bool."""
+        lengths = torch.tensor(self.lengths, device=states.device)
+        mask = torch.arange(self.lengths[-1], device=states.device) < lengths.unsqueeze(1)
+        return nn.utils.rnn.pad_sequence(states.split(self.lengths), batch_first=True), mask
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    packed_rows: PackedRows | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention of padded rows (R, h, T, d), or within the rows of one buffer, (1, h, tokens, d).
+
+    Returns:
+        (R, T, h, d) or (1, tokens, h, d), and no weights.
+    """
+    if packed_rows is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    states = (part.transpose(1, 2).squeeze(0) for part in (query, key, value))  # (tokens, h, d)
+    return attend_within_rows(packed_rows, *states, kwargs["dropout"], kwargs["scaling"]).unsqueeze(0), None
+
+
+@torch.compiler.disable
+def attend_within_rows(
+    rows: PackedRows, query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: float
+) -> Tensor:
+    """(tokens, h, d) attention of each row to itself, by the best means there is."""
+    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
+        ends = F.pad(torch.tensor(rows.lengths).cumsum(0, dtype=torch.int32), (1, 0)).to(query.device)
+        limits = ends, ends, rows.lengths[-1], rows.lengths[-1]
+        if is_flash_attn_2_available():
+            from flash_attn import flash_attn_varlen_func
+
+            return flash_attn_varlen_func(query, key, value, *limits, dropout_p=dropout, softmax_scale=scaling)
+        if dropout == 0:  # PyTorch's kernel has none
+            from torch.nn.attention.varlen import varlen_attn
+
+            return varlen_attn(query, key, value, *limits, scale=scaling)  # type: ignore[return-value]
+    if query.device.type == "cpu" and query.dtype == torch.bfloat16:  # its backward pass is several times slower
+        with torch.autocast("cpu", enabled=False):
+            states = query.float(), key.float(), value.float()
+            return attend_by_length(rows.lengths, *states, dropout, scaling).to(query.dtype)
+    return attend_by_length(rows.lengths, query, key, value, dropout, scaling)
+
+
+def attend_by_length(
+    lengths: list[int], query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: float
+) -> Tensor:
+    """`attend_within_rows` by one call for all rows of a length, over views of the buffer."""
+    groups = [(length, len(list(equal))) for length, equal in groupby(lengths)]
+    sizes = [length * rows for length, rows in groups]
+    outputs = []
+    for (length, rows), *states in zip(groups, *(part.split(sizes) for part in (query, key, value))):
+        q, k, v = (part.view(rows, length, *part.shape[1:]).transpose(1, 2) for part in states)
+        output = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
+        outputs.append(output.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs)
+
+
+AttentionInterface.register(PACKED_ATTENTION, packed_attention)
+AttentionMaskInterface.register(PACKED_ATTENTION, sdpa_mask)

@@ -1,0 +1,206 @@
+"""The word embeddings E of a training step: looked up and predicted with one gradient for both.
+
+With 250,002 words a plain step spends most of its memory, and much of its time, on logits and on V × d gradients. Here
+the logits of a batch lie where the gradient of E is about to be written, and look-ups add their rows to that gradient.
+Everything is ordinary autograd: hooks, accumulation, DDP, loss scaling, clipping and repeated backward passes see one
+dense gradient of E. Shapes: m masked words, V words, d dimensions.
+"""
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+WORDS_AT_ONCE = 2048  # on a CPU so many rows of E, and their logits, stay in its cache
+ROWS_AT_ONCE = 128  # masked words whose logits are held beside the gradient, once it is in use
+
+
+@torch.compiler.disable
+def look_up(embeddings: Tensor, ids: Tensor, padding: int | None = None) -> tuple[Tensor, Tensor]:
+    """Rows of E, and E for whoever uses it next: the gradients of both meet in one matrix.
+
+    Args:
+        embeddings: (V, d).
+        ids: any shape, words.
+        padding: the id whose row learns nothing from look-ups, as in `nn.Embedding`.
+
+    Returns:
+        (*ids, d) the rows, and (V, d) the embeddings, unchanged, for their next use, whose gradient takes ours up in
+        place: by this function, `word_contrast` or `linear_cross_entropy`, nothing else.
+    """
+    return LookUp.apply(embeddings, ids, padding)  # type: ignore[no-untyped-call]
+
+
+class LookUp(torch.autograd.Function):
+    """`look_up`; its backward pass adds the gradients of the rows to that of E, in place."""
+
+    @staticmethod
+    def forward(ctx: Any, embeddings: Tensor, ids: Tensor, padding: int | None) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(ids)
+        ctx.padding, ctx.like = padding, embeddings.detach()
+        ctx.set_materialize_grads(False)
+        return embeddings[ids], embeddings.view_as(embeddings)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, rows: Tensor | None, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
+        (ids,) = ctx.saved_tensors
+        if rows is not None:
+            gradient = memory_for_gradient(ctx.like).zero_() if gradient is None else gradient.contiguous()
+            if ctx.padding is not None:
+                rows = rows.masked_fill((ids == ctx.padding).unsqueeze(-1), 0)
+            gradient.index_add_(0, ids.flatten(), rows.reshape(-1, rows.shape[-1]).to(gradient.dtype))
+        return gradient, None, None
+
+
+@torch.compiler.disable
+def linear_cross_entropy(
+    hidden: Tensor, embeddings: Tensor, bias: Tensor, targets: Tensor, items: Tensor | int | None = None
+) -> Tensor:
+    """() Σ cross_entropy(hidden @ embeddings.T + bias, targets) / items, without holding the (m, V) logits.
+
+    Gradients are made in the forward pass. Matrix products run in the dtype of autocast where that is on, sums in fp32.
+
+    Args:
+        hidden: (m, d).
+        embeddings: (V, d).
+        bias: (V,).
+        targets: (m,) ids.
+        items: what the sum is divided by; `None`: m.
+    """
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else embeddings.dtype
+    wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (hidden, embeddings, bias))
+    divisor = torch.as_tensor(max(len(targets), 1) if items is None else items, device=hidden.device).to(bias.dtype)
+    arguments = hidden, embeddings, bias, targets, divisor, dtype, wanted
+    return LinearCrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call]
+
+
+class LinearCrossEntropy(torch.autograd.Function):
+    """`linear_cross_entropy`; one more backward pass through the same graph makes the gradients anew."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        embeddings: Tensor,
+        bias: Tensor,
+        targets: Tensor,
+        items: Tensor,
+        dtype: torch.dtype,
+        wanted: bool,
+    ) -> Tensor:
+        ctx.save_for_backward(hidden, embeddings, bias, targets, items)
+        ctx.dtype, ctx.gradients = dtype, None
+        if not wanted:
+            return cross_entropy(hidden, embeddings, bias, targets) / items
+        loss, ctx.gradients = cross_entropy_and_gradients(hidden, embeddings, bias, targets, items, dtype)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        gradients, ctx.gradients = ctx.gradients, None  # E's is handed on: nobody else may hold it
+        if gradients is None:
+            hidden, embeddings, bias, targets, items = ctx.saved_tensors
+            _, gradients = cross_entropy_and_gradients(hidden, embeddings, bias, targets, items, ctx.dtype)
+        if upstream.is_cuda or upstream != 1:
+            gradients = tuple(gradient.mul_(upstream) for gradient in gradients)
+        return *gradients, None, None, None, None
+
+
+def cross_entropy(hidden: Tensor, embeddings: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    """() the sum of the losses, a few rows of logits at a time."""
+    parts = zip(hidden.split(ROWS_AT_ONCE), targets.split(ROWS_AT_ONCE))
+    full = torch.promote_types(embeddings.dtype, torch.float32)
+    losses = [F.cross_entropy(F.linear(rows, embeddings, bias).to(full), ids, reduction="sum") for rows, ids in parts]
+    return torch.stack(losses).sum()
+
+
+def cross_entropy_and_gradients(
+    hidden: Tensor, embeddings: Tensor, bias: Tensor, targets: Tensor, items: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """() the loss, and its gradients with respect to hidden, embeddings and bias; matrix products in `dtype`.
+
+    Twice over the vocabulary, slice by slice: once for the softmax of each slice, which is stored, once for what
+    follows from it. For the first d masked words the store is the gradient of E, each slice of which is written when
+    the softmax in it has been read.
+    """
+    by_embeddings = memory_for_gradient(embeddings)  # (V, d)
+    full = by_embeddings.dtype
+    by_hidden, by_bias = torch.empty_like(hidden, dtype=full), torch.zeros_like(bias, dtype=full)
+    loss = torch.zeros_like(items, dtype=full)
+    slices = slices_of_words(embeddings)
+    for block in blocks_of_rows(hidden):
+        rows, right = hidden[block].to(dtype), embeddings[targets[block]].to(dtype)  # (rows, d)
+        begun = block.start > 0
+        store = by_embeddings.new_empty(len(embeddings), len(rows)) if begun else by_embeddings
+        shares = [part_of_store(store[words], len(rows)) for words in slices]  # each (rows, words)
+        logsums = torch.stack(
+            [
+                softmax_and_logsum(F.linear(rows, embeddings[words].to(dtype), bias[words].to(dtype)), share)
+                for words, share in zip(slices, shares)
+            ]
+        )  # (slices, rows)
+        normaliser = logsums.logsumexp(0)  # (rows,)
+        loss += (normaliser - (rows.to(full) * right.to(full)).sum(-1) - bias[targets[block]]).sum()
+        by_rows = -right.to(full) / items
+        for words, share, factor in zip(slices, shares, (logsums - normaliser).exp() / items):
+            share = share * factor.unsqueeze(-1)
+            by_bias[words] += share.sum(0)
+            share = share.to(dtype)
+            by_rows += share @ embeddings[words].to(dtype)
+            products = share.T @ rows  # (words, d)
+            by_embeddings[words] = by_embeddings[words] + products if begun else products
+        by_hidden[block] = by_rows
+        by_embeddings.index_add_(0, targets[block], -rows.to(full) / items)
+        by_bias.index_add_(0, targets[block], -(1 / items).to(full).expand(len(rows)))
+    return loss / items, (by_hidden, by_embeddings, by_bias)
+
+
+def blocks_of_rows(hidden: Tensor) -> list[slice]:
+    """The first d rows of (m, d), and the others in smaller parts."""
+    first = min(hidden.shape)
+    step = ROWS_AT_ONCE if hidden.device.type == "cpu" else 8 * ROWS_AT_ONCE
+    return [slice(0, first), *(slice(start, start + step) for start in range(first, len(hidden), step))]
+
+
+def part_of_store(store: Tensor, rows: int) -> Tensor:
+    """(rows, words) memory for a softmax within the (words, at least rows) memory of a slice."""
+    return store.view(-1)[: rows * len(store)].view(rows, len(store))
+
+
+def softmax_and_logsum(logits: Tensor, store: Tensor) -> Tensor:
+    """Write the softmax of (rows, words) logits to `store`; return its logarithmic normaliser, (rows,)."""
+    torch.softmax(logits, -1, dtype=store.dtype, out=store)
+    return logits.amax(-1).to(store.dtype) - store.amax(-1).log()
+
+
+def slices_of_words(embeddings: Tensor) -> list[slice]:
+    """Parts of the vocabulary: small enough for the cache of a CPU; all of it at once elsewhere."""
+    step = WORDS_AT_ONCE if embeddings.device.type == "cpu" else len(embeddings)
+    return [slice(start, start + step) for start in range(0, len(embeddings), step)]
+
+
+class LargeMemory:
+    """Memory of the size of E, taken again when no tensor uses it any more: the system gives fresh pages slowly."""
+
+    def __init__(self) -> None:
+        self.block = torch.empty(0, 0).numpy()
+
+    def like(self, embeddings: Tensor) -> Tensor:
+        """(V, d) not initialised, at least fp32."""
+        dtype = torch.promote_types(embeddings.dtype, torch.float32)
+        if embeddings.device.type != "cpu":
+            return torch.empty_like(embeddings, dtype=dtype)  # its allocator does the same
+        in_use = sys.getrefcount(self.block) > 2  # one is ours, one getrefcount's argument; a tensor on it adds one
+        block = torch.from_numpy(self.block)
+        if in_use or block.shape != embeddings.shape or block.dtype != dtype:
+            self.block = torch.empty(embeddings.shape, dtype=dtype).numpy()
+        return torch.from_numpy(self.block)
+
+
+memory_for_gradient = LargeMemory().like

@@ -1,0 +1,356 @@
+"""Tokens of padded batches in one buffer: where each lies, and that the encoder gives it what padding would."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import AutoModel, PreTrainedModel, XLMRobertaForMaskedLM, XLMRobertaModel
+
+from hictl_hf import HictlForPreTraining, HictlModel, export_encoder
+from hictl_hf.packing import PackedRows, attend_within_rows
+
+Batches = dict[str, tuple[Tensor, Tensor | None]]
+MakeModel = Callable[..., PreTrainedModel]
+MakeBatch = Callable[..., dict[str, Tensor]]
+PADDING = 1
+
+
+def random_batches(seed: int, vocab_size: int = 200) -> Batches:
+    """Rows of random words padded at the right, at the left, not at all, and at both sides."""
+    random = torch.Generator().manual_seed(seed)
+
+    def batch(rows: int, longest: int, side: str) -> tuple[Tensor, Tensor | None]:
+        ids = torch.randint(4, vocab_size, (rows, longest), generator=random)
+        if side == "nowhere":
+            return ids, None
+        lengths = torch.randint(1, longest + 1, (rows, 1), generator=random)
+        begins = {"right": torch.zeros_like(lengths), "left": longest - lengths, "both": (longest - lengths) // 2}[side]
+        mask = (torch.arange(longest) >= begins) & (torch.arange(longest) < begins + lengths)
+        return ids.masked_fill(~mask, PADDING), mask.long()
+
+    shapes = {"right": (7, 11), "left": (6, 9), "nowhere": (3, 5), "both": (4, 8)}
+    return {side: batch(*shape, side) for side, shape in shapes.items()}
+
+
+def mask_of(ids: Tensor, mask: Tensor | None) -> Tensor:
+    return torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+
+
+# --- where the tokens lie -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worked_by_hand() -> tuple[Batches, PackedRows]:
+    """Lengths as given 3 2 | 1 2 | 2, so in the buffer: left's first row, three rows of two, right's first row."""
+    batches: Batches = {
+        "right": (torch.tensor([[5, 6, 7, 1], [8, 9, 1, 1]]), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])),
+        "left": (torch.tensor([[1, 1, 3], [1, 4, 2]]), torch.tensor([[0, 0, 1], [0, 1, 1]])),
+        "whole": (torch.tensor([[10, 11]]), None),
+    }
+    return batches, PackedRows(batches)
+
+
+def test_rows_lie_one_after_another_the_short_ones_first(worked_by_hand: tuple[Batches, PackedRows]) -> None:
+    _, rows = worked_by_hand
+    assert rows.lengths == [1, 2, 2, 2, 3]
+    assert rows.input_ids.tolist() == [3, 8, 9, 4, 2, 10, 11, 5, 6, 7]
+    assert rows.position_ids.tolist() == [0, 0, 1, 0, 1, 0, 1, 0, 1, 2]
+
+
+def test_first_and_chosen_tokens_are_found_by_their_places(worked_by_hand: tuple[Batches, PackedRows]) -> None:
+    batches, rows = worked_by_hand
+    assert {name: first.tolist() for name, first in rows.first.items()} == {
+        "right": [7, 1],
+        "left": [0, 3],
+        "whole": [5],
+    }
+    assert rows.places_of("right", batches["right"][0] > 6).tolist() == [9, 1, 2]  # the words 7, 8, 9
+    assert rows.places_of("left", torch.tensor([[0, 0, 1], [0, 0, 1]]).bool()).tolist() == [0, 4]  # 3 and 2
+    assert rows.places_of("whole", torch.zeros(1, 2, dtype=torch.bool)).tolist() == []
+
+
+def test_a_buffer_becomes_one_padded_batch(worked_by_hand: tuple[Batches, PackedRows]) -> None:
+    _, rows = worked_by_hand
+    padded, mask = rows.padded(rows.input_ids[:, None].double())
+    assert padded[..., 0].tolist() == [[3, 0, 0], [8, 9, 0], [4, 2, 0], [10, 11, 0], [5, 6, 7]]
+    assert mask.tolist() == [[True, False, False], *[[True, True, False]] * 3, [True] * 3]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_token_is_in_the_buffer_once_and_found_again(seed: int) -> None:
+    batches = random_batches(seed)
+    rows = PackedRows(batches)
+    assert rows.lengths == sorted(rows.lengths) and len(set(rows.lengths)) > 3
+    assert sum(rows.lengths) == len(rows.input_ids) == len(rows.position_ids)
+    assert torch.equal(rows.position_ids, torch.cat([torch.arange(length) for length in rows.lengths]))
+    assert torch.equal(torch.cat([*rows.places.values()]).sort().values, torch.arange(len(rows.input_ids)))
+    for name, (ids, mask) in batches.items():
+        tokens = mask_of(ids, mask)
+        assert torch.equal(rows.input_ids[rows.places[name]], ids[tokens])
+        leading = torch.stack([row[there][0] for row, there in zip(ids, tokens)])
+        assert torch.equal(rows.input_ids[rows.first[name]], leading)
+        assert (rows.position_ids[rows.first[name]] == 0).all()
+        chosen = tokens & (ids % 3 == 0)
+        assert 0 < chosen.sum() < tokens.sum()
+        assert torch.equal(rows.input_ids[rows.places_of(name, chosen)], ids[chosen])
+    padded, mask = rows.padded(rows.input_ids[:, None])
+    assert torch.equal(padded[..., 0][mask], rows.input_ids)
+
+
+@pytest.mark.parametrize("row", [0, 2])
+def test_a_row_without_a_token_is_refused(row: int) -> None:
+    mask = torch.ones(3, 4, dtype=torch.long)
+    mask[row] = 0  # its "first token" would be that of another row
+    with pytest.raises(ValueError, match="'sentences' has a row without a token"):
+        PackedRows({"masked": (torch.ones(2, 4).long(), None), "sentences": (torch.ones(3, 4).long(), mask)})
+
+
+# --- attention within rows ------------------------------------------------------------------------------------------
+
+
+def attend_one_by_one(rows: PackedRows, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """(tokens, h, d) softmax(q kᵀ / √d) v of each row and head alone."""
+    outputs = []
+    for q, k, v in zip(*(part.split(rows.lengths) for part in (query, key, value))):
+        scores = torch.einsum("ihd,jhd->hij", q, k) / q.shape[-1] ** 0.5
+        outputs.append(torch.einsum("hij,jhd->ihd", scores.softmax(-1), v))
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize("lengths", [[1], [6], [4, 4, 4], [1, 1, 2, 3, 3, 3, 7], [1, 2, 3, 4]])
+def test_rows_attend_to_themselves_alone_with_the_right_gradients(lengths: list[int]) -> None:
+    rows = PackedRows({"rows": (torch.ones(len(lengths), 7).long(), torch.arange(7) < torch.tensor(lengths)[:, None])})
+    assert rows.lengths == lengths
+    results = []
+    for attend, arguments in ((attend_within_rows, (0.0, 5**-0.5)), (attend_one_by_one, ())):
+        torch.manual_seed(3)
+        states = [torch.randn(sum(lengths), 2, 5, dtype=torch.float64).requires_grad_() for _ in range(3)]
+        output = attend(rows, *states, *arguments)
+        gradients = torch.autograd.grad((output * torch.randn(output.shape, dtype=torch.float64)).sum(), states)
+        results.append([output.detach(), *gradients])
+    if max(lengths) > 1:  # one token has no choice
+        assert min(float(gradient.abs().max()) for gradient in results[1]) > 1e-3
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
+
+
+def test_on_a_cpu_half_precision_attends_in_fp32_and_comes_back() -> None:
+    lengths = [2, 3, 3, 5]
+    rows = PackedRows({"rows": (torch.ones(4, 5).long(), torch.arange(5) < torch.tensor(lengths)[:, None])})
+    torch.manual_seed(3)
+    states = [torch.randn(13, 2, 8, dtype=torch.bfloat16) for _ in range(3)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = attend_within_rows(rows, *states, 0.0, 8**-0.5)
+    expected = attend_one_by_one(rows, *(part.float() for part in states))
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output, expected.bfloat16(), rtol=2**-8, atol=1e-6)  # no more than the last rounding
+
+
+def test_each_length_is_one_call_without_a_mask(toy_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows, calls = toy_model(), PackedRows(random_batches(0)), []
+
+    def spy(query: Tensor, *rest: Any, **settings: Any) -> Tensor:
+        calls.append((query.shape[0], query.shape[2]))
+        assert settings.get("attn_mask") is None and len(rest) == 2
+        return attention(query, *rest, **settings)
+
+    attention = F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
+    model.encode(rows)
+    counts = [(rows.lengths.count(length), length) for length in sorted({*rows.lengths})]
+    assert max(count for count, _ in counts) > 2
+    assert calls == counts * 2  # two layers
+
+
+# --- through the encoder --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sdpa", "eager"])
+def model(request: pytest.FixtureRequest, toy_model: MakeModel) -> PreTrainedModel:
+    """Large weights, so that rows differ; packed, and with an attention that knows only padded rows."""
+    made = toy_model(initializer_range=0.3).double()
+    made.set_attn_implementation(request.param)
+    return made
+
+
+def padded_states(model: PreTrainedModel, ids: Tensor, mask: Tensor | None) -> Tensor:
+    """(tokens, d) of an ordinary call, without padding."""
+    return model.roberta(ids, mask)[0][mask_of(ids, mask)]
+
+
+def test_hidden_states_are_those_of_padded_calls_wherever_the_padding_is(model: PreTrainedModel) -> None:
+    batches = random_batches(1)
+    rows = PackedRows(batches)
+    hidden, vocabulary = model.encode(rows)
+    assert hidden.shape == (len(rows.input_ids), 32)
+    assert torch.equal(vocabulary, model.get_input_embeddings().weight)
+    for name, (ids, mask) in batches.items():
+        expected = padded_states(model, ids, mask)
+        assert expected.std(0).min() > 0.01
+        torch.testing.assert_close(hidden[rows.places[name]], expected, rtol=1e-10, atol=1e-10)
+
+
+def test_gradients_are_those_of_padded_calls(model: PreTrainedModel) -> None:
+    batches = random_batches(2)
+    rows = PackedRows(batches)
+    hidden, _ = model.encode(rows)
+    packed = torch.cat([hidden[rows.places[name]] for name in batches])
+    padded = torch.cat([padded_states(model, *batch) for batch in batches.values()])
+    direction = torch.randn(packed.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    parameters = dict(model.roberta.named_parameters())
+    one, other = (
+        dict(zip(parameters, torch.autograd.grad((states * direction).sum(), [*parameters.values()])))
+        for states in (packed, padded)
+    )
+    assert other["embeddings.word_embeddings.weight"].abs().max() > 0.1
+    torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-9)
+
+
+def test_a_padding_id_within_a_row_learns_nothing(model: PreTrainedModel) -> None:
+    ids = torch.tensor([[5, 6, PADDING, 7]])
+    hidden, _ = model.encode(PackedRows({"rows": (ids, None)}))
+    hidden.square().sum().backward()
+    learnt = model.get_input_embeddings().weight.grad.abs().sum(-1)
+    assert learnt.nonzero().flatten().tolist() == [5, 6, 7]
+
+
+def test_a_row_never_sees_another(model: PreTrainedModel) -> None:
+    ids, mask = random_batches(3)["right"]
+    changed = ids.clone()
+    changed[2] = torch.where(mask[2].bool(), ids[2] % 195 + 4, PADDING)
+    assert (changed[2] != ids[2])[mask[2].bool()].all()
+    rows = PackedRows({"right": (ids, mask)})
+    before, after = (model.encode(PackedRows({"right": (each, mask)}))[0] for each in (ids, changed))
+    of_row = torch.zeros(len(before), dtype=torch.bool)
+    of_row[rows.places_of("right", mask.bool() & (torch.arange(len(ids)) == 2)[:, None])] = True
+    assert (before - after)[of_row].abs().amax(-1).min() > 0.1
+    torch.testing.assert_close(before[~of_row], after[~of_row], rtol=0, atol=1e-12)
+
+
+def test_sentences_beside_padding_have_the_vectors_they_have_alone(model: PreTrainedModel) -> None:
+    ids, mask = random_batches(4)["left"]
+    together = model.encode_sentences(ids, mask)
+    alone = [model.encode_sentences(row[there][None]) for row, there in zip(ids, mask.bool())]
+    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-10, atol=1e-10)
+
+
+def test_the_losses_of_a_padding_attention_are_those_of_a_packed_one(
+    toy_model: MakeModel, toy_batch: MakeBatch
+) -> None:
+    results = []
+    for implementation in ("sdpa", "eager"):
+        model = toy_model(initializer_range=0.2, word_level_input="clean").double()
+        model.set_attn_implementation(implementation)
+        model.sentence_probability.record(torch.tensor(0.5))
+        outputs = model(**toy_batch(padding=2))
+        outputs.loss.backward()
+        losses = outputs.lm_loss, outputs.sentence_loss, outputs.word_loss
+        results.append([torch.stack(losses).detach(), *(weight.grad for weight in model.parameters())])
+        expected = {"sdpa": "sdpa_packed", "eager": "eager"}[implementation]
+        assert model.config._attn_implementation == model.roberta.config._attn_implementation == expected
+    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-10)
+
+
+def test_padded_calls_are_bit_for_bit_what_they_were_before_the_first_packed_one(
+    toy_model: MakeModel, toy_batch: MakeBatch
+) -> None:
+    model, batch = toy_model(), toy_batch(padding=2)
+
+    def calls() -> list[Tensor]:
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        with torch.no_grad():
+            return [
+                model(ids, mask, labels=batch["labels"]).loss,
+                model(ids, mask)[0],
+                model(ids)[0],
+                model.roberta(ids)[0],
+            ]
+
+    before = calls()
+    model(**batch)
+    assert model.config._attn_implementation == "sdpa_packed"
+    assert all(map(torch.equal, before, calls()))
+    assert not torch.equal(before[1], before[2])  # the mask is heard
+
+
+def test_in_half_precision_packed_states_are_close_to_those_of_fp32(toy_model: MakeModel) -> None:
+    model, batches = toy_model(initializer_range=0.1), random_batches(5)
+    rows = PackedRows(batches)
+    expected, _ = model.encode(rows)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden, _ = model.encode(rows)
+        padded = torch.cat([padded_states(model, *batch) for batch in batches.values()])
+    packed = torch.cat([hidden[rows.places[name]] for name in batches])
+    expected = torch.cat([expected[rows.places[name]] for name in batches])
+    errors = [((states - expected).norm() / expected.norm()).item() for states in (packed, padded)]
+    assert 1e-4 < errors[0] < 0.02  # there is half precision in it, and not more than must be
+    assert errors[0] < 1.5 * errors[1]
+
+
+# --- training -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed_activations_change_no_gradient(
+    reentrant: bool, toy_model: MakeModel, toy_batch: MakeBatch
+) -> None:
+    results, passes = [], []
+    for checkpointing in (False, True):
+        model = toy_model(initializer_range=0.2, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        calls: list[int] = []
+        model.roberta.encoder.layer[1].attention.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        torch.manual_seed(4)
+        loss = model(**toy_batch()).loss
+        loss.backward()
+        passes.append(len(calls))
+        results.append([loss.detach(), *(weight.grad for weight in model.parameters())])
+    assert passes == [1, 2]  # the second was made again
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dropout", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
+def test_dropout_is_at_work_and_repeatable(dropout: str, toy_model: MakeModel) -> None:
+    model, rows = toy_model(initializer_range=0.3, **{dropout: 0.3}), PackedRows(random_batches(6))
+
+    def states(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return model.encode(rows)[0].detach()
+
+    assert torch.equal(states(1), states(2))  # none in evaluation
+    evaluated = states(1)
+    model.train()
+    assert torch.equal(states(1), states(1))
+    assert not torch.equal(states(1), states(2)) and not torch.equal(states(1), evaluated)
+
+
+# --- saving ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_saved_after_a_packed_pass_loads_with_stock_attention(
+    tmp_path: Path, toy_model: MakeModel, toy_batch: MakeBatch
+) -> None:
+    model, batch = toy_model(seed=2), toy_batch()
+    model(**batch)
+    assert model.config._attn_implementation == "sdpa_packed"
+    model.save_pretrained(tmp_path / "checkpoint")
+    export_encoder(model, tmp_path / "encoder")
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    expected = model.roberta(ids, mask)[0]
+    for folder, cls in {
+        "checkpoint": (HictlForPreTraining, HictlModel, AutoModel, XLMRobertaForMaskedLM, XLMRobertaModel),
+        "encoder": (AutoModel, XLMRobertaModel),
+    }.items():
+        assert "packed" not in (tmp_path / folder / "config.json").read_text()
+        assert not [name for name in json.loads((tmp_path / folder / "config.json").read_text()) if "attn" in name]
+        for each in cls:
+            loaded = each.from_pretrained(tmp_path / folder)
+            assert loaded.config._attn_implementation == "sdpa"
+            encoder = getattr(loaded, "roberta", loaded)
+            torch.testing.assert_close(encoder(ids, mask)[0], expected)
+    assert model.config._attn_implementation == "sdpa_packed"
