@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ablation test test-slow lint clean
+.PHONY: help demo demo-ablation test test-slow lint bench clean
 PYTHON ?= python3
 export HF_HUB_DISABLE_TELEMETRY := 1
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
@@ -17,6 +17,10 @@ help:  ## list the commands
 
 .venv/test: .venv/demo
 	$(PIP) -e '.[test]'
+	touch $@
+
+.venv/bench: .venv/demo
+	$(PIP) -e '.[bench]'
 	touch $@
 
 demo: .venv/demo  ## pre-train a small model on real sentence pairs in minutes, evaluate it, show the result
@@ -39,6 +43,9 @@ lint: .venv/test  ## format, lint and types
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+
+bench: .venv/bench  ## speed and memory beside what one would use instead; QUICK=1: in five minutes
+	.venv/bin/python benchmarks/run.py $(if $(QUICK),--quick) $(BENCH)
 
 clean:  ## forget the environment and the demo runs
 	rm -rf .venv runs/demo runs/demo-lm-only

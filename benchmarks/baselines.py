@@ -1,0 +1,52 @@
+"""What a HiCTL step is compared with besides its naive form: the losses of peers, as their own examples call them.
+
+Both compute less than HiCTL does: Hugging Face's translation language model has no contrast, sentence-transformers'
+contrastive loss no language model. They run on the weights of the naive network, since memory is scarce and the time of
+a step does not depend on whose weights it has; parameters without a gradient cost their optimiser nothing.
+"""
+
+from tempfile import TemporaryDirectory
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.modules import Pooling
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase, XLMRobertaConfig, XLMRobertaForMaskedLM, XLMRobertaModel
+from transformers.utils import logging
+from workload import Batch
+
+
+def translation_lm_loss(network: XLMRobertaForMaskedLM, batch: Batch) -> Tensor:
+    """The masked-language-model loss of x∘y, scored at every position."""
+    return XLMRobertaForMaskedLM.forward(
+        network, batch["input_ids"], batch["attention_mask"], labels=batch["labels"], return_dict=True
+    ).loss
+
+
+def sentence_transformers_loss(
+    network: XLMRobertaForMaskedLM, tokenizer: PreTrainedTokenizerBase, bf16: bool = False
+) -> CachedMultipleNegativesRankingLoss:
+    """The contrastive loss with its defaults (mini-batches of 32), over the first tokens of the network's encoder.
+
+    Its second forward pass happens in the backward one, hence bf16 is switched on for the encoder itself, as its
+    trainer does.
+    """
+    logging.disable_progress_bar()
+    small = {"vocab_size": len(tokenizer), "hidden_size": network.config.hidden_size, "num_hidden_layers": 0}
+    with TemporaryDirectory() as folder:
+        XLMRobertaModel(XLMRobertaConfig(**small)).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        transformer = Transformer(folder)
+    transformer.model = network.roberta
+    pooling = Pooling(network.config.hidden_size, pooling_mode="cls")
+    model = SentenceTransformer(modules=[transformer, pooling], device=str(network.device))
+    model.forward = torch.autocast(network.device.type, torch.bfloat16, enabled=bf16)(model.forward)
+    return CachedMultipleNegativesRankingLoss(model)
+
+
+def anchors_and_positives(batch: Batch) -> list[Batch]:
+    """x and y as two columns of features, which the loss cuts to their longest."""
+    ids, masks = batch["sentence_input_ids"].chunk(2), batch["sentence_attention_mask"].chunk(2)
+    return [{"input_ids": column, "attention_mask": mask} for column, mask in zip(ids, masks)]

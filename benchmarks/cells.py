@@ -1,0 +1,102 @@
+"""One cell of the benchmark: every variant on the same batches of one encoder shape, batch size and text.
+
+Memory comes first, each variant in a fresh process, so that the networks of the timings are not in its way. The counted
+floor is one more row; its seconds follow from speeds of the machine that are measured in the same rounds.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+from floor import Rates, floor_by_part, measure_rates
+from measure import Action, Seconds, peak_memory, take_turns
+from transformers import PreTrainedTokenizerBase
+from variants import Networks, Step, Variant, make_config
+from workload import Batch, Workload, size_of
+
+SMALL = 2  # pairs of the first round, which is dropped
+
+Told = Callable[[str], Any]  # is given what has just been done
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """What a cell is about."""
+
+    layers: int
+    pairs: int
+    text: str
+
+
+def measure_cell(
+    cell: Cell, workload: Workload, timed: Sequence[Variant], weighed: Sequence[Variant], rounds: int, told: Told
+) -> dict[str, Any]:
+    """Seconds of the timed variants, megabytes of the weighed ones, and the floor; the first round is dropped."""
+    small, refused_small = workload.draw(cell.text, SMALL, 1)
+    batches, refused = workload.draw(cell.text, cell.pairs, rounds - 1)
+    memory = {}
+    for variant in weighed:
+        memory[variant.row] = peak_memory(
+            step_to_weigh, variant, cell.layers, workload.tokenizer, small[0], batches[-1]
+        )
+        told(f"{variant.row}, memory")
+    rows, rates = time_steps(cell, workload.tokenizer, timed, small + batches, told)
+    return {
+        **dataclasses.asdict(cell),
+        "hidden_size": make_config(workload.tokenizer, cell.layers).hidden_size,
+        "rounds": len(batches),
+        "batches_drawn_again": refused_small + refused,
+        "sizes": [dataclasses.asdict(size_of(batch)) for batch in batches],
+        "rates": dataclasses.asdict(rates),
+        "variants": {row: as_row(seconds) | memory.get(row, {}) for row, seconds in rows.items()},
+    }
+
+
+def step_to_weigh(
+    variant: Variant, layers: int, tokenizer: PreTrainedTokenizerBase, small: Batch, batch: Batch
+) -> tuple[Action, Action]:
+    """For a fresh process: a step on a small batch to warm up with, which makes the optimiser's state, and the step."""
+    step = Step(dataclasses.replace(variant, other_row=None), Networks(make_config(tokenizer, layers), tokenizer))
+    return lambda: step(small), lambda: step(batch)
+
+
+def time_steps(
+    cell: Cell, tokenizer: PreTrainedTokenizerBase, variants: Sequence[Variant], batches: list[Batch], told: Told
+) -> tuple[dict[str, list[Seconds]], Rates]:
+    """The seconds of each row in the rounds, one for each batch but the first, and the speed of the machine in them."""
+    networks = Networks(make_config(tokenizer, cell.layers), tokenizer)
+    rates: list[Rates] = []
+
+    def find_rates(_: int) -> dict[str, Seconds]:
+        rates.append(measure_rates(size_of(batches[-1]), networks.config))
+        return {}
+
+    def step_of(variant: Variant) -> Callable[[int], dict[str, Seconds]]:
+        step = Step(variant, networks)
+        return lambda number: step(batches[number])
+
+    timings = take_turns({"rates": find_rates} | {v.row: step_of(v) for v in variants}, len(batches), told)
+    usual = Rates(*map(median, zip(*map(dataclasses.astuple, rates))))
+    floors = {
+        row: [ideal_step(batch, networks, usual, bf16=row == "floor_bf16") for batch in batches[1:]]
+        for row in ("floor_fp32", "floor_bf16")
+    }
+    return floors | timings, usual
+
+
+def ideal_step(batch: Batch, networks: Networks, rates: Rates, bf16: bool) -> Seconds:
+    parts = floor_by_part(size_of(batch), networks.config, networks.parameters, rates, bf16)
+    return Seconds(sum(parts.values()), sum(parts.values()), parts["optimiser"])
+
+
+def as_row(rounds: list[Seconds]) -> dict[str, Any]:
+    """Medians over the rounds, and each round."""
+    cpu, wall, optimiser = zip(*rounds)
+    return {
+        "cpu_seconds": median(cpu),
+        "wall_seconds": median(wall),
+        "optimiser_cpu_seconds": median(optimiser),
+        "cpu_rounds": cpu,
+        "wall_rounds": wall,
+    }

@@ -1,0 +1,87 @@
+"""What a step must cost: this module counts the arithmetic that no implementation can avoid, and how fast it can run.
+
+The ideal step reads each real token of x, y and x∘y once, scores words at masked positions only, pays nothing for
+padding, word negatives and memory, and runs its matrix products as fast as this machine runs the best of the shapes
+that occur. AdamW streams 28 bytes for each parameter: weight, gradient and two moments in, weight and moments out.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from measure import seconds_of
+from torch import nn
+from workload import Size
+
+from hictl_hf import HictlConfig
+
+ADAMW_BYTES = 28
+STREAMED = 30_000_000  # parameters that AdamW's speed is measured on: 480 MB in four arrays, beyond the caches
+SCORED_WORDS = 2**14  # of the vocabulary at a time, when the speed of the head is measured
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the machine can do: floating-point operations and bytes in a second, best of three calls."""
+
+    fp32: float
+    bf16: float
+    stream: float
+
+
+def floor_by_part(
+    size: Size, config: HictlConfig, parameters: int, rates: Rates, bf16: bool = False
+) -> dict[str, float]:
+    """Seconds of each part of the ideal step."""
+    rate = rates.bf16 if bf16 else rates.fp32
+    seconds = {part: operations / rate for part, operations in count_operations(size, config).items()}
+    return seconds | {"optimiser": ADAMW_BYTES * parameters / rates.stream}
+
+
+def count_operations(size: Size, config: HictlConfig) -> dict[str, float]:
+    """Floating-point operations: 2 for each multiply-add, and each product of the forward pass makes two backward."""
+    d, layers = config.hidden_size, config.num_hidden_layers
+    weights = 4 * d * d + 2 * d * config.intermediate_size  # of a layer: query, key, value, output, and feed-forward
+    attention = 2 * d * size.squared_lengths  # multiply-adds of a layer: q·k and the weighted sum of v
+    similarities = size.sentences**2 * d
+    return {
+        "encoder": 6 * layers * (weights * size.tokens + attention),
+        "head": 6 * size.masked_words * (config.vocab_size + d) * d,
+        "sentence level": 6 * (size.sentences * d * (config.projection_size or d) + similarities),
+    }
+
+
+def measure_rates(size: Size, config: HictlConfig, device: str = "cpu") -> Rates:
+    """Matrix products of the shapes of a batch, and AdamW on an array that fits no cache."""
+    d, inner = config.hidden_size, config.intermediate_size
+    shapes = [
+        (size.tokens, d, inner),
+        (size.tokens, inner, d),
+        (size.masked_words, d, SCORED_WORDS),
+        (SCORED_WORDS, size.masked_words, d),
+    ]
+    if device == "cuda":
+        shapes.append((8192, 8192, 8192))
+    rates = {dtype: max(product_rate(shape, dtype, device) for shape in shapes) for dtype in ("float32", "bfloat16")}
+    return Rates(rates["float32"], rates["bfloat16"], stream_rate(device))
+
+
+def product_rate(shape: tuple[int, int, int], dtype: str, device: str) -> float:
+    rows, inner, columns = shape
+    left = torch.randn(rows, inner, dtype=getattr(torch, dtype), device=device)
+    right = torch.randn(inner, columns, dtype=left.dtype, device=device)
+    result = torch.empty(rows, columns, dtype=left.dtype, device=device)
+    return 2 * rows * inner * columns / best_of_three(lambda: torch.mm(left, right, out=result), device)
+
+
+def stream_rate(device: str) -> float:
+    array = nn.Parameter(torch.zeros(STREAMED, device=device))
+    array.grad = torch.ones_like(array)
+    return ADAMW_BYTES * STREAMED / best_of_three(torch.optim.AdamW([array], fused=True).step, device)
+
+
+def best_of_three(action: Callable[[], object], device: str) -> float:
+    """Seconds of the fastest of three calls, after one that is not timed; of the process where it computes itself."""
+    action()
+    seconds = [seconds_of(action, device) for _ in range(3)]
+    return min(each.wall if device == "cuda" else each.cpu for each in seconds)

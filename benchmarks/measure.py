@@ -1,0 +1,116 @@
+"""How something is measured: this module decides what a second and a megabyte are.
+
+Seconds are those of the process on one CPU core (`cpu`) and of the clock (`wall`); on a GPU both wait for it to finish.
+Variants take turns in rounds, A B C A B C …, so that a slow minute of the machine meets all of them; the first round,
+in which memory and optimiser states are made, is dropped. Megabytes are the high-water mark of the resident memory of a
+fresh process during one call, above what was resident when the call began.
+"""
+
+import ctypes
+import gc
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+
+Action = Callable[[], Any]
+PROCESS = Path("/proc/self")
+MMAP_THRESHOLD, BLOCK = -3, 2**17  # glibc's: larger blocks go back to the system as soon as they are freed
+
+
+class Seconds(NamedTuple):
+    cpu: float
+    wall: float
+    optimiser: float = 0.0
+    """The part of `cpu` that the optimiser took, where it was timed by itself."""
+
+
+Turn = Callable[[int], dict[str, Seconds]]
+Timings = dict[str, list[Seconds]]
+
+
+def seconds_of(action: Action, device: str = "cpu") -> Seconds:
+    """What one call takes."""
+    wait(device)
+    cpu, wall = time.process_time(), time.perf_counter()
+    action()
+    wait(device)
+    return Seconds(time.process_time() - cpu, time.perf_counter() - wall)
+
+
+def wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def take_turns(turns: Mapping[str, Turn], rounds: int, told: Callable[[str], Any] = lambda _: None) -> Timings:
+    """Each turn in each round, given its number; the seconds that turns return by name, without those of round 0.
+
+    Args:
+        told: is given what has just been done.
+    """
+    timings: Timings = defaultdict(list)
+    for number in range(rounds):
+        for name, turn in turns.items():
+            gc.collect()
+            measured = turn(number)
+            told(f"{name}, round {number}")
+            for row, seconds in measured.items() if number else ():
+                timings[row].append(seconds)
+    return dict(timings)
+
+
+def time_calls(calls: Mapping[str, Action], rounds: int, calls_before: int = 0) -> dict[str, float]:
+    """Median CPU seconds of calls that take turns, each after so many untimed calls of its own."""
+
+    def turn(name: str, _: int) -> dict[str, Seconds]:
+        for _ in range(calls_before):
+            calls[name]()
+        return {name: seconds_of(calls[name])}
+
+    timings = take_turns({name: partial(turn, name) for name in calls}, rounds)
+    return {name: median(seconds.cpu for seconds in each) for name, each in timings.items()}
+
+
+def peak_memory(make: Callable[..., tuple[Action, Action]], *arguments: Any) -> dict[str, float | None]:
+    """Megabytes of a call in a fresh process: `make(*arguments)` there gives a call to warm up with, and the call.
+
+    Returns:
+        "transient_mb" above the resident size at the start of the call, "peak_mb" with it; `None` where the process
+        was killed or the system cannot tell.
+    """
+    try:
+        with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
+            return fresh.submit(peak_of_call, make, arguments).result()
+    except BrokenProcessPool:
+        return {"transient_mb": None, "peak_mb": None}
+
+
+def peak_of_call(make: Callable[..., tuple[Action, Action]], arguments: tuple[Any, ...]) -> dict[str, float | None]:
+    if not (PROCESS / "clear_refs").exists():  # not Linux
+        return {"transient_mb": None, "peak_mb": None}
+    torch.set_num_threads(1)
+    library = ctypes.CDLL(None)
+    library.mallopt(MMAP_THRESHOLD, BLOCK)
+    warm_up, action = make(*arguments)
+    warm_up(), warm_up()
+    gc.collect()
+    library.malloc_trim(0)
+    (PROCESS / "clear_refs").write_text("5")  # sets the high-water mark back
+    before = resident("VmRSS")
+    action()
+    return {"transient_mb": resident("VmHWM") - before, "peak_mb": resident("VmHWM")}
+
+
+def resident(field: str) -> float:
+    """A size of this process in megabytes, by its name in /proc/self/status."""
+    lines = (PROCESS / "status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) * 1024 / 1e6

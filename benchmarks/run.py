@@ -1,0 +1,176 @@
+"""Benchmarks of the pre-training step. `python benchmarks/run.py` measures, and writes results.json, .md and .png.
+
+What is measured: one training step (forward, backward, AdamW) of HiCTL on encoders of 6 and 12 layers of size 384 with
+XLM-R's 250,002 words, on one CPU thread, beside
+
+    naive.py       the same losses written directly with Hugging Face's parts
+    baselines.py   the translation language model alone, and sentence-transformers' contrastive loss alone
+    floor.py       the arithmetic that no implementation can avoid, at the speed of this machine
+
+    variants.py    the table of all variants, and a step of one
+    workload.py    the batches: real sentences, or log-normal lengths
+    measure.py     seconds and megabytes: rounds in which the variants take turns, fresh processes for memory
+    cells.py       one cell: an encoder, a batch size and a text, all variants
+    parts.py       where our step's time goes;  hard_negatives.py  the sentence level by itself
+    gpu.py         the same at the size of XLM-R base on a GPU (--device cuda)
+    report.py      ratios, tables, chart
+
+A run that was interrupted goes on where it stopped. Usage:
+
+    python benchmarks/run.py --quick
+    python benchmarks/run.py --pairs corpus.jsonl.gz --encoder path/to/xlm-r
+"""
+
+import argparse
+import gc
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
+from hashlib import blake2b
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from cells import Cell, measure_cell
+from gpu import ON_GPU, measure_gpu
+from hard_negatives import measure_hard_negatives
+from parts import measure_parts
+from report import add_ratios, write_report
+from tqdm import tqdm
+from variants import VARIANTS, Networks, make_config
+from workload import Workload, make_workload
+
+import hictl_hf
+
+QUICK_MEMORY = ("ours_fp32", "naive_fp32")
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure what the arguments ask for; returns what is in `results.json`."""
+    arguments = parse(argv)
+    torch.set_num_threads(1)
+    results = begin_or_resume(arguments)
+    workload = make_workload(arguments.pairs, arguments.encoder)
+    if arguments.device == "cuda":
+        measure_gpu_steps(arguments, workload, results)
+    else:
+        measure_cells(arguments, workload, results)
+        measure_inside(arguments, workload, results)
+    results["finished"] = True
+    write_report(results, Path(arguments.output))
+    print(json.dumps(results.get("ratios", results.get("gpu")), indent=2))
+    return results
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="12 layers, 16 pairs, real text, 3 rounds: 5 minutes")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--pairs", metavar="FILE", help="sentence pairs, any source of run_pretraining.py [demo's]")
+    parser.add_argument("--encoder", metavar="FOLDER", help="whose tokenizer to use [one trained on the pairs]")
+    parser.add_argument("--layers", type=int, nargs="+", default=[6, 12], metavar="N")
+    parser.add_argument("--pairs_per_batch", type=int, nargs="+", metavar="N", help="[16 32; with cuda 1024]")
+    parser.add_argument("--rounds", type=int, default=6, help="the first is dropped [6]")
+    parser.add_argument("--output", default="benchmarks/results", help="path without ending [benchmarks/results]")
+    arguments = parser.parse_args(argv)
+    arguments.pairs_per_batch = arguments.pairs_per_batch or ([1024] if arguments.device == "cuda" else [16, 32])
+    if arguments.quick:
+        arguments.layers, arguments.pairs_per_batch, arguments.rounds = [12], [16], 4
+    return arguments
+
+
+def begin_or_resume(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What an interrupted run of the same code and arguments left in the output, or results without a cell."""
+    settings = {**vars(arguments), "code": hash_of_code()}
+    path = Path(arguments.output).with_suffix(".json")
+    earlier = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    if earlier.get("settings") == settings and not earlier["finished"]:
+        return earlier
+    return {
+        "command": shlex.join(["python", "benchmarks/run.py", *sys.argv[1:]]),
+        "date": datetime.now(UTC).isoformat(timespec="minutes"),
+        "finished": False,
+        "settings": settings,
+        "machine": machine(),
+        "cells": [],
+    }
+
+
+def measure_cells(arguments: argparse.Namespace, workload: Workload, results: dict[str, Any]) -> None:
+    """Each cell that the results do not hold yet; they are written after each."""
+    variants = [variant for variant in VARIANTS if variant.quick or not arguments.quick]
+    weighed = [variant for variant in variants if not arguments.quick or variant.row in QUICK_MEMORY]
+    done = [Cell(each["layers"], each["pairs"], each["text"]) for each in results["cells"]]
+    cells = [cell for cell in planned_cells(arguments) if cell not in done]
+    turns = len(weighed) + arguments.rounds * (1 + len(variants))
+    with tqdm(total=len(cells) * turns, unit=" steps", smoothing=0.05) as bar:
+        for cell in cells:
+            told = partial(tell, bar, f"{cell.layers} layers, {cell.pairs} pairs, {cell.text}")
+            results["cells"].append(measure_cell(cell, workload, variants, weighed, arguments.rounds, told))
+            add_ratios(results)
+            write_report(results, Path(arguments.output))
+            gc.collect()
+
+
+def planned_cells(arguments: argparse.Namespace) -> list[Cell]:
+    """Real text at every size; log-normal lengths at the first batch size, and not in a quick run."""
+    texts = [("real", arguments.pairs_per_batch)]
+    if not arguments.quick:
+        texts.append(("lognormal", arguments.pairs_per_batch[:1]))
+    return [Cell(layers, n, text) for text, sizes in texts for n, layers in product(sizes, arguments.layers)]
+
+
+def measure_inside(arguments: argparse.Namespace, workload: Workload, results: dict[str, Any]) -> None:
+    """Where the time of our step goes at the headline's size, and the hard negatives by themselves."""
+    cell = Cell(**results["headline"])
+    networks = Networks(make_config(workload.tokenizer, cell.layers), workload.tokenizer)
+    (batch,), _ = workload.draw(cell.text, cell.pairs, 1)
+    rounds = 3 if arguments.quick else 6
+    results["parts"] = vars(cell) | measure_parts(networks, batch, rounds)
+    del networks
+    results["hard_negatives"] = measure_hard_negatives(rounds, memory=not arguments.quick)
+
+
+def measure_gpu_steps(arguments: argparse.Namespace, workload: Workload, results: dict[str, Any]) -> None:
+    with tqdm(total=len(ON_GPU), unit=" variants") as bar:
+        told = partial(tell, bar, "GPU")
+        results["gpu"] = measure_gpu(workload, arguments.pairs_per_batch[0], arguments.rounds, told)
+
+
+def tell(bar: tqdm, place: str, done: str) -> None:
+    bar.set_description(f"{place}: {done}")
+    bar.update()
+
+
+def hash_of_code() -> str:
+    """Of the product and of the benchmarks: results of different code are not mixed."""
+    folders = (Path(hictl_hf.__file__).parent, Path(__file__).parent)
+    sources = [path.read_bytes() for folder in folders for path in sorted(folder.glob("*.py"))]
+    return blake2b(b"".join(sources), digest_size=8).hexdigest()
+
+
+def machine() -> dict[str, Any]:
+    """What the seconds depend on besides the code."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    packages = ("torch", "transformers", "sentence-transformers")
+    return {
+        "cpu": names[0] if names else platform.processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        **{package.replace("-", "_"): version(package) for package in packages},
+        **{name: value for name, value in os.environ.items() if name.startswith(("MALLOC_", "THP_", "LD_PRELOAD"))},
+    }
+
+
+if __name__ == "__main__":
+    main()

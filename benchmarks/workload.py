@@ -1,0 +1,130 @@
+"""Which text a step is timed on: this module decides the sentences, their lengths, and how batches are drawn from them.
+
+Two mixes of lengths. "real" are translated sentences, of a file or of the packages that the demo installs; "lognormal"
+are random words with lengths of mean 25 and sigma 0.7, at most 256 tokens. Batches are drawn at random, as a shuffled
+data set gives them, and pairs are masked at 25 %; nothing of this, nor any tokenizing, is timed.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from hictl_hf.collators import PretrainingCollator
+from hictl_hf.corpus import Cleaning, load_corpus
+from hictl_hf.mixture import row_seed
+from hictl_hf.tokenization import train_tokenizer
+
+DEMO = Path(__file__).resolve().parents[1] / "recipes" / "demo.json"
+VOCABULARY = 250_002  # XLM-R's; a smaller tokenizer uses its first rows only, all of them are scored and sampled
+TRAINED_VOCABULARY = 12_000
+PAIRS_READ = 20_000
+LONGEST = 256
+MEAN_LENGTH, LENGTH_SIGMA = 25, 0.7
+PAIR_MASK_RATE = 0.25
+SEED = 1
+SCORE_BYTES = (
+    15  # of a naive step at its peak, for each position and word: log-probabilities, two gradients, activations
+)
+NETWORKS_BYTES = 6e9  # both, with their gradients and the states of their optimisers
+
+Batch = dict[str, Tensor]
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Rows of token ids by the name of their text, and the collator that makes batches of them."""
+
+    tokenizer: PreTrainedTokenizerBase
+    collator: PretrainingCollator
+    texts: dict[str, Rows]
+
+    def draw(
+        self, text: str, pairs: int, number: int, fits: Callable[[Batch], bool] | None = None
+    ) -> tuple[list[Batch], int]:
+        """Random batches, and how many were drawn again because the naive step would not fit into memory with them."""
+        rows, random, batches, refused = self.texts[text], np.random.default_rng([SEED, pairs]), [], 0
+        while len(batches) < number:
+            chosen = random.choice(len(rows), pairs, replace=len(rows) < pairs)
+            batch = self.collator([{**rows[row], "seed": row_seed(SEED, len(batches), row)} for row in chosen])
+            if (fits or naive_step_fits)(batch):
+                batches.append(batch)
+            else:
+                refused += 1
+            if refused > 20 * number:
+                raise MemoryError(f"a naive step on {pairs} pairs does not fit into memory; lower --pairs_per_batch")
+        return batches, refused
+
+
+@dataclass(frozen=True)
+class Size:
+    """What there is to compute in a batch: tokens of x, y and x∘y together."""
+
+    tokens: int
+    padded_tokens: int
+    """With x, y and x∘y each padded to their longest."""
+    masked_words: int
+    squared_lengths: int
+    """Sum over sentences: entries of one head's attention matrices."""
+    sentences: int
+
+
+def make_workload(pairs: str | None, encoder: str | None) -> Workload:
+    """The texts through the tokenizer of an encoder's folder, or through one that is trained on them."""
+    texts = read_pairs(pairs)
+    tokenizer = (
+        AutoTokenizer.from_pretrained(encoder)
+        if encoder
+        else train_tokenizer([text for pair in texts for text in pair], TRAINED_VOCABULARY, LONGEST)
+    )
+    collator = PretrainingCollator(tokenizer, pair_mask_rate=PAIR_MASK_RATE, max_length=LONGEST)
+    x, y = (tokenizer(list(side), add_special_tokens=False, verbose=False)["input_ids"] for side in zip(*texts))
+    real = [{"x": a, "y": b} for a, b in zip(x, y)]
+    return Workload(tokenizer, collator, {"real": real, "lognormal": lognormal_rows(collator.words)})
+
+
+def read_pairs(source: str | None) -> list[tuple[str, str]]:
+    """At most `PAIRS_READ` pairs of sentences, a random choice of those of the source (of the demo's sources)."""
+    recipe = json.loads(DEMO.read_text("utf-8"))
+    sources, cleaning = ([source], Cleaning()) if source else (recipe["train_data"], Cleaning(**recipe["cleaning"]))
+    dataset, _ = load_corpus(sources, cleaning)
+    chosen = dataset.select(np.random.default_rng(SEED).permutation(len(dataset))[:PAIRS_READ])
+    return [(x, y) for x, y in zip(chosen["x"], chosen["y"]) if y is not None]
+
+
+def lognormal_rows(words: np.ndarray) -> Rows:
+    """Pairs of random words; the lengths include the special tokens that the collator adds."""
+    random = np.random.default_rng(SEED)
+    mu = np.log(MEAN_LENGTH) - LENGTH_SIGMA**2 / 2
+    lengths = random.lognormal(mu, LENGTH_SIGMA, (PAIRS_READ // 10, 2)).round().clip(3, LONGEST).astype(int) - 2
+    return [{side: random.choice(words, length) for side, length in zip("xy", pair)} for pair in lengths]
+
+
+def naive_step_fits(batch: Batch) -> bool:
+    """Whether the scores of every word at every position leave the networks room in the memory that is free now."""
+    status = Path("/proc/meminfo")
+    if not status.exists():
+        return True
+    free = next(int(line.split()[1]) for line in status.open() if line.startswith("MemAvailable")) * 1024
+    return batch["input_ids"].numel() * VOCABULARY * SCORE_BYTES < free - NETWORKS_BYTES
+
+
+def size_of(batch: Batch) -> Size:
+    """Counts of a batch."""
+    sentence_lengths, joined_lengths = batch["sentence_attention_mask"].sum(-1), batch["attention_mask"].sum(-1)
+    lengths = torch.cat([sentence_lengths, joined_lengths])
+    padded = sum(len(part) * part.max() for part in (*sentence_lengths.chunk(2), joined_lengths))
+    return Size(
+        tokens=int(lengths.sum()),
+        padded_tokens=int(padded),
+        masked_words=int((batch["labels"] != -100).sum()),
+        squared_lengths=int(lengths.square().sum()),
+        sentences=len(sentence_lengths),
+    )
