@@ -82,6 +82,10 @@ class PretrainingArguments(TrainingArguments):
     dataloader_pin_memory: bool = field(
         default_factory=torch.cuda.is_available, metadata={"help": "Pin batches in memory; of use with a GPU."}
     )
+    dataloader_num_workers: int = field(
+        default_factory=lambda: 2 * torch.cuda.is_available(),
+        metadata={"help": "Processes that make batches beside the training; 2 with a GPU, else 0."},
+    )
     remove_unused_columns: bool = field(
         default=False, metadata={"help": "Must stay false: the collator reads all columns."}
     )
