@@ -49,7 +49,8 @@ from workload import Workload, make_workload
 
 import hictl_hf
 
-QUICK_MEMORY = ("ours_fp32", "naive_fp32")
+WEIGHED = ("ours_fp32", "ours_bf16", "naive_fp32", "naive_bf16", "hf_tlm")
+WEIGHED_QUICKLY = ("ours_fp32", "naive_fp32")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def begin_or_resume(arguments: argparse.Namespace) -> dict[str, Any]:
 def measure_cells(arguments: argparse.Namespace, workload: Workload, results: dict[str, Any]) -> None:
     """Each cell that the results do not hold yet; they are written after each."""
     variants = [variant for variant in VARIANTS if variant.quick or not arguments.quick]
-    weighed = [variant for variant in variants if not arguments.quick or variant.row in QUICK_MEMORY]
+    weighed = [variant for variant in variants if variant.row in (WEIGHED_QUICKLY if arguments.quick else WEIGHED)]
     done = [Cell(each["layers"], each["pairs"], each["text"]) for each in results["cells"]]
     cells = [cell for cell in planned_cells(arguments) if cell not in done]
     turns = len(weighed) + arguments.rounds * (1 + len(variants))

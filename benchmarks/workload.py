@@ -25,13 +25,12 @@ DEMO = Path(__file__).resolve().parents[1] / "recipes" / "demo.json"
 VOCABULARY = 250_002  # XLM-R's; a smaller tokenizer uses its first rows only, all of them are scored and sampled
 TRAINED_VOCABULARY = 12_000
 PAIRS_READ = 20_000
+SENTENCE_CHARACTERS = 60  # on one side at least; what is shorter in the demo's catalogues is labels and buttons
 LONGEST = 256
 MEAN_LENGTH, LENGTH_SIGMA = 25, 0.7
 PAIR_MASK_RATE = 0.25
 SEED = 1
-SCORE_BYTES = (
-    15  # of a naive step at its peak, for each position and word: log-probabilities, two gradients, activations
-)
+SCORE_BYTES = 15  # of a naive step at its peak, for each position and word
 NETWORKS_BYTES = 6e9  # both, with their gradients and the states of their optimisers
 
 Batch = dict[str, Tensor]
@@ -91,12 +90,14 @@ def make_workload(pairs: str | None, encoder: str | None) -> Workload:
 
 
 def read_pairs(source: str | None) -> list[tuple[str, str]]:
-    """At most `PAIRS_READ` pairs of sentences, a random choice of those of the source (of the demo's sources)."""
+    """At most `PAIRS_READ` pairs, chosen at random: those of the source, or the sentences among the demo's texts."""
     recipe = json.loads(DEMO.read_text("utf-8"))
-    sources, cleaning = ([source], Cleaning()) if source else (recipe["train_data"], Cleaning(**recipe["cleaning"]))
-    dataset, _ = load_corpus(sources, cleaning)
-    chosen = dataset.select(np.random.default_rng(SEED).permutation(len(dataset))[:PAIRS_READ])
-    return [(x, y) for x, y in zip(chosen["x"], chosen["y"]) if y is not None]
+    languages = recipe["cleaning"]["languages"]
+    cleaning = Cleaning() if source else Cleaning(languages=languages)
+    dataset, _ = load_corpus([source] if source else recipe["train_data"], cleaning)
+    shortest = 0 if source else SENTENCE_CHARACTERS
+    pairs = [(x, y) for x, y in zip(dataset["x"], dataset["y"]) if y is not None and max(len(x), len(y)) >= shortest]
+    return [pairs[number] for number in np.random.default_rng(SEED).permutation(len(pairs))[:PAIRS_READ]]
 
 
 def lognormal_rows(words: np.ndarray) -> Rows:
