@@ -49,6 +49,7 @@ from workload import Workload, make_workload
 
 import hictl_hf
 
+TEXTS = ("real", "lognormal")
 WEIGHED = ("ours_fp32", "ours_bf16", "naive_fp32", "naive_bf16", "hf_tlm")
 WEIGHED_QUICKLY = ("ours_fp32", "naive_fp32")
 
@@ -72,18 +73,19 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="12 layers, 16 pairs, real text, 3 rounds: 5 minutes")
+    parser.add_argument("--quick", action="store_true", help="12 layers, 16 pairs, real text, 2 rounds: 5 minutes")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--pairs", metavar="FILE", help="sentence pairs, any source of run_pretraining.py [demo's]")
     parser.add_argument("--encoder", metavar="FOLDER", help="whose tokenizer to use [one trained on the pairs]")
     parser.add_argument("--layers", type=int, nargs="+", default=[6, 12], metavar="N")
     parser.add_argument("--pairs_per_batch", type=int, nargs="+", metavar="N", help="[16 32; with cuda 1024]")
+    parser.add_argument("--texts", nargs="+", choices=TEXTS, default=list(TEXTS), help="[both]")
     parser.add_argument("--rounds", type=int, default=6, help="the first is dropped [6]")
     parser.add_argument("--output", default="benchmarks/results", help="path without ending [benchmarks/results]")
     arguments = parser.parse_args(argv)
     arguments.pairs_per_batch = arguments.pairs_per_batch or ([1024] if arguments.device == "cuda" else [16, 32])
     if arguments.quick:
-        arguments.layers, arguments.pairs_per_batch, arguments.rounds = [12], [16], 4
+        arguments.layers, arguments.pairs_per_batch, arguments.rounds, arguments.texts = [12], [16], 3, ["real"]
     return arguments
 
 
@@ -121,11 +123,9 @@ def measure_cells(arguments: argparse.Namespace, workload: Workload, results: di
 
 
 def planned_cells(arguments: argparse.Namespace) -> list[Cell]:
-    """Real text at every size; log-normal lengths at the first batch size, and not in a quick run."""
-    texts = [("real", arguments.pairs_per_batch)]
-    if not arguments.quick:
-        texts.append(("lognormal", arguments.pairs_per_batch[:1]))
-    return [Cell(layers, n, text) for text, sizes in texts for n, layers in product(sizes, arguments.layers)]
+    """Real text at every size, log-normal lengths at the first batch size."""
+    sizes = {"real": arguments.pairs_per_batch, "lognormal": arguments.pairs_per_batch[:1]}
+    return [Cell(layers, n, text) for text in arguments.texts for n, layers in product(sizes[text], arguments.layers)]
 
 
 def measure_inside(arguments: argparse.Namespace, workload: Workload, results: dict[str, Any]) -> None:
@@ -133,7 +133,7 @@ def measure_inside(arguments: argparse.Namespace, workload: Workload, results: d
     cell = Cell(**results["headline"])
     networks = Networks(make_config(workload.tokenizer, cell.layers), workload.tokenizer)
     (batch,), _ = workload.draw(cell.text, cell.pairs, 1)
-    rounds = 3 if arguments.quick else 6
+    rounds = 2 if arguments.quick else 6
     results["parts"] = vars(cell) | measure_parts(networks, batch, rounds)
     del networks
     results["hard_negatives"] = measure_hard_negatives(rounds, memory=not arguments.quick)
