@@ -62,7 +62,7 @@ def linear_cross_entropy(
 ) -> Tensor:
     """() Σ cross_entropy(hidden @ embeddings.T + bias, targets) / items, without holding the (m, V) logits.
 
-    Gradients are made in the forward pass. Matrix products run in the dtype of autocast where that is on, sums in fp32.
+    Gradients are made in the forward pass. Matrix products run in bf16 where autocast says so, sums in fp32.
 
     Args:
         hidden: (m, d).
@@ -71,12 +71,14 @@ def linear_cross_entropy(
         targets: (m,) ids.
         items: what the sum is divided by; `None`: m.
     """
-    device = hidden.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else embeddings.dtype
+    device, dtype = hidden.device.type, embeddings.dtype
+    if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != torch.float16:
+        dtype = torch.get_autocast_dtype(device)  # fp16 would lose small probabilities
     wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (hidden, embeddings, bias))
     divisor = torch.as_tensor(max(len(targets), 1) if items is None else items, device=hidden.device).to(bias.dtype)
     arguments = hidden, embeddings, bias, targets, divisor, dtype, wanted
-    return LinearCrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call]
+    with torch.autocast(device, enabled=False):
+        return LinearCrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call]
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -96,7 +98,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         ctx.save_for_backward(hidden, embeddings, bias, targets, items)
         ctx.dtype, ctx.gradients = dtype, None
         if not wanted:
-            return cross_entropy(hidden, embeddings, bias, targets) / items
+            return cross_entropy(hidden.to(dtype), embeddings.to(dtype), bias.to(dtype), targets) / items
         loss, ctx.gradients = cross_entropy_and_gradients(hidden, embeddings, bias, targets, items, dtype)
         return loss
 

@@ -303,6 +303,15 @@ def test_the_loss_without_gradients_is_no_less_precise(number: int) -> None:
         assert trained.item() == pytest.approx(evaluated.item(), rel=tolerance), (dtype, autocast)
 
 
+def test_under_fp16_the_head_stays_in_full_precision() -> None:
+    """The least number of fp16 is 6e-8: a probability divided by the items of a large batch would vanish."""
+    loss, expected = after_backward(ours, problem(13, torch.float32))
+    with torch.autocast("cpu", torch.float16):
+        under_fp16, found = after_backward(ours, problem(13, torch.float32))
+    assert torch.equal(under_fp16, loss)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
 def test_a_model_in_half_precision_gets_gradients_in_half_precision() -> None:
     loss, found = after_backward(ours, problem(13, torch.bfloat16))
     _, expected = after_backward(slow, problem(13))
