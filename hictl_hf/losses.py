@@ -86,6 +86,9 @@ def sentence_contrast_and_gradient(
     """() the sum of the losses, (N, d) its gradient, () mean λ; all by way of the Gram matrix of the sentences."""
     points, lengths = unit_vectors(sentences) if space == "unit" else (sentences, None)
     squares, near = squared_lengths(points)
+    centre = points.mean(0)
+    centred = points - centre  # distances between almost parallel vectors lose no digits
+    own, along = centred.square().sum(-1), centred @ centre + centre.square().sum() / 2  # (N,) each
     positives = torch.arange(len(points), device=points.device).roll(len(points) // 2).unsqueeze(1)
     contrasted = negatives.scatter(1, positives, True)
     loss, moved = near.new_zeros(()), near.new_zeros((), dtype=torch.float64)
@@ -93,8 +96,9 @@ def sentence_contrast_and_gradient(
     by_square = torch.zeros_like(near)  # (N, 1) 2τ ∂loss / ∂|k|², each as a query and as a key
     for start in range(0, len(points), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
-        products, query = points[rows] @ points.T, squares[rows, None]
-        lambdas = interpolation_weights(products, query, squares, near[rows], negatives[rows], strength)
+        gram, query = centred[rows] @ centred.T, squares[rows, None]
+        lambdas = interpolation_weights(gram, own[rows, None], own, near[rows], negatives[rows], strength)
+        products = gram.add_(along[rows, None]).add_(along)  # q·k
         scores = mixed = mixed_products(products, query, lambdas)
         if lengths is None:
             mixed_square = mixed_squares(mixed, products, squares, lambdas)
@@ -115,7 +119,7 @@ def sentence_contrast_and_gradient(
             by_square[rows] += both / query.clamp_min(SMALLEST**2)
         by_product[rows] = pull
     both_ways = by_product.T.contiguous().add_(by_product)  # several times faster than adding the transposed view
-    gradient = both_ways @ points
+    gradient = (both_ways @ centred).addcmul_(both_ways.sum(-1, keepdim=True), centre)  # = both_ways @ points
     if lengths is None:
         gradient.addcmul_(by_square, points)
     else:

@@ -218,6 +218,33 @@ def test_in_single_precision_the_sentence_gradient_is_nearly_the_same(space: str
     assert_close(*results, tolerance=1e-5)
 
 
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("spread", [0.1, 0.003])
+def test_almost_parallel_sentences_lose_no_more_digits_than_mixtures_that_are_vectors(
+    space: str, spread: float
+) -> None:
+    """An encoder at its start gives such sentences; their distances are small differences of large products."""
+    negatives, given = (
+        in_batch_negatives(torch.arange(16)),
+        random_normal(1, 32) + spread * random_normal(16, 32, seed=1),
+    )
+    given[8:] = given[:8] + spread / 2 * random_normal(8, 32, seed=2)
+
+    def gradient(loss_of: Callable[..., Tensor], dtype: torch.dtype) -> Tensor:
+        sentences = given.float().to(dtype).requires_grad_()  # the same numbers in both precisions
+        (result,) = torch.autograd.grad(loss_of(sentences), sentences)
+        return result.double()
+
+    forms: tuple[Callable[[Tensor], Tensor], ...] = (
+        lambda sentences: sentence_contrast(sentences, negatives, 0.1, 0.9, space)[0],
+        lambda sentences: contrast_one_by_one(sentences, negatives, 0.9, space, 0.1).mean(),
+    )
+    exact = gradient(forms[1], torch.float64)
+    ours, usual = (((gradient(form, torch.float32) - exact).norm() / exact.norm()).item() for form in forms)
+    assert usual > 1e-7
+    assert ours < 3 * usual
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_losses_can_be_had_without_gradients(mode: Callable) -> None:
     sentences, negatives = random_normal(8, 4).requires_grad_(), in_batch_negatives(REPEATED)
