@@ -119,6 +119,7 @@ class PretrainingArguments(TrainingArguments):
             )
         if self.reordering not in REORDERINGS:
             raise BadInput(f"reordering is {self.reordering!r}; it must be one of {', '.join(REORDERINGS)}")
+        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # TrainingArguments refuses bf16 else
         super().__post_init__()
 
 
