@@ -82,6 +82,10 @@ class PretrainingArguments(TrainingArguments):
     dataloader_pin_memory: bool = field(
         default_factory=torch.cuda.is_available, metadata={"help": "Pin batches in memory; of use with a GPU."}
     )
+    use_cpu: bool = field(
+        default_factory=lambda: not torch.accelerator.is_available(),
+        metadata={"help": "Train on the CPU, which may then compute in bf16; true where there is nothing else."},
+    )
     dataloader_num_workers: int = field(
         default_factory=lambda: 2 * torch.cuda.is_available(),
         metadata={"help": "Processes that make batches beside the training; 2 with a GPU, else 0."},
@@ -119,7 +123,6 @@ class PretrainingArguments(TrainingArguments):
             )
         if self.reordering not in REORDERINGS:
             raise BadInput(f"reordering is {self.reordering!r}; it must be one of {', '.join(REORDERINGS)}")
-        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # TrainingArguments refuses bf16 else
         super().__post_init__()
 
 
