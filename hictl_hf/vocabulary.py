@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 WORDS_AT_ONCE = 2048  # on a CPU so many rows of E, and their logits, stay in its cache
-ROWS_AT_ONCE = 128  # masked words whose logits are held beside the gradient, once it is in use
+LOGITS_AT_ONCE = 2**25  # held beside the gradient: 128 MiB
 
 
 @torch.compiler.disable
@@ -116,7 +116,7 @@ class LinearCrossEntropy(torch.autograd.Function):
 
 def cross_entropy(hidden: Tensor, embeddings: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
     """() the sum of the losses, a few rows of logits at a time."""
-    parts = zip(hidden.split(ROWS_AT_ONCE), targets.split(ROWS_AT_ONCE))
+    parts = zip(hidden.split(rows_at_once(embeddings)), targets.split(rows_at_once(embeddings)))
     full = torch.promote_types(embeddings.dtype, torch.float32)
     losses = [F.cross_entropy(F.linear(rows, embeddings, bias).to(full), ids, reduction="sum") for rows, ids in parts]
     return torch.stack(losses).sum()
@@ -129,17 +129,18 @@ def cross_entropy_and_gradients(
 
     Twice over the vocabulary, slice by slice: once for the softmax of each slice, which is stored, once for what
     follows from it. For the first d masked words the store is the gradient of E, each slice of which is written when
-    the softmax in it has been read.
+    the softmax in it has been read; where the vocabulary is small there is memory for all at once.
     """
     by_embeddings = memory_for_gradient(embeddings)  # (V, d)
     full = by_embeddings.dtype
     by_hidden, by_bias = torch.empty_like(hidden, dtype=full), torch.zeros_like(bias, dtype=full)
     loss = torch.zeros_like(items, dtype=full)
     slices = slices_of_words(embeddings)
-    for block in blocks_of_rows(hidden):
+    for block in blocks_of_rows(hidden, embeddings):
         rows, right = hidden[block].to(dtype), embeddings[targets[block]].to(dtype)  # (rows, d)
         begun = block.start > 0
-        store = by_embeddings.new_empty(len(embeddings), len(rows)) if begun else by_embeddings
+        fits = not begun and len(rows) <= by_embeddings.shape[1]
+        store = by_embeddings if fits else by_embeddings.new_empty(len(embeddings), len(rows))
         shares = [part_of_store(store[words], len(rows)) for words in slices]  # each (rows, words)
         logsums = torch.stack(
             [
@@ -163,11 +164,17 @@ def cross_entropy_and_gradients(
     return loss / items, (by_hidden, by_embeddings, by_bias)
 
 
-def blocks_of_rows(hidden: Tensor) -> list[slice]:
-    """The first d rows of (m, d), and the others in smaller parts."""
-    first = min(hidden.shape)
-    step = ROWS_AT_ONCE if hidden.device.type == "cpu" else 8 * ROWS_AT_ONCE
+def blocks_of_rows(hidden: Tensor, embeddings: Tensor) -> list[slice]:
+    """Parts of the rows (m, d): d of them at first, or as many as there is memory for, then as many as that."""
+    step = rows_at_once(embeddings)
+    first = max(step, hidden.shape[1])
     return [slice(0, first), *(slice(start, start + step) for start in range(first, len(hidden), step))]
+
+
+def rows_at_once(embeddings: Tensor) -> int:
+    """How many masked words may have their logits held."""
+    logits = LOGITS_AT_ONCE if embeddings.device.type == "cpu" else 8 * LOGITS_AT_ONCE
+    return max(logits // len(embeddings), 1)
 
 
 def part_of_store(store: Tensor, rows: int) -> Tensor:

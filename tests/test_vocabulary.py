@@ -25,7 +25,7 @@ Tensors = dict[str, Tensor]
 def ragged_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The 37 words in slices of 10, 10, 10 and 7."""
     monkeypatch.setattr(vocabulary, "WORDS_AT_ONCE", 10)
-    monkeypatch.setattr(vocabulary, "ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(vocabulary, "rows_at_once", lambda _: 4)
 
 
 @pytest.fixture(autouse=True)
@@ -259,7 +259,7 @@ def test_in_half_precision_errors_are_no_larger_than_those_of_pytorch(
     number: int, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In 300 slices, each of which adds too little to be seen by a sum in half precision."""
-    monkeypatch.setattr(vocabulary, "ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(vocabulary, "rows_at_once", lambda _: 16)
     random = torch.Generator().manual_seed(0)
     embeddings = torch.randn(3000, 32, generator=random) * 0.3 + torch.randn(32, generator=random)
     given = {"embeddings": embeddings, "bias": torch.randn(3000, generator=random) * 0.1}
@@ -459,7 +459,7 @@ def test_a_whole_step_makes_no_second_matrix_of_the_size_of_the_embeddings(
 def test_more_masked_words_than_dimensions_cost_a_block_of_logits(
     large: Tensors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vocabulary, "ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(vocabulary, "rows_at_once", lambda _: 16)
     large["hidden"] = torch.randn(200, 64, requires_grad=True)  # 64, and then 16 at a time
     large["targets"] = torch.randint(4000, (200,))
     after_backward(ours, large)
