@@ -82,10 +82,6 @@ class PretrainingArguments(TrainingArguments):
     dataloader_pin_memory: bool = field(
         default_factory=torch.cuda.is_available, metadata={"help": "Pin batches in memory; of use with a GPU."}
     )
-    use_cpu: bool = field(
-        default_factory=lambda: not torch.accelerator.is_available(),
-        metadata={"help": "Train on the CPU, which may then compute in bf16; true where there is nothing else."},
-    )
     dataloader_num_workers: int = field(
         default_factory=lambda: 2 * torch.cuda.is_available(),
         metadata={"help": "Processes that make batches beside the training; 2 with a GPU, else 0."},
@@ -123,6 +119,8 @@ class PretrainingArguments(TrainingArguments):
             )
         if self.reordering not in REORDERINGS:
             raise BadInput(f"reordering is {self.reordering!r}; it must be one of {', '.join(REORDERINGS)}")
+        if not torch.accelerator.is_available():
+            self.use_cpu = True  # as it is anyway, but bf16 is refused where it is not said
         super().__post_init__()
 
 

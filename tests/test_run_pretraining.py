@@ -285,3 +285,7 @@ def test_a_recipe_is_changed_by_flags_and_refuses_unknown_settings(tmp_path: Pat
     (tmp_path / "b.json").write_text('{"learning_rat": 1}', encoding="utf-8")
     with pytest.raises(BadInput, match="no setting is called learning_rat"):
         parse_arguments([str(tmp_path / "b.json")])
+
+
+def test_half_precision_is_accepted_wherever_the_training_runs() -> None:
+    assert parse_arguments(["--train_data", "pairs.jsonl", "--bf16", "true"]).bf16
