@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .modeling_hictl import first_tokens
-
 
 class Readout(NamedTuple):
     """Where a sentence vector is read: a pooling ("first token", "mean", "projection") of a layer (0: embeddings)."""
@@ -75,4 +73,4 @@ def pool(model: PreTrainedModel, hidden: torch.Tensor, mask: torch.Tensor, pooli
     if pooling == "mean":
         weights = mask.unsqueeze(-1).to(hidden.dtype)
         return (hidden * weights).sum(1) / weights.sum(1)
-    return model.projection(first_tokens(hidden)) if pooling == "projection" else first_tokens(hidden)
+    return model.projection(hidden[:, 0]) if pooling == "projection" else hidden[:, 0]

@@ -320,11 +320,6 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         return torch.stack(terms).sum()
 
 
-def first_tokens(hidden: Tensor) -> Tensor:
-    """g: (n, d) final hidden states of the first tokens of a batch (n, T, d)."""
-    return hidden[:, 0]
-
-
 def in_full_precision(values: Tensor) -> Tensor:
     """Half precision becomes fp32, in which similarities and their losses are always computed."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
