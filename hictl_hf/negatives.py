@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 SMALLEST = 1e-12  # below any squared length that occurs; keeps roots and quotients finite
-PAIRS_AT_ONCE = 32  # whose similarities to the whole vocabulary are held
+SIMILARITIES_AT_ONCE = 2**23  # of pairs to the whole vocabulary, held: 32 MiB
 WORDS_AT_ONCE = 4096  # of the vocabulary, compared while they are in the cache of a CPU
 STEP, *MIXERS = (odd - 2**64 for odd in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))  # SplitMix64's
 
@@ -138,7 +138,8 @@ def sample_words(
     if seeds is None:
         seeds = torch.randint(2**62, (len(queries),), device=queries.device)
     number = min(number, len(vocabulary))
-    parts = [slice(start, start + PAIRS_AT_ONCE) for start in range(0, max(len(queries), 1), PAIRS_AT_ONCE)]
+    step = max(SIMILARITIES_AT_ONCE // len(vocabulary), 1)
+    parts = [slice(start, start + step) for start in range(0, max(len(queries), 1), step)]
     few = (sample_words_of_few(queries[i], excluded[i], seeds[i], vocabulary, number, temperature) for i in parts)
     return torch.cat(list(few))
 

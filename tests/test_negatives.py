@@ -335,7 +335,7 @@ def test_words_are_drawn_with_the_chances_of_sampling_without_replacement(
     last lines show that temperatures a fifth too high or too low, drawing uniformly, and m times the first draw's
     chance would fail: each is wrong by more than twice the bound.
     """
-    monkeypatch.setattr(negatives_module, "PAIRS_AT_ONCE", ROWS // 5)
+    monkeypatch.setattr(negatives_module, "SIMILARITIES_AT_ONCE", ROWS // 5 * 10)
     torch.manual_seed(1)
     query, vocabulary = words_with([1.0, *COSINES[temperature], 1.0])  # the nearest two are excluded
     excluded = torch.tensor([0, -1, 9]).expand(ROWS, 3)
@@ -374,7 +374,7 @@ def test_words_are_included_as_often_as_torch_multinomial_includes_them(
     fails with one seed of 2,000. The last lines show the power: at a temperature 10 % too high the root is above 2, as
     with weights of which every eighth is a fifth too small.
     """
-    monkeypatch.setattr(negatives_module, "PAIRS_AT_ONCE", ROWS // 5)
+    monkeypatch.setattr(negatives_module, "SIMILARITIES_AT_ONCE", ROWS // 5 * 64)
     torch.manual_seed(2)
     cosines = torch.linspace(1 - min(2, 3.5 * temperature), 0.999, 64, dtype=torch.float64)
     query, vocabulary = words_with(cosines)
@@ -438,7 +438,7 @@ def test_how_many_pairs_are_compared_at_once_changes_no_draw(
     queries, vocabulary = random_words(70, 50)
     excluded, draws = torch.arange(70)[:, None] % 50, []
     for pairs_at_once in (1000, 32, 3, 1):
-        monkeypatch.setattr(negatives_module, "PAIRS_AT_ONCE", pairs_at_once)
+        monkeypatch.setattr(negatives_module, "SIMILARITIES_AT_ONCE", pairs_at_once * 50)
         torch.manual_seed(4)
         draws.append(sample_words(queries, vocabulary, excluded, 5, 0.5, torch.arange(70) if seeded else None))
     assert draws[0].unique(dim=0).shape == (70, 5)
