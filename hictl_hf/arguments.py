@@ -63,6 +63,13 @@ class PretrainingArguments(TrainingArguments):
     reordering: str = field(
         default="words", metadata={"help": "How monolingual text becomes its positive: words, subwords or local."}
     )
+    gather_sentences: bool = field(
+        default=True, metadata={"help": "Contrast the sentences of all processes, as one process would."}
+    )
+    gradient_cache: bool = field(
+        default=False,
+        metadata={"help": "Contrast the sentences of all gradient_accumulation_steps micro-batches, in their memory."},
+    )
     evaluate_layers: list[int] = field(
         default_factory=list, metadata={"help": "Layers to read sentence vectors at, 0 the embeddings; all without it."}
     )

@@ -58,17 +58,20 @@ def language_shares(
     return shares
 
 
-class MixtureSampler(Sampler[Draw]):
-    """The draws of one epoch after another, in batches of similar length.
+class MixtureSampler(Sampler[NDArray[np.int64]]):
+    """The draws of one epoch after another, in batches of similar length, each a (rows, 3) array of `Draw`s.
 
     A language drawn more often than it has rows is gone through again in a new order; one drawn less often gives a new
-    random part of its rows each epoch.
+    random part of its rows each epoch. A batch is given out in micro-batches, and each of those to all processes, as
+    evenly as its rows allow; of a last batch too small for that, rows fewer than the processes are left out.
 
     Args:
         lengths: (rows,) tokens of each row.
         groups: the row numbers of each language or language pair.
         shares: from `language_shares`.
-        batch_size: rows of a batch over all processes.
+        batch_size: rows of an optimiser step, over its micro-batches and all processes.
+        micro_batches: in how many parts a process gets its share of a batch.
+        process, processes: whose rows are given out.
     """
 
     def __init__(
@@ -78,28 +81,48 @@ class MixtureSampler(Sampler[Draw]):
         shares: Mapping[Languages, float],
         batch_size: int,
         seed: int,
+        micro_batches: int = 1,
+        process: int = 0,
+        processes: int = 1,
     ) -> None:
         self.lengths, self.groups, self.batch_size, self.seed, self.epoch = lengths, groups, batch_size, seed, 0
+        self.micro_batches, self.process, self.processes = micro_batches, process, processes
         exact = np.array([shares[languages] for languages in groups]) * len(lengths)
         self.draws = np.floor(exact).astype(int)
         self.draws[np.argsort(self.draws - exact, kind="stable")[: len(lengths) - self.draws.sum()]] += 1
 
     def __len__(self) -> int:
-        return int(self.draws.sum())
+        whole, rest = divmod(len(self.lengths), self.batch_size)
+        return whole * self.micro_batches + self.parts(rest)
+
+    def parts(self, rows: int) -> int:
+        """How many micro-batches a batch of so many rows is given out in."""
+        return min(self.micro_batches, rows // self.processes)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration goes through; the Trainer calls it."""
         self.epoch = epoch
 
-    def __iter__(self) -> Iterator[Draw]:
+    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+        draws = self.draws_of_epoch()
+        for start in range(0, len(draws), self.batch_size):
+            batch = draws[start : start + self.batch_size]
+            parts = self.parts(len(batch))
+            for part in range(parts):  # slices, made without looking at a row: a resumed run passes over many at once
+                yield batch[part + parts * self.process :: parts * self.processes]
+
+    def draws_of_epoch(self) -> NDArray[np.int64]:
+        """(draws, 3) all draws of the epoch in order."""
         random = np.random.default_rng([self.seed, self.epoch])
-        rows, repeats = [], []
+        chosen, repeats = [], []
         for members, number in zip(self.groups.values(), self.draws):
             rounds = -(-number // len(members))
-            rows.append(np.concatenate([random.permutation(members) for _ in range(rounds)] or [members[:0]])[:number])
+            permuted = [random.permutation(members) for _ in range(rounds)] or [members[:0]]
+            chosen.append(np.concatenate(permuted)[:number])
             repeats.append(np.arange(number) // len(members))
-        order = self.in_batches_of_similar_length(np.concatenate(rows), random)
-        yield from map(Draw, np.concatenate(rows)[order], [self.epoch] * len(order), np.concatenate(repeats)[order])
+        rows = np.concatenate(chosen)
+        draws = np.stack([rows, np.full_like(rows, self.epoch), np.concatenate(repeats)], 1)
+        return draws[self.in_batches_of_similar_length(rows, random)]
 
     def in_batches_of_similar_length(self, rows: NDArray[np.integer[Any]], random: np.random.Generator) -> NDArray[Any]:
         """(draws,) an order of the draws: shuffled, sorted by length within some batches, batches shuffled again."""
@@ -125,5 +148,8 @@ class PretrainingRows(TorchDataset[dict[str, Any]]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, draw: Draw) -> dict[str, Any]:
-        return {**self.dataset[int(draw.row)], "seed": row_seed(self.seed, draw.epoch, draw.row, draw.repeat)}
+    def __getitems__(self, draws: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """The rows of a batch of `Draw`s, (rows, 3)."""
+        rows = self.dataset[draws[:, 0]]
+        seeds = [row_seed(self.seed, draw.epoch, draw.row, draw.repeat) for draw in map(Draw._make, draws.tolist())]
+        return [{"x": x, "y": y, "seed": seed} for x, y, seed in zip(rows["x"], rows["y"], seeds)]

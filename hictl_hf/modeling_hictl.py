@@ -6,7 +6,9 @@ V words, d dimensions, r dimensions of the projection.
 """
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from transformers.activations import gelu
 from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_hictl import HictlConfig
+from .gathering import gather_sentences
 from .losses import mean_over_batch, sentence_contrast, word_contrast
 from .negatives import in_batch_negatives, sample_words
 from .packing import PACKED_ATTENTION, PackedRows
@@ -108,6 +111,32 @@ class HictlForPreTrainingOutput(ModelOutput):
     sentence_embeddings: Tensor | None = None
     hard_negative_lambda: Tensor | None = None
     negatives_per_anchor: Tensor | None = None
+
+
+@dataclass
+class SentenceLevel:
+    """L_S of a contrastive batch, and what is worth watching about its negatives.
+
+    Args:
+        loss: () L_S, or the share of it of this process or micro-batch; shares add up to L_S.
+        hard_negative_lambda: () mean λ over the negatives.
+        negatives_per_anchor: () mean number of negatives of a sentence.
+    """
+
+    loss: Tensor
+    hard_negative_lambda: Tensor
+    negatives_per_anchor: Tensor
+
+
+@dataclass
+class CachedSentenceLevel(SentenceLevel):
+    """L_S of a batch that is over, for one of the micro-batches it was made of.
+
+    Args:
+        gradients: (N, r) of L_S by the representations of the micro-batch.
+    """
+
+    gradients: Tensor
 
 
 class SentenceProbability(nn.Module):
@@ -191,6 +220,8 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         clean_input_ids: Tensor | None = None,
         row_seeds: Tensor | None = None,
         items_in_batch: dict[str, Tensor] | None = None,
+        gather: bool = False,
+        cached: CachedSentenceLevel | None = None,
         **kwargs: Any,
     ) -> HictlForPreTrainingOutput:
         """All losses of a batch in one call.
@@ -207,6 +238,9 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             row_seeds: (n,) int64 seeds of the word negatives of each pair.
             items_in_batch: how many masked words ("lm"), sentences ("sentence") and pairs ("word") the whole batch has,
                 where this call sees only a part of it: losses are then this part's share of the mean.
+            gather: contrast the sentences of all processes, which must all call this at the same time.
+            cached: L_S of a whole batch where this is one of its micro-batches (gradient cache), by what
+                `encode_sentences` gave for these sentences and `row_seeds`.
         """
         if sentence_input_ids is None and bag is None and items_in_batch is None:
             outputs = super().forward(
@@ -226,17 +260,23 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             batches["masked"] = input_ids, attention_mask
         if bag is not None and config.word_level_input == "clean":
             batches["clean"] = clean_input_ids, attention_mask
-        if sentence_input_ids is not None:
+        if sentence_input_ids is not None and cached is None:
             batches["sentences"] = sentence_input_ids, sentence_attention_mask
-        if not batches:
+        if not batches and cached is None:
             raise ValueError(
                 "no loss to train: every weight of the configuration is 0, or the batch has no input for it"
             )
-        rows = PackedRows(batches)
-        hidden, vocabulary = self.encode(rows)
-        if sentence_input_ids is not None:
+        vocabulary = self.get_input_embeddings().weight
+        if sentence_input_ids is not None and cached is not None:
+            sentences, vocabulary = self.encode_apart(sentence_input_ids, sentence_attention_mask, row_seeds)
+            self.add_sentence_level(result, sentences, with_gradient(sentences, cached))
+        if batches:
+            rows = PackedRows(batches)
+            hidden, vocabulary = self.encode(rows, vocabulary)
+        if "sentences" in batches:
             sentences = self.projection(hidden[rows.first["sentences"]])  # r = f(g(M(x)))
-            self.add_sentence_level(result, sentences, sentence_texts, items.get("sentence"))
+            level = self.sentence_level(sentences, sentence_texts, items.get("sentence"), gather)
+            self.add_sentence_level(result, sentences, level)
         if bag is not None:
             queries = hidden[rows.first[config.word_level_input]]
             losses, vocabulary = self.word_losses(queries, vocabulary, bag, row_seeds)
@@ -248,14 +288,14 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         result.loss = self.total(result)
         return result
 
-    def encode(self, rows: PackedRows) -> tuple[Tensor, Tensor]:
-        """M of all rows in one pass, (tokens, d), and the word embeddings (V, d) for their next use."""
+    def encode(self, rows: PackedRows, vocabulary: Tensor) -> tuple[Tensor, Tensor]:
+        """M of all rows in one pass, (tokens, d), and the word embeddings (V, d) it was given, for their next use."""
         if self.config._attn_implementation == "sdpa":
             self.set_attn_implementation(PACKED_ATTENTION)  # the same for padded rows
         words = self.get_input_embeddings()
         hooks = words._forward_hooks or words._forward_pre_hooks
         if type(words) is nn.Embedding and words.weight.requires_grad and not hooks:
-            embedded, vocabulary = look_up(words.weight, rows.input_ids, words.padding_idx)
+            embedded, vocabulary = look_up(vocabulary, rows.input_ids, words.padding_idx)
         else:  # frozen, hooked, or wrapped in an adapter
             embedded, vocabulary = words(rows.input_ids), words.weight
         if self.config._attn_implementation == PACKED_ATTENTION:
@@ -265,10 +305,23 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         padded, mask = rows.padded(embedded)
         return self.roberta(inputs_embeds=padded, attention_mask=mask)[0][mask], vocabulary
 
-    def encode_sentences(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """(N, r) r = f(g(M(x))) of padded sentences: the projection of the first token's last hidden state."""
+    def encode_sentences(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, row_seeds: Tensor | None = None
+    ) -> Tensor:
+        """(N, r) r = f(g(M(x))) of padded sentences: the projection of the first token's last hidden state.
+
+        With row_seeds (n,) their dropout is that of every other call with these seeds.
+        """
+        return self.encode_apart(input_ids, attention_mask, row_seeds)[0]
+
+    def encode_apart(
+        self, input_ids: Tensor, attention_mask: Tensor | None, row_seeds: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """`encode_sentences`, and the word embeddings (V, d) for their next use."""
         rows = PackedRows({"sentences": (input_ids, attention_mask)})
-        return self.projection(self.encode(rows)[0][rows.first["sentences"]])
+        with nullcontext() if row_seeds is None else random_numbers_of(row_seeds):
+            hidden, vocabulary = self.encode(rows, self.get_input_embeddings().weight)
+        return self.projection(hidden[rows.first["sentences"]]), vocabulary
 
     def masked_word_loss(self, hidden: Tensor, vocabulary: Tensor, targets: Tensor, items: Tensor | None) -> Tensor:
         """() L_LM: cross-entropy of the masked words, of hidden states (m, d); no others reach the head."""
@@ -279,21 +332,31 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             hidden, vocabulary if tied else head.decoder.weight, head.decoder.bias, targets, items
         )
 
-    def add_sentence_level(
-        self, result: HictlForPreTrainingOutput, sentences: Tensor, texts: Tensor | None, items: Tensor | None
-    ) -> None:
-        """L_S over the batch with hard negatives (sentence-level CTL), and what is worth watching about them."""
-        config = self.config
+    def sentence_level(
+        self, sentences: Tensor, texts: Tensor | None, items: Tensor | None = None, gather: bool = False
+    ) -> SentenceLevel:
+        """L_S with hard negatives (sentence-level CTL) over sentences (N, r), or those of all processes together."""
+        config, processes = self.config, 1
         texts = torch.arange(len(sentences), device=sentences.device) if texts is None else texts
+        if gather:
+            sentences, texts = gather_sentences(sentences, texts)
+            processes = torch.distributed.get_world_size()
         negatives = in_batch_negatives(texts, config.duplicates)
         strength = config.hard_negative_zeta * self.sentence_probability.mean() if config.hard_negatives else 0.0
         with torch.autocast(sentences.device.type, enabled=False):
-            result.sentence_loss, result.hard_negative_lambda = sentence_contrast(
+            loss, mean_lambda = sentence_contrast(
                 in_full_precision(sentences), negatives, config.sentence_temperature, strength,
                 config.hard_negative_space, items,
             )  # fmt: skip
-        result.sentence_embeddings = sentences
-        result.negatives_per_anchor = negatives.sum(-1).float().mean()
+        return SentenceLevel(loss / processes, mean_lambda, negatives.sum(-1).float().mean())
+
+    def add_sentence_level(self, result: HictlForPreTrainingOutput, sentences: Tensor, level: SentenceLevel) -> None:
+        """Put it where the caller finds it."""
+        result.sentence_embeddings, result.sentence_loss = sentences, level.loss
+        result.hard_negative_lambda, result.negatives_per_anchor = (
+            level.hard_negative_lambda,
+            level.negatives_per_anchor,
+        )
 
     def word_losses(
         self, queries: Tensor, vocabulary: Tensor, bag: Tensor, seeds: Tensor | None
@@ -323,6 +386,21 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
 def in_full_precision(values: Tensor) -> Tensor:
     """Half precision becomes fp32, in which similarities and their losses are always computed."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def with_gradient(sentences: Tensor, cached: CachedSentenceLevel) -> SentenceLevel:
+    """The same loss, whose gradient by the sentences (N, r) is the cached one."""
+    sentences = in_full_precision(sentences)
+    return replace(cached, loss=cached.loss + ((sentences - sentences.detach()) * cached.gradients).sum())
+
+
+@contextmanager
+def random_numbers_of(seeds: Tensor) -> Iterator[None]:
+    """Random numbers, such as those of dropout, follow from the seeds (n,); afterwards they go on as before."""
+    devices = [seeds.device] if seeds.device.type != "cpu" else []
+    with torch.random.fork_rng(devices, device_type=devices[0].type if devices else "cuda"):
+        torch.manual_seed(int(seeds[0]))
+        yield
 
 
 def export_encoder(model: HictlForPreTraining, folder: str | Path) -> None:

@@ -194,7 +194,8 @@ def make_trainer(
         args.eval_strategy, args.load_best_model_at_end = "no", False
     return HictlTrainer(
         model, args, train_dataset=rows, eval_dataset=corpora.dev, data_collator=collator, processing_class=tokenizer,
-        train_sampler=sampler, readouts=all_readouts(args.evaluate_layers or range(last + 1), last, projection=True),
+        train_sampler=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
+        readouts=all_readouts(args.evaluate_layers or range(last + 1), last, projection=True),
     )  # fmt: skip
 
 
@@ -212,10 +213,12 @@ def rows_and_sampler(
     }
     sizes = {key: len(rows) for key, rows in groups.items()}
     shares = language_shares(sizes, args.text_alpha, args.pair_alpha, args.text_share)
-    batch = args.train_batch_size * args.world_size
-    return PretrainingRows(tokens, args.seed), MixtureSampler(
-        np.asarray(tokens["length"]), groups, shares, batch, args.seed
-    )
+    micro_batches = args.gradient_accumulation_steps
+    sampler = MixtureSampler(
+        np.asarray(tokens["length"]), groups, shares, args.train_batch_size * micro_batches * args.world_size,
+        args.seed, micro_batches, args.process_index, args.world_size,
+    )  # fmt: skip
+    return PretrainingRows(tokens, args.seed), sampler
 
 
 def stream_of_rows(args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> IterableDataset:

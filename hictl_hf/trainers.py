@@ -1,19 +1,25 @@
 """Training: HF's Trainer with HiCTL's losses, their logs, the mixture's order, and retrieval as the evaluation."""
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from time import time
 from typing import Any
 
 import torch
+from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
 from torch import Tensor, nn
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Sampler
 from transformers import Trainer, TrainerCallback, TrainerControl
 from transformers.trainer_utils import speed_metrics
 
 from .embedding import Readout
 from .evaluation import best_readout, evaluate_retrieval, mean_accuracies
+from .gathering import stack_pairs
+from .modeling_hictl import CachedSentenceLevel, in_full_precision
+
+logger = logging.getLogger(__name__)
 
 LOSSES = ("lm_loss", "sentence_loss", "word_loss")
 WATCHED = ("hard_negative_lambda", "negatives_per_anchor")
@@ -23,7 +29,11 @@ class HictlTrainer(Trainer):
     """Trains `HictlForPreTraining`; losses are means over the whole batch of an optimiser step.
 
     Args (beside the Trainer's):
-        train_sampler: order of the training rows, such as a `MixtureSampler`; `None`: the Trainer's own.
+        train_sampler: gives this process its batches of training rows, such as a `MixtureSampler`; `None`: the
+            Trainer's own order.
+        gather_sentences: contrast the sentences of all processes, as one process with the whole batch would.
+        gradient_cache: contrast the sentences of all micro-batches of an optimiser step, too (Gao et al., 2021): they
+            are encoded once more, before, without keeping what a backward pass needs.
         readouts: where sentence vectors are read in evaluation; the best one on the held-out pairs counts.
         eval_dataset: held-out pairs, text columns `x`, `y`, `x_lang`, `y_lang`.
     """
@@ -35,6 +45,8 @@ class HictlTrainer(Trainer):
         self,
         *args: Any,
         train_sampler: Sampler[Any] | None = None,
+        gather_sentences: bool = True,
+        gradient_cache: bool = False,
         readouts: Sequence[Readout] = (),
         **kwargs: Any,
     ) -> None:
@@ -47,13 +59,40 @@ class HictlTrainer(Trainer):
                 "each (accelerate launch, torchrun), or choose one GPU by CUDA_VISIBLE_DEVICES"
             )
         self.train_sampler, self.readouts = train_sampler, readouts
+        self.gather_sentences, self.gradient_cache = gather_sentences and self.args.world_size > 1, gradient_cache
+        self.check_negatives()
         self.step_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
         self.log_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
         self.steps_since_log, self.log_started = 0, 0.0
         self.add_callback(StepEnd(self))
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        return self.train_sampler or super()._get_train_sampler(train_dataset)
+    def check_negatives(self) -> None:
+        """Tell how many negatives a sentence has, and refuse a batch that has none."""
+        pairs, factors = self._train_batch_size, [f"{self._train_batch_size} pairs"]
+        for used, number, name in (
+            (self.gather_sentences, self.args.world_size, "processes"),
+            (self.gradient_cache, self.args.gradient_accumulation_steps, "micro-batches"),
+        ):
+            if used and number > 1:
+                pairs, factors = pairs * number, [*factors, f"{number} {name}"]
+        if pairs == 1 and self.model.config.sentence_weight > 0:
+            raise ValueError(
+                "a contrastive batch has one pair, which leaves its sentences without negatives; raise "
+                "per_device_train_batch_size, or use gather_sentences (several processes) or gradient_cache"
+            )
+        logger.info("negatives per anchor: %d (%s)", 2 * pairs - 2, " x ".join(factors))
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """The sampler already gives each process its own rows: nobody else divides them."""
+        if self.train_sampler is None:
+            return super().get_train_dataloader()
+        args = self.args
+        loader: DataLoader[Any] = DataLoader(
+            self.train_dataset, batch_sampler=self.train_sampler, collate_fn=self.data_collator,
+            num_workers=args.dataloader_num_workers, pin_memory=args.dataloader_pin_memory,
+            persistent_workers=args.dataloader_persistent_workers, prefetch_factor=args.dataloader_prefetch_factor,
+        )  # fmt: skip
+        return prepare_data_loader(loader, args.device, num_processes=1, process_index=0, put_on_device=True)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
@@ -66,8 +105,31 @@ class HictlTrainer(Trainer):
             sum(len(batch["sentence_input_ids"]) for batch in batches if "sentence_input_ids" in batch),
             sum(len(batch["bag"]) for batch in batches if "bag" in batch),
         ]
-        items = self.accelerator.reduce(torch.tensor(counts, device=device), "sum").clamp_min(1)
-        return batches, dict(zip(("lm", "sentence", "word"), items))
+        reduced = self.accelerator.reduce(torch.tensor(counts, device=device), "sum").clamp_min(1)
+        items = dict(zip(("lm", "sentence", "word"), reduced))
+        if self.gradient_cache and any("sentence_input_ids" in batch for batch in batches):
+            self.cache_sentence_level(batches, items["sentence"])
+        return batches, items
+
+    def cache_sentence_level(self, batches: list[dict[str, Any]], items: Tensor) -> None:
+        """L_S of all micro-batches together, of which each is given its share and its gradient."""
+        model = self.accelerator.unwrap_model(self.model_wrapped)
+        model.train()
+        parts = []
+        with torch.no_grad(), self.accelerator.autocast():
+            for batch in map(self._prepare_inputs, batches):
+                ids, mask = batch["sentence_input_ids"], batch["sentence_attention_mask"]
+                parts.append(model.encode_sentences(ids, mask, batch["row_seeds"]))
+        sentences, part_of = stack_pairs(parts)
+        texts, _ = stack_pairs([batch["sentence_texts"].to(sentences.device) for batch in batches])
+        sentences = in_full_precision(sentences).requires_grad_()
+        level = model.sentence_level(sentences, texts, items, self.gather_sentences)
+        (gradients,) = torch.autograd.grad(level.loss, sentences)
+        share = level.loss.detach() / len(batches)
+        for number, batch in enumerate(batches):
+            batch["cached"] = CachedSentenceLevel(
+                share, level.hard_negative_lambda, level.negatives_per_anchor, gradients[part_of == number]
+            )
 
     def compute_loss(
         self,
@@ -76,7 +138,7 @@ class HictlTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        outputs = model(**inputs, items_in_batch=num_items_in_batch)
+        outputs = model(**inputs, items_in_batch=num_items_in_batch, gather=self.gather_sentences and model.training)
         if num_items_in_batch is not None:
             self.watch(inputs, outputs)
         loss = outputs.loss * self.accelerator.num_processes  # DDP averages what is to be a sum over processes

@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "hictl_hf"
 FLOORS = {
-    0: "configuration_hictl negatives packing vocabulary retrieval plotting reporting version",
+    0: "configuration_hictl gathering negatives packing vocabulary retrieval plotting reporting version",
     1: "losses readers tokenization mixture report_page model_cards",
     2: "modeling_hictl corpus collators",
     3: "embedding arguments",
@@ -20,7 +20,7 @@ FLOORS = {
     7: "__init__",
 }
 FLOOR = {module: floor for floor, modules in FLOORS.items() for module in modules.split()}
-ON_THE_HUB = ("configuration_hictl", "losses", "negatives", "packing", "vocabulary", "modeling_hictl")
+ON_THE_HUB = ("configuration_hictl", "gathering", "losses", "negatives", "packing", "vocabulary", "modeling_hictl")
 
 
 def imports(module: str) -> Iterator[tuple[int, str]]:

@@ -20,8 +20,11 @@ def sampler(rows: dict[Languages, int] = ROWS, batch_size: int = 8, seed: int = 
 
 
 def batches(mixture: MixtureSampler) -> list[list[Draw]]:
-    draws, size = list(mixture), mixture.batch_size
-    return [draws[start : start + size] for start in range(0, len(draws), size)]
+    return [[Draw._make(draw) for draw in batch.tolist()] for batch in mixture]
+
+
+def draws_of(mixture: MixtureSampler) -> list[Draw]:
+    return [draw for batch in batches(mixture) for draw in batch]
 
 
 # --- shares ---------------------------------------------------------------------------------------------------------
@@ -69,8 +72,8 @@ def test_a_single_kind_has_everything(kind: str | None) -> None:
 @pytest.mark.parametrize("text_share", [0.5, 0.1, 0.9])
 def test_an_epoch_has_as_many_rows_as_the_corpus_in_the_shares_asked_for(text_share: float) -> None:
     mixture, shares = sampler(text_share=text_share), language_shares(ROWS, text_share=text_share)
-    draws = list(mixture)
-    assert len(draws) == len(mixture) == sum(ROWS.values())
+    draws = draws_of(mixture)
+    assert len(draws) == 8 * len(mixture) == sum(ROWS.values())
     for name, members in mixture.groups.items():
         number = sum(draw.row in members for draw in draws)
         assert abs(number - shares[name] * len(draws)) < 1
@@ -80,7 +83,7 @@ def test_an_epoch_has_as_many_rows_as_the_corpus_in_the_shares_asked_for(text_sh
 def test_each_row_of_a_language_comes_up_equally_often_give_or_take_one(epoch: int) -> None:
     mixture = sampler()
     mixture.set_epoch(epoch)
-    counts = Counter(draw.row for draw in mixture)
+    counts = Counter(draw.row for draw in draws_of(mixture))
     most = {}
     for name, members in mixture.groups.items():
         times = [counts[row] for row in members]
@@ -92,7 +95,7 @@ def test_each_row_of_a_language_comes_up_equally_often_give_or_take_one(epoch: i
 
 def test_repeats_count_how_often_the_epoch_had_a_row_before() -> None:
     repeats: dict[int, list[int]] = {}
-    for draw in sampler():
+    for draw in draws_of(sampler()):
         repeats.setdefault(draw.row, []).append(draw.repeat)
     assert all(sorted(found) == list(range(len(found))) for found in repeats.values())
     assert max(map(len, repeats.values())) > 3
@@ -103,7 +106,7 @@ def test_a_language_drawn_less_often_gives_other_rows_in_another_epoch() -> None
     seen = set()
     for epoch in range(30):
         mixture.set_epoch(epoch)
-        seen |= {int(draw.row) for draw in mixture}
+        seen |= {draw.row for draw in draws_of(mixture)}
     assert seen == set(range(sum(ROWS.values())))
 
 
@@ -112,16 +115,16 @@ def test_a_language_drawn_less_often_gives_other_rows_in_another_epoch() -> None
 
 def test_seed_and_epoch_alone_decide_the_order() -> None:
     mixture = sampler()
-    first, again = list(mixture), list(mixture)
-    assert first == again == list(sampler())
+    first, again = draws_of(mixture), draws_of(mixture)
+    assert first == again == draws_of(sampler())
     mixture.set_epoch(1)
-    second = list(mixture)
+    second = draws_of(mixture)
     assert [draw.row for draw in second] != [draw.row for draw in first]
     assert {draw.epoch for draw in second} == {1}
     fresh = sampler()
     fresh.set_epoch(1)
-    assert list(fresh) == second  # nobody has to go through epoch 0 first
-    assert list(sampler(seed=2)) != first
+    assert draws_of(fresh) == second  # nobody has to go through epoch 0 first
+    assert draws_of(sampler(seed=2)) != first
 
 
 def padding(groups: list[list[Draw]], lengths: np.ndarray) -> float:
@@ -165,7 +168,7 @@ def test_lengths_are_sorted_only_within_some_batches() -> None:
     smallest = [min(draw.row for draw in batch) for batch in batches(mixture)]
     in_one_pool = sorted(range(0, 1000, 4))
     assert sorted(smallest) != in_one_pool  # other rows stand together than if all had been sorted
-    assert sorted(draw.row for draw in mixture) == list(range(1000))
+    assert sorted(draw.row for draw in draws_of(mixture)) == list(range(1000))
 
 
 # --- seeds ----------------------------------------------------------------------------------------------------------
@@ -188,6 +191,48 @@ def test_rows_carry_the_seed_of_their_draw() -> None:
     dataset = Dataset.from_dict({"x": [[5, 6], [7]], "y": [[8], None], "length": [7, 3]})
     rows = PretrainingRows(dataset, seed=13)
     assert len(rows) == 2
-    assert rows[Draw(np.int64(0), 2, np.int64(1))] == {"x": [5, 6], "y": [8], "seed": row_seed(13, 2, 0, 1)}
-    assert rows[Draw(1, 0, 0)] == {"x": [7], "y": None, "seed": row_seed(13, 0, 1, 0)}
-    assert rows[Draw(1, 0, 0)]["seed"] != rows[Draw(1, 1, 0)]["seed"] != rows[Draw(1, 1, 1)]["seed"]
+    draws = np.array([Draw(0, 2, 1), Draw(1, 0, 0), Draw(1, 1, 0), Draw(1, 1, 1)])
+    first, second, third, fourth = rows.__getitems__(draws)
+    assert first == {"x": [5, 6], "y": [8], "seed": row_seed(13, 2, 0, 1)}
+    assert second == {"x": [7], "y": None, "seed": row_seed(13, 0, 1, 0)}
+    assert len({second["seed"], third["seed"], fourth["seed"]}) == 3
+
+
+# --- several processes and micro-batches ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 3])
+@pytest.mark.parametrize("processes", [1, 2, 3])
+@pytest.mark.parametrize("rows", [48, 36 + 1, 36 + 7, 36 + 11])
+def test_processes_and_micro_batches_divide_the_batches_of_one_process(
+    rows: int, processes: int, micro_batches: int
+) -> None:
+    whole, *others = [
+        MixtureSampler(np.arange(rows), {("en", None): np.arange(rows)}, {("en", None): 1.0}, 12, 1, *of)
+        for of in [(1, 0, 1), *((micro_batches, process, processes) for process in range(processes))]
+    ]
+    expected = [sorted(draw.row for draw in batch) for batch in batches(whole)]
+    if rows % 12 < processes:
+        expected = expected[: rows // 12]
+    rounds = [[sorted(draw.row for draw in batch) for batch in batches(other)] for other in others]
+    assert {len(found) for found in rounds} == {len(other) for other in others}  # no process waits for another
+    micro = list(zip(*rounds, strict=True))
+    sizes = [len(part) for step in micro for part in step]
+    assert min(sizes) > 0
+    last = rows % 12 // processes
+    steps = [micro[at : at + micro_batches] for at in range(0, len(micro), micro_batches)]
+    assert [sorted(row for parts in step for part in parts for row in part) for step in steps] == expected
+    assert len(steps[-1]) == (micro_batches if rows % 12 == 0 or last == 0 else min(micro_batches, last))
+    for step in steps:
+        of_step = [len(part) for parts in step for part in parts]
+        assert max(of_step) - min(of_step) <= 1
+
+
+def test_a_process_has_long_and_short_rows_of_each_batch() -> None:
+    lengths = np.arange(64)
+    first, second = (
+        MixtureSampler(lengths, {("en", None): lengths}, {("en", None): 1.0}, 64, 1, 1, process, 2)
+        for process in (0, 1)
+    )
+    one, other = (sum(int(draw.row) for draw in draws_of(part)) for part in (first, second))
+    assert abs(one - other) <= 32  # tokens; halves of the sorted batch would differ by 1,024

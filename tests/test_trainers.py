@@ -1,9 +1,7 @@
 """Losses are means over an optimiser step however it is split; what is logged is true; a resumed run ends the same."""
 
 import json
-import os
 import shutil
-import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
-from torch import Tensor, multiprocessing
+from torch import Tensor
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -69,6 +67,8 @@ def trainer_of(
     folder: Path,
     objectives: Sequence[str] = ("lm", "sentence", "word"),
     eval_dataset: Dataset | None = None,
+    gather_sentences: bool = True,
+    gradient_cache: bool = False,
     **settings: Any,
 ) -> HictlTrainer:
     """A trainer of text and pairs, mixed and in an order that depends on the seed alone."""
@@ -78,6 +78,8 @@ def trainer_of(
     shares = language_shares({name: len(members) for name, members in groups.items()})
     arguments = TrainingArguments(output_dir=str(folder), **{**SETTINGS, **settings})
     set_seed(arguments.seed)
+    micro_batches, processes = arguments.gradient_accumulation_steps, arguments.world_size
+    batch = arguments.per_device_train_batch_size * micro_batches * processes
     return HictlTrainer(
         model=model.train(),
         args=arguments,
@@ -86,7 +88,18 @@ def trainer_of(
         processing_class=tokenizer,
         eval_dataset=eval_dataset,
         readouts=READOUTS,
-        train_sampler=MixtureSampler(np.asarray(tokens["length"]), groups, shares, BATCH, SEED),
+        train_sampler=MixtureSampler(
+            np.asarray(tokens["length"]),
+            groups,
+            shares,
+            batch,
+            SEED,
+            micro_batches,
+            arguments.process_index,
+            processes,
+        ),
+        gather_sentences=gather_sentences,
+        gradient_cache=gradient_cache,
         callbacks=[Gradients()],
     )
 
@@ -155,8 +168,8 @@ def test_the_logged_loss_is_that_of_the_whole_batch_in_one_call(build: Callable[
     trainer = build(
         per_device_train_batch_size=2, gradient_accumulation_steps=4, objectives=["lm", "word"], max_steps=1
     )
-    draws = [draw for draw, _ in zip(trainer.train_sampler, range(BATCH))]
-    batch = trainer.data_collator([trainer.train_dataset[draw] for draw in draws])
+    draws = np.concatenate([part for part, _ in zip(trainer.train_sampler, range(4))])
+    batch = trainer.data_collator(trainer.train_dataset.__getitems__(draws))
     with torch.no_grad():
         expected = trainer.model(**batch)
     masked = (batch["labels"] != -100).sum(-1)
@@ -210,7 +223,7 @@ def test_gradient_accumulation_takes_negatives_from_the_sentence_level(build: Ca
 
 
 def test_p_avg_has_one_entry_for_each_optimiser_step(build: Callable[..., HictlTrainer], held_out: Dataset) -> None:
-    # 80 rows are ten batches of 8, or twenty of 4: seven steps of three micro-batches, the last of only two
+    # 80 rows are six batches of 12 and one of 8: seven steps of three micro-batches
     trainer = trained(
         build(
             model={"hard_negative_window": 10}, eval_dataset=held_out, eval_strategy="steps", eval_steps=2,
@@ -469,80 +482,7 @@ def test_the_number_of_workers_changes_no_bit(
     assert not differing(weights, weights_of(alone))
 
 
-# --- two processes --------------------------------------------------------------------------------------------------
-
-TWO_PROCESSES = {"lm and word": ["lm", "word"], "all": ["lm", "sentence", "word"]}
-
-
-def train_as_one_of_two(
-    rank: int,
-    port: int,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    tokens: Dataset,
-    folder: Path,
-) -> None:
-    """Train both ways with half the batch in this process; leave gradients, logs and weights in a file."""
-    torch.set_num_threads(1)
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
-    os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
-    first_weights = {name: value.clone() for name, value in model.state_dict().items()}
-    results = {}
-    for name, objectives in TWO_PROCESSES.items():
-        model.load_state_dict(first_weights)
-        settings = {"per_device_train_batch_size": BATCH // 2, "ddp_backend": "gloo", "objectives": objectives}
-        trainer = trained(trainer_of(model, tokenizer, tokens, folder / name, **settings))
-        assert trainer.args.world_size == 2
-        results[name] = gradients_of(trainer), logs_of(trainer), weights_of(trainer)
-    torch.save(results, folder / f"rank{rank}.pt")
-    torch.distributed.destroy_process_group()
-
-
-@pytest.fixture(scope="module")
-def two_processes(
-    model_for_text: Callable[..., PreTrainedModel],
-    tokenizer: PreTrainedTokenizerBase,
-    tokens: Dataset,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> list[dict[str, tuple[Any, ...]]]:
-    """What each of two gloo processes found; they are started once."""
-    folder = tmp_path_factory.mktemp("two")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    model = model_for_text(initializer_range=0.2, duplicates="keep")
-    arguments = (port, model, tokenizer, tokens, folder)
-    processes = multiprocessing.spawn(train_as_one_of_two, arguments, nprocs=2, join=False)
-    while not processes.join(timeout=120):
-        pass
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in (0, 1)]
-
-
-def test_two_processes_are_one_with_the_double_batch(
-    build: Callable[..., HictlTrainer], two_processes: list[dict[str, tuple[Any, ...]]]
-) -> None:
-    one = trained(build(model={"duplicates": "keep"}, objectives=TWO_PROCESSES["lm and word"]))
-    for found in two_processes:
-        gradients, logs, _ = found["lm and word"]
-        assert len(gradients) == 3
-        for step, expected in zip(gradients, gradients_of(one), strict=True):
-            assert_close_gradients({name.removeprefix("module."): value for name, value in step.items()}, expected)
-    _, logs, _ = two_processes[0]["lm and word"]
-    for name in ("loss", "lm_loss", "word_loss"):
-        expected = [log[name] for log in logs_of(one)]
-        assert [log[name] for log in logs] == pytest.approx(expected, rel=1e-4)
-        assert len(set(expected)) == 3
-
-
-def test_two_processes_share_p_avg_but_not_yet_their_negatives(
-    two_processes: list[dict[str, tuple[Any, ...]]],
-) -> None:
-    (_, logs, first), (_, _, second) = (found["all"] for found in two_processes)
-    assert not differing(first, second)
-    by_step = [np.exp(-log["sentence_loss"]) for log in logs]
-    assert first["sentence_probability.recent"].tolist() == pytest.approx(by_step, rel=1e-5)
-    assert int(first["sentence_probability.steps"]) == 3
-    assert [log["negatives_per_anchor"] for log in logs] == [6] * 3  # 2n - 2 of the four pairs in a process
+# --- what is refused -------------------------------------------------------------------------------------------------
 
 
 def test_arguments_that_take_columns_from_the_collator_are_refused(
@@ -562,3 +502,12 @@ def test_one_process_with_several_gpus_is_refused(
     monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
     with pytest.raises(ValueError, match="accelerate launch"):
         trainer_of(model_for_text(), tokenizer, tokens, tmp_path)
+
+
+def test_a_single_pair_without_negatives_is_refused(build: Callable[..., HictlTrainer]) -> None:
+    with pytest.raises(ValueError, match="one pair .* without negatives; raise per_device_train_batch_size"):
+        build(per_device_train_batch_size=1)
+    with pytest.raises(ValueError, match="one pair"):
+        build(per_device_train_batch_size=1, gradient_accumulation_steps=2)
+    build(per_device_train_batch_size=1, gradient_accumulation_steps=2, gradient_cache=True)
+    build(per_device_train_batch_size=1, model={"sentence_weight": 0.0})

@@ -1,0 +1,215 @@
+"""Two processes, and micro-batches with the gradient cache, are one process with the whole batch: losses and gradients.
+
+The table of cases below runs in two gloo processes, which are started once; each case is compared with one process
+that has the whole batch at once and no cache.
+"""
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from test_trainers import differing, gradients_of, logs_of, trained, trainer_of, weights_of
+from torch import Tensor, multiprocessing
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hictl_hf.gathering import stack_pairs
+from hictl_hf.tokenization import tokenize_corpus
+
+STEPS = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two processes with these settings are one process with a batch as large as theirs."""
+
+    micro_batch: int = 4
+    """Rows of a process."""
+    accumulation: int = 1
+    cache: bool = False
+    rows: range = range(80)
+    """Of the corpus: 24 pairs en-de, 16 en-sw, 8 en-zh, then monolingual text."""
+    model: dict[str, Any] = field(default_factory=dict)
+    p_avg: float = 0.0
+    steps: int = STEPS
+    one_process: dict[str, Any] = field(default_factory=dict)
+    """What is to be different there, beside the size of the batch."""
+
+
+PAIRS, EVERYTHING = range(48), range(80)
+PLAIN = {"hard_negatives": False, "duplicates": "keep"}
+CASES = {
+    "plain": Case(rows=PAIRS, model=PLAIN),
+    "hard negatives": Case(rows=PAIRS, model={"duplicates": "keep"}, p_avg=0.8),
+    "hard negatives, raw space": Case(
+        rows=PAIRS, model={"duplicates": "keep", "hard_negative_space": "raw"}, p_avg=0.8
+    ),
+    "duplicates": Case(micro_batch=12, rows=PAIRS, p_avg=0.5),  # English sentences that several languages translate
+    "text and pairs": Case(rows=EVERYTHING, p_avg=0.5),
+    "monolingual text": Case(rows=range(48, 80), p_avg=0.5),
+    "accumulation": Case(accumulation=2, rows=EVERYTHING, p_avg=0.5, one_process={"gradient_accumulation_steps": 2}),
+    "gradient cache": Case(accumulation=2, cache=True, rows=EVERYTHING, p_avg=0.5),
+    "gradient cache, many micro-batches": Case(
+        micro_batch=1, accumulation=6, cache=True, rows=EVERYTHING, model={"hard_negative_space": "raw"}, p_avg=0.5
+    ),
+    # 79 rows are five batches of 14 and one of 9: five rows here and four there
+    "uneven last batch": Case(micro_batch=7, rows=range(79), p_avg=0.5, steps=6),
+    "uneven last batch, gradient cache": Case(
+        micro_batch=4, accumulation=2, cache=True, rows=range(79), p_avg=0.5, steps=5
+    ),
+}
+DTYPES = {"fp32": torch.float32, "float64": torch.float64}
+
+
+def train(
+    case: Case, dtype: torch.dtype, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: Dataset,
+    folder: Path, **settings: Any,
+) -> tuple[list[dict[str, Tensor]], list[dict[str, Any]], dict[str, Tensor]]:  # fmt: skip
+    """Gradients, logs and last weights of a few steps."""
+    model = model.to(dtype)
+    model.sentence_probability.recent.fill_(case.p_avg)
+    model.sentence_probability.steps.fill_(len(model.sentence_probability.recent))
+    learning_rate = 0.02 if dtype == torch.float64 else 0.0  # in fp32 a step would go on with what it rounded off
+    trainer = trained(
+        trainer_of(
+            model, tokenizer, tokens.select(case.rows), folder, max_steps=case.steps,
+            learning_rate=learning_rate, **settings,
+        )
+    )  # fmt: skip
+    gradients = [
+        {name.removeprefix("module."): value for name, value in step.items()} for step in gradients_of(trainer)
+    ]
+    return gradients, logs_of(trainer), weights_of(trainer)
+
+
+def train_as_one_of_two(
+    rank: int,
+    port: int,
+    models: dict[str, PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: Dataset,
+    folder: Path,
+) -> None:
+    """All cases, and one without gathering; what was found is left in a file."""
+    torch.set_num_threads(1)
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    found = {}
+    for name, model in models.items():
+        case, dtype = name.split(" / ")
+        settings = {
+            "per_device_train_batch_size": CASES[case].micro_batch,
+            "gradient_accumulation_steps": CASES[case].accumulation,
+            "gradient_cache": CASES[case].cache,
+            "ddp_backend": "gloo",
+            "ddp_find_unused_parameters": False,  # all are used, whatever the case
+        }
+        first = {key: value.clone() for key, value in model.state_dict().items()}
+        found[name] = train(CASES[case], DTYPES[dtype], model, tokenizer, tokens, folder / "x", **settings)
+        model.load_state_dict(first)
+        settings["gather_sentences"] = False
+        found[f"{name} / not gathered"] = train(
+            CASES[case], DTYPES[dtype], model, tokenizer, tokens, folder, **settings
+        )
+    torch.save(found, folder / f"rank{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def tokens(corpus: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    return tokenize_corpus(corpus, tokenizer, max_length=62)[0]
+
+
+@pytest.fixture(scope="module")
+def two_processes(
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: Dataset,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> list[dict[str, tuple[Any, ...]]]:
+    """What each of two gloo processes found."""
+    folder = tmp_path_factory.mktemp("two")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    models = {
+        f"{name} / {dtype}": model_for_text(initializer_range=0.1, **case.model)
+        for name, case in CASES.items()
+        for dtype in DTYPES
+    }
+    arguments = (port, models, tokenizer, tokens, folder)
+    processes = multiprocessing.spawn(train_as_one_of_two, arguments, nprocs=2, join=False)
+    while not processes.join(timeout=300):
+        pass
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in (0, 1)]
+
+
+def largest_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """Of the gradients, each by the larger of its own norm and a thousandth of the norm of all."""
+    assert found.keys() == expected.keys() and found
+    whole = torch.stack([gradient.norm() for gradient in expected.values()]).norm()
+    assert whole > 0.1
+    return max(
+        float((found[name] - gradient).norm() / max(gradient.norm(), whole / 1000))
+        for name, gradient in expected.items()
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_are_one_with_the_whole_batch(
+    name: str,
+    dtype: str,
+    two_processes: list[dict[str, tuple[Any, ...]]],
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: Dataset,
+    tmp_path: Path,
+) -> None:
+    case = CASES[name]
+    rows = 2 * case.micro_batch * (1 if case.one_process else case.accumulation)
+    settings = {"per_device_train_batch_size": rows, **case.one_process}
+    model = model_for_text(initializer_range=0.1, **case.model)
+    gradients, logs, weights = train(case, DTYPES[dtype], model, tokenizer, tokens, tmp_path, **settings)
+    tolerance = 1e-9 if dtype == "float64" else 3e-5 if case.cache else 1e-5
+    assert len(gradients) == case.steps
+    for found in two_processes:
+        theirs, their_logs, their_weights = found[f"{name} / {dtype}"]
+        errors = [largest_error(one, other) for one, other in zip(theirs, gradients, strict=True)]
+        assert max(errors) < tolerance, errors
+        for log in ("loss", "lm_loss", "sentence_loss", "word_loss", "hard_negative_lambda", "negatives_per_anchor"):
+            close = pytest.approx([entry[log] for entry in logs], rel=1e-5)
+            assert [entry[log] for entry in their_logs] == close, log
+        torch.testing.assert_close(
+            their_weights["sentence_probability.recent"], weights["sentence_probability.recent"], rtol=1e-5, atol=0
+        )
+        # the same with the sentences of each process alone is another objective
+        alone, _, _ = found[f"{name} / {dtype} / not gathered"]
+        assert largest_error(alone[0], gradients[0]) > 1e-3
+    assert not differing(two_processes[0][f"{name} / {dtype}"][2], two_processes[1][f"{name} / {dtype}"][2])
+    if case.p_avg:
+        assert logs[0]["hard_negative_lambda"] < 0.99
+    if name == "duplicates":
+        assert logs[0]["negatives_per_anchor"] < 2 * rows - 2
+
+
+# --- how rows are stacked ---------------------------------------------------------------------------------------------
+
+
+def test_parts_are_stacked_x_before_y() -> None:
+    # two pairs and one: x1 x2 y1 y2 and x3 y3
+    rows, part = stack_pairs([torch.tensor([1, 2, 11, 12]), torch.tensor([3, 13])])
+    assert rows.tolist() == [1, 2, 3, 11, 12, 13]
+    assert part.tolist() == [0, 0, 1, 0, 0, 1]
+    assert rows[part == 0].tolist() == [1, 2, 11, 12]
+
+
+def test_parts_without_rows_are_passed_over() -> None:
+    rows, part = stack_pairs([torch.zeros(0, 3), torch.ones(2, 3), torch.zeros(0, 3)])
+    assert rows.tolist() == np.ones((2, 3)).tolist() and part.tolist() == [1, 1]
