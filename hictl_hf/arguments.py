@@ -52,7 +52,11 @@ class PretrainingArguments(TrainingArguments):
         default=False, metadata={"help": "Read train_data while training; needs max_steps and held_out_data."}
     )
     stream_shares: list[float] = field(
-        default_factory=list, metadata={"help": "Share of each source of a stream in what is drawn; equal without it."}
+        default_factory=list,
+        metadata={"help": "Share of each source of a stream in what is drawn; else by languages and bytes on disk."},
+    )
+    stream_buffer: int = field(
+        default=20_000, metadata={"help": "Rows that each process, or each of its workers, holds to shuffle a stream."}
     )
     text_alpha: float = field(default=0.3, metadata={"help": "Language sampling p^alpha of monolingual text."})
     pair_alpha: float = field(default=0.7, metadata={"help": "Language sampling p^alpha of pairs."})
@@ -74,6 +78,10 @@ class PretrainingArguments(TrainingArguments):
         default_factory=list, metadata={"help": "Layers to read sentence vectors at, 0 the embeddings; all without it."}
     )
 
+    auto_find_batch_size: bool = field(
+        default=False,
+        metadata={"help": "Halve per_device_train_batch_size until it fits in memory; the step keeps its rows."},
+    )
     output_dir: str = field(default="runs/hictl", metadata={"help": "Where everything of the run is written."})
     per_device_train_batch_size: int = field(default=64, metadata={"help": "Pairs (or texts) of a batch on a device."})
     learning_rate: float = field(
@@ -123,6 +131,11 @@ class PretrainingArguments(TrainingArguments):
             raise BadInput(
                 f"held_out_sentences is {self.held_out_sentences}; it must be 1 or more, or 0 to hold out nothing, "
                 "which makes no sense beside held_out_data"
+            )
+        if self.auto_find_batch_size and not self.gradient_cache:
+            raise BadInput(
+                "auto_find_batch_size changes the micro-batch, and without the gradient cache its negatives; "
+                "add --gradient_cache true, or choose per_device_train_batch_size yourself"
             )
         if self.reordering not in REORDERINGS:
             raise BadInput(f"reordering is {self.reordering!r}; it must be one of {', '.join(REORDERINGS)}")

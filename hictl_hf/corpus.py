@@ -9,7 +9,7 @@ import tempfile
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import groupby, islice
 from pathlib import Path
@@ -110,19 +110,6 @@ def load_corpus(
         found = f"{', '.join(sources)}: no row is left after cleaning; at least one is needed"
         raise BadInput(f"{found}. Correct the sources by the reasons here, or relax the cleaning.\n{report.summary()}")
     return datasets.Dataset.from_file(str(path)), report
-
-
-def stream_corpus(sources: Sequence[str], cleaning: Cleaning = DEFAULT_CLEANING) -> datasets.IterableDataset:
-    """The same columns, read lazily at each pass; each source is a shard. Duplicates stay, since finding them needs
-    the whole corpus in memory; at the end of a pass what was lost is logged (level INFO)."""
-    arguments = {"sources": list(sources), "cleaning": replace(cleaning, drop_duplicates=False)}
-    return datasets.IterableDataset.from_generator(stream_rows, features=FEATURES, gen_kwargs=arguments)
-
-
-def stream_rows(sources: Sequence[str], cleaning: Cleaning) -> Iterator[dict[str, str | None]]:
-    report = CorpusReport()
-    yield from clean_rows(rows_of(sources, report), cleaning, report)
-    logger.info("read %s\n%s", ", ".join(sources), report.summary())
 
 
 def rows_of(sources: Sequence[str], report: CorpusReport) -> Iterator[Row]:

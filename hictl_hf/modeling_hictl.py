@@ -288,11 +288,12 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         result.loss = self.total(result)
         return result
 
-    def encode(self, rows: PackedRows, vocabulary: Tensor) -> tuple[Tensor, Tensor]:
-        """M of all rows in one pass, (tokens, d), and the word embeddings (V, d) it was given, for their next use."""
+    def encode(self, rows: PackedRows, vocabulary: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """M of all rows in one pass, (tokens, d), and the word embeddings (V, d) for their next use after this one."""
         if self.config._attn_implementation == "sdpa":
             self.set_attn_implementation(PACKED_ATTENTION)  # the same for padded rows
         words = self.get_input_embeddings()
+        vocabulary = words.weight if vocabulary is None else vocabulary
         hooks = words._forward_hooks or words._forward_pre_hooks
         if type(words) is nn.Embedding and words.weight.requires_grad and not hooks:
             embedded, vocabulary = look_up(vocabulary, rows.input_ids, words.padding_idx)
@@ -320,7 +321,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         """`encode_sentences`, and the word embeddings (V, d) for their next use."""
         rows = PackedRows({"sentences": (input_ids, attention_mask)})
         with nullcontext() if row_seeds is None else random_numbers_of(row_seeds):
-            hidden, vocabulary = self.encode(rows, self.get_input_embeddings().weight)
+            hidden, vocabulary = self.encode(rows)
         return self.projection(hidden[rows.first["sentences"]]), vocabulary
 
     def masked_word_loss(self, hidden: Tensor, vocabulary: Tensor, targets: Tensor, items: Tensor | None) -> Tensor:

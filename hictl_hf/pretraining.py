@@ -1,7 +1,6 @@
 """A pre-training run from sources to report: each step is a function, `pretrain` is their order."""
 
 import logging
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,32 +12,34 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from datasets import Dataset, IterableDataset, interleave_datasets
+from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
 from numpy.typing import NDArray
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
-from transformers.trainer_utils import get_last_checkpoint
 
 from .arguments import PretrainingArguments, read_dictionary
+from .checkpoints import check_checkpoint, last_whole_checkpoint, newest_first
 from .collators import PretrainingCollator
 from .configuration_hictl import HictlConfig
-from .corpus import Cleaning, CorpusReport, comparable, load_corpus, split_held_out, stream_corpus
+from .corpus import Cleaning, CorpusReport, comparable, load_corpus, split_held_out
 from .embedding import Readout, all_readouts, embed_sentences
 from .evaluation import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies
-from .mixture import MixtureSampler, PretrainingRows, language_shares, row_seed
+from .micro_batches import fit_micro_batch
+from .mixture import MixtureSampler, PretrainingRows, language_shares
 from .model_cards import model_card
 from .modeling_hictl import HictlForPreTraining, export_encoder
 from .plotting import plot_layers, plot_losses, plot_retrieval, plot_tsne
 from .readers import BadInput
 from .report_page import write_report
 from .reporting import write_json
-from .tokenization import tokenize_corpus, tokenize_rows, train_tokenizer, words_never_sampled
+from .streams import StreamedBatches, source_shares
+from .tokenization import tokenize_corpus, train_tokenizer, words_never_sampled
 from .trainers import HictlTrainer
 
 logger = logging.getLogger(__name__)
 
+TERMINATED = 128 + 15  # the exit status of a process that ended because of SIGTERM
 SENTENCES_FOR_VOCABULARY = 200_000  # a vocabulary is learned from a sample of the corpus of this size
-SHUFFLE_BUFFER = 10_000  # rows of a stream among which the next one is drawn
 PICTURED_SENTENCES, PICTURED_LANGUAGES = 12, 5  # of the t-SNE figure
 
 
@@ -62,6 +63,8 @@ def pretrain(args: PretrainingArguments, command: str = "") -> dict[str, Any]:
     trainer = make_trainer(args, model, tokenizer, corpora)
     before = score(trainer, corpora)
     trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    if trainer.terminated:
+        raise SystemExit(TERMINATED)
     after = score(trainer, corpora)
     results = collect_results(args, trainer, corpora, before, after, trained.metrics["train_runtime"], command)
     if trainer.is_world_process_zero():
@@ -71,13 +74,14 @@ def pretrain(args: PretrainingArguments, command: str = "") -> dict[str, Any]:
 
 
 def refuse_to_overwrite(args: PretrainingArguments) -> None:
-    """A folder with checkpoints is continued or left alone; "true" stands for its last checkpoint."""
-    last = get_last_checkpoint(args.output_dir) if os.path.isdir(args.output_dir) else None
+    """A folder with checkpoints is continued or left alone; "true" stands for its last whole checkpoint."""
     if args.resume_from_checkpoint and args.resume_from_checkpoint.lower() == "true":
-        args.resume_from_checkpoint = last
-        if last is None:
-            logger.warning("%s: no checkpoint to resume from, starting at the beginning", args.output_dir)
-    elif last and not args.resume_from_checkpoint:
+        args.resume_from_checkpoint = last_whole_checkpoint(args.output_dir)
+        if args.resume_from_checkpoint is None:
+            logger.warning("%s: no whole checkpoint to resume from, starting at the beginning", args.output_dir)
+    elif args.resume_from_checkpoint:
+        check_checkpoint(args.resume_from_checkpoint)
+    elif newest_first(args.output_dir):
         raise BadInput(
             f"{args.output_dir}: holds the checkpoints of another run; continue it with --resume_from_checkpoint true, "
             "or choose another --output_dir"
@@ -179,16 +183,20 @@ def make_trainer(
     args: PretrainingArguments, model: HictlForPreTraining, tokenizer: PreTrainedTokenizerBase, corpora: Corpora
 ) -> HictlTrainer:
     """The trainer with its rows, their order and the collator."""
-    if corpora.train is None:
-        rows, sampler = stream_of_rows(args, tokenizer), None
-    else:
-        rows, sampler = rows_and_sampler(args, tokenizer, corpora.train)
     weights = {"lm": model.config.lm_weight, "sentence": model.config.sentence_weight, "word": model.config.word_weight}
     collator = PretrainingCollator(
         tokenizer, args.text_mask_rate, args.pair_mask_rate, args.max_length, args.reordering,
         objectives=[name for name, weight in weights.items() if weight],
         clean_word_level=model.config.word_level_input == "clean",
     )  # fmt: skip
+    if args.auto_find_batch_size:
+        fit_micro_batch(model, collator, args)
+        args.auto_find_batch_size = False  # HF's would change the batch
+    rows: StreamedBatches | PretrainingRows
+    if corpora.train is None:
+        rows, sampler = stream_of_batches(args, tokenizer), None
+    else:
+        rows, sampler = rows_and_sampler(args, tokenizer, corpora.train)
     last = model.config.num_hidden_layers
     if corpora.dev is None:
         args.eval_strategy, args.load_best_model_at_end = "no", False
@@ -221,19 +229,16 @@ def rows_and_sampler(
     return PretrainingRows(tokens, args.seed), sampler
 
 
-def stream_of_rows(args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> IterableDataset:
-    """The sources of a stream interleaved by their shares, shuffled within a buffer, tokenised as they come."""
+def stream_of_batches(args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> StreamedBatches:
+    """The sources read while training, mixed by their shares, or by their languages' sizes on disk."""
     cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
-    streams = [stream_corpus([source], cleaning) for source in args.train_data]
-    shares = np.array(args.stream_shares or [1.0] * len(streams))
-    if len(shares) != len(streams) or not (shares > 0).all():
-        raise BadInput(
-            f"stream_shares is {args.stream_shares}; give one positive number for each of {len(streams)} sources"
-        )
-    mixed = interleave_datasets(streams, list(shares / shares.sum()), seed=args.seed, stopping_strategy="all_exhausted")
-    shuffled = mixed.shuffle(args.seed, buffer_size=SHUFFLE_BUFFER).remove_columns(["x_lang", "y_lang"])
-    tokens = shuffled.map(tokenize_rows, batched=True, batch_size=256, fn_kwargs={"tokenizer": tokenizer})
-    return tokens.map(lambda row, number: {"seed": row_seed(args.seed, number)}, with_indices=True)
+    shares = args.stream_shares or source_shares(
+        args.train_data, cleaning, args.text_alpha, args.pair_alpha, args.text_share
+    )
+    return StreamedBatches(
+        args.train_data, shares, tokenizer, args.train_batch_size, args.seed, cleaning, args.strict, args.stream_buffer,
+        max(args.dataloader_num_workers, 1), args.process_index, args.world_size,
+    )  # fmt: skip
 
 
 @dataclass

@@ -11,17 +11,20 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from typing import Any, Literal, Protocol
 
 import datasets
 import polib
+import pyarrow
 import pyarrow.parquet
 
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
 MOSES = re.compile(r"(?P<before>.*)\{(?P<languages>[^{}]*,[^{}]*)\}(?P<after>[^{}]*)")
 PLAIN_TEXT = re.compile(rf"(?P<language>{LANGUAGE.pattern}):(?P<place>.+)")
+READ_AHEAD = 2**20  # bytes of a Parquet column; without it whole row groups are held
 COLUMNS = "'translation' (a mapping from language to text), 'text' + 'lang', or nothing but language codes"
 
 
@@ -51,48 +54,108 @@ class SkipCounter(Protocol):
 Records = Iterator[tuple[int, Mapping[str, Any] | BrokenRow | None]]
 
 
+@dataclass
+class Cursor:
+    """Where reading a shard begins; it moves along, and at each record tells where reading can go on after it.
+
+    Only rows whose number leaves the rest `part` when divided by `parts` are read: one reader's share of a shard.
+    """
+
+    number: int = 0
+    """Of the last record (in text: line) gone by; no two records have the same."""
+    offsets: list[int] = field(default_factory=lambda: [0])
+    """Byte at which the next line of each file begins, of what is unpacked in gzip; of no use in other formats."""
+    part: int = 0
+    parts: int = 1
+
+    def wants(self, number: int) -> bool:
+        return number % self.parts == self.part
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What a source is read by: a file, the files of a Moses corpus, or a Hub dataset."""
+
+    name: str
+    """As messages name it."""
+    read: Callable[[Cursor], Records]
+    sizes: Mapping[str, int]
+    """Bytes of each of its files; there are none of a Hub dataset."""
+
+
 def read_rows(source: str, report: SkipCounter) -> Iterator[Row]:
     """The rows of a source in order; a translation into many languages gives a row for each language but the first."""
-    for place, records in open_source(source):
-        empty = not place.endswith((".mo", ".po"))  # a catalogue may have a header and no entry
-        for number, record in records:
-            empty, origin = False, f"{place}:{number}"
-            if record is None:
-                report.skip("untranslated")
-                continue
-            try:
-                texts, gaps = checked_texts(record)
-            except BrokenRow as problem:
-                report.skip("broken", f"{origin}: {problem}")
-                continue
-            for _ in range(gaps):
-                report.skip("untranslated")
-            (language, text), *others = texts.items()
-            if not others:
-                yield Row({language: text}, origin)
-            for other, translation in others:
-                yield Row({language: text, other: translation}, origin)
-        if empty:
-            raise BadInput(f"{place}: holds no rows; allowed is one or more. Fill it or leave it out.")
+    for shard in list_shards(source):
+        if len(shard.sizes) > 1:
+            compare_lengths(shard.sizes)
+        for rows in read_shard(shard, Cursor(), report):
+            yield from rows
 
 
-def open_source(source: str) -> Iterator[tuple[str, Records]]:
-    """Each file (or Hub dataset, or Moses pair) of a source with its records, which are read only when asked for."""
+def read_shard(shard: Shard, cursor: Cursor, report: SkipCounter) -> Iterator[list[Row]]:
+    """The rows of each record from the cursor on, none of one that was skipped; the cursor is then after that record.
+
+    Lines of plain files are found by their offset, rows of Parquet by their row group; a file in gzip is unpacked, a
+    Hub dataset or a catalogue is read up to the cursor again.
+    """
+    empty = cursor == Cursor() and not shard.name.endswith((".mo", ".po"))  # these may have a header and no entry
+    for number, record in shard.read(cursor):
+        empty = False
+        yield rows_of_record(record, f"{shard.name}:{number}", report)
+    if empty:
+        raise BadInput(f"{shard.name}: holds no rows; allowed is one or more. Fill it or leave it out.")
+
+
+def rows_of_record(record: Mapping[str, Any] | BrokenRow | None, origin: str, report: SkipCounter) -> list[Row]:
+    """One row, one for each language but the first, or none where the report has counted why."""
+    if record is None:
+        report.skip("untranslated")
+        return []
+    try:
+        texts, gaps = checked_texts(record)
+    except BrokenRow as problem:
+        report.skip("broken", f"{origin}: {problem}")
+        return []
+    for _ in range(gaps):
+        report.skip("untranslated")
+    (language, text), *others = texts.items()
+    if not others:
+        return [Row({language: text}, origin)]
+    return [Row({language: text, other: translation}, origin) for other, translation in others]
+
+
+def list_shards(source: str) -> Iterator[Shard]:
+    """Each shard of a source in order of names; nothing is opened before its rows are asked for."""
     if source.startswith("hub:"):
-        yield source, read_hub(source)
+        yield Shard(source, partial(read_hub, source), {})
     elif (one_language := PLAIN_TEXT.fullmatch(source)) and one_language["place"].startswith("hub:"):
-        yield source, in_language(one_language["language"], read_hub(one_language["place"]))
+        read_column = partial(read_hub_column, one_language["place"], one_language["language"])
+        yield Shard(source, read_column, {})
     elif source.startswith("package:"):
         catalogues = {ending: FORMATS[ending] for ending in (".mo",)}
-        yield from open_files(package_folder(source.removeprefix("package:")), catalogues)
+        yield from list_files(package_folder(source.removeprefix("package:")), catalogues)
     elif plain_text := PLAIN_TEXT.fullmatch(source):
         read = partial(read_plain_text, language=plain_text["language"])
-        yield from open_files(plain_text["place"], dict.fromkeys((".txt", ".txt.gz"), read))
+        yield from list_files(plain_text["place"], dict.fromkeys((".txt", ".txt.gz"), read))
     elif moses := MOSES.fullmatch(source):
         languages = [language.strip() for language in moses["languages"].split(",")]
-        yield source, read_moses({language: moses["before"] + language + moses["after"] for language in languages})
+        paths = {language: moses["before"] + language + moses["after"] for language in languages}
+        check_moses(paths)
+        yield Shard(source, partial(read_moses, paths), {path: os.path.getsize(path) for path in paths.values()})
     else:
-        yield from open_files(source, FORMATS)
+        yield from list_files(source, FORMATS)
+
+
+def check_unchanged(shard: Shard) -> None:
+    """Refuses a shard whose files are gone or have another size than when it was listed."""
+    for path, size in shard.sizes.items():
+        with teaching(path, "a file that stays as it was when the run began", "Put it back."):
+            found = os.path.getsize(path)
+        if found != size:
+            raise BadInput(
+                f"{path}: has {found} bytes, but had {size} when the run began; allowed is a file that stays as it is. "
+                "Put it back, or begin a new run."
+            )
 
 
 def package_folder(package: str) -> str:
@@ -106,24 +169,24 @@ def package_folder(package: str) -> str:
     return specification.submodule_search_locations[0]
 
 
-def in_language(language: str, records: Records) -> Records:
+def read_hub_column(source: str, language: str, cursor: Cursor) -> Records:
     """Rows of a column `text` whose language only the source tells."""
-    for number, record in records:
+    for number, record in read_hub(source, cursor):
         if isinstance(record, Mapping) and "text" in record:
             record = {"text": record["text"], "lang": language}
         yield number, record
 
 
-def open_files(place: str, formats: Mapping[str, Callable[[str], Records]]) -> Iterator[tuple[str, Records]]:
+def list_files(place: str, formats: Mapping[str, Callable[[str, Cursor], Records]]) -> Iterator[Shard]:
     for path in files_at(place, formats):
         if (ending := ending_of(path)) not in formats:
             raise BadInput(
                 f"{path}: has the ending '{ending}'; allowed here are {', '.join(formats)}. Rename or convert it; "
                 "plain text is named with its language as sw:file.txt, Moses files together as corpus.{en,de}."
             )
-        if os.path.getsize(path) == 0:
+        if (size := os.path.getsize(path)) == 0:
             raise BadInput(f"{path}: is empty; allowed is one row or more. Fill it or leave it out.")
-        yield path, formats[ending](path)
+        yield Shard(path, partial(formats[ending], path), {path: size})
 
 
 def files_at(place: str, endings: Collection[str]) -> list[str]:
@@ -228,16 +291,20 @@ def teaching(place: str, kind: str, fix: str) -> Iterator[None]:
         raise BadInput(f"{place}: cannot be read ({found}); allowed is {kind}. {fix}") from error
 
 
-def read_lines(path: str) -> Iterator[tuple[int, str]]:
+def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:
     """Numbered lines without their ends; only a line feed ends a line. Bytes that are not UTF-8 become surrogates."""
     opened = gzip.open if path.lower().endswith(".gz") else open
     fix = "Copy or compress the file again."
     with teaching(path, "UTF-8 text, with gzip if it ends in .gz", fix), opened(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
+        file.seek(cursor.offsets[0])
+        for number, line in enumerate(file, start=cursor.number + 1):
+            cursor.number = number
+            cursor.offsets[0] += len(line)
             if number == 1:
                 check_encoding(path, line)
                 line = line.removeprefix(b"\xef\xbb\xbf")
-            yield number, line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
+            if cursor.wants(number):
+                yield number, line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
 
 
 def check_encoding(path: str, line: bytes) -> None:
@@ -248,14 +315,14 @@ def check_encoding(path: str, line: bytes) -> None:
         raise BadInput(f"{path}: is compressed with gzip; allowed is that only with the ending .gz. Rename it.")
 
 
-def read_plain_text(path: str, language: str) -> Records:
-    for number, line in read_lines(path):
+def read_plain_text(path: str, cursor: Cursor, language: str) -> Records:
+    for number, line in read_lines(path, cursor):
         yield number, {"text": line, "lang": language}
 
 
-def read_json_lines(path: str) -> Records:
+def read_json_lines(path: str, cursor: Cursor) -> Records:
     """One JSON object a line; blank lines are no rows."""
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, cursor):
         if number == 1 and line.lstrip().startswith("["):
             raise BadInput(f"{path}:1: is one JSON array; allowed is one object a line. Convert it: jq -c '.[]'.")
         if line and not line.isspace():
@@ -271,33 +338,51 @@ def parse_json(line: str) -> Mapping[str, Any] | BrokenRow:
     return record if is_object else BrokenRow(f"is {shown(record)}; allowed is an object {{...}}. Correct the line.")
 
 
-def read_table(path: str) -> Records:
-    """CSV with quotes and TSV without (there a quote is an ordinary character); the first line names the columns."""
-    lines = (f"{line}\n" for _, line in read_lines(path))
-    if ".tsv" in ending_of(path):
-        reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-    else:
-        reader = csv.reader(lines, strict=True)
-    header: list[str] = []
-    while True:
-        number = reader.line_num + 1
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            if "unexpected end" in str(error):
-                raise BadInput(f"{path}:{number}: opens a quote; allowed are closed ones. Close it.") from error
-            yield number, BrokenRow(f"is not CSV ({error}); allowed are quotes around whole cells. Correct the quotes.")
+def read_table(path: str, cursor: Cursor) -> Records:
+    """The first line names the columns; it is read again whatever the cursor."""
+    begin = Cursor()
+    number, cells = next(read_cells(path, begin), (1, None))
+    if cells is None:
+        return
+    if isinstance(cells, BrokenRow):
+        raise BadInput(f"{path}:{number}: {cells}")
+    header = [name.strip() for name in cells]
+    check_columns(f"{path}:{number}", header)
+    if cursor.number < begin.number:
+        cursor.number, cursor.offsets = begin.number, begin.offsets
+    for number, cells in read_cells(path, cursor):
+        if not cursor.wants(number):
             continue
-        if not header:
-            header = [name.strip() for name in cells]
-            check_columns(f"{path}:{number}", header)
+        if isinstance(cells, BrokenRow):
+            yield number, cells
         elif len(cells) == len(header):
             yield number, dict(zip(header, cells, strict=True))
         elif cells:
             found = f"has {len(cells)} columns; allowed are {len(header)}, as in the header"
             yield number, BrokenRow(f"{found}. Quote or remove the extra delimiter, or add the missing one.")
+
+
+def read_cells(path: str, cursor: Cursor) -> Iterator[tuple[int, list[str] | BrokenRow]]:
+    """CSV with quotes and TSV without (there a quote is an ordinary character), with the first line of each row. Rows
+    that nobody wants are read too, since only so it is known where one ends."""
+    lines_of_all = Cursor(cursor.number, list(cursor.offsets))
+    lines = (f"{line}\n" for _, line in read_lines(path, lines_of_all))
+    if ".tsv" in ending_of(path):
+        reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(lines, strict=True)
+    while True:
+        number = lines_of_all.number + 1
+        try:
+            cells: list[str] | BrokenRow = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            if "unexpected end" in str(error):
+                raise BadInput(f"{path}:{number}: opens a quote; allowed are closed ones. Close it.") from error
+            cells = BrokenRow(f"is not CSV ({error}); allowed are quotes around whole cells. Correct the quotes.")
+        cursor.number, cursor.offsets[0] = lines_of_all.number, lines_of_all.offsets[0]
+        yield number, cells
 
 
 def check_columns(place: str, names: list[str]) -> None:
@@ -310,33 +395,75 @@ def check_columns(place: str, names: list[str]) -> None:
         raise BadInput(f"{place}: has the columns {names}; allowed is each name once. Rename one of them.")
 
 
-def read_parquet(path: str) -> Records:
-    with teaching(path, "a complete Parquet file with UTF-8 strings", "Download or write the file again."):
-        file = pyarrow.parquet.ParquetFile(path)
+def read_parquet(path: str, cursor: Cursor) -> Records:
+    fix = "Download or write the file again."
+    with (
+        teaching(path, "a complete Parquet file with UTF-8 strings", fix),
+        pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=READ_AHEAD) as file,
+    ):
         check_columns(path, file.schema_arrow.names)
-        batches = file.iter_batches(batch_size=1000, columns=columns_used(file.schema_arrow.names))
-        rows = (row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict"))
-        yield from enumerate(rows, start=1)
+        groups, number = list(range(file.num_row_groups)), 0
+        while groups and number + (rows := file.metadata.row_group(groups[0]).num_rows) <= cursor.number:
+            number += rows
+            groups.pop(0)
+        for batch in file.iter_batches(1000, groups, columns_used(file.schema_arrow.names)) if groups else ():
+            numbers = range(number + 1, number + 1 + len(batch))
+            wanted = [at for at in numbers if at > cursor.number and cursor.wants(at)]
+            if len(wanted) < len(batch):
+                batch = batch.take(pyarrow.array([at - numbers.start for at in wanted], pyarrow.int64()))
+            for at, row in zip(wanted, batch.to_pylist(maps_as_pydicts="strict"), strict=True):
+                cursor.number = at
+                yield at, row
+            number = numbers.stop - 1
 
 
-def read_moses(paths: Mapping[str, str]) -> Records:
-    """Line-aligned files, one for each language; their lengths are compared before the first row is given out."""
-    counts: dict[str, int] = {}
+def check_moses(paths: Mapping[str, str]) -> None:
     for language, path in paths.items():
         if len(paths) < 2 or not LANGUAGE.fullmatch(language):
             found = f"the languages {', '.join(paths)}"
             raise BadInput(f"{path}: has {found}; allowed are two or more codes. Write them as corpus.{{en,de}}.")
         if not os.path.isfile(path):
             raise BadInput(f"{path}: does not exist; allowed is a file for each of {', '.join(paths)}. Check the path.")
-        counts[path] = sum(1 for _ in read_lines(path))
+
+
+def compare_lengths(paths: Collection[str]) -> None:
+    """Counts the lines of line-aligned files before the first row is given out."""
+    refuse_unequal({path: str(sum(1 for _ in read_lines(path, Cursor()))) for path in paths})
+
+
+def refuse_unequal(counts: Mapping[str, str]) -> None:
     if len(set(counts.values())) > 1:
         found = ", ".join(f"{path} has {count} lines" for path, count in counts.items())
         raise BadInput(f"{found}; allowed are files of equal length. Align them again, line by line.")
-    for lines in zip(*map(read_lines, paths.values()), strict=True):
-        yield lines[0][0], {"translation": dict(zip(paths, (line for _, line in lines), strict=True))}
 
 
-def read_catalogue(path: str) -> Records:
+def read_moses(paths: Mapping[str, str], cursor: Cursor) -> Records:
+    """Line-aligned files, one for each language; a file that is shorter than another is noticed at its end."""
+    offsets = cursor.offsets if cursor.number else [0] * len(paths)
+    sides = [Cursor(cursor.number, [offset], cursor.part, cursor.parts) for offset in offsets]
+    for lines in zip_longest(*map(read_lines, paths.values(), sides)):
+        if None in lines:
+            break
+        cursor.number, cursor.offsets = sides[0].number, [side.offsets[0] for side in sides]
+        yield cursor.number, {"translation": dict(zip(paths, (line for _, line in lines), strict=True))}
+    counts = {path: side.number for path, side in zip(paths.values(), sides, strict=True)}
+    shortest = min(counts.values())
+    refuse_unequal({path: str(count) if count == shortest else "more" for path, count in counts.items()})
+
+
+def not_before(cursor: Cursor, records: Records) -> Records:
+    """The records after the cursor that it wants, of a format that can only be read from its beginning."""
+    for count, record in enumerate(records, start=1):
+        if count > cursor.number and cursor.wants(count):
+            cursor.number = count
+            yield record
+
+
+def read_catalogue(path: str, cursor: Cursor) -> Records:
+    return not_before(cursor, read_entries(path))
+
+
+def read_entries(path: str) -> Records:
     """English and its translation in a gettext catalogue; of plural forms the singular and the first form."""
     with teaching(path, "a gettext catalogue", "Check it with msgfmt -c (.po) or msgunfmt (.mo)."):
         catalogue = polib.mofile(path) if path.lower().endswith(".mo") else polib.pofile(path)
@@ -359,7 +486,11 @@ def catalogue_language(path: str, header: str) -> str:
     return language_code(name)
 
 
-def read_hub(source: str) -> Records:
+def read_hub(source: str, cursor: Cursor) -> Records:
+    return not_before(cursor, read_stream(source))
+
+
+def read_stream(source: str) -> Records:
     """The rows of hub:name[:config[:split]] as a stream; the split is train unless named."""
     parts = source.split(":")[1:]
     if not parts[0] or len(parts) > 3:
@@ -370,7 +501,7 @@ def read_hub(source: str) -> Records:
         yield from enumerate(stream, start=1)
 
 
-FORMATS: Mapping[str, Callable[[str], Records]] = {
+FORMATS: Mapping[str, Callable[[str, Cursor], Records]] = {
     **dict.fromkeys((".jsonl", ".jsonl.gz", ".json", ".json.gz"), read_json_lines),
     **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), read_table),
     ".parquet": read_parquet,

@@ -1,8 +1,11 @@
 """Training: HF's Trainer with HiCTL's losses, their logs, the mixture's order, and retrieval as the evaluation."""
 
+import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from time import time
 from typing import Any
 
@@ -11,13 +14,16 @@ from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
-from transformers import Trainer, TrainerCallback, TrainerControl
+from transformers import TrainerCallback
 from transformers.trainer_utils import speed_metrics
 
 from .embedding import Readout
 from .evaluation import best_readout, evaluate_retrieval, mean_accuracies
 from .gathering import stack_pairs
 from .modeling_hictl import CachedSentenceLevel, in_full_precision
+from .readers import BadInput
+from .robust_training import RobustTrainer, nan_unless_finite, outlive_sigterm
+from .streams import StreamedBatches, collate_streamed
 
 logger = logging.getLogger(__name__)
 
@@ -25,10 +31,11 @@ LOSSES = ("lm_loss", "sentence_loss", "word_loss")
 WATCHED = ("hard_negative_lambda", "negatives_per_anchor")
 
 
-class HictlTrainer(Trainer):
+class HictlTrainer(RobustTrainer):
     """Trains `HictlForPreTraining`; losses are means over the whole batch of an optimiser step.
 
     Args (beside the Trainer's):
+        train_dataset: rows, or `StreamedBatches`.
         train_sampler: gives this process its batches of training rows, such as a `MixtureSampler`; `None`: the
             Trainer's own order.
         gather_sentences: contrast the sentences of all processes, as one process with the whole batch would.
@@ -38,7 +45,6 @@ class HictlTrainer(Trainer):
         eval_dataset: held-out pairs, text columns `x`, `y`, `x_lang`, `y_lang`.
     """
 
-    control: TrainerControl
     loss_is_scaled_for_ga = True  # the model divides by the items of all micro-batches and processes
 
     def __init__(
@@ -59,6 +65,7 @@ class HictlTrainer(Trainer):
                 "each (accelerate launch, torchrun), or choose one GPU by CUDA_VISIBLE_DEVICES"
             )
         self.train_sampler, self.readouts = train_sampler, readouts
+        self.stream = self.train_dataset if isinstance(self.train_dataset, StreamedBatches) else None
         self.gather_sentences, self.gradient_cache = gather_sentences and self.args.world_size > 1, gradient_cache
         self.check_negatives()
         self.step_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
@@ -83,16 +90,40 @@ class HictlTrainer(Trainer):
         logger.info("negatives per anchor: %d (%s)", 2 * pairs - 2, " x ".join(factors))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """The sampler already gives each process its own rows: nobody else divides them."""
-        if self.train_sampler is None:
+        """The sampler, or the stream, already gives each process its own rows: nobody else divides them."""
+        args, how = self.args, dict[str, Any](batch_sampler=self.train_sampler, collate_fn=self.data_collator)
+        if self.stream is not None:
+            how = {"batch_size": None, "collate_fn": partial(collate_streamed, collator=self.data_collator)}
+        elif self.train_sampler is None:
             return super().get_train_dataloader()
-        args = self.args
         loader: DataLoader[Any] = DataLoader(
-            self.train_dataset, batch_sampler=self.train_sampler, collate_fn=self.data_collator,
-            num_workers=args.dataloader_num_workers, pin_memory=args.dataloader_pin_memory,
+            self.train_dataset, num_workers=args.dataloader_num_workers, pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers, prefetch_factor=args.dataloader_prefetch_factor,
+            worker_init_fn=outlive_sigterm, **how,
         )  # fmt: skip
         return prepare_data_loader(loader, args.device, num_processes=1, process_index=0, put_on_device=True)
+
+    def _init_training_state(
+        self, max_steps: int, steps_per_epoch: int, epochs: int, checkpoint: str | None, trial: Any
+    ) -> tuple[int, int]:
+        """A stream goes on where it was; HF would read all that was read before."""
+        done = super()._init_training_state(max_steps, steps_per_epoch, epochs, checkpoint, trial)
+        if self.stream is None or checkpoint is None:
+            return done
+        path = self.stream_file(checkpoint)
+        if not path.is_file():
+            raise BadInput(f"{path}: does not exist; this checkpoint is of a run of fewer processes, or of no stream")
+        self.stream.load_state_dict(json.loads(path.read_text(encoding="utf-8")))
+        return 0, 0
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        if self.stream is not None:
+            self.stream_file(output_dir).write_text(json.dumps(self.stream.state_dict()), encoding="utf-8")
+
+    def stream_file(self, checkpoint: str) -> Path:
+        """Where the place of this process in the stream is kept."""
+        return Path(checkpoint) / f"stream_{self.args.process_index}.json"
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
@@ -100,6 +131,9 @@ class HictlTrainer(Trainer):
         """The micro-batches of one optimiser step, and how many items each loss has in all of them together."""
         self.log_started = self.log_started or time()
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if self.stream is not None:
+            for batch in batches:
+                self.stream.consumed(batch)
         counts = [
             sum(int((batch["labels"] != -100).sum()) for batch in batches if "labels" in batch),
             sum(len(batch["sentence_input_ids"]) for batch in batches if "sentence_input_ids" in batch),
@@ -141,7 +175,8 @@ class HictlTrainer(Trainer):
         outputs = model(**inputs, items_in_batch=num_items_in_batch, gather=self.gather_sentences and model.training)
         if num_items_in_batch is not None:
             self.watch(inputs, outputs)
-        loss = outputs.loss * self.accelerator.num_processes  # DDP averages what is to be a sum over processes
+        # DDP averages what is to be a sum over processes
+        loss = nan_unless_finite(outputs.loss * self.accelerator.num_processes)
         return (loss, outputs) if return_outputs else loss
 
     def watch(self, inputs: dict[str, Tensor], outputs: Any) -> None:
@@ -157,8 +192,11 @@ class HictlTrainer(Trainer):
 
     def finish_step(self) -> None:
         """One optimiser step is done: its L_S enters p_avg, its sums enter the next log."""
-        step = {name: self.accelerator.reduce(value, "sum") for name, value in self.step_sums.items()}
+        sums = dict(sorted(self.step_sums.items()))
         self.step_sums.clear()
+        if self.step_was_skipped:
+            return
+        step = dict(zip(sums, self.accelerator.reduce(torch.stack([*sums.values()]), "sum")))
         for name in WATCHED:
             if name in step:
                 step[name] = step[name] / step["rows"]
@@ -210,4 +248,6 @@ class StepEnd(TrainerCallback):
         self.trainer = trainer
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.trainer.stream is not None:
+            state.epoch = state.global_step / state.max_steps  # HF counts from where it resumed
         self.trainer.finish_step()

@@ -1,7 +1,6 @@
 """Every row is kept or counted; the dataset is never stale; held-out sentences never leak into train."""
 
 import json
-import logging
 import random
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -18,7 +17,6 @@ from hictl_hf.corpus import (
     comparable,
     load_corpus,
     split_held_out,
-    stream_corpus,
     weighted_length,
 )
 from hictl_hf.readers import BadInput, Row
@@ -208,27 +206,6 @@ def test_a_corpus_of_which_nothing_is_left_is_refused_with_its_summary(tmp_path:
 def test_sources_are_a_list(sources: object, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="allowed is a list"):
         load_corpus(sources, cache_dir=tmp_path)  # type: ignore[arg-type]
-
-
-def test_a_stream_has_the_same_rows_at_each_pass_and_keeps_duplicates(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, logger="hictl_hf.corpus")
-    pairs = write(
-        tmp_path / "a.jsonl", [{"en": "cat", "de": "Katze"}, {"en": "x", "de": "x"}, {"en": "cat", "de": "Katze"}]
-    )
-    swahili = write(tmp_path / "b.txt", ["paka\n"])
-    stream = stream_corpus([pairs, f"sw:{swahili}"])
-    rows = [tuple(row.values()) for row in stream]
-    assert rows == [("cat", "Katze", "en", "de")] * 2 + [("paka", None, "sw", None)]
-    assert rows == [tuple(row.values()) for row in stream]
-    assert stream.column_names == COLUMNS and stream.num_shards == 2
-    assert "equal sides" in caplog.text
-
-
-def test_a_stream_refuses_a_broken_source(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="does not exist"):
-        list(stream_corpus([str(tmp_path / "a.jsonl")]))
 
 
 def test_the_example_in_the_document_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.gathering import stack_pairs
 from hictl_hf.tokenization import tokenize_corpus
+from hictl_hf.trainers import HictlTrainer
 
 STEPS = 2
 
@@ -197,6 +198,105 @@ def test_two_processes_are_one_with_the_whole_batch(
         assert logs[0]["hard_negative_lambda"] < 0.99
     if name == "duplicates":
         assert logs[0]["negatives_per_anchor"] < 2 * rows - 2
+
+
+# --- gradient cache -------------------------------------------------------------------------------------------------
+
+DROPOUT = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
+
+
+def micro_batches_of(trainer: HictlTrainer, number: int = 3) -> list[dict[str, Any]]:
+    """Of one step, each with its part of the cached sentence level, which leaves the global generator as it was."""
+    trainer.gradient_cache = False
+    batches, items = trainer.get_batch_samples(iter(trainer.get_train_dataloader()), number, trainer.args.device)
+    assert len(batches) == number and items is not None
+    state = torch.get_rng_state()
+    trainer.cache_sentence_level(batches, items["sentence"])
+    assert torch.equal(torch.get_rng_state(), state)
+    return [{**batch, "items_in_batch": items} for batch in batches]
+
+
+def gradient_of(model: PreTrainedModel, loss: Tensor) -> dict[str, Tensor]:
+    names, parameters = zip(*model.named_parameters())
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return {name: gradient for name, gradient in zip(names, gradients) if gradient is not None}
+
+
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["", "activation checkpointing"])
+@pytest.mark.parametrize("dtype", ["bf16", "float64"])
+def test_dropout_is_replayed(
+    dtype: str,
+    checkpointed: bool,
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: Dataset,
+    tmp_path: Path,
+) -> None:
+    """Beside a graph that holds all micro-batches: in bf16 as close as rounding lets it be, in float64 exactly."""
+    model = model_for_text(initializer_range=0.2, **DROPOUT)
+    model = model.double() if dtype == "float64" else model
+    trainer = trainer_of(
+        model, tokenizer, tokens, tmp_path, objectives=["sentence"], gradient_cache=True, bf16=dtype == "bf16",
+        per_device_train_batch_size=4, gradient_accumulation_steps=3,
+    )  # fmt: skip
+    if checkpointed:
+        model.gradient_checkpointing_enable()
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16")
+    batches = micro_batches_of(trainer)
+    torch.manual_seed(99)  # nothing depends on it
+    with autocast:
+        outputs = [model(**batch) for batch in batches]
+    cached = gradient_of(model, torch.stack([output.loss for output in outputs]).sum())
+
+    def direct(seeds: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
+        with autocast:
+            parts = [
+                model.encode_sentences(
+                    batch["sentence_input_ids"], batch["sentence_attention_mask"], batch["row_seeds"] + seeds
+                )
+                for batch in batches
+            ]
+            sentences, _ = stack_pairs(parts)
+            texts, _ = stack_pairs([batch["sentence_texts"] for batch in batches])
+            loss = model.sentence_level(sentences, texts).loss
+        return loss, gradient_of(model, loss)
+
+    loss, expected = direct()
+    assert sum(float(output.sentence_loss) for output in outputs) == pytest.approx(float(loss), rel=1e-6)
+    assert largest_error(cached, expected) < (1e-9 if dtype == "float64" else 0.01)
+    assert largest_error(direct(seeds=1)[1], expected) > 0.1  # other dropout is another gradient
+
+
+def test_micro_batches_of_text_and_pairs_report_one_sentence_level(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, tokens: Dataset, tmp_path: Path
+) -> None:
+    trainer = trainer_of(
+        model_for_text(duplicates="keep"), tokenizer, tokens, tmp_path, gradient_cache=True, max_steps=1,
+        per_device_train_batch_size=2, gradient_accumulation_steps=5,
+    )  # fmt: skip
+    [log] = logs_of(trained(trainer))
+    assert log["negatives_per_anchor"] == 18  # 2n - 2 of ten pairs
+    assert log["sentence_loss"] == pytest.approx(-np.log(log["p_avg"]), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_has_the_same_cached_gradient(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, tokens: Dataset, tmp_path: Path
+) -> None:
+    settings = {"gradient_cache": True, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    plain, compiled = (
+        gradients_of(
+            trained(
+                trainer_of(
+                    model_for_text(initializer_range=0.1), tokenizer, tokens, tmp_path, max_steps=1,
+                    torch_compile=compile, **settings,
+                )
+            )
+        )[0]
+        for compile in (False, True)
+    )  # fmt: skip
+    compiled = {name.removeprefix("_orig_mod."): gradient for name, gradient in compiled.items()}
+    assert largest_error(compiled, plain) < 3e-5
 
 
 # --- how rows are stacked ---------------------------------------------------------------------------------------------

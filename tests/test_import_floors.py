@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).parent.parent / "hictl_hf"
 FLOORS = {
     0: "configuration_hictl gathering negatives packing vocabulary retrieval plotting reporting version",
     1: "losses readers tokenization mixture report_page model_cards",
-    2: "modeling_hictl corpus collators",
-    3: "embedding arguments",
+    2: "modeling_hictl corpus collators checkpoints",
+    3: "embedding arguments micro_batches streams robust_training",
     4: "evaluation",
     5: "trainers",
     6: "pretraining",

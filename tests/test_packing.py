@@ -160,7 +160,7 @@ def test_each_length_is_one_call_without_a_mask(toy_model: MakeModel, monkeypatc
 
     attention = F.scaled_dot_product_attention
     monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
-    model.encode(rows, model.get_input_embeddings().weight)
+    model.encode(rows)
     counts = [(rows.lengths.count(length), length) for length in sorted({*rows.lengths})]
     assert max(count for count, _ in counts) > 2
     assert calls == counts * 2  # two layers
@@ -185,9 +185,9 @@ def padded_states(model: PreTrainedModel, ids: Tensor, mask: Tensor | None) -> T
 def test_hidden_states_are_those_of_padded_calls_wherever_the_padding_is(model: PreTrainedModel) -> None:
     batches = random_batches(1)
     rows = PackedRows(batches)
-    hidden, vocabulary = model.encode(rows, model.get_input_embeddings().weight)
+    hidden, vocabulary = model.encode(rows)
     assert hidden.shape == (len(rows.input_ids), 32)
-    assert torch.equal(vocabulary, model.get_input_embeddings().weight)
+    assert torch.equal(vocabulary)
     for name, (ids, mask) in batches.items():
         expected = padded_states(model, ids, mask)
         assert expected.std(0).min() > 0.01
@@ -197,7 +197,7 @@ def test_hidden_states_are_those_of_padded_calls_wherever_the_padding_is(model: 
 def test_gradients_are_those_of_padded_calls(model: PreTrainedModel) -> None:
     batches = random_batches(2)
     rows = PackedRows(batches)
-    hidden, _ = model.encode(rows, model.get_input_embeddings().weight)
+    hidden, _ = model.encode(rows)
     packed = torch.cat([hidden[rows.places[name]] for name in batches])
     padded = torch.cat([padded_states(model, *batch) for batch in batches.values()])
     direction = torch.randn(packed.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -212,7 +212,7 @@ def test_gradients_are_those_of_padded_calls(model: PreTrainedModel) -> None:
 
 def test_a_padding_id_within_a_row_learns_nothing(model: PreTrainedModel) -> None:
     ids = torch.tensor([[5, 6, PADDING, 7]])
-    hidden, _ = model.encode(PackedRows({"rows": (ids, None)}), model.get_input_embeddings().weight)
+    hidden, _ = model.encode(PackedRows({"rows": (ids, None)}))
     hidden.square().sum().backward()
     learnt = model.get_input_embeddings().weight.grad.abs().sum(-1)
     assert learnt.nonzero().flatten().tolist() == [5, 6, 7]
@@ -224,8 +224,7 @@ def test_a_row_never_sees_another(model: PreTrainedModel) -> None:
     changed[2] = torch.where(mask[2].bool(), ids[2] % 195 + 4, PADDING)
     assert (changed[2] != ids[2])[mask[2].bool()].all()
     rows = PackedRows({"right": (ids, mask)})
-    words = model.get_input_embeddings().weight
-    before, after = (model.encode(PackedRows({"right": (each, mask)}), words)[0] for each in (ids, changed))
+    before, after = (model.encode(PackedRows({"right": (each, mask)}))[0] for each in (ids, changed))
     of_row = torch.zeros(len(before), dtype=torch.bool)
     of_row[rows.places_of("right", mask.bool() & (torch.arange(len(ids)) == 2)[:, None])] = True
     assert (before - after)[of_row].abs().amax(-1).min() > 0.1
@@ -281,9 +280,9 @@ def test_padded_calls_are_bit_for_bit_what_they_were_before_the_first_packed_one
 def test_in_half_precision_packed_states_are_close_to_those_of_fp32(toy_model: MakeModel) -> None:
     model, batches = toy_model(initializer_range=0.1), random_batches(5)
     rows = PackedRows(batches)
-    expected, _ = model.encode(rows, model.get_input_embeddings().weight)
+    expected, _ = model.encode(rows)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        hidden, _ = model.encode(rows, model.get_input_embeddings().weight)
+        hidden, _ = model.encode(rows)
         padded = torch.cat([padded_states(model, *batch) for batch in batches.values()])
     packed = torch.cat([hidden[rows.places[name]] for name in batches])
     expected = torch.cat([expected[rows.places[name]] for name in batches])
@@ -321,7 +320,7 @@ def test_dropout_is_at_work_and_repeatable(dropout: str, toy_model: MakeModel) -
 
     def states(seed: int) -> Tensor:
         torch.manual_seed(seed)
-        return model.encode(rows, model.get_input_embeddings().weight)[0].detach()
+        return model.encode(rows)[0].detach()
 
     assert torch.equal(states(1), states(2))  # none in evaluation
     evaluated = states(1)

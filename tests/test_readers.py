@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from hictl_hf.readers import BadInput, Row, language_code, read_rows
+from hictl_hf.readers import BadInput, Cursor, Row, check_unchanged, language_code, list_shards, read_rows, read_shard
 
 # Quotes and a delimiter for the tables; U+2028 and U+0085, which end a line for str.splitlines but not for us.
 PAIRS = [
@@ -381,6 +381,123 @@ BROKEN_SOURCES = {
         "header",
     ),
 }
+
+
+# --- from a place on, and in parts -----------------------------------------------------------------------------------
+
+
+def records_of(source: object, cursor: Cursor, skips: Skips) -> list[tuple[list[Row], int, list[int]]]:
+    """The rows of each record of the only shard, with the place after it."""
+    (shard,) = list_shards(str(source))
+    return [(rows, cursor.number, list(cursor.offsets)) for rows in read_shard(shard, cursor, skips)]
+
+
+PLACED: dict[str, Callable[[Path], object]] = WRITERS | {
+    "rows of two lines": lambda at: write_table(at / "a.csv", ["en", "de"], [[f"{n}\n", f"_{n}"] for n in range(9)]),
+    "row groups": lambda at: (
+        pyarrow.parquet.write_table(
+            pyarrow.table({"sw": [str(number) for number in range(25)]}), at / "a.parquet", row_group_size=4
+        )
+        or at / "a.parquet"
+    ),
+    "many batches": lambda at: write_parquet(at / "a.parquet", [{"sw": str(number)} for number in range(2500)]),
+    "text": lambda at: f"sw:{write_lines(at / 'a.txt', ['one', '', 'two', 'three'])}",
+}
+
+
+@pytest.mark.parametrize("write", PLACED.values(), ids=PLACED)
+def test_reading_goes_on_from_the_place_after_any_record(write: Callable[[Path], object], tmp_path: Path) -> None:
+    source, skips = write(tmp_path), Skips()
+    whole = records_of(source, Cursor(), skips)
+    assert [row for rows, _, _ in whole for row in rows] == list(read_rows(str(source), Skips()))
+    for number, (_, line, offsets) in enumerate(whole[:: len(whole) // 25 + 1]):
+        assert records_of(source, Cursor(line, list(offsets)), skips) == whole[number * (len(whole) // 25 + 1) + 1 :]
+    assert len(whole) >= 3 and not skips.counts
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("write", PLACED.values(), ids=PLACED)
+def test_parts_hold_each_record_once_and_go_on_too(write: Callable[[Path], object], parts: int, tmp_path: Path) -> None:
+    source, skips = write(tmp_path), Skips()
+    whole, together = records_of(source, Cursor(), skips), []
+    for part in range(parts):
+        own = records_of(source, Cursor(part=part, parts=parts), skips)
+        for number, (_, line, offsets) in enumerate(own[:9]):
+            assert records_of(source, Cursor(line, list(offsets), part, parts), skips) == own[number + 1 :]
+        together += own
+    assert sorted(together, key=lambda record: record[1]) == whole
+
+
+def test_the_lines_that_others_read_are_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+    monkeypatch.setattr("hictl_hf.readers.json.loads", lambda line: parsed.append(line) or {"en": line})
+    path = write_lines(tmp_path / "a.jsonl", [f'"{number}"' for number in range(1, 10)])
+    records_of(path, Cursor(part=1, parts=4), Skips())
+    assert parsed == ['"1"', '"5"', '"9"']
+
+
+@pytest.mark.parametrize(("name", "content", "line", "found", "fix"), BROKEN_ROWS.values(), ids=BROKEN_ROWS)
+def test_a_message_has_the_right_line_after_a_seek(
+    name: str, content: bytes, line: int, found: str, fix: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    skips, after = Skips(), Skips()
+    (_, number, offsets), *_ = records_of(tmp_path / name, Cursor(), skips)
+    records_of(tmp_path / name, Cursor(number, offsets), after)
+    assert after.messages == skips.messages and f"{name}:{line}: " in after.messages[0]
+
+
+def test_a_hub_dataset_goes_on_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: [{"translation": pair} for pair in TRANSLATIONS])
+    whole = records_of("hub:books", Cursor(), Skips())
+    assert records_of("hub:books", Cursor(*whole[0][1:]), Skips()) == whole[1:]
+    assert records_of("hub:books", Cursor(part=1, parts=2), Skips()) == whole[::2]
+
+
+def test_shards_are_listed_with_the_bytes_of_their_files(tmp_path: Path) -> None:
+    sizes = []
+    for number in range(3):
+        sizes.append({str(write_lines(tmp_path / f"{number}.jsonl", FLAT_LINES * (number + 1))): 0})
+        sizes[-1] = {path: Path(path).stat().st_size for path in sizes[-1]}
+    assert [shard.sizes for shard in list_shards(str(tmp_path))] == sizes
+    (both,) = list_shards(moses(tmp_path, ""))
+    assert both.sizes == {str(path): path.stat().st_size for path in (tmp_path / "corpus.en", tmp_path / "corpus.de")}
+    (hub,) = list_shards("hub:books")
+    assert not hub.sizes
+
+
+def test_a_file_that_changed_since_it_was_listed_is_refused(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", FLAT_LINES)
+    (shard,) = list_shards(str(path))
+    check_unchanged(shard)
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(
+        BadInput, match=f"a.jsonl: has {size - 9} bytes, but had {size} when .*; allowed .* Put it back"
+    ):
+        check_unchanged(shard)
+    path.unlink()
+    with pytest.raises(BadInput, match="a.jsonl: cannot be read .*; allowed is a file that stays .* Put it back"):
+        check_unchanged(shard)
+
+
+@pytest.mark.parametrize("sides", [(5, 4), (4, 5), (5, 3)])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_line_aligned_files_of_unequal_length_are_refused_by_some_reader(
+    sides: tuple[int, int], parts: int, tmp_path: Path
+) -> None:
+    for name, length in zip(("en", "de"), sides):
+        write_lines(tmp_path / f"c.{name}", [str(number) for number in range(length)])
+    (shard,) = list_shards(f"{tmp_path}/c.{{en,de}}")
+    shorter, longer = ("c.en", "c.de") if sides[0] < sides[1] else ("c.de", "c.en")
+    for part in range(parts):
+        rows = 0
+        with pytest.raises(BadInput) as refused:
+            for _ in read_shard(shard, Cursor(part=part, parts=parts), Skips()):
+                rows += 1
+        message = str(refused.value)
+        assert f"{shorter} has {min(sides)} lines" in message and f"{longer} has more lines" in message
+        assert rows == sum(number % parts == part for number in range(1, min(sides) + 1))
 
 
 @pytest.mark.parametrize(("files", "source", "place", "found", "fix"), BROKEN_SOURCES.values(), ids=BROKEN_SOURCES)

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import HictlConfig, __version__, export_encoder
 from hictl_hf.arguments import PretrainingArguments, parse_arguments
-from hictl_hf.corpus import Cleaning, stream_corpus
+from hictl_hf.corpus import Cleaning, load_corpus
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
@@ -181,12 +181,14 @@ def test_sources_of_the_papers_data_are_read_in_its_languages(tmp_path: Path, mo
         elif "cc100" in source:
             language, path = source.split(":")
             Path(path).write_bytes(gzip.compress(f"{language} c\n{language} d\n".encode()))
-    rows = list(stream_corpus(recipe["train_data"]))
+    rows = load_corpus(recipe["train_data"], Cleaning(drop_duplicates=False), cache_dir=tmp_path)[0]
     assert {row["x_lang"] for row in rows if row["y_lang"] is None} == {"en", *PAIR_SIZES}
     assert {*(row["x_lang"] for row in rows), *(row["y_lang"] for row in rows)} == {"en", None, *PAIR_SIZES}
     pairs = [{row["x_lang"], row["y_lang"]} for row in rows if row["y_lang"] is not None]
     assert len(pairs) == 30 and all({"en", language} in pairs for language in PAIR_SIZES)
-    assert all("en" in (row["x_lang"], row["y_lang"]) for row in stream_corpus(recipe["held_out_data"]))
+    assert all(
+        "en" in (row["x_lang"], row["y_lang"]) for row in load_corpus(recipe["held_out_data"], cache_dir=tmp_path)[0]
+    )
 
 
 # --- names, flags, links ---------------------------------------------------------------------------------------------

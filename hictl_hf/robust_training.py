@@ -1,0 +1,266 @@
+"""Training that loses no step: HF's Trainer with checkpoints that are whole or not used, an orderly end on SIGTERM,
+and steps without effect where loss or gradient is not finite. What is trained is left to subclasses; what makes a
+checkpoint whole, to `checkpoints`."""
+
+import json
+import logging
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback, TrainerControl
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, TrainOutput, rotate_checkpoints
+
+from .checkpoints import check_checkpoint, last_whole_checkpoint, remove_broken_checkpoints, write_manifest
+from .readers import BadInput
+
+logger = logging.getLogger(__name__)
+
+FAILED_WRITES = (
+    "(os error",  # safetensors and tokenizers, which are Rust, raise exceptions of their own
+    "inline_container", "iostream", "Parent directory",  # torch.save raises RuntimeError
+)  # fmt: skip
+
+
+def nan_unless_finite(loss: Tensor) -> Tensor:
+    """The same loss and gradient, bit for bit, where it is finite; else NaN and gradients of NaN.
+
+    An infinite loss can have finite gradients. Gradients of NaN tell every process, as they are summed over them.
+    """
+    return loss * (1 + (loss - loss).detach())
+
+
+class RobustTrainer(Trainer):
+    """A Trainer whose runs can be ended or killed at any moment and continued without a difference.
+
+    A subclass that overrides `compute_loss` passes its loss through `nan_unless_finite`.
+
+    Attributes:
+        terminated: whether SIGTERM ended the training; its last step is saved, and the caller exits with 143.
+        skipped_steps: how many optimiser steps had no effect because loss or gradient was not finite.
+        step_was_skipped: whether that happened to the running step.
+        max_skipped_steps: after so many in a row training ends with `BadInput`.
+    """
+
+    control: TrainerControl
+    max_skipped_steps = 5
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.terminated = self.sigterm_received = self.step_was_skipped = False
+        self.skipped_steps = self.skipped_in_a_row = 0
+        self.step_batches: list[dict[str, Any]] = []
+        self.step_losses: list[Tensor] = []
+        self.add_callback(StepGuard(self))
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = last_whole_checkpoint(self.args.output_dir)
+            if resume_from_checkpoint is None:
+                raise BadInput(f"{self.args.output_dir}: holds no whole checkpoint; start without resuming")
+        elif resume_from_checkpoint:
+            check_checkpoint(resume_from_checkpoint)
+        with self.noting_sigterm():
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(*args, **kwargs)
+        else:  # resumed from the last checkpoint, after which HF would train one step more
+            self.control.should_training_stop = True
+
+    # --- SIGTERM ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def noting_sigterm(self) -> Iterator[None]:
+        """SIGTERM is noted for the end of the running step; one that came after the last step acts as before."""
+        self.terminated = self.sigterm_received = False
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def note(*_: Any) -> None:
+            self.sigterm_received = True
+
+        before = signal.signal(signal.SIGTERM, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        if self.sigterm_received and not self.terminated:
+            signal.raise_signal(signal.SIGTERM)
+
+    def stop_requested(self) -> bool:
+        """Whether any process got SIGTERM; all processes ask at the end of each step."""
+        if self.args.world_size == 1:
+            return self.sigterm_received
+        received = torch.tensor(float(self.sigterm_received), device=self.args.device)
+        return bool(self.accelerator.reduce(received, "sum"))
+
+    def _get_dataloader(self, *args: Any, **kwargs: Any) -> Any:
+        loader = super()._get_dataloader(*args, **kwargs)
+        inner = getattr(loader, "base_dataloader", loader)  # accelerate's loaders are shells around PyTorch's
+        inner.worker_init_fn = partial(outlive_sigterm, start=inner.worker_init_fn)
+        return loader
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        return super()._determine_best_metric(metrics, trial) or self.terminated  # saves, with save_strategy "best" too
+
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        if not self.terminated:
+            return super()._finalize_training(*args, **kwargs)
+        with self.changed_arguments(load_best_model_at_end=False, save_total_limit=None):  # 1 would remove the last one
+            return super()._finalize_training(*args, **kwargs)
+
+    @contextmanager
+    def changed_arguments(self, **changes: Any) -> Iterator[None]:
+        """Other training arguments for a while."""
+        before = {name: getattr(self.args, name) for name in changes}
+        try:
+            for name, value in changes.items():
+                setattr(self.args, name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(self.args, name, value)
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        run = self._get_output_dir(trial)
+        folder = Path(run) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        try:
+            if self.args.should_save and folder.exists():
+                shutil.rmtree(folder)  # what an attempt that was killed has left
+            self.accelerator.wait_for_everyone()
+            with self.changed_arguments(save_total_limit=None):  # older ones are needed until this one is whole
+                super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                write_manifest(folder)
+        except Exception as error:
+            if not isinstance(error, OSError) and not any(text in str(error) for text in FAILED_WRITES):
+                raise
+            shutil.rmtree(folder, ignore_errors=True)
+            free = shutil.disk_usage(next(place for place in folder.parents if place.exists())).free >> 20
+            raise BadInput(
+                f"{folder}: cannot be saved, with {free} MiB free on its disk: {error}; older checkpoints are as they "
+                "were; free space or make the folder writable, then continue with --resume_from_checkpoint true"
+            ) from error
+        if self.args.should_save and self.args.save_total_limit:
+            remove_broken_checkpoints(run)
+            rotate_checkpoints(run, self.args.save_total_limit, self.state.best_model_checkpoint, use_mtime=True)
+        self.accelerator.wait_for_everyone()  # or a launcher would end this process because others are done
+
+    # --- loss or gradient that is not finite --------------------------------------------------------------------------
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
+        batches, items = super().get_batch_samples(*args, **kwargs)
+        self.step_was_skipped, self.step_batches, self.step_losses = False, batches, []
+        self.loss_before_step = self._tr_loss.clone()
+        return batches, items
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        loss = nan_unless_finite(loss)
+        return (loss, outputs) if return_outputs else loss
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        self.step_losses.append(super().training_step(*args, **kwargs))
+        return self.step_losses[-1]
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        norm = super()._get_grad_norm(model, grad_norm)  # of the gradient of all processes, before clipping
+        if norm is None or torch.as_tensor(norm).isfinite():
+            self.skipped_in_a_row = 0
+            return norm
+        self.skip_step(model)
+        return None
+
+    def skip_step(self, model: nn.Module) -> None:
+        """Let the optimiser see no gradient and the logs no loss of this step; `BadInput` when it is one too many."""
+        model.zero_grad(set_to_none=True)
+        self._tr_loss.copy_(self.loss_before_step)
+        self._globalstep_last_logged += 1  # what is logged is divided by the steps since
+        self.step_was_skipped = True
+        self.skipped_steps += 1
+        scaler = self.accelerator.scaler
+        if scaler is None or scaler.get_scale() <= 1:  # else a scaler of float16 is still looking for its scale
+            self.skipped_in_a_row += 1
+        step = self.state.global_step + 1
+        if self.is_world_process_zero():
+            logger.warning("step %d: loss or gradient is not finite; the step has no effect", step)
+        if self.skipped_in_a_row >= self.max_skipped_steps:
+            path = Path(self.args.output_dir) / f"non_finite_step_{step}_rank{self.args.process_index}.jsonl"
+            self.write_rows_of_step(path)
+            raise BadInput(
+                f"step {step}: loss or gradient was not finite in {self.skipped_in_a_row} steps in a row; the rows of "
+                f"this one are in {path}; mend them if they are broken, else lower learning_rate or train in more "
+                "precise numbers, then continue with --resume_from_checkpoint true"
+            )
+
+    def write_rows_of_step(self, path: Path) -> None:
+        """One line for each row of each micro-batch of this process: its texts, its numbers, its micro-batch's loss."""
+        decode = getattr(self.processing_class, "batch_decode", Tensor.tolist)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8") as file:
+            for number, (batch, loss) in enumerate(zip(self.step_batches, self.step_losses, strict=True)):
+                columns = {name: decode(ids) for name, ids in batch.items() if name.endswith("input_ids")}
+                numbers = {name: values for name, values in batch.items() if isinstance(values, Tensor)}
+                columns |= {name: values.tolist() for name, values in numbers.items() if values.ndim == 1}
+                for row in range(max(map(len, columns.values()))):
+                    line = {"micro_batch": number, "loss": str(float(loss)), "row": row}
+                    line |= {name: values[row] for name, values in columns.items() if row < len(values)}
+                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs and self.skipped_steps:
+            logs["skipped_steps"] = self.skipped_steps
+        super().log(logs, start_time)
+
+
+def outlive_sigterm(worker: int, start: Callable[[int], None] | None = None) -> None:
+    """The `worker_init_fn` of workers that ignore SIGTERM: schedulers send it to all processes, and a worker that dies
+    is an exception in the step that is to be saved."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if start is not None:
+        start(worker)
+
+
+class StepGuard(TrainerCallback):
+    """Ends a run on SIGTERM, and logs skipped steps."""
+
+    def __init__(self, trainer: RobustTrainer) -> None:
+        self.trainer, self.saves_with_epoch = trainer, False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        counts = [log["skipped_steps"] for log in state.log_history if "skipped_steps" in log]
+        self.trainer.skipped_steps, self.trainer.skipped_in_a_row = max(counts, default=0), 0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.trainer.step_was_skipped:
+            should_log = control.should_log
+            self.trainer.log({"skipped_steps": self.trainer.skipped_steps})  # which also says that a log is done
+            control.should_log = should_log
+        if self.trainer.stop_requested():
+            logger.warning("SIGTERM: saving step %d and ending", state.global_step)
+            self.trainer.terminated = control.should_training_stop = True
+            # what is due at the end of an epoch, if this is one, belongs into the checkpoint
+            due = (args.logging_strategy, args.eval_strategy, args.save_strategy)
+            self.saves_with_epoch = state.epoch % 1 == 0 and IntervalStrategy.EPOCH in due
+            control.should_save = not self.saves_with_epoch
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.trainer.terminated and self.saves_with_epoch:
+            control.should_save = True
+        elif self.trainer.terminated:  # HF calls this after any last step
+            control.should_log = control.should_evaluate = control.should_save = False

@@ -1,0 +1,155 @@
+"""A folder in which anything is missing, cut or changed is no checkpoint, and the newest whole one is found."""
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hictl_hf.checkpoints
+from hictl_hf.checkpoints import (
+    MANIFEST,
+    check_checkpoint,
+    find_fault,
+    last_whole_checkpoint,
+    newest_first,
+    remove_broken_checkpoints,
+    write_manifest,
+)
+from hictl_hf.readers import BadInput
+
+
+def save(folder: Path, step: int) -> Path:
+    """A whole checkpoint of three files, one of them a folder deeper."""
+    checkpoint = folder / f"checkpoint-{step}"
+    (checkpoint / "deeper").mkdir(parents=True)
+    (checkpoint / "model.safetensors").write_bytes(bytes(range(200)) * step)
+    (checkpoint / "deeper" / "optimizer.pt").write_bytes(b"moments")
+    (checkpoint / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
+    write_manifest(checkpoint)
+    return checkpoint
+
+
+def flip_a_byte(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def empty(checkpoint: Path) -> None:
+    for file in sorted(checkpoint.rglob("*"), reverse=True):
+        file.rmdir() if file.is_dir() else file.unlink()
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated": (lambda folder: os.truncate(folder / "model.safetensors", 399), "399 bytes, 400 were written"),
+    "longer": (lambda folder: os.truncate(folder / "model.safetensors", 401), "401 bytes, 400 were written"),
+    "missing": (lambda folder: (folder / "trainer_state.json").unlink(), "trainer_state.json is missing"),
+    "missing deeper": (lambda folder: (folder / "deeper" / "optimizer.pt").unlink(), "deeper/optimizer.pt is missing"),
+    "flipped": (lambda folder: flip_a_byte(folder / "model.safetensors"), "model.safetensors is not what was written"),
+    "no manifest": (lambda folder: (folder / MANIFEST).unlink(), f"has no {MANIFEST}"),
+    "cut manifest": (lambda folder: os.truncate(folder / MANIFEST, 60), f"{MANIFEST} is damaged"),
+    "other manifest": (lambda folder: (folder / MANIFEST).write_text("[1, 2]"), f"{MANIFEST} is damaged"),
+    "no sizes": (lambda folder: (folder / MANIFEST).write_text('{"model.safetensors": 1}'), f"{MANIFEST} is damaged"),
+    "a folder for a file": (
+        lambda folder: ((folder / MANIFEST).unlink(), (folder / MANIFEST).mkdir()),
+        "cannot be read",
+    ),
+    "empty": (empty, f"has no {MANIFEST}"),
+    "half deleted": (
+        lambda folder: [(folder / name).unlink() for name in (MANIFEST, "model.safetensors")],
+        f"has no {MANIFEST}",
+    ),
+}
+
+
+def test_a_checkpoint_as_it_was_saved_is_whole_and_says_what_is_in_it(tmp_path: Path) -> None:
+    checkpoint = save(tmp_path, 2)
+    assert find_fault(checkpoint) is None
+    check_checkpoint(checkpoint)
+    files = json.loads((checkpoint / MANIFEST).read_text())
+    # what `b2sum --length 128` says of the seven bytes
+    assert files["deeper/optimizer.pt"] == [7, "2a4fd9f197de10fbfa1846b6ba0dffc0"]
+    assert files.keys() == {"model.safetensors", "trainer_state.json", "deeper/optimizer.pt"}
+    (checkpoint / "notes.txt").write_text("added by hand")
+    assert find_fault(checkpoint) is None
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_is_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    change, fault = DAMAGES[damage]
+    older, newer = save(tmp_path, 1), save(tmp_path, 2)
+    assert last_whole_checkpoint(tmp_path) == str(newer)
+    change(newer)
+    with pytest.raises(BadInput, match=f"{newer}: not a whole checkpoint: .*{fault}.*--resume_from_checkpoint true"):
+        check_checkpoint(newer)
+    with caplog.at_level(logging.WARNING):
+        assert last_whole_checkpoint(tmp_path) == str(older)
+    [record] = caplog.records
+    assert record.levelname == "WARNING" and "\n" not in record.message
+    for said in (str(newer), fault, str(older)):
+        assert said in record.message
+
+
+def test_a_damaged_checkpoint_that_is_not_the_newest_does_no_harm(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    empty(save(tmp_path, 1))
+    newer = save(tmp_path, 2)
+    assert last_whole_checkpoint(tmp_path) == str(newer)
+    assert not caplog.records
+
+
+def test_checkpoints_are_ordered_by_number_and_other_names_are_none_of_them(tmp_path: Path) -> None:
+    for step in (9, 100, 20):
+        save(tmp_path, step)
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint-best").mkdir()
+    (tmp_path / "checkpoint-999").write_text("a file")
+    assert [path.name for path in newest_first(tmp_path)] == ["checkpoint-100", "checkpoint-20", "checkpoint-9"]
+    assert last_whole_checkpoint(tmp_path) == str(tmp_path / "checkpoint-100")
+
+
+def test_where_no_checkpoint_is_whole_there_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert last_whole_checkpoint(tmp_path / "nowhere") is None and last_whole_checkpoint(tmp_path) is None
+    assert not caplog.records
+    for step in (1, 2):
+        empty(save(tmp_path, step))
+    assert last_whole_checkpoint(tmp_path) is None
+    assert ["checkpoint-2" in caplog.messages[0], "checkpoint-1" in caplog.messages[1]] == [True, True]
+    assert all("nothing" in message for message in caplog.messages)
+
+
+def test_files_are_on_the_disk_before_they_are_listed_and_the_list_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    replace = os.replace
+
+    def note_flush(path: Path) -> None:
+        done.append(path.name)
+
+    def note_replace(draft: Path, path: Path) -> None:
+        done.append(f"{draft.name} becomes {path.name}")
+        replace(draft, path)
+
+    monkeypatch.setattr(hictl_hf.checkpoints, "flush", note_flush)
+    monkeypatch.setattr(os, "replace", note_replace)
+    save(tmp_path, 1)
+    files = ["deeper", "optimizer.pt", "model.safetensors", "trainer_state.json", "checkpoint-1"]
+    assert done[:5] == files
+    assert done[5:] == [f".{MANIFEST}", f".{MANIFEST} becomes {MANIFEST}", "checkpoint-1", tmp_path.name]
+
+
+def test_what_was_cut_short_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    whole, unfinished, half_deleted = (save(tmp_path, step) for step in (1, 2, 3))
+    (unfinished / MANIFEST).unlink()
+    (half_deleted / "deeper" / "optimizer.pt").unlink()
+    (tmp_path / "checkpoint-of-mine").mkdir()
+    remove_broken_checkpoints(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-of-mine"]
+    assert find_fault(whole) is None
