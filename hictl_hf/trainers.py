@@ -15,6 +15,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 from transformers import TrainerCallback
+from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import speed_metrics
 
 from .embedding import Readout
@@ -64,6 +65,11 @@ class HictlTrainer(RobustTrainer):
                 f"one process sees {self.args.n_gpu} GPUs and would split pairs between them; start one process for "
                 "each (accelerate launch, torchrun), or choose one GPU by CUDA_VISIBLE_DEVICES"
             )
+        if self.is_fsdp_enabled or is_deepspeed_zero3_enabled():
+            raise ValueError(
+                "FSDP and DeepSpeed ZeRO-3 spread the word embeddings over processes, but a step needs them whole; use "
+                "DDP or ZeRO-1 or 2, with gradient_cache and activation_checkpointing to save memory"
+            )
         self.train_sampler, self.readouts = train_sampler, readouts
         self.stream = self.train_dataset if isinstance(self.train_dataset, StreamedBatches) else None
         self.gather_sentences, self.gradient_cache = gather_sentences and self.args.world_size > 1, gradient_cache
@@ -94,6 +100,9 @@ class HictlTrainer(RobustTrainer):
         args, how = self.args, dict[str, Any](batch_sampler=self.train_sampler, collate_fn=self.data_collator)
         if self.stream is not None:
             how = {"batch_size": None, "collate_fn": partial(collate_streamed, collator=self.data_collator)}
+            # the loader draws a number when it starts, and a resumed run starts it once more after its random state
+            # was restored; everything random of a stream follows from its rows
+            how["generator"] = torch.Generator()
         elif self.train_sampler is None:
             return super().get_train_dataloader()
         loader: DataLoader[Any] = DataLoader(
@@ -101,7 +110,9 @@ class HictlTrainer(RobustTrainer):
             persistent_workers=args.dataloader_persistent_workers, prefetch_factor=args.dataloader_prefetch_factor,
             worker_init_fn=outlive_sigterm, **how,
         )  # fmt: skip
-        return prepare_data_loader(loader, args.device, num_processes=1, process_index=0, put_on_device=True)
+        return prepare_data_loader(
+            loader, args.device, num_processes=1, process_index=0, put_on_device=True, dispatch_batches=False
+        )
 
     def _init_training_state(
         self, max_steps: int, steps_per_epoch: int, epochs: int, checkpoint: str | None, trial: Any

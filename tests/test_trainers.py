@@ -506,6 +506,14 @@ def test_one_process_with_several_gpus_is_refused(
         trainer_of(model_for_text(), tokenizer, tokens, tmp_path)
 
 
+def test_sharded_word_embeddings_are_refused(
+    build: Callable[..., HictlTrainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hictl_hf.trainers, "is_deepspeed_zero3_enabled", lambda: True)
+    with pytest.raises(ValueError, match="FSDP and DeepSpeed ZeRO-3 .* use DDP or ZeRO-1 or 2"):
+        build()
+
+
 def test_a_single_pair_without_negatives_is_refused(build: Callable[..., HictlTrainer]) -> None:
     with pytest.raises(ValueError, match="one pair, .* without negatives; raise per_device_train_batch_size"):
         build(per_device_train_batch_size=1)

@@ -1,0 +1,324 @@
+"""A run that was interrupted and goes on ends with the bits of one that was left alone, and goes on at once.
+
+A step has 16 of 96 rows, text and pairs, whatever the number of processes, workers and micro-batches; so an epoch, and
+the pass of each reader of a stream, ends with the sixth of twelve steps. What needs two processes runs in a pair of
+gloo processes that is started once.
+"""
+
+import json
+import os
+import shutil
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from test_trainers import SEED, SETTINGS, differing, trained, trainer_of, weights_of
+from torch import Tensor, multiprocessing
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
+
+from hictl_hf import readers
+from hictl_hf.checkpoints import write_manifest
+from hictl_hf.collators import PretrainingCollator
+from hictl_hf.corpus import load_corpus
+from hictl_hf.mixture import MixtureSampler, PretrainingRows
+from hictl_hf.streams import StreamedBatches
+from hictl_hf.tokenization import tokenize_corpus
+from hictl_hf.trainers import HictlTrainer
+
+STEPS, ROWS_OF_STEP, FILES = 12, 16, 4
+BUFFER = 20  # rows of a block: passes of 96, 48 or 24 rows have some
+INTERRUPTED = {"within the first epoch": 3, "at its end": 6, "in the second": 9}
+DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a run is fed."""
+
+    stream: bool
+    workers: int = 0
+    accumulation: int = 1
+    cache: bool = False
+
+    def __str__(self) -> str:
+        words = ["stream" if self.stream else "map-style", f"{self.workers} workers"]
+        return ", ".join([*words, *["accumulation"] * (self.accumulation > 1), *["gradient cache"] * self.cache])
+
+
+EVERY = [
+    Case(stream, workers, accumulation, cache)
+    for stream, workers, (accumulation, cache) in product((False, True), (0, 2), ((1, False), (2, False), (2, True)))
+]
+FEW = [Case(False, 0), Case(True, 2, 2, True)]
+MANY = [case for case in EVERY if case not in FEW]
+
+
+@dataclass(frozen=True)
+class Material:
+    """All that a trainer is made of."""
+
+    models: Sequence[PreTrainedModel]
+    """Of a new run, and of one that is resumed, which is to end with nothing of it."""
+    tokenizer: PreTrainedTokenizerBase
+    source: str
+    tokens: Dataset
+
+
+@pytest.fixture(scope="module")
+def material(
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: dict[str, list[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Material:
+    """48 pairs and 48 texts in a folder of files of equal length, and the same tokenised."""
+    folder = tmp_path_factory.mktemp("material")
+    rows = [{"en": sentences["en"][at], name: sentences[name][at]} for name in ("de", "sw", "zh") for at in range(16)]
+    rows += [{"text": sentences[name][at], "lang": name} for name in ("en", "sw", "zh") for at in range(16, 32)]
+    (folder / "source").mkdir()
+    for number in range(FILES):
+        lines = map(json.dumps, rows[number::FILES])
+        (folder / "source" / f"{number}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    corpus, _ = load_corpus([str(folder / "source")], cache_dir=folder)
+    tokens, _ = tokenize_corpus(corpus, tokenizer, max_length=62)
+    assert len(tokens) == len(rows) == STEPS * ROWS_OF_STEP // 2
+    models = [model_for_text(seed=seed, initializer_range=0.2, **DROPOUT) for seed in (0, 9)]
+    return Material(models, tokenizer, str(folder / "source"), tokens)
+
+
+def trainer_for(case: Case, material: Material, folder: Path, resumed: bool = False, **changes: Any) -> HictlTrainer:
+    """A trainer in this process, which may be one of several; all that is random in a resumed one is another."""
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    settings = {
+        "optim": "adamw_torch", "learning_rate": 1e-3, "lr_scheduler_type": "linear", "max_grad_norm": 1.0,
+        "max_steps": STEPS, "seed": SEED + resumed, "dataloader_num_workers": case.workers,
+        "per_device_train_batch_size": ROWS_OF_STEP // processes // case.accumulation,
+        "gradient_accumulation_steps": case.accumulation,
+        "save_strategy": "no" if resumed else "steps", "save_steps": 1,
+    }  # fmt: skip
+    if processes > 1:
+        settings |= {"ddp_backend": "gloo", "ddp_find_unused_parameters": False}
+    settings |= changes
+    model, tokenizer = deepcopy(material.models[resumed]), material.tokenizer
+    if not case.stream:
+        return trainer_of(model, tokenizer, material.tokens, folder, gradient_cache=case.cache, **settings)
+    arguments = TrainingArguments(output_dir=str(folder), **{**SETTINGS, **settings})
+    set_seed(arguments.seed)
+    stream = StreamedBatches(
+        [material.source], [1.0], tokenizer, arguments.per_device_train_batch_size, SEED, buffer=BUFFER,
+        readers=max(case.workers, 1), rank=arguments.process_index, world_size=processes,
+    )  # fmt: skip
+    return HictlTrainer(
+        model.train(), arguments, train_dataset=stream, data_collator=PretrainingCollator(tokenizer, max_length=62),
+        processing_class=tokenizer, gradient_cache=case.cache,
+    )  # fmt: skip
+
+
+def state_of(trainer: HictlTrainer) -> State:
+    """All parameters, all buffers, such as those of p_avg, and all that the optimiser knows."""
+    assert trainer.state.global_step == trainer.args.max_steps
+    state = weights_of(trainer)
+    for number, moments in trainer.optimizer.state_dict()["state"].items():
+        state |= {f"{number} {name}": torch.as_tensor(value).clone() for name, value in moments.items()}
+    return state | {"learning rate": torch.tensor(trainer.lr_scheduler.get_last_lr())}
+
+
+# --- the same bits ----------------------------------------------------------------------------------------------------
+
+
+def lose_random_state(checkpoint: Path) -> None:
+    for path in checkpoint.glob("rng_state*"):
+        path.unlink()
+
+
+def give_a_row_too_many(checkpoint: Path) -> None:
+    """By the last reader of the last process."""
+    path = max(checkpoint.glob("stream_*.json"))
+    kept = json.loads(path.read_text("utf-8"))
+    kept["states"][-1]["sources"][0]["given"] += 1
+    path.write_text(json.dumps(kept), encoding="utf-8")
+
+
+def ends_of_runs(case: Case, material: Material, folder: Path) -> dict[str, State]:
+    """States at the end of a run that was left alone, of those that went on, and of those that had lost something."""
+    found = {"left alone": state_of(trained(trainer_for(case, material, folder / "whole")))}
+    for name, step in INTERRUPTED.items():
+        trainer = trainer_for(case, material, folder / "resumed", resumed=True)
+        found[name] = state_of(trained(trainer, str(folder / "whole" / f"checkpoint-{step}")))
+    own = folder / f"damaged{trainer.args.process_index}"
+    for damage in [lose_random_state, *[give_a_row_too_many] * case.stream]:
+        shutil.copytree(folder / "whole" / "checkpoint-9", own)
+        damage(own)
+        write_manifest(own)
+        trainer = trainer_for(case, material, folder / "resumed", resumed=True)
+        found[damage.__name__] = state_of(trained(trainer, str(own)))
+        shutil.rmtree(own)
+    return found
+
+
+def check(case: Case, found: dict[str, State], checkpoints: Path, processes: int = 1) -> None:
+    whole = found["left alone"]
+    assert int(whole["sentence_probability.steps"]) > 0 and whole["sentence_probability.recent"].min() > 0
+    assert {name: differing(whole, found[name]) for name in INTERRUPTED} == dict.fromkeys(INTERRUPTED, set())
+    for damage in found.keys() - INTERRUPTED.keys() - {"left alone"}:
+        assert "projection.weight" in differing(whole, found[damage]), damage
+    if case.stream:  # it was interrupted where it was meant to be
+        for step, passes, within in ((3, 0, True), (6, 1, False), (9, 1, True)):
+            files = sorted((checkpoints / f"checkpoint-{step}").glob("stream_*.json"))
+            states = [state["sources"][0] for path in files for state in json.loads(path.read_text("utf-8"))["states"]]
+            assert len(states) == processes * max(case.workers, 1)
+            for place in states:
+                assert place["passes"] == passes and bool(place["given"]) == within
+                assert within or (place["block"], place["shard"], place["place"]) == (0, 0, [0, 0])
+
+
+@pytest.mark.parametrize("case", [*FEW, *(pytest.param(case, marks=pytest.mark.slow) for case in MANY)], ids=str)
+def test_a_resumed_run_ends_with_the_same_bits(case: Case, material: Material, tmp_path: Path) -> None:
+    check(case, ends_of_runs(case, material, tmp_path), tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [Case(True, 2), Case(True, 0, 2, True)], ids=str)
+def test_a_stream_resumed_after_any_step_ends_with_the_same_bits(
+    case: Case, material: Material, tmp_path: Path
+) -> None:
+    whole = state_of(trained(trainer_for(case, material, tmp_path)))
+    for step in range(1, STEPS + 1):
+        trainer = trainer_for(case, material, tmp_path / "resumed", resumed=True)
+        assert not differing(whole, state_of(trained(trainer, str(tmp_path / f"checkpoint-{step}")))), step
+
+
+def test_a_run_that_is_interrupted_again_and_again_ends_with_the_same_bits(material: Material, tmp_path: Path) -> None:
+    case = Case(True, 0)
+    whole = state_of(trained(trainer_for(case, material, tmp_path / "whole", save_strategy="no")))
+    folder, kept = tmp_path / "again", {"save_strategy": "steps"}
+
+    class Stop(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            control.should_training_stop = state.global_step % 3 == 0
+
+    for stop in range(0, STEPS, 3):
+        trainer = trainer_for(case, material, folder, resumed=stop > 0, **kept)
+        trainer.add_callback(Stop())
+        trained(trainer, str(folder / f"checkpoint-{stop}") if stop else None)
+        assert trainer.state.global_step == stop + 3
+    assert not differing(whole, state_of(trainer))
+
+
+def run_as_one_of_two(rank: int, port: int, cases: Sequence[Case], material: Material, folder: Path) -> None:
+    """What was found is left in a file."""
+    torch.set_num_threads(1)
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    found = {case: ends_of_runs(case, material, folder / str(case)) for case in cases}
+    torch.save(found, folder / f"rank{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def two_processes(
+    request: pytest.FixtureRequest, material: Material, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[dict[Case, dict[str, State]]]]:
+    """Their folder, and what each of two gloo processes found in some cases."""
+    folder = tmp_path_factory.mktemp("two")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = multiprocessing.spawn(run_as_one_of_two, (port, request.param, material, folder), nprocs=2, join=False)
+    while not processes.join(timeout=300):
+        pass
+    return folder, [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("two_processes", "case"),
+    [*((FEW, case) for case in FEW), *(pytest.param(MANY, case, marks=pytest.mark.slow) for case in MANY)],
+    indirect=["two_processes"],
+    ids=str,
+)
+def test_two_resumed_processes_end_with_the_same_bits(
+    two_processes: tuple[Path, list[dict[Case, dict[str, State]]]], case: Case
+) -> None:
+    folder, (one, other) = two_processes
+    for found in (one[case], other[case]):
+        check(case, found, folder / str(case) / "whole", processes=2)
+    assert all(not differing(one[case][name], other[case][name]) for name in one[case])
+
+
+# --- going on at once -------------------------------------------------------------------------------------------------
+
+
+class FirstStep(TrainerCallback):
+    """Keeps what was counted when the first step of this run began."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self.counts, self.before = counts, Counter[str]()
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self.before = self.before or self.counts.copy()
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("stream", [False, True], ids=["map-style", "stream"])
+def test_no_more_is_read_before_the_first_step_however_many_are_done(
+    stream: bool, accumulation: int, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows read from files, fetched, and collated, all in this process."""
+    counts, case = Counter[str](), Case(stream, 0, accumulation)
+    parse, fetch, collate = readers.parse_json, PretrainingRows.__getitems__, PretrainingCollator.__call__
+
+    def parse_and_count(line: bytes) -> Any:
+        counts["parsed"] += 1
+        return parse(line)
+
+    def fetch_and_count(self: PretrainingRows, draws: Any) -> Any:
+        counts["fetched"] += len(draws)
+        return fetch(self, draws)
+
+    def collate_and_count(self: PretrainingCollator, rows: Sequence[Any]) -> Any:
+        counts["collated"] += len(rows)
+        return collate(self, rows)
+
+    monkeypatch.setattr(readers, "parse_json", parse_and_count)
+    monkeypatch.setattr(PretrainingRows, "__getitems__", fetch_and_count)
+    monkeypatch.setattr(PretrainingCollator, "__call__", collate_and_count)
+    before = {}
+    settings = {"max_steps": 43, "save_strategy": "steps"}
+    trained(trainer_for(case, material, tmp_path, **settings, save_steps=2))
+    for step in (0, 4, 40):  # of 6 in an epoch
+        counts.clear()
+        trainer = trainer_for(case, material, tmp_path / "resumed", resumed=True, **settings)
+        first = FirstStep(counts)
+        trainer.add_callback(first)
+        trained(trainer, str(tmp_path / f"checkpoint-{step}") if step else None)
+        before[step] = dict(first.before)
+        assert counts["collated"] > first.before["collated"]
+    ahead = ROWS_OF_STEP // accumulation  # a micro-batch is fetched before the one before it is used
+    expected = {"collated": ROWS_OF_STEP + ahead, **({} if stream else {"fetched": ROWS_OF_STEP + ahead})}
+    for step in (0, 4, 40):
+        parsed = before[step].pop("parsed", 0)
+        assert before[step] == expected
+        assert (BUFFER <= parsed <= 3 * BUFFER) if stream else not parsed
+
+
+def test_batches_that_are_passed_over_are_slices_of_one_array() -> None:
+    batches = 100_000
+    lengths = np.random.default_rng(1).integers(5, 60, 8 * batches + 8)
+    sampler = MixtureSampler(lengths, {("sw", None): np.arange(len(lengths))}, {("sw", None): 1.0}, 8, SEED)
+    draws = iter(sampler)
+    first = next(draws)  # the order of the whole epoch is made, once
+    started = time.process_time()
+    assert sum(1 for _ in islice(draws, batches)) == batches
+    assert time.process_time() - started < 0.5
+    assert first.base is not None and len(first.base) == len(lengths)
