@@ -125,13 +125,13 @@ def load_or_train_tokenizer(args: PretrainingArguments, corpora: Corpora) -> Pre
             return AutoTokenizer.from_pretrained(source)
         except (OSError, ValueError) as error:
             raise BadInput(f"{source}: holds no tokenizer that loads: {error}") from error
-    if args.resume_from_checkpoint and kept.exists():
-        return AutoTokenizer.from_pretrained(kept)
     if corpora.train is None:
         raise BadInput("a stream cannot be gone through to learn a vocabulary; give --tokenizer or --encoder")
-    tokenizer = train_tokenizer(sample_sentences(corpora.train, args.seed), vocabulary_size(args), args.max_length)
-    tokenizer.save_pretrained(kept)
-    return tokenizer
+    with args.main_process_first(local=False, desc="learning a vocabulary"):
+        if not (args.resume_from_checkpoint and kept.exists()) and args.process_index == 0:
+            sentences = sample_sentences(corpora.train, args.seed)
+            train_tokenizer(sentences, vocabulary_size(args), args.max_length).save_pretrained(kept)
+        return AutoTokenizer.from_pretrained(kept)
 
 
 def vocabulary_size(args: PretrainingArguments) -> int:
