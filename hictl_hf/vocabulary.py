@@ -152,11 +152,10 @@ def cross_entropy_and_gradients(
         loss += (normaliser - (rows.to(full) * right.to(full)).sum(-1) - bias[targets[block]]).sum()
         by_rows = -right.to(full) / items
         for words, share, factor in zip(slices, shares, (logsums - normaliser).exp() / items):
-            share = share * factor.unsqueeze(-1)
-            by_bias[words] += share.sum(0)
-            share = share.to(dtype)
-            by_rows += share @ embeddings[words].to(dtype)
-            products = share.T @ rows  # (words, d)
+            by_bias[words] += factor @ share
+            share, factor = share.to(dtype), factor.unsqueeze(-1)  # scaling (rows, d) is less work than (rows, words)
+            by_rows += factor * (share @ embeddings[words].to(dtype))
+            products = share.T @ (factor * rows).to(dtype)  # (words, d)
             by_embeddings[words] = by_embeddings[words] + products if begun else products
         by_hidden[block] = by_rows
         by_embeddings.index_add_(0, targets[block], -rows.to(full) / items)

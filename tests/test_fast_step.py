@@ -313,8 +313,9 @@ def train_one_step(
         disable_tqdm=True, remove_unused_columns=False, learning_rate=1e-3, optim="sgd", seed=3, **settings,
     )  # fmt: skip
     trainer = HictlTrainer(
-        model=model, args=arguments, train_dataset=rows, data_collator=recorder, callbacks=[recorder]
-    )
+        model=model, args=arguments, train_dataset=rows, data_collator=recorder, callbacks=[recorder],
+        gather_sentences=False,  # `test_gathering.py` has the contrast of all parts
+    )  # fmt: skip
     trainer.train()
     [log] = [log for log in trainer.state.log_history if "lm_loss" in log]
     [gradients] = recorder.steps

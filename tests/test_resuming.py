@@ -219,6 +219,7 @@ def test_a_run_that_is_interrupted_again_and_again_ends_with_the_same_bits(mater
 def run_as_one_of_two(rank: int, port: int, cases: Sequence[Case], material: Material, folder: Path) -> None:
     """What was found is left in a file."""
     torch.set_num_threads(1)
+    multiprocessing.set_start_method("fork", force=True)  # of workers; else each would import everything anew
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
     found = {case: ends_of_runs(case, material, folder / str(case)) for case in cases}
@@ -226,90 +227,64 @@ def run_as_one_of_two(rank: int, port: int, cases: Sequence[Case], material: Mat
     torch.distributed.destroy_process_group()
 
 
-@pytest.fixture(scope="module")
-def two_processes(
-    request: pytest.FixtureRequest, material: Material, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, list[dict[Case, dict[str, State]]]]:
-    """Their folder, and what each of two gloo processes found in some cases."""
-    folder = tmp_path_factory.mktemp("two")
+@pytest.mark.parametrize("cases", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"])
+def test_two_resumed_processes_end_with_the_same_bits(
+    cases: Sequence[Case], material: Material, tmp_path: Path
+) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    processes = multiprocessing.spawn(run_as_one_of_two, (port, request.param, material, folder), nprocs=2, join=False)
+    processes = multiprocessing.spawn(run_as_one_of_two, (port, cases, material, tmp_path), nprocs=2, join=False)
     while not processes.join(timeout=300):
         pass
-    return folder, [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in (0, 1)]
-
-
-@pytest.mark.parametrize(
-    ("two_processes", "case"),
-    [*((FEW, case) for case in FEW), *(pytest.param(MANY, case, marks=pytest.mark.slow) for case in MANY)],
-    indirect=["two_processes"],
-    ids=str,
-)
-def test_two_resumed_processes_end_with_the_same_bits(
-    two_processes: tuple[Path, list[dict[Case, dict[str, State]]]], case: Case
-) -> None:
-    folder, (one, other) = two_processes
-    for found in (one[case], other[case]):
-        check(case, found, folder / str(case) / "whole", processes=2)
-    assert all(not differing(one[case][name], other[case][name]) for name in one[case])
+    one, other = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in (0, 1))
+    for case in cases:
+        for found in (one[case], other[case]):
+            check(case, found, tmp_path / str(case) / "whole", processes=2)
+        assert all(not differing(one[case][name], other[case][name]) for name in one[case])
 
 
 # --- going on at once -------------------------------------------------------------------------------------------------
 
 
-class FirstStep(TrainerCallback):
-    """Keeps what was counted when the first step of this run began."""
+class OneStep(TrainerCallback):
+    """Keeps what was counted before the first step of a run, and ends it after that."""
 
     def __init__(self, counts: Counter[str]) -> None:
-        self.counts, self.before = counts, Counter[str]()
+        self.counts, self.before = counts, dict[str, int]()
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        self.before = self.before or self.counts.copy()
+        self.before = dict(self.counts)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_training_stop = True
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize("stream", [False, True], ids=["map-style", "stream"])
 def test_no_more_is_read_before_the_first_step_however_many_are_done(
-    stream: bool, accumulation: int, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stream: bool, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows read from files, fetched, and collated, all in this process."""
-    counts, case = Counter[str](), Case(stream, 0, accumulation)
-    parse, fetch, collate = readers.parse_json, PretrainingRows.__getitems__, PretrainingCollator.__call__
+    counts, case, settings = Counter[str](), Case(stream, 0, 2), {"max_steps": 42, "save_strategy": "steps"}
 
-    def parse_and_count(line: bytes) -> Any:
-        counts["parsed"] += 1
-        return parse(line)
+    def count(name: str, place: Any, function: str, rows: Callable[..., int]) -> None:
+        before = getattr(place, function)
+        monkeypatch.setattr(place, function, lambda *given: counts.update({name: rows(*given)}) or before(*given))
 
-    def fetch_and_count(self: PretrainingRows, draws: Any) -> Any:
-        counts["fetched"] += len(draws)
-        return fetch(self, draws)
-
-    def collate_and_count(self: PretrainingCollator, rows: Sequence[Any]) -> Any:
-        counts["collated"] += len(rows)
-        return collate(self, rows)
-
-    monkeypatch.setattr(readers, "parse_json", parse_and_count)
-    monkeypatch.setattr(PretrainingRows, "__getitems__", fetch_and_count)
-    monkeypatch.setattr(PretrainingCollator, "__call__", collate_and_count)
-    before = {}
-    settings = {"max_steps": 43, "save_strategy": "steps"}
-    trained(trainer_for(case, material, tmp_path, **settings, save_steps=2))
-    for step in (0, 4, 40):  # of 6 in an epoch
+    count("parsed", readers, "parse_json", lambda line: 1)
+    count("fetched", PretrainingRows, "__getitems__", lambda _, draws: len(draws))
+    count("collated", PretrainingCollator, "__call__", lambda _, rows: len(rows))
+    trained(trainer_for(case, material, tmp_path, **settings, save_steps=4))
+    ahead = ROWS_OF_STEP // 2  # of a micro-batch, which is fetched before the one before it is used
+    for step in (0, 4, 40):  # six are an epoch
         counts.clear()
-        trainer = trainer_for(case, material, tmp_path / "resumed", resumed=True, **settings)
-        first = FirstStep(counts)
+        trainer, first = trainer_for(case, material, tmp_path, resumed=True, **settings), OneStep(counts)
         trainer.add_callback(first)
         trained(trainer, str(tmp_path / f"checkpoint-{step}") if step else None)
-        before[step] = dict(first.before)
-        assert counts["collated"] > first.before["collated"]
-    ahead = ROWS_OF_STEP // accumulation  # a micro-batch is fetched before the one before it is used
-    expected = {"collated": ROWS_OF_STEP + ahead, **({} if stream else {"fetched": ROWS_OF_STEP + ahead})}
-    for step in (0, 4, 40):
-        parsed = before[step].pop("parsed", 0)
-        assert before[step] == expected
-        assert (BUFFER <= parsed <= 3 * BUFFER) if stream else not parsed
+        assert trainer.state.global_step == step + 1
+        parsed, fetched = (first.before.pop(name, 0) for name in ("parsed", "fetched"))
+        assert first.before == {"collated": ROWS_OF_STEP + ahead}
+        assert BUFFER < parsed <= 3 * BUFFER if stream else fetched == ROWS_OF_STEP + ahead
 
 
 def test_batches_that_are_passed_over_are_slices_of_one_array() -> None:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from transformers import (
 
 from hictl_hf import HictlForMaskedLM
 from hictl_hf.arguments import parse_arguments
+from hictl_hf.checkpoints import find_fault, newest_first
 from hictl_hf.pretraining import pretrain
 from hictl_hf.readers import BadInput
 from run_pretraining import main
@@ -289,3 +292,70 @@ def test_a_recipe_is_changed_by_flags_and_refuses_unknown_settings(tmp_path: Pat
 
 def test_half_precision_is_accepted_wherever_the_training_runs() -> None:
     assert parse_arguments(["--train_data", "pairs.jsonl", "--bf16", "true"]).bf16
+
+
+# --- ended by SIGTERM -------------------------------------------------------------------------------------------------
+
+SCRIPT = Path(__file__).parents[1] / "run_pretraining.py"
+LONG = ("--max_steps", "30", "--eval_steps", "10", "--save_strategy", "steps", "--save_steps", "2")
+STREAM = (
+    "--streaming", "true", "--stream_shares", "3", "1", "--stream_buffer", "20", "--dataloader_num_workers", "2",
+    "--gradient_accumulation_steps", "2", "--gradient_cache", "true", "--per_device_train_batch_size", "4",
+)  # fmt: skip
+
+
+def run_script(argv: Sequence[str], folder: Path, end: bool = False, launcher: Sequence[str] = ()) -> tuple[int, str]:
+    """Exit code and output of the script in a process of its own; it can get SIGTERM after the first checkpoint."""
+    command = [sys.executable, *launcher, str(SCRIPT), *argv]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    while end and not list(folder.glob("checkpoint-[0-9]*")):
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+    if end:
+        process.terminate()
+    output, _ = process.communicate(timeout=300)
+    return process.returncode, output
+
+
+@pytest.fixture
+def stream_flags(run: tuple[Path, Any], sentences: dict[str, list[str]], tmp_path: Path) -> tuple[str, ...]:
+    """What a stream needs beside its sources."""
+    held = [{"en": f"{en} now", "de": f"{de} jetzt"} for en, de in zip(sentences["en"], sentences["de"])]
+    (tmp_path / "held.jsonl").write_text("\n".join(map(json.dumps, held)), encoding="utf-8")
+    return (*STREAM, "--held_out_data", str(tmp_path / "held.jsonl"), "--tokenizer", str(run[0] / "checkpoint"))
+
+
+def weights_of_run(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "checkpoint" / "model.safetensors")
+
+
+@pytest.mark.parametrize("streaming", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["stream", "map-style"])
+def test_sigterm_leaves_a_whole_checkpoint_and_the_run_goes_on_though_that_is_damaged_later(
+    streaming: bool,
+    files: dict[str, str],
+    stream_flags: tuple[str, ...],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    changes = (*LONG, *(stream_flags if streaming else ()))
+    main(flags(files, tmp_path / "whole", *changes, "--save_strategy", "no"))
+    expected, ended = weights_of_run(tmp_path / "whole"), tmp_path / "ended"
+    code, output = run_script(flags(files, ended, *changes), ended, end=True)
+    newest, older, *_ = newest_first(ended)
+    step = int(newest.name.split("-")[1])
+    assert code == 143 and 2 < step < 30, output
+    assert output.count(f"SIGTERM: saving step {step} and ending") == 1 and "Traceback" not in output
+    assert find_fault(newest) is None and not (ended / "results.json").exists()
+    damaged = shutil.copytree(ended, tmp_path / "damaged")
+    model = damaged / newest.name / "model.safetensors"
+    os.truncate(model, model.stat().st_size // 2)
+    for folder in (ended, damaged):
+        caplog.clear()
+        results = main(flags(files, folder, *changes, "--resume_from_checkpoint", "true"))
+        told = [record.getMessage() for record in caplog.records if "not a whole checkpoint" in record.getMessage()]
+        assert len(told) == (folder == damaged)
+        assert all(f"used instead: {damaged / older.name}" in message for message in told)
+        now = weights_of_run(folder)
+        assert not [name for name in expected if not expected[name].equal(now[name])]
+        assert [row["step"] for row in results["history"]] == list(range(2, 31, 2))
