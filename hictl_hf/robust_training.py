@@ -4,12 +4,14 @@ checkpoint whole, to `checkpoints`."""
 
 import json
 import logging
+import os
 import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +58,10 @@ class RobustTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self.terminated = self.sigterm_received = self.step_was_skipped = False
         self.skipped_steps = self.skipped_in_a_row = 0
+        self.training = RawValue("b", False)  # which the workers that load rows see
         self.step_batches: list[dict[str, Any]] = []
         self.step_losses: list[Tensor] = []
+        self._tr_loss = torch.zeros((), device=self.args.device)  # as when a training begins
         self.add_callback(StepGuard(self))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
@@ -90,9 +94,11 @@ class RobustTrainer(Trainer):
             self.sigterm_received = True
 
         before = signal.signal(signal.SIGTERM, note)
+        self.training.value = True
         try:
             yield
         finally:
+            self.training.value = False
             signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
         if self.sigterm_received and not self.terminated:
             signal.raise_signal(signal.SIGTERM)
@@ -107,7 +113,7 @@ class RobustTrainer(Trainer):
     def _get_dataloader(self, *args: Any, **kwargs: Any) -> Any:
         loader = super()._get_dataloader(*args, **kwargs)
         inner = getattr(loader, "base_dataloader", loader)  # accelerate's loaders are shells around PyTorch's
-        inner.worker_init_fn = partial(outlive_sigterm, start=inner.worker_init_fn)
+        inner.worker_init_fn = partial(outlive_sigterm, training=self.training, start=inner.worker_init_fn)
         return loader
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
@@ -228,10 +234,11 @@ class RobustTrainer(Trainer):
         super().log(logs, start_time)
 
 
-def outlive_sigterm(worker: int, start: Callable[[int], None] | None = None) -> None:
-    """The `worker_init_fn` of workers that ignore SIGTERM: schedulers send it to all processes, and a worker that dies
-    is an exception in the step that is to be saved."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def outlive_sigterm(worker: int, training: Any, start: Callable[[int], None] | None = None) -> None:
+    """The `worker_init_fn` of workers that ignore SIGTERM as long as `training.value` is true: schedulers send it to
+    all processes, and a worker that dies is an exception in the step that is to be saved. Later on the parent sends it
+    to workers that an error has left over, and waits for their end."""
+    signal.signal(signal.SIGTERM, lambda *_: training.value or os._exit(0))
     if start is not None:
         start(worker)
 
@@ -252,7 +259,8 @@ class StepGuard(TrainerCallback):
             self.trainer.log({"skipped_steps": self.trainer.skipped_steps})  # which also says that a log is done
             control.should_log = should_log
         if self.trainer.stop_requested():
-            logger.warning("SIGTERM: saving step %d and ending", state.global_step)
+            if state.is_world_process_zero:
+                logger.warning("SIGTERM: saving step %d and ending", state.global_step)
             self.trainer.terminated = control.should_training_stop = True
             # what is due at the end of an epoch, if this is one, belongs into the checkpoint
             due = (args.logging_strategy, args.eval_strategy, args.save_strategy)

@@ -108,7 +108,7 @@ class HictlTrainer(RobustTrainer):
         loader: DataLoader[Any] = DataLoader(
             self.train_dataset, num_workers=args.dataloader_num_workers, pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers, prefetch_factor=args.dataloader_prefetch_factor,
-            worker_init_fn=outlive_sigterm, **how,
+            worker_init_fn=partial(outlive_sigterm, training=self.training), **how,
         )  # fmt: skip
         return prepare_data_loader(
             loader, args.device, num_processes=1, process_index=0, put_on_device=True, dispatch_batches=False

@@ -108,7 +108,7 @@ def trainer_for(case: Case, material: Material, folder: Path, resumed: bool = Fa
         "save_strategy": "no" if resumed else "steps", "save_steps": 1,
     }  # fmt: skip
     if processes > 1:
-        settings |= {"ddp_backend": "gloo", "ddp_find_unused_parameters": False}
+        settings |= {"ddp_backend": "gloo", "ddp_find_unused_parameters": False, "ddp_timeout": 60}
     settings |= changes
     model, tokenizer = deepcopy(material.models[resumed]), material.tokenizer
     if not case.stream:
@@ -297,3 +297,28 @@ def test_batches_that_are_passed_over_are_slices_of_one_array() -> None:
     assert sum(1 for _ in islice(draws, batches)) == batches
     assert time.process_time() - started < 0.5
     assert first.base is not None and len(first.base) == len(lengths)
+
+
+# --- ending ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["map-style", "stream"])
+def test_an_error_ends_the_process_though_its_workers_outlive_sigterm(
+    stream: bool, material: Material, tmp_path: Path
+) -> None:
+    class Fail(TrainerCallback):
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            if len(multiprocessing.active_children()) == 2:
+                raise KeyError
+
+    def train() -> None:
+        trainer = trainer_for(Case(stream, 2), material, tmp_path)
+        trainer.add_callback(Fail())
+        trained(trainer)
+
+    process = multiprocessing.get_context("fork").Process(target=train)
+    process.start()
+    process.join(timeout=30)
+    process.kill()  # if it still waits for its workers
+    process.join()
+    assert process.exitcode == 1
