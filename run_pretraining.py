@@ -37,4 +37,4 @@ if __name__ == "__main__":
     try:
         main()
     except BadInput as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {str(error).rpartition('BadInput: ')[2]}")  # without the traceback of a worker

@@ -76,8 +76,11 @@ def pretrain(args: PretrainingArguments, command: str = "") -> dict[str, Any]:
 def refuse_to_overwrite(args: PretrainingArguments) -> None:
     """A folder with checkpoints is continued or left alone; "true" stands for its last whole checkpoint."""
     if args.resume_from_checkpoint and args.resume_from_checkpoint.lower() == "true":
-        args.resume_from_checkpoint = last_whole_checkpoint(args.output_dir)
-        if args.resume_from_checkpoint is None:
+        found = [last_whole_checkpoint(args.output_dir) if args.process_index == 0 else None]
+        if args.world_size > 1:
+            torch.distributed.broadcast_object_list(found, device=args.device)  # all go on from the same one
+        args.resume_from_checkpoint = found[0]
+        if args.resume_from_checkpoint is None and args.should_log:
             logger.warning("%s: no whole checkpoint to resume from, starting at the beginning", args.output_dir)
     elif args.resume_from_checkpoint:
         check_checkpoint(args.resume_from_checkpoint)
@@ -189,6 +192,8 @@ def make_trainer(
         objectives=[name for name, weight in weights.items() if weight],
         clean_word_level=model.config.word_level_input == "clean",
     )  # fmt: skip
+    if args.ddp_find_unused_parameters is None:  # with all objectives on, every parameter is used
+        args.ddp_find_unused_parameters = not all(weights.values())
     if args.auto_find_batch_size:
         fit_micro_batch(model, collator, args)
         args.auto_find_batch_size = False  # HF's would change the batch
