@@ -187,7 +187,7 @@ def test_hidden_states_are_those_of_padded_calls_wherever_the_padding_is(model: 
     rows = PackedRows(batches)
     hidden, vocabulary = model.encode(rows)
     assert hidden.shape == (len(rows.input_ids), 32)
-    assert torch.equal(vocabulary)
+    assert torch.equal(vocabulary, model.get_input_embeddings().weight)
     for name, (ids, mask) in batches.items():
         expected = padded_states(model, ids, mask)
         assert expected.std(0).min() > 0.01
