@@ -23,18 +23,22 @@ def x_before_y(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([part.chunk(2)[half] for half in (0, 1) for part in parts if len(part)])
 
 
-def gather_sentences(sentences: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
-    """The sentences (N, r) and texts (N,) of all processes, all x before all y; their numbers may differ.
+def gather_texts(texts: Tensor) -> Tensor:
+    """(N,) the texts of the sentences of all processes, all x before all y."""
+    return stack_pairs(gather_rows(texts))[0]
+
+
+def gather_sentences(sentences: Tensor) -> Tensor:
+    """(N, r) the sentences of all processes, all x before all y; their numbers may differ.
 
     A loss of the result must be the same in every process and be divided by their number: then the sum over the
     processes is that loss, and so is its gradient.
     """
-    everyone, _ = stack_pairs(gather_rows(texts))
-    return GatherSentences.apply(sentences), everyone  # type: ignore[no-untyped-call]
+    return GatherSentences.apply(sentences)  # type: ignore[no-untyped-call]
 
 
 class GatherSentences(torch.autograd.Function):
-    """`gather_sentences`; what the processes send back is equal, so none has to wait for the others."""
+    """`gather_sentences`; what the processes would send back is equal, so none has to wait for the others."""
 
     @staticmethod
     def forward(ctx: Any, sentences: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ from transformers.activations import gelu
 from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_hictl import HictlConfig
-from .gathering import gather_sentences
+from .gathering import gather_sentences, gather_texts
 from .losses import mean_over_batch, sentence_contrast, word_contrast
 from .negatives import in_batch_negatives, sample_words
 from .packing import PACKED_ATTENTION, PackedRows
@@ -338,10 +338,10 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
     ) -> SentenceLevel:
         """L_S with hard negatives (sentence-level CTL) over sentences (N, r), or those of all processes together."""
         config, processes = self.config, 1
-        texts = torch.arange(len(sentences), device=sentences.device) if texts is None else texts
         if gather:
-            sentences, texts = gather_sentences(sentences, texts)
+            sentences, texts = gather_sentences(sentences), None if texts is None else gather_texts(texts)
             processes = torch.distributed.get_world_size()
+        texts = torch.arange(len(sentences), device=sentences.device) if texts is None else texts
         negatives = in_batch_negatives(texts, config.duplicates)
         strength = config.hard_negative_zeta * self.sentence_probability.mean() if config.hard_negatives else 0.0
         with torch.autocast(sentences.device.type, enabled=False):
