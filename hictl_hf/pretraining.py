@@ -192,8 +192,8 @@ def make_trainer(
         objectives=[name for name, weight in weights.items() if weight],
         clean_word_level=model.config.word_level_input == "clean",
     )  # fmt: skip
-    if args.ddp_find_unused_parameters is None:  # with all objectives on, every parameter is used
-        args.ddp_find_unused_parameters = not all(weights.values())
+    if args.ddp_find_unused_parameters is None and all(weights.values()):  # then every parameter is used
+        args.ddp_find_unused_parameters = False
     if args.auto_find_batch_size:
         fit_micro_batch(model, collator, args)
         args.auto_find_batch_size = False  # HF's would change the batch

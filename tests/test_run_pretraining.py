@@ -255,6 +255,7 @@ REFUSED = {
     "too long inputs": (("--max_length", "99"), "the model reads 64 tokens"),
     "a rate above one": (("--pair_mask_rate", "15"), "pair_mask_rate is 15.0; it must be between 0 and 1"),
     "an unknown reordering": (("--reordering", "chaos"), "must be one of words, subwords, local"),
+    "another micro-batch without the cache": (("--auto_find_batch_size", "true"), "add --gradient_cache true"),
     "an endless stream": (("--streaming", "true", "--max_steps", "-1"), "give --max_steps and --held_out_data"),
     "an unknown setting of the model": (("--model_config", '{"vocab_size": 160, "tau": 1}'), "has no field tau"),
     "a wrong temperature": (("--model_config", '{"vocab_size": 160, "word_temperature": 0}'), "word_temperature is 0"),
