@@ -7,6 +7,7 @@ that occur. AdamW streams 28 bytes for each parameter: weight, gradient and two 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 from measure import seconds_of
@@ -22,7 +23,7 @@ SCORED_WORDS = 2**14  # of the vocabulary at a time, when the speed of the head 
 
 @dataclass(frozen=True)
 class Rates:
-    """What the machine can do: floating-point operations and bytes in a second, best of three calls."""
+    """What the machine can do: floating-point operations and bytes in a second, as usual: of seven calls the median."""
 
     fp32: float
     bf16: float
@@ -71,17 +72,17 @@ def product_rate(shape: tuple[int, int, int], dtype: str, device: str) -> float:
     left = torch.randn(rows, inner, dtype=getattr(torch, dtype), device=device)
     right = torch.randn(inner, columns, dtype=left.dtype, device=device)
     result = torch.empty(rows, columns, dtype=left.dtype, device=device)
-    return 2 * rows * inner * columns / best_of_three(lambda: torch.mm(left, right, out=result), device)
+    return 2 * rows * inner * columns / usual_seconds(lambda: torch.mm(left, right, out=result), device)
 
 
 def stream_rate(device: str) -> float:
     array = nn.Parameter(torch.zeros(STREAMED, device=device))
     array.grad = torch.ones_like(array)
-    return ADAMW_BYTES * STREAMED / best_of_three(torch.optim.AdamW([array], fused=True).step, device)
+    return ADAMW_BYTES * STREAMED / usual_seconds(torch.optim.AdamW([array], fused=True).step, device)
 
 
-def best_of_three(action: Callable[[], object], device: str) -> float:
-    """Seconds of the fastest of three calls, after one that is not timed; of the process where it computes itself."""
+def usual_seconds(action: Callable[[], object], device: str) -> float:
+    """Median seconds of seven calls, after one that is not timed; of the process where it computes itself."""
     action()
-    seconds = [seconds_of(action, device) for _ in range(3)]
-    return min(each.wall if device == "cuda" else each.cpu for each in seconds)
+    seconds = [seconds_of(action, device) for _ in range(7)]
+    return median(each.wall if device == "cuda" else each.cpu for each in seconds)

@@ -102,8 +102,8 @@ def markdown(results: dict[str, Any]) -> Iterator[str]:
     yield '"transient" is memory above what is resident when a step begins, "peak" is with it.'
     for cell, ratios in zip(results["cells"], results.get("all_ratios", ())):
         yield from cell_tables(cell, ratios)
-    if "parts" in results:
-        yield from parts_tables(results["parts"])
+    for parts in results.get("parts", ()):
+        yield from parts_tables(parts)
     if "hard_negatives" in results:
         yield "\n## Hard negatives, forward and backward (d = 768)\n"
         rows = results["hard_negatives"]
@@ -137,7 +137,7 @@ def cell_tables(cell: Cell, ratios: dict[str, Any]) -> Iterator[str]:
 
 
 def parts_tables(parts: dict[str, Any]) -> Iterator[str]:
-    yield f"\n## Where the time of our step goes\n\n{describe(parts)}, fp32, dropout off; each part timed alone.\n"
+    yield f"\n## Where the time of our step goes: {describe(parts)}\n\nfp32, dropout off; each part timed alone.\n"
     seconds, floor = parts["seconds"], parts["floor"]
     yield from table(
         ("part", "CPU s", "share", "counted floor, s"),

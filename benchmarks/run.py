@@ -22,6 +22,7 @@ A run that was interrupted goes on where it stopped. Usage:
 """
 
 import argparse
+import dataclasses
 import gc
 import json
 import os
@@ -129,13 +130,16 @@ def planned_cells(arguments: argparse.Namespace) -> list[Cell]:
 
 
 def measure_inside(arguments: argparse.Namespace, workload: Workload, results: dict[str, Any]) -> None:
-    """Where the time of our step goes at the headline's size, and the hard negatives by themselves."""
-    cell = Cell(**results["headline"])
-    networks = Networks(make_config(workload.tokenizer, cell.layers), workload.tokenizer)
-    (batch,), _ = workload.draw(cell.text, cell.pairs, 1)
+    """Where the time of our step goes at the headline's batch, for each depth, and the hard negatives by themselves."""
+    headline = Cell(**results["headline"])
+    (batch,), _ = workload.draw(headline.text, headline.pairs, 1)
     rounds = 2 if arguments.quick else 6
-    results["parts"] = vars(cell) | measure_parts(networks, batch, rounds)
-    del networks
+    results["parts"] = []
+    for layers in arguments.layers:
+        networks = Networks(make_config(workload.tokenizer, layers), workload.tokenizer)
+        cell = dataclasses.replace(headline, layers=layers)
+        results["parts"].append(vars(cell) | measure_parts(networks, batch, rounds))
+        del networks
     results["hard_negatives"] = measure_hard_negatives(rounds, memory=not arguments.quick)
 
 

@@ -166,7 +166,7 @@ def sample_words_of_few(
 def worthwhile_proposals(number: int, temperature: float, vocabulary_size: int) -> int:
     """Were all cosines 0, as many as are needed and a tenth more; 0 where it is cheaper to look at all words."""
     proposals = ceil(1.1 * number * exp(min(1 / temperature, 99))) + 64
-    return proposals if proposals < vocabulary_size / 4 else 0
+    return proposals if proposals < vocabulary_size / 8 else 0
 
 
 def propose_and_accept(
@@ -188,7 +188,8 @@ def draw_by_weight(scores: Tensor, words: Tensor, random: "UniformNumbers") -> T
         if not ((words < 0).any(1, keepdim=True) & (best > -torch.inf)).any():
             return words
         weights = (scores - best.nan_to_num(neginf=0)).exp_().cumsum(-1, dtype=torch.float64)
-        draws = torch.searchsorted(weights, random.next(2 * words.shape[1]) * weights[:, -1:], right=True)
+        places = random.next(words.shape[1] * 5 // 4 + 8) * weights[:, -1:]
+        draws = torch.searchsorted(weights, places, right=True)
         words = first_distinct(torch.cat([words, draws.where(draws < nobody, -1)], 1), words.shape[1])
 
 

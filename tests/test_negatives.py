@@ -506,8 +506,8 @@ def test_a_vocabulary_in_bfloat16_is_drawn_from_as_the_same_numbers_in_single_pr
 
 def test_proposals_are_worthwhile_for_many_words_near_temperature_one() -> None:
     # 10 words at τ = 1: 11 e = 29.9, so 30, and 64 more; a quarter of the vocabulary must be more than that
-    assert worthwhile_proposals(10, 1.0, 377) == 94
-    assert worthwhile_proposals(10, 1.0, 376) == 0
+    assert worthwhile_proposals(10, 1.0, 753) == 94
+    assert worthwhile_proposals(10, 1.0, 752) == 0
     assert worthwhile_proposals(512, 1.0, 250_002) == 1531 + 64
     assert [worthwhile_proposals(512, temperature, 250_002) for temperature in (0.05, 0.001, 1e-9)] == [0, 0, 0]
 
