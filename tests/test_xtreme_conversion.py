@@ -1,0 +1,172 @@
+"""Raw treebanks and raw PAN-X become XTREME's files, word for word and tag for tag."""
+
+import itertools
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hictl_hf.readers import BadInput
+from hictl_hf.xtreme_conversion import ancestors, main, read_conllu, read_raw_panx, tagged_words, write_tagged
+from hictl_hf.xtreme_files import read_tagged_examples
+
+COLUMNS = "{id}\t{form}\t_\t{tag}\t_\t_\t{head}\t_\t{deps}\t_"
+
+
+def conllu(*words: str) -> str:
+    """Of "id form tag head [deps]" a sentence; "id form" is a multi-word token."""
+    rows = []
+    for word in words:
+        number, form, tag, head, deps = (*word.split(" "), "_", "_", "_")[:5]
+        rows.append(COLUMNS.format(id=number, form=form.replace("~", " "), tag=tag, head=head, deps=deps))
+    return "\n".join(["# a comment", *rows, "", ""])
+
+
+def convert(path: Path, content: str, language: str = "en") -> list[tuple[str, str]]:
+    path.write_text(content, encoding="utf-8")
+    return [(" ".join(row["words"]), " ".join(row["tags"])) for row in read_conllu(path, language)]
+
+
+def test_a_multi_word_token_has_the_tag_of_its_highest_word(tmp_path: Path) -> None:
+    # al = a (below mar) + el (below mar) are as high as each other, and ADP stands before DET; of don't only "do" is
+    # below know, n't below do.
+    spanish = conllu("1 voy VERB 0", "2-3 al", "2 a ADP 4", "3 el DET 4", "4 mar NOUN 1")
+    assert convert(tmp_path / "a.conllu", spanish, "es") == [("voy al mar", "VERB ADP NOUN")]
+    english = conllu("1-2 don't", "1 do AUX 3", "2 n't PART 1", "3 know VERB 0")
+    assert convert(tmp_path / "a.conllu", english) == [("don't know", "AUX VERB")]
+    last = conllu("1-3 dámelo", "1 me PRON 3", "2 lo PRON 3", "3 da VERB 0")
+    assert convert(tmp_path / "a.conllu", last, "es") == [("dámelo", "VERB")]
+
+
+@pytest.mark.parametrize(
+    ("language", "tags", "expected"),
+    [
+        ("en", "AUX NOUN", "NOUN"),
+        ("es", "AUX NOUN", "AUX"),
+        ("es", "NOUN DET", "DET"),  # a tag that is in no list comes last
+        ("fr", "ADP DET", "ADP"),
+        ("fr", "NOUN PRON", "PRON"),
+        ("it", "PRON ADV", "ADV"),
+        ("de", "PRON ADV", "PRON"),
+        ("de", "SYM _", "SYM"),
+        ("de", "_ SYM", "_"),
+    ],
+)
+def test_of_words_as_high_as_each_other_a_list_of_the_language_decides(
+    language: str, tags: str, expected: str, tmp_path: Path
+) -> None:
+    first, second = tags.split()
+    sentence = conllu("1-2 xy", f"1 x {first} 3", f"2 y {second} 3", "3 z VERB 0")
+    assert convert(tmp_path / "a.conllu", sentence, language) == [("xy z", f"{expected} VERB")]
+
+
+def test_enhanced_dependencies_make_a_word_lower(tmp_path: Path) -> None:
+    # Both are below 3; by its enhanced dependencies the first is below 4 as well. An empty node is nobody's head.
+    for deps, expected in (("3:x|4:y", "DET"), ("3:x|8.1:y", "ADP"), ("0:root", "ADP"), ("_", "ADP")):
+        words = ("1-2 xy", f"1 x ADP 3 {deps}", "2 y DET 3", "3 z VERB 0", "4 w NOUN 3", "4.1 v NOUN")
+        assert convert(tmp_path / "a.conllu", conllu(*words), "es") == [("xy z w", f"{expected} VERB NOUN")]
+
+
+def test_ancestors_are_those_of_paths_even_in_circles() -> None:
+    chance = random.Random(0)
+    for _ in range(200):
+        heads = {word: {chance.randrange(7) for _ in range(chance.randrange(1, 3))} for word in range(1, 7)}
+        reached = {(word, head) for word, found in heads.items() for head in found}
+        for _ in range(7):  # join paths until none is new
+            reached |= {(a, d) for (a, b), (c, d) in itertools.product(reached, reached) if b == c}
+        for word in heads:
+            assert ancestors(word, heads) == {head for below, head in reached if below == word} - {word}
+
+
+def test_empty_nodes_spaces_and_joiners_are_gone(tmp_path: Path) -> None:
+    words = conllu("1 10~000 NUM 0", "1.1 gone VERB", "2 می\u200cرود VERB 1", "3 a\u00a0b X 1")
+    assert convert(tmp_path / "a.conllu", words) == [("10000 میرود a\u00a0b", "NUM VERB X")]
+
+
+@pytest.mark.parametrize(
+    ("forms", "kept"),
+    [("_", False), ("__", False), ("a_", False), ("a__", False), ("ab_", True), ("ab__", True), ("a", True)],
+)
+def test_a_sentence_of_underscores_is_left_out(forms: str, kept: bool, tmp_path: Path) -> None:
+    sentence = conllu(*(f"{number} {form} X 0" for number, form in enumerate(forms, start=1)))
+    other = conllu("1 a X 0", "2 b X 0")
+    found = convert(tmp_path / "a.conllu", sentence + other)
+    assert [words for words, _ in found] == [" ".join(forms)] * kept + ["a b"]
+
+
+BROKEN_CONLLU = {
+    "columns": ("1\tx\tx\tX\n", ":1: has 4 columns, the first '1'; allowed are the 10 of CoNLL-U. Download"),
+    "no id": (conllu("x y X 0"), ":2: has 10 columns, the first 'x'; allowed are the 10"),
+    "no word": (
+        conllu("1-3 xyz", "1 x X 0", "2 y X 0"),
+        ":2: has 'xyz' for the words 1 to 3, some of which are missing",
+    ),
+    "overlap": (conllu("1-2 a", "2-3 b", "1 x X 0", "2 y X 1", "3 z X 2"), ":3: has 'b' for the words 2 to 3, some of"),
+    "no sentence": ("# a comment\n\n", ": has no sentence with words; allowed is one or more."),
+}
+
+
+@pytest.mark.parametrize(("content", "found"), BROKEN_CONLLU.values(), ids=BROKEN_CONLLU)
+def test_a_broken_treebank_is_refused_with_its_line(content: str, found: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.conllu"
+    with pytest.raises(BadInput) as refused:
+        convert(path, content)
+    assert str(refused.value).startswith(f"{path}{found}")
+
+
+def test_words_are_those_of_a_hand_made_sentence() -> None:
+    lines = ["1-2 du _ _ _ _ _ _ _ _", "1 de _ ADP _ _ 2 _ _ _", "2 le _ DET _ _ 0 _ _ _"]
+    rows = [("a:1", line.split()) for line in lines]
+    assert tagged_words(rows, ["ADP", "DET"]) == [("du", "DET")]
+
+
+def test_raw_panx_loses_its_language_and_a_line_without_a_tag_ends_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "de-test"
+    path.write_text("de:Ada\tB-PER\nde::\tO\n\nde: a:b\t O \nde:x\nde:Öl \tB-ORG\n\n", encoding="utf-8")
+    assert list(read_raw_panx(path)) == [
+        {"words": ["Ada", ":"], "tags": ["B-PER", "O"]},
+        {"words": ["a:b"], "tags": ["O"]},
+        {"words": ["Öl"], "tags": ["B-ORG"]},
+    ]
+    path.write_text("de:Ada\tB-PER\nAda\tB-PER\n", encoding="utf-8")
+    with pytest.raises(BadInput, match="de-test:2: has .*Ada.*; allowed is language:word TAB tag. Download"):
+        read_raw_panx(path)
+
+
+@pytest.mark.parametrize("tags", [True, False])
+def test_what_is_written_has_no_blank_line_at_its_end_and_is_read_back(tags: bool, tmp_path: Path) -> None:
+    examples = [{"words": ["a", "b"], "tags": ["X", "O"]}, {"words": [], "tags": []}, {"words": ["c"], "tags": ["X"]}]
+    path = write_tagged(tmp_path / "a.tsv", examples, tags)
+    assert path.read_text() == ("a\tX\nb\tO\n\n\nc\tX\n" if tags else "a\nb\n\n\nc\n")
+    found = list(read_tagged_examples(path))
+    assert found == (examples if tags else [{**example, "tags": None} for example in examples])
+
+
+def test_the_command_joins_treebanks_in_order_of_their_names(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for folder, name in (("a", "fr_sequoia-test.conllu"), ("b", "fr_gsd-test.conllu")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text(conllu(f"1 {name} X 0"), encoding="utf-8")
+    output, inputs = tmp_path / "udpos" / "test-fr.tsv", sorted(map(str, tmp_path.glob("*/*.conllu")))
+    main(["udpos", "fr", str(output), *inputs])
+    assert output.read_text() == "fr_gsd-test.conllu\tX\n\nfr_sequoia-test.conllu\tX\n"
+    assert capsys.readouterr().out == f"{output}: 2 sentences\n"
+    (tmp_path / "raw").write_text("de:Ada\tB-PER\n", encoding="utf-8")
+    main(["panx", str(tmp_path / "test-de.tsv"), str(tmp_path / "raw")])
+    assert (tmp_path / "test-de.tsv").read_text() == "Ada\tB-PER\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["udpos"], ["udpos", "fr", "x.tsv"], ["panx", "x.tsv"], ["ner", "x", "y", "z"]]
+)
+def test_the_command_explains_itself(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit, match="python -m hictl_hf.xtreme_conversion udpos es"):
+        main(arguments)
+
+
+@pytest.mark.slow
+def test_the_command_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "hictl_hf.xtreme_conversion"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 1 and "hictl_hf.xtreme_conversion panx" in found.stderr
