@@ -1,12 +1,12 @@
-"""Pictures of a pre-training run. This module decides how a run looks: its losses, its retrieval accuracy by language
-and by layer, and the paper's map of sentence embeddings. It reads plain dictionaries and numpy arrays, never a model;
-what was measured is decided by whoever filled them, and `report_page.py` puts the pictures on a page. Everything here
-needs matplotlib and, for the map, scikit-learn, and draws without a display.
+"""Pictures of a run. This module decides how a run looks: its losses, its retrieval accuracy by language and by layer,
+the paper's map of sentence embeddings, and the scores of languages in tasks. It reads plain dictionaries and numpy
+arrays, never a model; what was measured is decided by whoever filled them, and `report_page.py` and `xtreme_report.py`
+put the pictures on a page. Everything here needs matplotlib and, for the map, scikit-learn; none needs a display.
 """
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
@@ -35,6 +35,7 @@ MEANING_COLOURS = (
 )
 LANGUAGE_MARKERS = "os^Dvp"
 ROWS_PER_COLUMN = 40
+GROUP_GAP = 0.25  # between groups of tasks, in columns
 STYLE: Any = {
     "font.size": 10,
     "axes.titlesize": 10.5,
@@ -112,8 +113,10 @@ def plot_retrieval(
     return Path(path)
 
 
-def plot_layers(by_layer: Mapping[str, Sequence[float | None]], path: str | Path) -> Path:
-    """Accuracy by layer, one line per pooling and a lone dot where only one layer was measured; returns the path."""
+def plot_layers(
+    by_layer: Mapping[str, Sequence[float | None]], path: str | Path, measure: str = "accuracy (%)"
+) -> Path:
+    """A score by layer, one line per pooling and a lone dot where only one layer was measured; returns the path."""
     measured = [
         (score, layer, pooling)
         for pooling, scores in by_layer.items()
@@ -135,10 +138,60 @@ def plot_layers(by_layer: Mapping[str, Sequence[float | None]], path: str | Path
         axes.annotate(f"{best:.1f}", (layer, best), (0, 10), textcoords="offset points", ha="center", weight="bold")
         layers = max(len(scores) for scores in by_layer.values())
         axes.set_xticks(range(0, layers, math.ceil(layers / 16)))
-        axes.set(xlim=(-0.3, layers - 0.7), xlabel="layer (0: the embeddings)", ylabel="accuracy (%)")
+        axes.set(xlim=(-0.3, layers - 0.7), xlabel="layer (0: the embeddings)", ylabel=measure)
         axes.set_ylim(0, 1.12 * best or 1)
         axes.legend(ncols=len(by_layer), loc="upper left", bbox_to_anchor=(0, 1.12))
         _headline(figure, f"Sentences are best found by {pooling} at layer {layer}")
+    return Path(path)
+
+
+def plot_languages_and_tasks(
+    groups: Mapping[str, Mapping[str, Mapping[str, float | None]]], path: str | Path, name: str
+) -> Path:
+    """Scores (%) of languages (rows) in tasks (columns), by group of tasks; returns the path written.
+
+    Languages come in the order of how far their scores lie above the means of their tasks. A score of `None` is one
+    that was not measured; a language that a task does not name is one the task does not have.
+    """
+    tasks = [(group, title, scores) for group, titles in groups.items() for title, scores in titles.items()]
+    means = [_mean_of_known(scores.values()) for _, _, scores in tasks]
+    ahead = _ahead([scores for _, _, scores in tasks], means)
+    languages = sorted(ahead, key=lambda language: ahead[language], reverse=True)
+    with _figure(path, max(6.0, 0.78 * len(tasks) + 1.0), 0.235 * len(languages) + 2.2) as figure:
+        axes = figure.add_subplot()
+        if not languages:
+            _say(axes, "no task was run")
+            return Path(path)
+        left, places = 0.0, []
+        for number, (group, title, scores) in enumerate(tasks):
+            left += GROUP_GAP if number and group != tasks[number - 1][0] else 0.0
+            places.append(left + number)
+            axes.text(
+                places[-1], -2.2, title, ha="center", va="bottom", weight="bold", color="#4A4F57", linespacing=1.1
+            )
+            _tile(axes, places[-1], -1.4, means[number], bold=True)
+            for row, language in enumerate(languages):
+                if language in scores:
+                    _tile(axes, places[-1], row, scores[language])
+                else:
+                    axes.add_patch(_rectangle(places[-1], row, "#F4F5F6"))
+        top = -2.5 - 0.9 * max(1 + title.count("\n") for _, title, _ in tasks)
+        for group in groups:
+            columns = [place for place, task in zip(places, tasks) if task[0] == group]
+            axes.plot([columns[0] - 0.48, columns[-1] + 0.48], [top, top], color="#B4B8BE", linewidth=0.8)
+            axes.text(
+                (columns[0] + columns[-1]) / 2, top - 0.2, group, ha="center", va="bottom", color=GREY, fontsize=9
+            )
+        words = "dash: no score      pale: no such language in the task"
+        axes.text(-0.5, len(languages) - 0.3, words, va="top", color=GREY, fontsize=8.5)
+        axes.set(xlim=(-0.5, places[-1] + 0.5), ylim=(len(languages) + 0.3, top - 1.2), xticks=[])
+        axes.set_yticks([-1.4, *range(len(languages))], ["mean", *languages])
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        axes.grid(visible=False)
+        known = [language for language in languages if math.isfinite(ahead[language])]
+        ends = f": strongest in {', '.join(known[:3])}, weakest in {', '.join(known[-3:])}" if len(known) > 5 else ""
+        _headline(figure, f"{name}{ends}")
     return Path(path)
 
 
@@ -289,6 +342,39 @@ def _beside(axes: "Axes", x: float, y: float, side: int, colour: str) -> None:
     text = axes.annotate(f"{x:.1f}", (x, y), (7 * side, 0), textcoords="offset points", color=colour, fontsize=8)
     text.set(ha="left" if side > 0 else "right", va="center")
     text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.8})
+
+
+def _ahead(tasks: Sequence[Mapping[str, float | None]], means: Sequence[float | None]) -> dict[str, float]:
+    """Mean distance of each language from the means of its tasks; minus infinity without a score."""
+    distances: dict[str, list[float]] = {language: [] for scores in tasks for language in scores}
+    for scores, mean in zip(tasks, means):
+        for language, score in scores.items():
+            if score is not None and mean is not None:
+                distances[language].append(score - mean)
+    return {language: _mean(found) if found else -math.inf for language, found in distances.items()}
+
+
+def _mean_of_known(scores: Iterable[float | None]) -> float | None:
+    known = [score for score in scores if score is not None]
+    return _mean(known) if known else None
+
+
+def _tile(axes: "Axes", x: float, y: float, score: float | None, bold: bool = False) -> None:
+    """One score: its number on its colour, a dash on grey where there is none."""
+    from matplotlib import colormaps
+
+    colour = (0.87, 0.88, 0.89, 1.0) if score is None else colormaps["YlGnBu"](score / 100)
+    red, green, blue, _ = colour
+    axes.add_patch(_rectangle(x, y, colour))
+    dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
+    text = axes.text(x, y, "–" if score is None else f"{score:.1f}", ha="center", va="center", fontsize=8.5)
+    text.set(color="white" if dark else "#1D2127", weight="bold" if bold else "normal")
+
+
+def _rectangle(x: float, y: float, colour: Any) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=1.2)
 
 
 def _meanings(axes: "Axes", embeddings: Embeddings, seed: int) -> None:
