@@ -1,9 +1,29 @@
-"""Retrieval accuracy: worked by hand, against a loop, and what must not change it."""
+"""Retrieval, mining and thresholds: worked by hand, against slow versions, and as XTREME's own code has it."""
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from hictl_hf.retrieval import Vectors, retrieval_accuracy
+from hictl_hf.metrics import pair_f1
+from hictl_hf.retrieval import (
+    Bitext,
+    Direction,
+    Margin,
+    Neighbours,
+    Vectors,
+    best_threshold,
+    extract_pairs,
+    mine_bitext,
+    mine_id_pairs,
+    nearest,
+    pair_neighbours,
+    retrieval_accuracy,
+    scores_by_ids,
+)
 
 
 def test_three_sentences_worked_by_hand() -> None:
@@ -77,3 +97,333 @@ def test_the_vectors_of_the_caller_stay_as_they_were() -> None:
 
 def test_one_pair_is_always_found() -> None:
     assert retrieval_accuracy(np.ones((1, 2)), -np.ones((1, 2))) == (100, 100)
+
+
+# --- nearest neighbours ---------------------------------------------------------------------------------------------
+
+
+def test_nearest_worked_by_hand() -> None:
+    # Cosines:  (2, 0)  (1, 1)  (0, 1)
+    # (1, 3)     0.32    0.89    0.95
+    # (5, 1)     0.98    0.83    0.20
+    queries, candidates = np.array([[1.0, 3], [5, 1]]), np.array([[2.0, 0], [1, 1], [0, 1]])
+    assert nearest(queries, candidates).tolist() == [2, 0]
+    assert nearest(candidates, queries).tolist() == [1, 0, 0]  # 0.83 and 0.89; (0, 1): 0.95 and 0.20
+
+
+def test_of_equally_near_candidates_the_first_is_nearest() -> None:
+    candidates = np.eye(4)[[0, 1, 1, 2, 3]]
+    assert nearest(np.eye(4), candidates).tolist() == [0, 1, 3, 4]
+    # equal directions of any length, in numbers that rounding makes differ
+    random = np.random.default_rng(0)
+    directions = random.normal(size=(7, 50))
+    copies = np.concatenate([directions * length for length in (0.1, 1 / 3, 7, 1e-5)])
+    for kind in (np.float32, np.float64):
+        for block in (1, 3, 100):
+            exact = np.concatenate([directions.astype(kind)] * 4) if kind is np.float32 else copies
+            assert nearest(directions.astype(kind), exact, block).tolist() == list(range(7))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nearest_agrees_with_comparing_one_by_one_in_blocks_of_any_size(seed: int) -> None:
+    queries, candidates = noisy_translations(seed)
+    candidates = candidates[:17]
+    expected = []
+    for query in queries:
+        cosines = [float(query @ key / (np.linalg.norm(query) * np.linalg.norm(key))) for key in candidates]
+        expected.append(cosines.index(max(cosines)))
+    assert len(set(expected)) > 5
+    for block in (1, 5, 22, 23, 24, 1000):
+        assert nearest(queries, candidates, block).tolist() == expected
+
+
+def test_half_precision_is_compared_in_double() -> None:
+    queries, candidates = (vectors.astype(np.float16) for vectors in noisy_translations(3))
+    assert (nearest(queries, candidates) == nearest(queries.astype(float), candidates.astype(float))).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_vectors_that_are_no_numbers_are_refused(bad: float) -> None:
+    vectors = np.ones((3, 2))
+    broken = vectors.copy()
+    broken[1, 1] = bad
+    for search in (nearest, mine_bitext):
+        with pytest.raises(ValueError, match="allowed are finite numbers"):
+            search(vectors, broken)
+
+
+# --- mining ---------------------------------------------------------------------------------------------------------
+
+
+def test_mining_worked_by_hand() -> None:
+    # Cosines     y0 = (1, 0)  y1 = (4, 3)   mean of the 1 nearest    ratio          y0     y1
+    # x0 = (2, 0)     1          0.8          1                       x0 to y:       1      0.8 / 1 = 0.8
+    # x1 = (0, 1)     0          0.6          0.6                     x1 to y:       0      0.6 / 0.7 = 0.857
+    # mean of y       1          0.8
+    x, y = np.array([[2.0, 0], [0, 1]]), np.array([[1.0, 0], [4, 3]])
+    pairs, scores = mine_bitext(x, y, neighbours=1)
+    assert pairs.tolist() == [[0, 0], [1, 1]] and scores == pytest.approx([1, 6 / 7])
+    # Of two neighbours the means are 0.9 and 0.3 of x, 0.5 and 0.7 of y: x0 to y 1.43 and 1, x1 to y 0 and 1.2.
+    pairs, scores = mine_bitext(x, y, neighbours=4)
+    assert pairs.tolist() == [[0, 0], [1, 1]] and scores == pytest.approx([1 / 0.7, 1.2])
+    # distances: x0 to y 0.3 and 0, x1 to y -0.4 and 0.1
+    assert mine_bitext(x, y, "distance")[1] == pytest.approx([0.3, 0.1])
+    pairs, scores = mine_bitext(x, y, "absolute")
+    assert pairs.tolist() == [[0, 0], [1, 1]] and scores == pytest.approx([1, 0.6])
+    # forward the best of each x, backward the best of each y: y1 is nearer to x0
+    assert mine_bitext(x, y, "absolute", "forward")[0].tolist() == [[0, 0], [1, 1]]
+    pairs, scores = mine_bitext(x, y, "absolute", "backward")
+    assert pairs.tolist() == [[0, 0], [0, 1]] and scores == pytest.approx([1, 0.8])
+    assert mine_bitext(x, y, "absolute", "intersect")[0].tolist() == [[0, 0]]
+    assert mine_bitext(x, y, "absolute", "backward", threshold=0.9)[0].tolist() == [[0, 0]]
+
+
+def slowly_mined(
+    x: Vectors, y: Vectors, margin: Margin, direction: Direction, k: int, threshold: float, shift: bool
+) -> list[tuple[int, int, float]]:
+    """From the definition, with all cosines, in lists."""
+    x, y = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, y))
+    moved = x.mean(0) - y.mean(0) if shift else 0
+    forward, backward = ((x - moved) @ y.T).tolist(), ((y + moved) @ x.T).tolist()
+
+    def neighbours(row: list[float]) -> list[int]:
+        return sorted(range(len(row)), key=lambda column: -row[column])[:k]
+
+    def mean(row: list[float]) -> float:
+        nearest_ones = [row[column] for column in neighbours(row)]
+        return sum(nearest_ones) / len(nearest_ones)
+
+    def score(cosine: float, i: int, j: int) -> float:
+        both = (mean(forward[i]) + mean(backward[j])) / 2
+        return {"ratio": cosine / both, "distance": cosine - both, "absolute": cosine}[margin]
+
+    from_x = [max((score(row[j], i, j), -j) for j in neighbours(row)) for i, row in enumerate(forward)]
+    from_y = [max((score(row[i], i, j), -i) for i in neighbours(row)) for j, row in enumerate(backward)]
+    ahead = [(i, -j, value) for i, (value, j) in enumerate(from_x)]
+    back = [(-i, j, value) for j, (value, i) in enumerate(from_y)]
+    if direction == "max":
+        chosen: list[tuple[int, int, float]] = []
+        for i, j, value in sorted(ahead + back, key=lambda pair: -pair[2]):
+            if all(i != other and j != another for other, another, _ in chosen):
+                chosen.append((i, j, value))
+    elif direction == "intersect":
+        chosen = [(i, j, value) for i, j, value in ahead if (i, j) in [pair[:2] for pair in back]]
+    else:
+        chosen = ahead if direction == "forward" else back
+    return [pair for pair in chosen if pair[2] > threshold]
+
+
+@pytest.mark.parametrize("direction", ["max", "intersect", "forward", "backward"])
+@pytest.mark.parametrize("margin", ["ratio", "distance", "absolute"])
+@pytest.mark.parametrize("shift", [False, True])
+def test_mining_agrees_with_a_slow_version(margin: Margin, direction: Direction, shift: bool) -> None:
+    for seed, threshold in ((0, 0.0), (1, {"ratio": 1.1, "distance": 0.1, "absolute": 0.8}[margin])):
+        x, y = noisy_translations(seed, 30)
+        y = y[np.random.default_rng(seed).permutation(30)[:26]] + 0.5 * shift
+        for k in (1, 3, 4, 40):
+            pairs, scores = mine_bitext(x, y, margin, direction, k, threshold, shift, block=7)
+            expected = slowly_mined(x, y, margin, direction, k, threshold, shift)
+            assert [(i, j) for i, j, _ in expected] == [tuple(pair) for pair in pairs.tolist()]
+            assert scores == pytest.approx([score for *_, score in expected])
+            assert len(expected) > 3 or k == 1  # no cosine is above the mean of only itself
+
+
+@pytest.mark.parametrize("block", [1, 2, 13, 29, 30, 1000])
+def test_mining_in_blocks_of_any_size_gives_the_same(block: int) -> None:
+    x, y = noisy_translations(4, 30)
+    for direction in ("max", "backward"):
+        (pairs, scores), (expected, expected_scores) = (
+            mine_bitext(x, y[:26], direction=direction, block=size) for size in (block, 1024)
+        )
+        np.testing.assert_array_equal(pairs, expected)
+        assert scores == pytest.approx(expected_scores)
+
+
+def test_mining_is_symmetric_and_lengths_do_not_matter() -> None:
+    x, y = noisy_translations(5, 30)
+    pairs, scores = mine_bitext(x, y[:26])
+    swapped, swapped_scores = mine_bitext(3 * y[:26], x / 7)
+    np.testing.assert_array_equal(pairs, swapped[:, ::-1])
+    assert scores == pytest.approx(swapped_scores)
+    assert (np.diff(scores) <= 0).all()
+    assert len(set(pairs[:, 0].tolist())) == len(set(pairs[:, 1].tolist())) == len(pairs) > 15
+    forward, backward = mine_bitext(x, y[:26], direction="forward"), mine_bitext(y[:26], x, direction="backward")
+    np.testing.assert_array_equal(forward[0], backward[0][:, ::-1])
+    assert len(forward[0]) == 30 > len(mine_bitext(x, y[:26], direction="backward")[0]) == 26
+
+
+def test_equal_sentences_are_taken_in_order() -> None:
+    x = np.eye(3)[[0, 0, 1, 1, 2]]
+    assert mine_bitext(x, np.eye(3)[[1, 1, 0, 0]], "absolute", block=2)[0].tolist() == [[0, 2], [2, 0]]
+    assert mine_bitext(x, np.eye(3)[[1, 0, 0]], "absolute", "forward", block=2)[0].tolist() == [
+        [0, 1],
+        [1, 1],
+        [2, 0],
+        [3, 0],
+    ]
+
+
+def test_shifting_takes_away_what_a_language_has_in_common() -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(40, 8))
+    y = x + 0.4 * random.normal(size=x.shape)
+    far = np.full(8, 1.2)
+
+    def right(shift: bool) -> int:
+        pairs, _ = mine_bitext(x + far, y - far, "distance", threshold=-np.inf, shift=shift)
+        return int((pairs[:, 0] == pairs[:, 1]).sum())
+
+    assert right(shift=True) > right(shift=False)
+
+
+def test_mining_needs_little_more_than_a_block() -> None:
+    random = np.random.default_rng(0)
+    x, y = (random.normal(size=(2000, 4)).astype(np.float32) for _ in range(2))
+    tracemalloc.start()
+    pairs, _ = mine_bitext(x, y, block=100)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(pairs) > 500 and peak < 3e6 < 2000 * 2000 * 4 / 5
+
+
+def test_mining_is_in_single_precision_and_leaves_its_input_alone(tmp_path: Path) -> None:
+    x, y = noisy_translations(6, 30)
+    before = x.copy()
+    np.save(tmp_path / "x.npy", x.astype(np.float16))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    pairs, scores = mine_bitext(mapped, y.astype(np.float32), block=8)
+    assert scores.dtype == np.float32 and mine_bitext(x, y)[1].dtype == np.float64
+    assert pairs.tolist() == mine_bitext(x, y)[0].tolist()
+    np.testing.assert_array_equal(x, before)
+
+
+@pytest.mark.parametrize("way", [{"margin": "cosine"}, {"direction": "fwd"}])
+def test_unknown_ways_to_mine_are_refused(way: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="is no way to mine; allowed are (ratio, distance|max, intersect)"):
+        mine_bitext(np.eye(2), np.eye(2), **way)
+
+
+CASES = json.loads((Path(__file__).parent / "xtreme_cases" / "mining.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_mining_gives_what_the_official_code_gives(case: dict[str, Any]) -> None:
+    pairs, scores = mine_bitext(np.array(case["x"], np.float32), np.array(case["y"], np.float32), **case["settings"])
+    assert pairs.tolist() == case["pairs"]
+    assert scores == pytest.approx(case["scores"], rel=1e-5, abs=1e-5)
+
+
+def test_pairing_needs_no_vectors() -> None:
+    def neighbours(rows: list[list[int]], similarities: list[list[float]]) -> Neighbours:
+        return Neighbours(np.array(rows), np.array(similarities))
+
+    forward = neighbours([[1, 0], [1, 2]], [[0.9, 0.3], [0.5, 0.3]])
+    backward = neighbours([[0, 1], [0, 1], [1, 0]], [[0.3, 0.2], [0.9, 0.5], [0.3, 0.1]])
+    # means 0.6, 0.4 of x and 0.25, 0.7, 0.2 of y; x0-y1 0.9/0.65 = 1.38, x0-y0 0.3/0.425 = 0.71, x1-y1 0.5/0.55 = 0.91,
+    # x1-y2 0.3/0.3 = 1, x1-y0 0.2/0.325 = 0.62: y0 has only x0 left over, but that is taken
+    pairs, scores = pair_neighbours(forward, backward, "ratio", "max")
+    assert pairs.tolist() == [[0, 1], [1, 2]] and scores == pytest.approx([0.9 / 0.65, 1])
+    pairs, _ = pair_neighbours(forward, backward, "ratio", "backward")
+    assert pairs.tolist() == [[0, 0], [0, 1], [1, 2]]
+
+
+# --- BUCC -----------------------------------------------------------------------------------------------------------
+
+BITEXT = Bitext(
+    ["alpha", "beta ", " gamma", "beta", "delta", "épsilon"],
+    ["uno", "dos", "tres", "uno", "quatro", "cinco"],
+    [f"de-{number}" for number in range(6)],
+    [f"en-{number}" for number in range(6)],
+)
+MINED = [  # of the official code, as are the numbers of the next two tests
+    ("alpha", "dos", 1.5),
+    ("beta", "tres", 1.4),
+    ("gamma", "uno", 1.3),
+    ("delta", "quatro", 1.2),
+    ("delta", "quatro", 1.25),
+    ("épsilon", "cinco", 1.1),
+    ("unknown", "cinco", 1.05),
+    ("alpha", "cinco", 1.0),
+]
+
+
+def test_repeated_and_unknown_sentences_have_no_pairs_and_equal_pairs_keep_the_highest_score() -> None:
+    scores = scores_by_ids(BITEXT, MINED)
+    expected = [(("de-0", "en-1"), 1.5), (("de-4", "en-4"), 1.25), (("de-5", "en-5"), 1.1), (("de-0", "en-5"), 1.0)]
+    assert list(scores.items()) == expected
+    assert scores_by_ids(BITEXT, [*MINED, ("delta", "quatro", 0.1)]) == scores
+    assert scores_by_ids(BITEXT, [(" gamma", "tres\n", 2.0)]) == {("de-2", "en-2"): 2.0}
+
+
+def test_the_threshold_of_the_dev_set_extracts_pairs() -> None:
+    scores = scores_by_ids(BITEXT, MINED)
+    gold = {("de-0", "en-1"), ("de-4", "en-4"), ("de-5", "en-5"), ("de-1", "en-2")}
+    threshold = best_threshold(scores, gold)
+    assert threshold == 1.05
+    pairs = extract_pairs(scores, threshold)
+    assert pairs == [("de-0", "en-1"), ("de-4", "en-4"), ("de-5", "en-5")]
+    assert pair_f1(pairs, gold)["f1"] == 85.71428571428571
+    assert extract_pairs(scores, 1.2) == pairs[:2]
+
+
+def ranked(*scores: float, right: str) -> tuple[dict[tuple[str, str], float], frozenset[tuple[str, str]]]:
+    """Scores of pairs, and six gold pairs of which those marked by x are among them."""
+    pairs = [(f"s{number}", f"t{number}") for number in range(len(scores))]
+    gold = [pair for pair, mark in zip(pairs, right) if mark == "x"]
+    gold += [("missed", str(number)) for number in range(6 - len(gold))]
+    return dict(zip(pairs, scores)), frozenset(gold)
+
+
+@pytest.mark.parametrize(
+    ("scores", "right", "threshold", "extracted", "f1"),
+    [
+        ((1.9, 1.8, 1.7, 1.6, 1.5, 1.4), "xx-x--", 1.55, "1111--", 60),
+        ((1.9, 1.8, 1.8, 1.0), "xxx-", 1.4, "111-", 66.66666666666667),
+        ((1.5, 1.2, 1.2, 1.2, 0.3), "xx---", 1.2, "1111-", 40),  # a tie at the best point is not broken
+        ((1.5, 1.2, 1.2, 1.2, 0.3), "x--x-", 0.75, "1111-", 40),
+        ((1.5, -0.2), "--", 0, "1-", 0),
+        ((1.9, 1.8), "xx", 1.8, "11", 50),  # the official code fails: the best is the last
+    ],
+)
+def test_thresholds_of_the_official_code(
+    scores: tuple[float, ...], right: str, threshold: float, extracted: str, f1: float
+) -> None:
+    by_pair, gold = ranked(*scores, right=right)
+    assert best_threshold(by_pair, gold) == threshold
+    pairs = extract_pairs(by_pair, threshold)
+    assert pairs == [pair for pair, mark in zip(by_pair, extracted) if mark == "1"]
+    assert pair_f1(pairs, gold)["f1"] == pytest.approx(f1)
+
+
+def test_without_candidates_or_gold_the_threshold_is_zero() -> None:
+    assert best_threshold({}, {("a", "b")}) == best_threshold({("a", "b"): 2.0}, frozenset()) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_other_threshold_has_a_higher_f1(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    size = int(random.integers(1, 15))
+    values = (random.permutation(40)[:size] - 10) / 8
+    scores, gold = ranked(*values.tolist(), right="".join(random.choice(["x", "-"], size)))
+    every = {value: pair_f1(extract_pairs(scores, value), gold)["f1"] for value in [*values.tolist(), 9.0]}
+    found = pair_f1(extract_pairs(scores, best_threshold(scores, gold)), gold)["f1"]
+    assert found == pytest.approx(max(every.values()))
+
+
+def test_a_repeated_line_is_mined_with_its_last_vector_and_then_left_out() -> None:
+    # The last vector of "a" is B, so that "b" gets A. With its first, A, "b" would get B; with both, nothing.
+    bitext = Bitext(["a", "b", "a"], ["A", "B"], ["x0", "x1", "x2"], ["y0", "y1"])
+    x, y = np.array([[1, 0], [0.8, 0.6], [0, 1]]), np.eye(2)
+    (pair, score), *others = mine_id_pairs(bitext, x, y).items()
+    # neighbours' means: of b 0.7, of A (0 + 0.8) / 2
+    assert pair == ("x1", "y0") and score == pytest.approx(0.8 / 0.55) and not others
+    # other lines that are the same sentence are mined each, and left out together
+    spaced = Bitext(["a", "b", "a "], bitext.candidates, bitext.query_ids, bitext.candidate_ids)
+    assert mine_id_pairs(spaced, x, y) == {}
+    distinct = Bitext(["a", "b", "c"], bitext.candidates, bitext.query_ids, bitext.candidate_ids)
+    assert list(mine_id_pairs(distinct, x, y)) == [("x2", "y1"), ("x0", "y0")]
+
+
+def test_each_sentence_needs_a_vector() -> None:
+    with pytest.raises(ValueError, match="5 vectors for 6 sentences"):
+        mine_id_pairs(BITEXT, np.eye(6)[:5], np.eye(6))
