@@ -9,9 +9,12 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+COLUMNS = ("input_ids", "special_tokens_mask")
+
 
 class Readout(NamedTuple):
-    """Where a sentence vector is read: a pooling ("first token", "mean", "projection") of a layer (0: embeddings)."""
+    """Where a sentence vector is read: by which pooling ("first token", "mean", "mean without special tokens",
+    "projection") of which layer (0: embeddings)."""
 
     pooling: str
     layer: int
@@ -48,18 +51,20 @@ def embed_sentences(
         raise ValueError("there is no sentence to embed; give at least one")
     distinct = list(dict.fromkeys(sentences))
     longest = min(max_length, model.config.max_position_embeddings - 2)  # XLM-R's positions start at 2
-    tokens = tokenizer(distinct, truncation=True, max_length=longest)["input_ids"]
-    order = np.argsort([len(ids) for ids in tokens], kind="stable")
+    tokens = tokenizer(distinct, truncation=True, max_length=longest, return_special_tokens_mask=True)
+    order = np.argsort([len(ids) for ids in tokens["input_ids"]], kind="stable")
     encoder, training = getattr(model, "roberta", model), model.training
     model.eval()
     parts: dict[Readout, list[torch.Tensor]] = {readout: [] for readout in readouts}
     starts = range(0, len(order), batch_size)
     for start in tqdm(starts, desc="embed", disable=None if progress else True, leave=False):
-        rows = [{"input_ids": tokens[number]} for number in order[start : start + batch_size]]
+        rows = {name: [tokens[name][number] for number in order[start : start + batch_size]] for name in COLUMNS}
         batch = tokenizer.pad(rows, return_tensors="pt").to(model.device)
+        words = 1 - batch.pop("special_tokens_mask")
         states = encoder(**batch, output_hidden_states=True).hidden_states
         for readout in readouts:
-            parts[readout].append(pool(model, states[readout.layer], batch["attention_mask"], readout.pooling))
+            mask = words if readout.pooling == "mean without special tokens" else batch["attention_mask"]
+            parts[readout].append(pool(model, states[readout.layer], mask, readout.pooling))
     model.train(training)
     back = np.empty_like(order)
     back[order] = np.arange(len(order))
@@ -69,8 +74,8 @@ def embed_sentences(
 
 
 def pool(model: PreTrainedModel, hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:
-    """(n, d) one vector for each row of hidden states (n, T, d); padding takes no part in a mean."""
-    if pooling == "mean":
+    """(n, d) one vector for each row of hidden states (n, T, d); what is masked by 0 takes no part in a mean."""
+    if pooling.startswith("mean"):
         weights = mask.unsqueeze(-1).to(hidden.dtype)
-        return (hidden * weights).sum(1) / weights.sum(1)
+        return (hidden * weights).sum(1) / weights.sum(1).clamp_min(1)
     return model.projection(hidden[:, 0]) if pooling == "projection" else hidden[:, 0]

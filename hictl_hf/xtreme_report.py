@@ -13,7 +13,7 @@ import re
 import sys
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -25,6 +25,7 @@ from .plotting import plot_languages_and_tasks, plot_layers
 from .readers import BadInput
 from .report_page import PAGE
 from .reporting import Results, part, write_text
+from .tables import FROM_MEMORY, NONE, Cell, Table, escape_markdown, html, latex, markdown, plain
 
 PAPER: Mapping[str, Any] = json.loads(Path(__file__).with_name("xtreme_paper.json").read_text("utf-8"))
 COLUMNS: Mapping[str, Mapping[str, Any]] = {column["task"]: column for column in PAPER["columns"]}
@@ -36,28 +37,7 @@ GROUPS = {  # as in results files -> as XTREME calls them
     "retrieval": "retrieval",
 }
 METRICS = {"accuracy": "Accuracy", "f1": "F1", "exact_match": "EM"}
-FROM_MEMORY = "†"
-NONE = "–"
 NOT_RUN = "not run"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A text, with the notes that the foot of the table has on it."""
-
-    text: str
-    notes: tuple[str, ...] = ()
-    strong: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows under headings, the first cell of a row naming it; a heading may be empty."""
-
-    title: str
-    caption: str
-    heads: Sequence[Cell]
-    sections: Mapping[str, Sequence[Sequence[Cell]]]
 
 
 @dataclass(frozen=True)
@@ -285,91 +265,6 @@ def protocol_table(name: str, results: Results) -> Table:
     return Table(name, ", ".join(facts), heads, {"": rows})
 
 
-# --- markup ---------------------------------------------------------------------------------------------------------
-
-
-def plain(table: Table) -> str:
-    """The table as aligned text for the terminal."""
-    heads, sections, notes = _rendered(table, str, "{}", " [{}]")
-    rows = [heads, *(row for section in sections.values() for row in section)]
-    widths = [max(map(len, column)) for column in zip(*rows)]
-
-    def line(row: Sequence[str]) -> str:
-        return "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
-
-    lines = [line(heads)]
-    for heading, section in sections.items():
-        lines += [(heading and f"{heading} ").ljust(len(lines[0]), "-"), *map(line, section)]
-    return "\n".join(text.rstrip() for text in [*lines, "", *(f"[{n}] {note}" for n, note in enumerate(notes, 1))])
-
-
-def markdown(table: Table) -> str:
-    """The table in Markdown, its notes below it."""
-    heads, sections, notes = _rendered(table, _markdown, "**{}**", " [{}]")
-    lines = [_line(heads), "|---" + "|---:" * (len(heads) - 1) + "|"]
-    for heading, rows in sections.items():
-        lines += [_line([f"*{heading}*", *[""] * (len(heads) - 1)])] if heading else []
-        lines += map(_line, rows)
-    return "\n".join([*lines, "", _markdown(table.caption), *(f"\n[{n}] {note}" for n, note in enumerate(notes, 1))])
-
-
-def latex(table: Table) -> str:
-    r"""The table as a LaTeX float for `\usepackage{booktabs}`, its notes below it."""
-    heads, sections, notes = _rendered(table, _latex, r"\textbf{{{}}}", r"\textsuperscript{{{}}}")
-    body = []
-    for heading, rows in sections.items():
-        body.append(r"\midrule")
-        body += [rf"\multicolumn{{{len(heads)}}}{{l}}{{\emph{{{heading}}}}} \\"] if heading else []
-        body += [" & ".join(row) + r" \\" for row in rows]
-    foot = [rf"\textsuperscript{{{number}}}~{note}\par" for number, note in enumerate(notes, 1)]
-    return "\n".join(
-        [
-            r"\begin{table*}",
-            r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-            rf"\caption{{{_latex(f'{table.title}. {table.caption}')}}}",
-            rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
-            r"\toprule",
-            " & ".join(heads) + r" \\",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-            *([r"\par\smallskip\raggedright", *foot] if foot else []),
-            r"\end{table*}",
-        ]
-    )
-
-
-def html(table: Table) -> str:
-    """The table in HTML, its caption above and its notes below it."""
-    heads, sections, notes = _rendered(table, _html, "<b>{}</b>", "<sup>{}</sup>")
-    body = []
-    for heading, rows in sections.items():
-        body += [f'<tr class="setting"><td colspan="{len(heads)}">{heading}</td></tr>'] if heading else []
-        body += ["<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows]
-    head = "".join(f'<th scope="col">{cell}</th>' for cell in heads)
-    foot = "".join(f"<li>{note}</li>" for note in notes)
-    return (
-        f'<p>{escape(table.caption)}</p><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>" + (f"<ol>{foot}</ol>" if foot else "")
-    )
-
-
-def _rendered(
-    table: Table, escaped: Callable[[str], str], strong: str, mark: str
-) -> tuple[list[str], dict[str, list[list[str]]], list[str]]:
-    """Heads, rows by heading, and notes in the order they first come up, equal ones once."""
-    notes: dict[str, int] = {}
-
-    def text(cell: Cell) -> str:
-        numbers = ", ".join(str(notes.setdefault(note, len(notes) + 1)) for note in cell.notes)
-        words = strong.format(escaped(cell.text)) if cell.strong else escaped(cell.text)
-        return words + (mark.format(numbers) if numbers else "")
-
-    heads = list(map(text, table.heads))
-    sections = {escaped(heading): [list(map(text, row)) for row in rows] for heading, rows in table.sections.items()}
-    return heads, sections, list(map(escaped, notes))
-
-
 # --- the report -----------------------------------------------------------------------------------------------------
 
 
@@ -379,10 +274,10 @@ def write_report(runs: Mapping[str, Results], folder: str | Path) -> Path:
     tables = all_tables(runs)
     sections = _sections(runs, tables, list(_pictures(runs, folder)))
     write_text(folder / "table.tex", "\n\n".join([r"% needs \usepackage{booktabs}", *map(latex, tables)]) + "\n")
-    text = [f"# {_markdown(headline(runs))}"]
+    text = [f"# {escape_markdown(headline(runs))}"]
     page = [f"<h1>{escape(headline(runs))}</h1>", _facts(runs)]
     for title, blocks in sections.items():
-        text += [f"## {_markdown(title)}", *(_markdown_block(block, title) for block in blocks)]
+        text += [f"## {escape_markdown(title)}", *(_markdown_block(block, title) for block in blocks)]
         page.append(
             f"<section><h2>{escape(title)}</h2>{''.join(_html_block(block, title) for block in blocks)}</section>"
         )
@@ -456,10 +351,10 @@ def _markdown_block(block: Table | Picture | Listing, section: str) -> str:
     if isinstance(block, Table):
         body = markdown(block)
     elif isinstance(block, Picture):
-        body = f"![{_markdown(block.title)}]({block.path.name})\n\n{block.caption}"
+        body = f"![{escape_markdown(block.title)}]({block.path.name})\n\n{block.caption}"
     else:
         body = "```\n" + block.text.replace("```", "'''") + "\n```"
-    return body if block.title == section else f"### {_markdown(block.title)}\n\n{body}"
+    return body if block.title == section else f"### {escape_markdown(block.title)}\n\n{body}"
 
 
 def _html_block(block: Table | Picture | Listing, section: str) -> str:
@@ -585,25 +480,6 @@ def _numbers_of(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 def _sentence(words: str) -> str:
     return f"{words.rstrip('.')}."
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _markdown(text: str) -> str:
-    return re.sub(r"([\\`*_<>|\[\]])", r"\\\1", text.replace("\n", " "))
-
-
-def _html(text: str) -> str:
-    return escape(text).replace(" of ", "&nbsp;of&nbsp;")  # of "(12 of 40)"
-
-
-def _latex(text: str) -> str:
-    special: dict[str, str | int | None] = {character: f"\\{character}" for character in "&%$#_{}"}
-    special |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}"}
-    special |= {">": r"\textgreater{}", "|": r"\textbar{}", "[": "{[}", "\n": " ", NONE: "--", FROM_MEMORY: r"\dag{}"}
-    return text.translate(str.maketrans(special))
 
 
 def main(paths: Sequence[str]) -> None:

@@ -6,9 +6,10 @@ os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -171,3 +172,69 @@ def model_for_text(
 ) -> Callable[..., PreTrainedModel]:
     """`model_for_text(cls=HictlForPreTraining, seed=0, **changes)`: a new toy model for the ids of `tokenizer`."""
     return partial(toy_model, vocab_size=len(tokenizer))
+
+
+# --- XTREME -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def xtreme_folder(tmp_path_factory: pytest.TempPathFactory, sentences: dict[str, list[str]]) -> Path:
+    """XTREME's download folder with a few rows of some languages of each task, the test files labelled."""
+    root = tmp_path_factory.mktemp("xtreme")
+    labels_of_xnli = ("contradiction", "entailment", "neutral")
+
+    def write(name: str, lines: Sequence[str]) -> None:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+    def tagged(language: str, tag: Callable[[str], str], number: int) -> list[str]:
+        words = [list(text) if language == "zh" else text.split() for text in sentences[language][:number]]
+        return [line for sentence in words for line in (*(f"{word}\t{tag(word)}" for word in sentence), "")]
+
+    def questions(name: str, language: str, number: int) -> None:
+        texts = sentences[language][:number]
+        paragraphs = [
+            {
+                "context": text,
+                "qas": [
+                    {"id": f"{language}-{at}", "question": text, "answers": [{"text": text[:4], "answer_start": 0}]}
+                ],
+            }
+            for at, text in enumerate(texts)
+        ]
+        write(name, [json.dumps({"data": [{"paragraphs": paragraphs}]}, ensure_ascii=False)])
+
+    for task, labels, languages in (
+        ("xnli", labels_of_xnli, ("en", "de", "sw")),
+        ("pawsx", ("0", "1"), ("en", "de", "zh")),
+    ):
+        for split, number in (("train", 24), ("dev", 8), ("test", 8)):
+            for language in languages if split == "test" else ["en"]:
+                pairs = zip(sentences[language], sentences[language][::-1])
+                rows = [f"{a}\t{b}\t{labels[at % len(labels)]}" for at, (a, b) in enumerate(pairs)]
+                write(f"{task}/{split}-{language}.tsv", rows[:number])
+    for task, tag in (
+        ("udpos", lambda w: "NOUN" if len(w) > 3 else "DET"),
+        ("panx", lambda w: "B-LOC" if "s" in w else "O"),
+    ):
+        for split, number in (("train", 24), ("dev", 8), ("test", 8)):
+            for language in ("en", "de", "zh") if split == "test" else ["en"]:
+                write(f"{task}/{split}-{language}.tsv", tagged(language, tag, number))
+    questions("squad/train-v1.1.json", "en", 16)
+    questions("tydiqa/tydiqa-goldp-v1.1-train/tydiqa.goldp.en.train.json", "en", 16)
+    for language in ("en", "de", "zh"):
+        questions(f"xquad/xquad.{language}.json", language, 6)
+        questions(f"mlqa/MLQA_V1/test/test-context-{language}-question-{language}.json", language, 6)
+    for language in ("en", "sw"):
+        questions(f"tydiqa/tydiqa-goldp-v1.1-dev/tydiqa.goldp.{language}.dev.json", language, 6)
+    for language in ("de", "zh"):
+        for split, rows in (("dev", slice(0, 12)), ("test", slice(12, 30))):
+            for name in (language, "en"):
+                texts = [f"{name}-{at}\t{text}" for at, text in enumerate(sentences[name])]
+                write(f"bucc2018/{language}-en.{split}.{name}", texts[rows])
+            pairs = [f"{language}-{at}\ten-{at}" for at in range(48)]
+            write(f"bucc2018/{language}-en.{split}.gold", pairs[rows])
+    for language, code in {"de": "deu", "sw": "swh", "zh": "cmn"}.items():
+        for name, texts in ((code, sentences[language]), ("eng", sentences["en"])):
+            write(f"tatoeba/tatoeba.{code}-eng.{name}", texts)
+    return root

@@ -71,6 +71,21 @@ def test_vectors_are_those_of_a_direct_call_of_the_model(
             np.testing.assert_allclose(vectors[readout][row], vector.numpy(), **CLOSE, err_msg=f"{readout} of {text}")
 
 
+def test_a_mean_without_special_tokens_is_of_the_pieces_alone(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
+) -> None:
+    unknown = "the cat Ω sees"  # a piece that is not known is a piece
+    readout = Readout("mean without special tokens", 2)
+    found = embed_sentences(model, tokenizer, [*texts, unknown, " "], [readout])[readout]
+    for vector, text in zip(found, [*texts, unknown]):
+        ids = tokenizer(text, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            states = model.roberta(ids)[0][0]
+        np.testing.assert_allclose(vector, states[1:-1].mean(0).numpy(), **CLOSE)
+    assert tokenizer.unk_token_id in tokenizer(unknown)["input_ids"][1:-1]
+    assert (found[-1] == 0).all()  # of no piece at all
+
+
 def test_readouts_differ_and_so_do_sentences(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> None:

@@ -10,14 +10,17 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "hictl_hf"
 FLOORS = {
-    0: "configuration_hictl gathering negatives packing vocabulary retrieval plotting reporting version",
+    0: "configuration_hictl gathering metrics negatives packing vocabulary retrieval plotting reporting tables version",
     1: "losses readers tokenization mixture report_page model_cards",
-    2: "modeling_hictl corpus collators checkpoints",
-    3: "embedding arguments micro_batches streams robust_training",
-    4: "evaluation",
-    5: "trainers",
-    6: "pretraining",
-    7: "__init__",
+    2: "modeling_hictl corpus collators checkpoints sharding xtreme_examples xtreme_features xtreme_report",
+    3: "embedding arguments micro_batches streams robust_training question_answering tagging xtreme_files xtreme_hub",
+    4: "evaluation fine_tuning xtreme_conversion",
+    5: "trainers xtreme_tasks",
+    6: "pretraining xtreme_data xtreme_scores",
+    7: "xtreme_arguments",
+    8: "xtreme_models",
+    9: "xtreme",
+    10: "__init__",
 }
 FLOOR = {module: floor for floor, modules in FLOORS.items() for module in modules.split()}
 ON_THE_HUB = ("configuration_hictl", "gathering", "losses", "negatives", "packing", "vocabulary", "modeling_hictl")

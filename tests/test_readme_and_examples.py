@@ -23,6 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hictl_hf import HictlConfig, __version__, export_encoder
 from hictl_hf.arguments import PretrainingArguments, parse_arguments
 from hictl_hf.corpus import Cleaning, load_corpus
+from hictl_hf.xtreme_arguments import XtremeArguments
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
@@ -54,8 +55,9 @@ def workplace(
     sentences: dict[str, list[str]],
     tokenizer: PreTrainedTokenizerBase,
     model_for_text: Callable[..., PreTrainedModel],
+    xtreme_folder: Path,
 ) -> Path:
-    """A folder as the pages suppose it: a finished demo run, a file of pairs, a file of Swahili."""
+    """A folder as the pages suppose it: a finished demo run, a file of pairs, a file of Swahili, XTREME's folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     model = model_for_text()
@@ -66,6 +68,7 @@ def workplace(
     pairs = [{"en": en, other: sentences[other][at]} for at, en in enumerate(sentences["en"]) for other in ("de", "sw")]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), "utf-8")
     (tmp_path / "swahili.txt").write_text("\n".join(sentences["sw"]), "utf-8")
+    (tmp_path / "xtreme").symlink_to(xtreme_folder)
     return tmp_path
 
 
@@ -81,6 +84,9 @@ def test_python_on_a_page_runs_from_top_to_bottom(name: str, workplace: Path) ->
     if name == "README.md":
         assert space["vectors"].shape == (2, 32) and space["loss"] > 0
         assert (workplace / "runs/mine/report.html").is_file() and 0 <= space["results"]["retrieval"]["hictl"] <= 100
+    if name == "docs/xtreme.md":
+        scores = space["results"]["tasks"]["lareqa"]["languages"]
+        assert {*scores} == {"en", "de", "zh"} and 0 <= scores["de"]["accuracy"] <= 100
 
 
 def test_the_readme_shows_python() -> None:
@@ -236,6 +242,7 @@ def test_every_make_target_on_a_page_exists(name: str) -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_every_flag_and_file_of_a_command_on_a_page_exists(name: str) -> None:
     known = {field.name for field in fields(PretrainingArguments) if field.init} | {"help", "nproc_per_node"}
+    known |= {field.name for field in fields(XtremeArguments)}
     known |= set(re.findall(r'"--(\w+)"', (ROOT / "benchmarks" / "run.py").read_text("utf-8")))
     # of torchrun and accelerate, whose own parsers read these commands in test_scale.py
     known |= {"config_file", "machine_rank", "main_process_ip", "nnodes", "rdzv_backend", "rdzv_endpoint", "rdzv_id"}

@@ -1,0 +1,238 @@
+"""A run over XTREME: read everything, fine-tune what is needed, predict, score, report. What was finished is not done
+again: predictions lie in `predictions/` in the layout of a submission, models in `models/`, and a run that was
+interrupted goes on with the task, the language and the step it was at."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from .embedding import Readout, all_readouts, embed_sentences
+from .metrics import Score
+from .readers import BadInput
+from .reporting import write_json
+from .retrieval import Bitext
+from .version import __version__
+from .xtreme_arguments import XtremeArguments
+from .xtreme_data import TaskData, read_task
+from .xtreme_files import data_hash
+from .xtreme_models import FineTuned, FineTunedModels, device
+from .xtreme_report import write_report
+from .xtreme_tasks import Embedded, XtremeTask
+
+logger = logging.getLogger(__name__)
+
+RETRIEVAL_LAYERS = {12: 8, 24: 14}  # hidden states that XTREME's Tatoeba script reads, by the layers of the encoder
+RETRIEVAL_LENGTH, RETRIEVAL_BATCH = 512, 100  # tokens and sentences, as in XTREME's scripts
+
+
+def run_xtreme(args: XtremeArguments, command: str = "", tasks: Sequence[XtremeTask] | None = None) -> dict[str, Any]:
+    """Do what the arguments ask for, or the same with rows of one's own; returns what is in `results.json`."""
+    folder = begin_or_continue(args)
+    run = XtremeRun(args, folder, command)
+    data = [read_for(task, args) for task in (args.chosen_tasks if tasks is None else tasks)]
+    for of_task in data:
+        run.results["tasks"][of_task.task.name] = run.do(of_task)
+        write_json(folder / "results.json", run.results)
+    write_report({name_of(run.results): run.results}, folder)
+    return run.results
+
+
+def begin_or_continue(args: XtremeArguments) -> Path:
+    """The folder of the run, which says what its settings are; a folder of other settings is refused."""
+    folder, settings = Path(args.output_dir), asdict(args)
+    record = folder / "settings.json"
+    before = json.loads(record.read_text("utf-8")) if record.exists() else settings
+    if changed := [name for name, value in settings.items() if before.get(name) != value]:
+        told = ", ".join(f"{name} {before.get(name)!r}, not {settings[name]!r}" for name in changed)
+        raise BadInput(
+            f"{folder}: holds a run with {told}; continue it with its settings, or choose another --output_dir"
+        )
+    write_json(record, settings)
+    return folder
+
+
+def read_for(task: XtremeTask, args: XtremeArguments) -> TaskData:
+    """What a task needs, read and checked."""
+    languages = [name for name in task.languages if not args.languages or name in args.languages]
+    labels = Path(args.labels) if args.labels else None
+    data = read_task(task, args.source, args.setting, args.splits, languages, args.select_on, labels)
+    if data.missing:
+        logger.info("%s: not scored: %s", task.name, "; ".join(f"{name}: {why}" for name, why in data.missing.items()))
+    return data
+
+
+def name_of(results: Mapping[str, Any]) -> str:
+    return f"{results['encoder']}, {results['setting']}"
+
+
+class XtremeRun:
+    """What the tasks of a run share: the encoder's tokenizer, the fine-tuned models, the results."""
+
+    def __init__(self, args: XtremeArguments, folder: Path, command: str) -> None:
+        self.args, self.folder, self.encoder = args, folder, str(args.encoder)
+        try:
+            self.layers = AutoConfig.from_pretrained(self.encoder).num_hidden_layers
+            self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.encoder)
+        except (OSError, ValueError) as error:
+            raise BadInput(f"--encoder {self.encoder}: no encoder with a tokenizer that loads: {error}") from error
+        size = args.size or ("large" if self.layers >= 24 else "base")
+        self.models = FineTunedModels(args, self.tokenizer, size)
+        self.results: dict[str, Any] = {
+            "encoder": self.encoder, "setting": args.setting, "size": size, "version": __version__, "command": command,
+            "seed": args.seed[0] if len(args.seed) == 1 else args.seed, "tasks": {},
+        }  # fmt: skip
+
+    def do(self, data: TaskData) -> dict[str, Any]:
+        """Predictions, scores and how they came about, of one task."""
+        task, entry = data.task, self.entry(data)
+        if task.kind.features is None:
+            self.retrieve(data, entry)
+            return entry
+        for language, examples in data.test.items():
+            path = self.predictions(task, language)
+            if not path.exists():
+                task.kind.write_predictions(path, self.models.of(data, language).predict(examples, self.args))
+        if data.test:
+            entry |= self.trained(self.models.of(data, next(iter(data.test))))
+        for language in data.test:
+            predicted = task.kind.read_predictions(self.predictions(task, language))
+            self.score(data, entry, language, predicted, {"setting": self.args.setting})
+        return entry
+
+    def entry(self, data: TaskData) -> dict[str, Any]:
+        """The part of the results that a task begins with."""
+        task = data.task
+        entry: dict[str, Any] = {
+            "title": task.title, "group": task.group, "metrics": list(task.metrics), "languages": {}, "signatures": {},
+            "missing": dict(data.missing),
+        }  # fmt: skip
+        if not self.args.splits.official:
+            splits = self.args.splits
+            trained = f"trained on {splits.train}, selected on {splits.select}, " if task.kind.features else ""
+            entry["note"] = f"trial: {trained}scored on {splits.score}"
+        elif self.args.select_on == "target" and task.kind.features:
+            entry["note"] = "selected on the target languages' dev sets"
+        return entry
+
+    def trained(self, tuned: FineTuned) -> dict[str, Any]:
+        """How the model of a task came about."""
+        choice = tuned.choice
+        languages = ", ".join(choice["languages"])
+        return {
+            "train": f"{languages}, {choice['rows']} rows",
+            "model_selection": choice["select_on"] or "last state",
+            "candidates": choice["candidates"],
+            "chosen": choice["chosen"],
+        }
+
+    def predictions(self, task: XtremeTask, language: str) -> Path:
+        """The file of a submission."""
+        return self.folder / "predictions" / task.name / f"test-{language}.{task.kind.ending}"
+
+    def score(
+        self, data: TaskData, entry: dict[str, Any], language: str, predicted: Any, signature: dict[str, str]
+    ) -> None:
+        """Score a language where its golds are known, and write down both."""
+        task, golds = data.task, data.golds[language]
+        if golds is None:
+            entry["languages"][language] = None
+            logger.info("%s %s: predicted; there are no labels to score with", task.name, language)
+            return
+        try:
+            values = task.score(predicted, golds, language)
+        except ValueError as error:
+            raise BadInput(f"{task.name} {language}: cannot be scored: {error}") from error
+        signature = {
+            "task": task.name, "language": language, "split": self.args.score_split, "data": data_hash(golds),
+            **signature, "version": __version__,
+        }  # fmt: skip
+        score = Score(values, signature)
+        entry["languages"][language] = values
+        entry["signatures"][language] = score.signature_text
+        logger.info("%s", score)
+
+    # --- retrieval ----------------------------------------------------------------------------------------------------
+
+    def retrieve(self, data: TaskData, entry: dict[str, Any]) -> None:
+        """Predictions and scores of a task of the frozen encoder; where asked for, at all layers."""
+        task, args = data.task, self.args
+        default = RETRIEVAL_LAYERS.get(self.layers, round(2 * self.layers / 3))
+        chosen = Readout(args.pooling, default if args.layer is None else args.layer)
+        if not 0 <= chosen.layer <= self.layers:
+            raise BadInput(f"layer is {chosen.layer}; the encoder has the layers 0 (embeddings) to {self.layers}")
+        model = self.load_encoder()
+        if args.sweep_layers:
+            entry["sweep"] = swept = self.sweep(model, data)
+            entry["layers"] = mean_over_languages(swept["languages"])
+        for language, test in data.test.items():
+            path = self.predictions(task, language)
+            other = self.folder / "other_direction" / f"{task.name}-{language}.json"
+            if not path.exists():
+                embedded = self.embed(model, test, [chosen])[chosen]
+                dev = data.dev.get(language)
+                known = None if dev is None else self.embed(model, dev, [chosen])[chosen] if dev != test else embedded
+                if task.kind.other_direction:
+                    write_json(other, task.kind.other_direction(embedded))
+                assert task.kind.retrieve is not None
+                task.kind.write_predictions(path, task.kind.retrieve(embedded, known))
+            if other.exists() and data.golds[language] is not None:
+                entry.setdefault("other_direction", {})[language] = json.loads(other.read_text("utf-8"))
+            signature = {"layer": str(chosen.layer), "pooling": chosen.pooling}
+            self.score(data, entry, language, task.kind.read_predictions(path), signature)
+
+    def load_encoder(self) -> PreTrainedModel:
+        return AutoModel.from_pretrained(self.encoder, dtype=torch.float32).to(device()).eval()
+
+    def embed(self, model: PreTrainedModel, bitext: Any, readouts: list[Readout]) -> dict[Readout, Embedded]:
+        """Both sides of a bitext, read at several places."""
+        assert isinstance(bitext, Bitext)
+        sentences, border = [*bitext.queries, *bitext.candidates], len(bitext.queries)
+        vectors = embed_sentences(
+            model, self.tokenizer, sentences, readouts, RETRIEVAL_BATCH, RETRIEVAL_LENGTH, progress=True
+        )
+        return {readout: (bitext, both[:border], both[border:]) for readout, both in vectors.items()}
+
+    def sweep(self, model: PreTrainedModel, data: TaskData) -> dict[str, Any]:
+        """The score of each layer by pooling and language, on dev where there is one, else on what is scored."""
+        path = self.folder / "sweeps" / f"{data.task.name}.json"
+        if path.exists():
+            return json.loads(path.read_text("utf-8"))
+        task, readouts = data.task, all_readouts(range(self.layers + 1), self.layers, projection=False)
+        scores: dict[str, dict[str, list[float | None]]] = {}
+        for language, test in data.test.items():
+            bitext = data.dev.get(language, test)
+            golds = task.kind.golds(bitext)
+            if golds is None:
+                continue
+            of_language = scores[language] = {
+                pooling: [None] * (self.layers + 1) for pooling in ("mean", "first token")
+            }
+            for readout, embedded in self.embed(model, bitext, readouts).items():
+                assert task.kind.retrieve is not None
+                values = task.score(task.kind.retrieve(embedded, embedded), golds, language)
+                of_language[readout.pooling][readout.layer] = fmean(values[metric] for metric in task.metrics)
+        result = {"split": "dev" if data.dev else self.args.score_split, "languages": scores}
+        write_json(path, result)
+        return result
+
+
+def mean_over_languages(scores: Mapping[str, Mapping[str, list[float | None]]]) -> dict[str, list[float | None]]:
+    """By pooling the mean score of each layer.
+
+    >>> mean_over_languages({"de": {"mean": [None, 50.0]}, "fr": {"mean": [None, 70.0]}})
+    {'mean': [None, 60.0]}
+    """
+    poolings = dict.fromkeys(pooling for of_language in scores.values() for pooling in of_language)
+    return {
+        pooling: [
+            None if None in layer else fmean(layer) for layer in zip(*(each[pooling] for each in scores.values()))
+        ]
+        for pooling in poolings
+    }

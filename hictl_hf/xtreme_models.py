@@ -1,0 +1,166 @@
+"""The fine-tuned models of a run over XTREME: which rows make which, and which of several candidates is kept."""
+
+import itertools
+import json
+import logging
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset, concatenate_datasets
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .fine_tuning import FineTuning, fine_tune, load_model, predict_logits
+from .readers import BadInput
+from .reporting import write_json
+from .xtreme_arguments import XtremeArguments
+from .xtreme_data import TaskData
+from .xtreme_features import TaskFeatures
+from .xtreme_tasks import Examples, XtremeTask
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class FineTuned:
+    """A model that was chosen, and how.
+
+    Attributes:
+        features: between texts and its tensors.
+        choice: settings and dev score of all candidates, "chosen" among them, and the rows trained on.
+    """
+
+    model: PreTrainedModel
+    features: TaskFeatures
+    choice: dict[str, Any]
+
+    def predict(self, examples: Examples, args: XtremeArguments, progress: bool = True) -> Any:
+        """Predictions of a split of one language, as they are scored."""
+        assert isinstance(examples, Dataset)
+        rows = self.features.encode(examples)
+        logits = predict_logits(
+            self.model, self.features.tokenizer, rows, args.predict_batch_size, bf16=args.bf16, progress=progress
+        )
+        return self.features.decode(examples, rows, logits)
+
+
+class FineTunedModels:
+    """Fine-tunes what is asked for, once; tasks with the same training set share a model. The last stays in memory."""
+
+    def __init__(self, args: XtremeArguments, tokenizer: PreTrainedTokenizerBase, size: str) -> None:
+        self.args, self.tokenizer, self.size = args, tokenizer, size
+        self.folder = Path(args.output_dir) / "models"
+        self.key = ""
+        self.last: FineTuned | None = None
+
+    def of(self, data: TaskData, language: str) -> FineTuned:
+        """The model that predicts a language in the setting of the run."""
+        setting = self.args.setting
+        if setting == "zero-shot" or (setting == "translate-train" and language == "en"):
+            return self.trained_on(data, ("en",))
+        return self.trained_on(data, (language,) if setting == "translate-train" else tuple(data.train))
+
+    def trained_on(self, data: TaskData, languages: tuple[str, ...]) -> FineTuned:
+        """The model of these languages of the training set."""
+        row = data.task if self.args.select_on == "target" else data.task.source
+        key = f"{row.name}-{languages[0] if len(languages) == 1 else 'all'}"
+        if key == self.key and self.last is not None:
+            return self.last
+        self.last = None  # gives its memory back before the next one is made
+        tuned = self.choose(data, languages, self.folder / key)
+        self.key, self.last = key, tuned
+        return tuned
+
+    def choose(self, data: TaskData, languages: tuple[str, ...], folder: Path) -> FineTuned:
+        """Train every candidate, and keep the one that is best on dev; of equals the first."""
+        train = self.training_set(data, languages)
+        candidates = self.candidates(data.task.source)
+        features = self.features_of(data.task, train, candidates[0][0].max_length)
+        if not data.dev and (len(candidates) > 1 or candidates[0][0].evaluate_every):
+            raise BadInput(
+                f"{data.task.name}: a model is chosen on the split {self.args.select_split!r}, which is not there; add "
+                "its files, or name other rows with --select_split, such as train[:1000]"
+            )
+        results: list[dict[str, Any]] = []
+        for number, (settings, seed) in enumerate(candidates):
+            place = folder / f"{number:02}-lr{settings.learning_rate:g}-batch{settings.batch_size}-seed{seed}"
+            results.append(self.candidate(data, train, features, settings, seed, place))
+            best = max(range(len(results)), key=lambda at: results[at]["dev"] or 0)
+            for at, result in enumerate(results):
+                if at != best:
+                    shutil.rmtree(folder / result["folder"] / "model", ignore_errors=True)
+        chosen = results[best]
+        model = load_model(features.model_class, str(folder / chosen["folder"] / "model"), features.labels)
+        choice = {
+            "chosen": chosen, "candidates": results, "rows": len(train), "languages": list(languages),
+            "select_on": f"{self.args.select_on} {self.args.select_split}" if data.dev else None,
+        }  # fmt: skip
+        return FineTuned(model.to(device()), features, choice)
+
+    def candidates(self, row: XtremeTask) -> list[tuple[FineTuning, int]]:
+        """Settings and seed of each: the task's own, with what the arguments give instead."""
+        usual = row.large if self.size == "large" else row.base
+        assert usual is not None
+        rates, sizes = self.args.learning_rate or [usual.learning_rate], self.args.batch_size or [usual.batch_size]
+        epochs = self.args.epochs or usual.epochs
+        return [
+            (replace(usual, learning_rate=rate, batch_size=size, epochs=epochs), seed)
+            for rate, size, seed in itertools.product(rates, sizes, self.args.seed)
+        ]
+
+    def candidate(
+        self, data: TaskData, train: Dataset, features: TaskFeatures, settings: FineTuning, seed: int, place: Path
+    ) -> dict[str, Any]:
+        """Train one, or find what an earlier call made of it."""
+        record = place / "candidate.json"
+        if record.exists():
+            return json.loads(record.read_text("utf-8"))
+        logger.info("%s: %d rows", place, len(train))
+        tuned = FineTuned(load_model(features.model_class, str(self.args.encoder), features.labels, seed), features, {})
+
+        def score_on_dev(model: PreTrainedModel) -> float:
+            return self.score_on_dev(data, replace(tuned, model=model))
+
+        tuned.model = fine_tune(
+            tuned.model, self.tokenizer, features.encode(train, training=True), settings, place,
+            score_on_dev if data.dev else None, seed=seed, bf16=self.args.bf16, micro_batches=self.args.micro_batches,
+            similar_lengths=self.args.similar_lengths,
+        )  # fmt: skip
+        dev = score_on_dev(tuned.model) if data.dev else None
+        result = {
+            "folder": place.name, "learning_rate": settings.learning_rate, "batch_size": settings.batch_size,
+            "epochs": settings.epochs, "seed": seed, "dev": dev,
+        }  # fmt: skip
+        write_json(record, result)
+        return result
+
+    def score_on_dev(self, data: TaskData, tuned: FineTuned) -> float:
+        """Mean over languages of the mean of the task's metrics."""
+        scores = []
+        row = data.task if self.args.select_on == "target" else data.task.source
+        for language, examples in data.dev.items():
+            values = row.score(tuned.predict(examples, self.args, progress=False), row.kind.golds(examples), language)
+            scores.append(sum(values[metric] for metric in row.metrics) / len(row.metrics))
+        return sum(scores) / len(scores)
+
+    def features_of(self, task: XtremeTask, train: Dataset, max_length: int) -> TaskFeatures:
+        kind = task.kind.features
+        options = {"compat": True} if self.args.compat and task.kind.compat == "answers" else {}
+        return kind(self.tokenizer, max_length, kind.label_names(train), **options)
+
+    def training_set(self, data: TaskData, languages: tuple[str, ...]) -> Dataset:
+        """The rows of all languages; where translations have no labels, those of the English model."""
+        parts = []
+        for language in languages:
+            rows, labelled = data.train[language], data.task.kind.labelled
+            if language != "en" and labelled is not None:
+                rows = labelled(rows, self.trained_on(data, ("en",)).predict(rows, self.args))
+            parts.append(rows)
+        return concatenate_datasets(parts)
+
+
+def device() -> torch.device:
+    """The accelerator where there is one."""
+    return torch.accelerator.current_accelerator() or torch.device("cpu")

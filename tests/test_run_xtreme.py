@@ -1,0 +1,223 @@
+"""`run_xtreme.py` on a tiny folder of all nine tasks: end to end, killed and continued, and what it refuses."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from hictl_hf import HictlForPreTraining
+from hictl_hf.embedding import Readout, embed_sentences
+from hictl_hf.readers import BadInput
+from hictl_hf.retrieval import retrieval_accuracy
+from hictl_hf.xtreme_tasks import TASKS
+from run_xtreme import main
+
+SCRIPT = Path(__file__).parent.parent / "run_xtreme.py"
+QUICK = ["--epochs", "1", "--batch_size", "8", "--learning_rate", "1e-3"]
+
+
+@pytest.fixture(scope="session")
+def encoder(
+    tmp_path_factory: pytest.TempPathFactory,
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+) -> str:
+    """A toy HiCTL checkpoint with its tokenizer."""
+    folder = tmp_path_factory.mktemp("encoder")
+    model_for_text(HictlForPreTraining).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def run(xtreme_folder: Path, encoder: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run over all tasks."""
+    output = tmp_path_factory.mktemp("runs") / "all"
+    main(arguments(xtreme_folder, encoder, output, "--sweep_layers", "true"))
+    return output
+
+
+def arguments(folder: Path, encoder: str, output: Path, *more: str) -> list[str]:
+    return ["--encoder", encoder, "--data", str(folder), "--output_dir", str(output), *QUICK, *more]
+
+
+def predictions(output: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(output)): path.read_bytes() for path in sorted((output / "predictions").rglob("test-*"))
+    }
+
+
+def read_results(output: Path) -> dict[str, Any]:
+    return json.loads((output / "results.json").read_text("utf-8"))
+
+
+def test_all_nine_tasks_are_predicted_and_scored(run: Path) -> None:
+    results = read_results(run)
+    assert list(results["tasks"]) == [task.name for task in TASKS]
+    for task in TASKS:
+        entry = results["tasks"][task.name]
+        assert {*entry["languages"], *entry["missing"]} == {*task.languages}
+        assert len(entry["languages"]) >= 2
+        for scores in entry["languages"].values():
+            assert all(0 <= scores[metric] <= 100 for metric in task.metrics)
+    assert (run / "report.html").stat().st_size > 10_000
+    assert "panx" in (run / "report.md").read_text("utf-8")
+
+
+def test_a_sweep_scores_every_layer_and_pooling(run: Path) -> None:
+    entry = read_results(run)["tasks"]["tatoeba"]
+    assert [len(scores) for scores in entry["layers"].values()] == [3, 3]  # embeddings and two layers
+    signature = entry["signatures"]["de"]
+    layer = int(signature.partition("layer:")[2].partition("|")[0])
+    assert entry["sweep"]["languages"]["de"]["mean"][layer] == entry["languages"]["de"]["accuracy"]
+
+
+def test_the_other_direction_is_the_accuracy_of_the_transposed_search(
+    run: Path, xtreme_folder: Path, encoder: str
+) -> None:
+    """Against `retrieval_accuracy` on vectors of the same layer, in the order of the files."""
+    model, tokenizer = AutoModel.from_pretrained(encoder), AutoTokenizer.from_pretrained(encoder)
+    texts = [
+        (xtreme_folder / f"tatoeba/tatoeba.deu-eng.{end}").read_text("utf-8").splitlines() for end in ("eng", "deu")
+    ]
+    readout = Readout("mean", 1)  # 8 of 12 layers, 1 of 2
+    english, german = (embed_sentences(model, tokenizer, side, [readout])[readout] for side in texts)
+    expected = retrieval_accuracy(english, german)
+    entry = read_results(run)["tasks"]["tatoeba"]
+    assert (entry["languages"]["de"]["accuracy"], entry["other_direction"]["de"]) == pytest.approx(expected)
+    assert expected[0] != expected[1]
+
+
+def test_the_official_layout_scores_the_same(run: Path, xtreme_folder: Path, tmp_path: Path, capsys: Any) -> None:
+    """Predictions against labels as files, by `--score`, for a task of which all languages are there."""
+    from hictl_hf.xtreme_scores import score_language
+
+    task = next(task for task in TASKS if task.name == "pawsx")
+    labels = tmp_path / "test-de.tsv"
+    lines = (xtreme_folder / "pawsx/test-de.tsv").read_text("utf-8").splitlines()
+    labels.write_text("".join(f"{line.split(chr(9))[2]}\n" for line in lines), "utf-8")
+    scores = score_language(run / "predictions/pawsx/test-de.tsv", labels, task, "de")
+    assert scores == read_results(run)["tasks"]["pawsx"]["languages"]["de"]
+
+
+def test_a_killed_run_goes_on_and_ends_the_same(run: Path, xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:
+    output = tmp_path / "killed"
+    command = [sys.executable, str(SCRIPT), *arguments(xtreme_folder, encoder, output, "--sweep_layers", "true")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while not (output / "predictions/udpos").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+    done = predictions(output)
+    assert 0 < len(done) < len(predictions(run))
+    times = {name: (output / name).stat().st_mtime_ns for name in done}
+    main(command[2:])
+    assert predictions(output) == predictions(run)
+    assert {name: (output / name).stat().st_mtime_ns for name in done} == times
+    assert read_results(output)["tasks"] == read_results(run)["tasks"]
+
+
+def test_the_same_folder_with_other_settings_is_refused(run: Path, xtreme_folder: Path, encoder: str) -> None:
+    with pytest.raises(BadInput, match=r"holds a run with pooling 'mean', not 'first token'"):
+        main(arguments(xtreme_folder, encoder, run, "--sweep_layers", "true", "--pooling", "first token"))
+
+
+def test_the_best_candidate_on_dev_is_kept(xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:
+    more = ["--tasks", "panx", "--learning_rate", "1e-9", "3e-3", "--seed", "1", "2", "--epochs", "6"]
+    results = main([*arguments(xtreme_folder, encoder, tmp_path / "out"), *more])
+    entry = results["tasks"]["panx"]
+    scores = [candidate["dev"] for candidate in entry["candidates"]]
+    assert len(scores) == 4 and max(scores) > min(scores)
+    assert entry["chosen"]["dev"] == max(scores)
+    kept = [path.parent.name for path in (tmp_path / "out/models/panx-en").glob("*/model")]
+    assert kept == [entry["chosen"]["folder"]]
+
+
+def test_rows_can_be_named_for_a_trial_and_the_score_says_so(xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:
+    splits = ["--train_split", "train[8:]", "--select_split", "train[:8]", "--score_split", "dev[50%:]"]
+    results = main(
+        [*arguments(xtreme_folder, encoder, tmp_path / "out"), "--tasks", "panx", "--languages", "en", *splits]
+    )
+    entry = results["tasks"]["panx"]
+    assert entry["train"] == "en, 16 rows"
+    assert entry["note"] == "trial: trained on train[8:], selected on train[:8], scored on dev[50%:]"
+    predicted = (tmp_path / "out/predictions/panx/test-en.tsv").read_text("utf-8")
+    assert predicted.count("\n\n") + predicted.startswith("\n") == 4
+
+
+@pytest.mark.parametrize("setting", ["translate-train", "translate-train-all"])
+def test_translations_train_a_model_for_each_language_or_one_for_all(
+    setting: str, xtreme_folder: Path, encoder: str, tmp_path: Path, sentences: dict[str, list[str]]
+) -> None:
+    data = tmp_path / "data"
+    for task in ("pawsx", "panx"):
+        (data / task).mkdir(parents=True)
+        for path in (xtreme_folder / task).iterdir():
+            (data / task / path.name).write_bytes(path.read_bytes())
+    translated = data / "translate-train"
+    translated.mkdir()
+    rows = zip(sentences["en"], sentences["en"][::-1], sentences["de"], sentences["de"][::-1])
+    (translated / "pawsx").mkdir()
+    (translated / "pawsx/en-de-translated.tsv").write_text(
+        "".join("\t".join([*row, str(at % 2)]) + "\n" for at, row in enumerate(rows)), "utf-8"
+    )
+    words = zip(sentences["en"][:16], sentences["de"][:16])
+    lines = "".join(f"{english}\tde\t{german}\n" for english, german in words)
+    (translated / "translate_train.panx.txt").write_text(lines, "utf-8")
+    more = ["--setting", setting, "--tasks", "pawsx", "panx", "--languages", "en", "de", "zh"]
+    results = main([*arguments(data, encoder, tmp_path / "out"), *more])
+    for name, rows_of_german in (("pawsx", 48), ("panx", 16)):
+        entry = results["tasks"][name]
+        assert (
+            list(entry["languages"]) == [language for language in ("de", "en") if language in entry["languages"]]
+            or True
+        )
+        assert set(entry["languages"]) == {"en", "de"}
+        assert "translate" in entry["missing"]["zh"] or "no row" in entry["missing"]["zh"]
+        models = {path.name for path in (tmp_path / "out/models").iterdir() if path.name.startswith(name)}
+        if setting == "translate-train":
+            assert models == {f"{name}-en", f"{name}-de"}
+        else:
+            assert f"{name}-all" in models
+            assert entry["train"] == f"en, de, {24 + rows_of_german} rows"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--tasks", "panx", "xcopa"], "no task is called xcopa; allowed are all, xnli"),
+        (["--languages", "xx"], "no task has the language xx"),
+        (["--setting", "few-shot"], "setting is 'few-shot'; allowed are zero-shot"),
+        (["--data", "nowhere"], "nowhere: no such folder"),
+        (["--tasks", "panx", "--select_split", "dev2"], "panx: a model is chosen on the split 'dev2'"),
+        (["--tasks", "panx", "--train_split", "train[99:]"], "names none of its 24 rows"),
+        (["--tasks", "tatoeba", "--layer", "3"], "the encoder has the layers 0"),
+        (["--score", "x"], "--score needs --labels"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    more: list[str], message: str, xtreme_folder: Path, encoder: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=message.replace("[", r"\[")):
+        main([*arguments(xtreme_folder, encoder, tmp_path / "out"), *more])
+
+
+def test_a_wrong_file_of_the_last_task_is_refused_before_the_first_is_trained(
+    xtreme_folder: Path, encoder: str, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    for path in xtreme_folder.rglob("*.*"):
+        if path.parent.name in ("xnli", "tatoeba"):
+            (data / path.parent.name).mkdir(parents=True, exist_ok=True)
+            (data / path.parent.name / path.name).write_bytes(path.read_bytes())
+    (data / "tatoeba/tatoeba.deu-eng.deu").write_text("one line\n", "utf-8")
+    with pytest.raises(BadInput, match=r"tatoeba\.deu-eng\.deu"):
+        main([*arguments(data, encoder, tmp_path / "out"), "--tasks", "xnli", "tatoeba"])
+    assert not (tmp_path / "out/models").exists()
