@@ -74,6 +74,9 @@ class PretrainingArguments(TrainingArguments):
         default=False,
         metadata={"help": "Contrast the sentences of all gradient_accumulation_steps micro-batches, in their memory."},
     )
+    shard_parameters: bool = field(
+        default=False, metadata={"help": "Divide weights, gradients and moments among the processes (FSDP2)."}
+    )
     evaluate_layers: list[int] = field(
         default_factory=list, metadata={"help": "Layers to read sentence vectors at, 0 the embeddings; all without it."}
     )

@@ -16,14 +16,19 @@ from .readers import BadInput
 logger = logging.getLogger(__name__)
 
 
-def fit_micro_batch(model: HictlForPreTraining, collator: PretrainingCollator, args: TrainingArguments) -> None:
+def fit_micro_batch(
+    model: HictlForPreTraining, collator: PretrainingCollator, args: TrainingArguments, sharded: bool = False
+) -> None:
     """Lower per_device_train_batch_size, and raise gradient_accumulation_steps as much, until memory suffices.
+
+    Args:
+        sharded: whether the model, which is whole here, will be divided among the processes.
 
     Raises:
         BadInput: not even one row fits.
     """
     wanted = size = args.per_device_train_batch_size
-    while not fits(model, collator, args, size):
+    while not fits(model, collator, args, size, sharded):
         if size % 2:
             raise BadInput(
                 f"memory of {args.device}: {size} rows of {collator.max_length} tokens do not fit, and {size} is odd; "
@@ -39,10 +44,12 @@ def fit_micro_batch(model: HictlForPreTraining, collator: PretrainingCollator, a
     logger.info("micro-batch: %d rows, %d of them a step", size, args.gradient_accumulation_steps)
 
 
-def fits(model: HictlForPreTraining, collator: PretrainingCollator, args: TrainingArguments, size: int) -> bool:
+def fits(
+    model: HictlForPreTraining, collator: PretrainingCollator, args: TrainingArguments, size: int, sharded: bool
+) -> bool:
     """Whether a step of so many of the longest rows fits in memory."""
     try:
-        take_step(model, collator, args, size)
+        take_step(model, collator, args, size, sharded)
     except Exception as error:
         if not should_reduce_batch_size(error):
             raise
@@ -53,15 +60,22 @@ def fits(model: HictlForPreTraining, collator: PretrainingCollator, args: Traini
     return True
 
 
-def take_step(model: HictlForPreTraining, collator: PretrainingCollator, args: TrainingArguments, size: int) -> None:
-    """Forward and backward beside as much memory as the optimiser, and DDP's buckets, will hold."""
+def take_step(
+    model: HictlForPreTraining, collator: PretrainingCollator, args: TrainingArguments, size: int, sharded: bool
+) -> None:
+    """Forward and backward beside as much memory as the optimiser, and DDP's buckets, will hold.
+
+    In shards the whole weights and gradients here are as much as shares of two processes, with their moments; beside
+    these there will be word embeddings, their gradient, and that on its way.
+    """
     words = collator.words[: collator.max_length - 2].tolist()
     rows = [{"x": words, "y": None, "seed": seed} for seed in range(size)]  # text gives most tokens: x∘y, x and y
     model.to(args.device).train()
     if args.activation_checkpointing:
         model.activation_checkpointing_enable()
     copies = 3 if args.world_size > 1 else 2
-    held = [torch.empty_like(weight) for weight in model.parameters() for _ in range(copies)]
+    weights = model.get_input_embeddings().parameters() if sharded else model.parameters()
+    held = [torch.empty_like(weight) for weight in weights for _ in range(copies)]
     batch = {name: value.to(args.device) for name, value in collator(rows).items()}
     with torch.autocast(args.device.type, torch.bfloat16, enabled=args.bf16):
         loss = model(**batch).loss

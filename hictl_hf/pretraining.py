@@ -32,6 +32,7 @@ from .plotting import plot_layers, plot_losses, plot_retrieval, plot_tsne
 from .readers import BadInput
 from .report_page import write_report
 from .reporting import write_json
+from .sharding import gather_model
 from .streams import StreamedBatches, source_shares
 from .tokenization import tokenize_corpus, train_tokenizer, words_never_sampled
 from .trainers import HictlTrainer
@@ -61,14 +62,15 @@ def pretrain(args: PretrainingArguments, command: str = "") -> dict[str, Any]:
     tokenizer = load_or_train_tokenizer(args, corpora)
     model = load_or_make_model(args, tokenizer)
     trainer = make_trainer(args, model, tokenizer, corpora)
-    before = score(trainer, corpora)
+    before = trainer.run_inside(lambda: score(trainer, corpora))
     trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     if trainer.terminated:
         raise SystemExit(TERMINATED)
-    after = score(trainer, corpora)
+    after = trainer.run_inside(lambda: score(trainer, corpora))
     results = collect_results(args, trainer, corpora, before, after, trained.metrics["train_runtime"], command)
+    whole = gather_model(trainer.model, keep=trainer.is_world_process_zero())
     if trainer.is_world_process_zero():
-        save(args, model, tokenizer, results)
+        save(args, whole, tokenizer, results)
         report(args, results, before, after)
     return results
 
@@ -195,7 +197,7 @@ def make_trainer(
     if args.ddp_find_unused_parameters is None and all(weights.values()):  # then every parameter is used
         args.ddp_find_unused_parameters = False
     if args.auto_find_batch_size:
-        fit_micro_batch(model, collator, args)
+        fit_micro_batch(model, collator, args, args.shard_parameters)
         args.auto_find_batch_size = False  # HF's would change the batch
     rows: StreamedBatches | PretrainingRows
     if corpora.train is None:
@@ -208,6 +210,7 @@ def make_trainer(
     return HictlTrainer(
         model, args, train_dataset=rows, eval_dataset=corpora.dev, data_collator=collator, processing_class=tokenizer,
         train_sampler=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
+        shard_parameters=args.shard_parameters,
         readouts=all_readouts(args.evaluate_layers or range(last + 1), last, projection=True),
     )  # fmt: skip
 

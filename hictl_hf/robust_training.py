@@ -17,11 +17,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Trainer, TrainerCallback, TrainerControl
+from transformers import TrainerCallback, TrainerControl
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, TrainOutput, rotate_checkpoints
 
 from .checkpoints import check_checkpoint, last_whole_checkpoint, remove_broken_checkpoints, write_manifest
 from .readers import BadInput
+from .sharding import ShardedTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ def nan_unless_finite(loss: Tensor) -> Tensor:
     return loss * (1 + (loss - loss).detach())
 
 
-class RobustTrainer(Trainer):
+class RobustTrainer(ShardedTrainer):
     """A Trainer whose runs can be ended or killed at any moment and continued without a difference.
 
     A subclass that overrides `compute_loss` passes its loss through `nan_unless_finite`.

@@ -67,8 +67,9 @@ class HictlTrainer(RobustTrainer):
             )
         if self.is_fsdp_enabled or is_deepspeed_zero3_enabled():
             raise ValueError(
-                "FSDP and DeepSpeed ZeRO-3 spread the word embeddings over processes, but a step needs them whole; use "
-                "DDP or ZeRO-1 or 2, with gradient_cache and activation_checkpointing to save memory"
+                "Accelerate's FSDP and DeepSpeed ZeRO-3 spread the word embeddings over processes, but a step needs "
+                "them whole; use DDP or ZeRO-1 or 2, with gradient_cache and activation_checkpointing to save memory, "
+                "or shard_parameters, which is FSDP that knows of it"
             )
         self.train_sampler, self.readouts = train_sampler, readouts
         self.stream = self.train_dataset if isinstance(self.train_dataset, StreamedBatches) else None
@@ -160,11 +161,13 @@ class HictlTrainer(RobustTrainer):
         """L_S of all micro-batches together, of which each is given its share and its gradient."""
         model = self.accelerator.unwrap_model(self.model_wrapped)
         model.train()
-        parts = []
+
+        def encode(batch: dict[str, Any]) -> Tensor:
+            ids, mask = batch["sentence_input_ids"], batch["sentence_attention_mask"]
+            return model.encode_sentences(ids, mask, batch["row_seeds"])
+
         with torch.no_grad(), self.accelerator.autocast():
-            for batch in map(self._prepare_inputs, batches):
-                ids, mask = batch["sentence_input_ids"], batch["sentence_attention_mask"]
-                parts.append(model.encode_sentences(ids, mask, batch["row_seeds"]))
+            parts = self.run_inside(lambda: [encode(batch) for batch in map(self._prepare_inputs, batches)])
         sentences, part_of = stack_pairs(parts)
         texts, _ = stack_pairs([batch["sentence_texts"].to(sentences.device) for batch in batches])
         sentences = in_full_precision(sentences).requires_grad_()
@@ -237,7 +240,7 @@ class HictlTrainer(RobustTrainer):
         started = time()
         pairs = self.eval_dataset if eval_dataset is None else eval_dataset
         model = self.accelerator.unwrap_model(self.model)
-        accuracies = evaluate_retrieval(model, self.processing_class, pairs, self.readouts)
+        accuracies = self.run_inside(lambda: evaluate_retrieval(model, self.processing_class, pairs, self.readouts))
         best = best_readout(accuracies)
         metrics: dict[str, Any] = {
             f"retrieval_{name}": both for name, both in mean_accuracies(accuracies[best]).items()

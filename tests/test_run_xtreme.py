@@ -84,15 +84,15 @@ def test_the_other_direction_is_the_accuracy_of_the_transposed_search(
 ) -> None:
     """Against `retrieval_accuracy` on vectors of the same layer, in the order of the files."""
     model, tokenizer = AutoModel.from_pretrained(encoder), AutoTokenizer.from_pretrained(encoder)
-    texts = [
-        (xtreme_folder / f"tatoeba/tatoeba.deu-eng.{end}").read_text("utf-8").splitlines() for end in ("eng", "deu")
-    ]
-    readout = Readout("mean", 1)  # 8 of 12 layers, 1 of 2
-    english, german = (embed_sentences(model, tokenizer, side, [readout])[readout] for side in texts)
-    expected = retrieval_accuracy(english, german)
-    entry = read_results(run)["tasks"]["tatoeba"]
-    assert (entry["languages"]["de"]["accuracy"], entry["other_direction"]["de"]) == pytest.approx(expected)
-    assert expected[0] != expected[1]
+    entry, readout = read_results(run)["tasks"]["tatoeba"], Readout("mean", 1)  # 8 of 12 layers, 1 of 2
+    expected = {}
+    for language, code in (("de", "deu"), ("sw", "swh"), ("zh", "cmn")):
+        files = [xtreme_folder / f"tatoeba/tatoeba.{code}-eng.{end}" for end in ("eng", code)]
+        sides = [embed_sentences(model, tokenizer, file.read_text("utf-8").splitlines(), [readout]) for file in files]
+        expected[language] = retrieval_accuracy(*(side[readout] for side in sides))
+        found = entry["languages"][language]["accuracy"], entry["other_direction"][language]
+        assert found == pytest.approx(expected[language])
+    assert any(there != back for there, back in expected.values())
 
 
 def test_the_official_layout_scores_the_same(run: Path, xtreme_folder: Path, tmp_path: Path, capsys: Any) -> None:
