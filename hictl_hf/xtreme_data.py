@@ -50,18 +50,16 @@ class DataSource:
             if task.from_hub is None:
                 raise Missing(task, language, "not on the Hub")
             return cut(task.from_hub(language, split), spec, f"{task.name} {language}")
-        layouts = [
-            [name.format(language=language, code=task.codes.get(language, language)) for name in layout]
-            for layout in task.files.get(split, ())
-        ]
+        layouts = task.files.get(split, ())
         for layout in layouts:
-            if all((self.folder / name).is_file() for name in layout if not name.startswith("?")):
-                paths = [self.folder / name.removeprefix("?") for name in layout]
+            names = [name.format(language=language, code=task.codes.get(language, language)) for name in layout]
+            if all((self.folder / name).is_file() for name in names if not name.startswith("?")):
+                paths = [self.folder / name.removeprefix("?") for name in names]
                 examples = self.read_files(task, split, language, [path for path in paths if path.is_file()])
                 if not isinstance(examples, Bitext) and not len(examples):
-                    raise Missing(task, language, f"no row in {layout[0]}")
+                    raise Missing(task, language, f"no row in {names[0]}")
                 return cut(examples, spec, str(paths[0]))
-        places = " or ".join(layout[0] for layout in layouts)
+        places = " or ".join(layout[0].format(language="XX", code="XXX") for layout in layouts)
         raise Missing(task, language, f"no file {places}" if places else f"{task.name} has no {split} set")
 
     def read_files(self, task: XtremeTask, split: str, language: str, paths: list[Path]) -> Examples:

@@ -319,7 +319,9 @@ def _sections(
 def _pictures(runs: Mapping[str, Results], folder: Path) -> Iterator[Picture]:
     for number, (name, results) in enumerate(runs.items(), 1):
         groups: dict[str, dict[str, dict[str, float | None]]] = {}
-        for task in task_scores(results).values():
+        for key, task in task_scores(results).items():
+            if key not in part(results, "tasks"):
+                continue
             scores = {language: task.language_score(language) for language in task.languages}
             title = f"{task.title}\n(trial)" if task.note and task.scores else task.title
             groups.setdefault(GROUPS.get(task.group, task.group), {})[title] = scores
