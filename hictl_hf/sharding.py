@@ -96,7 +96,7 @@ class ShardedTrainer(Trainer):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether the model is in shards, as it is from the begin of the training on."""
+        """Whether the model is in shards, as it is from the beginning of the training on."""
         return isinstance(self.model, FSDPModule)
 
     def run_inside(self, function: Callable[[], Result]) -> Result:

@@ -22,9 +22,10 @@ from .version import __version__
 from .xtreme_arguments import XtremeArguments
 from .xtreme_data import TaskData, read_task
 from .xtreme_files import data_hash
+from .xtreme_kinds import Embedded
 from .xtreme_models import FineTuned, FineTunedModels, device
 from .xtreme_report import write_report
-from .xtreme_tasks import Embedded, XtremeTask
+from .xtreme_tasks import XtremeTask
 
 logger = logging.getLogger(__name__)
 

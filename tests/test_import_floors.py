@@ -14,7 +14,7 @@ FLOORS = {
     1: "losses readers tokenization mixture report_page model_cards",
     2: "modeling_hictl corpus collators checkpoints sharding xtreme_examples xtreme_features xtreme_report",
     3: "embedding arguments micro_batches streams robust_training question_answering tagging xtreme_files xtreme_hub",
-    4: "evaluation fine_tuning xtreme_conversion",
+    4: "evaluation fine_tuning xtreme_conversion xtreme_kinds",
     5: "trainers xtreme_tasks",
     6: "pretraining xtreme_data xtreme_scores",
     7: "xtreme_arguments",

@@ -50,12 +50,8 @@ CASES: dict[str, dict[str, Any]] = {  # settings of a trainer; all have dropout,
     "some objectives": {"objectives": ["sentence", "word"]},
     "AdamW": {"optim": "adamw_torch_fused", "learning_rate": 1e-3, "max_grad_norm": 1.0},
     "fp32": {**ACCUMULATION, "gradient_cache": True},
-    "bf16": {
-        **ACCUMULATION,
-        "gradient_cache": True,
-        "bf16": True,
-        "learning_rate": 0.0,
-    },  # a step goes on with rounding
+    # a step would go on with what it rounded off
+    "bf16": {**ACCUMULATION, "gradient_cache": True, "bf16": True, "learning_rate": 0.0},
     "bf16, activation checkpointing": {"bf16": True, "activation_checkpointing": True},
 }
 COMPILED: dict[str, dict[str, Any]] = {
