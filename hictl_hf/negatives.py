@@ -109,6 +109,7 @@ def inverse_lengths(query: Tensor, length: Tensor) -> Tensor:
     return query.clamp_min(SMALLEST**2).rsqrt() * length.rsqrt()
 
 
+@torch.compiler.disable  # which rounds otherwise, so that now and then another word would be drawn
 def sample_words(
     queries: Tensor,
     vocabulary: Tensor,
