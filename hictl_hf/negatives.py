@@ -122,8 +122,8 @@ def sample_words(
 
     In the paper's words S, a subset of V∖B, is sampled by the similarities to the query. To draw with replacement and
     pass over words drawn before is to draw without replacement; so any way to draw once will do, and one may finish
-    what another left open. Near temperature 1 a few thousand words are looked at (`propose_and_accept`), at low
-    temperatures all (`draw_by_weight`); nothing of the size of `vocabulary` is made.
+    what another left open. In a large vocabulary near temperature 1 a few thousand words are looked at
+    (`propose_and_accept`), else all (`draw_by_weight`); nothing of the size of `vocabulary` is made.
 
     Args:
         queries: (n, d).

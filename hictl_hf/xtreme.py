@@ -23,21 +23,26 @@ from .xtreme_arguments import XtremeArguments
 from .xtreme_data import TaskData, read_task
 from .xtreme_files import data_hash
 from .xtreme_kinds import Embedded
-from .xtreme_models import FineTuned, FineTunedModels, device
+from .xtreme_models import FineTunedModels, device
 from .xtreme_report import write_report
 from .xtreme_tasks import XtremeTask
 
 logger = logging.getLogger(__name__)
 
 RETRIEVAL_LAYERS = {12: 8, 24: 14}  # hidden states that XTREME's Tatoeba script reads, by the layers of the encoder
+SETTINGS_FILE = "settings.json"
 RETRIEVAL_LENGTH, RETRIEVAL_BATCH = 512, 100  # tokens and sentences, as in XTREME's scripts
 
 
 def run_xtreme(args: XtremeArguments, command: str = "", tasks: Sequence[XtremeTask] | None = None) -> dict[str, Any]:
     """Do what the arguments ask for, or the same with rows of one's own; returns what is in `results.json`."""
-    folder = begin_or_continue(args)
+    folder = Path(args.output_dir)
+    refuse_other_settings(args)
     run = XtremeRun(args, folder, command)
     data = [read_for(task, args) for task in (args.chosen_tasks if tasks is None else tasks)]
+    for of_task in data:
+        run.check(of_task)
+    write_json(folder / SETTINGS_FILE, asdict(args))
     for of_task in data:
         run.results["tasks"][of_task.task.name] = run.do(of_task)
         write_json(folder / "results.json", run.results)
@@ -45,18 +50,15 @@ def run_xtreme(args: XtremeArguments, command: str = "", tasks: Sequence[XtremeT
     return run.results
 
 
-def begin_or_continue(args: XtremeArguments) -> Path:
-    """The folder of the run, which says what its settings are; a folder of other settings is refused."""
-    folder, settings = Path(args.output_dir), asdict(args)
-    record = folder / "settings.json"
+def refuse_other_settings(args: XtremeArguments) -> None:
+    """A run is continued with the settings that it was begun with, or left alone."""
+    record, settings = Path(args.output_dir) / SETTINGS_FILE, asdict(args)
     before = json.loads(record.read_text("utf-8")) if record.exists() else settings
     if changed := [name for name, value in settings.items() if before.get(name) != value]:
         told = ", ".join(f"{name} {before.get(name)!r}, not {settings[name]!r}" for name in changed)
         raise BadInput(
-            f"{folder}: holds a run with {told}; continue it with its settings, or choose another --output_dir"
+            f"{args.output_dir}: holds a run with {told}; continue it with its settings, or choose another --output_dir"
         )
-    write_json(record, settings)
-    return folder
 
 
 def read_for(task: XtremeTask, args: XtremeArguments) -> TaskData:
@@ -90,6 +92,24 @@ class XtremeRun:
             "seed": args.seed[0] if len(args.seed) == 1 else args.seed, "tasks": {},
         }  # fmt: skip
 
+        default = RETRIEVAL_LAYERS.get(self.layers, round(2 * self.layers / 3))
+        self.readout = Readout(args.pooling, default if args.layer is None else args.layer)
+
+    def check(self, data: TaskData) -> None:
+        """Refuse what would fail later, before anything is trained."""
+        kind = data.task.kind
+        if kind.features is not None:
+            self.models.check(data)
+        elif not 0 <= self.readout.layer <= self.layers:
+            raise BadInput(f"layer is {self.readout.layer}; the encoder has the layers 0 (embeddings) to {self.layers}")
+        elif kind.tuned_on_dev:
+            for language in data.test:
+                if language not in data.dev or kind.golds(data.dev[language]) is None:
+                    raise BadInput(
+                        f"{data.task.name}: its threshold is chosen on the split {self.args.select_split!r}, whose "
+                        f"files or golds are not there in {language}; add them"
+                    )
+
     def do(self, data: TaskData) -> dict[str, Any]:
         """Predictions, scores and how they came about, of one task."""
         task, entry = data.task, self.entry(data)
@@ -101,7 +121,7 @@ class XtremeRun:
             if not path.exists():
                 task.kind.write_predictions(path, self.models.of(data, language).predict(examples, self.args))
         if data.test:
-            entry |= self.trained(self.models.of(data, next(iter(data.test))))
+            entry |= self.trained(data)
         for language in data.test:
             predicted = task.kind.read_predictions(self.predictions(task, language))
             self.score(data, entry, language, predicted, {"setting": self.args.setting})
@@ -122,16 +142,13 @@ class XtremeRun:
             entry["note"] = "selected on the target languages' dev sets"
         return entry
 
-    def trained(self, tuned: FineTuned) -> dict[str, Any]:
-        """How the model of a task came about."""
-        choice = tuned.choice
-        languages = ", ".join(choice["languages"])
-        return {
-            "train": f"{languages}, {choice['rows']} rows",
-            "model_selection": choice["select_on"] or "last state",
-            "candidates": choice["candidates"],
-            "chosen": choice["chosen"],
-        }
+    def trained(self, data: TaskData) -> dict[str, Any]:
+        """How the models of a task came about."""
+        choices = self.models.choices(data)
+        rows = [f"{', '.join(choice['languages'])}, {choice['rows']} rows" for choice in choices.values()]
+        first, *others = choices.values()
+        entry = {"train": "; ".join(rows), "model_selection": first["select_on"] or "last state"}
+        return entry | ({"models": choices} if others else {name: first[name] for name in ("candidates", "chosen")})
 
     def predictions(self, task: XtremeTask, language: str) -> Path:
         """The file of a submission."""
@@ -163,13 +180,8 @@ class XtremeRun:
 
     def retrieve(self, data: TaskData, entry: dict[str, Any]) -> None:
         """Predictions and scores of a task of the frozen encoder; where asked for, at all layers."""
-        task, args = data.task, self.args
-        default = RETRIEVAL_LAYERS.get(self.layers, round(2 * self.layers / 3))
-        chosen = Readout(args.pooling, default if args.layer is None else args.layer)
-        if not 0 <= chosen.layer <= self.layers:
-            raise BadInput(f"layer is {chosen.layer}; the encoder has the layers 0 (embeddings) to {self.layers}")
-        model = self.load_encoder()
-        if args.sweep_layers:
+        task, chosen, model = data.task, self.readout, self.load_encoder()
+        if self.args.sweep_layers:
             entry["sweep"] = swept = self.sweep(model, data)
             entry["layers"] = mean_over_languages(swept["languages"])
         for language, test in data.test.items():

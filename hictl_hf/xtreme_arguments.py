@@ -6,7 +6,8 @@ from pathlib import Path
 from transformers import HfArgumentParser
 
 from .readers import BadInput
-from .xtreme_data import SETTINGS, DataSource, Splits
+from .xtreme_data import DataSource, Splits
+from .xtreme_report import SETTINGS
 from .xtreme_tasks import TASKS, XtremeTask
 
 SIZES = ("base", "large")

@@ -15,8 +15,6 @@ from .xtreme_tasks import Examples, XtremeTask
 
 logger = logging.getLogger(__name__)
 
-SETTINGS = ("zero-shot", "translate-train", "translate-train-all")
-
 
 @dataclass(frozen=True)
 class Splits:

@@ -25,16 +25,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class FineTuned:
-    """A model that was chosen, and how.
-
-    Attributes:
-        features: between texts and its tensors.
-        choice: settings and dev score of all candidates, "chosen" among them, and the rows trained on.
-    """
+    """A model, and what stands between texts and its tensors."""
 
     model: PreTrainedModel
     features: TaskFeatures
-    choice: dict[str, Any]
 
     def predict(self, examples: Examples, args: XtremeArguments, progress: bool = True) -> Any:
         """Predictions of a split of one language, as they are scored."""
@@ -51,38 +45,54 @@ class FineTunedModels:
 
     def __init__(self, args: XtremeArguments, tokenizer: PreTrainedTokenizerBase, size: str) -> None:
         self.args, self.tokenizer, self.size = args, tokenizer, size
-        self.folder = Path(args.output_dir) / "models"
+        self.folder, self.records = Path(args.output_dir) / "models", Path(args.output_dir) / "choices"
         self.key = ""
         self.last: FineTuned | None = None
 
+    def check(self, data: TaskData) -> None:
+        """Refuse a task whose model could not be chosen, before any is trained."""
+        candidates, on_target = self.candidates(data.task.source), self.args.select_on == "target"
+        missing = [language for language in (data.test if on_target else ["en"]) if language not in data.dev]
+        if missing and (len(candidates) > 1 or candidates[0][0].evaluate_every or on_target):
+            raise BadInput(
+                f"{data.task.name}: a model is chosen on the split {self.args.select_split!r}, which is not there in "
+                f"{', '.join(missing)}; add its files, or name other rows with --select_split, such as train[:1000]"
+            )
+
     def of(self, data: TaskData, language: str) -> FineTuned:
         """The model that predicts a language in the setting of the run."""
-        setting = self.args.setting
-        if setting == "zero-shot" or (setting == "translate-train" and language == "en"):
-            return self.trained_on(data, ("en",))
-        return self.trained_on(data, (language,) if setting == "translate-train" else tuple(data.train))
+        return self.trained_on(data, self.languages_for(data, language))
+
+    def choices(self, data: TaskData) -> dict[str, dict[str, Any]]:
+        """How each model of a task was chosen: all candidates, which of them it is, and the rows trained on."""
+        keys = dict.fromkeys(self.key_of(data, self.languages_for(data, language)) for language in data.test)
+        return {key: json.loads((self.records / f"{key}.json").read_text("utf-8")) for key in keys}
+
+    def languages_for(self, data: TaskData, language: str) -> tuple[str, ...]:
+        """The languages of the training set of the model that predicts a language."""
+        if self.args.setting == "translate-train-all":
+            return tuple(data.train)
+        return ("en",) if self.args.setting == "zero-shot" else (language,)
+
+    def key_of(self, data: TaskData, languages: tuple[str, ...]) -> str:
+        row = data.task if self.args.select_on == "target" else data.task.source
+        return f"{row.name}-{languages[0] if len(languages) == 1 else 'all'}"
 
     def trained_on(self, data: TaskData, languages: tuple[str, ...]) -> FineTuned:
         """The model of these languages of the training set."""
-        row = data.task if self.args.select_on == "target" else data.task.source
-        key = f"{row.name}-{languages[0] if len(languages) == 1 else 'all'}"
+        key = self.key_of(data, languages)
         if key == self.key and self.last is not None:
             return self.last
         self.last = None  # gives its memory back before the next one is made
-        tuned = self.choose(data, languages, self.folder / key)
+        tuned = self.choose(data, languages, key)
         self.key, self.last = key, tuned
         return tuned
 
-    def choose(self, data: TaskData, languages: tuple[str, ...], folder: Path) -> FineTuned:
+    def choose(self, data: TaskData, languages: tuple[str, ...], key: str) -> FineTuned:
         """Train every candidate, and keep the one that is best on dev; of equals the first."""
-        train = self.training_set(data, languages)
+        folder, train = self.folder / key, self.training_set(data, languages)
         candidates = self.candidates(data.task.source)
         features = self.features_of(data.task, train, candidates[0][0].max_length)
-        if not data.dev and (len(candidates) > 1 or candidates[0][0].evaluate_every):
-            raise BadInput(
-                f"{data.task.name}: a model is chosen on the split {self.args.select_split!r}, which is not there; add "
-                "its files, or name other rows with --select_split, such as train[:1000]"
-            )
         results: list[dict[str, Any]] = []
         for number, (settings, seed) in enumerate(candidates):
             place = folder / f"{number:02}-lr{settings.learning_rate:g}-batch{settings.batch_size}-seed{seed}"
@@ -97,7 +107,8 @@ class FineTunedModels:
             "chosen": chosen, "candidates": results, "rows": len(train), "languages": list(languages),
             "select_on": f"{self.args.select_on} {self.args.select_split}" if data.dev else None,
         }  # fmt: skip
-        return FineTuned(model.to(device()), features, choice)
+        write_json(self.records / f"{key}.json", choice)
+        return FineTuned(model.to(device()), features)
 
     def candidates(self, row: XtremeTask) -> list[tuple[FineTuning, int]]:
         """Settings and seed of each: the task's own, with what the arguments give instead."""
@@ -118,7 +129,7 @@ class FineTunedModels:
         if record.exists():
             return json.loads(record.read_text("utf-8"))
         logger.info("%s: %d rows", place, len(train))
-        tuned = FineTuned(load_model(features.model_class, str(self.args.encoder), features.labels, seed), features, {})
+        tuned = FineTuned(load_model(features.model_class, str(self.args.encoder), features.labels, seed), features)
 
         def score_on_dev(model: PreTrainedModel) -> float:
             return self.score_on_dev(data, replace(tuned, model=model))

@@ -1,6 +1,7 @@
 """`run_xtreme.py` on a tiny folder of all nine tasks: end to end, killed and continued, and what it refuses."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -129,6 +130,22 @@ def test_the_same_folder_with_other_settings_is_refused(run: Path, xtreme_folder
         main(arguments(xtreme_folder, encoder, run, "--sweep_layers", "true", "--pooling", "first token"))
 
 
+def test_a_wrong_argument_does_not_occupy_the_folder(xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:
+    more = ["--tasks", "tatoeba", "--languages", "de"]
+    with pytest.raises(BadInput, match="no encoder with a tokenizer that loads"):
+        main([*arguments(xtreme_folder, str(tmp_path), tmp_path / "out"), *more])
+    assert main([*arguments(xtreme_folder, encoder, tmp_path / "out"), *more])["tasks"]["tatoeba"]["languages"]["de"]
+
+
+def test_a_finished_run_needs_its_models_no_more(run: Path, xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:
+    output = tmp_path / "copy"
+    shutil.copytree(run, output, ignore=shutil.ignore_patterns("models"))
+    settings = json.loads((output / "settings.json").read_text("utf-8"))
+    (output / "settings.json").write_text(json.dumps({**settings, "output_dir": str(output)}), "utf-8")
+    main(arguments(xtreme_folder, encoder, output, "--sweep_layers", "true"))
+    assert read_results(output)["tasks"] == read_results(run)["tasks"] and not (output / "models").exists()
+
+
 def test_the_best_candidate_on_dev_is_kept(xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:
     more = ["--tasks", "panx", "--learning_rate", "1e-9", "3e-3", "--seed", "1", "2", "--epochs", "6"]
     results = main([*arguments(xtreme_folder, encoder, tmp_path / "out"), *more])
@@ -186,7 +203,8 @@ def test_translations_train_a_model_for_each_language_or_one_for_all(
         )
         models = {path.name for path in (tmp_path / "out/models").iterdir() if path.name.startswith(name)}
         if setting == "translate-train":
-            assert models == {f"{name}-en", f"{name}-de"}
+            assert models == {f"{name}-en", f"{name}-de"} == {*entry["models"]}
+            assert sorted(entry["train"].split("; ")) == [f"de, {rows_of_german} rows", "en, 24 rows"]
         else:
             assert f"{name}-all" in models
             assert entry["train"] == f"en, de, {24 + rows_of_german} rows"
@@ -201,7 +219,15 @@ def test_translations_train_a_model_for_each_language_or_one_for_all(
         (["--data", "nowhere"], "nowhere: no such folder"),
         (["--tasks", "panx", "--select_split", "dev2"], "panx: a model is chosen on the split 'dev2'"),
         (["--tasks", "panx", "--train_split", "train[99:]"], "names none of its 24 rows"),
-        (["--tasks", "tatoeba", "--layer", "3"], "the encoder has the layers 0"),
+        (["--tasks", "xnli", "tatoeba", "--layer", "3"], "the encoder has the layers 0"),
+        (
+            ["--tasks", "xnli", "panx", "--select_on", "target"],
+            "xnli: a model is chosen on the split 'dev', which is not there in de, sw",
+        ),
+        (
+            ["--tasks", "bucc2018", "--select_split", "valid"],
+            "bucc2018: its threshold is chosen on the split 'valid'",
+        ),
         (["--score", "x"], "--score needs --labels"),
     ],
 )
@@ -210,6 +236,7 @@ def test_wrong_arguments_are_refused(
 ) -> None:
     with pytest.raises(BadInput, match=message.replace("[", r"\[")):
         main([*arguments(xtreme_folder, encoder, tmp_path / "out"), *more])
+    assert not (tmp_path / "out").exists()  # all of it is found before anything is trained
 
 
 def test_a_wrong_file_of_the_last_task_is_refused_before_the_first_is_trained(
