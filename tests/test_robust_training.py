@@ -622,7 +622,6 @@ def train_as_a_rank(folder: Path) -> int:
     trained(trainer, resume=last_whole_checkpoint(folder))
     if trainer.is_world_process_zero() and not trainer.terminated:
         torch.save(state_of(trainer), folder / "state.pt")
-    torch.distributed.destroy_process_group()
     return 143 if trainer.terminated else 0
 
 
@@ -637,7 +636,7 @@ def launch(folder: Path) -> subprocess.Popen[str]:
 
 def run_this_file(script: str, folder: Path, launcher: Sequence[str] = ()) -> subprocess.Popen[str]:
     command = [sys.executable, *(["-m", *launcher] if launcher else []), __file__, script, str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHELASTIC_ERROR_FILE": ""}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHELASTIC_ERROR_FILE": "", "PYTHONFAULTHANDLER": "1"}
     return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
@@ -786,4 +785,6 @@ SCRIPTS: dict[str, Callable[[Path], int]] = {"two processes": train_as_a_rank, "
 if __name__ == "__main__":
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
-    sys.exit(SCRIPTS[sys.argv[1]](Path(sys.argv[2])))
+    code = SCRIPTS[sys.argv[1]](Path(sys.argv[2]))
+    sys.stdout.flush()
+    os._exit(code)  # without tearing down torch's threads, which once in a while ended in SIGABRT after all was done
