@@ -78,4 +78,5 @@ def pool(model: PreTrainedModel, hidden: torch.Tensor, mask: torch.Tensor, pooli
     if pooling.startswith("mean"):
         weights = mask.unsqueeze(-1).to(hidden.dtype)
         return (hidden * weights).sum(1) / weights.sum(1).clamp_min(1)
-    return model.projection(hidden[:, 0]) if pooling == "projection" else hidden[:, 0]
+    first = hidden[:, 0].clone()  # a view would keep all of the hidden states
+    return model.projection(first) if pooling == "projection" else first

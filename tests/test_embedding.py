@@ -52,6 +52,12 @@ def test_the_mean_stays_exact_in_half_precision(model: PreTrainedModel) -> None:
     assert pool(model, hidden, torch.ones(1, 40, dtype=torch.long), "mean").tolist() == [[1, 1]]
 
 
+@pytest.mark.parametrize("pooling", ["first token", "mean"])
+def test_a_pooled_vector_does_not_keep_the_hidden_states(model: PreTrainedModel, pooling: str) -> None:
+    pooled = pool(model, torch.ones(2, 40, 3), torch.ones(2, 40, dtype=torch.long), pooling)
+    assert pooled.untyped_storage().nbytes() == pooled.nbytes == 2 * 3 * 4
+
+
 # --- agreement with the model ---------------------------------------------------------------------------------------
 
 
