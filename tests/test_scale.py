@@ -1,11 +1,16 @@
 """What docs/scale.md says of many GPUs, as far as no GPU is needed: its commands, its files, its arithmetic."""
 
+import importlib.util
+import itertools
+import json
 import logging
 import os
 import re
 import shlex
+import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +19,8 @@ import pytest
 import torch
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 from accelerate.commands.launch import launch_command_parser
+from safetensors.torch import load_file
+from test_run_pretraining import flags
 from torch.distributed.run import get_args_parser
 
 from hictl_hf import HictlConfig, HictlForPreTraining
@@ -93,6 +100,40 @@ def test_configurations_of_accelerate_are_what_their_names_say(name: str) -> Non
 def test_no_configuration_is_left_out() -> None:
     assert {path.stem for path in (ROOT / "recipes/accelerate").iterdir()} == set(CONFIGURATIONS)
     assert [name for name in CONFIGURATIONS if f"recipes/accelerate/{name}.yaml" not in PAGE] == []
+
+
+@pytest.mark.slow
+def test_accelerate_starts_several_processes_and_deepspeed_trains_like_ddp(
+    tmp_path: Path, sentences: dict[str, list[str]]
+) -> None:
+    """Two processes of each; of DeepSpeed's where it is installed. Runs that are resumed end with the same bits."""
+    lines = [json.dumps({"en": en, "de": de}) for en, de in zip(sentences["en"], sentences["de"])]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    pairs = {"pairs": str(tmp_path / "pairs.jsonl"), "text": ""}
+    own = ["--train_data", pairs["pairs"], "--ddp_backend", "gloo", "--max_steps", "4", "--eval_strategy", "no"]
+    own += ["--save_strategy", "steps", "--save_steps", "2", "--logging_steps", "1", "--resume_from_checkpoint", "true"]
+    weights: dict[tuple[str, bool], dict[str, torch.Tensor]] = {}
+    names = ["8-gpus", *(["deepspeed-zero1"] if importlib.util.find_spec("deepspeed") else [])]
+    for name, resumed in itertools.product(names, (False, True)):
+        folder = tmp_path / name
+        if resumed:
+            shutil.rmtree(folder / "checkpoint-4")
+        launcher = f"accelerate.commands.launch --config_file recipes/accelerate/{name}.yaml --num_processes 2"
+        command = [sys.executable, "-m", *launcher.split(), "--mixed_precision", "no", "run_pretraining.py"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+        done = subprocess.run(
+            [*command, *flags(pairs, folder, *own)], cwd=ROOT, env=environment, text=True, capture_output=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        state = json.loads((folder / "checkpoint-4/trainer_state.json").read_text("utf-8"))
+        assert [log["negatives_per_anchor"] for log in state["log_history"] if "loss" in log] == [30] * 4
+        assert ("no whole checkpoint" in done.stdout + done.stderr) != resumed
+        weights[name, resumed] = load_file(folder / "checkpoint-4/model.safetensors")
+    expected = weights["8-gpus", False]
+    for name in names:
+        torch.testing.assert_close(weights[name, True], weights[name, False], rtol=0, atol=0)
+        found = {key: weights[name, False][key] for key in expected}  # DeepSpeed writes tied weights twice
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("status", "queued_again"), [(0, False), (1, False), (143, True)])
