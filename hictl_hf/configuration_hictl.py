@@ -1,9 +1,10 @@
-"""The settings of a HiCTL model: XLM-R's own, and what the contrastive objectives of the paper need.
+"""The settings of a HiCTL model: XLM-R's own, what the contrastive objectives of the paper need, and its decoder.
 
 Everything the paper leaves open is a field here with a reasoned default (`docs/choices.md` compares them with the
 paper's letter). How text becomes batches (masking, reordering, mixing of languages) is decided by the data modules.
 """
 
+import copy
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
@@ -22,6 +23,14 @@ CHOICES = {
     "hard_negative_space": ("unit", "raw"),
     "duplicates": ("pair", "text", "keep"),
     "word_level_input": ("masked", "clean"),
+    "cls_bias": ("none", "dot", "cosine"),
+    "cls_bias_scale": ("learned", "fixed"),
+}
+TEMPERATURES = ("sentence_temperature", "word_temperature", "word_sampling_temperature", "cls_bias_temperature")
+LEAST = {
+    **dict.fromkeys(("word_negatives", "hard_negative_window", "projection_size"), 1),
+    **dict.fromkeys(("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"), 1),
+    "decoder_vocab_size": 4,  # <s> <pad> </s> <unk>
 }
 
 
@@ -48,6 +57,15 @@ class HictlConfig(XLMRobertaConfig):
             those with equal texts ("text"), or none ("keep", the paper's letter).
         special_token_ids: ids that never enter a bag of words nor a sample; `None`: XLM-R's `<s> <pad> </s> <unk>` and
             the last id, `<mask>`.
+        decoder_layers: layers of the decoder of a translation model (paper: 4, and 6 above 24 encoder layers).
+        decoder_attention_heads, decoder_ffn_dim: its other sizes; `None`: the encoder's.
+        decoder_vocab_size: W, how many words it can say; `None`: the whole vocabulary.
+        target_languages: the languages it translates into, each with a start token of its own; `None`: one, unnamed,
+            that starts with `</s>`.
+        cls_bias: what the similarity of the encoder's `[CLS]` to a target word adds to the logit of that word: nothing
+            ("none"), their product ("dot"), or their cosine over a temperature ("cosine", the paper).
+        cls_bias_scale: γ, which multiplies the similarity: "learned" from 0, or "fixed" at 1 (the paper).
+        cls_bias_temperature: τ of the cosine; `None`: `word_temperature`.
 
     Example:
         >>> from hictl_hf import HictlConfig
@@ -72,6 +90,14 @@ class HictlConfig(XLMRobertaConfig):
     hard_negative_window: int = 100
     duplicates: str = "pair"
     special_token_ids: list[int] | None = None
+    decoder_layers: int = 4
+    decoder_attention_heads: int | None = None
+    decoder_ffn_dim: int | None = None
+    decoder_vocab_size: int | None = None
+    target_languages: list[str] | None = None
+    cls_bias: str = "dot"
+    cls_bias_scale: str = "learned"
+    cls_bias_temperature: float | int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
@@ -81,7 +107,7 @@ class HictlConfig(XLMRobertaConfig):
             self.auto_map = dict(CODE_ON_THE_HUB)
 
     def validate_architecture(self) -> None:
-        """Refuse values that no objective could be computed with."""
+        """Refuse values that no objective could be computed with, and no decoder built."""
         super().validate_architecture()
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
@@ -91,12 +117,27 @@ class HictlConfig(XLMRobertaConfig):
         for name in ("lm_weight", "sentence_weight", "word_weight", "hard_negative_zeta"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or a positive number")
-        for name in ("sentence_temperature", "word_temperature", "word_sampling_temperature"):
+        for name in TEMPERATURES:
             if getattr(self, name) is not None and not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 (1 is the paper's letter)")
-        for name in ("word_negatives", "hard_negative_window", "projection_size"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name, least in LEAST.items():
+            if getattr(self, name) is not None and getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        languages = self.target_languages
+        if languages is not None and not 0 < len(set(languages)) == len(languages):
+            raise ValueError(f"target_languages is {languages}; it must name at least one language, and none twice")
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "HictlConfig":
+        """This configuration; of a translation model's decoder alone when that is asked for, as `generate` does."""
+        if not decoder or encoder or not self.is_encoder_decoder:
+            return self
+        config = copy.deepcopy(self)
+        config.is_decoder, config.add_cross_attention, config.is_encoder_decoder = True, True, False
+        config.num_hidden_layers = self.decoder_layers
+        config.num_attention_heads = self.decoder_attention_heads or self.num_attention_heads
+        config.intermediate_size = self.decoder_ffn_dim or self.intermediate_size
+        config.vocab_size = self.decoder_vocab_size or self.vocab_size
+        return config
 
     @classmethod
     def get_config_dict(cls, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:

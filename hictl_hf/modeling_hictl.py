@@ -46,7 +46,10 @@ class HictlModel(XLMRobertaModel):
 
     config: HictlConfig
     config_class = HictlConfig
-    _keys_to_ignore_on_load_unexpected = [r"pooler", r"lm_head", r"projection", r"sentence_probability"]
+    _keys_to_ignore_on_load_unexpected = [
+        r"pooler", r"lm_head", r"projection", r"sentence_probability",
+        r"^decoder\.", r"start_embeddings", r"target_token_ids", r"cls_bias_scale",
+    ]  # fmt: skip
 
     def __init__(self, config: HictlConfig, add_pooling_layer: bool = False) -> None:
         super().__init__(config, add_pooling_layer=add_pooling_layer)

@@ -58,7 +58,12 @@ class LookUp(torch.autograd.Function):
 
 @torch.compiler.disable
 def linear_cross_entropy(
-    hidden: Tensor, embeddings: Tensor, bias: Tensor, targets: Tensor, items: Tensor | int | None = None
+    hidden: Tensor,
+    embeddings: Tensor,
+    bias: Tensor,
+    targets: Tensor,
+    items: Tensor | int | None = None,
+    smoothing: float = 0.0,
 ) -> Tensor:
     """() Σ cross_entropy(hidden @ embeddings.T + bias, targets) / items, without holding the (m, V) logits.
 
@@ -70,13 +75,14 @@ def linear_cross_entropy(
         bias: (V,).
         targets: (m,) ids.
         items: what the sum is divided by; `None`: m.
+        smoothing: ε, the share of the probability that is wanted of all V words alike, the target among them.
     """
     device, dtype = hidden.device.type, embeddings.dtype
     if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != torch.float16:
         dtype = torch.get_autocast_dtype(device)  # fp16 would lose small probabilities
     wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (hidden, embeddings, bias))
     divisor = torch.as_tensor(max(len(targets), 1) if items is None else items, device=hidden.device).to(bias.dtype)
-    arguments = hidden, embeddings, bias, targets, divisor, dtype, wanted
+    arguments = hidden, embeddings, bias, targets, divisor, smoothing, dtype, wanted
     with torch.autocast(device, enabled=False):
         return LinearCrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call]
 
@@ -92,14 +98,15 @@ class LinearCrossEntropy(torch.autograd.Function):
         bias: Tensor,
         targets: Tensor,
         items: Tensor,
+        smoothing: float,
         dtype: torch.dtype,
         wanted: bool,
     ) -> Tensor:
         ctx.save_for_backward(hidden, embeddings, bias, targets, items)
-        ctx.dtype, ctx.gradients = dtype, None
+        ctx.smoothing, ctx.dtype, ctx.gradients = smoothing, dtype, None
         if not wanted:
-            return cross_entropy(hidden.to(dtype), embeddings.to(dtype), bias.to(dtype), targets) / items
-        loss, ctx.gradients = cross_entropy_and_gradients(hidden, embeddings, bias, targets, items, dtype)
+            return cross_entropy(hidden.to(dtype), embeddings.to(dtype), bias.to(dtype), targets, smoothing) / items
+        loss, ctx.gradients = cross_entropy_and_gradients(hidden, embeddings, bias, targets, items, smoothing, dtype)
         return loss
 
     @staticmethod
@@ -108,36 +115,53 @@ class LinearCrossEntropy(torch.autograd.Function):
         gradients, ctx.gradients = ctx.gradients, None  # E's is handed on: nobody else may hold it
         if gradients is None:
             hidden, embeddings, bias, targets, items = ctx.saved_tensors
-            _, gradients = cross_entropy_and_gradients(hidden, embeddings, bias, targets, items, ctx.dtype)
+            _, gradients = cross_entropy_and_gradients(
+                hidden, embeddings, bias, targets, items, ctx.smoothing, ctx.dtype
+            )
         if upstream.is_cuda or upstream != 1:
             gradients = tuple(gradient.mul_(upstream) for gradient in gradients)
-        return *gradients, None, None, None, None
+        return *gradients, None, None, None, None, None
 
 
-def cross_entropy(hidden: Tensor, embeddings: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+def cross_entropy(hidden: Tensor, embeddings: Tensor, bias: Tensor, targets: Tensor, smoothing: float) -> Tensor:
     """() the sum of the losses, a few rows of logits at a time."""
     parts = zip(hidden.split(rows_at_once(embeddings)), targets.split(rows_at_once(embeddings)))
     full = torch.promote_types(embeddings.dtype, torch.float32)
-    losses = [F.cross_entropy(F.linear(rows, embeddings, bias).to(full), ids, reduction="sum") for rows, ids in parts]
+    losses = [
+        F.cross_entropy(F.linear(rows, embeddings, bias).to(full), ids, reduction="sum", label_smoothing=smoothing)
+        for rows, ids in parts
+    ]
     return torch.stack(losses).sum()
 
 
 def cross_entropy_and_gradients(
-    hidden: Tensor, embeddings: Tensor, bias: Tensor, targets: Tensor, items: Tensor, dtype: torch.dtype
+    hidden: Tensor,
+    embeddings: Tensor,
+    bias: Tensor,
+    targets: Tensor,
+    items: Tensor,
+    smoothing: float,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
     """() the loss, and its gradients with respect to hidden, embeddings and bias; matrix products in `dtype`.
 
     Twice over the vocabulary, slice by slice: once for the softmax of each slice, which is stored, once for what
     follows from it. For the first d masked words the store is the gradient of E, each slice of which is written when
-    the softmax in it has been read; where the vocabulary is small there is memory for all at once.
+    the softmax in it has been read; where the vocabulary is small there is memory for all at once. Smoothed labels want
+    every word a little, which is one vector for all words: the mean of E in place of a part of the target's row.
     """
     by_embeddings = memory_for_gradient(embeddings)  # (V, d)
     full = by_embeddings.dtype
     by_hidden, by_bias = torch.empty_like(hidden, dtype=full), torch.zeros_like(bias, dtype=full)
     loss = torch.zeros_like(items, dtype=full)
     slices = slices_of_words(embeddings)
+    of_target, of_each = 1 - smoothing, smoothing / len(embeddings) / items.to(full)
+    mean_word = embeddings.mean(0, dtype=full) if smoothing else None  # (d,)
     for block in blocks_of_rows(hidden, embeddings):
-        rows, right = hidden[block].to(dtype), embeddings[targets[block]].to(dtype)  # (rows, d)
+        rows, right = hidden[block].to(dtype), embeddings[targets[block]].to(dtype).to(full)  # (rows, d)
+        right_bias = bias[targets[block]].to(full)  # (rows,)
+        if mean_word is not None:
+            right, right_bias = right.lerp(mean_word, smoothing), right_bias.lerp(bias.mean(dtype=full), smoothing)
         begun = block.start > 0
         fits = not begun and len(rows) <= by_embeddings.shape[1]
         store = by_embeddings if fits else by_embeddings.new_empty(len(embeddings), len(rows))
@@ -149,17 +173,20 @@ def cross_entropy_and_gradients(
             ]
         )  # (slices, rows)
         normaliser = logsums.logsumexp(0)  # (rows,)
-        loss += (normaliser - (rows.to(full) * right.to(full)).sum(-1) - bias[targets[block]]).sum()
-        by_rows = -right.to(full) / items
+        loss += (normaliser - (rows.to(full) * right).sum(-1) - right_bias).sum()
+        by_rows = -right / items
         for words, share, factor in zip(slices, shares, (logsums - normaliser).exp() / items):
             by_bias[words] += factor @ share
             share, factor = share.to(dtype), factor.unsqueeze(-1)  # scaling (rows, d) is less work than (rows, words)
             by_rows += factor * (share @ embeddings[words].to(dtype))
             products = share.T @ (factor * rows).to(dtype)  # (words, d)
+            if mean_word is not None:
+                products = products - of_each * rows.sum(0, dtype=full)
             by_embeddings[words] = by_embeddings[words] + products if begun else products
         by_hidden[block] = by_rows
-        by_embeddings.index_add_(0, targets[block], -rows.to(full) / items)
-        by_bias.index_add_(0, targets[block], -(1 / items).to(full).expand(len(rows)))
+        by_embeddings.index_add_(0, targets[block], -of_target * rows.to(full) / items)
+        by_bias.index_add_(0, targets[block], -(of_target / items).to(full).expand(len(rows)))
+        by_bias -= of_each * len(rows)
     return loss / items, (by_hidden, by_embeddings, by_bias)
 
 

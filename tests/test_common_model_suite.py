@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hictl_hf import (
     HictlConfig,
+    HictlForConditionalGeneration,
     HictlForMaskedLM,
     HictlForPreTraining,
     HictlForQuestionAnswering,
@@ -37,6 +38,7 @@ if not (Path(CHECKOUT) / "tests/test_modeling_common.py").is_file():
 sys.path.insert(0, str(Path(CHECKOUT).resolve()))
 configuration_tests = importlib.import_module("tests.test_configuration_common")
 model_tests = importlib.import_module("tests.test_modeling_common")
+generation_tests = importlib.import_module("tests.generation.test_utils")
 
 KINDS = {  # the tests know by the name of a class what it takes and gives; these are the names of ours
     "MODEL": HictlModel,
@@ -45,7 +47,7 @@ KINDS = {  # the tests know by the name of a class what it takes and gives; thes
     "MODEL_FOR_TOKEN_CLASSIFICATION": HictlForTokenClassification,
     "MODEL_FOR_QUESTION_ANSWERING": HictlForQuestionAnswering,
 }
-for kind, cls in KINDS.items():
+for kind, cls in {**KINDS, "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM": HictlForConditionalGeneration}.items():
     known = getattr(model_tests, f"{kind}_MAPPING_NAMES")
     setattr(model_tests, f"{kind}_MAPPING_NAMES", {**known, "hictl": cls.__name__})
 
@@ -96,6 +98,44 @@ class HictlCommonTest(model_tests.ModelTesterMixin, unittest.TestCase):
         if return_labels and model_class is HictlForPreTraining:
             inputs |= self.model_tester.for_pretraining(inputs["input_ids"])
         return inputs
+
+
+class ToyTranslationInputs(ToyInputs):
+    """The same with a target; the tests count as many decoder layers as there are in the encoder."""
+
+    decoder_seq_length = ToyInputs.seq_length
+    encoder_seq_length = key_length = 9
+    cls_bias = "dot"
+
+    def get_config(self) -> HictlConfig:
+        config = super().get_config()
+        config.is_encoder_decoder, config.decoder_layers, config.cls_bias = True, self.num_hidden_layers, self.cls_bias
+        return config
+
+    def prepare_config_and_inputs_for_common(self) -> tuple[HictlConfig, dict[str, Tensor]]:
+        config, inputs = super().prepare_config_and_inputs_for_common()
+        more = self.encoder_seq_length - self.seq_length
+        source, mask = (torch.cat([value[:, :more], value], 1) for value in inputs.values())
+        return config, {"input_ids": source, "attention_mask": mask, "decoder_input_ids": inputs["input_ids"].flip(1)}
+
+
+class HictlTranslationCommonTest(
+    model_tests.ModelTesterMixin, generation_tests.GenerationTesterMixin, unittest.TestCase
+):
+    """All tests are inherited; those of generation are in a source checkout only, not in a source distribution."""
+
+    all_model_classes = (HictlForConditionalGeneration,)
+    is_encoder_decoder = True
+    test_resize_embeddings = False  # what the decoder can say keeps its size: `test_modeling_hictl_translation.py`
+
+    def setUp(self) -> None:
+        self.model_tester = ToyTranslationInputs()
+
+
+class HictlTranslationWithCosineCommonTest(HictlTranslationCommonTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.model_tester.cls_bias = "cosine"
 
 
 class HictlConfigurationCommonTest(unittest.TestCase):

@@ -28,6 +28,14 @@ UNUSUAL = {
     "hard_negative_window": 9,
     "duplicates": "text",
     "special_token_ids": [0, 1, 2],
+    "decoder_layers": 2,
+    "decoder_attention_heads": 8,
+    "decoder_ffn_dim": 48,
+    "decoder_vocab_size": 100,
+    "target_languages": ["de", "fr"],
+    "cls_bias": "cosine",
+    "cls_bias_scale": "fixed",
+    "cls_bias_temperature": 0.4,
 }
 
 
@@ -93,15 +101,23 @@ REFUSED: list[tuple[str, Any, str]] = [
     ],
     *[
         (name, value, "above 0")
-        for name in ("sentence_temperature", "word_temperature", "word_sampling_temperature")
+        for name in (
+            "sentence_temperature", "word_temperature", "word_sampling_temperature", "cls_bias_temperature",
+        )
         for value in (0, -1.0, INFINITY, NOT_A_NUMBER)
     ],
     *[
         (name, value, "at least 1")
-        for name in ("word_negatives", "hard_negative_window", "projection_size")
+        for name in (
+            "word_negatives", "hard_negative_window", "projection_size",
+            "decoder_layers", "decoder_attention_heads", "decoder_ffn_dim",
+        )
         for value in (0, -3)
     ],
-]
+    ("decoder_vocab_size", 3, "at least 4"),
+    ("target_languages", [], "at least one language"),
+    ("target_languages", ["de", "fr", "de"], "none twice"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "value", "allowed"), REFUSED)
@@ -125,3 +141,26 @@ def test_a_value_of_the_wrong_type_is_refused_also_when_it_is_set_later(name: st
 @pytest.mark.parametrize("name", ["lm_weight", "sentence_temperature", "hard_negative_zeta"])
 def test_whole_numbers_are_numbers(name: str) -> None:
     assert getattr(HictlConfig(**{name: 1}), name) == 1
+
+
+# --- the decoder of a translation model -----------------------------------------------------------------------------
+
+
+def test_the_decoder_has_sizes_of_its_own_or_those_of_the_encoder(toy_config: Callable[..., HictlConfig]) -> None:
+    def sizes(config: HictlConfig) -> tuple[Any, ...]:
+        layers = config.num_hidden_layers, config.num_attention_heads, config.intermediate_size
+        return *layers, config.vocab_size, config.is_decoder, config.add_cross_attention
+
+    own = toy_config(is_encoder_decoder=True, decoder_layers=3, decoder_attention_heads=8, decoder_ffn_dim=48)
+    own.decoder_vocab_size = 50
+    assert sizes(own.get_text_config(decoder=True)) == (3, 8, 48, 50, True, True)
+    inherited = toy_config(is_encoder_decoder=True, decoder_layers=1)
+    assert sizes(inherited.get_text_config(decoder=True)) == (1, 4, 64, 200, True, True)
+    for config in (own, inherited):
+        assert sizes(config) == sizes(config.get_text_config()) == (2, 4, 64, 200, False, False)
+        assert config.get_text_config() is config.get_text_config(encoder=True) is config
+
+
+def test_an_encoder_is_its_own_decoder(toy_config: Callable[..., HictlConfig]) -> None:
+    config = toy_config()
+    assert config.get_text_config(decoder=True) is config

@@ -110,6 +110,31 @@ def test_loss_and_gradients_are_those_of_embedding_and_cross_entropy(number: int
     torch.testing.assert_close(found, expected, **EXACT)
 
 
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("smoothing", [0.1, 0.5, 1.0])
+def test_smoothed_labels_are_those_of_cross_entropy(smoothing: float, number: int) -> None:
+    def smoothed(given: Tensors) -> Tensor:
+        tensors = given["hidden"], given["embeddings"], given["bias"], given["targets"]
+        return linear_cross_entropy(*tensors, 5, smoothing)
+
+    def usual(given: Tensors) -> Tensor:
+        logits = F.linear(given["hidden"], given["embeddings"], given["bias"])
+        return F.cross_entropy(logits, given["targets"], reduction="sum", label_smoothing=smoothing) / 5
+
+    found, expected, hard = (after_backward(of, problem(number)) for of in (smoothed, usual, lambda it: ours(it, 5)))
+    torch.testing.assert_close(found, expected, **EXACT)
+    with torch.no_grad():
+        torch.testing.assert_close(smoothed(problem(number)), expected[0], **EXACT)
+    if number:
+        assert (found[1]["bias"] - hard[1]["bias"]).abs().max() > 1e-3  # smoothing was at work
+    loss = smoothed(given := problem(number))
+    for _ in range(2):  # the second pass makes the gradients anew
+        for name in expected[1]:
+            given[name].grad = None
+        loss.backward(retain_graph=True)
+        torch.testing.assert_close(gradients(given), expected[1], **EXACT)
+
+
 @pytest.mark.parametrize("slices", [1, 6, 36, 37, 1000])
 def test_the_number_of_words_in_a_slice_changes_nothing(slices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vocabulary, "WORDS_AT_ONCE", slices)

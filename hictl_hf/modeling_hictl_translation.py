@@ -1,0 +1,519 @@
+"""The translation model: HiCTL's encoder, a new decoder, and what [CLS] says about the words of the translation.
+
+The similarity of the encoder's `[CLS]` to each target word is added to the logits of every step, before the softmax, in
+training as in decoding (machine translation with HiCTL). How it is trained and which words the decoder can say is
+decided by the training modules; beam search is `generate`'s, a faster one is in the decoding module.
+
+Ids: a *tokenizer id* is one of the XLM-R tokenizer; a *target id* is a column of the output layer, 0 … W - 1; a *start
+id* is W + the index of a target language. Outside, labels and what `generate` returns are tokenizer ids; within
+(logits, `decoder_input_ids` of `forward`, all that sees scores inside of `generate`) they are target and start ids.
+Shapes: n sentences, S source tokens, T target tokens, W target words, d dimensions.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    GenerationConfig,
+    GenerationMixin,
+    PreTrainedModel,
+    XLMRobertaModel,
+    XLMRobertaPreTrainedModel,
+)
+from transformers import initialization as init
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.utils import ModelOutput, can_return_tuple
+
+from .configuration_hictl import HictlConfig
+from .modeling_hictl import HictlModel
+from .vocabulary import linear_cross_entropy, look_up
+
+IGNORED = -100  # a label that is no word
+UNKNOWN = 3  # <unk>, in tokenizer ids and in target ids; <s> <pad> </s> are 0, 1, 2 in both
+LONGEST = 200  # tokens of a translation that nobody set a limit for
+
+
+@dataclass
+class EncoderOutput(BaseModelOutput):
+    """What the encoder gives, and (n, W) what [CLS] adds to the logits where that is worth keeping between steps."""
+
+    word_bias: Tensor | None = None
+
+
+class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
+    """Encoder and decoder with the [CLS] bias on target words.
+
+    The decoder is XLM-R's layer with cross-attention, normalised after each block like the encoder: at 4 to 6 layers
+    and with warm-up that trains well, and other engines can run it. Its word embeddings, tied to the output layer, are
+    its own, so that the encoder can be frozen while they learn, and so that they may be fewer than the encoder's.
+
+    Example:
+        >>> from hictl_hf import HictlConfig, HictlForConditionalGeneration
+        >>> model = HictlForConditionalGeneration(HictlConfig(vocab_size=99, hidden_size=32, num_hidden_layers=1,
+        ...     num_attention_heads=2, intermediate_size=64, decoder_layers=1, target_languages=["de", "fr"]))
+        >>> model.start_ids_of(["fr", "de"]).tolist()
+        [100, 99]
+    """
+
+    config: HictlConfig
+    config_class = HictlConfig
+    target_token_ids: Tensor
+    _tied_weights_keys = {"lm_head.weight": "decoder.embeddings.word_embeddings.weight"}
+    _keys_to_ignore_on_load_unexpected = [
+        r"pooler",
+        r"projection",
+        r"sentence_probability",
+        r"lm_head\.(?!weight|bias)",
+    ]
+    _keys_to_ignore_on_load_missing = [r"target_token_ids"]
+
+    def __init__(self, config: HictlConfig) -> None:
+        if not config.is_encoder_decoder:
+            config = copy.deepcopy(config)
+            config.is_encoder_decoder = True
+        super().__init__(config)
+        self.roberta = HictlModel(config)
+        self.decoder = XLMRobertaModel(config.get_text_config(decoder=True), add_pooling_layer=False)
+        words = self.decoder.config.vocab_size
+        self.lm_head = nn.Linear(config.hidden_size, words)
+        languages = config.target_languages
+        self.start_embeddings = nn.Embedding(len(languages), config.hidden_size) if languages else None
+        # "bias" in the name keeps the Trainer from decaying it; one element, as sharding takes no scalars
+        learned = config.cls_bias != "none" and config.cls_bias_scale == "learned"
+        self.cls_bias_scale = nn.Parameter(torch.zeros(1)) if learned else None
+        self.register_buffer("target_token_ids", torch.arange(words))
+        self.post_init()
+        self.set_default_start_id()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, HictlForConditionalGeneration):
+            init.copy_(module.target_token_ids, torch.arange(len(module.target_token_ids)))
+            if module.cls_bias_scale is not None:
+                init.zeros_(module.cls_bias_scale)
+
+    @classmethod
+    def from_encoder(
+        cls,
+        encoder: str | Path | PreTrainedModel,
+        target_token_ids: Sequence[int] | None = None,
+        target_languages: Sequence[str] | None = None,
+        **settings: Any,
+    ) -> Self:
+        """A new translation model in fp32 on the weights of any XLM-R or HiCTL checkpoint; the decoder is random.
+
+        The decoder's word embeddings are the encoder's for the same words.
+
+        Args:
+            encoder: a checkpoint's folder or name, or a model.
+            target_token_ids: the tokenizer ids the decoder can say, ascending from 0, 1, 2, 3; `None`: all.
+            target_languages: what the model translates into; `None`: one language without a name.
+            settings: of the configuration, such as `decoder_layers` or `cls_bias`.
+
+        Raises:
+            ValueError: the encoder is no XLM-R, or the ids are none that a decoder can be made of.
+        """
+        if not isinstance(encoder, PreTrainedModel):
+            kind = HictlConfig.get_config_dict(encoder)[0].get("model_type")
+            if kind != HictlConfig.model_type:
+                raise ValueError(f"{encoder} is a model of type {kind!r}; the encoder must be XLM-R or HiCTL")
+            encoder = HictlModel.from_pretrained(encoder, dtype=torch.float32)
+        source = encoder.base_model
+        if not isinstance(source, XLMRobertaModel):
+            raise ValueError(f"the encoder is a {type(encoder).__name__}; it must be XLM-R or HiCTL")
+        words = list(range(source.config.vocab_size) if target_token_ids is None else target_token_ids)
+        ascending = all(a < b for a, b in zip(words, words[1:]))
+        if words[: UNKNOWN + 1] != [0, 1, 2, 3] or not ascending or words[-1] >= source.config.vocab_size:
+            raise ValueError(
+                f"target_token_ids are {words[:5]} … {words[-1:]}; they must be tokenizer ids below "
+                f"{source.config.vocab_size}, ascending, each once, and begin with 0, 1, 2, 3 (<s> <pad> </s> <unk>)"
+            )
+        inherited = source.config.to_dict()
+        for name in ("model_type", "architectures", "transformers_version", "auto_map", "dtype", "is_encoder_decoder"):
+            inherited.pop(name, None)
+        chosen = {
+            "decoder_vocab_size": None if target_token_ids is None else len(words),
+            "target_languages": None if target_languages is None else list(target_languages),
+        }
+        model = cls(HictlConfig(**{**inherited, **chosen, **settings}))
+        weights = source.state_dict()
+        model.roberta.load_state_dict({name: weights[name] for name in weights if not name.startswith("pooler.")})
+        with torch.no_grad():
+            model.target_token_ids.copy_(torch.tensor(words))
+            model.decoder.get_input_embeddings().weight.copy_(source.get_input_embeddings().weight[words])
+        unwanted = [word for word in model.config.special_token_ids or () if word > UNKNOWN and word in set(words)]
+        model.generation_config.update(
+            num_beams=5,
+            length_penalty=1.0,
+            early_stopping=True,
+            max_length=min(LONGEST, model.config.max_position_embeddings - model.first_position),
+            suppress_tokens=[
+                model.config.pad_token_id,
+                *model.target_ids(torch.tensor(unwanted, dtype=torch.long)).tolist(),
+            ],
+        )
+        return model.eval()
+
+    # --- words and languages ------------------------------------------------------------------------------------------
+
+    def target_ids(self, token_ids: Tensor) -> Tensor:
+        """Tokenizer ids as target ids, of any shape; words the decoder does not have are `<unk>`; negatives stay."""
+        known = self.target_token_ids.to(token_ids.device)
+        places = torch.searchsorted(known, token_ids.contiguous()).clamp_max(len(known) - 1)
+        places = places.masked_fill(known[places] != token_ids, UNKNOWN)
+        return torch.where(token_ids < 0, token_ids, places)
+
+    def token_ids(self, target_ids: Tensor) -> Tensor:
+        """Target ids as tokenizer ids, of any shape; start ids become `</s>`."""
+        known = self.target_token_ids.to(target_ids.device)
+        starts = target_ids >= len(known)
+        return known[target_ids.masked_fill(starts, 0)].masked_fill(starts, self.end_id)
+
+    def start_ids_of(self, languages: Sequence[str]) -> Tensor:
+        """(n,) the start id of each row's target language.
+
+        Raises:
+            ValueError: a language the model does not know.
+        """
+        known = self.config.target_languages or []
+        unknown = sorted({*languages} - {*known})
+        if unknown:
+            raise ValueError(
+                f"no target language {', '.join(unknown)}; this model translates into {known or 'one, unnamed'}"
+            )
+        places = [len(self.target_token_ids) + known.index(language) for language in languages]
+        return torch.tensor(places, dtype=torch.long, device=self.device)
+
+    @property
+    def end_id(self) -> int:
+        """The id of `</s>`."""
+        end = self.config.eos_token_id
+        return end if isinstance(end, int) else 2
+
+    @property
+    def first_position(self) -> int:
+        """The position of the first token in the decoder's table, which is laid out like XLM-R's."""
+        return (self.config.pad_token_id or 0) + 1
+
+    def set_default_start_id(self) -> None:
+        """Translations start with the only language there is, or with `</s>`; among several, one must be chosen."""
+        languages, settings = self.config.target_languages or [], self.generation_config
+        if settings.decoder_start_token_id is None and len(languages) < 2:
+            settings.decoder_start_token_id = len(self.target_token_ids) if languages else self.end_id
+
+    def adjust_generation_fn(self, *args: Any, **kwargs: Any) -> None:
+        """As always; a checkpoint without settings for generation, such as XLM-R's, does not take the start id away."""
+        super().adjust_generation_fn(*args, **kwargs)
+        self.set_default_start_id()
+
+    def default_start_id(self) -> int:
+        """The start id of rows that name no language."""
+        start = self.generation_config.decoder_start_token_id
+        if start is None:
+            raise ValueError(
+                f"this model translates into {self.config.target_languages}; say into which: generate(..., "
+                "target_language=...), forward(..., start_ids=model.start_ids_of([...])), or once and for all by "
+                "generation_config.decoder_start_token_id"
+            )
+        return int(start)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor, start_ids: Tensor | None = None) -> Tensor:
+        """(n, T) target ids: the labels (n, T), tokenizer ids, shifted right behind the start ids (n,)."""
+        before = self.target_ids(labels).new_empty(labels.shape)
+        before[:, 0] = self.default_start_id() if start_ids is None else start_ids
+        before[:, 1:] = self.target_ids(labels[:, :-1])
+        return before.masked_fill(before < 0, self.first_position - 1)
+
+    # --- the [CLS] bias -----------------------------------------------------------------------------------------------
+
+    def cls_states(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """(n, d) the states (n, S, d) of first tokens, wherever the padding of the mask (n, S) is."""
+        if mask is None:
+            return hidden[:, 0]
+        return hidden[torch.arange(len(hidden), device=hidden.device), mask.long().argmax(-1)]
+
+    def bias_scale(self) -> Tensor | float:
+        """γ."""
+        return 1.0 if self.cls_bias_scale is None else self.cls_bias_scale
+
+    def state_bias(self, encoder_states: Tensor, attention_mask: Tensor | None) -> Tensor | None:
+        """(n, d) γq, which "dot" adds to every decoder state: W(h + γq) = Wh + γWq, at no cost; else `None`."""
+        if self.config.cls_bias != "dot":
+            return None
+        return self.bias_scale() * self.cls_states(encoder_states, attention_mask)
+
+    def word_bias(self, encoder_states: Tensor, attention_mask: Tensor | None) -> Tensor | None:
+        """(n, W) what [CLS] adds to the logit of each target word, in fp32 at least; `None` where it adds nothing."""
+        if self.config.cls_bias == "none":
+            return None
+        queries, words = self.cls_states(encoder_states, attention_mask), self.lm_head.weight
+        full = torch.promote_types(queries.dtype, torch.float32)
+        with torch.autocast(queries.device.type, enabled=False):
+            queries, words = queries.to(full), words.to(full)
+            similarities = queries @ words.T
+            if self.config.cls_bias == "cosine":
+                temperature = self.config.cls_bias_temperature or self.config.word_temperature
+                norms = queries.norm(dim=-1, keepdim=True) * words.norm(dim=-1)
+                similarities = similarities / norms.clamp_min(torch.finfo(full).eps) / temperature
+            return self.bias_scale() * similarities
+
+    # --- one pass -----------------------------------------------------------------------------------------------------
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """(n, T, d) embeddings of target and start ids (n, T)."""
+        return self.with_starts(ids, self.decoder.get_input_embeddings()(self.without_starts(ids)))
+
+    def without_starts(self, ids: Tensor) -> Tensor:
+        """Padding in place of start ids."""
+        return ids.masked_fill(ids >= len(self.target_token_ids), self.first_position - 1)
+
+    def with_starts(self, ids: Tensor, embedded: Tensor) -> Tensor:
+        """The embeddings (n, T, d) of words, and those of start tokens where these are."""
+        if self.start_embeddings is None:
+            return embedded
+        index = ids - len(self.target_token_ids)
+        return torch.where(
+            index[..., None] >= 0, self.start_embeddings(index.clamp_min(0)).to(embedded.dtype), embedded
+        )
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        start_ids: Tensor | None = None,
+        label_smoothing: float = 0.0,
+        num_items_in_batch: Tensor | int | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """Logits of the next target word at each place, and their cross-entropy where there are labels.
+
+        In training the loss is computed without logits, which are `None`; with "cosine" they are held.
+
+        Args:
+            input_ids: (n, S) source, tokenizer ids.
+            attention_mask: (n, S) 1 on tokens, 0 on padding, which may be on either side.
+            decoder_input_ids: (n, T) target and start ids; by default the labels shifted right.
+            decoder_attention_mask: (n, T).
+            encoder_outputs: what `get_encoder()` gave, in place of a source.
+            labels: (n, T) tokenizer ids, -100 where there is none; unknown words become `<unk>`.
+            start_ids: (n,) start id of each row; by default that of `generation_config`.
+            label_smoothing: ε, spread over all W words alike.
+            num_items_in_batch: what the summed loss is divided by; `None`: the number of labels of this call.
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.roberta(
+                input_ids, attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
+            )
+        elif not isinstance(encoder_outputs, ModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        states = encoder_outputs[0]
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels, start_ids)
+            labels = self.target_ids(labels)
+        without_logits = (
+            labels is not None
+            and self.training
+            and self.config.cls_bias != "cosine"
+            and type(self.lm_head) is nn.Linear
+        )
+        vocabulary = self.lm_head.weight
+        if decoder_inputs_embeds is None:
+            if decoder_input_ids is None:
+                raise ValueError("the decoder has no input; give labels or decoder_input_ids, or call generate")
+            if without_logits and self.shares_gradient():
+                known = self.without_starts(decoder_input_ids)
+                embedded, vocabulary = look_up(vocabulary, known, self.first_position - 1)
+                decoder_inputs_embeds = self.with_starts(decoder_input_ids, embedded)
+            else:
+                decoder_inputs_embeds = self.embed(decoder_input_ids)
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        length, limit = decoder_inputs_embeds.shape[1], self.config.max_position_embeddings - self.first_position
+        if isinstance(past, int) and past + length > limit:  # a static cache counts in a tensor
+            raise ValueError(f"the target has {past + length} tokens; the decoder has positions for {limit}: cut it")
+        positions = torch.arange(length, device=decoder_inputs_embeds.device) + past + self.first_position
+        decoded = self.decoder(
+            attention_mask=decoder_attention_mask,
+            position_ids=positions[None],
+            inputs_embeds=decoder_inputs_embeds,
+            encoder_hidden_states=states,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            return_dict=True,
+            **kwargs,
+        )
+        hidden = decoded.last_hidden_state
+        shift = self.state_bias(states, attention_mask)
+        if shift is not None:
+            hidden = hidden + shift[:, None]
+        logits = loss = None
+        if not without_logits:
+            logits = self.lm_head(hidden)
+            if self.config.cls_bias == "cosine":
+                bias = encoder_outputs.get("word_bias")
+                if bias is None:
+                    bias = self.word_bias(states, attention_mask)
+                logits = logits + bias[:, None]
+        if labels is not None:
+            words = labels != IGNORED
+            items = words.sum().clamp_min(1) if num_items_in_batch is None else num_items_in_batch
+            if logits is None:
+                loss = linear_cross_entropy(
+                    hidden[words], vocabulary, self.lm_head.bias, labels[words], items, label_smoothing
+                )
+            else:
+                full = torch.promote_types(logits.dtype, torch.float32)
+                loss = F.cross_entropy(
+                    logits.flatten(0, 1).to(full), labels.flatten(), reduction="sum", label_smoothing=label_smoothing
+                )
+                loss = loss / items
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=decoded.past_key_values,
+            decoder_hidden_states=decoded.hidden_states,
+            decoder_attentions=decoded.attentions,
+            cross_attentions=decoded.cross_attentions,
+            encoder_last_hidden_state=states,
+            encoder_hidden_states=encoder_outputs.get("hidden_states"),
+            encoder_attentions=encoder_outputs.get("attentions"),
+        )
+
+    def shares_gradient(self) -> bool:
+        """Whether look-ups and predictions may have one gradient for both: same weights, and nobody hooked them."""
+        words = self.decoder.get_input_embeddings()
+        hooks = words._forward_hooks or words._forward_pre_hooks
+        tied = words.weight is self.lm_head.weight
+        return tied and type(words) is nn.Embedding and words.weight.requires_grad and not hooks
+
+    # --- generation ---------------------------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        inputs: Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        *args: Any,
+        target_language: str | Sequence[str] | None = None,
+        start_ids: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As always, in tokenizer ids; the start token comes back as `</s>`.
+
+        `decoder_input_ids`, words that translations have to begin with, are tokenizer ids with or without that `</s>`.
+
+        Args:
+            target_language: of all rows, or of each.
+            start_ids: (n,) the same as start ids.
+
+        Raises:
+            ValueError: no target language was chosen among several, or an unknown one.
+        """
+        if generation_config is not None and generation_config.is_assistant:  # asked by another model, in target ids
+            said = kwargs["decoder_input_ids"]
+            kwargs.setdefault("decoder_attention_mask", torch.ones_like(said))  # tells what the cache has from the rest
+            return super().generate(inputs, generation_config, *args, **kwargs)
+        start: Any = kwargs.pop("decoder_start_token_id", None)
+        if start_ids is not None:
+            start = start_ids.tolist()
+        elif isinstance(target_language, str):
+            start = int(self.start_ids_of([target_language]))
+        elif target_language is not None:
+            start = self.start_ids_of(target_language).tolist()
+        elif start is None:
+            given = None if generation_config is None else generation_config.decoder_start_token_id
+            start = self.default_start_id() if given is None else given
+        if generation_config is None:
+            kwargs["decoder_start_token_id"] = start
+        else:
+            generation_config = copy.deepcopy(generation_config)
+            generation_config.decoder_start_token_id = start
+        if kwargs.get("decoder_input_ids") is not None:
+            kwargs["decoder_input_ids"] = self.begin_with(start, kwargs["decoder_input_ids"])
+        if kwargs.get("streamer") is not None:
+            kwargs["streamer"] = StreamerOfTokenIds(self, kwargs["streamer"])
+        outputs = super().generate(inputs, generation_config, *args, **kwargs)
+        if isinstance(outputs, Tensor):
+            return self.token_ids(outputs)
+        outputs.sequences = self.token_ids(outputs.sequences)
+        return outputs
+
+    def begin_with(self, start: int | list[int], token_ids: Tensor) -> Tensor:
+        """(n, T) target ids of the words (n, T or T - 1) behind the start ids."""
+        if (token_ids[:, 0] == self.end_id).all():
+            token_ids = token_ids[:, 1:]
+        column = torch.as_tensor(start, device=token_ids.device).expand(len(token_ids))
+        return torch.cat([column[:, None], self.target_ids(token_ids)], 1)
+
+    def _prepare_text_encoder_decoder_kwargs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The encoder's pass of `generate`, with a bias that the steps need not compute again."""
+        model_kwargs: dict[str, Any] = super()._prepare_text_encoder_decoder_kwargs_for_generation(*args, **kwargs)
+        if self.config.cls_bias == "cosine":
+            outputs = model_kwargs["encoder_outputs"]
+            bias = self.word_bias(outputs[0], model_kwargs.get("attention_mask"))
+            model_kwargs["encoder_outputs"] = EncoderOutput(
+                outputs[0], outputs.get("hidden_states"), outputs.get("attentions"), bias
+            )
+        return model_kwargs
+
+    def compute_transition_scores(self, sequences: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """As always, for the sequences and scores of `generate`."""
+        of_decoder: Any = self.decoder  # whose vocabulary the scores are of
+        return GenerationMixin.compute_transition_scores(of_decoder, self.target_ids(sequences), *args, **kwargs)
+
+    # --- what transformers asks for -----------------------------------------------------------------------------------
+
+    def get_encoder(self, modality: str | None = None) -> PreTrainedModel:
+        return self.roberta
+
+    def set_encoder(self, encoder: PreTrainedModel, modality: str | None = None) -> None:
+        self.roberta = encoder
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        self.lm_head = new_embeddings
+
+    def _resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
+        """The encoder's; what the decoder can say stays as it is."""
+        self.config.decoder_vocab_size = len(self.target_token_ids)
+        return self.roberta._resize_token_embeddings(*args, **kwargs)
+
+
+class StreamerOfTokenIds:
+    """A streamer that is told of target ids and tells another one of tokenizer ids."""
+
+    def __init__(self, model: HictlForConditionalGeneration, streamer: Any) -> None:
+        self.model, self.streamer = model, streamer
+
+    def put(self, ids: Tensor) -> None:
+        self.streamer.put(self.model.token_ids(ids))
+
+    def end(self) -> None:
+        self.streamer.end()
+
+
+AutoModelForSeq2SeqLM.register(HictlConfig, HictlForConditionalGeneration)
+HictlForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
+
+__all__ = ["HictlForConditionalGeneration"]
