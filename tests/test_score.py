@@ -1,0 +1,75 @@
+"""The command that scores files of translations."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from hictl_hf.moses import MosesTokenizer
+from hictl_hf.readers import BadInput
+from hictl_hf.score import main
+from hictl_hf.translation_scores import Score, paired_bootstrap, score_translations
+
+REFERENCES = ["Das E-Mail-Programm kostet 20 €.", "Wir reden über Ärzte und Öl.", "Das ist gut so, sagt man."]
+TRANSLATIONS = ["Das E-Mail-Programm kostet 20 €.", "Wir reden von Ärzten und Öl.", "das ist gut so, sagt man."]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, str]:
+    for name, lines in (("ours.txt", TRANSLATIONS), ("gold.de", REFERENCES)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return str(tmp_path / "ours.txt"), str(tmp_path / "gold.de")
+
+
+def test_files_are_scored_as_lists_are(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    found = main([*files, "--language", "de", "--metrics", "sacrebleu", "multi-bleu", "chrf"])
+    expected = score_translations(TRANSLATIONS, [REFERENCES], "de", ["sacrebleu", "multi-bleu", "chrf"])
+    assert found == expected and capsys.readouterr().out.split("\n")[:-1] == list(map(str, expected))
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        (["--aggressive"], {"tokenizer": MosesTokenizer("de", aggressive=True)}),
+        (["--split_compounds"], {"tokenizer": MosesTokenizer("de", split_compounds=True)}),
+        (["--tokenised", "--lowercase", "--strict"], {"tokenizer": "tokenised", "lowercase": True, "strict": True}),
+    ],
+    ids=["aggressive", "compounds", "tokenised"],
+)
+def test_flags_of_multi_bleu_reach_it(files: tuple[str, str], flags: list[str], settings: dict[str, object]) -> None:
+    (score,) = main([*files, "--language", "de", "--metrics", "multi-bleu", *flags])
+    assert [score] == score_translations(TRANSLATIONS, [REFERENCES], "de", ["multi-bleu"], **settings)  # type: ignore[arg-type]
+    (plain,) = main([*files, "--language", "de", "--metrics", "multi-bleu"])
+    assert isinstance(plain, Score) and isinstance(score, Score) and score.value != plain.value
+
+
+def test_other_flags_reach_the_scores(files: tuple[str, str], tmp_path: Path) -> None:
+    (score,) = main([*files, files[1], "--language", "de", "--metrics", "sacrebleu", "--tokenize", "char"])
+    assert score.signature.startswith("nrefs:2|case:mixed|eff:no|tok:char|")
+    with pytest.raises(BadInput, match="Correct --moses_dir"):
+        main([*files, "--language", "de", "--metrics", "multi-bleu", "--moses_dir", str(tmp_path)])
+    with pytest.raises(BadInput, match="unbabel-comet|give sources"):
+        main([*files, "--language", "de", "--metrics", "comet"])
+
+
+def test_a_baseline_makes_it_a_comparison(files: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "theirs.txt").write_text("x\ny\nz\n", "utf-8")
+    found = main([*files, "--language", "de", "--baseline", str(tmp_path / "theirs.txt"), "--metrics", "chrf"])
+    assert found == paired_bootstrap(["x", "y", "z"], TRANSLATIONS, [REFERENCES], "de", ["chrf"])
+
+
+def test_files_of_unequal_length_are_refused(files: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "short.de").write_text("x\n", "utf-8")
+    with pytest.raises(
+        BadInput, match="ours.txt has 3 lines, .*short.de has 1 lines; allowed are files of equal length"
+    ):
+        main([files[0], str(tmp_path / "short.de"), "--language", "de"])
+
+
+def test_prepared_references_are_in_the_signature(files: tuple[str, str], tmp_path: Path) -> None:
+    digest = hashlib.sha256(Path(files[1]).read_bytes()).hexdigest()
+    record = {"recipe": "x", "romanian": "keep", "other_counts": ["train has 3 lines"], "sha256": {"gold.de": digest}}
+    (tmp_path / "preparation.json").write_text(json.dumps(record), "utf-8")
+    (score,) = main([*files, "--language", "de", "--metrics", "chrf"])
+    assert score.signature.endswith(f"|data:x gold {digest[:8]}|override:train has 3 lines")
