@@ -1,0 +1,108 @@
+"""Translate lines: of files, of standard input, or as they are typed. All go the same way: lines are taken from the
+source in blocks, a block goes through `decoding.translate`, and its translations are written before more is read.
+
+    python -m hictl_hf.translate --model runs/translation/model --input news.en --output news.de
+    cat news.en | python -m hictl_hf.translate --model runs/translation/model --target_language de > news.de
+    python -m hictl_hf.translate --model runs/translation/model --best 5
+
+One line of output for each line of input; with `--best` above 1 or `--scores true` it is "number<TAB>score<TAB>text",
+the number counting the lines of all input from 1.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import islice
+
+from transformers import HfArgumentParser
+
+from .decoding import BeamSearch, Translation, translate
+from .readers import BadInput, BrokenRow, Cursor, checked_text, read_lines
+from .translation_pipeline import DTYPES, load_translator
+
+LINES_AT_ONCE = 8192
+TYPED = "standard input"
+
+
+@dataclass
+class TranslateArguments:
+    """Settings of `python -m hictl_hf.translate`."""
+
+    model: str = field(metadata={"help": "Folder or Hub name of a translation model."})
+    input: list[str] = field(
+        default_factory=list, metadata={"help": "Files of one sentence a line, .gz too; standard input without it."}
+    )
+    output: str | None = field(default=None, metadata={"help": "File to write; standard output without it."})
+    target_language: str | None = field(
+        default=None, metadata={"help": "Needed where the model has several target languages."}
+    )
+    beams: int = field(default=5, metadata={"help": "Hypotheses kept at each step; 1 is greedy search."})
+    length_penalty: float = field(default=1.0, metadata={"help": "Scores are log-probability / length ** this."})
+    best: int = field(default=1, metadata={"help": "Translations written for each line, at most --beams."})
+    scores: bool = field(default=False, metadata={"help": "Write number, score and text instead of the text alone."})
+    max_length_a: float = field(default=1.2, metadata={"help": "A translation has at most a * source tokens + b ..."})
+    max_length_b: int = field(default=10, metadata={"help": "... tokens, this being b."})
+    max_length: int = field(default=200, metadata={"help": "Most tokens of a translation, however long its source."})
+    max_tokens: int | None = field(
+        default=None, metadata={"help": "Source tokens of a batch, padding included; 512 on a CPU, else 8192."}
+    )
+    lines_at_once: int | None = field(
+        default=None, metadata={"help": f"Lines read before they are translated; {LINES_AT_ONCE}, or 1 when typed."}
+    )
+    cut: bool = field(default=False, metadata={"help": "Cut sources that are too long for the model; else an error."})
+    dtype: str = field(default="float32", metadata={"help": f"Numbers to compute in: {', '.join(DTYPES)}."})
+    device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; a GPU where there is one without it."})
+
+    def __post_init__(self) -> None:
+        if self.lines_at_once is not None and self.lines_at_once < 1:
+            raise BadInput(f"lines_at_once is {self.lines_at_once}; allowed is 1 or more")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run with these arguments, those of the command line by default."""
+    args = HfArgumentParser(TranslateArguments).parse_args_into_dataclasses(argv)[0]
+    settings = BeamSearch(
+        args.beams, args.length_penalty, args.best, args.max_length_a, args.max_length_b, args.max_length
+    )
+    model, tokenizer = load_translator(args.model, dtype=args.dtype, device=args.device)
+    typed = not args.input and sys.stdin.isatty()
+    size = args.lines_at_once or (1 if typed else LINES_AT_ONCE)
+    lines, before = read_texts(args.input), 0
+    with open(args.output, "w", encoding="utf-8", newline="\n") if args.output else nullcontext(sys.stdout) as output:
+        while block := list(islice(lines, size)):
+            translations = translate(
+                model, tokenizer, block, settings, args.target_language, args.max_tokens, not typed, args.cut
+            )
+            for number, found in enumerate(translations, start=before + 1):
+                output.writelines(f"{line}\n" for line in written(number, found, args.scores or args.best > 1))
+            output.flush()
+            before += len(block)
+
+
+def read_texts(paths: Sequence[str]) -> Iterator[str]:
+    """The lines of files in their order, or of standard input as they come; only a line feed ends a line."""
+    sources = [(path, read_lines(path, Cursor())) for path in paths] or [(TYPED, read_standard_input())]
+    for name, lines in sources:
+        for number, line in lines:
+            try:
+                yield checked_text("source", line)
+            except BrokenRow as problem:
+                raise BadInput(f"{name}:{number}: {problem}") from problem
+
+
+def read_standard_input() -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        yield number, line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
+
+
+def written(number: int, found: Sequence[Translation], scores: bool) -> Iterator[str]:
+    for translation in found:
+        yield f"{number}\t{translation.score:.4f}\t{translation.text}" if scores else translation.text
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BadInput as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,154 @@
+"""CTranslate2 says what our beam search says, and is not given what it has no place for."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hictl_hf.beam_search import BeamSearch, search
+from hictl_hf.ctranslate2_export import export_ctranslate2, main, pieces_of
+from hictl_hf.modeling_hictl_translation import HictlForConditionalGeneration
+from hictl_hf.readers import BadInput
+
+ctranslate2 = pytest.importorskip("ctranslate2")
+
+END, LIMIT = 2, 12
+CUT = [0, 1, 2, 3, *range(4, 110, 2)]
+
+
+@pytest.fixture(scope="module")
+def make_model(model_for_text: Callable[..., PreTrainedModel]) -> Callable[..., HictlForConditionalGeneration]:
+    """`make_model(seed=2, **changes)`: random, confident, without a bias unless told, ending now and then."""
+
+    def make(seed: int = 2, cut: bool = False, **changes: Any) -> HictlForConditionalGeneration:
+        changes = {"cls_bias": "none", "cls_bias_scale": "fixed", "decoder_layers": 1, **changes}
+        changes |= {"decoder_vocab_size": len(CUT) if cut else None, "initializer_range": 0.3}
+        model = model_for_text(HictlForConditionalGeneration, seed=seed, **changes)
+        with torch.no_grad():
+            model.lm_head.weight[END].mul_(4)
+            for part in (model.roberta, model.decoder):  # what random weights leave at 0 or the same
+                part.embeddings.token_type_embeddings.weight.normal_(generator=torch.Generator().manual_seed(0))
+                part.embeddings.position_embeddings.weight.mul_(4)
+            if cut:
+                model.target_token_ids.copy_(torch.tensor(CUT))
+        return model
+
+    return make
+
+
+def compare(
+    model: HictlForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    texts: list[str],
+    language: str | None = None,
+) -> set[int]:
+    """All five hypotheses of each text, ids and scores; returns their lengths."""
+    translator, lengths = ctranslate2.Translator(str(folder)), set()
+    for text in texts:
+        ids = tokenizer(text, return_tensors="pt")["input_ids"]
+        start = model.default_start_id() if language is None else int(model.start_ids_of([language]))
+        settings = BeamSearch(5, 1.0, 5, max_length=LIMIT, max_length_b=LIMIT)
+        (expected,) = search(model, ids, torch.ones_like(ids), torch.tensor([start]), settings)
+        (result,) = translator.translate_batch(
+            [tokenizer.convert_ids_to_tokens(ids[0])], beam_size=5, num_hypotheses=5, length_penalty=1.0,
+            min_decoding_length=0, max_decoding_length=LIMIT, return_scores=True,
+            target_prefix=[[f"__{language}__"]] if language else None,
+        )  # fmt: skip
+        found = [tokenizer.convert_tokens_to_ids(tokens) for tokens in result.hypotheses]
+        assert found == [[token for token in each.tokens if token != END] for each in expected]
+        assert result.scores == pytest.approx([each.score for each in expected], abs=1e-4)
+        lengths |= {len(each.tokens) for each in expected}
+    return lengths
+
+
+@pytest.fixture(scope="module")
+def texts(sentences: dict[str, list[str]]) -> list[str]:
+    return [sentences[name][at] for at in (0, 9, 40) for name in ("en", "zh", "de")]
+
+
+@pytest.mark.parametrize("changes", [{}, {"cut": True, "decoder_layers": 2, "decoder_attention_heads": 2}])
+def test_ctranslate2_finds_the_hypotheses_of_our_beam_search(
+    make_model: Callable[..., HictlForConditionalGeneration], tokenizer: PreTrainedTokenizerBase, texts: list[str],
+    tmp_path: Path, changes: dict[str, Any],
+) -> None:  # fmt: skip
+    lengths = set()
+    for seed in range(4):
+        model, folder = make_model(seed, **changes), tmp_path / str(seed)
+        model.generation_config.suppress_tokens = None
+        lengths |= compare(model, tokenizer, export_ctranslate2(model, tokenizer, folder), texts)
+    assert len(lengths) > 4, "hypotheses should end here and there"
+
+
+def test_the_target_language_is_a_prefix_or_the_only_one(
+    make_model: Callable[..., HictlForConditionalGeneration], tokenizer: PreTrainedTokenizerBase, texts: list[str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    several, one = make_model(target_languages=["de", "fr"]), make_model(target_languages=["fr"], cut=True)
+    several.generation_config.suppress_tokens = one.generation_config.suppress_tokens = None
+    export_ctranslate2(several, tokenizer, tmp_path / "several")
+    export_ctranslate2(one, tokenizer, tmp_path / "one")
+    for language in ("de", "fr"):
+        compare(several, tokenizer, tmp_path / "several", texts, language)
+    compare(one, tokenizer, tmp_path / "one", texts)
+
+
+def test_a_bias_is_refused_and_dropped_only_when_that_is_allowed(
+    make_model: Callable[..., HictlForConditionalGeneration], tokenizer: PreTrainedTokenizerBase, texts: list[str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    model = make_model(cls_bias="dot")
+    with pytest.raises(BadInput, match="'dot'.*allowed is.*'none'.*--allow_drop_bias"):
+        export_ctranslate2(model, tokenizer, tmp_path / "no")
+    assert not (tmp_path / "no").exists()
+    export_ctranslate2(model, tokenizer, tmp_path / "ct2", allow_drop_bias=True)
+    with pytest.raises(AssertionError):
+        compare(model, tokenizer, tmp_path / "ct2", texts)
+    model.config.cls_bias = "none"
+    compare(model, tokenizer, tmp_path / "ct2", texts)
+
+
+def test_what_is_suppressed_is_never_said(
+    make_model: Callable[..., HictlForConditionalGeneration], tokenizer: PreTrainedTokenizerBase, texts: list[str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    model = make_model()
+    settings = BeamSearch(max_length=LIMIT)
+    ids = tokenizer(texts[0], return_tensors="pt")["input_ids"]
+    (hypothesis,) = search(model, ids, torch.ones_like(ids), torch.tensor([END]), settings)[0]
+    favourite = hypothesis.tokens[0]
+    model.generation_config.suppress_tokens = [1, favourite]
+    export_ctranslate2(model, tokenizer, tmp_path / "ct2")
+    translator = ctranslate2.Translator(str(tmp_path / "ct2"))
+    (result,) = translator.translate_batch(
+        [tokenizer.convert_ids_to_tokens(ids[0])], beam_size=5, max_decoding_length=9
+    )
+    assert result.hypotheses[0] and favourite not in tokenizer.convert_tokens_to_ids(result.hypotheses[0])
+
+
+def test_the_command_exports_a_folder_into_a_new_one(
+    make_model: Callable[..., HictlForConditionalGeneration], tokenizer: PreTrainedTokenizerBase, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    make_model(cls_bias="dot").save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    flags = ["--model", str(tmp_path / "model"), "--output", str(tmp_path / "ct2")]
+    main([*flags, "--quantization", "int8", "--allow_drop_bias", "true"])
+    assert capsys.readouterr().out.strip() == str(tmp_path / "ct2")
+    translator = ctranslate2.Translator(str(tmp_path / "ct2"))
+    assert translator.compute_type.startswith("int8")
+    assert translator.translate_batch([tokenizer.convert_ids_to_tokens([0, 9, 2])], max_decoding_length=9)[
+        0
+    ].hypotheses[0]
+    with pytest.raises(BadInput, match="is not empty"):
+        main([*flags, "--allow_drop_bias", "true"])
+
+
+def test_pieces_have_a_name_each_where_the_vocabulary_is_larger_than_the_tokenizer(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    pieces = pieces_of(tokenizer, len(tokenizer) + 2)
+    assert pieces[0] == "<s>" and len(set(pieces)) == len(pieces) == len(tokenizer) + 2

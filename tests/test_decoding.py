@@ -1,0 +1,282 @@
+"""Texts come back translated in their order, each as if it had been alone; by function, pipeline and command alike."""
+
+import gzip
+import io
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, pipeline
+
+from hictl_hf.beam_search import BeamSearch
+from hictl_hf.decoding import Translation, token_batches, translate
+from hictl_hf.modeling_hictl_translation import HictlForConditionalGeneration
+from hictl_hf.readers import BadInput
+from hictl_hf.translate import main
+from hictl_hf.translation_pipeline import QuantizedHead, load_translator, translation_pipeline
+
+END = 2
+SHORT = BeamSearch(beams=3, max_length=9)
+
+
+@pytest.fixture
+def model(model_for_text: Callable[..., PreTrainedModel]) -> HictlForConditionalGeneration:
+    """A random translator into German and French that says something else of each sentence."""
+    changes = {"decoder_layers": 2, "target_languages": ["de", "fr"], "cls_bias_scale": "fixed"}
+    translator = model_for_text(HictlForConditionalGeneration, initializer_range=0.3, **changes)
+    translator.generation_config.update(suppress_tokens=[0, 1, 3, len(translator.target_token_ids) - 1])
+    with torch.no_grad():
+        translator.lm_head.weight[END].mul_(4)
+        translator.decoder.embeddings.position_embeddings.weight.mul_(4)
+    return translator
+
+
+@pytest.fixture
+def folder(model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> str:
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+@pytest.fixture(scope="module")
+def texts(sentences: dict[str, list[str]]) -> list[str]:
+    """Short and long ones mixed, with an empty one, one of spaces, and one that comes twice."""
+    some = [sentences[name][at] for at in (0, 17, 40) for name in ("en", "zh", "sw")]
+    return [some[0], "", *some[1:5], " \u3000", some[0], " ".join(some[:3]), *some[5:]]
+
+
+# --- the function -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_tokens", [1, 40, None])
+def test_translations_come_back_in_order_each_as_generate_gives_it_alone(
+    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, texts: list[str], max_tokens: int | None
+) -> None:
+    languages = ["de" if number % 2 else "fr" for number in range(len(texts))]
+    found = translate(model, tokenizer, texts, SHORT, languages, max_tokens, progress=False)
+    assert len({row[0].text for row in found}) > 4, "the toy model says the same of everything"
+    for text, language, (best,) in zip(texts, languages, found, strict=True):
+        if not text.strip():
+            assert best == Translation("", 0.0, 0)
+            continue
+        source = tokenizer(text, return_tensors="pt")
+        limit = min(9, int(1.2 * source["input_ids"].shape[1]) + 10)
+        outputs = model.generate(
+            **source, target_language=language, num_beams=3, early_stopping=True, max_new_tokens=limit,
+            return_dict_in_generate=True, output_scores=True,
+        )  # fmt: skip
+        assert best.text == tokenizer.decode(outputs.sequences[0], skip_special_tokens=True)
+        assert best.score == pytest.approx(float(outputs.sequences_scores), abs=2e-5)
+        assert best.tokens == outputs.sequences.shape[1] - 1
+
+
+def test_a_text_is_translated_once_for_each_language_asked_for(
+    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded, encode = [], model.roberta.forward
+    monkeypatch.setattr(
+        model.roberta, "forward", lambda ids, *a, **k: (encoded.append(len(ids)), encode(ids, *a, **k))[1]
+    )
+    found = translate(model, tokenizer, ["the cat", "a dog", "the cat", "the cat"], SHORT, ["de", "de", "de", "fr"])
+    assert sum(encoded) == 3
+    assert found[0] == found[2] and found[0][0].score != found[3][0].score
+
+
+def test_several_translations_are_best_first_and_batches_do_not_matter(
+    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, texts: list[str]
+) -> None:
+    settings = BeamSearch(beams=4, best=4, max_length=9)
+    together = translate(model, tokenizer, texts, settings, "de")
+    for text, found in zip(texts, together, strict=True):
+        assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
+        assert len(found) == (4 if text.strip() else 1)
+        (alone,) = translate(model, tokenizer, [text], settings, "de")
+        assert [(each.text, each.tokens) for each in found] == [(each.text, each.tokens) for each in alone]
+
+
+def test_batches_are_of_similar_length_and_hold_what_fits() -> None:
+    # longest first: 9 | 5 5 4 (3 * 5 = 15, a fourth would make 20) | 2 2 1
+    assert list(token_batches([2, 9, 5, 1, 5, 4, 2], max_tokens=15)) == [[1], [2, 4, 5], [0, 6, 3]]
+    assert list(token_batches([4, 50], max_tokens=15)) == [[1], [0]], "what fits nowhere stands alone"
+    assert list(token_batches([], max_tokens=15)) == []
+
+
+def test_what_is_too_long_is_refused_or_cut_and_counted(
+    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, caplog: pytest.LogCaptureFixture
+) -> None:
+    long, cut_ids = "the cat sees a dog " * 20, slice(0, 63)
+    with pytest.raises(BadInput, match="1 of 2 texts are too long.*the cat sees.*allowed are 64.*cut"):
+        translate(model, tokenizer, ["a dog", long], SHORT, "de")
+    with caplog.at_level(logging.WARNING, logger="hictl_hf"):
+        found = translate(model, tokenizer, ["a dog", long], SHORT, "de", cut=True)
+    assert "1 of 2 texts were cut after 64 tokens" in caplog.text
+    source = torch.tensor([[*tokenizer(long, verbose=False)["input_ids"][cut_ids], END]])
+    ids = model.generate(source, target_language="de", num_beams=3, early_stopping=True, max_new_tokens=9)
+    assert found[1][0].text == tokenizer.decode(ids[0], skip_special_tokens=True)
+
+
+def test_languages_are_asked_for_and_known(
+    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    for language, told in ((None, "say into which"), ("sw", "no target language sw.*de.*fr")):
+        with pytest.raises(BadInput, match=told):
+            translate(model, tokenizer, ["a dog"], SHORT, language)
+    with pytest.raises(BadInput, match="2 target languages for 1 texts"):
+        translate(model, tokenizer, ["a dog"], SHORT, ["de", "fr"])
+
+
+def test_each_module_is_again_in_the_mode_it_was_in(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    model = model_for_text(HictlForConditionalGeneration, decoder_layers=1, hidden_dropout_prob=0.5).train()
+    model.roberta.eval()  # a frozen encoder
+    one, other = (translate(model, tokenizer, ["a dog", "the cat"], SHORT) for _ in range(2))
+    assert one == other, "dropout was on"
+    assert model.training and model.decoder.training and not any(each.training for each in model.roberta.modules())
+    assert translate(model, tokenizer, []) == []
+
+
+# --- the pipeline -----------------------------------------------------------------------------------------------------
+
+
+def test_a_pipeline_gives_the_old_shape_by_function_and_by_name(
+    folder: str, model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, texts: list[str]
+) -> None:
+    expected = translate(model, tokenizer, texts, SHORT, "fr")
+    ours = translation_pipeline(folder, target_language="fr", beams=3, device="cpu")
+    named = pipeline("hictl-translation", folder, device="cpu")
+    assert ours(texts, max_length=9) == [{"translation_text": best.text} for (best,) in expected]
+    assert named(texts[0], beams=3, max_length=9, target_language="fr") == ours(texts[:1], max_length=9)
+    (several,) = ours(texts[0], best=2, max_length=9)
+    assert several[0]["translation_text"] == expected[0][0].text and several[0]["score"] >= several[1]["score"]
+    with pytest.raises(BadInput, match="no setting num_beams; allowed are beams"):
+        ours(texts, num_beams=3)
+
+
+def test_what_cannot_be_loaded_is_refused_in_words(
+    model: HictlForConditionalGeneration, tmp_path: Path, folder: str
+) -> None:
+    with pytest.raises(BadInput, match="nowhere.*translation model"):
+        translation_pipeline(tmp_path / "nowhere")
+    with pytest.raises(BadInput, match="without its tokenizer"):
+        translation_pipeline(model)
+    with pytest.raises(BadInput, match="dtype is 'int4'; allowed are float32"):
+        translation_pipeline(folder, dtype="int4")
+    with pytest.raises(BadInput, match="int8 on a CPU"):
+        translation_pipeline(folder, dtype="int8", device="cuda")
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("bfloat16", 0.1), ("int8", 0.1)])
+@pytest.mark.parametrize("bias", ["none", "dot", "cosine"])
+def test_fewer_bits_give_nearly_the_same_scores(
+    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, texts: list[str], tmp_path: Path,
+    bias: str, dtype: str, error: float,
+) -> None:  # fmt: skip
+    model.config.cls_bias = bias
+    model.save_pretrained(tmp_path)
+    expected = translate(model, tokenizer, texts, SHORT, "de")
+    small, _ = load_translator(tmp_path, tokenizer, dtype, "cpu")
+    found = translate(small, tokenizer, texts, SHORT, "de")
+    assert found != expected, "nothing was made smaller"
+    differences = [abs(a.score - b.score) for (a,), (b,) in zip(expected, found)]
+    assert sum(differences) / len(differences) < error
+    assert isinstance(small.lm_head, QuantizedHead) == (dtype == "int8")
+    assert next(small.decoder.parameters()).dtype == (torch.bfloat16 if dtype == "bfloat16" else torch.float32)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, text: str, terminal: bool = False) -> None:
+    """Standard input with this text, as a terminal or as a file."""
+    lines = io.TextIOWrapper(io.BytesIO(text.encode("utf-8", "surrogateescape")))
+    monkeypatch.setattr(lines, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stdin", lines)
+
+
+def test_standard_input_files_and_typed_lines_are_translated_alike(
+    folder: str, model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, texts: list[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    expected = [row[0].text for row in translate(model, tokenizer, texts, SHORT, "de")]
+    written, same = "".join(f"{text}\n" for text in texts), ["--model", folder, "--target_language", "de"]
+    same += ["--beams", "3", "--max_length", "9", "--device", "cpu"]
+    (tmp_path / "one.txt").write_text(written[: written.index(texts[4])], "utf-8")
+    with gzip.open(tmp_path / "two.txt.gz", "wt", encoding="utf-8", newline="\r\n") as file:
+        file.write(written[written.index(texts[4]) :])
+    main([*same, "--input", str(tmp_path / "one.txt"), str(tmp_path / "two.txt.gz"), "--output", str(tmp_path / "out")])
+    assert (tmp_path / "out").read_text("utf-8") == "".join(f"{text}\n" for text in expected)
+    for more, terminal in (([], False), ([], True), (["--lines_at_once", "4", "--max_tokens", "30"], False)):
+        typed(monkeypatch, written, terminal)
+        main([*same, *more])
+        assert capsys.readouterr().out == "".join(f"{text}\n" for text in expected)
+
+
+def test_a_typed_line_is_answered_before_the_next_is_read(
+    folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answered = []
+
+    class Keyboard(io.BytesIO):
+        def __iter__(self) -> "Keyboard":
+            return self
+
+        def __next__(self) -> bytes:
+            answered.append(len(capsys.readouterr().out.splitlines()))
+            return super().__next__()
+
+    lines = io.TextIOWrapper(Keyboard(b"the cat\na dog\n"))
+    monkeypatch.setattr(lines, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", lines)
+    main(["--model", folder, "--target_language", "de", "--max_length", "4", "--device", "cpu"])
+    assert answered == [0, 1, 1]
+
+
+def test_scores_and_several_translations_are_written_with_the_number_of_the_line(
+    folder: str, model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    settings = BeamSearch(beams=3, best=2, length_penalty=0.6, max_length_a=0.5, max_length_b=2)
+    cat, dog = translate(model, tokenizer, ["the cat sees cold water", "a dog"], settings, "de")
+    typed(monkeypatch, "the cat sees cold water\n\na dog\n")
+    main(
+        ["--model", folder, "--target_language", "de", "--beams", "3", "--best", "2", "--length_penalty", "0.6",
+         "--max_length_a", "0.5", "--max_length_b", "2", "--lines_at_once", "2", "--device", "cpu"]
+    )  # fmt: skip
+    rows = [(1, cat[0]), (1, cat[1]), (2, Translation("", 0.0, 0)), (3, dog[0]), (3, dog[1])]
+    assert capsys.readouterr().out == "".join(f"{n}\t{each.score:.4f}\t{each.text}\n" for n, each in rows)
+    typed(monkeypatch, "a dog\n")
+    main(["--model", folder, "--target_language", "de", "--scores", "true", "--max_length", "5", "--dtype", "bfloat16"])
+    number, score, _ = capsys.readouterr().out.split("\t")
+    assert number == "1" and float(score) < 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--input", "nowhere.txt"], "nowhere.txt.*UTF-8"),
+        (["--best", "6"], "best is 6 and beams is 5"),
+        (["--lines_at_once", "0"], "lines_at_once is 0"),
+        (["--dtype", "int4"], "dtype is 'int4'"),
+    ],
+)
+def test_the_command_refuses_in_words(folder: str, flags: list[str], told: str) -> None:
+    with pytest.raises(BadInput, match=told):
+        main(["--model", folder, "--target_language", "de", *flags])
+
+
+def test_broken_bytes_are_named_by_their_line(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed(monkeypatch, "a dog\n\udcff\udcfe\n")
+    with pytest.raises(BadInput, match="standard input:2: has invalid UTF-8"):
+        main(["--model", folder, "--target_language", "de"])
+
+
+def test_a_long_line_is_cut_when_the_command_says_so(
+    folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed(monkeypatch, "the cat sees a dog " * 20)
+    main(["--model", folder, "--target_language", "de", "--max_length", "4", "--cut", "true", "--device", "cpu"])
+    assert len(capsys.readouterr().out.splitlines()) == 1
