@@ -1,6 +1,7 @@
 """What a pre-training run can be told: HF's `TrainingArguments` and a few of ours, as flags or as a recipe."""
 
 import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -116,11 +117,7 @@ class PretrainingArguments(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        for name, settings in DICTIONARIES.items():
-            given, known = read_dictionary(name, getattr(self, name)), {item.name for item in fields(settings)}
-            setattr(self, name, given)
-            if unknown := sorted(given.keys() - known):
-                raise BadInput(f"{name} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+        read_dictionaries(self, DICTIONARIES)
         if not self.train_data:
             raise BadInput("train_data is empty; name at least one source of text or pairs (docs/data_formats.md)")
         if self.streaming and not (self.max_steps > 0 and self.held_out_data):
@@ -158,20 +155,34 @@ def read_dictionary(name: str, value: dict[str, Any] | str | None) -> dict[str, 
     return result
 
 
+def read_dictionaries(arguments: Any, settings: Mapping[str, type[Any]]) -> None:
+    """Make dictionaries of these arguments, whose keys must be the fields of the classes they are for."""
+    for name, kind in settings.items():
+        given, known = read_dictionary(name, getattr(arguments, name)), {item.name for item in fields(kind)}
+        setattr(arguments, name, given)
+        if unknown := sorted(given.keys() - known):
+            raise BadInput(f"{name} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+
+
 def parse_arguments(argv: list[str]) -> PretrainingArguments:
     """Flags, or a recipe (JSON or YAML) and flags that change it: `recipes/demo.json --max_steps 10`."""
-    parser = HfArgumentParser(PretrainingArguments)
+    return parse_flags_or_recipe(argv, PretrainingArguments, DICTIONARIES)
+
+
+def parse_flags_or_recipe(argv: list[str], kind: type[Any], dictionaries: Collection[str]) -> Any:
+    """Arguments of this class; values of `dictionaries` are objects in a recipe, and JSON as flags."""
+    parser = HfArgumentParser(kind)
     if argv and not argv[0].startswith("-"):
-        recipe, argv = read_recipe(argv[0]), argv[1:]
-        parser.set_defaults(**{name: json.dumps(v) if name in DICTIONARIES else v for name, v in recipe.items()})
+        recipe, argv = read_recipe(argv[0], kind), argv[1:]
+        parser.set_defaults(**{name: json.dumps(v) if name in dictionaries else v for name, v in recipe.items()})
     try:
         return parser.parse_args_into_dataclasses(argv)[0]
     except ValueError as error:  # TrainingArguments says what contradicts what; the user needs no traceback for it
         raise BadInput(str(error)) from error
 
 
-def read_recipe(path: str) -> dict[str, Any]:
-    """The settings in a recipe file."""
+def read_recipe(path: str, kind: type[Any]) -> dict[str, Any]:
+    """The settings in a recipe file for arguments of this class."""
     if not Path(path).is_file():
         raise BadInput(f"{path}: no such recipe; give a JSON or YAML file, or flags that begin with --")
     try:
@@ -181,6 +192,6 @@ def read_recipe(path: str) -> dict[str, Any]:
         raise BadInput(f"{path}: neither JSON nor YAML: {error}") from error
     if not isinstance(recipe, dict):
         raise BadInput(f"{path}: holds {type(recipe).__name__}; a recipe is an object of settings, see recipes/")
-    if unknown := sorted(recipe.keys() - {item.name for item in fields(PretrainingArguments) if item.init}):
-        raise BadInput(f"{path}: no setting is called {', '.join(unknown)}; run_pretraining.py --help lists them all")
+    if unknown := sorted(recipe.keys() - {item.name for item in fields(kind) if item.init}):
+        raise BadInput(f"{path}: no setting is called {', '.join(unknown)}; --help lists them all")
     return recipe

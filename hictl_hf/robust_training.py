@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.data_loader import prepare_data_loader
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, TrainOutput, rotate_checkpoints
 
@@ -110,6 +112,18 @@ class RobustTrainer(ShardedTrainer):
             return self.sigterm_received
         received = torch.tensor(float(self.sigterm_received), device=self.args.device)
         return bool(self.accelerator.reduce(received, "sum"))
+
+    def make_loader(self, **how: Any) -> DataLoader[Any]:
+        """A loader of what is this process's own already, so that nobody else divides it."""
+        args = self.args
+        loader: DataLoader[Any] = DataLoader(
+            self.train_dataset, num_workers=args.dataloader_num_workers, pin_memory=args.dataloader_pin_memory,
+            persistent_workers=args.dataloader_persistent_workers, prefetch_factor=args.dataloader_prefetch_factor,
+            worker_init_fn=partial(outlive_sigterm, training=self.training), **how,
+        )  # fmt: skip
+        return prepare_data_loader(
+            loader, args.device, num_processes=1, process_index=0, put_on_device=True, dispatch_batches=False
+        )
 
     def _get_dataloader(self, *args: Any, **kwargs: Any) -> Any:
         loader = super()._get_dataloader(*args, **kwargs)

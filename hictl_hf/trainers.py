@@ -10,7 +10,6 @@ from time import time
 from typing import Any
 
 import torch
-from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
@@ -23,7 +22,7 @@ from .evaluation import best_readout, evaluate_retrieval, mean_accuracies
 from .gathering import stack_pairs
 from .modeling_hictl import CachedSentenceLevel, in_full_precision
 from .readers import BadInput
-from .robust_training import RobustTrainer, nan_unless_finite, outlive_sigterm
+from .robust_training import RobustTrainer, nan_unless_finite
 from .streams import StreamedBatches, collate_streamed
 
 logger = logging.getLogger(__name__)
@@ -98,22 +97,16 @@ class HictlTrainer(RobustTrainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The sampler, or the stream, already gives each process its own rows: nobody else divides them."""
-        args, how = self.args, dict[str, Any](batch_sampler=self.train_sampler, collate_fn=self.data_collator)
         if self.stream is not None:
-            how = {"batch_size": None, "collate_fn": partial(collate_streamed, collator=self.data_collator)}
             # the loader draws a number when it starts, and a resumed run starts it once more after its random state
             # was restored; everything random of a stream follows from its rows
-            how["generator"] = torch.Generator()
-        elif self.train_sampler is None:
+            return self.make_loader(
+                batch_size=None, collate_fn=partial(collate_streamed, collator=self.data_collator),
+                generator=torch.Generator(),
+            )  # fmt: skip
+        if self.train_sampler is None:
             return super().get_train_dataloader()
-        loader: DataLoader[Any] = DataLoader(
-            self.train_dataset, num_workers=args.dataloader_num_workers, pin_memory=args.dataloader_pin_memory,
-            persistent_workers=args.dataloader_persistent_workers, prefetch_factor=args.dataloader_prefetch_factor,
-            worker_init_fn=partial(outlive_sigterm, training=self.training), **how,
-        )  # fmt: skip
-        return prepare_data_loader(
-            loader, args.device, num_processes=1, process_index=0, put_on_device=True, dispatch_batches=False
-        )
+        return self.make_loader(batch_sampler=self.train_sampler, collate_fn=self.data_collator)
 
     def _init_training_state(
         self, max_steps: int, steps_per_epoch: int, epochs: int, checkpoint: str | None, trial: Any

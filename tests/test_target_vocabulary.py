@@ -1,0 +1,119 @@
+"""A decoder can say all that the target side needs, its characters and its special tokens, and little else."""
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from hictl_hf.readers import BadInput
+from hictl_hf.target_vocabulary import (
+    choose_target_ids,
+    count_pieces,
+    count_unknown,
+    ids_to_keep,
+    script_of,
+    scripts_of,
+)
+from hictl_hf.tokenization import train_tokenizer
+
+GREEK, RUSSIAN, CHINESE = "ένα μεγάλο σπίτι", "большой красный дом", "一个红苹果"
+
+
+@pytest.fixture(scope="module")
+def many_scripts(sentences: dict[str, list[str]]) -> PreTrainedTokenizerBase:
+    """A tokenizer of Latin, Greek, Cyrillic and Chinese with some characters of each that no word of ours has."""
+    texts = [*sentences["en"], *sentences["de"], *sentences["zh"], *[GREEK, RUSSIAN] * 20]
+    return train_tokenizer([*texts, *["q x z ß Ω ξ щ ы 龙 ！ 7"] * 30], vocab_size=400)
+
+
+def pieces_of(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> set[str]:
+    """Pieces without the mark of a word's beginning, special tokens left out."""
+    return {piece.strip("▁") for piece in tokenizer.convert_ids_to_tokens(ids)} - {*tokenizer.all_special_tokens}
+
+
+def scripts_in(pieces: set[str]) -> set[str]:
+    return {script_of(character) for piece in pieces for character in piece} - {""}
+
+
+def test_pieces_that_occur_and_characters_of_the_same_scripts_are_kept(many_scripts: PreTrainedTokenizerBase) -> None:
+    ids = choose_target_ids([GREEK, "Ωμέγα!"], many_scripts)
+    assert ids[:4] == [0, 1, 2, 3] and ids == sorted(set(ids)) and many_scripts.mask_token_id not in ids
+    assert many_scripts.convert_tokens_to_ids("▁") in ids
+    kept, every = pieces_of(many_scripts, ids), pieces_of(many_scripts, list(range(len(many_scripts))))
+    assert {piece.strip("▁") for piece in many_scripts.tokenize(GREEK)} <= kept and scripts_in(kept) == {"GREEK"}
+    assert scripts_in(every) == {"GREEK", "CYRILLIC", "LATIN", "CJK"}
+    characters = {piece for piece in every if len(piece) == 1}
+    assert kept & characters == {piece for piece in characters if script_of(piece) in ("GREEK", "")}
+    assert {"ξ", "Ω", "!", "7"} <= kept  # of which ξ and 7 do not occur
+
+
+def test_every_text_of_the_target_side_can_be_said(
+    many_scripts: PreTrainedTokenizerBase, sentences: dict[str, list[str]]
+) -> None:
+    texts = sentences["de"] + sentences["zh"]
+    ids = {*choose_target_ids(texts, many_scripts)}
+    assert len(ids) < len(many_scripts)
+    for text in texts:
+        assert {*many_scripts(text)["input_ids"]} <= ids
+
+
+def test_a_size_keeps_the_most_frequent_of_the_longer_pieces(many_scripts: PreTrainedTokenizerBase) -> None:
+    counts = np.zeros(len(many_scripts), np.int64)
+    long = [at for at in range(4, len(counts) - 1) if len(many_scripts.convert_ids_to_tokens(at).strip("▁")) > 1]
+    chinese, latin = (
+        [at for at in long if {script_of(c) for c in many_scripts.convert_ids_to_tokens(at).strip("▁")} == {script}]
+        for script in ("CJK", "LATIN")
+    )
+    counts[latin[:5]] = 50, 40, 30, 20, 10
+    counts[2] = 10**6  # </s>, whose s is no letter of a language
+    everything = ids_to_keep(counts, many_scripts)
+    assert {*latin[:5]} <= {*everything} and not {*latin[5:]} & {*everything} and not {*chinese} & {*everything}
+    fewer = ids_to_keep(counts, many_scripts, size=len(everything) - 2)
+    assert {*everything} - {*fewer} == {*latin[3:5]}
+    characters = len(everything) - 5
+    with pytest.raises(BadInput, match=f"characters of LATIN are already {characters} of {len(counts)} ids"):
+        ids_to_keep(counts, many_scripts, size=characters - 1)
+
+
+def test_a_script_of_a_few_names_does_not_bring_its_characters(many_scripts: PreTrainedTokenizerBase) -> None:
+    pieces = ["a", "b", "猫"]
+    assert scripts_of(pieces, np.array([900, 99, 1])) == {"", "LATIN", "CJK"}  # one of a thousand
+    assert scripts_of(pieces, np.array([900, 100, 1])) == {"", "LATIN"}
+    ids = choose_target_ids(["the cat sees the house"] * 100 + ["一"], many_scripts)
+    assert "龙" not in "".join(pieces_of(many_scripts, ids)) and "一" in "".join(pieces_of(many_scripts, ids))
+
+
+def test_a_sentence_end_counts_as_no_letters(many_scripts: PreTrainedTokenizerBase) -> None:
+    counts = np.zeros(len(many_scripts), np.int64)
+    counts[many_scripts(CHINESE, add_special_tokens=False)["input_ids"]] = 1
+    counts[2] = 1
+    kept = pieces_of(many_scripts, ids_to_keep(counts, many_scripts))
+    assert "龙" in "".join(kept) and "ß" not in "".join(kept)
+
+
+def test_pieces_are_counted_by_language() -> None:
+    random, languages = np.random.default_rng(0), ["de", "fr", "de", "zh", "fr", "de"]
+    labels = [random.integers(0, 20, random.integers(1, 9)).tolist() for _ in languages]
+    rows = Dataset.from_dict({"labels": labels, "target_language": languages}).select([5, 4, 2, 1, 0])
+    counts = count_pieces(rows, 20)
+    assert counts.keys() == {"de", "fr"}
+    for language, found in counts.items():
+        slow = [number for row in rows if row["target_language"] == language for number in row["labels"]]
+        assert found.tolist() == [slow.count(number) for number in range(20)]
+
+
+def test_a_vocabulary_without_the_script_of_a_language_is_refused(many_scripts: PreTrainedTokenizerBase) -> None:
+    counts = {}
+    for language, text in (("el", GREEK), ("ru", RUSSIAN)):
+        ids = many_scripts(text, add_special_tokens=False)["input_ids"]
+        counts[language] = np.bincount(ids, minlength=len(many_scripts))
+    greek = choose_target_ids([GREEK], many_scripts)
+    assert count_unknown({"el": counts["el"]}, greek) == {"el": 0}
+    with pytest.raises(BadInput, match=r"vocabulary of \d+ ids lacks 85% of the ru tokens; allowed are 10%"):
+        count_unknown(counts, greek)
+
+
+def test_a_few_tokens_without_a_column_are_counted() -> None:
+    assert count_unknown({"de": np.array([50, 40, 10]), "fr": np.array([9, 0, 1])}, [0, 1]) == {"de": 10, "fr": 1}
+    with pytest.raises(BadInput, match="lacks 11% of the fr tokens"):
+        count_unknown({"de": np.array([50, 40, 10]), "fr": np.array([8, 0, 1])}, [0, 1])
