@@ -109,6 +109,8 @@ def markdown(results: dict[str, Any]) -> Iterator[str]:
         rows = results["hard_negatives"]
         cells = [(r["pairs"], r["form"], digits(1000 * r["cpu_seconds"]), digits(r.get("transient_mb"))) for r in rows]
         yield from table(("pairs", "form", "CPU ms", "transient MB"), cells)
+    if "translation" in results:
+        yield from translation_tables(results["translation"])
     if "gpu" in results:
         yield from gpu_table(results["gpu"])
 
@@ -149,6 +151,19 @@ def parts_tables(parts: dict[str, Any]) -> Iterator[str]:
     yield "\nBoth contrastive losses, encoder passes aside, as a share of the step:\n"
     shares = [(temperature, f"{share:.1%}") for temperature, share in parts["share_of_contrasts"].items()]
     yield from table(("sampling temperature", "share"), shares)
+
+
+def translation_tables(translation: dict[str, Any]) -> Iterator[str]:
+    decoded, rows = translation["decoded"], translation["rows"]
+    yield "\n## Translation: encoder 12×384, decoder 4×384, fp32\n"
+    yield f"{decoded['sentences']} sentences of {decoded['source_tokens']:,} tokens into {decoded['target_tokens']:,}"
+    yield f"by 5 beams; training steps of {translation['pairs_of_a_step']} pairs. `hf` is `EncoderDecoderModel`.\n"
+    columns = ("cpu_seconds", "transient_mb", "peak_mb")
+    lines = [(f"`{row}`", *(digits(values.get(column)) for column in columns)) for row, values in rows.items()]
+    yield from table(("", "CPU s", "transient MB", "peak MB"), lines)
+    yield ""
+    told = [(f"`{name}`", digits(value)) for name, value in translation["ratios"].items() if value is not None]
+    yield from table(("ratio", "CPU time or memory"), told)
 
 
 def gpu_table(gpu: dict[str, Any]) -> Iterator[str]:

@@ -12,6 +12,7 @@ XLM-R's 250,002 words, on one CPU thread, beside
     measure.py     seconds and megabytes: rounds in which the variants take turns, fresh processes for memory
     cells.py       one cell: an encoder, a batch size and a text, all variants
     parts.py       where our step's time goes;  hard_negatives.py  the sentence level by itself
+    translation.py translating, and a training step of translation
     gpu.py         the same at the size of XLM-R base on a GPU (--device cuda)
     report.py      ratios, tables, chart
 
@@ -45,6 +46,7 @@ from hard_negatives import measure_hard_negatives
 from parts import measure_parts
 from report import add_ratios, write_report
 from tqdm import tqdm
+from translation import draw_pairs, measure_translation
 from variants import VARIANTS, Networks, make_config
 from workload import Workload, make_workload
 
@@ -66,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     else:
         measure_cells(arguments, workload, results)
         measure_inside(arguments, workload, results)
+        results["translation"] = measure_translation(draw_pairs(workload.texts["real"]), arguments.quick)
+        results["ratios"] |= results["translation"]["ratios"]
     results["finished"] = True
     write_report(results, Path(arguments.output))
     print(json.dumps(results.get("ratios", results.get("gpu")), indent=2))

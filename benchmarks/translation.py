@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from measure import Action, peak_memory, seconds_of, take_turns
 from torch import Tensor, nn
+from tqdm import tqdm
 from transformers import EncoderDecoderConfig, EncoderDecoderModel, XLMRobertaConfig
 from transformers.trainer_pt_utils import LabelSmoother
 from workload import SEED, VOCABULARY, Rows, make_workload
@@ -63,20 +64,19 @@ MEMORY_RATIOS = {
 }
 
 Pairs = list[tuple[list[int], list[int]]]
-Told = Callable[[str], Any]  # is given what has just been done
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure, and write and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="24 sentences, one round that counts")
+    parser.add_argument("--quick", action="store_true", help="8 sentences, one round that counts")
     parser.add_argument("--pairs", metavar="FILE", help="sentence pairs, any source of run_pretraining.py [demo's]")
     parser.add_argument("--encoder", metavar="FOLDER", help="whose tokenizer to use [one trained on the pairs]")
     parser.add_argument("--output", default="benchmarks/translation.json", help="[benchmarks/translation.json]")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(1)
     pairs = draw_pairs(make_workload(arguments.pairs, arguments.encoder).texts["real"])
-    results = measure_translation(pairs, arguments.quick, print)
+    results = measure_translation(pairs, arguments.quick)
     write_json(Path(arguments.output), results)
     print(json.dumps(results["ratios"], indent=2))
     return results
@@ -92,19 +92,28 @@ def draw_pairs(rows: Rows, number: int = 512) -> Pairs:
     return pairs[:number]
 
 
-def measure_translation(pairs: Pairs, quick: bool, told: Told) -> dict[str, Any]:
+def measure_translation(pairs: Pairs, quick: bool) -> dict[str, Any]:
     """Rows of seconds and megabytes, and the ratios; pairs in the order in which the baseline takes them."""
-    sentences, rounds = (24, 2) if quick else (64, 4)
+    sentences, rounds = (BATCH, 2) if quick else (64, 6)
     chosen, few = pairs[:sentences], pairs[: 2 * BATCH]
-    memory = {name: peak_memory(decoding_to_weigh, name, few) for name in DECODERS}
-    memory |= {name: peak_memory(step_to_weigh, name, few) for name in STEPS}
-    told(f"memory: {memory}")
-    timings = take_turns(turns_of({name: partial(make_decoding, name) for name in DECODERS}, chosen), rounds, told)
-    batches = [pairs[at : at + 2 * BATCH] for at in range(0, len(pairs) - 2 * BATCH, 2 * BATCH)]
-    timings |= take_turns(turns_of_steps(batches), rounds + 2, told)
+    weighed = [(decoding_to_weigh, name) for name in DECODERS] + [(step_to_weigh, name) for name in STEPS]
+    weighed = [] if quick else weighed
+    with tqdm(total=len(weighed) + rounds * (len(DECODERS) + len(STEPS)), unit=" turns") as bar:
+
+        def told(done: str) -> None:
+            bar.set_description(f"translation: {done}")
+            bar.update()
+
+        memory = {}
+        for make, name in weighed:
+            memory[name] = peak_memory(make, name, few)
+            told(f"{name}, memory")
+        timings = take_turns(turns_of({name: partial(make_decoding, name) for name in DECODERS}, chosen), rounds, told)
+        batches = [pairs[at : at + 2 * BATCH] for at in range(0, len(pairs) - 2 * BATCH, 2 * BATCH)]
+        timings |= take_turns(turns_of_steps(batches), rounds, told)
     rows = {
         name: {"cpu_seconds": median(each.cpu for each in seconds), "cpu_rounds": [each.cpu for each in seconds]}
-        | memory[name]
+        | memory.get(name, {})
         for name, seconds in timings.items()
     }
     ratios = {
@@ -112,7 +121,7 @@ def measure_translation(pairs: Pairs, quick: bool, told: Told) -> dict[str, Any]
         for name, (over, under) in RATIOS.items()
     }
     for name, (over, under) in MEMORY_RATIOS.items():
-        high, low = rows[over]["transient_mb"], rows[under]["transient_mb"]
+        high, low = (rows[row].get("transient_mb") for row in (over, under))
         ratios[name] = high / low if high and low else None
     sizes = {"sentences": len(chosen), "source_tokens": tokens_of(chosen, 0), "target_tokens": tokens_of(chosen, 1)}
     return {"decoded": sizes, "pairs_of_a_step": 2 * BATCH, "rows": rows, "ratios": ratios}
@@ -123,8 +132,8 @@ def tokens_of(pairs: Pairs, side: int) -> int:
 
 
 def turns_of(makers: dict[str, Callable[[Pairs], Action]], pairs: Pairs) -> dict[str, Any]:
-    """A turn for each variant, which calls its action once; round 0, which is dropped, has a few sentences."""
-    small = {name: make(pairs[:2]) for name, make in makers.items()}
+    """A turn for each variant, which calls its action once; round 0, which is dropped, has a few words."""
+    small = {name: make(a_few_words(pairs)) for name, make in makers.items()}
     whole = {name: make(pairs) for name, make in makers.items()}
     return {
         name: lambda number, name=name: {name: seconds_of(whole[name] if number else small[name])} for name in makers
@@ -141,7 +150,12 @@ def turns_of_steps(batches: list[Pairs]) -> dict[str, Any]:
 
 def decoding_to_weigh(name: str, pairs: Pairs) -> tuple[Action, Action]:
     """For a fresh process: a decoding to warm up with, and the decoding."""
-    return make_decoding(name, [(source[:4], target[:3]) for source, target in pairs[:2]]), make_decoding(name, pairs)
+    return make_decoding(name, a_few_words(pairs)), make_decoding(name, pairs)
+
+
+def a_few_words(pairs: Pairs) -> Pairs:
+    """To warm up with."""
+    return [(source[:4], target[:3]) for source, target in pairs[:2]]
 
 
 def make_decoding(name: str, pairs: Pairs) -> Action:
