@@ -10,10 +10,13 @@ from .modeling_hictl import (
     HictlModel,
     export_encoder,
 )
+from .modeling_hictl_translation import HictlForConditionalGeneration
+from .translation_pipeline import translation_pipeline
 from .version import __version__
 
 __all__ = [
     "HictlConfig",
+    "HictlForConditionalGeneration",
     "HictlForMaskedLM",
     "HictlForPreTraining",
     "HictlForQuestionAnswering",
@@ -22,4 +25,5 @@ __all__ = [
     "HictlModel",
     "__version__",
     "export_encoder",
+    "translation_pipeline",
 ]

@@ -1,7 +1,8 @@
 """Pictures of a run. This module decides how a run looks: its losses, its retrieval accuracy by language and by layer,
-the paper's map of sentence embeddings, and the scores of languages in tasks. It reads plain dictionaries and numpy
-arrays, never a model; what was measured is decided by whoever filled them, and `report_page.py` and `xtreme_report.py`
-put the pictures on a page. Everything here needs matplotlib and, for the map, scikit-learn; none needs a display.
+the paper's map of sentence embeddings, the scores of languages in tasks, the scores of translations by step, and where
+a decoder looks. It reads plain dictionaries and numpy arrays, never a model; what was measured is decided by whoever
+filled them, and the report modules put the pictures on a page. Everything here needs matplotlib and, for the map,
+scikit-learn; none needs a display.
 """
 
 import math
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from warnings import catch_warnings
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +38,10 @@ MEANING_COLOURS = (
 LANGUAGE_MARKERS = "os^Dvp"
 ROWS_PER_COLUMN = 40
 GROUP_GAP = 0.25  # between groups of tasks, in columns
+FONTS_FOR_TEXT = (  # those that are installed; for text in any script
+    *("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Arial Unicode MS"),
+    *("Noto Sans Devanagari", "Noto Sans Gujarati", "Noto Sans Sinhala", "Noto Sans Thai", "Noto Sans Tamil"),
+)
 STYLE: Any = {
     "font.size": 10,
     "axes.titlesize": 10.5,
@@ -192,6 +198,65 @@ def plot_languages_and_tasks(
         known = [language for language in languages if math.isfinite(ahead[language])]
         ends = f": strongest in {', '.join(known[:3])}, weakest in {', '.join(known[-3:])}" if len(known) > 5 else ""
         _headline(figure, f"{name}{ends}")
+    return Path(path)
+
+
+def plot_scores_by_step(
+    scores: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], path: str | Path, change: float | None = None
+) -> Path:
+    """A panel for each measure, in it a line for each name of (step, score) points; returns the path written.
+
+    Args:
+        change: the step where another kind of training began.
+    """
+    with _figure(path, 4.6 * max(1, len(scores)), 3.5) as figure:
+        panels = figure.subplots(1, max(1, len(scores)), squeeze=False)[0]
+        if not scores:
+            _say(panels[0], "nothing was scored")
+            return Path(path)
+        for axes, (measure, lines) in zip(panels, scores.items()):
+            for (name, points), colour in zip(lines.items(), cycle((BLUE, ORANGE, GREEN, PURPLE, GREY)), strict=False):
+                axes.plot(*zip(*points), "o-", color=colour, linewidth=2, markersize=4, label=name)
+                step, best = max(points, key=lambda point: point[1])
+                axes.plot(step, best, "o", markersize=12, markerfacecolor="none", markeredgecolor=colour)
+                axes.annotate(
+                    f"{best:.1f}" if best > 1 else f"{best:.3f}", (step, best), (0, 9), textcoords="offset points",
+                    ha="center", weight="bold", color=colour,
+                )  # fmt: skip
+            axes.margins(y=0.15)
+            axes.set(xlabel="step", title=measure)
+            if change is not None:
+                axes.axvline(change, color=GREY, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+                text = axes.text(change, 0.02, " step 2 ", transform=axes.get_xaxis_transform())
+                text.set(color=GREY, fontsize=9)
+        panels[0].legend(loc="lower right")
+    return Path(path)
+
+
+def plot_attention(weights: Array, sources: Sequence[str], targets: Sequence[str], path: str | Path) -> Path:
+    """How much each target (rows) looks at each source (columns); returns the path written.
+
+    A box stands for a character that is in none of `FONTS_FOR_TEXT`.
+
+    Args:
+        weights: (targets, sources). What is darkest is the most that any target looks between the first and the last
+            source, `<s>` and `</s>`, where decoders look when there is nothing to see.
+    """
+    from matplotlib.font_manager import get_font_names
+
+    inner = weights[:, 1:-1] if weights.shape[1] > 2 else weights
+    fonts = [name for name in FONTS_FOR_TEXT if name in set(get_font_names())]
+    labels: dict[str, Any] = {"fontfamily": fonts, "parse_math": False}  # a text may have $
+    size = max(6.0, 0.36 * len(sources) + 1.8), 0.27 * len(targets) + 1.4
+    with catch_warnings(action="ignore", category=UserWarning), _figure(path, *size) as figure:
+        axes = figure.add_subplot()
+        axes.imshow(weights, cmap="Blues", vmin=0, vmax=float(inner.max()), aspect="auto")
+        axes.set_xticks(range(len(sources)), sources, rotation=60, ha="left", rotation_mode="anchor", **labels)
+        axes.set_yticks(range(len(targets)), targets, **labels)
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        axes.grid(visible=False)
     return Path(path)
 
 

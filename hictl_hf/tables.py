@@ -128,4 +128,4 @@ def escape_latex(text: str) -> str:
 
 
 def _html(text: str) -> str:
-    return escape(text).replace(" of ", "&nbsp;of&nbsp;")  # of "(12 of 40)"
+    return re.sub(r"(\d) of (\d)", r"\1&nbsp;of&nbsp;\2", escape(text))  # of "(12 of 40)"

@@ -49,6 +49,8 @@ def run_translation(args: TranslationArguments, command: str = "") -> dict[str, 
     finished = finished_results(args)
     if finished is not None:
         logger.info("%s: this run is finished, there is nothing to do", args.output_dir)
+        if args.should_save and not (Path(args.output_dir) / "report.html").exists():  # it ended in the midst of that
+            write_translation_report(args.output_dir)
         return finished
     set_seed(args.seed)
     config, tokenizer = load_config(args), load_tokenizer(args)

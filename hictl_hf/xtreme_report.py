@@ -11,21 +11,18 @@ import json
 import math
 import re
 import sys
-from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from statistics import fmean
-from string import Template
 from typing import Any
 
 from .plotting import plot_languages_and_tasks, plot_layers
 from .readers import BadInput
-from .report_page import PAGE
+from .report_sections import Block, Listing, Picture, write_sections
 from .reporting import Results, part, write_text
-from .tables import FROM_MEMORY, NONE, Cell, Table, escape_markdown, html, latex, markdown, plain
+from .tables import FROM_MEMORY, NONE, Cell, Table, latex, plain
 
 PAPER: Mapping[str, Any] = json.loads(Path(__file__).with_name("xtreme_paper.json").read_text("utf-8"))
 COLUMNS: Mapping[str, Mapping[str, Any]] = {column["task"]: column for column in PAPER["columns"]}
@@ -38,23 +35,6 @@ GROUPS = {  # as in results files -> as XTREME calls them
 }
 METRICS = {"accuracy": "Accuracy", "f1": "F1", "exact_match": "EM"}
 NOT_RUN = "not run"
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture with what it shows."""
-
-    title: str
-    caption: str
-    path: Path
-
-
-@dataclass(frozen=True)
-class Listing:
-    """Text to be copied as it is."""
-
-    title: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -274,19 +254,8 @@ def write_report(runs: Mapping[str, Results], folder: str | Path) -> Path:
     tables = all_tables(runs)
     sections = _sections(runs, tables, list(_pictures(runs, folder)))
     write_text(folder / "table.tex", "\n\n".join([r"% needs \usepackage{booktabs}", *map(latex, tables)]) + "\n")
-    text = [f"# {escape_markdown(headline(runs))}"]
-    page = [f"<h1>{escape(headline(runs))}</h1>", _facts(runs)]
-    for title, blocks in sections.items():
-        text += [f"## {escape_markdown(title)}", *(_markdown_block(block, title) for block in blocks)]
-        page.append(
-            f"<section><h2>{escape(title)}</h2>{''.join(_html_block(block, title) for block in blocks)}</section>"
-        )
-    write_text(folder / "report.md", "\n\n".join(text) + "\n")
-    page.append(f"<footer>Published numbers: {escape('. '.join(PAPER['sources'].values()))}.</footer>")
-    head = Template(PAGE.partition("<body>")[0]).substitute(headline=escape(headline(runs)))
-    head = head.replace("</style>", STYLE + "</style>")
-    body = "\n".join(["<body>", "<main>", *page, "</main>", "</body>", "</html>\n"])
-    return write_text(folder / "report.html", head + body)
+    footer = f"Published numbers: {'. '.join(PAPER['sources'].values())}."
+    return write_sections(folder, headline(runs), _facts(runs), sections, footer)
 
 
 def headline(runs: Mapping[str, Results]) -> str:
@@ -300,14 +269,14 @@ def headline(runs: Mapping[str, Results]) -> str:
 
 def _sections(
     runs: Mapping[str, Results], tables: Sequence[Table], pictures: Sequence[Picture]
-) -> dict[str, list[Table | Picture | Listing]]:
+) -> dict[str, list[Block]]:
     """What the report holds, by heading."""
     main, groups, gap, *by_language = tables
-    sections: dict[str, list[Table | Picture | Listing]] = {table.title: [table] for table in (main, groups, gap)}
+    sections: dict[str, list[Block]] = {table.title: [table] for table in (main, groups, gap)}
     sections |= {picture.title: [picture] for picture in pictures}
     if by_language:
         sections["By language"] = [*by_language]
-    made: list[Table | Picture | Listing] = []
+    made: list[Block] = []
     for name, results in runs.items():
         signatures = [line for task in part(results, "tasks").values() for line in part(task, "signatures").values()]
         made.append(protocol_table(name, results))
@@ -343,32 +312,9 @@ def _progress(results: Results) -> tuple[str, str]:
     return str(sum(task.complete for task in nine)), f"of {len(nine)} tasks complete"
 
 
-def _facts(runs: Mapping[str, Results]) -> str:
-    facts = [(*_progress(results), name) for name, results in runs.items()]
-    boxes = "".join(f"<div><b>{escape(number)}</b>{words}: {escape(name)}</div>" for number, words, name in facts)
-    return f'<div class="facts">{boxes}</div>'
-
-
-def _markdown_block(block: Table | Picture | Listing, section: str) -> str:
-    if isinstance(block, Table):
-        body = markdown(block)
-    elif isinstance(block, Picture):
-        body = f"![{escape_markdown(block.title)}]({block.path.name})\n\n{block.caption}"
-    else:
-        body = "```\n" + block.text.replace("```", "'''") + "\n```"
-    return body if block.title == section else f"### {escape_markdown(block.title)}\n\n{body}"
-
-
-def _html_block(block: Table | Picture | Listing, section: str) -> str:
-    if isinstance(block, Table):
-        body = html(block)
-    elif isinstance(block, Picture):
-        image = f"data:image/png;base64,{b64encode(block.path.read_bytes()).decode()}"
-        picture = f'<img alt="{escape(block.title)}" src="{image}"><figcaption>{escape(block.caption)}</figcaption>'
-        body = f"<figure>{picture}</figure>"
-    else:
-        body = f"<pre>{escape(block.text)}</pre>"
-    return body if block.title == section else f"<details><summary>{escape(block.title)}</summary>{body}</details>"
+def _facts(runs: Mapping[str, Results]) -> list[tuple[str, str]]:
+    progress = {name: _progress(results) for name, results in runs.items()}
+    return [(number, f"{words}: {name}") for name, (number, words) in progress.items()]
 
 
 MAP_CAPTION = (
@@ -376,17 +322,6 @@ MAP_CAPTION = (
     "their scores lie above the means of their tasks. Dash on grey: no score; pale: XTREME lacks the language there."
 )
 LAYERS_CAPTION = "By the layer and the pooling that sentences are read off with. The ring marks the best."
-STYLE = """main { max-width: 74rem; }
-th, td { padding: .35rem .6rem; min-width: 5.2rem; }
-td:first-child { min-width: 9rem; }
-figure { max-width: 56rem; }
-.facts div:nth-child(2) b { color: var(--ink); }
-.scroll { max-height: none; }
-.setting td { color: var(--soft); font-style: italic; padding-top: .8rem; text-align: left; }
-sup { color: var(--soft); padding-left: .15em; }
-ol { color: var(--soft); font-size: .86rem; margin: .6rem 0; padding-left: 1.4rem; }
-details p, details ol { margin: .4rem 1rem .8rem; }
-"""
 
 
 # --- small things ---------------------------------------------------------------------------------------------------

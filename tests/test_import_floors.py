@@ -10,20 +10,32 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "hictl_hf"
 FLOORS = {
-    0: "configuration_hictl gathering metrics negatives packing vocabulary retrieval plotting reporting tables version",
+    0: "configuration_hictl gathering metrics negatives packing vocabulary retrieval plotting reporting tables version "
+    "paper_corpora output_layer",
     1: "losses readers tokenization mixture report_page model_cards",
-    2: "modeling_hictl corpus collators checkpoints sharding xtreme_examples xtreme_features xtreme_report",
-    3: "embedding arguments micro_batches streams robust_training question_answering tagging xtreme_files xtreme_hub",
-    4: "evaluation fine_tuning xtreme_conversion xtreme_kinds",
-    5: "trainers xtreme_tasks",
-    6: "pretraining xtreme_data xtreme_scores",
-    7: "xtreme_arguments",
+    2: "modeling_hictl corpus collators checkpoints sharding xtreme_examples xtreme_features "
+    "moses raw_bitext target_vocabulary report_sections",
+    3: "embedding arguments micro_batches streams robust_training question_answering tagging xtreme_files xtreme_hub "
+    "xtreme_report modeling_hictl_translation translation_corpus translation_data translation_scores",
+    4: "evaluation fine_tuning xtreme_conversion xtreme_kinds beam_search score translation_inspection",
+    5: "trainers xtreme_tasks decoding translation_arguments translation_report",
+    6: "pretraining xtreme_data xtreme_scores translation_pipeline translation_training translation_setup",
+    7: "xtreme_arguments translate translation ctranslate2_export",
     8: "xtreme_models",
     9: "xtreme",
     10: "__init__",
 }
 FLOOR = {module: floor for floor, modules in FLOORS.items() for module in modules.split()}
-ON_THE_HUB = ("configuration_hictl", "gathering", "losses", "negatives", "packing", "vocabulary", "modeling_hictl")
+ON_THE_HUB = (
+    "configuration_hictl",
+    "gathering",
+    "losses",
+    "negatives",
+    "packing",
+    "vocabulary",
+    "modeling_hictl",
+    "modeling_hictl_translation",
+)
 
 
 def imports(module: str) -> Iterator[tuple[int, str]]:

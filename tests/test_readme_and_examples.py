@@ -23,6 +23,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hictl_hf import HictlConfig, __version__, export_encoder
 from hictl_hf.arguments import PretrainingArguments, parse_arguments
 from hictl_hf.corpus import Cleaning, load_corpus
+from hictl_hf.ctranslate2_export import ExportArguments
+from hictl_hf.modeling_hictl_translation import HictlForConditionalGeneration
+from hictl_hf.translate import TranslateArguments
+from hictl_hf.translation_arguments import TranslationArguments
 from hictl_hf.xtreme_arguments import XtremeArguments
 
 ROOT = Path(__file__).parent.parent
@@ -30,6 +34,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
 PAGES |= {name: (ROOT / name).read_text("utf-8") for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")}
 RECIPES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes").rglob("*.json"))
+RECIPES = [name for name in RECIPES if "/translation/" not in name]  # test_translation_data.py reads those
 ON_THIS_MACHINE = ["--use_cpu", "true", "--bf16", "false"]
 PAIR_SIZES = {  # of the paper, in millions of pairs with English
     "ar": 9.8, "bg": 0.6, "de": 9.3, "el": 4.0, "es": 11.4, "fr": 13.2, "hi": 1.6, "ru": 11.7, "sw": 0.2, "th": 3.3,
@@ -57,7 +62,7 @@ def workplace(
     model_for_text: Callable[..., PreTrainedModel],
     xtreme_folder: Path,
 ) -> Path:
-    """A folder as the pages suppose it: a finished demo run, a file of pairs, a file of Swahili, XTREME's folder."""
+    """A folder as the pages suppose it: a demo run, a translation model, pairs, a Swahili file, XTREME's folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     model = model_for_text()
@@ -65,6 +70,9 @@ def workplace(
     export_encoder(model, "runs/demo/encoder")
     for folder in ("checkpoint", "encoder"):
         tokenizer.save_pretrained(f"runs/demo/{folder}")
+    translator = HictlForConditionalGeneration.from_encoder(model, target_languages=["en"], decoder_layers=1)
+    for part in (translator, tokenizer):
+        part.save_pretrained("runs/translation/model")
     pairs = [{"en": en, other: sentences[other][at]} for at, en in enumerate(sentences["en"]) for other in ("de", "sw")]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), "utf-8")
     (tmp_path / "swahili.txt").write_text("\n".join(sentences["sw"]), "utf-8")
@@ -242,8 +250,10 @@ def test_every_make_target_on_a_page_exists(name: str) -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_every_flag_and_file_of_a_command_on_a_page_exists(name: str) -> None:
     known = {field.name for field in fields(PretrainingArguments) if field.init} | {"help", "nproc_per_node"}
-    known |= {field.name for field in fields(XtremeArguments)}
-    known |= set(re.findall(r'"--(\w+)"', (ROOT / "benchmarks" / "run.py").read_text("utf-8")))
+    for arguments in (XtremeArguments, TranslationArguments, TranslateArguments, ExportArguments):
+        known |= {field.name for field in fields(arguments)}
+    for file in ("benchmarks/run.py", "hictl_hf/score.py", "hictl_hf/translation_data.py"):
+        known |= set(re.findall(r'"--(\w+)"', (ROOT / file).read_text("utf-8")))
     # of torchrun and accelerate, whose own parsers read these commands in test_scale.py
     known |= {"config_file", "machine_rank", "main_process_ip", "nnodes", "rdzv_backend", "rdzv_endpoint", "rdzv_id"}
     assert set(re.findall(r"(?<![\w-])--(\w+)", code(PAGES[name]))) <= known

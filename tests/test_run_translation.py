@@ -217,6 +217,9 @@ def test_the_same_command_again_does_nothing_but_say_so(
     assert main(step_one(world, first, "--average_checkpoints", "2", "--dataloader_num_workers", "1"))["test"]
     assert "this run is finished, there is nothing to do" in caplog.text
     assert {path: path.stat().st_mtime_ns for path in first.rglob("*")} == files
+    (first / "report.html").unlink()  # as if it had been ended just before
+    main(step_one(world, first, "--average_checkpoints", "2"))
+    assert "sacrebleu" in (first / "report.html").read_text("utf-8").lower()
     with pytest.raises(BadInput, match=r"holds a run with average_checkpoints 2, not 3.*another --output_dir"):
         main(step_one(world, first, "--average_checkpoints", "3"))
 

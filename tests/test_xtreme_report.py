@@ -14,7 +14,8 @@ from test_reporting import ATTACK
 
 from hictl_hf import xtreme_report
 from hictl_hf.readers import BadInput
-from hictl_hf.xtreme_report import COLUMNS, PAPER, Table, task_scores
+from hictl_hf.tables import Table, markdown
+from hictl_hf.xtreme_report import COLUMNS, PAPER, task_scores
 
 pytest.importorskip("matplotlib")
 
@@ -116,7 +117,7 @@ def test_a_number_from_memory_is_never_shown_without_its_mark() -> None:
 
 def test_the_table_of_a_complete_run_worked_by_hand() -> None:
     # Task scores 10, 20, ..., 90: their mean is 50; 56/44 is the F1 and EM of score 50.
-    assert xtreme_report.markdown(xtreme_report.main_table({"toy": run()})).splitlines() == [
+    assert markdown(xtreme_report.main_table({"toy": run()})).splitlines() == [
         "| model | XNLI | PAWS-X | POS | NER | XQuAD | MLQA | TyDiQA | BUCC | Tatoeba | average |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
         "| *zero-shot* |  |  |  |  |  |  |  |  |  |  |",
@@ -226,7 +227,7 @@ def test_what_is_no_xtreme_score_is_marked_says_why_and_enters_no_average(case: 
 def test_a_task_that_was_not_run_is_a_dash_with_a_note() -> None:
     table = xtreme_report.main_table({"toy": run(udpos=None, panx=None)})
     assert rows(table)["toy"][2:4] == ["–", "–"] and rows(table)["toy"][-1] == "–"
-    assert xtreme_report.markdown(table).endswith("\n[2] No score: not run.")
+    assert markdown(table).endswith("\n[2] No score: not run.")
 
 
 def test_a_language_code_is_replaced_in_file_names_only() -> None:
@@ -308,7 +309,7 @@ def test_the_table_by_language_keeps_xtremes_order_worked_by_hand() -> None:
     trial = {"toy": run(bucc2018=task("bucc2018", 1.0, note="dev"))}
     assert xtreme_report.language_tables(trial)[-2].heads[-1].text == "toy (trial)"
     [table] = [table for table in xtreme_report.language_tables(runs) if table.title == "BUCC"]
-    assert xtreme_report.markdown(table).splitlines() == [
+    assert markdown(table).splitlines() == [
         "| language | XLM-R, large, zero-shot [1] | **toy** [2] | **other** |",
         "|---|---:|---:|---:|",
         "| de | 67.6† | 13.0 | 80.0 |",
@@ -407,9 +408,9 @@ def test_latex_compiles(tmp_path: Path) -> None:
 
 def test_markdown_rows_have_every_cell_whatever_a_name_holds() -> None:
     for table in xtreme_report.all_tables({NASTY: nasty(), ATTACK: nasty()}):
-        lines = [line for line in xtreme_report.markdown(table).splitlines() if line.startswith("| ")]
+        lines = [line for line in markdown(table).splitlines() if line.startswith("| ")]
         assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {len(table.heads) + 1}
-        assert "<script>" not in xtreme_report.markdown(table).replace("\\<", "")
+        assert "<script>" not in markdown(table).replace("\\<", "")
 
 
 def test_text_for_the_terminal_is_aligned() -> None:
@@ -454,8 +455,8 @@ def test_the_report_is_written_whole_and_needs_no_other_file(tmp_path: Path) -> 
     assert not re.search(r"<link|<script|@import|url\(|(src|href)=.?http", text) and "$" not in text
     for part in (text, (tmp_path / "report.md").read_text("utf-8"), (tmp_path / "table.tex").read_text("utf-8")):
         assert all(word in part for word in ("66.0/54.0", "HiCTL, large", "transfer gap", "Tatoeba"))
-    markdown = (tmp_path / "report.md").read_text("utf-8")
-    assert all(f"]({name})" in markdown for name in names[:3])
+    written = (tmp_path / "report.md").read_text("utf-8")
+    assert all(f"]({name})" in written for name in names[:3])
 
 
 def test_the_heat_map_is_given_scores_by_group_with_trials_named(
