@@ -12,7 +12,7 @@ words, d dimensions.
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -54,6 +54,14 @@ class BeamSearch:
                 f"max_length_a, max_length_b and max_length are {self.max_length_a}, {self.max_length_b} and "
                 f"{self.max_length}; allowed are 0, 1 and 1 or more"
             )
+
+    @classmethod
+    def of(cls, model: HictlForConditionalGeneration, **changes: Any) -> Self:
+        """Beams and penalty that the model was saved with, but for changes; a change to `None` is none."""
+        saved = model.generation_config
+        chosen = {"beams": saved.num_beams, "length_penalty": saved.length_penalty}
+        chosen |= {name: value for name, value in changes.items() if value is not None}
+        return cls(**{name: value for name, value in chosen.items() if value is not None})
 
     def limits(self, source_tokens: Tensor) -> Tensor:
         """(n,) most tokens of a hypothesis for sources of (n,) tokens."""

@@ -158,7 +158,7 @@ class ExportArguments:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run with these arguments, those of the command line by default."""
     args = HfArgumentParser(ExportArguments).parse_args_into_dataclasses(argv)[0]
-    model, tokenizer = load_translator(args.model, device="cpu")
+    model, tokenizer = load_translator(args.model, dtype="float32", device="cpu")
     print(export_ctranslate2(model, tokenizer, args.output, args.quantization, args.allow_drop_bias))
 
 

@@ -19,7 +19,6 @@ __all__ = ["BeamSearch", "Hypothesis", "Translation", "search", "token_batches",
 
 logger = logging.getLogger(__name__)
 
-DEFAULT = BeamSearch()
 TOKENS_AT_ONCE = 512  # on a CPU; more is not faster there, and costs memory
 
 
@@ -36,7 +35,7 @@ def translate(
     model: HictlForConditionalGeneration,
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],
-    settings: BeamSearch = DEFAULT,
+    settings: BeamSearch | None = None,
     target_language: str | Sequence[str] | None = None,
     max_tokens: int | None = None,
     progress: bool = True,
@@ -47,11 +46,13 @@ def translate(
     Each distinct text is translated once; one without a word gives one empty translation, without the model.
 
     Args:
+        settings: `None`: those the model was saved with, one translation each.
         target_language: of all texts, or of each; needed where the model has several.
         max_tokens: source tokens of a batch, padding included; `None`: 512 on a CPU, 8192 elsewhere.
         cut: cut texts that are longer than the model can read (512 tokens if it is XLM-R's), and warn of their number;
             an error otherwise.
     """
+    settings = settings or BeamSearch.of(model)
     languages: list[str | None]
     if target_language is None or isinstance(target_language, str):
         languages = [target_language] * len(texts)
@@ -65,17 +66,19 @@ def translate(
     found = {}
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
-    with tqdm(total=len(jobs), desc="translate", unit=" texts", disable=None if progress else True) as bar:
-        for batch in token_batches([len(source) for source in sources], max_tokens or tokens_at_once(model)):
-            rows = tokenizer.pad({"input_ids": [sources[number] for number in batch]}, return_tensors="pt")
-            rows = rows.to(model.device)
-            hypotheses = search(model, rows["input_ids"], rows["attention_mask"], starts[batch], settings)
-            for number, best in zip(batch, hypotheses):
-                decoded = tokenizer.batch_decode([each.tokens for each in best], skip_special_tokens=True)
-                found[jobs[number]] = [Translation(text, h.score, len(h.tokens)) for text, h in zip(decoded, best)]
-            bar.update(len(batch))
-    for module, mode in modes:
-        module.training = mode
+    try:
+        with tqdm(total=len(jobs), desc="translate", unit=" texts", disable=None if progress else True) as bar:
+            for batch in token_batches([len(source) for source in sources], max_tokens or tokens_at_once(model)):
+                rows = tokenizer.pad({"input_ids": [sources[number] for number in batch]}, return_tensors="pt")
+                rows = rows.to(model.device)
+                hypotheses = search(model, rows["input_ids"], rows["attention_mask"], starts[batch], settings)
+                for number, best in zip(batch, hypotheses):
+                    decoded = tokenizer.batch_decode([each.tokens for each in best], skip_special_tokens=True)
+                    found[jobs[number]] = [Translation(text, h.score, len(h.tokens)) for text, h in zip(decoded, best)]
+                bar.update(len(batch))
+    finally:
+        for module, mode in modes:
+            module.training = mode
     return [list(found.get(job, [Translation("", 0.0, 0)])) for job in zip(texts, languages)]
 
 

@@ -5,21 +5,28 @@ source in blocks, a block goes through `decoding.translate`, and its translation
     cat news.en | python -m hictl_hf.translate --model runs/translation/model --target_language de > news.de
     python -m hictl_hf.translate --model runs/translation/model --best 5
 
+A file is written beside its name, as NAME.partial, and has its name when it is whole.
 One line of output for each line of input; with `--best` above 1 or `--scores true` it is "number<TAB>score<TAB>text",
 the number counting the lines of all input from 1.
 """
 
+import logging
+import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
+from typing import TextIO
 
 from transformers import HfArgumentParser
 
 from .decoding import BeamSearch, Translation, translate
 from .readers import BadInput, BrokenRow, Cursor, checked_text, read_lines
 from .translation_pipeline import DTYPES, load_translator
+
+logger = logging.getLogger(__name__)
 
 LINES_AT_ONCE = 8192
 TYPED = "standard input"
@@ -37,8 +44,12 @@ class TranslateArguments:
     target_language: str | None = field(
         default=None, metadata={"help": "Needed where the model has several target languages."}
     )
-    beams: int = field(default=5, metadata={"help": "Hypotheses kept at each step; 1 is greedy search."})
-    length_penalty: float = field(default=1.0, metadata={"help": "Scores are log-probability / length ** this."})
+    beams: int | None = field(
+        default=None, metadata={"help": "Hypotheses kept at each step, 1 is greedy search; as the model was saved."}
+    )
+    length_penalty: float | None = field(
+        default=None, metadata={"help": "Scores are log-probability / length ** this; as the model was saved."}
+    )
     best: int = field(default=1, metadata={"help": "Translations written for each line, at most --beams."})
     scores: bool = field(default=False, metadata={"help": "Write number, score and text instead of the text alone."})
     max_length_a: float = field(default=1.2, metadata={"help": "A translation has at most a * source tokens + b ..."})
@@ -51,7 +62,10 @@ class TranslateArguments:
         default=None, metadata={"help": f"Lines read before they are translated; {LINES_AT_ONCE}, or 1 when typed."}
     )
     cut: bool = field(default=False, metadata={"help": "Cut sources that are too long for the model; else an error."})
-    dtype: str = field(default="float32", metadata={"help": f"Numbers to compute in: {', '.join(DTYPES)}."})
+    dtype: str | None = field(
+        default=None,
+        metadata={"help": f"Numbers to compute in: {', '.join(DTYPES)}; bfloat16 on a GPU, else float32, without it."},
+    )
     device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; a GPU where there is one without it."})
 
     def __post_init__(self) -> None:
@@ -62,14 +76,14 @@ class TranslateArguments:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run with these arguments, those of the command line by default."""
     args = HfArgumentParser(TranslateArguments).parse_args_into_dataclasses(argv)[0]
-    settings = BeamSearch(
-        args.beams, args.length_penalty, args.best, args.max_length_a, args.max_length_b, args.max_length
-    )
+    check_output(args.output, args.input)
     model, tokenizer = load_translator(args.model, dtype=args.dtype, device=args.device)
+    names = ("beams", "length_penalty", "best", "max_length_a", "max_length_b", "max_length")
+    settings = BeamSearch.of(model, **{name: getattr(args, name) for name in names})
     typed = not args.input and sys.stdin.isatty()
     size = args.lines_at_once or (1 if typed else LINES_AT_ONCE)
     lines, before = read_texts(args.input), 0
-    with open(args.output, "w", encoding="utf-8", newline="\n") if args.output else nullcontext(sys.stdout) as output:
+    with open_output(args.output) as output:
         while block := list(islice(lines, size)):
             translations = translate(
                 model, tokenizer, block, settings, args.target_language, args.max_tokens, not typed, args.cut
@@ -78,6 +92,43 @@ def main(argv: Sequence[str] | None = None) -> None:
                 output.writelines(f"{line}\n" for line in written(number, found, args.scores or args.best > 1))
             output.flush()
             before += len(block)
+
+
+def check_output(output: str | None, inputs: Sequence[str]) -> None:
+    """Raise `BadInput` if writing the output would destroy an input."""
+    if output is not None:
+        whole = Path(output).resolve()
+        for path in inputs:
+            if Path(path).resolve() in (whole, partial_file(whole)):
+                raise BadInput(f"{output}: {path}, which writing it would destroy, is an input; name another output")
+
+
+@contextmanager
+def open_output(path: str | None) -> Iterator[TextIO]:
+    """Standard output without a path; a file that has its name, and an older one's place, after the block alone."""
+    if path is None:
+        yield sys.stdout
+        return
+    whole = Path(path).resolve()
+    if whole.exists() and not whole.is_file():  # a pipe or a terminal, whose reader waits
+        with whole.open("w", encoding="utf-8", newline="\n") as output:
+            yield output
+        return
+    partial = partial_file(whole)
+    try:
+        with partial.open("w", encoding="utf-8", newline="\n") as output:
+            yield output
+        os.replace(partial, whole)
+    except BaseException:
+        if partial.exists() and partial.stat().st_size:
+            logger.warning("%s: not written; the lines translated so far are in %s", path, partial)
+        else:
+            partial.unlink(missing_ok=True)
+        raise
+
+
+def partial_file(whole: Path) -> Path:
+    return whole.with_name(f"{whole.name}.partial")
 
 
 def read_texts(paths: Sequence[str]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, Pipeline, PreTrainedTokenizerBase
 from transformers.pipelines import PIPELINE_REGISTRY
 
+from .configuration_hictl import HictlConfig
 from .decoding import BeamSearch, translate
 from .modeling_hictl_translation import HictlForConditionalGeneration
 from .readers import BadInput, teaching
@@ -26,6 +27,7 @@ from .readers import BadInput, teaching
 TASK = "hictl-translation"
 DTYPES = ("float32", "bfloat16", "int8")
 SEARCH = tuple(field.name for field in fields(BeamSearch))
+KIND, TRAIN = "a folder or Hub name of a translation model", "Train one by run_translation.py."
 OTHERS = ("target_language", "max_tokens", "progress", "cut")
 
 
@@ -33,7 +35,7 @@ class TranslationPipeline(Pipeline):
     """Texts to `{"translation_text": ...}`; with `best` above 1 to a list of these for each text, with scores.
 
     Called with a text or a sequence of texts, and with any setting of `BeamSearch` and `translate`; settings given when
-    it was made hold unless a call says otherwise.
+    it was made hold unless a call says otherwise. Beams and length penalty are else those the model was saved with.
     """
 
     _load_processor = False
@@ -51,7 +53,7 @@ class TranslationPipeline(Pipeline):
         return self._forward([texts] if isinstance(texts, str) else list(texts), **chosen)
 
     def _forward(self, texts: list[str], **settings: Any) -> list[Any]:
-        search = BeamSearch(**{name: settings.pop(name) for name in SEARCH if name in settings})
+        search = BeamSearch.of(self.model, **{name: settings.pop(name) for name in SEARCH if name in settings})
         translations = translate(self.model, self.tokenizer, texts, search, **settings)
         if search.best == 1:
             return [{"translation_text": best.text} for (best,) in translations]
@@ -68,7 +70,7 @@ class TranslationPipeline(Pipeline):
 def translation_pipeline(
     model: str | Path | HictlForConditionalGeneration,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    dtype: str = "float32",
+    dtype: str | None = None,
     device: str | torch.device | None = None,
     **settings: Any,
 ) -> TranslationPipeline:
@@ -77,7 +79,8 @@ def translation_pipeline(
     Args:
         model: a folder or Hub name; or a model, which is changed in place where the number format says so.
         tokenizer: the model's own without it; a model that is already loaded needs it.
-        dtype: "float32", "bfloat16" or, on CPUs, "int8": the weights of linear layers, quantised when used.
+        dtype: "float32", "bfloat16" or, on CPUs, "int8": the weights of linear layers, quantised when used. `None`:
+            bfloat16 on a GPU, float32 elsewhere; a model that is already loaded keeps its own.
         device: a GPU where there is one without it.
         settings: of `BeamSearch` and of `translate`, for all calls.
     """
@@ -88,18 +91,20 @@ def translation_pipeline(
 def load_translator(
     model: str | Path | HictlForConditionalGeneration,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    dtype: str = "float32",
+    dtype: str | None = None,
     device: str | torch.device | None = None,
 ) -> tuple[HictlForConditionalGeneration, PreTrainedTokenizerBase]:
     """A model that is ready to translate, and its tokenizer; arguments as of `translation_pipeline`."""
-    if dtype not in DTYPES:
+    if dtype is not None and dtype not in DTYPES:
         raise BadInput(f"dtype is {dtype!r}; allowed are {', '.join(DTYPES)}")
     if device is None:
         device = "cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu"
     if dtype == "int8" and torch.device(device).type != "cpu":
         raise BadInput(f"dtype is int8 and the device {device}; allowed is int8 on a CPU. Use bfloat16 on a GPU")
     if isinstance(model, str | Path):
-        with teaching(str(model), "a folder or Hub name of a translation model", "Train one by run_translation.py."):
+        dtype = dtype or choose_dtype(torch.device(device))
+        with teaching(str(model), KIND, TRAIN):
+            check_translator(model)
             tokenizer = tokenizer or AutoTokenizer.from_pretrained(model)
             network = HictlForConditionalGeneration.from_pretrained(model, dtype=torch.float32)
     else:
@@ -107,7 +112,26 @@ def load_translator(
     if tokenizer is None:
         raise BadInput("a model that is already loaded was given without its tokenizer; give both")
     network = network.to(device).eval()
-    return quantize(network) if dtype == "int8" else network.to(getattr(torch, dtype)), tokenizer
+    if dtype == "int8":
+        return quantize(network), tokenizer
+    return network if dtype is None else network.to(getattr(torch, dtype)), tokenizer
+
+
+def choose_dtype(device: torch.device) -> str:
+    return "bfloat16" if device.type == "cuda" else "float32"
+
+
+def check_translator(model: str | Path) -> None:
+    """Raise `BadInput` for a path that is no folder, which the Hub would be asked for, and for what has no decoder."""
+    name = str(model)
+    path_like = isinstance(model, Path) or name.startswith((".", "/", "runs/")) or name.count("/") > 1
+    if path_like and not Path(name).is_dir():
+        raise BadInput(f"{name}: is no folder; allowed is {KIND}. {TRAIN}")
+    config, _ = HictlConfig.get_config_dict(model)
+    if config.get("model_type") != HictlConfig.model_type or not config.get("is_encoder_decoder"):
+        found = ", ".join(config.get("architectures") or []) or f"a model of type {config.get('model_type')!r}"
+        lack = "" if config.get("is_encoder_decoder") else ", without a decoder"
+        raise BadInput(f"{name}: is {found}{lack}; allowed is {KIND}. {TRAIN}")
 
 
 class QuantizedHead(nn.Module):

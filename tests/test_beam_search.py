@@ -241,6 +241,16 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, int], told: str
         BeamSearch(**settings)
 
 
+def test_settings_of_a_model_are_those_it_was_saved_with_or_ours(
+    sharp_model: Callable[..., HictlForConditionalGeneration],
+) -> None:
+    model = sharp_model(0)
+    assert BeamSearch.of(model) == BeamSearch()
+    model.generation_config.update(num_beams=4, length_penalty=0.6)
+    assert BeamSearch.of(model, beams=None, best=2) == BeamSearch(4, 0.6, 2)
+    assert BeamSearch.of(model, beams=1, length_penalty=0.0) == BeamSearch(1, 0.0)
+
+
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 

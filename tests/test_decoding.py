@@ -3,20 +3,24 @@
 import gzip
 import io
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, pipeline
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaConfig, XLMRobertaForMaskedLM, pipeline
 
+from hictl_hf import decoding
 from hictl_hf.beam_search import BeamSearch
 from hictl_hf.decoding import Translation, token_batches, translate
+from hictl_hf.modeling_hictl import HictlForPreTraining
 from hictl_hf.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.readers import BadInput
 from hictl_hf.translate import main
-from hictl_hf.translation_pipeline import QuantizedHead, load_translator, translation_pipeline
+from hictl_hf.translation_pipeline import QuantizedHead, choose_dtype, load_translator, translation_pipeline
 
 END = 2
 SHORT = BeamSearch(beams=3, max_length=9)
@@ -139,6 +143,18 @@ def test_each_module_is_again_in_the_mode_it_was_in(
     assert translate(model, tokenizer, []) == []
 
 
+def test_each_module_is_again_in_its_mode_after_an_error(
+    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_memory(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(decoding, "search", out_of_memory)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        translate(model.train(), tokenizer, ["a dog"], SHORT, "de")
+    assert all(module.training for module in model.modules())
+
+
 # --- the pipeline -----------------------------------------------------------------------------------------------------
 
 
@@ -167,6 +183,68 @@ def test_what_cannot_be_loaded_is_refused_in_words(
         translation_pipeline(folder, dtype="int4")
     with pytest.raises(BadInput, match="int8 on a CPU"):
         translation_pipeline(folder, dtype="int8", device="cuda")
+
+
+@pytest.mark.parametrize("kind", ["hictl", "xlm-roberta"])
+def test_a_checkpoint_without_a_decoder_is_no_translator(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, tmp_path: Path, kind: str
+) -> None:
+    encoder = model_for_text(HictlForPreTraining)
+    if kind == "xlm-roberta":
+        names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+        config = XLMRobertaConfig(**{name: getattr(encoder.config, name) for name in names})
+        encoder = XLMRobertaForMaskedLM(config)
+    encoder.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    told = rf"{tmp_path}.*{type(encoder).__name__}.*without a decoder.*run_translation\.py"
+    for load in (load_translator, translation_pipeline, lambda folder: main(["--model", str(folder)])):
+        with pytest.raises(BadInput, match=told):
+            load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["runs/model", "./model", "../model", "/nowhere/model", "one/two/model"])
+def test_a_path_that_is_no_folder_is_not_looked_for_on_the_hub(name: str) -> None:
+    with pytest.raises(BadInput, match=f"{name}: is no folder; allowed is.*run_translation"):
+        load_translator(name)
+
+
+def test_the_model_says_how_it_is_searched_unless_the_call_does(
+    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    model.generation_config.update(num_beams=4, length_penalty=0.6)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    searched, search = [], decoding.search
+
+    def recorded(*arguments: Any) -> Any:
+        searched.append((arguments[-1].beams, arguments[-1].length_penalty))
+        return search(*arguments)
+
+    monkeypatch.setattr(decoding, "search", recorded)
+    same = ["--model", str(tmp_path), "--target_language", "de", "--device", "cpu"]
+    for flags in ([], ["--beams", "2"], ["--length_penalty", "1.0"]):
+        typed(monkeypatch, "a dog\n")
+        main([*same, *flags])
+    translator = translation_pipeline(tmp_path, target_language="de", device="cpu")
+    for settings in ({}, {"beams": 2}, {"length_penalty": 1.0}):
+        translator("a dog", **settings)
+    translate(model, tokenizer, ["a dog"], target_language="de")
+    assert searched == [(4, 0.6), (2, 0.6), (4, 1.0)] * 2 + [(4, 0.6)]
+
+
+def test_numbers_are_halved_on_a_gpu_alone() -> None:
+    assert [choose_dtype(torch.device(device)) for device in ("cuda", "cuda:1", "cpu")] == [
+        "bfloat16", "bfloat16", "float32"
+    ]  # fmt: skip
+
+
+def test_a_model_that_is_already_loaded_keeps_its_numbers_unless_told(
+    model: HictlForConditionalGeneration, folder: str, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    assert load_translator(folder, device="cpu")[0].dtype == torch.float32
+    assert load_translator(model.bfloat16(), tokenizer, device="cpu")[0].dtype == torch.bfloat16
+    assert load_translator(model, tokenizer, "float32", "cpu")[0].dtype == torch.float32
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("bfloat16", 0.1), ("int8", 0.1)])
@@ -280,3 +358,45 @@ def test_a_long_line_is_cut_when_the_command_says_so(
     typed(monkeypatch, "the cat sees a dog " * 20)
     main(["--model", folder, "--target_language", "de", "--max_length", "4", "--cut", "true", "--device", "cpu"])
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("source", "output"), [("text", "text"), ("text", "sub/../text"), ("text.partial", "text")])
+def test_an_input_is_never_written_over(folder: str, tmp_path: Path, source: str, output: str) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / source).write_text("a dog\n")
+    flags = ["--input", str(tmp_path / source), "--output", str(tmp_path / output)]
+    with pytest.raises(BadInput, match=f"{output}.*is an input.*another"):
+        main(["--model", folder, "--target_language", "de", *flags])
+    assert (tmp_path / source).read_text() == "a dog\n"
+
+
+def test_a_run_that_fails_leaves_the_old_output_and_says_where_its_own_is(
+    folder: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, output, link = tmp_path / "source", tmp_path / "output", tmp_path / "link"
+    output.write_text("old\n")
+    link.symlink_to(output)
+    same = ["--model", folder, "--target_language", "de", "--max_length", "4", "--lines_at_once", "1"]
+    same += ["--input", str(source), "--output"]
+    source.write_bytes(b"\xff\n")
+    with pytest.raises(BadInput, match="source:1"):
+        main([*same, str(output)])
+    assert output.read_text() == "old\n" and not Path(f"{output}.partial").exists() and "partial" not in caplog.text
+    source.write_bytes(b"a dog\n\xff\n")
+    with pytest.raises(BadInput, match="source:2"):
+        main([*same, str(output)])
+    assert output.read_text() == "old\n" and len(Path(f"{output}.partial").read_text().splitlines()) == 1
+    assert f"{output}.partial" in caplog.text
+    source.write_text("a dog\n")
+    main([*same, str(link)])
+    assert link.is_symlink() and output.read_text() != "old\n" and not Path(f"{output}.partial").exists()
+
+
+def test_what_is_no_regular_file_is_written_at_once(folder: str, tmp_path: Path) -> None:
+    (tmp_path / "source").write_text("a dog\n")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    flags = ["--input", str(tmp_path / "source"), "--output", str(tmp_path / "pipe"), "--max_length", "4"]
+    main(["--model", folder, "--target_language", "de", *flags])
+    assert os.read(reader, 1000).endswith(b"\n")
+    os.close(reader)
