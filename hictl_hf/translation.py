@@ -13,7 +13,7 @@ import transformers
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from .arguments import read_dictionary
-from .checkpoints import find_fault, last_whole_checkpoint, newest_first
+from .checkpoints import last_whole_checkpoint, newest_first
 from .decoding import Translation
 from .modeling_hictl_translation import HictlForConditionalGeneration
 from .pretraining import TERMINATED, whole_folder
@@ -31,7 +31,7 @@ from .translation_corpus import (
 from .translation_report import write_translation_report
 from .translation_scores import Score
 from .translation_setup import Data, load_config, load_or_make_model, load_tokenizer, read_data
-from .translation_training import TranslationTrainer, average_weights, score_directions
+from .translation_training import TranslationTrainer, average_weights, checkpoints_to_average, score_directions
 from .version import __version__
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def run_translation(args: TranslationArguments, command: str = "") -> dict[str, 
 
 def settings_of(args: TranslationArguments) -> dict[str, Any]:
     """All that decides what comes out of a run, as plain values."""
-    plain = json.loads(json.dumps(args.to_dict(), default=str))
+    plain = json.loads(json.dumps(args.to_dict() | {"processes": args.world_size}, default=str))
     return {name: value for name, value in plain.items() if name not in WITHOUT_EFFECT}
 
 
@@ -142,7 +142,7 @@ def train(args: TranslationArguments, trainer: TranslationTrainer) -> dict[str, 
 
 def average(number: int, args: TranslationArguments, trainer: TranslationTrainer, best: float | None) -> dict[str, Any]:
     """Put the mean of the last checkpoints in place of the state, unless it is worse on validation."""
-    checkpoints = [path for path in newest_first(args.output_dir) if find_fault(path) is None][:number]
+    checkpoints = checkpoints_to_average(args.output_dir, number, args.save_strategy)
     model = trainer.accelerator.unwrap_model(trainer.model)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     model.load_state_dict(average_weights(checkpoints), strict=False)
@@ -175,7 +175,8 @@ def collect_results(
         for name, pairs in (("validation", data.validation), ("test", data.test))
     }
     return {
-        "step": args.step, "encoder": args.encoder, "model": args.model, "random_encoder": args.random_encoder,
+        "step": args.step if args.train else None,
+        "encoder": args.encoder, "model": args.model, "random_encoder": args.random_encoder,
         "rows": {name: dict(counts) for name, counts in kept.items()},
         "skipped": {reason: number for reason, number in data.report.skipped.items() if number},
         "messages": data.report.messages,

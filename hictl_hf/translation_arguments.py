@@ -105,9 +105,15 @@ class TranslationArguments(TrainingArguments):
     weight_decay: float = field(default=0.01, metadata={"help": "Weight decay; the paper names none."})
     label_smoothing_factor: float = field(default=0.1, metadata={"help": "ε of label smoothing, over all words."})
     eval_strategy: str = field(default="epoch", metadata={"help": "When to validate: no, steps or epoch."})
-    save_strategy: str = field(default="epoch", metadata={"help": "When to save a checkpoint: no, steps or epoch."})
+    save_strategy: str | None = field(
+        default=None, metadata={"help": "When to save a checkpoint: no, steps or epoch; when it validates, else epoch."}
+    )
+    save_steps: float | None = field(
+        default=None, metadata={"help": "Steps between checkpoints; those of --eval_steps, else 500."}
+    )
     save_total_limit: int | None = field(
-        default=None, metadata={"help": "Checkpoints to keep beside the best one; 1, or those to be averaged."}
+        default=None,
+        metadata={"help": "Checkpoints to keep, the best one included; 2, or one more than are averaged."},
     )
     logging_steps: float = field(default=50, metadata={"help": "Steps between logs."})
     dataloader_pin_memory: bool = field(
@@ -133,15 +139,31 @@ class TranslationArguments(TrainingArguments):
         if self.freeze_encoder is None:
             self.freeze_encoder = self.step == 1
         if self.save_total_limit is None:
-            self.save_total_limit = max(self.average_checkpoints, 1) + 1  # the best one is among them
+            self.save_total_limit = 2
+        if self.average_checkpoints > 1 and self.save_total_limit > 0:  # the best one is among them
+            self.save_total_limit = max(self.save_total_limit, self.average_checkpoints + 1)
         if not self.validation or not self.train:
             self.eval_strategy = "no"
         self.load_best_model_at_end = self.eval_strategy != "no"
+        self.choose_saving()
         self.metric_for_best_model, self.greater_is_better = f"eval_{self.metric}", True
         self.ddp_find_unused_parameters = False  # all are used
         if not torch.accelerator.is_available():
             self.use_cpu = True  # as it is anyway, but bf16 is refused where it is not said
         super().__post_init__()
+
+    def choose_saving(self) -> None:
+        """Save when the model is validated, unless told otherwise."""
+        if self.save_strategy is None:
+            self.save_strategy = self.eval_strategy if self.load_best_model_at_end else "epoch"
+        if self.save_steps is None:
+            self.save_steps = (self.eval_strategy == "steps" and self.eval_steps) or 500
+        if self.load_best_model_at_end and self.save_strategy not in (self.eval_strategy, "best"):
+            raise BadInput(
+                f"save_strategy is {self.save_strategy} and eval_strategy {self.eval_strategy}: the best state on "
+                f"validation is kept as a checkpoint, so they have to be the same; give --save_strategy "
+                f"{self.eval_strategy}, or --eval_strategy no"
+            )
 
     def check_choices(self) -> None:
         for name, allowed in (("step", tuple(LEARNING_RATES)), ("metric", METRICS)):

@@ -11,6 +11,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute
 from datasets import Dataset, Features, Value, concatenate_datasets
 from datasets import Sequence as List
@@ -151,12 +152,15 @@ def tokenize_pairs(
             remove_columns=rows.column_names, desc=f"tokenize {direction}",
             features=Features({"input_ids": ids, "labels": ids, "target_language": Value("string")}),
         )  # fmt: skip
-        source, target = side_lengths(tokens)
-        empty = (source <= 2) | (target <= 1)  # characters that leave no token, such as a lone zero-width space
-        too_long = ~empty & (np.maximum(source, target) > max_length)
-        report.skipped.update({"empty": int(empty.sum()), "too long": int(too_long.sum())})
-        report.kept[str(direction)] = int((~empty & ~too_long).sum())
-        parts.append(tokens.select(np.flatnonzero(~empty & ~too_long)))
+        empty, too_long = (int(faulty.sum()) for faulty in find_faulty(*side_lengths(tokens), max_length))
+        report.skipped.update({"empty": empty, "too long": too_long})
+        report.kept[str(direction)] = len(tokens) - empty - too_long
+        if empty + too_long:  # written anew: rows that are selected would be looked up one by one ever after
+            tokens = tokens.with_format("arrow").map(
+                drop_faulty, batched=True, fn_kwargs={"max_length": max_length}, features=tokens.features,
+                desc=f"leave out {direction}",
+            ).with_format(None)  # fmt: skip
+        parts.append(tokens)
     if not report.kept.total():
         raise BadInput(
             f"no pair is left: {report.skipped['empty']} have a side without a token, {report.skipped['too long']} one "
@@ -175,9 +179,27 @@ def tokenize_batch(
     return {"input_ids": source, "labels": labels, "target_language": [target_language] * len(labels)}
 
 
+def find_faulty(
+    source: NDArray[np.int64], target: NDArray[np.int64], max_length: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """(rows,) which rows of these lengths have nothing, and which of the others too much, on a side."""
+    empty = (source <= 2) | (target <= 1)  # characters that leave no token, such as a lone zero-width space
+    return empty, ~empty & (np.maximum(source, target) > max_length)
+
+
+def drop_faulty(batch: pa.Table, max_length: int) -> pa.Table:
+    """The rows of a batch that can be trained on."""
+    empty, too_long = find_faulty(*lengths_of(batch), max_length)
+    return batch.filter(pa.array(~empty & ~too_long))
+
+
 def side_lengths(tokens: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(rows,) tokens of the source and of the target of each row."""
-    columns = tokens.with_format("arrow")[:]
+    return lengths_of(tokens.with_format("arrow")[:])
+
+
+def lengths_of(columns: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """`side_lengths` of rows as they lie in memory."""
     source, target = (pyarrow.compute.list_value_length(columns[name]).to_numpy() for name in ("input_ids", "labels"))
     return source.astype(np.int64), target.astype(np.int64)
 
@@ -234,15 +256,19 @@ class TokenBatches(Sampler[NDArray[np.int64]]):
         place: Place = ALONE,
     ) -> None:
         self.widths = np.maximum(source, target)
+        self.place = place
         if len(source) < place.processes or self.widths.max() > max_tokens:
-            raise BadInput(
-                f"{len(source)} rows of up to {self.widths.max()} tokens cannot be divided into batches of "
-                f"{max_tokens} tokens for {place.processes} processes; add rows, raise max_tokens, or start fewer "
-                "processes"
-            )
+            raise self.refusal(max_tokens)
         self.lengths = (self.widths << 40) | (source << 20) | target  # one key to sort by
-        self.seed, self.place, self.epoch = seed, place, 0
+        self.seed, self.epoch = seed, 0
         self.borders = self.cut(np.sort(self.widths), max_tokens)
+
+    def refusal(self, max_tokens: int) -> BadInput:
+        return BadInput(
+            f"{len(self.widths)} rows of up to {self.widths.max()} tokens cannot be divided into batches of "
+            f"{max_tokens} tokens for {self.place.processes} processes; add rows, raise max_tokens, or start fewer "
+            "processes"
+        )
 
     def cut(self, widths: NDArray[np.int64], max_tokens: int) -> NDArray[np.int64]:
         """(batches + 1,) where each batch of the sorted rows begins."""
@@ -253,6 +279,8 @@ class TokenBatches(Sampler[NDArray[np.int64]]):
             borders.append(borders[-1] + int(fits.sum()))
         while (len(borders) - 1) % self.place.processes:
             largest = int(np.diff(borders).argmax())
+            if borders[largest + 1] - borders[largest] < 2:  # all have one row
+                raise self.refusal(max_tokens)
             borders.insert(largest + 1, (borders[largest] + borders[largest + 1]) // 2)
         return np.array(borders)
 

@@ -94,8 +94,13 @@ def load_config(args: TranslationArguments) -> HictlConfig:
         allowed = "an XLM-R or HiCTL checkpoint" if args.encoder else "a translation model, such as runs/step1/model"
         found = " ".join(str(error).split())
         raise BadInput(f"--{'encoder' if args.encoder else 'model'} {place}: not {allowed}: {found}") from error
-    if args.model and not config.target_languages:
+    if args.model and not config.is_encoder_decoder:
         raise BadInput(f"--model {place}: has no decoder; give it as --encoder, with --step 1, to train one")
+    if args.model and not config.target_languages:
+        raise BadInput(
+            f"--model {place}: names no target language; allowed are models with target_languages in their "
+            "config.json: train one from --encoder"
+        )
     unknown = sorted({*args.target_lang} - {*config.target_languages}) if args.model else []
     if unknown:
         raise BadInput(

@@ -2,8 +2,10 @@
 1, validation by translating, and the mean of several checkpoints. What a batch is, is decided by `translation_corpus`;
 how sentences are translated, by `decoding`; what makes a checkpoint whole, by `robust_training`."""
 
+import shutil
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from time import time
@@ -14,10 +16,13 @@ from accelerate.utils import gather_object
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import speed_metrics
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from .beam_search import BeamSearch
+from .checkpoints import find_fault, newest_first
 from .decoding import Translation, translate
 from .moses import MosesTokenizer
 from .readers import BadInput
@@ -109,6 +114,18 @@ class TranslationTrainer(RobustTrainer):
         self.control.should_save |= is_best  # also between the steps at which all is saved
         return is_best
 
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """As ever; what only SIGTERM saved takes nobody's place, and goes when the next one is whole."""
+        stopgaps, limit = [], self.args.save_total_limit
+        strategy, due = self.args.save_strategy, is_due(self.state, self.args.save_strategy)
+        if self.args.should_save:
+            whole = [path for path in newest_first(self.args.output_dir) if find_fault(path, contents=False) is None]
+            stopgaps = [path for path in whole if not is_due(state_of(path), strategy)]
+        with self.changed_arguments(save_total_limit=limit and limit + len(stopgaps) + (not due)):
+            super()._save_checkpoint(model, trial)
+        for path in stopgaps if due else ():
+            shutil.rmtree(path, ignore_errors=True)
+
     def translate(self, pairs: Sequence[Pair], progress: bool = False) -> list[Translation]:
         """The best translation of each source, in order; the processes share the work, and each has the result."""
         place, processes = self.args.process_index, self.args.world_size
@@ -162,6 +179,24 @@ def mean_scores(scores: Mapping[Direction, Mapping[str, Score]]) -> dict[str, fl
 
 
 # --- averaging --------------------------------------------------------------------------------------------------------
+
+
+def checkpoints_to_average(folder: str | Path, number: int, strategy: str | None) -> list[Path]:
+    """The last whole checkpoints, newest first, that a run without interruptions has, too."""
+    whole = (path for path in newest_first(folder) if find_fault(path) is None)
+    return list(islice((path for path in whole if is_due(state_of(path), strategy)), number))
+
+
+def state_of(checkpoint: Path) -> TrainerState:
+    return TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+
+
+def is_due(state: TrainerState, strategy: str | None) -> bool:
+    """Whether a run saves in this state also without SIGTERM: by its schedule, at its end, or as it is the best."""
+    step = state.global_step
+    if step == state.best_global_step or step >= state.max_steps or strategy not in ("steps", "epoch"):
+        return True
+    return step % state.save_steps == 0 if strategy == "steps" else state.epoch % 1 == 0
 
 
 def average_weights(checkpoints: Sequence[str | Path]) -> dict[str, Tensor]:

@@ -25,9 +25,10 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertM
 
 from hictl_hf import HictlConfig, HictlForPreTraining, HictlModel
 from hictl_hf.checkpoints import newest_first
+from hictl_hf.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.readers import BadInput
 from hictl_hf.tokenization import train_tokenizer
-from hictl_hf.translation_arguments import parse_translation_arguments
+from hictl_hf.translation_arguments import TranslationArguments, parse_translation_arguments
 from hictl_hf.translation_setup import new_decoder
 from hictl_hf.translation_training import TranslationTrainer
 from run_translation import main
@@ -203,6 +204,8 @@ def test_a_model_is_tested_without_training(world: Path, first: Path, tmp_path: 
     assert results["test"]["xx-el"]["multi-bleu"]["value"] > 50 and results["chosen"]["state"].startswith("that of ")
     assert "-l el lc" in results["test"]["xx-el"]["multi-bleu"]["signature"]
     assert not (tmp_path / "out/model").exists() and len(results["test"]["xx-el"]) == 3
+    protocol = (tmp_path / "out/report.md").read_text("utf-8").split("## Protocol")[1].split("\n## ")[0]
+    assert results["step"] is None and "| began with" in protocol and "| step" not in protocol
 
 
 def test_the_same_command_again_does_nothing_but_say_so(
@@ -222,6 +225,9 @@ def test_the_same_command_again_does_nothing_but_say_so(
     assert "sacrebleu" in (first / "report.html").read_text("utf-8").lower()
     with pytest.raises(BadInput, match=r"holds a run with average_checkpoints 2, not 3.*another --output_dir"):
         main(step_one(world, first, "--average_checkpoints", "3"))
+    monkeypatch.setattr(TranslationArguments, "world_size", 2)
+    with pytest.raises(BadInput, match=r"holds a run with processes 1, not 2; go on with its settings"):
+        main(step_one(world, first, "--average_checkpoints", "2"))
 
 
 # --- interrupted runs -------------------------------------------------------------------------------------------------
@@ -280,6 +286,36 @@ def test_sigterm_ends_a_run_with_143_and_the_same_command_goes_on(
     assert ended.value.code == 143 and newest_first(tmp_path)[0].name == "checkpoint-3"
     results = main(short(world, tmp_path))
     assert results["chosen"]["state"] == "step 4, the last"
+
+
+@pytest.mark.parametrize("schedule", [("steps", "2"), ("epoch", "2")], ids=["steps", "epochs"])
+def test_what_sigterm_saved_is_not_among_the_checkpoints_of_the_mean(
+    schedule: tuple[str, str], world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ended in the midst of the schedule, and again, so that the checkpoints kept are as many without its own."""
+    before, (strategy, steps) = TranslationTrainer.training_step, schedule
+    more = ["--average_checkpoints", "2", "--save_strategy", strategy, "--save_steps", steps, "--max_tokens", "2000"]
+    more += ["--max_steps", "-1", "--num_train_epochs", "4"] if strategy == "epoch" else ["--max_steps", "7"]
+    whole = main(short(world, tmp_path / "whole", *more))
+    last = int(whole["chosen"]["state"].split()[-1])
+
+    def send(trainer: TranslationTrainer, *given: Any, **how: Any) -> Tensor:
+        if trainer.state.global_step in ends:
+            ends.remove(trainer.state.global_step)
+            signal.raise_signal(signal.SIGTERM)
+        return before(trainer, *given, **how)
+
+    monkeypatch.setattr(TranslationTrainer, "training_step", send)
+    ends = [2, last - 3, last - 2] if strategy == "epoch" else [2, 4]  # after which a step is not due
+    for _ in list(ends):
+        with pytest.raises(SystemExit):
+            main(short(world, tmp_path / "ended", *more))
+    ended = main(short(world, tmp_path / "ended", *more))
+    assert ended["chosen"]["state"] == whole["chosen"]["state"]
+    folders = (tmp_path / "whole", tmp_path / "ended")
+    assert len({(folder / "model/model.safetensors").read_bytes() for folder in folders}) == 1
+    names = [[path.name for path in newest_first(folder)] for folder in folders]
+    assert names[0][:2] == names[1][:2] and {*names[0]} >= {*names[1]}  # nothing is left of what SIGTERM saved
 
 
 @pytest.mark.slow
@@ -442,7 +478,11 @@ def replaced(arguments: list[str], **changes: str | None) -> list[str]:
         ({"decoder_layers": "0"}, "decoder_layers is 0; it must be at least 1"),
         ({"beams": "0"}, "beams is 0; allowed is 1 or more"),
         ({"+average_checkpoints": "2"}, "average_checkpoints needs checkpoints; give --save_strategy steps"),
-        ({"+eval_strategy": "steps", "+validation": "x"}, "save and eval strategy to match"),
+        ({"+validation": "x"}, "save_strategy is no and eval_strategy epoch: .*--save_strategy epoch, or --eval_str"),
+        (
+            {"save_strategy": "epoch", "+eval_strategy": "steps", "+validation": "x"},
+            "save_strategy is epoch and eval_strategy steps: .*--save_strategy steps, or --eval_strategy no",
+        ),
         ({"+cls_bias": "sine"}, "cls_bias is 'sine'; it must be one of 'none', 'dot', 'cosine'"),
         ({"+step": "3"}, "step is 3; allowed are 1, 2"),
         ({"+metric": "bleu"}, "metric is 'bleu'; allowed are sacrebleu, multi-bleu, chrf, comet"),
@@ -473,6 +513,7 @@ def test_wrong_input_is_one_clear_error(changes: dict[str, str], message: str, w
     ("changes", "message"),
     [
         ({"model": "{world}/encoder"}, "encoder: has no decoder; give it as --encoder, with --step 1"),
+        ({"model": "{world}/unnamed"}, "unnamed: names no target language; .* train one from --encoder"),
         ({"model": "nowhere"}, "--model nowhere: not a translation model"),
         ({"target_lang": "en"}, "--target_lang en: the model translates into el, ru"),
         ({"+decoder_layers": "2"}, "decoder_layers is decided when a decoder is made: give it with --encoder"),
@@ -489,6 +530,8 @@ def test_wrong_input_of_step_two_is_one_clear_error(
 ) -> None:
     english = (world / "train.en").read_text("utf-8").splitlines()[:50]
     lines = "".join(json.dumps({"en": text, "el": text}) + "\n" for text in english)
+    unnamed = HictlForConditionalGeneration.from_encoder(str(world / "encoder"), decoder_layers=1)
+    unnamed.save_pretrained(world / "unnamed")
     (world / "swapped.jsonl").write_text(lines, "utf-8")  # a vocabulary of Greek and Cyrillic cannot say it
     named = {name: value and value.format(world=world) for name, value in changes.items()}
     added = [f"--{name[1:]}={value}" for name, value in named.items() if name.startswith("+")]
@@ -526,6 +569,29 @@ def test_a_recipe_is_a_file_of_settings_that_flags_change(world: Path, tmp_path:
     (tmp_path / "recipe.json").write_text(json.dumps({**recipe, "beam": 3}), "utf-8")
     with pytest.raises(BadInput, match="no setting is called beam; --help lists them all"):
         parse_translation_arguments([str(tmp_path / "recipe.json")])
+
+
+def test_checkpoints_are_saved_when_the_model_is_validated() -> None:
+    given = ["--encoder", "x", "--train", "y", "--source_lang", "de", "--target_lang", "en"]
+    by_steps = ["--eval_strategy", "steps", "--eval_steps", "80"]
+
+    def saving(*more: str) -> tuple[Any, ...]:
+        args = parse_translation_arguments([*given, *more])
+        return str(args.save_strategy.value), args.save_steps, args.load_best_model_at_end
+
+    assert saving() == ("epoch", 500, False) and saving("--validation", "z") == ("epoch", 500, True)
+    assert saving("--validation", "z", *by_steps) == ("steps", 80, True)
+    assert saving("--validation", "z", *by_steps, "--save_steps", "160") == ("steps", 160, True)
+    assert saving("--validation", "z", "--eval_strategy", "no") == ("epoch", 500, False)
+    assert saving("--save_strategy", "no") == ("no", 500, False)  # --eval_strategy has its default
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(None, 6), ("2", 6), ("5", 6), ("9", 9), ("0", 0)])
+def test_as_many_checkpoints_are_kept_as_a_mean_needs(limit: str | None, kept: int) -> None:
+    given = ["--encoder", "x", "--train", "y", "--source_lang", "de", "--target_lang", "en"]
+    given += ["--save_total_limit", limit] if limit else []
+    assert parse_translation_arguments([*given, "--average_checkpoints", "5"]).save_total_limit == kept
+    assert parse_translation_arguments(given).save_total_limit == (int(limit) if limit else 2)  # without a mean
 
 
 def test_the_learning_rate_rises_and_falls_as_worked_by_hand(world: Path, tmp_path: Path) -> None:

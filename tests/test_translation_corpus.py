@@ -1,6 +1,7 @@
 """Pairs keep their direction and their tags, batches hold every row once and never too many tokens."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
+import run_translation
 from hictl_hf.corpus import Cleaning, CorpusReport
 from hictl_hf.readers import BadInput
 from hictl_hf.translation_corpus import (
@@ -18,6 +20,7 @@ from hictl_hf.translation_corpus import (
     Place,
     TokenBatches,
     TranslationCollator,
+    directions_between,
     load_pairs,
     read_pairs,
     side_lengths,
@@ -113,6 +116,19 @@ def test_a_broken_row_of_a_test_set_is_an_error(name: str, lines: list[str], mes
         read_pairs([str(tmp_path / name)], [EN_DE])
 
 
+def test_the_first_command_of_the_script_names_files_that_are_paired_as_it_asks(tmp_path: Path) -> None:
+    for language, text in (("en", "one\n"), ("de", "eins\n"), ("fr", "un\n")):
+        (tmp_path / f"corpus.{language}").write_text(text, "utf-8")
+    command = re.search(r"--train '(\S+)' --source_lang ([\w ]+?)\s+--target_lang (\w+)", run_translation.__doc__)
+    assert command
+    directions = directions_between(command[2].split(), [command[3]])
+    pairs = read_pairs([f"{tmp_path}/{command[1]}"], directions)
+    assert [(str(pair.direction), pair.source, pair.target) for pair in pairs] == [
+        ("de-en", "eins", "one"),
+        ("fr-en", "un", "one"),
+    ]
+
+
 def test_sides_of_unequal_length_are_an_error(tmp_path: Path) -> None:
     for language, lines in (("de", "eins\nzwei\n"), ("en", "one\n")):
         (tmp_path / f"t.{language}").write_text(lines, "utf-8")
@@ -148,6 +164,7 @@ def test_ids_are_the_tokenizers_and_what_is_too_long_or_nothing_is_counted(
     assert [list(side) for side in side_lengths(tokens)] == [
         [len(row[name]) for row in tokens] for name in ("input_ids", "labels")
     ]
+    assert tokens._indices is None  # else rows are read one by one, and their lengths take hours
     with pytest.raises(BadInput, match="no pair is left: 8 have a side without a token, 12 one of more than 1 tokens"):
         tokenize_pairs(pairs, tokenizer, 1, report)
 
@@ -206,6 +223,14 @@ def test_every_row_comes_once_and_no_batch_has_too_many_tokens(rows: int, max_to
         assert all(
             batch and len(batch) * max(source[batch].max(), target[batch].max()) <= max_tokens for batch in every
         )
+
+
+@pytest.mark.parametrize(("rows", "processes"), [(3, 2), (5, 3), (7, 4)])
+def test_batches_of_one_row_are_not_halved(rows: int, processes: int) -> None:
+    width = np.full(rows, 10)
+    with pytest.raises(BadInput, match=f"{rows} rows of up to 10 tokens .* of 19 tokens for {processes} processes"):
+        TokenBatches(width, width, 19, 0, Place(0, processes))
+    assert np.diff(TokenBatches(width, width, 20, 0, Place(0, processes)).borders).min() == 1
 
 
 def test_batches_are_as_full_as_one_row_after_another_makes_them() -> None:
