@@ -117,6 +117,13 @@ def transformers_warnings(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.L
     transformers_logging.disable_propagation()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Runs are compared to the bit with runs in other threads and processes: nobody may change how many there are."""
+    yield
+    assert torch.get_num_threads() == 1
+
+
 # --- tokenizer and text ----------------------------------------------------------------------------------------------
 
 TOY_LANGUAGES = {  # every sentence is who + does + what; equal positions in two languages mean the same
