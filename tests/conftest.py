@@ -26,6 +26,7 @@ from hictl_hf import HictlConfig, HictlForPreTraining
 from hictl_hf.tokenization import train_tokenizer
 
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start: their runs are compared to the bit
 
 BEGIN, PADDING, END, FIRST_WORD = 0, 1, 2, 4  # ids of XLM-R's vocabulary; its last id is <mask>
 TOY = {
