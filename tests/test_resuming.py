@@ -227,7 +227,8 @@ def run_as_one_of_two(rank: int, port: int, cases: Sequence[Case], material: Mat
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("cases", [[ALWAYS], pytest.param(REST, marks=pytest.mark.slow)], ids=["one", "rest"])
+@pytest.mark.slow
+@pytest.mark.parametrize("cases", [[ALWAYS], REST], ids=["one", "rest"])
 def test_two_resumed_processes_end_with_the_same_bits(
     cases: Sequence[Case], material: Material, tmp_path: Path
 ) -> None:

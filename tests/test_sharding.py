@@ -36,6 +36,8 @@ from hictl_hf.tokenization import tokenize_corpus
 from hictl_hf.trainers import HictlTrainer
 from run_pretraining import main
 
+pytestmark = pytest.mark.slow  # a minute: two processes train some twenty small models
+
 State = dict[str, Tensor]
 DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 ACCUMULATION = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
@@ -302,7 +304,6 @@ def test_all_weights_get_a_gradient(runs: tuple[Path, list[dict[Any, Any]]]) -> 
     assert len({"lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"} & weights) == 1  # they are tied
 
 
-@pytest.mark.slow
 def test_compiled_shards_have_them_too(start: Callable[[bool], Any]) -> None:
     for found in start(True)[1]:
         for case in COMPILED:
