@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         for direction, scores in results["test"].items():
             for name, score in scores.items():
                 print(f"{direction}  {name} {score['value']:.2f}  {score['signature']}")
-        print(f"\nresults: {args.output_dir}/results.json")
+        print(f"\nreport: {args.output_dir}/report.html")
     return results
 
 

@@ -15,6 +15,7 @@ from .configuration_hictl import HictlConfig
 from .corpus import Cleaning
 from .readers import BadInput
 
+SETTINGS_FILE = "settings.json"  # in the folder of a run that goes on by itself
 DICTIONARIES = {"model_config": HictlConfig, "cleaning": Cleaning}
 
 
@@ -162,6 +163,15 @@ def read_dictionaries(arguments: Any, settings: Mapping[str, type[Any]]) -> None
         setattr(arguments, name, given)
         if unknown := sorted(given.keys() - known):
             raise BadInput(f"{name} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+
+
+def refuse_other_settings(folder: str | Path, settings: Mapping[str, Any]) -> None:
+    """A run is continued with the settings that it was begun with, which its folder tells, or left alone."""
+    record = Path(folder) / SETTINGS_FILE
+    before = json.loads(record.read_text("utf-8")) if record.exists() else settings
+    if changed := [name for name, value in settings.items() if before.get(name) != value]:
+        told = ", ".join(f"{name} {before.get(name)!r}, not {settings[name]!r}" for name in changed)
+        raise BadInput(f"{folder}: holds a run with {told}; go on with its settings, or choose another --output_dir")
 
 
 def parse_arguments(argv: list[str]) -> PretrainingArguments:

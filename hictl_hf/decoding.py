@@ -11,11 +11,9 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from .beam_search import BeamSearch, Hypothesis, search
+from .beam_search import BeamSearch, search
 from .modeling_hictl_translation import HictlForConditionalGeneration
 from .readers import BadInput, shown
-
-__all__ = ["BeamSearch", "Hypothesis", "Translation", "search", "token_batches", "translate"]
 
 logger = logging.getLogger(__name__)
 

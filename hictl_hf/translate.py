@@ -22,7 +22,8 @@ from typing import TextIO
 
 from transformers import HfArgumentParser
 
-from .decoding import BeamSearch, Translation, translate
+from .beam_search import BeamSearch
+from .decoding import Translation, translate
 from .readers import BadInput, BrokenRow, Cursor, checked_text, read_lines
 from .translation_pipeline import DTYPES, load_translator
 

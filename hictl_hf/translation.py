@@ -12,7 +12,7 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizerBase, set_seed
 
-from .arguments import read_dictionary
+from .arguments import SETTINGS_FILE, read_dictionary, refuse_other_settings
 from .checkpoints import last_whole_checkpoint, newest_first
 from .decoding import Translation
 from .modeling_hictl_translation import HictlForConditionalGeneration
@@ -36,7 +36,7 @@ from .version import __version__
 
 logger = logging.getLogger(__name__)
 
-SETTINGS_FILE, RESULTS_FILE = "settings.json", "results.json"
+RESULTS_FILE = "results.json"
 WITHOUT_EFFECT = (  # on what comes out of a run: a run goes on though these are others
     "output_dir", "resume_from_checkpoint", "local_rank", "log_level", "log_level_replica", "log_on_each_node",
     "disable_tqdm", "report_to", "run_name", "use_cpu", "dataloader_num_workers", "dataloader_pin_memory",
@@ -81,14 +81,8 @@ def settings_of(args: TranslationArguments) -> dict[str, Any]:
 def finished_results(args: TranslationArguments) -> dict[str, Any] | None:
     """The results of a run that ended; a folder begun with other settings is left alone."""
     folder, settings = Path(args.output_dir), settings_of(args)
-    if (folder / SETTINGS_FILE).exists():
-        before = json.loads((folder / SETTINGS_FILE).read_text("utf-8"))
-        if changed := [name for name, value in settings.items() if before.get(name) != value]:
-            told = ", ".join(f"{name} {before.get(name)!r}, not {settings[name]!r}" for name in changed)
-            raise BadInput(
-                f"{folder}: holds a run with {told}; go on with its settings, or choose another --output_dir"
-            )
-    elif newest_first(folder):
+    refuse_other_settings(folder, settings)
+    if newest_first(folder) and not (folder / SETTINGS_FILE).exists():
         raise BadInput(f"{folder}: holds the checkpoints of another kind of run; choose another --output_dir")
     done = folder / RESULTS_FILE
     return json.loads(done.read_text("utf-8")) if done.exists() else None

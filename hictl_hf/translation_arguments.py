@@ -13,8 +13,8 @@ from .corpus import Cleaning
 from .moses import MosesTokenizer
 from .readers import BadInput
 from .translation_corpus import Direction, directions_between
+from .translation_scores import METRICS
 
-METRICS = ("sacrebleu", "multi-bleu", "chrf", "comet")
 LEARNING_RATES = {1: 5e-4, 2: 2e-5}
 DICTIONARIES = {"model_config": HictlConfig, "cleaning": Cleaning, "multi_bleu": MosesTokenizer}
 OF_A_NEW_MODEL = ("decoder_layers", "cls_bias", "cls_bias_scale", "model_config", "random_encoder", "trim_target_vocab")

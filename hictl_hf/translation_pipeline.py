@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, Pipeline, PreTrainedTokenizerBase
 from transformers.pipelines import PIPELINE_REGISTRY
 
+from .beam_search import BeamSearch
 from .configuration_hictl import HictlConfig
-from .decoding import BeamSearch, translate
+from .decoding import translate
 from .modeling_hictl_translation import HictlForConditionalGeneration
 from .readers import BadInput, teaching
 

@@ -121,7 +121,9 @@ def score_table(runs: Sequence[Run]) -> Table:
             cell = Cell(f"{value:.2f}", (note,))
             its = row["metric"] or "sacrebleu"
             sections[direction].append([Cell(name), *(cell if metric == its else Cell(NONE) for metric in metrics)])
-    caption = "Of 100, COMET of 1. Compare scores of equal signatures, which are below. Bold: what was run here."
+    caption = (
+        "Out of 100, COMET out of 1. Compare scores of equal signatures, which are below. Bold: what was run here."
+    )
     return Table("Scores", caption, [Cell("system"), *(Cell(NAMES[metric]) for metric in metrics)], sections)
 
 

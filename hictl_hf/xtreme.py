@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from .arguments import SETTINGS_FILE, refuse_other_settings
 from .embedding import Readout, all_readouts, embed_sentences
 from .metrics import Score
 from .readers import BadInput
@@ -30,14 +31,13 @@ from .xtreme_tasks import XtremeTask
 logger = logging.getLogger(__name__)
 
 RETRIEVAL_LAYERS = {12: 8, 24: 14}  # hidden states that XTREME's Tatoeba script reads, by the layers of the encoder
-SETTINGS_FILE = "settings.json"
 RETRIEVAL_LENGTH, RETRIEVAL_BATCH = 512, 100  # tokens and sentences, as in XTREME's scripts
 
 
 def run_xtreme(args: XtremeArguments, command: str = "", tasks: Sequence[XtremeTask] | None = None) -> dict[str, Any]:
     """Do what the arguments ask for, or the same with rows of one's own; returns what is in `results.json`."""
     folder = Path(args.output_dir)
-    refuse_other_settings(args)
+    refuse_other_settings(folder, asdict(args))
     run = XtremeRun(args, folder, command)
     data = [read_for(task, args) for task in (args.chosen_tasks if tasks is None else tasks)]
     for of_task in data:
@@ -48,17 +48,6 @@ def run_xtreme(args: XtremeArguments, command: str = "", tasks: Sequence[XtremeT
         write_json(folder / "results.json", run.results)
     write_report({name_of(run.results): run.results}, folder)
     return run.results
-
-
-def refuse_other_settings(args: XtremeArguments) -> None:
-    """A run is continued with the settings that it was begun with, or left alone."""
-    record, settings = Path(args.output_dir) / SETTINGS_FILE, asdict(args)
-    before = json.loads(record.read_text("utf-8")) if record.exists() else settings
-    if changed := [name for name, value in settings.items() if before.get(name) != value]:
-        told = ", ".join(f"{name} {before.get(name)!r}, not {settings[name]!r}" for name in changed)
-        raise BadInput(
-            f"{args.output_dir}: holds a run with {told}; continue it with its settings, or choose another --output_dir"
-        )
 
 
 def read_for(task: XtremeTask, args: XtremeArguments) -> TaskData:

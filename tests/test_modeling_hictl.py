@@ -580,8 +580,8 @@ def test_stock_classifiers_start_from_the_export(tmp_path: Path, toy_model: Make
 
 # --- code on the Hub ------------------------------------------------------------------------------------------------
 
-ELSEWHERE = """
-import importlib.abc, sys, warnings
+WITHOUT_THE_PACKAGE = """
+import importlib.abc, sys
 from pathlib import Path
 
 
@@ -597,6 +597,10 @@ import torch, transformers
 torch.set_num_threads(1)
 folders, inputs = Path(sys.argv[1]), torch.load(sys.argv[2])
 outputs = {}
+"""
+ELSEWHERE = (
+    WITHOUT_THE_PACKAGE
+    + """
 for name, auto in {
     "encoder": "AutoModel",
     "AutoModel": "AutoModel",
@@ -617,6 +621,7 @@ with torch.no_grad():
     outputs["saved again"] = again(**inputs).loss
 torch.save(outputs, folders / "outputs.pt")
 """
+)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_modeling_hictl import WITHOUT_THE_PACKAGE
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import (
@@ -23,7 +24,7 @@ from transformers import (
     XLMRobertaModel,
 )
 
-from hictl_hf import HictlConfig, HictlForConditionalGeneration, HictlForPreTraining, HictlModel, export_encoder
+from hictl_hf import HictlConfig, HictlForConditionalGeneration, HictlModel, export_encoder
 from hictl_hf.vocabulary import linear_cross_entropy
 
 MakeModel = Callable[..., HictlForConditionalGeneration]
@@ -872,23 +873,9 @@ def test_an_encoder_that_is_no_xlm_r_is_refused(tmp_path: Path) -> None:
 
 # --- code on the Hub ------------------------------------------------------------------------------------------------
 
-ELSEWHERE = """
-import importlib.abc, sys
-from pathlib import Path
-
-
-class NotInstalled(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "hictl_hf":
-            raise ModuleNotFoundError(name)
-
-
-sys.meta_path.insert(0, NotInstalled())
-import torch, transformers
-
-torch.set_num_threads(1)
-folders, inputs = Path(sys.argv[1]), torch.load(sys.argv[2])
-outputs = {}
+ELSEWHERE = (
+    WITHOUT_THE_PACKAGE
+    + """
 for name, folder in (("loaded", "translator"), ("saved again", "again")):
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folders / folder, trust_remote_code=True)
     outputs[name] = model.generate(**inputs, target_language=["fr", "de", "fr"], num_beams=3, max_new_tokens=9)
@@ -900,6 +887,7 @@ with torch.no_grad():
     outputs["encoder"] = encoder(**inputs)[0]
 torch.save(outputs, folders / "outputs.pt")
 """
+)
 
 
 def test_a_saved_model_translates_where_the_package_is_not_installed(tmp_path: Path, translator: MakeModel) -> None:
@@ -934,4 +922,4 @@ def test_a_saved_model_translates_where_the_package_is_not_installed(tmp_path: P
 def test_a_pre_training_model_takes_no_translation_code_along(tmp_path: Path, encoders: dict[str, Any]) -> None:
     encoders["model"].save_pretrained(tmp_path)
     assert not (tmp_path / "modeling_hictl_translation.py").exists()
-    assert type(encoders["model"]) is HictlForPreTraining
+    assert "AutoModelForSeq2SeqLM" not in json.loads((tmp_path / "config.json").read_text())["auto_map"]

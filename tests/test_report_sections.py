@@ -45,3 +45,9 @@ def test_text_never_becomes_markup(tmp_path: Path) -> None:
     assert tags.open == [] and "script" not in tags.seen and text.count("&lt;script&gt;alert") == 16
     plain = (tmp_path / "report.md").read_text("utf-8").partition("```")[0]
     assert "<script>" not in plain.replace(r"\<", "") and plain.count(r"\<script\>") == 11
+
+
+def test_only_counts_are_kept_on_one_line(tmp_path: Path) -> None:
+    row = [Cell("12 of 40"), Cell("a picture of a dog")]
+    page = write_sections(tmp_path, "x", [], {"T": [Table("T", "", row, {"": [row]})]}, "x").read_text("utf-8")
+    assert "12&nbsp;of&nbsp;40" in page and "a picture of a dog" in page
