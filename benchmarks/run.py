@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="12 layers, 16 pairs, real text, 2 rounds: 5 minutes")
+    parser.add_argument("--quick", action="store_true", help="12 layers, 16 pairs, real text, one round: 5 minutes")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--pairs", metavar="FILE", help="sentence pairs, any source of run_pretraining.py [demo's]")
     parser.add_argument("--encoder", metavar="FOLDER", help="whose tokenizer to use [one trained on the pairs]")
@@ -90,7 +90,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     arguments.pairs_per_batch = arguments.pairs_per_batch or ([1024] if arguments.device == "cuda" else [16, 32])
     if arguments.quick:
-        arguments.layers, arguments.pairs_per_batch, arguments.rounds, arguments.texts = [12], [16], 3, ["real"]
+        arguments.layers, arguments.pairs_per_batch, arguments.rounds, arguments.texts = [12], [16], 2, ["real"]
     return arguments
 
 
