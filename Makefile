@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ablation test test-slow lint bench clean
+.PHONY: help demo demo-ablation test test-slow lint bench docs clean
 PYTHON ?= python3
 export HF_HUB_DISABLE_TELEMETRY := 1
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
@@ -49,5 +49,8 @@ lint: .venv/test  ## format, lint and types
 bench: .venv/bench  ## speed and memory beside what one would use instead; QUICK=1: in five minutes
 	.venv/bin/python benchmarks/run.py $(if $(QUICK),--quick) $(BENCH)
 
+docs: .venv/test  ## the site of all pages: site/index.html
+	.venv/bin/mkdocs build --strict
+
 clean:  ## forget the environment and the demo runs
-	rm -rf .venv runs/demo runs/demo-lm-only
+	rm -rf .venv site runs/demo runs/demo-lm-only

@@ -14,33 +14,8 @@ is a file of settings; flags after it change them. `--help` lists all. In the ou
 interrupted.
 """
 
-import logging
-import shlex
-import sys
-from typing import Any
-
-from hictl_hf.readers import BadInput
-from hictl_hf.translation import run_translation
-from hictl_hf.translation_arguments import parse_translation_arguments
-
-
-def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Run with these arguments, those of the command line by default; returns what is in `results.json`."""
-    argv = sys.argv[1:] if argv is None else argv
-    args = parse_translation_arguments(argv)
-    logging.basicConfig(level=args.get_process_log_level(), format="%(message)s")
-    logging.getLogger("hictl_hf").setLevel(logging.INFO if args.should_log else logging.WARNING)
-    results = run_translation(args, command=shlex.join(["python", "run_translation.py", *argv]))
-    if args.should_log:
-        for direction, scores in results["test"].items():
-            for name, score in scores.items():
-                print(f"{direction}  {name} {score['value']:.2f}  {score['signature']}")
-        print(f"\nreport: {args.output_dir}/report.html")
-    return results
-
+from hictl_hf.cli import run
+from hictl_hf.translation import main
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BadInput as error:
-        sys.exit(f"error: {str(error).rpartition('BadInput: ')[2]}")  # without the traceback of a worker
+    run(main, program="python run_translation.py")

@@ -31,9 +31,10 @@ from workload import SEED, VOCABULARY, Rows, make_workload
 
 from hictl_hf import HictlConfig
 from hictl_hf.beam_search import BeamSearch, search
-from hictl_hf.decoding import TOKENS_AT_ONCE, token_batches
+from hictl_hf.decoding import TOKENS_AT_ONCE
 from hictl_hf.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.reporting import write_json
+from hictl_hf.tokenization import token_batches
 
 BEGIN, PADDING, END = 0, 1, 2
 CUT = 16_000

@@ -25,7 +25,7 @@ TEXTS = {name: [" ".join(words) for words in product(*(part.split("|") for part 
 def found(model: HictlForPreTraining, tokenizer: object, rows: np.ndarray) -> float:
     """Percent of German sentences nearest to their Swahili translation; the two were never seen side by side."""
     r = Readout("projection", model.config.num_hidden_layers)
-    german, swahili = (embed_sentences(model, tokenizer, TEXTS[name], [r])[r][rows] for name in ("de", "sw"))
+    german, swahili = (embed_sentences(model, tokenizer, TEXTS[name], r)[rows] for name in ("de", "sw"))
     return retrieval_accuracy(german, swahili)[0]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
+from transformers.trainer_utils import HubStrategy
 
 from .collators import REORDERINGS
 from .configuration_hictl import HictlConfig
@@ -116,9 +117,11 @@ class PretrainingArguments(TrainingArguments):
     metric_for_best_model: str | None = field(
         default="eval_retrieval", metadata={"help": "What the best checkpoint is best in."}
     )
+    publish_to: str | None = field(default=None, init=False)  # what push_to_hub and hub_model_id say
 
     def __post_init__(self) -> None:
         read_dictionaries(self, DICTIONARIES)
+        self.publish_to = repository_to_publish_to(self)
         if not self.train_data:
             raise BadInput("train_data is empty; name at least one source of text or pairs (docs/data_formats.md)")
         if self.streaming and not (self.max_steps > 0 and self.held_out_data):
@@ -163,6 +166,24 @@ def read_dictionaries(arguments: Any, settings: Mapping[str, type[Any]]) -> None
         setattr(arguments, name, given)
         if unknown := sorted(given.keys() - known):
             raise BadInput(f"{name} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+
+
+def repository_to_publish_to(args: TrainingArguments) -> str | None:
+    """Where a run is to be pushed when it has ended. HF's Trainer is told to push nothing: what it would push of a run
+    that goes on is no finished model, and a card of its own."""
+    if not args.push_to_hub:
+        return None
+    if args.hub_token:
+        raise BadInput(
+            "hub_token was given, which would stand in the command that is published; log in by `hf auth login`, or "
+            "set HF_TOKEN"
+        )
+    if not args.hub_model_id:
+        raise BadInput("push_to_hub needs the name of the repository; give --hub_model_id your-name/model")
+    if HubStrategy(args.hub_strategy) in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+        raise BadInput(f"hub_strategy is {args.hub_strategy}; allowed is end: a run is pushed whole, when it has ended")
+    args.push_to_hub = False
+    return str(args.hub_model_id)
 
 
 def refuse_other_settings(folder: str | Path, settings: Mapping[str, Any]) -> None:

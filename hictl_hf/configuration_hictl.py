@@ -25,6 +25,7 @@ CHOICES = {
     "word_level_input": ("masked", "clean"),
     "cls_bias": ("none", "dot", "cosine"),
     "cls_bias_scale": ("learned", "fixed"),
+    "embedding_pooling": ("first token", "mean", "projection"),
 }
 TEMPERATURES = ("sentence_temperature", "word_temperature", "word_sampling_temperature", "cls_bias_temperature")
 LEAST = {
@@ -55,6 +56,11 @@ class HictlConfig(XLMRobertaConfig):
         hard_negative_window: over how many optimiser steps p_avg is the mean of exp(−L_S).
         duplicates: which sentences of a batch are no negatives of each other: those whose pairs share a text ("pair"),
             those with equal texts ("text"), or none ("keep", the paper's letter).
+        same_side_negatives: whether the other sentences of a query's own side are negatives, too (the paper), or those
+            of the other side alone, as in InfoXLM.
+        embedding_layer: which layer a sentence vector is read at, 0 being the embeddings; `None`: the last.
+        embedding_pooling: how: the state of the "first token", the "mean" over tokens, or the "projection" r, which is
+            of the last layer. A run of pre-training writes here what was best on its dev set.
         special_token_ids: ids that never enter a bag of words nor a sample; `None`: XLM-R's `<s> <pad> </s> <unk>` and
             the last id, `<mask>`.
         decoder_layers: layers of the decoder of a translation model (paper: 4, and 6 above 24 encoder layers).
@@ -89,6 +95,9 @@ class HictlConfig(XLMRobertaConfig):
     hard_negative_zeta: float | int = 0.9
     hard_negative_window: int = 100
     duplicates: str = "pair"
+    same_side_negatives: bool = True
+    embedding_layer: int | None = None
+    embedding_pooling: str = "first token"
     special_token_ids: list[int] | None = None
     decoder_layers: int = 4
     decoder_attention_heads: int | None = None
@@ -123,6 +132,12 @@ class HictlConfig(XLMRobertaConfig):
         for name, least in LEAST.items():
             if getattr(self, name) is not None and getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        layer, pooling, last = self.embedding_layer, self.embedding_pooling, self.num_hidden_layers
+        least = last if pooling == "projection" else 0
+        if layer is not None and not least <= layer <= last:
+            raise ValueError(
+                f"embedding_layer is {layer}; with the pooling {pooling!r} it must be from {least} to {last}"
+            )
         languages = self.target_languages
         if languages is not None and not 0 < len(set(languages)) == len(languages):
             raise ValueError(f"target_languages is {languages}; it must name at least one language, and none twice")

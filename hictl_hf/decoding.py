@@ -3,7 +3,7 @@ in which translations come back. How hypotheses are found is left to `beam_searc
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from .beam_search import BeamSearch, search
 from .modeling_hictl_translation import HictlForConditionalGeneration
 from .readers import BadInput, shown
+from .tokenization import token_batches
 
 logger = logging.getLogger(__name__)
 
@@ -112,15 +113,3 @@ def start_ids(model: HictlForConditionalGeneration, languages: Sequence[str | No
 
 def tokens_at_once(model: HictlForConditionalGeneration) -> int:
     return TOKENS_AT_ONCE if model.device.type == "cpu" else 16 * TOKENS_AT_ONCE
-
-
-def token_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Numbers of texts of similar length, longest first: as many as there are `max_tokens` for, padded, or one."""
-    batch: list[int] = []
-    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
-        if batch and (len(batch) + 1) * lengths[batch[0]] > max_tokens:
-            yield batch
-            batch = []
-        batch.append(number)
-    if batch:
-        yield batch

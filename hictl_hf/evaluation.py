@@ -7,7 +7,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .embedding import Readout, embed_sentences
+from .embedding import Readout, embed_at_readouts
 from .retrieval import retrieval_accuracy
 
 
@@ -40,7 +40,7 @@ def evaluate_retrieval(
     """
     frame = pairs.select_columns(["x", "y", "x_lang", "y_lang"]).to_pandas()
     pivoted = frame["x_lang"].nunique() == 1
-    vectors = embed_sentences(model, tokenizer, [*frame["x"], *frame["y"]], readouts, progress=progress)
+    vectors = embed_at_readouts(model, tokenizer, [*frame["x"], *frame["y"]], readouts, progress=progress)
     names = frame["y_lang"] if pivoted else frame["x_lang"] + "-" + frame["y_lang"]
     groups = {str(name): rows.to_numpy() for name, rows in frame.groupby(names).groups.items()}
     sentences = {name: len(rows) for name, rows in groups.items()}

@@ -345,7 +345,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             sentences, texts = gather_sentences(sentences), None if texts is None else gather_texts(texts)
             processes = torch.distributed.get_world_size()
         texts = torch.arange(len(sentences), device=sentences.device) if texts is None else texts
-        negatives = in_batch_negatives(texts, config.duplicates)
+        negatives = in_batch_negatives(texts, config.duplicates, config.same_side_negatives)
         strength = config.hard_negative_zeta * self.sentence_probability.mean() if config.hard_negatives else 0.0
         with torch.autocast(sentences.device.type, enabled=False):
             loss, mean_lambda = sentence_contrast(
@@ -411,8 +411,10 @@ def export_encoder(model: HictlForPreTraining, folder: str | Path) -> None:
     """Write the encoder as a plain `xlm-roberta` directory, which loads without any code of ours.
 
     Where the projection keeps the hidden size it becomes the pooler of the exported model: `pooler_output` is tanh(r).
+    Where sentence vectors are read stays in the configuration.
     """
     known = XLMRobertaConfig().to_dict().keys() - {"model_type", "architectures", "transformers_version"}
+    known |= {"embedding_layer", "embedding_pooling"}
     config = XLMRobertaConfig(**{name: value for name, value in model.config.to_dict().items() if name in known})
     pooled = model.projection.out_features == config.hidden_size
     encoder = XLMRobertaModel(config, add_pooling_layer=pooled).to(dtype=model.dtype)

@@ -20,26 +20,30 @@ WORDS_AT_ONCE = 4096  # of the vocabulary, compared while they are in the cache 
 STEP, *MIXERS = (odd - 2**64 for odd in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))  # SplitMix64's
 
 
-def in_batch_negatives(texts: Tensor, duplicates: str = "pair") -> Tensor:
+def in_batch_negatives(texts: Tensor, duplicates: str = "pair", same_side: bool = True) -> Tensor:
     """Who is a negative of whom: (N, N) bool, row = query: the 2n - 2 sentences of the other pairs.
 
     Args:
         texts: (N,) int64, equal where the texts are equal (a hash); reordered monolingual text carries its original's.
         duplicates: "keep" every sentence of another pair, leave out equal "text"s, or leave out every sentence of a
             "pair" that shares a text with the query's: it is a translation, too.
+        same_side: whether an x has other x among its negatives, and a y other y; without them n - 1 are left.
     """
     if len(texts) % 2:
         raise ValueError(f"there are {len(texts)} sentences; each x needs its y: x_1 … x_n, then y_1 … y_n")
     pairs = len(texts) // 2
-    pair = torch.arange(len(texts), device=texts.device) % pairs
-    same = pair[:, None] == pair  # (N, N) the query itself and its positive
+    number = torch.arange(len(texts), device=texts.device)
+    pair, side = number % pairs, number >= pairs
+    left_out = pair[:, None] == pair  # (N, N) the query itself and its positive
+    if not same_side:
+        left_out |= side[:, None] == side
     if duplicates == "keep":
-        return ~same
+        return ~left_out
     equal = texts[:, None] == texts  # (N, N)
     if duplicates == "text":
-        return ~(same | equal)
+        return ~(left_out | equal)
     shares = equal.view(2, pairs, 2, pairs).any(2).any(0)  # (n, n) the two pairs have a text in common
-    return ~(same | shares.repeat(2, 2))
+    return ~(left_out | shares.repeat(2, 2))
 
 
 def interpolate_hard_negatives(

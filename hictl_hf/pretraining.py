@@ -1,12 +1,15 @@
 """A pre-training run from sources to report: each step is a function, `pretrain` is their order."""
 
 import logging
+import shlex
 import shutil
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,8 @@ from huggingface_hub.errors import StrictDataclassError
 from numpy.typing import NDArray
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
-from .arguments import PretrainingArguments, read_dictionary
+from .arguments import PretrainingArguments, parse_arguments, read_dictionary
+from .checkpoint_sizes import check_sizes
 from .checkpoints import check_checkpoint, last_whole_checkpoint, newest_first
 from .collators import PretrainingCollator
 from .configuration_hictl import HictlConfig
@@ -26,12 +30,14 @@ from .embedding import Readout, all_readouts, embed_sentences
 from .evaluation import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies
 from .micro_batches import fit_micro_batch
 from .mixture import MixtureSampler, PretrainingRows, language_shares
-from .model_cards import model_card
+from .model_cards import encoder_card, model_card
 from .modeling_hictl import HictlForPreTraining, export_encoder
 from .plotting import plot_layers, plot_losses, plot_retrieval, plot_tsne
+from .publishing import push, reserve
 from .readers import BadInput
 from .report_page import write_report
-from .reporting import write_json
+from .reporting import part, retrieval_table, write_json, write_text
+from .sentence_transformers_files import write_sentence_transformers_files
 from .sharding import gather_model
 from .streams import StreamedBatches, source_shares
 from .tokenization import tokenize_corpus, train_tokenizer, words_never_sampled
@@ -54,9 +60,24 @@ class Corpora:
     report: CorpusReport
 
 
+def main(argv: Sequence[str] | None = None, program: str = "hictl pretrain") -> dict[str, Any]:
+    """Run with these arguments, those of the command line by default; returns what is in `results.json`."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    args = parse_arguments(argv)
+    logging.basicConfig(level=args.get_process_log_level(), format="%(message)s")
+    logging.getLogger("hictl_hf").setLevel(logging.INFO if args.should_log else logging.WARNING)
+    results = pretrain(args, command=shlex.join([*program.split(), *argv]))
+    if args.should_log:
+        print(retrieval_table(results))
+        print(f"\nreport: {args.output_dir}/report.html   checkpoint: {args.output_dir}/checkpoint")
+    return results
+
+
 def pretrain(args: PretrainingArguments, command: str = "") -> dict[str, Any]:
     """Train, evaluate, save and report; returns what is in `results.json`."""
     refuse_to_overwrite(args)
+    if args.publish_to and args.process_index == 0:
+        reserve(args.publish_to, args.hub_private_repo)
     set_seed(args.seed)
     corpora = read_corpora(args)
     tokenizer = load_or_train_tokenizer(args, corpora)
@@ -72,6 +93,8 @@ def pretrain(args: PretrainingArguments, command: str = "") -> dict[str, Any]:
     if trainer.is_world_process_zero():
         save(args, whole, tokenizer, results)
         report(args, results, before, after)
+        if args.publish_to:
+            push(args.output_dir, args.publish_to, revision=args.hub_revision)
     return results
 
 
@@ -165,11 +188,12 @@ def load_or_make_model(args: PretrainingArguments, tokenizer: PreTrainedTokenize
     try:
         if args.encoder:
             kept = {name: value for name, value in settings.items() if name != "vocab_size"}
+            check_sizes(args.encoder)
             config = HictlConfig.from_pretrained(args.encoder, **kept)
             model = HictlForPreTraining.from_pretrained(args.encoder, config=config, dtype=torch.float32)
         else:
             model = HictlForPreTraining(HictlConfig(**{**settings, "vocab_size": len(tokenizer)}))
-    except (StrictDataclassError, OSError, RuntimeError) as error:
+    except (StrictDataclassError, OSError, RuntimeError, UnpicklingError) as error:
         raise BadInput(f"{args.encoder or 'model_config'}: {error}") from error
     if len(tokenizer) > model.config.vocab_size:
         raise BadInput(
@@ -269,7 +293,8 @@ def score(trainer: HictlTrainer, corpora: Corpora) -> Scores | None:
     test = evaluate_retrieval(model, tokenizer, corpora.test, [best], progress=True)[best]
     sentences = pictured_sentences(corpora.test)
     pictured = {
-        language: embed_sentences(model, tokenizer, texts, [best])[best] for language, texts in sentences.items()
+        language: embed_sentences(model, tokenizer, texts, best, normalize=False)
+        for language, texts in sentences.items()
     }
     return Scores(best, dev, test, pictured)
 
@@ -356,14 +381,23 @@ def evaluation_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
 def save(
     args: PretrainingArguments, model: HictlForPreTraining, tokenizer: PreTrainedTokenizerBase, results: dict[str, Any]
 ) -> None:
-    """The checkpoint with its model card, the plain encoder, and the results; each appears whole or not at all."""
+    """The checkpoint and the plain encoder, each with its card and a folder of sentence-transformers, and the results;
+    each appears whole or not at all."""
+    if read := part(results, "retrieval", "protocol", "hictl"):
+        model.config.embedding_pooling, model.config.embedding_layer = read["pooling"], read["layer"]
+        results["settings"]["config"] |= {"embedding_pooling": read["pooling"], "embedding_layer": read["layer"]}
+    projection = model.projection.weight
     with whole_folder(Path(args.output_dir) / "checkpoint") as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        (folder / "README.md").write_text(model_card(results), encoding="utf-8")
+        write_sentence_transformers_files(folder, model.config, projection)
+        write_text(folder / "README.md", model_card(results))
     with whole_folder(Path(args.output_dir) / "encoder") as folder:
         export_encoder(model, folder)
         tokenizer.save_pretrained(folder)
+        pooler = len(projection) == model.config.hidden_size
+        write_sentence_transformers_files(folder, model.config, projection, pooler)
+        write_text(folder / "README.md", encoder_card(results))
     write_json(Path(args.output_dir) / "results.json", results)
 
 

@@ -24,6 +24,7 @@ import pyarrow.parquet
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
 MOSES = re.compile(r"(?P<before>.*)\{(?P<languages>[^{}]*,[^{}]*)\}(?P<after>[^{}]*)")
 PLAIN_TEXT = re.compile(rf"(?P<language>{LANGUAGE.pattern}):(?P<place>.+)")
+LONGEST_LINE = 2**28  # bytes; an archive can hold one that is longer than the memory
 READ_AHEAD = 2**20  # bytes of a Parquet column; without it whole row groups are held
 COLUMNS = "'translation' (a mapping from language to text), 'text' + 'lang', or nothing but language codes"
 
@@ -297,7 +298,11 @@ def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:
     fix = "Copy or compress the file again."
     with teaching(path, "UTF-8 text, with gzip if it ends in .gz", fix), opened(path, "rb") as file:
         file.seek(cursor.offsets[0])
-        for number, line in enumerate(file, start=cursor.number + 1):
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=cursor.number + 1):
+            if len(line) > LONGEST_LINE:
+                raise BadInput(
+                    f"{path}:{number}: the line has more than {LONGEST_LINE:,} bytes; allowed is text in lines"
+                )
             cursor.number = number
             cursor.offsets[0] += len(line)
             if number == 1:

@@ -1,18 +1,17 @@
 """Who is whose translation, among sentence vectors alone: how often a sentence finds its own, which are its nearest
-neighbours, and which pairs of two corpora are translations (Artetxe and Schwenk, ACL 2019). Searches are exact and go
-through blocks of vectors, so that memory grows with the number of sentences and not with its square. Where vectors come
-from is left to `embedding`, and how good the pairs are to `metrics`."""
+neighbours, and which pairs of two corpora are translations (Artetxe and Schwenk, ACL 2019). Nothing here is
+approximate, and memory grows with the number of sentences, not with its square. How neighbours are found in both
+directions at once is left to `neighbours`, where vectors come from to `embedding`, how good pairs are to `metrics`."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-Vectors = NDArray[np.floating]
-Rows = NDArray[np.int64]
+from .neighbours import MEMORY, Neighbours, Rows, Source, Vectors, search_both
+
 IdPair = tuple[str, str]  # ids of a query and a candidate
 Margin = Literal["ratio", "distance", "absolute"]
 Direction = Literal["max", "intersect", "forward", "backward"]
@@ -93,81 +92,71 @@ def unit_rows(vectors: Vectors) -> Vectors:
 # --- mining -----------------------------------------------------------------------------------------------------------
 
 
-class Neighbours(NamedTuple):
-    """The nearest rows of the other side, the nearest first, with their cosines; both (rows, k)."""
+class UnitRows:
+    """The rows of some vectors with length 1, made as they are read, and columns (rows,) beside them."""
 
-    rows: Rows
-    similarities: Vectors
+    def __init__(self, vectors: Source, *columns: Vectors) -> None:
+        self.vectors, self.columns = vectors, columns
+        self.shape = (len(vectors), vectors.shape[1] + len(columns))
+        self.dtype = np.result_type(vectors.dtype, np.float32)
 
-    @classmethod
-    def none_yet(cls, rows: int, k: int, kind: np.dtype[np.floating]) -> "Neighbours":
-        return cls(np.zeros((rows, k), np.int64), np.full((rows, k), -np.inf, kind))
+    def __len__(self) -> int:
+        return len(self.vectors)
 
-    def add(self, start: int, scores: Vectors, first: int) -> None:
-        """Takes in what of a tile is nearer than what was found so far; of equals the first in the other side stays.
-
-        Args:
-            start: row, here, of the tile's first row.
-            scores: (rows, columns) the cosines.
-            first: row, in the other side, of the tile's first column; these grow from call to call.
-        """
-        own, number = slice(start, start + len(scores)), np.arange(len(scores))
-        scores = np.array(scores, order="C")  # contiguous, and ours: what is found is struck out
-        rows, similarities = [self.rows[own]], [self.similarities[own]]
-        for _ in range(min(self.rows.shape[1], scores.shape[1])):
-            best = scores.argmax(1)
-            rows.append(first + best[:, None])
-            similarities.append(scores[number, best][:, None])
-            scores[number, best] = -np.inf
-        together = np.hstack(similarities)
-        order = np.argsort(-together, axis=1, kind="stable")[:, : self.rows.shape[1]]
-        self.rows[own] = np.take_along_axis(np.hstack(rows), order, 1)
-        self.similarities[own] = np.take_along_axis(together, order, 1)
+    def __getitem__(self, some: slice, /) -> Vectors:
+        rows = unit_rows(self.vectors[some])
+        return np.column_stack([rows, *(column[some] for column in self.columns)]) if self.columns else rows
 
 
 def mine_bitext(
-    x: Vectors,
-    y: Vectors,
+    x: Source,
+    y: Source,
     margin: Margin = "ratio",
     direction: Direction = "max",
     neighbours: int = 4,
     threshold: float = 0.0,
     shift: bool = False,
-    block: int = 1024,
+    max_memory: int = MEMORY,
 ) -> tuple[Rows, Vectors]:
     """(pairs, 2) rows of x and y that are likely translations, and (pairs,) their scores, as `pair_neighbours` says.
 
-    Computed in single precision unless x or y is double. The vectors are read block by block and may be memory maps.
+    Computed in single precision unless x or y is double. The vectors are read some at a time and may be memory maps.
 
     Args:
         x, y: (sentences, d), two numbers of sentences, of any length but none.
         neighbours: k, over which the cosines of a sentence are averaged; no more than there are sentences.
         shift: move each side by the difference of the mean unit vectors before it is compared, as XTREME's code can.
-        block: rows of both sides compared at a time; beside the vectors, memory is block² and k for each sentence.
+        max_memory: bytes it may take beside x and y to find neighbours.
     """
-    for value, allowed in ((margin, get_args(Margin)), (direction, get_args(Direction))):
-        if value not in allowed:
-            raise ValueError(f"{value!r} is no way to mine; allowed are {', '.join(allowed)}.")
-    if shift:
-        moved = mean_unit_row(x, block) - mean_unit_row(y, block)  # (d,)
-    kind = np.result_type(x, y, np.float32)
-    forward = Neighbours.none_yet(len(x), min(neighbours, len(y)), kind)
-    backward = Neighbours.none_yet(len(y), min(neighbours, len(x)), kind)
-    for i, some_x in blocks(x, block):
-        for j, some_y in blocks(y, block):
-            scores = some_x @ some_y.T  # (block of x, block of y); of both directions
-            forward.add(i, scores - some_y @ moved if shift else scores, j)
-            backward.add(j, (scores + (some_x @ moved)[:, None] if shift else scores).T, i)
+    check_ways(margin, direction)
+    if not shift:
+        found = search_both(UnitRows(x), UnitRows(y), neighbours, max_memory=max_memory)
+        return pair_neighbours(*found, margin, direction, threshold)
+    moved = mean_unit_row(x) - mean_unit_row(y)  # (d,) m; x from its side is x - m, and y from its side is y + m
+    from_x, from_y = (np.concatenate([rows @ moved for rows in blocks(side)]) for side in (x, y))
+    # (x - m)·y and x·(y + m) are x·y + x·m - m·y, but for what all neighbours of a sentence have in common
+    sides = UnitRows(x, from_x, np.ones_like(from_x)), UnitRows(y, np.ones_like(from_y), -from_y)
+    forward, backward = search_both(*sides, neighbours, max_memory=max_memory)
+    forward = forward._replace(similarities=forward.similarities - from_x[:, None])
+    backward = backward._replace(similarities=backward.similarities + from_y[:, None])
     return pair_neighbours(forward, backward, margin, direction, threshold)
 
 
-def blocks(vectors: Vectors, block: int) -> Iterator[tuple[int, Vectors]]:
-    """Some unit rows at a time, with the number of the first."""
-    return ((start, unit_rows(vectors[start : start + block])) for start in range(0, len(vectors), block))
+def check_ways(margin: str, direction: str) -> None:
+    """ValueError for what is no way to mine."""
+    for value, allowed in ((margin, get_args(Margin)), (direction, get_args(Direction))):
+        if value not in allowed:
+            raise ValueError(f"{value!r} is no way to mine; allowed are {', '.join(allowed)}.")
 
 
-def mean_unit_row(vectors: Vectors, block: int) -> Vectors:
-    return sum(rows.sum(0) for _, rows in blocks(vectors, block)) / len(vectors)
+def blocks(vectors: Source, block: int = 4096) -> Iterator[Vectors]:
+    """Some unit rows at a time."""
+    return (unit_rows(vectors[start : start + block]) for start in range(0, len(vectors), block))
+
+
+def mean_unit_row(vectors: Source) -> Vectors:
+    total: Vectors = np.sum([rows.sum(0) for rows in blocks(vectors)], axis=0)
+    return total / len(vectors)
 
 
 def pair_neighbours(

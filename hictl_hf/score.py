@@ -16,7 +16,7 @@ from .translation_scores import METRICS, Comparison, Score, paired_bootstrap, sc
 
 def main(argv: Sequence[str] | None = None) -> list[Score] | list[Comparison]:
     """The command; returns what it prints."""
-    parser = argparse.ArgumentParser("python -m hictl_hf.score", description="Score translations, one a line.")
+    parser = argparse.ArgumentParser(description="Score translations, one a line.")
     parser.add_argument("translations", help="file with a translation a line, not tokenised")
     parser.add_argument("references", nargs="+", help="files with as many lines")
     parser.add_argument("--language", required=True, help="of the translations, such as de")

@@ -1,7 +1,8 @@
-"""Text to token ids: a corpus through a tokenizer, and a vocabulary of one's own in XLM-R's format."""
+"""Text to token ids: a corpus through a tokenizer, a vocabulary of one's own in XLM-R's format, and which texts share a
+batch."""
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -81,3 +82,15 @@ def tokenize_rows(batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBas
     x, translations = ids[: len(translated)], iter(ids[len(translated) :])
     y = [next(translations) if known else None for known in translated]
     return {"x": x, "y": y, "length": [len(a) + (2 if b is None else len(b) + 4) for a, b in zip(x, y, strict=True)]}
+
+
+def token_batches(lengths: list[int], max_tokens: int) -> Iterator[list[int]]:
+    """Numbers of texts of similar length, longest first: as many as there are `max_tokens` for, padded, or one."""
+    batch: list[int] = []
+    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
+        if batch and (len(batch) + 1) * lengths[batch[0]] > max_tokens:
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -15,11 +17,13 @@ from transformers import PreTrainedTokenizerBase, set_seed
 from .arguments import SETTINGS_FILE, read_dictionary, refuse_other_settings
 from .checkpoints import last_whole_checkpoint, newest_first
 from .decoding import Translation
+from .model_cards import translation_card
 from .modeling_hictl_translation import HictlForConditionalGeneration
 from .pretraining import TERMINATED, whole_folder
+from .publishing import push, reserve
 from .readers import BadInput
 from .reporting import write_json, write_text
-from .translation_arguments import TranslationArguments
+from .translation_arguments import TranslationArguments, parse_translation_arguments
 from .translation_corpus import (
     Direction,
     Pair,
@@ -41,7 +45,23 @@ WITHOUT_EFFECT = (  # on what comes out of a run: a run goes on though these are
     "output_dir", "resume_from_checkpoint", "local_rank", "log_level", "log_level_replica", "log_on_each_node",
     "disable_tqdm", "report_to", "run_name", "use_cpu", "dataloader_num_workers", "dataloader_pin_memory",
     "dataloader_prefetch_factor", "dataloader_persistent_workers", "save_total_limit",
+    "push_to_hub", "hub_model_id", "hub_private_repo", "hub_strategy", "hub_always_push", "hub_revision", "hub_token",
 )  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None, program: str = "hictl train-translation") -> dict[str, Any]:
+    """Run with these arguments, those of the command line by default; returns what is in `results.json`."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    args = parse_translation_arguments(argv)
+    logging.basicConfig(level=args.get_process_log_level(), format="%(message)s")
+    logging.getLogger("hictl_hf").setLevel(logging.INFO if args.should_log else logging.WARNING)
+    results = run_translation(args, command=shlex.join([*program.split(), *argv]))
+    if args.should_log:
+        for direction, scores in results["test"].items():
+            for name, score in scores.items():
+                print(f"{direction}  {name} {score['value']:.2f}  {score['signature']}")
+        print(f"\nreport: {args.output_dir}/report.html")
+    return results
 
 
 def run_translation(args: TranslationArguments, command: str = "") -> dict[str, Any]:
@@ -51,7 +71,10 @@ def run_translation(args: TranslationArguments, command: str = "") -> dict[str, 
         logger.info("%s: this run is finished, there is nothing to do", args.output_dir)
         if args.should_save and not (Path(args.output_dir) / "report.html").exists():  # it ended in the midst of that
             write_translation_report(args.output_dir)
+        publish(args)
         return finished
+    if args.publish_to and args.process_index == 0:
+        reserve(args.publish_to, args.hub_private_repo)
     set_seed(args.seed)
     config, tokenizer = load_config(args), load_tokenizer(args)
     data = read_data(args, config, tokenizer)
@@ -65,6 +88,7 @@ def run_translation(args: TranslationArguments, command: str = "") -> dict[str, 
     if trainer.is_world_process_zero():
         save(args, trainer, data.test, translations, results)
         write_translation_report(args.output_dir, trainer.accelerator.unwrap_model(trainer.model), tokenizer)
+        publish(args)
     trainer.accelerator.wait_for_everyone()
     return results
 
@@ -221,4 +245,11 @@ def save(
         with whole_folder(folder / "model") as place:
             trainer.accelerator.unwrap_model(trainer.model).save_pretrained(place)
             trainer.processing_class.save_pretrained(place)
+            write_text(place / "README.md", translation_card(results))
     write_json(folder / RESULTS_FILE, results)
+
+
+def publish(args: TranslationArguments) -> None:
+    """Push the run where `push_to_hub` says; one that is pushed already stays as it is."""
+    if args.publish_to and args.process_index == 0:
+        push(args.output_dir, args.publish_to, private=args.hub_private_repo, revision=args.hub_revision)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
-from .arguments import parse_flags_or_recipe, read_dictionaries
+from .arguments import parse_flags_or_recipe, read_dictionaries, repository_to_publish_to
 from .beam_search import BeamSearch
 from .configuration_hictl import HictlConfig
 from .corpus import Cleaning
@@ -124,8 +124,10 @@ class TranslationArguments(TrainingArguments):
         metadata={"help": "Processes that make batches beside the training; 2 with a GPU, else 0."},
     )
     remove_unused_columns: bool = field(default=False, metadata={"help": "Must stay false: the collator reads all."})
+    publish_to: str | None = field(default=None, init=False)  # what push_to_hub and hub_model_id say
 
     def __post_init__(self) -> None:
+        self.publish_to = repository_to_publish_to(self)
         for name in LISTS:
             if isinstance(value := getattr(self, name), str):
                 setattr(self, name, [value])
@@ -193,6 +195,8 @@ class TranslationArguments(TrainingArguments):
     def check_data(self) -> None:
         if not (self.train or self.test):
             raise BadInput("there is neither --train nor --test; name at least one source of pairs")
+        if self.publish_to and not self.train:
+            raise BadInput("push_to_hub shares the model that a run has trained; give --train, or leave it out")
         if self.encoder and not self.train:
             raise BadInput("a new decoder has to be trained: give --train, or a --model that is trained")
         if self.validation and not self.train:

@@ -20,6 +20,7 @@ from transformers import AutoTokenizer, Pipeline, PreTrainedTokenizerBase
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from .beam_search import BeamSearch
+from .checkpoint_sizes import check_sizes
 from .configuration_hictl import HictlConfig
 from .decoding import translate
 from .modeling_hictl_translation import HictlForConditionalGeneration
@@ -133,6 +134,7 @@ def check_translator(model: str | Path) -> None:
         found = ", ".join(config.get("architectures") or []) or f"a model of type {config.get('model_type')!r}"
         lack = "" if config.get("is_encoder_decoder") else ", without a decoder"
         raise BadInput(f"{name}: is {found}{lack}; allowed is {KIND}. {TRAIN}")
+    check_sizes(name)
 
 
 class QuantizedHead(nn.Module):

@@ -13,6 +13,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from .arguments import read_dictionary
+from .checkpoint_sizes import check_sizes
 from .configuration_hictl import HictlConfig
 from .corpus import Cleaning, CorpusReport
 from .modeling_hictl import HictlModel
@@ -89,6 +90,7 @@ def load_config(args: TranslationArguments) -> HictlConfig:
         values, _ = HictlConfig.get_config_dict(place)
         if values.get("model_type") != HictlConfig.model_type:
             raise ValueError(f"it is of type {values.get('model_type')!r}")
+        check_sizes(str(place))
         config = HictlConfig.from_pretrained(place)
     except (StrictDataclassError, OSError, ValueError) as error:
         allowed = "an XLM-R or HiCTL checkpoint" if args.encoder else "a translation model, such as runs/step1/model"

@@ -4,6 +4,8 @@ interrupted goes on with the task, the language and the step it was at."""
 
 import json
 import logging
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,24 +16,42 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from .arguments import SETTINGS_FILE, refuse_other_settings
-from .embedding import Readout, all_readouts, embed_sentences
+from .embedding import Readout, all_readouts, embed_at_readouts
 from .metrics import Score
 from .readers import BadInput
 from .reporting import write_json
 from .retrieval import Bitext
+from .tables import plain
 from .version import __version__
-from .xtreme_arguments import XtremeArguments
+from .xtreme_arguments import XtremeArguments, parse_xtreme_arguments
 from .xtreme_data import TaskData, read_task
 from .xtreme_files import data_hash
 from .xtreme_kinds import Embedded
 from .xtreme_models import FineTunedModels, device
-from .xtreme_report import write_report
+from .xtreme_report import main_table, write_report
+from .xtreme_scores import score_submission
 from .xtreme_tasks import XtremeTask
 
 logger = logging.getLogger(__name__)
 
 RETRIEVAL_LAYERS = {12: 8, 24: 14}  # hidden states that XTREME's Tatoeba script reads, by the layers of the encoder
-RETRIEVAL_LENGTH, RETRIEVAL_BATCH = 512, 100  # tokens and sentences, as in XTREME's scripts
+RETRIEVAL_LENGTH = 512  # tokens, as in XTREME's scripts
+
+
+def main(argv: Sequence[str] | None = None, program: str = "hictl xtreme") -> dict[str, Any]:
+    """Run with these arguments, those of the command line by default; returns what is in `results.json`."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    args = parse_xtreme_arguments(argv)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("hictl_hf").setLevel(logging.INFO)
+    if args.score:
+        scores = score_submission(args.score, str(args.labels))
+        print(json.dumps(scores, indent=2))
+        return scores
+    results = run_xtreme(args, command=shlex.join([*program.split(), *argv]))
+    print(plain(main_table({args.output_dir: results})))
+    print(f"\nreport: {args.output_dir}/report.html")
+    return results
 
 
 def run_xtreme(args: XtremeArguments, command: str = "", tasks: Sequence[XtremeTask] | None = None) -> dict[str, Any]:
@@ -196,8 +216,8 @@ class XtremeRun:
         """Both sides of a bitext, read at several places."""
         assert isinstance(bitext, Bitext)
         sentences, border = [*bitext.queries, *bitext.candidates], len(bitext.queries)
-        vectors = embed_sentences(
-            model, self.tokenizer, sentences, readouts, RETRIEVAL_BATCH, RETRIEVAL_LENGTH, progress=True
+        vectors = embed_at_readouts(
+            model, self.tokenizer, sentences, readouts, max_length=RETRIEVAL_LENGTH, progress=True
         )
         return {readout: (bitext, both[:border], both[border:]) for readout, both in vectors.items()}
 

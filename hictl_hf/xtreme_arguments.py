@@ -52,7 +52,7 @@ class XtremeArguments:
     )
     train_split: str = field(default="train", metadata={"help": "Rows to train on, such as train[1000:]."})
     select_split: str = field(default="dev", metadata={"help": "Rows to choose by, such as train[:1000]."})
-    score_split: str = field(default="test", metadata={"help": "Rows to score, such as dev[80%:]."})
+    score_split: str = field(default="test", metadata={"help": "Rows to score, such as dev[80%%:]."})
     labels: str | None = field(
         default=None, metadata={"help": "Folder TASK/test-LANGUAGE.tsv of labels that XTREME's test files lack."}
     )

@@ -9,8 +9,9 @@ from typing import Any
 
 from datasets import Dataset
 
+from .neighbours import Vectors
 from .question_answering import QuestionAnswering
-from .retrieval import Bitext, IdPair, Vectors, best_threshold, extract_pairs, mine_id_pairs, nearest
+from .retrieval import Bitext, IdPair, best_threshold, extract_pairs, mine_id_pairs, nearest
 from .tagging import Tagging
 from .xtreme_features import SentencePairs
 from .xtreme_files import (

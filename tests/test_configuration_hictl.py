@@ -27,6 +27,8 @@ UNUSUAL = {
     "hard_negative_zeta": 0.7,
     "hard_negative_window": 9,
     "duplicates": "text",
+    "embedding_layer": 1,
+    "embedding_pooling": "mean",
     "special_token_ids": [0, 1, 2],
     "decoder_layers": 2,
     "decoder_attention_heads": 8,
@@ -115,6 +117,8 @@ REFUSED: list[tuple[str, Any, str]] = [
         for value in (0, -3)
     ],
     ("decoder_vocab_size", 3, "at least 4"),
+    ("embedding_layer", 13, "from 0 to 12"),
+    ("embedding_layer", -1, "from 0 to 12"),
     ("target_languages", [], "at least one language"),
     ("target_languages", ["de", "fr", "de"], "none twice"),
 ]  # fmt: skip
@@ -136,6 +140,12 @@ def test_a_value_of_the_wrong_type_is_refused_also_when_it_is_set_later(name: st
         HictlConfig(**{name: value})
     with pytest.raises(StrictDataclassError, match=name):
         setattr(config, name, value)
+
+
+def test_the_projection_is_read_at_the_last_layer() -> None:
+    assert HictlConfig(embedding_pooling="projection", embedding_layer=12).embedding_layer == 12
+    with pytest.raises(StrictDataclassError, match="embedding_layer is 11.*'projection'.*from 12 to 12"):
+        HictlConfig(embedding_pooling="projection", embedding_layer=11)
 
 
 @pytest.mark.parametrize("name", ["lm_weight", "sentence_temperature", "hard_negative_zeta"])

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaCon
 
 from hictl_hf import decoding
 from hictl_hf.beam_search import BeamSearch
-from hictl_hf.decoding import Translation, token_batches, translate
+from hictl_hf.decoding import Translation, translate
 from hictl_hf.modeling_hictl import HictlForPreTraining
 from hictl_hf.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.readers import BadInput
@@ -99,13 +99,6 @@ def test_several_translations_are_best_first_and_batches_do_not_matter(
         assert len(found) == (4 if text.strip() else 1)
         (alone,) = translate(model, tokenizer, [text], settings, "de")
         assert [(each.text, each.tokens) for each in found] == [(each.text, each.tokens) for each in alone]
-
-
-def test_batches_are_of_similar_length_and_hold_what_fits() -> None:
-    # longest first: 9 | 5 5 4 (3 * 5 = 15, a fourth would make 20) | 2 2 1
-    assert list(token_batches([2, 9, 5, 1, 5, 4, 2], max_tokens=15)) == [[1], [2, 4, 5], [0, 6, 3]]
-    assert list(token_batches([4, 50], max_tokens=15)) == [[1], [0]], "what fits nowhere stands alone"
-    assert list(token_batches([], max_tokens=15)) == []
 
 
 def test_what_is_too_long_is_refused_or_cut_and_counted(

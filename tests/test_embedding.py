@@ -1,14 +1,30 @@
 """A sentence has one vector, whatever stands beside it; the vector is the model's own."""
 
+import json
+import logging
+import shutil
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaModel
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaConfig, XLMRobertaModel
 
-from hictl_hf import HictlModel, export_encoder
-from hictl_hf.embedding import Readout, all_readouts, embed_sentences, pool
+from hictl_hf import HictlForMaskedLM, HictlForPreTraining, HictlModel, embedding, export_encoder
+from hictl_hf.embedding import (
+    QuantizedLinear,
+    Readout,
+    all_readouts,
+    embed_at_readouts,
+    embed_sentences,
+    load_encoder,
+    own_readout,
+    pool,
+)
+from hictl_hf.readers import BadInput
 
 EVERYWHERE = all_readouts(layers=[0, 1, 2], last_layer=2, projection=True)
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
@@ -64,7 +80,7 @@ def test_a_pooled_vector_does_not_keep_the_hidden_states(model: PreTrainedModel,
 def test_vectors_are_those_of_a_direct_call_of_the_model(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> None:
-    vectors = embed_sentences(model, tokenizer, texts, EVERYWHERE, batch_size=5)
+    vectors = embed_at_readouts(model, tokenizer, texts, EVERYWHERE, max_tokens=60)
     assert list(vectors) == EVERYWHERE
     for row, text in enumerate(texts):
         ids = tokenizer(text, return_tensors="pt")["input_ids"]  # one sentence: no padding, no order
@@ -82,7 +98,7 @@ def test_a_mean_without_special_tokens_is_of_the_pieces_alone(
 ) -> None:
     unknown = "the cat Ω sees"  # a piece that is not known is a piece
     readout = Readout("mean without special tokens", 2)
-    found = embed_sentences(model, tokenizer, [*texts, unknown, " "], [readout])[readout]
+    found = embed_at_readouts(model, tokenizer, [*texts, unknown, " "], [readout])[readout]
     for vector, text in zip(found, [*texts, unknown]):
         ids = tokenizer(text, return_tensors="pt")["input_ids"]
         with torch.no_grad():
@@ -95,7 +111,7 @@ def test_a_mean_without_special_tokens_is_of_the_pieces_alone(
 def test_readouts_differ_and_so_do_sentences(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> None:
-    vectors = embed_sentences(model, tokenizer, texts, EVERYWHERE)
+    vectors = embed_at_readouts(model, tokenizer, texts, EVERYWHERE)
     moving = [readout for readout in EVERYWHERE if readout != Readout("first token", 0)]
     for readout in moving:
         pairs = vectors[readout][:, None] - vectors[readout][None]
@@ -114,26 +130,26 @@ def test_a_bare_encoder_gives_the_same_vectors(
 ) -> None:
     folder = tmp_path_factory.mktemp("encoder")
     readouts = all_readouts([1, 2], last_layer=2, projection=False)
-    whole = embed_sentences(model, tokenizer, texts, readouts)
+    whole = embed_at_readouts(model, tokenizer, texts, readouts)
     export_encoder(model, folder / "plain")
     model.save_pretrained(folder / "hictl")
     for encoder in (
         XLMRobertaModel.from_pretrained(folder / "plain"),
         HictlModel.from_pretrained(folder / "hictl"),
     ):
-        alone = embed_sentences(encoder, tokenizer, texts, readouts)
+        alone = embed_at_readouts(encoder, tokenizer, texts, readouts)
         assert all((whole[readout] == alone[readout]).all() for readout in readouts)
 
 
 # --- what must not matter -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 11, 128])
+@pytest.mark.parametrize("max_tokens", [1, 30, 100, 5000])
 def test_the_size_of_batches_changes_no_vector(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str], batch_size: int
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str], max_tokens: int
 ) -> None:
-    expected = embed_sentences(model, tokenizer, texts, EVERYWHERE, batch_size=5)
-    found = embed_sentences(model, tokenizer, texts, EVERYWHERE, batch_size=batch_size)
+    expected = embed_at_readouts(model, tokenizer, texts, EVERYWHERE, max_tokens=60)
+    found = embed_at_readouts(model, tokenizer, texts, EVERYWHERE, max_tokens=max_tokens)
     for readout in EVERYWHERE:
         np.testing.assert_allclose(found[readout], expected[readout], **CLOSE)
 
@@ -141,9 +157,9 @@ def test_the_size_of_batches_changes_no_vector(
 def test_vectors_come_back_in_the_order_of_the_sentences(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> None:
-    expected = embed_sentences(model, tokenizer, texts, EVERYWHERE, batch_size=5)
+    expected = embed_at_readouts(model, tokenizer, texts, EVERYWHERE, max_tokens=60)
     order = np.random.default_rng(2).permutation(len(texts))
-    found = embed_sentences(model, tokenizer, [texts[at] for at in order], EVERYWHERE, batch_size=5)
+    found = embed_at_readouts(model, tokenizer, [texts[at] for at in order], EVERYWHERE, max_tokens=60)
     for readout in EVERYWHERE:
         np.testing.assert_allclose(found[readout], expected[readout][order], **CLOSE)
 
@@ -153,8 +169,8 @@ def test_repeated_sentences_have_equal_vectors_each_in_its_place(
 ) -> None:
     a, b, c = texts[:3]
     readout = Readout("projection", 2)
-    found = embed_sentences(model, tokenizer, [b, a, b, c, a], [readout])[readout]
-    once = embed_sentences(model, tokenizer, [a, b, c], [readout])[readout]
+    found = embed_at_readouts(model, tokenizer, [b, a, b, c, a], [readout])[readout]
+    once = embed_at_readouts(model, tokenizer, [a, b, c], [readout])[readout]
     np.testing.assert_array_equal(found, once[[1, 0, 1, 2, 0]])
 
 
@@ -167,7 +183,7 @@ def test_dropout_is_off_and_training_mode_comes_back(
 ) -> None:
     model = model_for_text(hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5).train(training)
     readout = Readout("mean", 2)
-    first, again = (embed_sentences(model, tokenizer, texts, [readout])[readout] for _ in range(2))
+    first, again = (embed_at_readouts(model, tokenizer, texts, [readout])[readout] for _ in range(2))
     np.testing.assert_array_equal(first, again)
     assert all(module.training == training for module in model.modules())
     ids = tokenizer(texts[0], return_tensors="pt")["input_ids"]
@@ -187,7 +203,7 @@ def test_long_sentences_are_cut_at_the_limit_asked_for_and_at_that_of_the_model(
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert len(ids) > 100 and model.config.max_position_embeddings == 66
     readout = Readout("mean", 2)
-    found = embed_sentences(model, tokenizer, [text, "a dog"], [readout], max_length=max_length)[readout][0]
+    found = embed_at_readouts(model, tokenizer, [text, "a dog"], [readout], max_length=max_length)[readout][0]
     with torch.no_grad():
         states = model.roberta(torch.tensor([[0, *ids[: kept - 2], 2]]))[0]
     np.testing.assert_allclose(found, states[0].mean(0).numpy(), **CLOSE)
@@ -195,4 +211,241 @@ def test_long_sentences_are_cut_at_the_limit_asked_for_and_at_that_of_the_model(
 
 def test_no_sentence_at_all_is_refused_in_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     with pytest.raises(ValueError, match="sentence"):
-        embed_sentences(model, tokenizer, [], [Readout("mean", 2)])
+        embed_at_readouts(model, tokenizer, [], [Readout("mean", 2)])
+
+
+# --- the model's own readout ----------------------------------------------------------------------------------------
+
+
+def test_a_model_is_read_where_its_configuration_says(toy_config: Callable[..., Any]) -> None:
+    assert own_readout(toy_config()) == Readout("first token", 2)
+    assert own_readout(toy_config(embedding_pooling="mean", embedding_layer=0)) == Readout("mean", 0)
+    assert own_readout(toy_config(embedding_pooling="projection")) == Readout("projection", 2)
+
+
+def test_a_plain_encoder_is_read_at_the_mean_of_its_last_layer_which_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    embedding.tell_of_the_mean.cache_clear()
+    with caplog.at_level(logging.INFO, "hictl_hf"):
+        readouts = [own_readout(XLMRobertaConfig(num_hidden_layers=7)) for _ in range(2)]
+    assert readouts == [Readout("mean", 7)] * 2
+    assert len(caplog.messages) == 1 and "mean of its last layer" in caplog.text
+
+
+def test_sentences_have_vectors_of_length_one_at_the_models_own_readout(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
+) -> None:
+    raw = embed_at_readouts(model, tokenizer, texts, [Readout("first token", 2)])[Readout("first token", 2)]
+    found = embed_sentences(model, tokenizer, texts)
+    assert np.abs(np.linalg.norm(raw, axis=1) - 1).min() > 0.1
+    np.testing.assert_allclose(found, raw / np.linalg.norm(raw, axis=1, keepdims=True), **CLOSE)
+    np.testing.assert_array_equal(embed_sentences(model, tokenizer, texts, normalize=False), raw)
+
+
+@pytest.mark.parametrize(
+    ("readout", "message"),
+    [
+        (Readout("mean", 3), "'mean' is 3; allowed is 0 to 2"),
+        (Readout("mean", -1), "'mean' is -1; allowed is 0 to 2"),
+        (Readout("projection", 1), "'projection' is 1; allowed is 2 to 2"),
+        (Readout("max", 2), "the pooling is 'max'; allowed are first token, mean"),
+    ],
+)
+def test_a_readout_that_is_not_there_is_refused(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, readout: Readout, message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        embed_sentences(model, tokenizer, ["the cat"], readout)
+
+
+def test_an_encoder_without_the_projection_refuses_to_be_read_there(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    with pytest.raises(BadInput, match="the projection, which this model does not have"):
+        embed_sentences(model.roberta, tokenizer, ["the cat"], Readout("projection", 2))
+
+
+@pytest.mark.parametrize(("layer", "computed"), [(0, [0, 0]), (1, [1, 0]), (2, [1, 1])])
+def test_layers_above_the_one_read_are_not_computed(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, layer: int, computed: list[int]
+) -> None:
+    calls = [0, 0]
+
+    def count(number: int) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            calls[number] += 1
+
+        return hook
+
+    hooks = [each.register_forward_hook(count(at)) for at, each in enumerate(model.roberta.encoder.layer)]
+    embed_sentences(model, tokenizer, ["the cat", "a dog"], Readout("mean", layer))
+    for hook in hooks:
+        hook.remove()
+    assert calls == computed
+
+
+# --- number formats -------------------------------------------------------------------------------------------------
+
+
+def test_a_layer_in_int8_worked_by_hand() -> None:
+    """Scales: of the outputs 2 / 127 and 4 / 127, of the tokens 1 / 127 and 10 / 127."""
+    linear = nn.Linear(2, 2)
+    with torch.no_grad():
+        linear.weight.copy_(torch.tensor([[2.0, 1.0], [-4.0, 0.0]]))
+        linear.bias.copy_(torch.tensor([0.5, 0.0]))
+    # 2 -> 127, 1 -> 63.5 -> 64; -4 -> -127, 0 -> 0. Token (1, 0) -> (127, 0); (5, -10) -> (63.5 -> 64, -127)
+    quantised = QuantizedLinear(linear)
+    assert quantised.weight.tolist() == [[127, 64], [-127, 0]] and quantised.weight.dtype == torch.int8
+    found = quantised(torch.tensor([[[1.0, 0.0]], [[5.0, -10.0]], [[0.0, 0.0]]]))
+    second = [(127 * 64 - 64 * 127) * 2 / 127 * 10 / 127 + 0.5, -127 * 64 * 4 / 127 * 10 / 127]
+    torch.testing.assert_close(found, torch.tensor([[[2.5, -4.0]], [second], [[0.5, 0.0]]]))
+
+
+def test_a_layer_in_int8_is_near_the_one_it_was_made_of_whatever_stands_beside() -> None:
+    torch.manual_seed(0)
+    linear, states = nn.Linear(64, 48), torch.randn(5, 7, 64)
+    quantised = QuantizedLinear(linear)
+    expected, found = linear(states), quantised(states)
+    assert (expected - found).norm() < 0.015 * expected.norm()
+    assert quantised(torch.cat([states, 1000 * states]))[:5].equal(found), "a large token changes no other"
+    assert quantised(states[:1, :1]).equal(found[:1, :1])
+
+
+@pytest.mark.parametrize(("precision", "least", "most"), [("bf16", 0.9995, 0.9999999), ("int8", 0.99, 0.999999)])
+def test_other_number_formats_give_nearly_the_same_vectors_and_leave_the_model_as_it_is(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: list[str],
+    precision: Any,
+    least: float,
+    most: float,
+) -> None:
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    for readout in (Readout("mean", 2), Readout("first token", 1), Readout("projection", 2)):
+        exact = embed_sentences(model, tokenizer, texts, readout)
+        found = embed_sentences(model, tokenizer, texts, readout, precision=precision)
+        assert found.dtype == np.float32 and least < (found * exact).sum(1).mean() < most
+    assert all(weight.equal(before[name]) for name, weight in model.state_dict().items())
+    assert model.state_dict().keys() == before.keys()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_an_encoder_loaded_in_a_number_format_gives_the_vectors_of_one_converted_later(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str], tmp_path: Path, precision: Any
+) -> None:
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = load_encoder(tmp_path, precision)
+    expected = embed_sentences(model, tokenizer, texts, precision=precision)
+    np.testing.assert_array_equal(embed_sentences(*loaded, texts), expected)
+    np.testing.assert_array_equal(embed_sentences(*loaded, texts, precision=precision), expected)
+    if precision == "int8":
+        with pytest.raises(BadInput, match="precision is fp32, and the model is in int8; load it anew"):
+            embed_sentences(*loaded, texts, precision="fp32")
+
+
+def test_the_vector_of_a_sentence_in_int8_does_not_depend_on_its_batch(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
+) -> None:
+    together = embed_sentences(model, tokenizer, texts, Readout("mean", 2), precision="int8")
+    alone = [embed_sentences(model, tokenizer, [text], Readout("mean", 2), precision="int8")[0] for text in texts]
+    assert (together * np.stack(alone)).sum(1).min() > 0.9999  # but for rounding that falls to the other side
+
+
+def test_an_unknown_number_format_is_refused(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    with pytest.raises(BadInput, match="precision is 'fp16'; allowed are fp32, bf16, int8"):
+        embed_sentences(model, tokenizer, ["the cat"], precision="fp16")  # type: ignore[arg-type]
+
+
+# --- loading --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> Path:
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_checkpoints_and_plain_encoders_load_with_what_they_have(
+    model: PreTrainedModel,
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    assert type(load_encoder(folder)[0]) is HictlForPreTraining
+    plain = tmp_path_factory.mktemp("plain")
+    export_encoder(model, plain)
+    tokenizer.save_pretrained(plain)
+    assert type(load_encoder(plain)[0]) is XLMRobertaModel
+    model_for_text(HictlForMaskedLM).save_pretrained(plain)
+    loaded = load_encoder(plain)[0]
+    assert type(loaded) is HictlModel and not loaded.training
+
+
+def test_the_projection_of_a_plain_encoder_is_in_its_pooler(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, texts: list[str], tmp_path: Path
+) -> None:
+    model = model_for_text(initializer_range=0.3, embedding_pooling="projection")
+    export_encoder(model, tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    expected = embed_sentences(model, tokenizer, texts)
+    np.testing.assert_array_equal(embed_sentences(*load_encoder(tmp_path), texts), expected)
+    np.testing.assert_array_equal(embed_sentences(model, tokenizer, texts, Readout("projection", 2)), expected)
+
+
+def test_the_pooler_of_an_encoder_of_others_is_no_projection(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, transformers_warnings: pytest.LogCaptureFixture
+) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+    encoder = XLMRobertaModel(XLMRobertaConfig(vocab_size=200, **sizes), add_pooling_layer=False)
+    encoder.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = load_encoder(tmp_path)
+    assert not transformers_warnings.messages, "a missing pooler is nothing to be told"
+    assert loaded[0].pooler is not None
+    with pytest.raises(BadInput, match="the projection, which this model does not have"):
+        embed_sentences(*loaded, ["the cat"], Readout("projection", 1))
+
+
+def change(folder: Path, **values: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | values), "utf-8")
+
+
+def test_pickled_weights_are_refused_and_not_run(folder: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (folder / "sprung",)
+
+    (folder / "model.safetensors").unlink()
+    torch.save({"trap": Trap()}, folder / "pytorch_model.bin")
+    with pytest.raises(BadInput, match="has no weights in safetensors, and pickles can hold code"):
+        load_encoder(folder)
+    assert not (folder / "sprung").exists()
+
+
+def test_code_beside_the_weights_is_not_run(folder: Path) -> None:
+    (folder / "evil.py").write_text(f"open({str(folder / 'sprung')!r}, 'w')")
+    change(folder, auto_map={"AutoConfig": "evil.Config", "AutoModel": "evil.Model"})
+    load_encoder(folder)
+    assert not (folder / "sprung").exists()
+
+
+def test_layers_without_weights_are_refused(folder: Path) -> None:
+    change(folder, num_hidden_layers=3)
+    with pytest.raises(BadInput, match=r"has no weights for 16 parts, such as roberta\.encoder\.layer\.2\."):
+        load_encoder(folder)
+
+
+def test_another_kind_of_model_is_refused(folder: Path) -> None:
+    change(folder, model_type="bert")
+    with pytest.raises(
+        BadInput, match="is a model of type 'bert'; allowed is a folder or Hub name of a HiCTL or XLM-R"
+    ):
+        load_encoder(folder)
+    shutil.rmtree(folder)
+    with pytest.raises(BadInput, match="cannot be read"):
+        load_encoder(folder)

@@ -1,7 +1,6 @@
 """Retrieval is counted per language among its own sentences, in both directions, and named as readers expect."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,13 +25,26 @@ class Dictionary(nn.Module):
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()
-        self.tokenizer, self.device = tokenizer, torch.device("cpu")
-        self.config = SimpleNamespace(max_position_embeddings=66)
+        self.tokenizer, self.device, self.encoder = tokenizer, torch.device("cpu"), nn.Module()
+        self.encoder.layer = nn.ModuleList([Alike()])
+        self.config = SimpleNamespace(
+            max_position_embeddings=66, num_hidden_layers=1, pad_token_id=1, _attn_implementation="eager"
+        )
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, output_hidden_states: bool) -> Any:
+    def embeddings(self, input_ids: Tensor) -> Tensor:
         texts = self.tokenizer.batch_decode(input_ids, skip_special_tokens=True)
-        hidden = torch.tensor([VECTORS[text] for text in texts])[:, None].expand(-1, input_ids.shape[1], -1)
-        return SimpleNamespace(hidden_states=(hidden, torch.ones_like(hidden)))
+        return torch.tensor([VECTORS[text] for text in texts])[:, None].expand(-1, input_ids.shape[1], -1)
+
+
+class Alike(nn.Module):
+    """A layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        return torch.ones_like(hidden) * self.weight
 
 
 def pairs(*rows: tuple[str, str, str, str]) -> Dataset:

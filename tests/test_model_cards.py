@@ -1,13 +1,13 @@
-"""The model card: its metadata, how the model was made, its code, and no text trusted."""
+"""The model cards: their metadata, how a model was made, its code, and no text trusted."""
 
 import re
 from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
-from test_reporting import ATTACKED, INCOMPLETE, RESULTS
+from test_reporting import ATTACK, ATTACKED, INCOMPLETE, RESULTS
 
-from hictl_hf.model_cards import model_card
+from hictl_hf.model_cards import encoder_card, model_card, translation_card
 
 
 def test_the_card_carries_its_score_as_metadata() -> None:
@@ -29,19 +29,84 @@ def test_the_card_tells_how_the_model_was_made() -> None:
     assert "2007.15960" in text and "$" not in text
 
 
-def test_the_python_of_the_card_compiles() -> None:
-    snippets = re.findall(r"```python\n(.*?)```", model_card(RESULTS, "someone/hictl"), flags=re.DOTALL)
-    assert len(snippets) == 1 and snippets[0].count('"someone/hictl"') == 3
-    compile(snippets[0], "card", "exec")
+def snippets_of(card: str, language: str = "python") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", card, flags=re.DOTALL)
+
+
+def test_the_python_of_the_cards_compiles() -> None:
+    for card, number in ((model_card, 3), (encoder_card, 2), (translation_card, 1)):
+        snippets = snippets_of(card(TRANSLATED if card is translation_card else RESULTS, "someone/hictl"))
+        assert len(snippets) == number
+        for snippet in snippets:
+            compile(snippet, "card", "exec")
+    assert "".join(snippets_of(model_card(RESULTS, "someone/hictl"))).count('"someone/hictl"') == 5
+
+
+def test_the_card_says_how_sentences_are_read() -> None:
+    text = model_card(RESULTS)
+    assert "A vector is the projection at layer 4, as was best on dev, divided by its length." in text
+    assert "A vector is the state of the first token in the last layer" in model_card({})
+
+
+def test_pictures_are_shown_by_the_paths_they_are_given() -> None:
+    text = model_card(RESULTS, pictures=["pictures/retrieval.png", "pictures/other.png"])
+    assert "![Accuracy of each language before and after](pictures/retrieval.png)" in text
+    assert "![A picture of the run](pictures/other.png)" in text and "![" not in model_card(RESULTS)
+
+
+def test_the_encoder_is_loaded_from_where_it_is() -> None:
+    within, apart = model_card(RESULTS, "a/b"), model_card(RESULTS, "a/b", "a/encoder")
+    assert 'AutoModel.from_pretrained("a/b", subfolder="encoder")' in within
+    assert 'AutoModel.from_pretrained("a/encoder")' in apart and "subfolder" not in apart
+    data: Any = ModelCard(encoder_card(RESULTS, "a/b", "a/encoder")).data
+    assert (data.base_model, data.library_name, data.language) == ("a/b", "sentence-transformers", ["de", "en", "sw"])
+    assert ModelCard(encoder_card(RESULTS, "a/b")).data.to_dict().get("base_model") is None
+
+
+SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+TRANSLATED: dict[str, Any] = {
+    "encoder": "xlm-roberta-base",
+    "rows": {"train": {"de-en": 90000}, "test": {"de-en": 500}},
+    "test": {"de-en": {"sacrebleu": {"value": 31.876, "signature": SIGNATURE}}},
+    "decoding": {"beams": 5, "length_penalty": 1.0},
+    "chosen": {"state": "step 80, the best on validation"},
+    "settings": {
+        "config": {"target_languages": ["en", "fr"]}, "training": {"source_lang": ["de"], "target_lang": ["en"]},
+    },
+    "versions": {"torch": "2.13.0"},
+    "command": "python run_translation.py --train 'x.{de,en}'",
+}  # fmt: skip
+
+
+def test_a_translation_model_tells_its_scores_with_their_signatures() -> None:
+    card = ModelCard(translation_card(TRANSLATED, "someone/de-en"))
+    data: Any = card.data
+    assert (data.pipeline_tag, data.language, data.model_name) == ("translation", ["de", "en"], "de-en")
+    assert [(score.metric_type, score.metric_value) for score in data.eval_results] == [("bleu", 31.88)]
+    escaped = SIGNATURE.replace("|", r"\|")
+    assert f"| de-en | sacrebleu | 31.88 | {escaped} |" in card.text and "| train | de-en | 90,000 |" in card.text
+    assert "beams 5, length_penalty 1.0" in card.text and "step 80, the best on validation" in card.text
+    assert 'target_language="en"' in card.text and "--target_language en" in card.text  # it has two
+    assert "begun from xlm-roberta-base" in card.text and "$" not in card.text
+
+
+@pytest.mark.parametrize("missing", [*TRANSLATED, "all"])
+def test_a_missing_key_of_a_translation_is_survived(missing: str) -> None:
+    known = {key: value for key, value in TRANSLATED.items() if missing not in (key, "all")}
+    data: Any = ModelCard(translation_card(known)).data
+    assert data.license == "apache-2.0"
 
 
 def test_text_from_the_data_never_becomes_markup() -> None:
-    card = ModelCard(model_card(ATTACKED), ignore_metadata_errors=True).text
-    assert "&lt;script&gt;alert" in card
-    assert "<script>" not in re.sub(r"```.*?```", "", card, flags=re.DOTALL)
+    for make in (model_card, encoder_card, translation_card):
+        attacked = ATTACKED | {"test": {ATTACK: {ATTACK: {"value": 1.0, "signature": ATTACK}}}, "encoder": ATTACK}
+        card = ModelCard(make(attacked), ignore_metadata_errors=True).text
+        assert "<script>" not in re.sub(r"```.*?```", "", card, flags=re.DOTALL)
+        assert make is encoder_card or "&lt;script&gt;alert" in card
 
 
 @pytest.mark.parametrize("missing", INCOMPLETE)
 def test_a_missing_key_is_survived(missing: str) -> None:
-    data: Any = ModelCard(model_card(INCOMPLETE[missing])).data
+    for card in (model_card, encoder_card):
+        data: Any = ModelCard(card(INCOMPLETE[missing])).data
     assert data.license == "apache-2.0"

@@ -260,6 +260,12 @@ def test_losses_are_the_functions_of_the_paper_applied_to_first_tokens(
     close(outputs.loss, outputs.lm_loss + outputs.sentence_loss + outputs.word_loss)
 
 
+def test_a_model_can_leave_out_the_negatives_of_the_same_side(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    batch = toy_batch()
+    per_anchor = [float(toy_model(same_side_negatives=same)(**batch).negatives_per_anchor) for same in (True, False)]
+    assert per_anchor == [6, 3]  # 2n - 2 and n - 1 of four pairs
+
+
 @pytest.mark.parametrize(("sampling", "expected"), [(None, 0.3), (0.7, 0.7)])
 def test_words_are_drawn_for_the_first_tokens_from_all_but_the_bag_and_special_tokens(
     sampling: float | None, expected: float, toy_model: MakeModel, toy_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
@@ -540,7 +546,8 @@ def test_the_exported_encoder_is_stock_xlm_r_with_our_representation_as_its_pool
     export_encoder(model, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["model_type"] == "xlm-roberta" and "auto_map" not in config
-    assert not [name for name in config if name in HictlConfig.__annotations__ and name != "model_type"]
+    ours = {name for name in config if name in HictlConfig.__annotations__} - {"model_type"}
+    assert ours == {"embedding_layer", "embedding_pooling"}  # where sentence vectors are read
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
     encoder, report = load(AutoModel, tmp_path)
     assert type(encoder) is XLMRobertaModel and report == {} and not transformers_warnings.messages

@@ -55,15 +55,17 @@ def test_negatives_of_three_pairs_of_which_two_share_a_text() -> None:
 
 
 @pytest.mark.parametrize("duplicates", DUPLICATES)
+@pytest.mark.parametrize("same_side", [True, False])
 @pytest.mark.parametrize("seed", range(5))
-def test_negatives_agree_with_comparing_texts_one_by_one(duplicates: str, seed: int) -> None:
+def test_negatives_agree_with_comparing_texts_one_by_one(duplicates: str, same_side: bool, seed: int) -> None:
     pairs = 5
     texts = torch.randint(0, 6, (2 * pairs,), generator=torch.Generator().manual_seed(seed)).tolist()
-    negatives = in_batch_negatives(torch.tensor(texts), duplicates)
+    negatives = in_batch_negatives(torch.tensor(texts), duplicates, same_side)
     for i, j in itertools.product(range(2 * pairs), repeat=2):
         both_texts = [{texts[row % pairs], texts[row % pairs + pairs]} for row in (i, j)]
         friends = {"keep": False, "text": texts[i] == texts[j], "pair": bool(both_texts[0] & both_texts[1])}
-        assert negatives[i, j] == (i % pairs != j % pairs and not friends[duplicates])
+        sides = same_side or (i < pairs) != (j < pairs)
+        assert negatives[i, j] == (i % pairs != j % pairs and sides and not friends[duplicates])
 
 
 @pytest.mark.parametrize("duplicates", DUPLICATES)
@@ -74,6 +76,13 @@ def test_being_a_negative_is_mutual_and_survives_swapping_x_with_y_and_reorderin
     assert torch.equal(negatives, negatives.T)
     for order in (swap(4), torch.tensor([2, 0, 3, 1, 6, 4, 7, 5])):
         assert torch.equal(in_batch_negatives(texts[order], duplicates), negatives[order][:, order])
+
+
+def test_without_the_same_side_three_pairs_have_two_negatives_a_sentence() -> None:
+    other_side = torch.tensor([[0, 1, 1], [1, 0, 1], [1, 1, 0]]).bool()
+    none = torch.zeros_like(other_side)
+    expected = torch.cat([torch.cat([none, other_side], 1), torch.cat([other_side, none], 1)])
+    assert torch.equal(in_batch_negatives(torch.arange(6), same_side=False), expected)
 
 
 def test_equal_texts_leave_no_negatives_unless_they_are_kept() -> None:

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import reduce
 from pathlib import Path
 from runpy import run_path
@@ -20,21 +20,18 @@ import pytest
 import yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hictl_hf import HictlConfig, __version__, export_encoder
-from hictl_hf.arguments import PretrainingArguments, parse_arguments
+from hictl_hf import HictlConfig, __version__, ctranslate2_export, export_encoder
+from hictl_hf.arguments import parse_arguments
+from hictl_hf.cli import COMMANDS, Command
 from hictl_hf.corpus import Cleaning, load_corpus
-from hictl_hf.ctranslate2_export import ExportArguments
 from hictl_hf.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.translate import TranslateArguments
-from hictl_hf.translation_arguments import TranslationArguments
-from hictl_hf.xtreme_arguments import XtremeArguments
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
-PAGES = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in sorted((ROOT / "docs").rglob("*.md"))}
 PAGES |= {name: (ROOT / name).read_text("utf-8") for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")}
 RECIPES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes").rglob("*.json"))
-RECIPES = [name for name in RECIPES if "/translation/" not in name]  # test_translation_data.py reads those
+RECIPES = [name for name in RECIPES if "/translation/" not in name and "/study/" not in name]  # their tests read those
 ON_THIS_MACHINE = ["--use_cpu", "true", "--bf16", "false"]
 PAIR_SIZES = {  # of the paper, in millions of pairs with English
     "ar": 9.8, "bg": 0.6, "de": 9.3, "el": 4.0, "es": 11.4, "fr": 13.2, "hi": 1.6, "ru": 11.7, "sw": 0.2, "th": 3.3,
@@ -129,12 +126,11 @@ def test_any_checkpoint_is_scored_on_any_source(
 
 
 def test_every_example_is_run_here() -> None:
-    here = Path(__file__).read_text("utf-8")
+    tests = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").glob("test_*.py"))
     examples = [path.name for path in (ROOT / "examples").glob("*.py")]
-    assert (
-        len(examples) > 1
-        and [name for name in examples if f'run_path(str(ROOT / "examples/{name}"))' not in here] == []
-    )
+    run = set(re.findall(r'run_path\(str\(ROOT / "examples/(\w+\.py)"\)\)|\bexample\("(\w+)', tests))
+    names = {name or f"{other.removesuffix('.py')}.py" for name, other in run}
+    assert len(examples) > 1 and sorted(set(examples) - names) == []
 
 
 # --- recipes ---------------------------------------------------------------------------------------------------------
@@ -247,11 +243,16 @@ def test_every_make_target_on_a_page_exists(name: str) -> None:
     assert set(re.findall(r"\bmake ([a-z-]+)", code(PAGES[name]))) <= targets
 
 
+def flags_of(command: Command) -> set[str]:
+    """The fields of the dataclasses of arguments that the command's module has."""
+    found = vars(importlib.import_module(f"hictl_hf.{command.module}")).values()
+    return {field.name for each in found if isinstance(each, type) and is_dataclass(each) for field in fields(each)}
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_every_flag_and_file_of_a_command_on_a_page_exists(name: str) -> None:
-    known = {field.name for field in fields(PretrainingArguments) if field.init} | {"help", "nproc_per_node"}
-    for arguments in (XtremeArguments, TranslationArguments, TranslateArguments, ExportArguments):
-        known |= {field.name for field in fields(arguments)}
+    known = {"help", "nproc_per_node"}.union(*map(flags_of, COMMANDS.values()))
+    known |= {field.name for field in fields(ctranslate2_export.ExportArguments)}
     for file in ("benchmarks/run.py", "hictl_hf/score.py", "hictl_hf/translation_data.py"):
         known |= set(re.findall(r'"--(\w+)"', (ROOT / file).read_text("utf-8")))
     # of torchrun and accelerate, whose own parsers read these commands in test_scale.py

@@ -1,7 +1,6 @@
 """Retrieval, mining and thresholds: worked by hand, against slow versions, and as XTREME's own code has it."""
 
 import json
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,11 @@ import numpy as np
 import pytest
 
 from hictl_hf.metrics import pair_f1
+from hictl_hf.neighbours import Neighbours, Vectors
 from hictl_hf.retrieval import (
     Bitext,
     Direction,
     Margin,
-    Neighbours,
-    Vectors,
     best_threshold,
     extract_pairs,
     mine_bitext,
@@ -221,22 +219,11 @@ def test_mining_agrees_with_a_slow_version(margin: Margin, direction: Direction,
         x, y = noisy_translations(seed, 30)
         y = y[np.random.default_rng(seed).permutation(30)[:26]] + 0.5 * shift
         for k in (1, 3, 4, 40):
-            pairs, scores = mine_bitext(x, y, margin, direction, k, threshold, shift, block=7)
+            pairs, scores = mine_bitext(x, y, margin, direction, k, threshold, shift)
             expected = slowly_mined(x, y, margin, direction, k, threshold, shift)
             assert [(i, j) for i, j, _ in expected] == [tuple(pair) for pair in pairs.tolist()]
             assert scores == pytest.approx([score for *_, score in expected])
             assert len(expected) > 3 or k == 1  # no cosine is above the mean of only itself
-
-
-@pytest.mark.parametrize("block", [1, 2, 13, 29, 30, 1000])
-def test_mining_in_blocks_of_any_size_gives_the_same(block: int) -> None:
-    x, y = noisy_translations(4, 30)
-    for direction in ("max", "backward"):
-        (pairs, scores), (expected, expected_scores) = (
-            mine_bitext(x, y[:26], direction=direction, block=size) for size in (block, 1024)
-        )
-        np.testing.assert_array_equal(pairs, expected)
-        assert scores == pytest.approx(expected_scores)
 
 
 def test_mining_is_symmetric_and_lengths_do_not_matter() -> None:
@@ -254,8 +241,8 @@ def test_mining_is_symmetric_and_lengths_do_not_matter() -> None:
 
 def test_equal_sentences_are_taken_in_order() -> None:
     x = np.eye(3)[[0, 0, 1, 1, 2]]
-    assert mine_bitext(x, np.eye(3)[[1, 1, 0, 0]], "absolute", block=2)[0].tolist() == [[0, 2], [2, 0]]
-    assert mine_bitext(x, np.eye(3)[[1, 0, 0]], "absolute", "forward", block=2)[0].tolist() == [
+    assert mine_bitext(x, np.eye(3)[[1, 1, 0, 0]], "absolute")[0].tolist() == [[0, 2], [2, 0]]
+    assert mine_bitext(x, np.eye(3)[[1, 0, 0]], "absolute", "forward")[0].tolist() == [
         [0, 1],
         [1, 1],
         [2, 0],
@@ -276,22 +263,12 @@ def test_shifting_takes_away_what_a_language_has_in_common() -> None:
     assert right(shift=True) > right(shift=False)
 
 
-def test_mining_needs_little_more_than_a_block() -> None:
-    random = np.random.default_rng(0)
-    x, y = (random.normal(size=(2000, 4)).astype(np.float32) for _ in range(2))
-    tracemalloc.start()
-    pairs, _ = mine_bitext(x, y, block=100)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len(pairs) > 500 and peak < 3e6 < 2000 * 2000 * 4 / 5
-
-
 def test_mining_is_in_single_precision_and_leaves_its_input_alone(tmp_path: Path) -> None:
     x, y = noisy_translations(6, 30)
     before = x.copy()
     np.save(tmp_path / "x.npy", x.astype(np.float16))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    pairs, scores = mine_bitext(mapped, y.astype(np.float32), block=8)
+    pairs, scores = mine_bitext(mapped, y.astype(np.float32))
     assert scores.dtype == np.float32 and mine_bitext(x, y)[1].dtype == np.float64
     assert pairs.tolist() == mine_bitext(x, y)[0].tolist()
     np.testing.assert_array_equal(x, before)

@@ -14,7 +14,7 @@ import pytest
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import HictlForPreTraining
-from hictl_hf.embedding import Readout, embed_sentences
+from hictl_hf.embedding import Readout, embed_at_readouts
 from hictl_hf.readers import BadInput
 from hictl_hf.retrieval import retrieval_accuracy
 from hictl_hf.xtreme_tasks import TASKS
@@ -89,7 +89,7 @@ def test_the_other_direction_is_the_accuracy_of_the_transposed_search(
     expected = {}
     for language, code in (("de", "deu"), ("sw", "swh"), ("zh", "cmn")):
         files = [xtreme_folder / f"tatoeba/tatoeba.{code}-eng.{end}" for end in ("eng", code)]
-        sides = [embed_sentences(model, tokenizer, file.read_text("utf-8").splitlines(), [readout]) for file in files]
+        sides = [embed_at_readouts(model, tokenizer, file.read_text("utf-8").splitlines(), [readout]) for file in files]
         expected[language] = retrieval_accuracy(*(side[readout] for side in sides))
         found = entry["languages"][language]["accuracy"], entry["other_direction"][language]
         assert found == pytest.approx(expected[language])

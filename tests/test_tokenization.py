@@ -7,7 +7,14 @@ import sentencepiece
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from hictl_hf.tokenization import WORD_START, tokenize_corpus, train_tokenizer, word_starts, words_never_sampled
+from hictl_hf.tokenization import (
+    WORD_START,
+    token_batches,
+    tokenize_corpus,
+    train_tokenizer,
+    word_starts,
+    words_never_sampled,
+)
 
 COLUMNS = ("x", "y", "x_lang", "y_lang")
 
@@ -125,3 +132,10 @@ def test_a_corpus_may_hold_only_text_or_only_pairs(y: list[str | None], tokenize
     tokens, cut = tokenize_corpus(Dataset.from_dict(rows), tokenizer, max_length=62)
     assert cut == 0
     assert [row is None for row in tokens["y"]] == [text is None for text in y]
+
+
+def test_batches_are_of_similar_length_and_hold_what_fits() -> None:
+    # longest first: 9 | 5 5 4 (3 * 5 = 15, a fourth would make 20) | 2 2 1
+    assert list(token_batches([2, 9, 5, 1, 5, 4, 2], max_tokens=15)) == [[1], [2, 4, 5], [0, 6, 3]]
+    assert list(token_batches([4, 50], max_tokens=15)) == [[1], [0]], "what fits nowhere stands alone"
+    assert list(token_batches([], max_tokens=15)) == []

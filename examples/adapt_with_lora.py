@@ -1,0 +1,51 @@
+"""Adapt a checkpoint by LoRA: python examples/adapt_with_lora.py runs/demo/checkpoint pairs.jsonl runs/lora
+
+Only low-rank matrices beside the attention's queries and values are trained, and the projection. The folder then has
+`adapter/`, small, for peft, and `encoder/`, the adapted encoder with the matrices merged: plain XLM-R.
+"""
+
+import sys
+from pathlib import Path
+
+from peft import LoraConfig, get_peft_model
+from transformers import AutoTokenizer, TrainingArguments, set_seed
+
+from hictl_hf import HictlForPreTraining, export_encoder
+from hictl_hf.collators import PretrainingCollator
+from hictl_hf.corpus import load_corpus
+from hictl_hf.tokenization import tokenize_corpus, words_never_sampled
+from hictl_hf.trainers import HictlTrainer
+
+
+def main(checkpoint: str, pairs: str, folder: str, steps: int = 100) -> dict[str, float]:
+    """Percent of the parameters that learn, and the loss of the last steps."""
+    set_seed(1)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    model = HictlForPreTraining.from_pretrained(checkpoint)  # or xlm-roberta-base
+    model.config.special_token_ids = words_never_sampled(tokenizer, model.config.vocab_size)
+    settings = LoraConfig(r=8, lora_alpha=16, target_modules=["query", "value"], modules_to_save=["projection"])
+    adapted = get_peft_model(model, settings)  # puts its matrices into `model`, and lets only them learn
+    learn = sum(weights.numel() for weights in model.parameters() if weights.requires_grad)
+
+    longest = min(256, model.config.max_position_embeddings - 2)
+    tokens, _ = tokenize_corpus(load_corpus([pairs])[0], tokenizer, max_length=longest)
+    rows = [{"x": row["x"], "y": row["y"], "seed": number} for number, row in enumerate(tokens)]
+    arguments = TrainingArguments(
+        f"{folder}/training", max_steps=steps, per_device_train_batch_size=32, learning_rate=1e-3, warmup_steps=10,
+        logging_steps=max(steps // 5, 1), save_strategy="no", remove_unused_columns=False, disable_tqdm=True,
+    )  # fmt: skip
+    collator = PretrainingCollator(tokenizer, max_length=longest)
+    trainer = HictlTrainer(model, arguments, train_dataset=rows, data_collator=collator)
+    trainer.train()
+
+    adapted.save_pretrained(f"{folder}/adapter")
+    export_encoder(adapted.merge_and_unload(), f"{folder}/encoder")
+    tokenizer.save_pretrained(f"{folder}/encoder")
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    everything = sum(weights.numel() for weights in model.parameters())
+    return {"percent that learns": 100 * learn / everything, "first loss": losses[0], "last loss": losses[-1]}
+
+
+if __name__ == "__main__":
+    Path(sys.argv[3]).mkdir(parents=True, exist_ok=True)
+    print(main(*sys.argv[1:]))

@@ -1,0 +1,186 @@
+"""Hostile and damaged checkpoints: refused, or survived, before memory is taken and without running anything."""
+
+import gzip
+import json
+import shutil
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hub_stub import Hub, serve
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hictl_hf import HictlForConditionalGeneration, HictlForPreTraining, export_encoder, readers
+from hictl_hf.checkpoint_sizes import check_sizes, parameters
+from hictl_hf.embedding import load_encoder
+from hictl_hf.readers import BadInput, Cursor, read_lines
+from hictl_hf.translation_pipeline import load_translator
+
+MakeModel = Callable[..., PreTrainedModel]
+ABSURD: dict[str, dict[str, Any]] = {
+    "layers": {"num_hidden_layers": 10**9},
+    "fewer layers": {"num_hidden_layers": 900},
+    "words": {"vocab_size": 10**9},
+    "positions": {"max_position_embeddings": 10**9},
+    "hidden": {"hidden_size": 2**20},
+    "beyond all bounds": {"hidden_size": 2**40, "intermediate_size": 2**62},
+    "intermediate": {"intermediate_size": 10**9},
+    "projection": {"projection_size": 10**9},
+    "window": {"hard_negative_window": 10**12},
+}
+
+
+@pytest.fixture(scope="module")
+def folders(
+    tmp_path_factory: pytest.TempPathFactory, model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase
+) -> Path:
+    """A checkpoint, its plain encoder, and a translation model."""
+    folder = tmp_path_factory.mktemp("folders")
+    model = model_for_text()
+    model.save_pretrained(folder / "checkpoint")
+    export_encoder(model, folder / "encoder")
+    model_for_text(HictlForConditionalGeneration, decoder_layers=1).save_pretrained(folder / "translation")
+    for name in ("checkpoint", "encoder", "translation"):
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+def spoiled(folder: Path, tmp_path: Path, changes: dict[str, Any]) -> Path:
+    copied = shutil.copytree(folder, tmp_path / "spoiled")
+    config = json.loads((copied / "config.json").read_text("utf-8")) | changes
+    (copied / "config.json").write_text(json.dumps(config), "utf-8")
+    return copied
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "encoder", "translation"])
+def test_a_model_as_it_was_saved_passes(folders: Path, name: str) -> None:
+    check_sizes(folders / name)
+
+
+@pytest.mark.parametrize("case", ABSURD)
+def test_absurd_sizes_are_refused_before_memory_is_taken(folders: Path, tmp_path: Path, case: str) -> None:
+    folder = spoiled(folders / "checkpoint", tmp_path, ABSURD[case])
+    tracemalloc.start()
+    with pytest.raises(BadInput, match="config.json tells of [0-9,]+ (parameters|layers)"):
+        check_sizes(folder)
+    assert tracemalloc.get_traced_memory()[1] < 2**22
+    tracemalloc.stop()
+    with pytest.raises(BadInput, match="config.json tells of"):
+        load_encoder(folder)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"decoder_layers": 10**6}, {"decoder_vocab_size": 10**9}, {"decoder_ffn_dim": 10**9}]
+)
+def test_absurd_decoders_are_refused(folders: Path, tmp_path: Path, changes: dict[str, int]) -> None:
+    with pytest.raises(BadInput, match="tells of"):
+        check_sizes(spoiled(folders / "translation", tmp_path, changes))
+
+
+@pytest.mark.parametrize("cls", [HictlForPreTraining, HictlForConditionalGeneration])
+def test_parameters_are_counted_but_for_biases_and_norms(model_for_text: MakeModel, cls: type) -> None:
+    model = model_for_text(cls, hidden_size=64, intermediate_size=256, decoder_layers=1)
+    matrices = sum(weight.numel() for weight in model.parameters() if weight.dim() == 2)
+    assert matrices == pytest.approx(parameters(model.config), rel=0.12) and parameters(model.config) <= matrices * 1.05
+
+
+def test_weights_on_the_hub_are_asked_too(folders: Path, tmp_path: Path) -> None:
+    with serve() as hub:
+        put(hub, "me/good", folders / "checkpoint")
+        check_sizes("me/good")
+        put(hub, "me/bad", spoiled(folders / "checkpoint", tmp_path, {"num_hidden_layers": 900}))
+        with pytest.raises(BadInput, match="me/bad: config.json tells of"):
+            check_sizes("me/bad")
+        HictlForPreTraining.from_pretrained(folders / "checkpoint").save_pretrained(
+            tmp_path / "shards", max_shard_size="50KB"
+        )
+        put(hub, "me/shards", tmp_path / "shards")
+        assert "model.safetensors" not in hub.repositories["me/shards"]
+        check_sizes("me/shards")
+
+
+def put(hub: Hub, name: str, folder: Path) -> None:
+    hub.repositories[name] = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    hub.commits[name], hub.private[name] = ["a" * 40], False
+
+
+# --- what would be run ------------------------------------------------------------------------------------------------
+
+
+class Hostile:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.place,)
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "encoder", "translation"])
+def test_a_pickle_is_never_run(folders: Path, tmp_path: Path, name: str) -> None:
+    folder = shutil.copytree(folders / name, tmp_path / "pickled")
+    (folder / "model.safetensors").unlink()
+    torch.save({"roberta.embeddings.word_embeddings.weight": Hostile(tmp_path / "run")}, folder / "pytorch_model.bin")
+    load = load_translator if name == "translation" else load_encoder
+    with pytest.raises(BadInput, match="has no weights in safetensors, and pickles can hold code|tells of"):
+        load(folder)
+    with pytest.raises(Exception, match="[Ww]eights.only|safetensors"):
+        HictlForPreTraining.from_pretrained(folder)
+    assert not (tmp_path / "run").exists()
+    torch.load(folder / "pytorch_model.bin", weights_only=False)
+    assert (tmp_path / "run").exists()  # so it would have been
+
+
+CODE = "from pathlib import Path\nPath({place!r}).touch()\nclass Evil:\n    pass\n"
+
+
+def test_code_in_a_checkpoint_is_not_run(folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {"auto_map": {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil", "AutoTokenizer": ["evil.Evil", None]}}
+    folder = spoiled(folders / "encoder", tmp_path, changes)
+    (folder / "evil.py").write_text(CODE.format(place=str(tmp_path / "run")), "utf-8")
+    load_encoder(folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    settings |= {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a user was asked whether to run it"))
+    try:
+        load_encoder(folder)
+    except BadInput as refusal:
+        assert "custom code" in str(refusal) or "trust_remote_code" in str(refusal)
+    assert not (tmp_path / "run").exists()
+
+
+# --- text that explodes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bomb.txt.gz", "bomb.txt"])
+def test_a_line_without_an_end_is_refused_before_it_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    opened = gzip.open if name.endswith(".gz") else open
+    with opened(tmp_path / name, "wb") as file:
+        file.write(b"one\n")
+        for _ in range(64):
+            file.write(bytes(2**20))
+    monkeypatch.setattr(readers, "LONGEST_LINE", 2**20)
+    tracemalloc.start()
+    with pytest.raises(BadInput, match=rf"{name}:2: the line has more than 1,048,576 bytes"):
+        list(read_lines(str(tmp_path / name), Cursor()))
+    assert tracemalloc.get_traced_memory()[1] < 2**23
+    tracemalloc.stop()
+
+
+def test_the_longest_line_that_is_allowed_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "LONGEST_LINE", 6)
+    (tmp_path / "text").write_bytes(b"12345\nabcde\n123456")
+    assert [line for _, line in read_lines(str(tmp_path / "text"), Cursor())] == ["12345", "abcde", "123456"]
+    (tmp_path / "text").write_bytes(b"12345\n1234567")
+    with pytest.raises(BadInput, match="text:2: the line has more than 6 bytes"):
+        list(read_lines(str(tmp_path / "text"), Cursor()))

@@ -1,0 +1,191 @@
+"""One command with sub-commands: each runs the `main` of its module, as the scripts do, and a shell completes them."""
+
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hictl_hf import __version__, cli, completion
+from hictl_hf.readers import BadInput
+
+ROOT = Path(__file__).parent.parent
+WITHOUT_THE_PACKAGE = """
+import sys, types
+sys.modules["hictl_hf"] = types.ModuleType("hictl_hf")  # in place of its __init__, which imports all
+sys.modules["hictl_hf"].__path__ = [sys.argv[1]]
+from hictl_hf.cli import main
+try:
+    main([])
+finally:
+    print({"torch", "transformers", "datasets"} & set(sys.modules))
+"""
+
+
+@pytest.fixture(autouse=True)
+def argv(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands rename the program; afterwards it has its own name again."""
+    monkeypatch.setattr(sys, "argv", ["hictl"])
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Arguments that the command `translate`, which does nothing else, was called with."""
+    calls: list[Any] = []
+    monkeypatch.setattr("hictl_hf.translate.main", calls.append)
+    return calls
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_a_main_that_lists_what_it_takes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([name, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: hictl {name} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
+def test_help_names_every_command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    told = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert [line.split()[0] for line in told.partition("commands:\n")[2].splitlines()[:-2]] == list(cli.COMMANDS)
+
+
+def test_help_waits_for_no_library() -> None:
+    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, str(ROOT / "hictl_hf")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.startswith("usage: hictl") and done.stdout.endswith("set()\n"), done.stderr
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"hictl_hf {__version__}\n"
+
+
+def test_what_is_no_command_is_refused_and_the_commands_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["tranlate", "--model", "m"])
+    told = capsys.readouterr().err
+    assert ended.value.code == 2 and "'tranlate'" in told and "translate" in told and "explain" in told
+
+
+@pytest.mark.parametrize("rest", [[], ["--help"], ["--version", "-h", "--", "a b"], ["explain", "--model=x"]])
+def test_a_command_gets_all_that_stands_after_its_name(rest: list[str], called: list[Any]) -> None:
+    cli.main(["translate", *rest])
+    assert called == [rest] and sys.argv == ["hictl translate", *rest]
+
+
+def test_without_arguments_those_of_the_command_line_are_taken(
+    called: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/hictl", "translate", "--beams", "2"])
+    cli.main()
+    assert called == [["--beams", "2"]]
+
+
+@pytest.mark.parametrize("message", ["a.txt:3: is wrong", "Caught in worker 0.\nhictl_hf.BadInput: a.txt:3: is wrong"])
+def test_bad_input_ends_with_one_line(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(argv: Sequence[str]) -> None:
+        raise BadInput(message)
+
+    monkeypatch.setattr("hictl_hf.translate.main", refuse)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["translate"])
+    assert ended.value.code == "error: a.txt:3: is wrong"
+
+
+# --- the scripts ------------------------------------------------------------------------------------------------------
+
+SCRIPTS = {
+    "pretrain": ("run_pretraining.py", "pretraining.pretrain", ["--train_data", "a b.jsonl"]),
+    "xtreme": ("run_xtreme.py", "xtreme.run_xtreme", ["--encoder", "a b"]),
+    "train-translation": (
+        "run_translation.py", "translation.run_translation",
+        ["--train", "c.{de,en}", "--source_lang", "de", "--target_lang", "en", "--encoder", "a b"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_and_its_command_run_the_same_and_record_what_was_typed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, function, arguments = SCRIPTS[name]
+    runs: list[tuple[Any, str]] = []
+
+    def run(args: Any, command: str) -> None:
+        runs.append((args, command))
+        raise BadInput("stop here")
+
+    monkeypatch.setattr(f"hictl_hf.{function}", run)
+    with pytest.raises(SystemExit, match="error: stop here"):
+        cli.main([name, *arguments])
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    with pytest.raises(SystemExit, match="error: stop here"):
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    (args, command), (args_of_script, command_of_script) = runs
+    assert command.startswith(f"hictl {name} --") and command_of_script.startswith(f"python {script} --")
+    assert command.removeprefix(f"hictl {name}") == command_of_script.removeprefix(f"python {script}")
+    assert "'a b" in command  # can be typed again
+    assert str(args) == str(args_of_script)
+
+
+# --- completion -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bash_completion(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("completion") / "hictl.bash"
+    with pytest.MonkeyPatch.context() as patched, path.open("w") as file:
+        patched.setattr(sys, "stdout", file)
+        completion.main(["bash"])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (["tra"], ["train-translation", "translate"]),
+        (["explain", "--wor"], ["--words"]),
+        (["translate", "--target_lan"], ["--target_language"]),
+        (["completion", ""], ["bash", "zsh"]),
+        (["pretrain", "--save_strat"], ["--save_strategy"]),
+        (["pretrain", "--save_strategy", "ep"], ["epoch"]),
+        (["translate", "--model", "run_trans"], ["run_translation.py"]),
+    ],
+)
+def test_bash_completes_commands_flags_choices_and_files(
+    typed: list[str], expected: list[str], bash_completion: Path
+) -> None:
+    words = " ".join(f"'{word}'" for word in ["hictl", *typed])
+    function = f"source {bash_completion}; COMP_WORDS=({words}); COMP_CWORD={len(typed)}; "
+    ask = 'eval "$(complete -p hictl | sed "s/.*-F \\([^ ]*\\).*/\\1/") hictl"; printf "%s\\n" "${COMPREPLY[@]}"'
+    done = subprocess.run(["bash", "-c", function + ask], cwd=ROOT, capture_output=True, text=True)
+    assert sorted(done.stdout.split()) == sorted(expected), done.stderr
+
+
+def test_the_completion_of_zsh_is_for_hictl_and_zsh_understands_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    completion.main(["zsh"])
+    text = capsys.readouterr().out
+    assert text.startswith("#compdef hictl\n") and "train-translation" in text
+    if shutil.which("zsh"):
+        (tmp_path / "_hictl").write_text(text, "utf-8")
+        done = subprocess.run(["zsh", "-n", tmp_path / "_hictl"], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_parsers_are_taken_from_commands_without_running_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "COMMANDS", {"translate": cli.COMMANDS["translate"]})
+    monkeypatch.setattr(completion, "COMMANDS", cli.COMMANDS)
+    monkeypatch.setattr("hictl_hf.translate.load_translator", lambda *_, **__: pytest.fail("the command ran"))
+    given = completion.whole_parser().parse_args(["translate", "--model", "m", "--beams", "3"])
+    assert (given.command, given.model, given.beams) == ("translate", "m", 3)

@@ -1,0 +1,287 @@
+"""Lines become vectors, each in its place, whatever the file and whenever the work is stopped; faults are told."""
+
+import gzip
+import io
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hictl_hf import embed
+from hictl_hf.embed import main
+from hictl_hf.embedding import Readout, embed_sentences, load_encoder
+from hictl_hf.readers import BadInput
+
+
+@pytest.fixture(scope="module")
+def checkpoint(
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A model that is to be read at the mean of its first layer."""
+    folder = tmp_path_factory.mktemp("model")
+    model_for_text(initializer_range=0.3, embedding_layer=1, embedding_pooling="mean").save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(sentences: dict[str, list[str]]) -> list[str]:
+    return [*sentences["en"][:7], "", *sentences["zh"][:5], *sentences["en"][2:9]]
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint: Path, texts: list[str]) -> np.ndarray:
+    return embed_sentences(*load_encoder(checkpoint), texts)
+
+
+def write_lines(path: Path, texts: Sequence[str]) -> Path:
+    opened: Any = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "wt", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{text}\n" for text in texts)
+    return path
+
+
+def run(checkpoint: Path, output: Path, *inputs: Path, **settings: Any) -> Path:
+    extra = [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
+    main(
+        [
+            "--model",
+            str(checkpoint),
+            "--output",
+            str(output),
+            *(["--input", *map(str, inputs)] if inputs else []),
+            *extra,
+        ]
+    )
+    return output
+
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-6}
+
+
+# --- what comes out ---------------------------------------------------------------------------------------------------
+
+
+def test_row_i_is_line_i_of_all_files_by_the_models_own_readout(
+    checkpoint: Path, texts: list[str], expected: np.ndarray, tmp_path: Path
+) -> None:
+    files = write_lines(tmp_path / "a.txt", texts[:8]), write_lines(tmp_path / "b.txt.gz", texts[8:])
+    found = np.load(run(checkpoint, tmp_path / "vectors.npy", *files, lines_at_once=3))
+    assert found.dtype == np.float32 and found.shape == (len(texts), 32)
+    np.testing.assert_allclose(found, expected, **CLOSE)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt.gz", "vectors.npy"]
+
+
+def test_parquet_holds_the_texts_too(checkpoint: Path, texts: list[str], expected: np.ndarray, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "a.txt", texts)
+    table = pyarrow.parquet.read_table(run(checkpoint, tmp_path / "vectors.parquet", source, lines_at_once=6))
+    assert table["text"].to_pylist() == texts
+    np.testing.assert_allclose(np.stack(table["vector"].to_numpy()), expected, **CLOSE)
+
+
+def test_readout_length_and_numbers_are_those_asked_for(checkpoint: Path, texts: list[str], tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "a.txt", texts)
+    model, tokenizer = load_encoder(checkpoint)
+    raw = embed_sentences(model, tokenizer, texts, Readout("projection", 2), normalize=False, max_length=5)
+    settings = {"pooling": "projection", "normalize": "false", "max_length": 5, "max_tokens": 40}
+    found = np.load(run(checkpoint, tmp_path / "a.npy", source, **settings))
+    np.testing.assert_allclose(found, raw, **CLOSE)
+    half = np.load(run(checkpoint, tmp_path / "b.npy", source, stored="float16", **settings))
+    assert half.dtype == np.float16 and np.array_equal(half, found.astype(np.float16))
+    first = np.load(run(checkpoint, tmp_path / "c.npy", source, pooling="first token", layer=2, precision="bf16"))
+    wanted = embed_sentences(model, tokenizer, texts, Readout("first token", 2))
+    assert (np.abs(first - wanted).max() > 1e-5) and ((first * wanted).sum(1) > 0.999).all()
+
+
+def test_standard_input_is_read(
+    checkpoint: Path, texts: list[str], expected: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piped = io.TextIOWrapper(io.BytesIO("".join(f"{text}\n" for text in texts).encode()))
+    monkeypatch.setattr(sys, "stdin", piped)
+    np.testing.assert_allclose(np.load(run(checkpoint, tmp_path / "a.npy")), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("ending", [".jsonl.gz", ".csv", ".tsv", ".parquet"])
+def test_a_column_of_a_table_is_read(
+    checkpoint: Path, texts: list[str], expected: np.ndarray, tmp_path: Path, ending: str
+) -> None:
+    source, column = tmp_path / f"rows{ending}", "text of x"
+    rows = [{"number": str(at), column: text} for at, text in enumerate(texts)]
+    if ending == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), source)
+    elif ending == ".jsonl.gz":
+        write_lines(source, [json.dumps(row) for row in rows])
+    else:
+        between = "," if ending == ".csv" else "\t"
+        write_lines(source, [between.join(values) for values in ([*rows[0]], *(row.values() for row in rows))])
+    found = np.load(run(checkpoint, tmp_path / "a.npy", source, column=column))
+    np.testing.assert_allclose(found, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".parquet"])
+def test_a_column_may_be_within_another(checkpoint: Path, tmp_path: Path, ending: str) -> None:
+    rows = [{"translation": {"en": "the cat", "de": "die Katze"}}, {"translation": {"en": "a dog", "de": "ein Hund"}}]
+    source = tmp_path / f"rows{ending}"
+    if ending == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), source)
+    else:
+        write_lines(source, list(map(json.dumps, rows)))
+    table = pyarrow.parquet.read_table(run(checkpoint, tmp_path / "a.parquet", source, column="translation.de"))
+    assert table["text"].to_pylist() == ["die Katze", "ein Hund"]
+
+
+# --- stopped and started again ----------------------------------------------------------------------------------------
+
+
+def stop_after(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first vectors are those of the sentence by which a model is known again."""
+    calls = 0
+
+    def counted(*arguments: Any, **settings: Any) -> np.ndarray:
+        nonlocal calls
+        if calls > blocks:
+            raise KeyboardInterrupt
+        calls += 1
+        return embed_sentences(*arguments, **settings)
+
+    monkeypatch.setattr(embed, "embed_sentences", counted)
+
+
+@pytest.mark.parametrize("ending", ["npy", "parquet"])
+@pytest.mark.parametrize("blocks", [0, 1, 4])
+def test_work_that_was_stopped_goes_on_and_ends_the_same_to_the_byte(
+    checkpoint: Path, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, blocks: int
+) -> None:
+    source, settings = write_lines(tmp_path / "a.txt", texts), {"lines_at_once": 4, "precision": "int8"}
+    whole = run(checkpoint, tmp_path / f"whole.{ending}", source, **settings).read_bytes()
+    output = tmp_path / f"stopped.{ending}"
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        stop_after(blocks, patched)
+        run(checkpoint, output, source, **settings)
+    assert not output.exists() and (tmp_path / f"stopped.{ending}.partial").is_dir()
+
+    embedded: list[int] = []
+    monkeypatch.setattr(
+        embed, "embed_sentences", lambda m, t, s, *a, **k: embedded.append(len(s)) or embed_sentences(m, t, s, *a, **k)
+    )
+    assert run(checkpoint, output, source, **settings).read_bytes() == whole
+    assert sum(embedded) == 1 + len(texts) - 4 * blocks, "what was done is not done again"
+    assert not (tmp_path / f"stopped.{ending}.partial").exists()
+
+
+def test_work_goes_on_only_with_the_same_lines_settings_and_model(
+    checkpoint: Path,
+    texts: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    source, output = write_lines(tmp_path / "a.txt", texts), tmp_path / "a.npy"
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        stop_after(2, patched)
+        run(checkpoint, output, source, lines_at_once=4)
+    with pytest.raises(BadInput, match=r"a\.npy\.partial: normalize was True and is False; .* remove the folder"):
+        run(checkpoint, output, source, lines_at_once=4, normalize="false")
+    with pytest.raises(BadInput, match=r"readout was \['mean', 1\] and is \['mean', 2\]"):
+        run(checkpoint, output, source, lines_at_once=4, layer=2)
+    model_for_text(seed=1, embedding_layer=1, embedding_pooling="mean").save_pretrained(tmp_path / "other")
+    tokenizer.save_pretrained(tmp_path / "other")
+    with pytest.raises(BadInput, match="model was 'one whose vectors are"):
+        run(tmp_path / "other", output, source, lines_at_once=4)
+    write_lines(source, ["another", *texts[1:]])
+    with pytest.raises(BadInput, match="was begun with other lines"):
+        run(checkpoint, output, source, lines_at_once=4)
+    write_lines(source, texts[:5])
+    with pytest.raises(BadInput, match="was begun with other lines"):
+        run(checkpoint, output, source, lines_at_once=4)
+    write_lines(source, texts)
+    np.testing.assert_array_equal(
+        np.load(run(checkpoint, output, source, lines_at_once=4)),
+        np.load(run(checkpoint, tmp_path / "b.npy", source, lines_at_once=4)),
+    )
+
+
+def test_a_folder_of_somebody_else_is_left_alone(checkpoint: Path, texts: list[str], tmp_path: Path) -> None:
+    (tmp_path / "a.npy.partial").mkdir()
+    (tmp_path / "a.npy.partial" / "thesis.txt").write_text("all of it")
+    with pytest.raises(BadInput, match=r"a\.npy\.partial: is nothing that hictl embed could go on with"):
+        run(checkpoint, tmp_path / "a.npy", write_lines(tmp_path / "a.txt", texts))
+    assert (tmp_path / "a.npy.partial" / "thesis.txt").read_text() == "all of it"
+
+
+# --- hostile input ----------------------------------------------------------------------------------------------------
+
+
+def test_blocks_of_long_lines_have_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embed, "CHARACTERS_AT_ONCE", 10)
+    assert list(embed.blocks(iter(["a", "b" * 9, "c" * 50, "", "d", "e"]), lines=3)) == [
+        ["a", "b" * 9],
+        ["c" * 50],
+        ["", "d", "e"],
+    ]
+
+
+def test_a_line_of_five_megabytes_and_control_characters_are_survived(checkpoint: Path, tmp_path: Path) -> None:
+    lines = ["the cat " * 600_000, "\x1b[31m\x07\x08\u202e", "\u2028 one line \r still", "a dog"]
+    found = np.load(run(checkpoint, tmp_path / "a.npy", write_lines(tmp_path / "a.txt", lines)))
+    alone = embed_sentences(*load_encoder(checkpoint), ["the cat " * 100, "a dog"])  # more than are read
+    assert found.shape == (4, 32) and np.isfinite(found).all()
+    np.testing.assert_allclose(found[[0, 3]], alone, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"the cat\n\xff\xfe\xfa\n", r"a\.txt:2: has invalid UTF-8"),
+        ("a.txt", b"the cat\na\0dog\n", r"a\.txt:2: has a NUL byte"),
+        ("a.txt", b"", "holds no line"),
+        ("a.txt.gz", b"no archive", r"a\.txt\.gz: cannot be read"),
+        ("a.jsonl", b'{"text": "the cat"}\n{"txt": "a dog"}\n', r"a\.jsonl:2: has the columns \['txt'\]"),
+        ("a.jsonl", b'{"text": 3}\n', r"a\.jsonl:1: has 3 as its 'text' text"),
+        ("a.jsonl", b"[1]\n", "one JSON array"),
+        ("a.csv", b"text,b\nthe cat,1\na dog\n", r"a\.csv:3: has 1 columns; allowed are 2"),
+        ("a.parquet", b"PAR1", r"a\.parquet: cannot be read"),
+    ],
+)
+def test_what_cannot_be_read_is_one_clear_error_before_anything_is_written(
+    checkpoint: Path, tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    settings = {} if name.startswith("a.txt") else {"column": "text"}
+    with pytest.raises(BadInput, match=message):
+        run(checkpoint, tmp_path / "a.npy", tmp_path / name, **settings)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"output": "a.txt"}, r"output is a\.txt; allowed are names that end in \.npy or \.parquet"),
+        ({"stored": "int8"}, "stored is 'int8'; allowed are float32, float16"),
+        ({"lines_at_once": "0"}, "lines_at_once is 0; allowed is 1 or more"),
+        ({"column": "text"}, "is no table by its name, and column is text"),
+        ({"precision": "fp8"}, "precision is 'fp8'; allowed are fp32, bf16, int8"),
+        ({"pooling": "max"}, "the pooling is 'max'; allowed are first token, mean"),
+        ({"layer": "3"}, "is 3; allowed is 0 to 2"),
+        ({"pooling": "projection", "layer": "1"}, "is 1; allowed is 2 to 2"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(
+    checkpoint: Path, tmp_path: Path, settings: dict[str, str], message: str
+) -> None:
+    source = write_lines(tmp_path / "a.txt", ["the cat"])
+    given = {"model": str(checkpoint), "output": str(tmp_path / "a.npy"), "input": str(source)} | settings
+    with pytest.raises(BadInput, match=message):
+        main([part for name, value in given.items() for part in (f"--{name}", value)])
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

@@ -1,0 +1,110 @@
+"""`hictl explain`: what it prints, as tables and as JSON, and what it refuses."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hictl_hf import export_encoder
+from hictl_hf.embedding import load_encoder
+from hictl_hf.explain import main
+from hictl_hf.explanation import EVERY, Explainer
+from hictl_hf.readers import BadInput
+
+SENTENCE = "die Katze sieht das Haus"
+
+
+@pytest.fixture(scope="module")
+def folder(
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: dict[str, list[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A checkpoint, the encoder of it, and texts."""
+    folder = tmp_path_factory.mktemp("explain")
+    model_for_text().save_pretrained(folder / "model")
+    export_encoder(model_for_text(), folder / "encoder")
+    for name in ("model", "encoder"):
+        tokenizer.save_pretrained(folder / name)
+    for name, texts in sentences.items():
+        (folder / f"{name}.txt").write_text("".join(f"{text}\n" for text in texts), "utf-8")
+    return folder
+
+
+def test_json_holds_what_the_functions_find(
+    folder: Path, sentences: dict[str, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = [f"{name}:{folder}/{name}.txt" for name in ("en", "de")]
+    main(["the cat", "--model", f"{folder}/model", "--among", f"{folder}/de.txt", "--translation", "die Katze",
+          "--language_texts", *sources, "--words", "4", "--sentences", "2", "--json"])  # fmt: skip
+    found = json.loads(capsys.readouterr().out)
+    rows = [{name: text} for name in ("en", "de") for text in sentences[name]]
+    explainer = Explainer(*load_encoder(folder / "model"), rows, sentences["de"])
+    words = explainer.words("the cat", "die Katze", 4)
+    assert found == {
+        "sentence": "the cat",
+        "caution": "",
+        "words": {name: [near._asdict() for near in group] for name, group in words.items()},
+        "sentences": [near._asdict() for near in explainer.sentences("the cat", 2)],
+    }
+    assert {*found["words"]} == {EVERY, "en", "de"} and len(found["words"]["de"]) == 4 and len(found["sentences"]) == 2
+
+
+def test_tables_have_words_by_script_and_the_lines_of_sentences(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([SENTENCE, "--model", f"{folder}/model", "--among", f"{folder}/de.txt", "--words", "3"])
+    told = capsys.readouterr().out
+    assert "Latin ---" in told and "CJK ---" in told and "above mean" in told
+    assert told.partition("sentence  ")[2].splitlines()[2].split() == [
+        *SENTENCE.split(),
+        "1",
+        "1.000",
+    ]
+    assert "mean little" not in told
+
+
+def test_of_a_plain_encoder_it_is_said_that_words_mean_little(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["the cat", "--model", f"{folder}/encoder"])
+    told = capsys.readouterr().out
+    assert told.startswith("The model does not say") and "mean little" in told and "Latin ---" in told
+    assert "line" not in told
+
+
+def test_sentences_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["the cat", "--model", f"{folder}/encoder", "--words", "0", "--among", f"{folder}/zh.txt", "--sentences", "2"])
+    told = capsys.readouterr().out
+    assert told.startswith("sentence") and "Latin" not in told and "mean little" not in told
+    assert sum(bool(line) for line in told.splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["--words", "-1"], "words is -1; allowed is 0 or more"),
+        (["--words", "0"], "nothing to show"),
+        (["--sentences", "-2"], "sentences is -2"),
+        (["--among", "broken.txt"], "broken.txt:2: has invalid UTF-8"),
+        (["--among", "nowhere.txt"], "nowhere.txt"),
+        (["--language_texts", "nowhere.txt"], "nowhere.txt"),
+        (["--language_texts", "de:broken.txt"], "broken.txt:2: has invalid UTF-8"),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    changes: list[str], message: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken.txt").write_bytes(b"ein Hund\ncaf\xe9\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match=message):
+        main(["the cat", "--model", f"{folder}/model", *changes])
+
+
+def test_a_sentence_has_to_be_given(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["hictl explain"])
+    with pytest.raises(SystemExit):
+        main(["--model", "m"])
+    assert "arguments are required: sentence" in capsys.readouterr().err

@@ -1,0 +1,267 @@
+"""`hictl mine`: from files to files, whatever was found before it was stopped, and every fault in one line."""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hictl_hf import embed, mine, mining
+from hictl_hf.embedding import embed_sentences, load_encoder
+from hictl_hf.mine import main
+from hictl_hf.mining import Mining, mine_vectors
+from hictl_hf.neighbours import Search
+from hictl_hf.readers import BadInput
+
+
+@pytest.fixture(scope="module")
+def checkpoint(
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    model_for_text(initializer_range=0.3).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def files(tmp_path: Path, sentences: dict[str, list[str]]) -> tuple[Path, Path]:
+    """Two texts, a third of whose lines are the same, with an empty and two repeated lines."""
+    english = sentences["en"]
+    x, y = [*english[:10], "", english[0], *sentences["de"][:3]], [*english[5:14], english[6]]
+    return write_lines(tmp_path / "x.txt", x), write_lines(tmp_path / "y.txt", y)
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return path
+
+
+def read_lines(path: Path) -> list[str]:
+    return path.read_text("utf-8").splitlines()
+
+
+def run(output: Path, *files: Path, **settings: Any) -> list[list[str]]:
+    main([*map(str, files), "--output", str(output), *(str(p) for n, v in settings.items() for p in (f"--{n}", v))])
+    return [line.split("\t") for line in read_lines(output)]
+
+
+def test_pairs_of_two_files(
+    checkpoint: Path,
+    files: tuple[Path, Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with caplog.at_level(logging.INFO):
+        found = run(tmp_path / "pairs.tsv", *files, model=checkpoint, margin="absolute")
+    scores = [float(score) for score, _, _ in found]
+    assert scores == sorted(scores, reverse=True)
+    same = [pair for pair in found if pair[1] == pair[2]]
+    assert len(same) == 5 and {float(pair[0]) for pair in same} == {1.0}
+    x, y = ([*dict.fromkeys(line for line in read_lines(file) if line)] for file in files)
+    encoder = load_encoder(checkpoint)
+    pairs, expected = mine_vectors(
+        embed_sentences(*encoder, x), embed_sentences(*encoder, y), Mining(margin="absolute")
+    )
+    assert {(a, b) for _, a, b in found} == {(x[i], y[j]) for i, j in pairs.tolist()}
+    assert scores == pytest.approx(expected.tolist(), abs=1e-5)
+    said = capsys.readouterr().out
+    assert said.startswith("exact search of 13 x 9 vectors of 32 numbers: 117 comparisons, at most ")
+    for words in ("x.txt: 1 empty lines", "x.txt: 1 repeated lines", "y.txt: 1 repeated lines"):
+        assert f"{words} are left out" in caplog.text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.tsv", "x.txt", "y.txt"]
+
+
+def test_settings_reach_the_search(checkpoint: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
+    forward = run(tmp_path / "a", *files, model=checkpoint, direction="forward")
+    assert len(forward) == 13
+    once = run(tmp_path / "b", *files, model=checkpoint, direction="forward", one_to_one=True)
+    assert len(once) == len({y for _, _, y in forward}) < 13
+    few = run(tmp_path / "c", *files, model=checkpoint, direction="forward", threshold=once[2][0])
+    assert 0 < len(few) <= 3
+    other = run(tmp_path / "d", *files, model=checkpoint, direction="forward", neighbours=1, margin="distance")
+    assert [pair[0] for pair in other] != [pair[0] for pair in forward]
+    pytest.importorskip("faiss")
+    approximate = run(tmp_path / "e", *files, model=checkpoint, direction="forward", approximate="hnsw")
+    assert {tuple(pair[1:]) for pair in approximate} == {tuple(pair[1:]) for pair in forward}
+
+
+def test_vectors_are_used_where_they_are_given(checkpoint: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
+    encoder = load_encoder(checkpoint)
+    paths = []
+    for file in files:
+        paths.append(file.with_suffix(".npy"))
+        np.save(paths[-1], embed_sentences(*encoder, read_lines(file)).astype(np.float16))
+    expected = run(tmp_path / "a", *files, model=checkpoint)
+    for given in ({"x_vectors": paths[0], "y_vectors": paths[1]}, {"y_vectors": paths[1], "model": checkpoint}):
+        found = run(tmp_path / "b", *files, **given)
+        assert {tuple(pair[1:]) for pair in found} == {tuple(pair[1:]) for pair in expected}
+        assert [float(p[0]) for p in found] == pytest.approx([float(p[0]) for p in expected], abs=0.01)
+
+
+def test_given_pairs_are_scored_and_filtered(
+    checkpoint: Path, files: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mined = run(tmp_path / "mined.tsv", *files, model=checkpoint)
+    two = write_lines(tmp_path / "two.tsv", ["\t".join(pair[1:]) for pair in mined[::-1]] + ["alone\t "])
+    with caplog.at_level(logging.INFO):
+        scored = run(tmp_path / "scored.tsv", pairs=two, model=checkpoint)
+    assert [pair[1:] for pair in scored] == [pair[1:] for pair in mined[::-1]]  # their order is kept
+    assert "1 pairs with an empty side are left out" in caplog.text
+    threshold = sorted(float(pair[0]) for pair in scored)[3]
+    kept = run(tmp_path / "kept.tsv", pairs=tmp_path / "scored.tsv", model=checkpoint, threshold=threshold + 1e-9)
+    assert kept == [pair for pair in scored if float(pair[0]) > threshold]
+
+
+def test_near_duplicates_are_removed(checkpoint: Path, tmp_path: Path, sentences: dict[str, list[str]]) -> None:
+    lines = [*sentences["en"][:6], sentences["en"][1], f"{sentences['en'][2]} ", "", *sentences["zh"][:3]]
+    file = write_lines(tmp_path / "x.txt", lines)
+    run(tmp_path / "distinct.txt", file, deduplicate=0.99999, model=checkpoint)
+    assert read_lines(tmp_path / "distinct.txt") == [*lines[:6], *lines[9:]]  # white space makes no other vector
+    run(tmp_path / "distinct.txt", file, deduplicate=-1, model=checkpoint)
+    assert read_lines(tmp_path / "distinct.txt") == lines[:1]
+
+
+def test_gold_pairs_make_a_report(checkpoint: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
+    shared = sorted({*read_lines(files[0])} & {*read_lines(files[1])})
+    gold = write_lines(tmp_path / "gold.tsv", [f"{text}\t{text}" for text in shared])
+    run(tmp_path / "pairs.tsv", *files, model=checkpoint, margin="absolute", gold=gold)
+    results = json.loads((tmp_path / "pairs-report" / "results.json").read_text("utf-8"))
+    assert results["gold"] == 5 and results["best"]["f1"] == 100
+    assert f"--margin absolute --gold {gold}" in results["command"]
+    assert (tmp_path / "pairs-report" / "report.html").is_file()
+
+
+class Stopped(BaseException):
+    """As if the process had ended."""
+
+
+@pytest.mark.parametrize("place", ["vectors", "search"])
+def test_a_command_that_was_stopped_goes_on(
+    place: str, checkpoint: Path, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, output = run(tmp_path / "expected", *files, model=checkpoint), tmp_path / "pairs.tsv"
+    monkeypatch.setattr(mining, "SAVED_EVERY", 0)
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        if place == "search":
+            patch.setattr(mine, "write_text", stop)
+        else:
+            done: list[str] = []
+
+            def embed_one_side(*given: Any) -> None:
+                if done:
+                    raise Stopped
+                embed.embed_texts(*given)
+                done.append(given[3].output)
+
+            patch.setattr(mine, "embed_texts", embed_one_side)
+        with pytest.raises(Stopped):
+            run(output, *files, model=checkpoint)
+    assert not output.exists()
+    left = {path.name for path in (tmp_path / "pairs.tsv.partial").iterdir()}
+    assert left == {"settings.json", "x.npy"} | ({"y.npy", "neighbours.npz"} if place == "search" else set())
+    with pytest.raises(BadInput, match="neighbours was 4 and is 3; go on with what was, or remove the folder"):
+        run(output, *files, model=checkpoint, neighbours=3)
+    embedded: list[str] = []
+    strips, compare = 0, Search._compare
+
+    def embed_again(*given: Any) -> None:
+        embedded.append(Path(given[3].output).name)
+        embed.embed_texts(*given)
+
+    def compare_again(*given: Any) -> None:
+        nonlocal strips
+        strips += 1
+        compare(*given)
+
+    monkeypatch.setattr(mine, "embed_texts", embed_again)
+    monkeypatch.setattr(Search, "_compare", compare_again)
+    assert run(output, *files, model=checkpoint) == expected
+    assert embedded == ([] if place == "search" else ["y.npy"])
+    assert strips == (0 if place == "search" else 1)
+    assert not (tmp_path / "pairs.tsv.partial").exists()
+
+
+def test_other_lines_are_not_taken_for_those_of_before(
+    checkpoint: Path, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(mine, "write_text", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(tmp_path / "pairs.tsv", *files, model=checkpoint)
+    write_lines(files[0], ["another line"])
+    with pytest.raises(BadInput, match="digests was .* go on with what was, or remove the folder"):
+        run(tmp_path / "pairs.tsv", *files, model=checkpoint)
+    shutil.rmtree(tmp_path / "pairs.tsv.partial")
+    assert len(run(tmp_path / "pairs.tsv", *files, model=checkpoint)) == 1
+    (tmp_path / "other.tsv.partial").mkdir()
+    (tmp_path / "other.tsv.partial" / "thesis.tex").touch()
+    with pytest.raises(BadInput, match="is nothing that hictl mine could go on with"):
+        run(tmp_path / "other.tsv", *files, model=checkpoint)
+    assert (tmp_path / "other.tsv.partial" / "thesis.tex").exists()
+
+
+def test_tabs_in_a_line_are_written_as_spaces(checkpoint: Path, tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "x.txt", ["the cat\tsees"])
+    assert run(tmp_path / "pairs.tsv", file, file, model=checkpoint)[0][1:] == ["the cat sees"] * 2
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "one file": ({"files": ["x.txt"]}, "1 files are given; allowed are two to mine, one with --deduplicate"),
+    "files and pairs": ({"pairs": "x.txt"}, "2 files are given; .* none with --pairs"),
+    "both modes": ({"pairs": "x.txt", "deduplicate": 0.9}, "pairs and deduplicate are both given"),
+    "no cosine": ({"files": ["x.txt"], "deduplicate": 1.5}, "deduplicate is 1.5; allowed are cosines from -1"),
+    "gold without mining": ({"files": ["x.txt"], "deduplicate": 0.9, "gold": "x.txt"}, "gold is given; allowed is"),
+    "too many vectors": ({"files": ["x.txt"], "deduplicate": 0.9, "y_vectors": "v.npy"}, "y_vectors is given"),
+    "no model": ({"model": None}, "model is not given; allowed without it are vectors for all files"),
+    "no such file": ({"files": ["x.txt", "absent.txt"]}, "absent.txt: cannot be read"),
+    "an empty file": ({"files": ["x.txt", "empty.txt"]}, "empty.txt: has no line with text"),
+    "not UTF-8": ({"files": ["latin.txt", "x.txt"]}, "latin.txt:2: has invalid UTF-8"),
+    "a margin": ({"margin": "cosine"}, "'cosine' is no way to mine; allowed are ratio, distance, absolute"),
+    "memory": ({"max_memory": 1000}, r"max_memory is 1000 bytes; allowed are \d+ or more"),
+    "columns": ({"files": [], "pairs": "x.txt"}, 'x.txt:1: has 1 columns; allowed are "x<TAB>y"'),
+    "number of vectors": (
+        {"x_vectors": "v.npy"},
+        "v.npy: has 2 vectors, and .*x.txt 15 lines; allowed is one for each",
+    ),
+    "shape of vectors": ({"x_vectors": "flat.npy"}, r"flat.npy: is an array \(3,\) of int64; allowed is an array"),
+    "pickled vectors": ({"x_vectors": "pickle.npy"}, "pickle.npy: cannot be read"),
+    "width of vectors": ({"x_vectors": "wide.npy"}, "vectors have .* numbers; allowed are those of one model"),
+    "vectors that are no numbers": ({"x_vectors": "nan.npy"}, "a vector holds infinity or no number"),
+    "output over input": ({"output": "x.txt"}, "which writing it would destroy, is an input"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_told_in_one_line(
+    fault: str, checkpoint: Path, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "latin.txt").write_bytes("gut\nschön\n".encode("latin-1"))
+    arrays: dict[str, Any] = {"v": np.ones((2, 32)), "flat": np.arange(3), "wide": np.ones((15, 7), np.float32)}
+    arrays |= {"nan": np.full((15, 32), np.nan), "pickle": np.array([{}], object)}
+    for name, array in arrays.items():
+        np.save(f"{name}.npy", array)
+    settings, message = FAULTS[fault]
+    settings = {"model": checkpoint, "output": "pairs.tsv", "files": ["x.txt", "y.txt"], **settings}
+    before = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    given = [f"--{name}={value}" for name, value in settings.items() if name != "files" and value is not None]
+    with pytest.raises(BadInput, match=message) as error:
+        main([*settings["files"], *given])
+    assert "\n" not in str(error.value)
+    after = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    after.pop("pairs.tsv.partial", None)
+    assert after == before

@@ -1,0 +1,96 @@
+"""MTEB's scores are those of our own vectors and search, from local files, without a network."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hictl_hf.embedding import embed_sentences, load_encoder
+from hictl_hf.mteb_evaluation import load_task, main
+from hictl_hf.readers import BadInput
+from hictl_hf.retrieval import retrieval_accuracy
+
+pytest.importorskip("mteb", reason="pip install 'hictl_hf[mteb]'")
+CODES = {"de": "deu", "sw": "swh"}
+
+
+@pytest.fixture(scope="module")
+def data(sentences: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Words that both languages have let some sentences find their own."""
+    folder = tmp_path_factory.mktemp("tatoeba")
+    for language, code in CODES.items():
+        english = [f"{text} {sentences[language][at][:6]}" for at, text in enumerate(sentences["en"])]
+        for side, lines in ((code, sentences[language]), ("eng", english)):
+            (folder / f"tatoeba.{code}-eng.{side}").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoint(
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    model_for_text(initializer_range=0.3, embedding_layer=1, embedding_pooling="mean").save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_the_accuracies_are_those_of_our_own_search(
+    checkpoint: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = main(["--model", str(checkpoint), "--data", str(data), "--output", str(tmp_path)])
+    model, tokenizer = load_encoder(checkpoint)
+    found = results["tasks"]["Tatoeba"]["subsets"]
+    assert list(found) == ["deu-eng", "swh-eng"]
+    differ = False
+    for code in CODES.values():
+        foreign, english = (
+            embed_sentences(model, tokenizer, (data / f"tatoeba.{code}-eng.{side}").read_text("utf-8").splitlines())
+            for side in (code, "eng")
+        )
+        there, back = retrieval_accuracy(foreign, english)
+        assert found[f"{code}-eng"]["accuracy"] == pytest.approx(there) and 0 < there < 100
+        differ |= abs(there - back) > 1
+    assert differ, "a search in the other direction would be seen"
+    mean = results["tasks"]["Tatoeba"]["mean"]
+    assert mean["f1"] == pytest.approx(sum(each["f1"] for each in found.values()) / 2)
+    assert json.loads((tmp_path / "results.json").read_text("utf-8"))["tasks"] == results["tasks"]
+    assert results["protocol"]["readout"] == {"pooling": "mean", "layer": 1}
+    of_mteb = json.loads((tmp_path / "Tatoeba.json").read_text("utf-8"))
+    assert {each["hf_subset"]: 100 * each["main_score"] for each in of_mteb["scores"]["test"]} == pytest.approx(
+        {name: each["f1"] for name, each in found.items()}, abs=1e-3
+    )
+    assert "deu-eng" in capsys.readouterr().out
+
+
+def test_subsets_are_those_asked_for(data: Path) -> None:
+    task = load_task("Tatoeba", ["swh-eng"], data)
+    assert task.hf_subsets == ["swh-eng"] and list(task.dataset) == ["swh-eng"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("Tatoebra",), "Tatoebra: cannot be read"),
+        (("STS22",), "STS22: is a task of the type STS; allowed is BitextMining"),
+        (("BUCC.v2", [], "."), r"BUCC\.v2: was asked for from \.; allowed there is Tatoeba"),
+        (("Tatoeba", [], "nowhere"), r"nowhere: has no tatoeba\.deu-eng\.eng"),
+    ],
+)
+def test_what_is_no_bitext_mining_or_not_there_is_refused(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        load_task(*arguments)
+
+
+def test_sides_of_unequal_length_are_refused(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "tatoeba.deu-eng.deu").write_text("eins\n")
+    (tmp_path / "tatoeba.deu-eng.eng").write_text("one\ntwo\n")
+    with pytest.raises(BadInput, match=r"deu has 1 lines.*eng has 2 lines"):
+        load_task("Tatoeba", [], tmp_path)
+    with pytest.raises(BadInput, match=r"has no tatoeba\.fra-eng\.eng"):
+        load_task("Tatoeba", ["fra-eng"], data)

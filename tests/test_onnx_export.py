@@ -1,0 +1,78 @@
+"""An encoder in ONNX: the vectors of `embed_sentences` in an engine without PyTorch, and what is refused."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from hictl_hf import HictlForPreTraining, export_encoder
+from hictl_hf.embedding import Readout, embed_sentences
+from hictl_hf.onnx_export import OPSET, export_onnx, main
+from hictl_hf.readers import BadInput
+
+MakeModel = Callable[..., PreTrainedModel]
+OTHERS = [Readout("first token", 2), Readout("projection", 2), Readout("mean", 0)]
+
+
+def check(folder: Path, model: PreTrainedModel, readout: Readout, sentences: dict[str, list[str]]) -> None:
+    """Batches of other sizes and lengths than the one of the export give the vectors of `embed_sentences`."""
+    engine = pytest.importorskip("onnxruntime")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    session = engine.InferenceSession(str(folder / "model.onnx"))
+    assert [each.name for each in session.get_inputs()] == [
+        "input_ids",
+        "attention_mask",
+    ]
+    texts = [text for language in sentences.values() for text in language[:4]]
+    for batch in (texts, texts[:1], [texts[0], " ".join(sentences["en"][:20])]):
+        tokens = tokenizer(batch, padding=True, truncation=True, return_tensors="np")
+        vectors = session.run(["sentence_embedding"], dict(tokens))[0]
+        expected = embed_sentences(model, tokenizer, batch, readout)
+        np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-4)
+
+
+def test_the_command_exports_what_the_model_itself_is_read_at(
+    model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase, sentences: dict[str, list[str]], tmp_path: Path
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    model = model_for_text(initializer_range=0.5, embedding_pooling="mean", embedding_layer=1)
+    export_encoder(model, tmp_path / "encoder")
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    main(["--model", str(tmp_path / "encoder"), "--output", str(tmp_path / "onnx")])
+    check(tmp_path / "onnx", model, Readout("mean", 1), sentences)
+    written = onnx.load(tmp_path / "onnx" / "model.onnx", load_external_data=False)
+    assert [each.version for each in written.opset_import if each.domain == ""] == [OPSET]
+    weights = {tensor.name for tensor in written.graph.initializer}
+    assert any("layer.0." in name for name in weights) and not any("layer.1." in name for name in weights)
+    with pytest.raises(BadInput, match="is not empty"):
+        export_onnx(model, tokenizer, tmp_path / "onnx")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("readout", OTHERS, ids=str)
+def test_every_readout_can_be_exported(
+    readout: Readout,
+    model_for_text: MakeModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: dict[str, list[str]],
+    tmp_path: Path,
+) -> None:
+    model = model_for_text(HictlForPreTraining, initializer_range=0.5, projection_size=20)
+    export_onnx(model, tokenizer, tmp_path, readout)
+    check(tmp_path, model, readout, sentences)
+
+
+def test_a_readout_that_is_not_there_and_a_missing_package_are_told(
+    model_for_text: MakeModel,
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(BadInput, match="allowed is 0 to 2"):
+        export_onnx(model_for_text(), tokenizer, tmp_path, Readout("mean", 3))
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(BadInput, match=r"pip install 'hictl_hf\[onnx\]'"):
+        export_onnx(model_for_text(), tokenizer, tmp_path)

@@ -1,0 +1,125 @@
+"""The local page: in a real browser, without anything from the network, for this machine alone."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hictl_hf.explanation import EVERY, Explainer, NearWord
+from hictl_hf.page import HOST, make_page, serve, word_groups
+from hictl_hf.readers import BadInput
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+SENTENCE = "die Katze sieht das Haus"
+HOSTILE = '<img src=x onerror="document.title=1"> the cat'
+
+
+def test_the_languages_of_words_stand_side_by_side_and_nothing_is_taken_for_html() -> None:
+    words = {EVERY: [NearWord("<b>", 0.5, None, "")], "de": [NearWord("▁Haus", 0.25, None, "")]}
+    page = word_groups(words, "be <careful>")
+    assert page.count("<table>") == page.count("</table>") == 2 and page.index("▁Haus") > page.index("</table>")
+    assert "&lt;b&gt;" in page and "<b>" not in page and "be &lt;careful&gt;" in page
+
+
+def test_without_gradio_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with pytest.raises(BadInput, match=r"pip install 'hictl_hf\[page\]'"):
+        make_page(Explainer.__new__(Explainer))
+
+
+@pytest.mark.slow
+def test_the_page_is_for_this_machine_alone_and_a_port_that_is_taken_is_named(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    pytest.importorskip("gradio")
+    page = make_page(Explainer(model_for_text(), tokenizer))
+    try:
+        address = serve(page, block=False)
+        port = int(address.rstrip("/").rpartition(":")[2])
+        assert address == f"http://{HOST}:{port}/" and page.share is False and page.share_url is None
+        assert page.analytics_enabled is False and os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
+        socket.create_connection((HOST, port), 5).close()
+        with pytest.raises(ConnectionRefusedError):  # as a server of all interfaces would not
+            socket.create_connection(("127.0.0.2", port), 5)
+        with pytest.raises(BadInput, match=f"port {port}: is not free"):
+            serve(make_page(Explainer(model_for_text(), tokenizer)), port, block=False)
+    finally:
+        page.close()
+
+
+# --- in a browser -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def address(
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: dict[str, list[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[str]:
+    """Where `hictl page` serves a toy model and a file with a hostile line."""
+    pytest.importorskip("gradio")
+    folder = tmp_path_factory.mktemp("page")
+    model_for_text().save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    (folder / "de.txt").write_text("\n".join([HOSTILE, *sentences["de"]]), "utf-8")
+    command = [sys.executable, "-m", "hictl_hf.cli", "page", "--model", folder / "model", "--among", folder / "de.txt"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            found = re.search(r"open (http://\S+) in", process.stdout.readline())
+            assert found
+            yield found[1]
+        finally:
+            process.terminate()
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    """An installed Chromium."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="there is no Playwright")
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip(f"no browser is installed: {', '.join(BROWSERS)}")
+    with playwright.sync_playwright() as driver:
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []  # root has to say so
+        browser = driver.chromium.launch(executable_path=path, args=options)
+        yield browser
+        browser.close()
+
+
+@pytest.mark.slow
+def test_a_sentence_is_typed_and_its_neighbours_are_seen(browser: Any, address: str, tmp_path: Path) -> None:
+    page, asked, failed = browser.new_page(viewport={"width": 1200, "height": 900}), [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: failed.append(error))
+    page.goto(address)
+    page.get_by_label("Sentence", exact=True).fill(SENTENCE)
+    page.get_by_role("button", name="Show").click()
+    nearest = page.locator("tr", has_text=SENTENCE).first
+    nearest.wait_for()
+    assert nearest.inner_text().split() == [*SENTENCE.split(), "2", "1.000"]
+    for language in (EVERY, "Latin", "CJK"):
+        assert page.get_by_role("cell", name=language, exact=True).is_visible()
+    assert page.get_by_text("in the sentence", exact=True).count() > 0
+    page.screenshot(path=Path(os.environ.get("ARTIFACTS", tmp_path)) / "page.png", full_page=True)
+
+    page.get_by_label("Sentence", exact=True).fill(HOSTILE)
+    page.get_by_label("Sentence", exact=True).press("Enter")
+    page.locator("tr", has_text=HOSTILE).first.wait_for()
+    assert page.title() == "HiCTL: look inside"
+
+    page.get_by_label("Sentence", exact=True).fill(" ")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_text("the sentence is empty").wait_for()
+
+    assert failed == []
+    assert asked and all(url.startswith((address, "data:", "blob:")) for url in asked), asked

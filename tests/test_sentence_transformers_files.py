@@ -1,0 +1,114 @@
+"""A folder of ours as sentence-transformers reads it: the vectors of `embed_sentences`, nothing that frightens."""
+
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hictl_hf import export_encoder
+from hictl_hf.embedding import Readout, embed_sentences
+from hictl_hf.sentence_transformers_files import LONGEST, write_sentence_transformers_files
+
+MakeModel = Callable[..., PreTrainedModel]
+LAST = 2
+READOUTS = [
+    Readout("first token", LAST), Readout("mean", LAST), Readout("first token", 1), Readout("mean", 1),
+    Readout("mean", 0), Readout("projection", LAST),
+]  # fmt: skip
+
+
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, readout: Readout) -> None:
+    """What a run leaves: `checkpoint/` and `encoder/`."""
+    model.config.embedding_pooling, model.config.embedding_layer = readout.pooling, readout.layer
+    model.save_pretrained(folder / "checkpoint")
+    export_encoder(model, folder / "encoder")
+    weight = model.projection.weight
+    for name in ("checkpoint", "encoder"):
+        tokenizer.save_pretrained(folder / name)
+        pooler = name == "checkpoint" or len(weight) == model.config.hidden_size
+        write_sentence_transformers_files(folder / name, model.config, weight, pooler)
+
+
+def texts_of(sentences: dict[str, list[str]]) -> list[str]:
+    """Of different lengths, and one that is cut: it has more than the 62 tokens of the toy model."""
+    return [text for texts in sentences.values() for text in texts[:6]] + [" ".join(sentences["en"][:20])]
+
+
+@pytest.mark.parametrize("readout", READOUTS, ids=str)
+@pytest.mark.parametrize("projection_size", [None, 20])
+@pytest.mark.filterwarnings("error")
+def test_sentence_transformers_reads_the_vectors_of_embed_sentences(
+    readout: Readout,
+    projection_size: int | None,
+    model_for_text: MakeModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: dict[str, list[str]],
+    tmp_path: Path,
+    transformers_warnings: pytest.LogCaptureFixture,
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    model = model_for_text(seed=3, projection_size=projection_size, initializer_range=0.5)  # no two layers are alike
+    texts = texts_of(sentences)
+    save(model, tokenizer, tmp_path, readout)
+    expected = embed_sentences(model, tokenizer, texts, readout)
+    others = embed_sentences(model, tokenizer, texts, Readout("first token", 0))
+    assert expected.shape != others.shape or abs(expected - others).max() > 0.1
+    transformers_warnings.clear()
+    for name in ("checkpoint", "encoder"):
+        reader = library.SentenceTransformer(str(tmp_path / name), device="cpu", trust_remote_code=name != "encoder")
+        np.testing.assert_allclose(reader.encode(texts), expected, rtol=0, atol=1e-5)
+        assert reader.get_embedding_dimension() == expected.shape[1] and reader.similarity_fn_name == "cosine"
+    assert [record.getMessage() for record in transformers_warnings.records] == []
+
+
+def test_the_plain_encoder_keeps_all_layers_and_says_where_it_is_read(
+    model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    save(model_for_text(), tokenizer, tmp_path, Readout("mean", 1))
+    config = json.loads((tmp_path / "encoder" / "config.json").read_text("utf-8"))
+    assert (config["embedding_pooling"], config["embedding_layer"], config["num_hidden_layers"]) == ("mean", 1, LAST)
+    assert config["model_type"] == "xlm-roberta"
+
+
+def test_sentences_are_cut_where_embed_sentences_cuts_them() -> None:
+    assert inspect.signature(embed_sentences).parameters["max_length"].default == LONGEST
+
+
+def test_the_projection_is_asked_for_where_it_is_read(model_for_text: MakeModel, tmp_path: Path) -> None:
+    model = model_for_text(embedding_pooling="projection")
+    with pytest.raises(ValueError, match="give its weight"):
+        write_sentence_transformers_files(tmp_path, model.config)
+
+
+def test_the_trainer_of_sentence_transformers_trains_what_is_read(
+    model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase, sentences: dict[str, list[str]], tmp_path: Path
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    from datasets import Dataset
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+
+    save(model_for_text(seed=4), tokenizer, tmp_path, Readout("mean", 1))
+    reader = library.SentenceTransformer(str(tmp_path / "checkpoint"), device="cpu", trust_remote_code=True)
+    pairs = Dataset.from_dict({"anchor": sentences["en"][:32], "positive": sentences["de"][:32]})
+    before = {name: weight.detach().clone() for name, weight in reader.named_parameters()}
+    arguments = library.SentenceTransformerTrainingArguments(
+        output_dir=str(tmp_path / "trained"), max_steps=8, per_device_train_batch_size=16, learning_rate=5e-3,
+        use_cpu=True, logging_steps=1, save_strategy="no", disable_tqdm=True, seed=1,
+    )  # fmt: skip
+    loss = MultipleNegativesRankingLoss(reader)
+    trainer = library.SentenceTransformerTrainer(reader, arguments, train_dataset=pairs, loss=loss)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < 0.8 * losses[0]
+    changed = {name for name, weight in reader.named_parameters() if not torch.equal(weight, before[name])}
+    assert any("layer.0." in name for name in changed) and not any("layer.1." in name for name in changed)
+    reader.save_pretrained(str(tmp_path / "saved"))
+    again: Any = library.SentenceTransformer(str(tmp_path / "saved"), device="cpu", trust_remote_code=True)
+    texts = texts_of(sentences)
+    np.testing.assert_allclose(again.encode(texts), reader.encode(texts), rtol=0, atol=1e-6)
