@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
 
-from .embedding import Readout, check_readouts, encoder_of, load_encoder, own_readout, pool
+from .embedding import Readout, check_readouts, encoder_of, load_encoder, own_readout, pool, projection_of
 from .readers import BadInput
 from .sentence_transformers_files import LONGEST
 
@@ -41,7 +41,7 @@ class SentenceEncoder(nn.Module):
         check_readouts(model, [readout])
         self.encoder = deepcopy(encoder_of(model))
         self.encoder.encoder.layer = self.encoder.encoder.layer[: readout.layer]
-        self.projection = deepcopy(getattr(model, "projection", None))
+        self.projection = deepcopy(projection_of(model))
         self.pooling = readout.pooling
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:

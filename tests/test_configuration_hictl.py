@@ -27,6 +27,7 @@ UNUSUAL = {
     "hard_negative_zeta": 0.7,
     "hard_negative_window": 9,
     "duplicates": "text",
+    "same_side_negatives": False,
     "embedding_layer": 1,
     "embedding_pooling": "mean",
     "special_token_ids": [0, 1, 2],

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import HictlForPreTraining, export_encoder
-from hictl_hf.embedding import Readout, embed_sentences
+from hictl_hf.embedding import Readout, embed_sentences, load_encoder
 from hictl_hf.onnx_export import OPSET, export_onnx, main
 from hictl_hf.readers import BadInput
 
@@ -63,6 +63,17 @@ def test_every_readout_can_be_exported(
     model = model_for_text(HictlForPreTraining, initializer_range=0.5, projection_size=20)
     export_onnx(model, tokenizer, tmp_path, readout)
     check(tmp_path, model, readout, sentences)
+
+
+@pytest.mark.slow
+def test_a_plain_encoder_is_exported_with_the_projection_that_its_pooler_holds(
+    model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase, sentences: dict[str, list[str]], tmp_path: Path
+) -> None:
+    model = model_for_text(initializer_range=0.5, embedding_pooling="projection")
+    export_encoder(model, tmp_path / "encoder")
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    export_onnx(*load_encoder(tmp_path / "encoder"), tmp_path / "onnx")
+    check(tmp_path / "onnx", model, Readout("projection", 2), sentences)
 
 
 def test_a_readout_that_is_not_there_and_a_missing_package_are_told(
