@@ -14,6 +14,7 @@ XLM-R's 250,002 words, on one CPU thread, beside
     parts.py       where our step's time goes;  hard_negatives.py  the sentence level by itself
     translation.py translating, and a training step of translation
     gpu.py         the same at the size of XLM-R base on a GPU (--device cuda)
+    embedding.py, mining.py, stream.py, gradient_cache.py  run by themselves
     report.py      ratios, tables, chart
 
 A run that was interrupted goes on where it stopped. Usage:

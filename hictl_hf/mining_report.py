@@ -94,9 +94,10 @@ def write_mining_report(
 
 
 def threshold_table(curve: Curve) -> Table:
-    """Thresholds at about equal steps of the number of pairs."""
-    number = len(curve.thresholds)
-    rows = sorted({round(row) for row in np.linspace(0, number - 1, min(SHOWN, number))})
+    """Thresholds at about equal steps of recall, and the last."""
+    steps = np.linspace(0, curve.recall.max(initial=0), SHOWN)
+    last = range(max(0, len(curve.recall) - 1), len(curve.recall))
+    rows = sorted({*np.searchsorted(curve.recall, steps - 1e-9).tolist(), *last} & {*range(len(curve.recall))})
     columns = (curve.precision, curve.recall, curve.f1)
     body = [[Cell(f"{curve.thresholds[row]:.4f}"), *(Cell(f"{column[row]:.1f}") for column in columns)] for row in rows]
     heads = [Cell(name) for name in ("threshold", "precision", "recall", "F1")]

@@ -107,6 +107,20 @@ def test_vectors_are_used_where_they_are_given(checkpoint: Path, files: tuple[Pa
         assert [float(p[0]) for p in found] == pytest.approx([float(p[0]) for p in expected], abs=0.01)
 
 
+def test_given_vectors_stay_with_their_lines(tmp_path: Path) -> None:
+    texts = [["", "a", "b", "a", "c"], ["d", "d", "", "c", "b"]]  # a, b, c, d along the axes; and what is not read
+    vectors = [[[9, 9, 9, 9], [1, 0, 0, 0], [0, 1, 0, 0], [9, 9, 9, 9], [0, 0, 1, 0]]]
+    vectors += [[[0, 0, 0, 1], [9, 9, 9, 9], [9, 9, 9, 9], [0, 0, 1, 0], [0, 1, 0, 0]]]
+    files = [write_lines(tmp_path / f"{side}.txt", lines) for side, lines in zip("xy", texts)]
+    paths = [tmp_path / f"{side}.npy" for side in "xy"]
+    for path, rows in zip(paths, vectors):
+        np.save(path, np.array(rows, np.float32))
+    found = run(
+        tmp_path / "pairs.tsv", *files, x_vectors=paths[0], y_vectors=paths[1], margin="absolute", threshold=0.5
+    )
+    assert sorted(found) == [["1.000000", "b", "b"], ["1.000000", "c", "c"]]
+
+
 def test_given_pairs_are_scored_and_filtered(
     checkpoint: Path, files: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -39,7 +39,8 @@ def test_pairs_come_with_the_best_first_and_above_the_threshold() -> None:
 
 def test_no_sentence_is_taken_twice_where_that_is_asked_for() -> None:
     x, y = translations(noise=1.5)
-    many, _ = mine_vectors(x, y, Mining(direction="forward"))
+    many, many_scores = mine_vectors(x, y, Mining(direction="forward"))
+    assert (np.diff(many_scores) <= 0).all() and (np.diff(many[:, 0]) < 0).any()
     one, scores = mine_vectors(x, y, Mining(direction="forward", one_to_one=True))
     assert len(many) == 200 > len(set(many[:, 1].tolist()))
     assert len(one) == len(set(one[:, 0].tolist())) == len(set(one[:, 1].tolist())) == len(set(many[:, 1].tolist()))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hictl_hf.metrics import pair_f1
-from hictl_hf.mining_report import precision_and_recall, write_mining_report
+from hictl_hf.mining_report import SHOWN, precision_and_recall, threshold_table, write_mining_report
 from hictl_hf.retrieval import extract_pairs
 
 SCORES = {("a", "1"): 1.5, ("b", "2"): 1.25, ("c", "9"): 1.25, ("d", "4"): 1.1, ("e", "8"): 1.0}
@@ -24,6 +24,14 @@ def test_equal_scores_are_taken_together() -> None:
     for threshold, *numbers in zip(curve.thresholds, curve.precision, curve.recall, curve.f1):
         expected = pair_f1(extract_pairs(SCORES, threshold), GOLD)
         assert numbers == pytest.approx([expected[name] for name in ("precision", "recall", "f1")])
+
+
+def test_thresholds_are_shown_at_steps_of_recall_and_the_last() -> None:
+    many = {(str(number), str(number)): 2 - number / 1000 for number in range(1000)}
+    curve = precision_and_recall(many, {pair for pair in many if int(pair[0]) < 100})
+    rows = [[cell.text for cell in row] for row in threshold_table(curve).sections[""]]
+    assert len(rows) == SHOWN + 1 and [row[1] for row in rows] == ["100.0"] * SHOWN + ["10.0"]
+    assert rows[0] == ["2.0000", "100.0", "1.0", "2.0"] and rows[-2][2] == "100.0"
 
 
 def test_nothing_right_is_no_division_by_zero() -> None:

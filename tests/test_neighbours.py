@@ -103,16 +103,40 @@ def test_both_directions_of_a_pair_have_the_same_similarity() -> None:
         assert set(column) <= set(similarities) and len(column)
 
 
-def test_of_equals_the_lower_row_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["usual", "crowded", "group by group"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As usual, each tile computed again as a whole, or groups looked into one at a time."""
+    if request.param != "usual":
+        monkeypatch.setattr(neighbours, "GROUPS_AT_ONCE", 1)
+        monkeypatch.setattr(neighbours, "CROWDED", 0 if request.param == "crowded" else 1)
+
+
+@pytest.mark.usefixtures("way")
+def test_of_equals_the_lower_row_comes_first() -> None:
     x, y = np.eye(8, dtype=np.float32)[[0] * 40], np.eye(8, dtype=np.float32)[[1, 0] * 50]
-    for crowded in (False, True):
-        if crowded:  # a tile that is computed again as a whole
-            monkeypatch.setattr(neighbours, "GROUPS_AT_ONCE", 1)
-            monkeypatch.setattr(neighbours, "CROWDED", 0)
-        forward, backward = search_both(x, y, 5)
-        assert forward.rows.tolist() == [[1, 3, 5, 7, 9]] * 40
-        assert backward.rows.tolist() == [[0, 1, 2, 3, 4]] * 100
-        assert backward.similarities.tolist() == [[0] * 5, [1] * 5] * 50
+    forward, backward = search_both(x, y, 5)
+    assert forward.rows.tolist() == [[1, 3, 5, 7, 9]] * 40
+    assert backward.rows.tolist() == [[0, 1, 2, 3, 4]] * 100
+    assert backward.similarities.tolist() == [[0] * 5, [1] * 5] * 50
+
+
+@pytest.mark.parametrize("plan", [Plan(32, 160, (32, 160)), Plan(32, 32, (32, 32))], ids=["one tile", "tiles"])
+def test_rounding_that_all_goes_one_way_hides_nobody(plan: Plan) -> None:
+    # Halfway between two numbers of bfloat16 lies 1 + 2^-8; what is less goes down, what is more goes up, by nearly
+    # 2^-8. x has 32 times 1 and 32 times -1: of `other` all products go up, of `nearest` all down, by 0.2; so that
+    # coarsely the other is nearer by 0.4. The sides' mean is 0, as each vector has its opposite.
+    down, up = 1 + 2**-8 - 2**-12, 1 + 2**-8 + 2**-12
+    x = np.array([[1] * 32 + [-1] * 32 + [1]])
+    nearest = np.array([down] * 32 + [up] * 32 + [0.6])
+    other = np.array([up] * 32 + [down] * 32 + [0.5])
+    y = np.zeros((160, 65))
+    y[[0, 1, -2, -1]] = other, -other, nearest, -nearest
+    x, y = np.vstack([x, -x]).astype(np.float32), y.astype(np.float32)
+    exact, coarse = x[0] @ y.T, torch.from_numpy(y).bfloat16().float().numpy() @ x[0]
+    assert exact[-2] - exact[0] > 0.06 and coarse[0] - coarse[-2] > 0.3
+    search = Search(x, y, 1, plan, "bf16")
+    list(search.strips())
+    assert search.neighbours()[0].rows.tolist() == [[158], [159]]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -179,6 +203,7 @@ def test_a_product_that_is_off_by_more_than_its_bound_is_noticed(monkeypatch: py
         list(search.strips())
 
 
+@pytest.mark.usefixtures("way")
 def test_only_earlier_rows_are_found() -> None:
     x = some_vectors(0, 150)
     products = x.astype(np.float64) @ x.T

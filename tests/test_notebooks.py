@@ -31,6 +31,7 @@ def printed(notebook: Any) -> str:
     return "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom_and_keeps_what_its_cells_show(
     path: Path, ran: Callable[[Path], Any]
