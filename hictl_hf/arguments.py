@@ -180,6 +180,8 @@ def repository_to_publish_to(args: TrainingArguments) -> str | None:
         )
     if not args.hub_model_id:
         raise BadInput("push_to_hub needs the name of the repository; give --hub_model_id your-name/model")
+    if args.hub_revision:
+        raise BadInput(f"hub_revision is {args.hub_revision}; allowed is none: a run goes to main; leave it out")
     if HubStrategy(args.hub_strategy) in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
         raise BadInput(f"hub_strategy is {args.hub_strategy}; allowed is end: a run is pushed whole, when it has ended")
     args.push_to_hub = False

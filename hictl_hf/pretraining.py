@@ -94,7 +94,7 @@ def pretrain(args: PretrainingArguments, command: str = "") -> dict[str, Any]:
         save(args, whole, tokenizer, results)
         report(args, results, before, after)
         if args.publish_to:
-            push(args.output_dir, args.publish_to, revision=args.hub_revision)
+            push(args.output_dir, args.publish_to)
     return results
 
 

@@ -35,6 +35,7 @@ PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")  # a file that is 
 REPLACED = (  # what an earlier push may have left, and would be loaded or shown beside what is pushed now
     "*.safetensors", "*.safetensors.index.json", "encoder/*", "pictures/*", "2_Dense/*",
 )  # fmt: skip
+MESSAGE = "Publish a run of hictl_hf"
 
 
 @dataclass
@@ -47,8 +48,6 @@ class PublishArguments:
     private: bool | None = field(
         default=None, metadata={"help": "Whether a new repository is private; as your account says without it."}
     )
-    revision: str | None = field(default=None, metadata={"help": "Branch to push to; main without it."})
-    message: str = field(default="Publish a run of hictl_hf", metadata={"help": "What the commit is called."})
 
 
 def make_parser() -> HfArgumentParser:
@@ -70,8 +69,6 @@ def push(
     *,
     encoder_repository: str | None = None,
     private: bool | None = None,
-    revision: str | None = None,
-    message: str = PublishArguments.message,
 ) -> str:
     """Push a run; each repository gets one commit, whole or not at all. Returns the address of the commit.
 
@@ -99,7 +96,7 @@ def push(
     for name, contents in where.items():
         reserve(name, private)
         with hub_errors(name, f"it can be repeated: hictl publish {run} {repository}"):
-            address = commit(name, contents, revision, message)
+            address = commit(name, contents)
     return address
 
 
@@ -119,18 +116,16 @@ def hub_errors(repository: str, fix: str) -> Iterator[None]:
         raise BadInput(f"{repository}: nothing was committed to it ({found}); {fix}") from error
 
 
-def commit(repository: str, contents: Mapping[str, Path | bytes], revision: str | None, message: str) -> str:
+def commit(repository: str, contents: Mapping[str, Path | bytes]) -> str:
     """Make the repository hold these files, and of those that an earlier push left no others; the commit's address."""
     api = HfApi()
-    if revision:
-        api.create_branch(repository, branch=revision, exist_ok=True)
-    there = api.list_repo_files(repository, revision=revision)
+    there = api.list_repo_files(repository)
     left = [name for name in there if name not in contents and any(fnmatch(name, like) for like in REPLACED)]
     additions = [
         CommitOperationAdd(name, value if isinstance(value, bytes) else str(value)) for name, value in contents.items()
     ]
     deletions = [CommitOperationDelete(name) for name in left]
-    done = api.create_commit(repository, [*additions, *deletions], commit_message=message, revision=revision)
+    done = api.create_commit(repository, [*additions, *deletions], commit_message=MESSAGE)
     return str(done.commit_url)
 
 

@@ -252,4 +252,4 @@ def save(
 def publish(args: TranslationArguments) -> None:
     """Push the run where `push_to_hub` says; one that is pushed already stays as it is."""
     if args.publish_to and args.process_index == 0:
-        push(args.output_dir, args.publish_to, private=args.hub_private_repo, revision=args.hub_revision)
+        push(args.output_dir, args.publish_to, private=args.hub_private_repo)
