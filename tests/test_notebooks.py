@@ -48,11 +48,13 @@ def test_a_notebook_runs_from_top_to_bottom_and_keeps_what_its_cells_show(
     assert [cell.source for cell in now.cells] == [cell.source for cell in kept.cells]
 
 
+@pytest.mark.slow
 def test_german_finds_swahili_without_pairs_of_the_two(ran: Callable[[Path], Any]) -> None:
     found = re.search(r"(\d+)% of all German sentences", printed(ran(FOLDER / "from_pairs_to_an_encoder.ipynb")))
     assert found and int(found[1]) > 50
 
 
+@pytest.mark.slow
 def test_mined_pairs_are_translations_and_near_words_are_those_of_the_sentence(ran: Callable[[Path], Any]) -> None:
     text = printed(ran(FOLDER / "mine_and_look_inside.ipynb"))
     best = re.findall(r"^\d\.\d{3} .*", text, re.MULTILINE)[:5]

@@ -289,6 +289,7 @@ def run_as_one_of_two(rank: int, port: int, material: Material, folder: Path) ->
     os._exit(0)  # torch's threads may abort the process when they are torn down
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one_with_two_micro_batches(material: Material, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
