@@ -8,10 +8,13 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
+from pathlib import Path
 from string import Template
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 
 from .reporting import (
     HEADS,
@@ -115,6 +118,7 @@ def translation_card(results: Results, repository: str = "your-name/hictl-transl
     metadata = ModelCardData(
         license="apache-2.0", library_name="transformers", pipeline_tag="translation", language=_bases(codes) or None,
         tags=[*TAGS, "translation"], model_name=repository.split("/")[-1], eval_results=evaluations or None,
+        base_model=_name_on_the_hub(results.get("encoder") or results.get("model")),
     )  # fmt: skip
     targets = part(results, "settings", "config").get("target_languages") or [None]
     target = f", target_language={json.dumps(targets[0])}" if len(targets) > 1 else ""
@@ -200,8 +204,19 @@ def _metadata(results: Results, repository: str) -> ModelCardData:
         language=_languages(results) or None,
         tags=[*TAGS, "contrastive-learning", "sentence-embeddings", "sentence-transformers", "feature-extraction"],
         model_name=repository.split("/")[-1],
+        base_model=_name_on_the_hub(part(results, "settings", "training").get("encoder")),
         eval_results=None if after is None else [score],
     )
+
+
+def _name_on_the_hub(begun_from: Any) -> str | None:
+    """What training began from, unless that was a folder."""
+    name = str(begun_from or "")
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return None
+    return None if not name or Path(name).exists() else name
 
 
 def _languages(results: Results) -> list[str]:

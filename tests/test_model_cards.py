@@ -1,6 +1,7 @@
 """The model cards: their metadata, how a model was made, its code, and no text trusted."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,22 @@ def test_the_card_carries_its_score_as_metadata() -> None:
     assert data.language == ["de", "en", "sw"]
     assert data.model_name == "small-hictl"
     assert [(score.metric_type, score.metric_value) for score in data.eval_results or []] == [("accuracy", 52.5)]
+
+
+def test_the_card_names_the_model_it_began_from_if_the_hub_knows_it(tmp_path: Path) -> None:
+    """A folder is nobody's base model, and neither is a name that the Hub would refuse."""
+
+    def base_of(encoder: str | None) -> Any:
+        settings = {"settings": {"training": {"encoder": encoder}}}
+        cards = (model_card(RESULTS | settings, "a/b"), translation_card(TRANSLATED | {"encoder": encoder}, "a/c"))
+        one, other = (ModelCard(card).data.get("base_model") for card in cards)
+        assert one == other
+        return one
+
+    assert base_of("xlm-roberta-base") == "xlm-roberta-base"
+    assert base_of("microsoft/infoxlm-base") == "microsoft/infoxlm-base"
+    assert base_of(str(tmp_path)) is base_of("runs/that/is/gone") is base_of(ATTACK) is base_of(None) is None
+    assert ModelCard(encoder_card(RESULTS, "a/b", "a/encoder")).data.get("base_model") == "a/b"
 
 
 def test_the_card_tells_how_the_model_was_made() -> None:

@@ -17,6 +17,7 @@ from hictl_hf import HictlForPreTraining
 from hictl_hf.embedding import Readout, embed_at_readouts
 from hictl_hf.readers import BadInput
 from hictl_hf.retrieval import retrieval_accuracy
+from hictl_hf.xtreme_arguments import parse_xtreme_arguments
 from hictl_hf.xtreme_tasks import TASKS
 from run_xtreme import main
 
@@ -237,6 +238,16 @@ def test_wrong_arguments_are_refused(
     with pytest.raises(BadInput, match=message.replace("[", r"\[")):
         main([*arguments(xtreme_folder, encoder, tmp_path / "out"), *more])
     assert not (tmp_path / "out").exists()  # all of it is found before anything is trained
+
+
+def test_settings_come_from_a_recipe_too_and_flags_change_it(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text('{"encoder": "x", "tasks": ["panx"], "learning_rate": [1e-5], "bf16": true}', "utf-8")
+    found = parse_xtreme_arguments([str(recipe), "--learning_rate", "2e-5", "3e-5"])
+    assert (found.encoder, found.tasks, found.learning_rate, found.bf16) == ("x", ["panx"], [2e-5, 3e-5], True)
+    recipe.write_text('{"encoder": "x", "taks": ["panx"]}', "utf-8")
+    with pytest.raises(BadInput, match="no setting is called taks"):
+        parse_xtreme_arguments([str(recipe)])
 
 
 def test_a_wrong_file_of_the_last_task_is_refused_before_the_first_is_trained(
