@@ -1,0 +1,161 @@
+"""The runs of the study as one table with intervals, the gains over the baseline beside the paper's, and pictures.
+
+An interval holds 95 % of the scores of 1,000 samples: each draws the seeds of a variant and the sentences of each test
+set with replacement, the same sentences for both directions and for all variants, so that differences are paired.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+from study_pictures import draw_pictures
+from study_runs import Runs
+
+import hictl_hf
+from hictl_hf.reporting import write_json, write_text
+from hictl_hf.tables import NONE, Cell, Table, markdown
+from hictl_hf.translation_scores import paired_bootstrap
+
+TESTS = {"tatoeba": "Tatoeba", "ntrex": "NTREX", "bucc": "BUCC", "in domain": "in domain"}
+TRANSFER = {"panx": "PANX", "bleu": "BLEU"}
+BASELINE = "lm"
+PAPER = {  # rows of the paper's Table 4 (large, translate-train-all), by the name that xtreme_paper.json gives them
+    "lm": "XLM-R",
+    "word": "HiCTL + hard negatives w/o sentence contrast",
+    "sentence-hard": "HiCTL + hard negatives w/o word contrast",
+    "full-easy": "HiCTL",
+    "unpaired": "HiCTL + hard negatives w/o MT data",
+    "full": "HiCTL + hard negatives",
+}
+PAPER_TESTS = {"tatoeba": "tatoeba", "bucc": "bucc2018", "panx": "panx"}
+BEGIN, END = "<!-- written by benchmarks/study.py -->", "<!-- end -->"
+
+
+def find_runs(output: Path, names: Mapping[str, str]) -> dict[str, Runs]:
+    """The runs that are scored, in the order of the table."""
+    known = ["start", *names, *(f"continued-{name}" for name in names)]
+    found = {
+        name: {int(path.parent.name): path.parent for path in sorted((output / name).glob("*/hits.npz"))}
+        for name in known
+    }
+    return {name: Runs(name, folders) for name, folders in found.items() if folders}
+
+
+def write_study(output: Path, page: Path | None, labels: dict[str, str]) -> None:
+    """Write results.json and, between the marks of the page, the tables; pictures go to images/ beside it."""
+    runs = find_runs(output, labels)
+    if not runs:
+        return
+    page = page or output / "results.md"
+    results = {name: {str(seed): scores for seed, scores in each.scores.items()} for name, each in runs.items()}
+    write_json(page.with_suffix(".json"), results)
+    labels = {"start": "the starting encoder, unchanged"} | labels
+    labels |= {f"continued-{name}": label for name, label in labels.items()}
+    parts = [main_table(runs, labels), "", "Gains over the language model alone, paired:", "", gain_table(runs, labels)]
+    parts += compare_translations(runs, labels)
+    pictures = dict(draw_pictures(runs, labels, page.parent / "images"))
+    parts += [f"\n![{alt}](images/{path.name})" for path, alt in pictures.items()]
+    text = page.read_text("utf-8") if page.exists() else f"{BEGIN}\n{END}\n"
+    before, _, rest = text.partition(BEGIN)
+    write_text(page, before + BEGIN + "\n\n" + "\n".join(parts).rstrip() + "\n\n" + END + rest.partition(END)[2])
+
+
+def section_of(name: str) -> str:
+    """The part of a table that a row stands in."""
+    return "continued" if name == "start" or name.startswith("continued-") else "from scratch"
+
+
+def baseline_of(runs: Mapping[str, Runs], name: str) -> Runs | None:
+    """What a row is compared with: the language model alone of the same start."""
+    return runs.get(BASELINE if section_of(name) == "from scratch" else f"continued-{BASELINE}")
+
+
+def main_table(runs: Mapping[str, Runs], labels: Mapping[str, str]) -> str:
+    """Scores with intervals, what a run costs, and the gains of which the paper tells its own."""
+    rows = []
+    for name, each in runs.items():
+        seeds, minutes = sorted(each.samples), each.minutes()
+        cells = [spread(each.mean(test), each.drawn(test, seeds)) for test in TESTS]
+        cells += [spread(each.mean(test)) for test in TRANSFER]
+        cells += [NONE if minutes is None else f"{minutes:.0f}"]
+        for test, paper in PAPER_TESTS.items():
+            cells += [f"{spread(gain(runs, name, test)[0], sign='+')} / {paper_gain(name, paper)}"]
+        rows.append((section_of(name), labels[name], str(len(seeds)), *cells))
+    gains = [f"gain / paper's, {(TESTS | TRANSFER)[test]}" for test in PAPER_TESTS]
+    return table(("", "seeds", *TESTS.values(), *TRANSFER.values(), "CPU min", *gains), rows)
+
+
+def gain_table(runs: Mapping[str, Runs], labels: Mapping[str, str]) -> str:
+    """Differences to the baseline, on the seeds both have."""
+    rows = [
+        (section_of(name), labels[name], *(spread(*gain(runs, name, test), sign="+") for test in TESTS | TRANSFER))
+        for name in runs
+        if baseline_of(runs, name) not in (None, runs[name])
+    ]
+    return table(("", *TESTS.values(), *TRANSFER.values()), rows)
+
+
+def gain(runs: Mapping[str, Runs], name: str, test: str) -> tuple[float | None, NDArray[np.floating] | None]:
+    """A row's difference to its baseline, and in each sample where the test has them; `None` where there is none."""
+    own, baseline = runs[name], baseline_of(runs, name)
+    if baseline is None or baseline is own:
+        return None, None
+    if test in TRANSFER or name == "start":  # one run of each
+        one, other = own.mean(test), baseline.mean(test)
+        return (None if one is None or other is None else one - other), None
+    seeds = sorted(own.samples.keys() & baseline.samples.keys())
+    if not seeds:
+        return None, None
+    each = [own.scores[seed][test] - baseline.scores[seed][test] for seed in seeds]
+    return fmean(each), own.drawn(test, seeds) - baseline.drawn(test, seeds)
+
+
+@cache
+def paper_rows() -> dict[str, dict[str, list[float]]]:
+    """Scores by model of the setting that the paper's ablation is in."""
+    file = json.loads((Path(hictl_hf.__file__).parent / "xtreme_paper.json").read_text("utf-8"))
+    rows = [row for row in file["rows"] if (row["size"], row["setting"]) == ("large", "translate-train-all")]
+    return {row["model"]: row["scores"] for row in rows}
+
+
+def paper_gain(name: str, test: str) -> str:
+    """What the paper's row of a variant gains over its XLM-R."""
+    row = PAPER.get(name.removeprefix("continued-"))
+    if row in (None, PAPER[BASELINE]):
+        return NONE
+    return f"{paper_rows()[row][test][0] - paper_rows()[PAPER[BASELINE]][test][0]:+.1f}"
+
+
+def compare_translations(runs: Mapping[str, Runs], labels: Mapping[str, str]) -> Iterator[str]:
+    """Full HiCTL and the language model alone as starts of a translation model, by paired bootstrap."""
+    for name in ("full", "continued-full"):
+        baseline = baseline_of(runs, name)
+        if name not in runs or baseline is None:
+            continue
+        files = [next(iter(each.folders.values())) / "bleu/predictions.jsonl" for each in (baseline, runs[name])]
+        if not all(file.exists() for file in files):
+            continue
+        before, after = ([json.loads(line) for line in file.open(encoding="utf-8")] for file in files)
+        theirs, ours = ([row["translation"] for row in rows] for rows in (before, after))
+        for compared in paired_bootstrap(theirs, ours, [[row["target"] for row in after]], "de", ["sacrebleu"]):
+            yield f"\nTranslation, {labels[name]} ({section_of(name)}) against the language model alone: {compared}"
+
+
+def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    sections: dict[str, list[list[Cell]]] = {}
+    for section, *cells in rows:
+        sections.setdefault(section, []).append([Cell(text) for text in cells])
+    return markdown(Table("", "", [Cell(head) for head in heads], sections)).rstrip()
+
+
+def spread(value: float | None, samples: NDArray[np.floating] | None = None, sign: str = "") -> str:
+    if value is None:
+        return NONE
+    if samples is None:
+        return f"{value:{sign}.1f}"
+    low, high = np.percentile(samples, (2.5, 97.5))
+    return f"{value:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"

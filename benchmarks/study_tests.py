@@ -1,0 +1,150 @@
+"""What the study measures of an encoder: which sentences find their translation, kept sentence by sentence so that
+encoders can be compared on the same ones. No score of a test takes part in a choice: the layer and pooling are those
+that are best on the dev sentences of the bitext.
+
+    Tatoeba     18 languages with English, a few words a sentence, both directions
+    NTREX       20 languages with English, news, both directions
+    BUCC        zh-en, pairs to be mined among others; the threshold is tuned on the same pairs, as XTREME's dev score
+    in domain   held-out rows of the training sources, 16 languages, both directions
+"""
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from numpy.typing import NDArray
+
+from hictl_hf import HictlForPreTraining
+from hictl_hf.corpus import CorpusReport
+from hictl_hf.embedding import all_readouts, embed_sentences, load_encoder
+from hictl_hf.evaluation import best_readout, evaluate_retrieval
+from hictl_hf.readers import read_rows
+from hictl_hf.reporting import write_json
+from hictl_hf.retrieval import Bitext, best_threshold, mine_id_pairs, nearest
+from hictl_hf.xtreme_files import read_bucc
+
+DEV_SENTENCES = 250  # of each language, to choose the layer and pooling by
+PICTURED = {"en": "src.eng", "fr": "ref.fra", "de": "ref.deu", "ru": "ref.rus", "es": "ref.spa"}
+Sides = tuple[list[str], list[str]]  # English sentences and their translations
+
+
+class StudyTests:
+    """The test sentences of a folder of bitext/, ntrex/ and xtreme/."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        tatoeba = {path.name.split(".")[1].removesuffix("-eng"): path for path in data.glob("xtreme/tatoeba/*-eng.eng")}
+        news = {path.name.split(".")[1]: path for path in data.glob("ntrex/newstest2019-ref.*.txt")}
+        self.pairs: dict[str, dict[str, Sides]] = {
+            "tatoeba": {
+                language: (lines_of(path), lines_of(path.with_suffix(f".{language}")))
+                for language, path in sorted(tatoeba.items())
+            },
+            "ntrex": {
+                language: (lines_of(data / "ntrex/newstest2019-src.eng.txt"), lines_of(path))
+                for language, path in sorted(news.items())
+            },
+            "in domain": self.bitext("test"),
+        }
+
+    def bitext(self, split: str, most: int | None = None) -> dict[str, Sides]:
+        """English and the other side of the bitext's files of a split, by language."""
+        found: dict[str, Sides] = {}
+        for path in sorted(self.data.glob(f"bitext/*.{split}.jsonl.gz")):
+            rows = [dict(row.texts) for row in read_rows(str(path), CorpusReport(strict=True))][:most]
+            language = next(name for name in rows[0] if name != "en")
+            found[language] = [row["en"] for row in rows], [row[language] for row in rows]
+        return found
+
+    def bucc(self) -> Bitext:
+        return read_bucc(*(self.data / f"xtreme/bucc2018/zh-en.dev.{end}" for end in ("zh", "en", "gold")))
+
+    def sentences(self) -> Iterator[str]:
+        """Everything that must not be in the training data: the tests above, and the sentences of PANX."""
+        yield from chain.from_iterable(chain(*sides) for test in self.pairs.values() for sides in test.values())
+        for path in self.data.glob("multi30k/*.test_*.jsonl.gz"):
+            yield from chain.from_iterable(
+                row.texts.values() for row in read_rows(str(path), CorpusReport(strict=True))
+            )
+        bitext = self.bucc()
+        yield from chain(bitext.queries, bitext.candidates)
+        for path in self.data.glob("xtreme/panx/*.tsv"):
+            for sentence in path.read_text("utf-8").split("\n\n"):
+                yield " ".join(line.split("\t")[0] for line in sentence.splitlines())
+
+    def pictured(self) -> dict[str, list[str]]:
+        """NTREX in five languages, row i the same sentence in each."""
+        return {name: lines_of(self.data / f"ntrex/newstest2019-{file}.txt") for name, file in PICTURED.items()}
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text("utf-8").removesuffix("\n").split("\n")
+
+
+def score_encoder(encoder: str, tests: StudyTests, folder: Path) -> dict[str, Any]:
+    """Write scores.json, hits.npz (whether each sentence found its own) and vectors.npz (those of the picture)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model, tokenizer = load_encoder(encoder, precision="bf16")
+    last = model.config.num_hidden_layers
+    readouts = all_readouts(range(last + 1), last, projection=isinstance(model, HictlForPreTraining))
+    dev = evaluate_retrieval(model, tokenizer, as_dataset(tests.bitext("dev", DEV_SENTENCES)), readouts)
+    best = best_readout(dev)
+
+    def embed(sentences: list[str]) -> NDArray[np.float32]:
+        return embed_sentences(model, tokenizer, sentences, best)
+
+    hits: dict[str, Any] = {}
+    for test, languages in tests.pairs.items():
+        for language, (english, foreign) in languages.items():
+            x, y = embed(english), embed(foreign)
+            own = np.arange(len(x))
+            hits[f"{test}/{language}/from en"] = nearest(x, y) == own
+            hits[f"{test}/{language}/to en"] = nearest(y, x) == own
+    hits |= bucc_hits(tests.bucc(), embed)
+    pictured: dict[str, Any] = {name: embed(texts).astype(np.float16) for name, texts in tests.pictured().items()}
+    np.savez_compressed(folder / "vectors.npz", **pictured)
+    np.savez_compressed(folder / "hits.npz", **hits)
+    scores = {
+        "readout": best._asdict(),
+        "dev": {f"{readout.pooling}, layer {readout.layer}": accuracy.mean for readout, accuracy in dev.items()},
+        "scores": scores_of(hits),
+        "languages": {name: 100 * float(found.mean()) for name, found in hits.items() if not name.startswith("bucc")},
+    }
+    write_json(folder / "scores.json", scores)
+    return scores
+
+
+def as_dataset(languages: dict[str, Sides]) -> Dataset:
+    rows = [(x, y, "en", language) for language, sides in languages.items() for x, y in zip(*sides)]
+    return Dataset.from_dict(dict(zip(("x", "y", "x_lang", "y_lang"), map(list, zip(*rows)))))
+
+
+def bucc_hits(bitext: Bitext, embed: Any) -> dict[str, NDArray[np.bool_]]:
+    """For each Chinese sentence, whether a pair is true, extracted at the best threshold, and both."""
+    assert bitext.gold is not None
+    mined = mine_id_pairs(bitext, embed(list(bitext.queries)), embed(list(bitext.candidates)))
+    threshold = best_threshold(mined, bitext.gold)
+    extracted = {pair for pair, score in mined.items() if score >= threshold}
+    found = {"gold": bitext.gold, "extracted": extracted, "right": extracted & bitext.gold}
+    sides = {name: {query for query, _ in pairs} for name, pairs in found.items()}
+    return {f"bucc/{name}": np.array([query in ids for query in bitext.query_ids]) for name, ids in sides.items()}
+
+
+def scores_of(hits: dict[str, NDArray[Any]]) -> dict[str, float]:
+    """Percent by test: means over languages, of each direction and of both, and the F1 of BUCC."""
+    scores = {"bucc": f1(*(hits[f"bucc/{name}"].sum() for name in ("right", "extracted", "gold")))}
+    for test in dict.fromkeys(name.split("/")[0] for name in hits if not name.startswith("bucc")):
+        directions = [
+            float(np.mean([found.mean() for name, found in hits.items() if name.startswith(f"{test}/") and to in name]))
+            for to in ("/from en", "/to en")
+        ]
+        scores |= {f"{test}, en to x": 100 * directions[0], f"{test}, x to en": 100 * directions[1]}
+        scores[test] = 50 * sum(directions)
+    return scores
+
+
+def f1(right: float, extracted: float, gold: float) -> float:
+    return 200 * right / max(extracted + gold, 1)
