@@ -90,6 +90,8 @@ class TranslationArguments(TrainingArguments):
     length_penalty: float = field(
         default=1.0, metadata={"help": "log-probability / length ** this; the paper: 1.0, and 0.6 on WMT14 en-de."}
     )
+    max_length_a: float = field(default=1.2, metadata={"help": "A translation has at most a * source tokens + b ..."})
+    max_length_b: int = field(default=10, metadata={"help": "... tokens, this being b, and never more than 200."})
 
     output_dir: str = field(
         default="runs/translation", metadata={"help": "Where all of the run is; a begun run goes on."}
@@ -180,6 +182,7 @@ class TranslationArguments(TrainingArguments):
                 raise BadInput(f"{name} is {getattr(self, name)}; allowed is 1 or more")
         if not 0 <= self.label_smoothing_factor < 1:
             raise BadInput(f"label_smoothing_factor is {self.label_smoothing_factor}; allowed is 0 to below 1")
+        assert self.beam  # which refuses lengths that no translation can have
 
     def check_model(self) -> None:
         if (self.encoder is None) == (self.model is None):
@@ -218,7 +221,8 @@ class TranslationArguments(TrainingArguments):
 
     @property
     def beam(self) -> BeamSearch:
-        return BeamSearch(self.beams, self.length_penalty)
+        a, b = self.max_length_a, self.max_length_b
+        return BeamSearch(self.beams, self.length_penalty, max_length_a=a, max_length_b=b)
 
 
 def parse_translation_arguments(argv: list[str]) -> TranslationArguments:

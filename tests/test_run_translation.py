@@ -489,6 +489,7 @@ def replaced(arguments: list[str], **changes: str | None) -> list[str]:
         ({"+trim_target_vocab": "some"}, "trim_target_vocab is 'some'; allowed are auto, off, or a number"),
         ({"+trim_target_vocab": "10"}, r"--trim_target_vocab 10: the special tokens and the characters of GREEK are"),
         ({"+cleaning": '{"nothing": 1}'}, "cleaning has no field nothing"),
+        ({"+max_length_b": "0"}, "max_length_a, max_length_b and max_length are 1.2, 0 and 200; allowed are 0, 1"),
         ({"+label_smoothing_factor": "1"}, "label_smoothing_factor is 1.0; allowed is 0 to below 1"),
     ],
 )  # fmt: skip
@@ -562,7 +563,8 @@ def test_a_recipe_is_a_file_of_settings_that_flags_change(world: Path, tmp_path:
     recipe |= {"target_lang": ["el"], "beams": 4, "length_penalty": 0.6, "trim_target_vocab": 40, "step": 2}
     recipe |= {"multi_bleu": {"aggressive": True}}
     (tmp_path / "recipe.json").write_text(json.dumps(recipe), "utf-8")
-    args = parse_translation_arguments([str(tmp_path / "recipe.json"), "--beams", "3"])
+    args = parse_translation_arguments([str(tmp_path / "recipe.json"), "--beams", "3", "--max_length_a", "2"])
+    assert args.beam.limits(torch.tensor([7])).tolist() == [2 * 7 + 10]
     assert (args.beam.beams, args.beam.length_penalty, args.source_lang) == (3, 0.6, ["en"])
     assert (args.trim_target_vocab, args.learning_rate, args.freeze_encoder) == ("40", 2e-5, False)
     assert args.multi_bleu == {"aggressive": True} and [str(each) for each in args.directions] == ["en-el"]
