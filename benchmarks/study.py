@@ -116,6 +116,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     if arguments.model == "continued" and not (arguments.encoder or arguments.report):
         parser.error("--model continued needs --encoder, the folder of what it continues")
+    if not arguments.report and not planned(arguments):
+        parser.error(f"--model {arguments.model} has none of these variants; all but lm and full start from scratch")
     if not arguments.report:
         study = Study(arguments.data, arguments.output, arguments.model, arguments.encoder)
         study.prepare()

@@ -147,4 +147,4 @@ def scores_of(hits: dict[str, NDArray[Any]]) -> dict[str, float]:
 
 
 def f1(right: float, extracted: float, gold: float) -> float:
-    return 200 * right / max(extracted + gold, 1)
+    return float(200 * right / max(extracted + gold, 1))

@@ -1,19 +1,19 @@
 """What a pre-training run can be told: HF's `TrainingArguments` and a few of ours, as flags or as a recipe."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import TrainingArguments
 from transformers.trainer_utils import HubStrategy
 
 from .collators import REORDERINGS
 from .configuration_hictl import HictlConfig
 from .corpus import Cleaning
+from .flags import parse_flags_or_recipe
 from .readers import BadInput
 
 SETTINGS_FILE = "settings.json"  # in the folder of a run that goes on by itself
@@ -200,31 +200,3 @@ def refuse_other_settings(folder: str | Path, settings: Mapping[str, Any]) -> No
 def parse_arguments(argv: list[str]) -> PretrainingArguments:
     """Flags, or a recipe (JSON or YAML) and flags that change it: `recipes/demo.json --max_steps 10`."""
     return parse_flags_or_recipe(argv, PretrainingArguments, DICTIONARIES)
-
-
-def parse_flags_or_recipe(argv: list[str], kind: type[Any], dictionaries: Collection[str]) -> Any:
-    """Arguments of this class; values of `dictionaries` are objects in a recipe, and JSON as flags."""
-    parser = HfArgumentParser(kind)
-    if argv and not argv[0].startswith("-"):
-        recipe, argv = read_recipe(argv[0], kind), argv[1:]
-        parser.set_defaults(**{name: json.dumps(v) if name in dictionaries else v for name, v in recipe.items()})
-    try:
-        return parser.parse_args_into_dataclasses(argv)[0]
-    except ValueError as error:  # TrainingArguments says what contradicts what; the user needs no traceback for it
-        raise BadInput(str(error)) from error
-
-
-def read_recipe(path: str, kind: type[Any]) -> dict[str, Any]:
-    """The settings in a recipe file for arguments of this class."""
-    if not Path(path).is_file():
-        raise BadInput(f"{path}: no such recipe; give a JSON or YAML file, or flags that begin with --")
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        recipe = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
-    except (json.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: neither JSON nor YAML: {error}") from error
-    if not isinstance(recipe, dict):
-        raise BadInput(f"{path}: holds {type(recipe).__name__}; a recipe is an object of settings, see recipes/")
-    if unknown := sorted(recipe.keys() - {item.name for item in fields(kind) if item.init}):
-        raise BadInput(f"{path}: no setting is called {', '.join(unknown)}; --help lists them all")
-    return recipe

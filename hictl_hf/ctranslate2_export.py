@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from transformers import HfArgumentParser, PreTrainedTokenizerBase, XLMRobertaModel
 
+from .flags import parse_flags
 from .modeling_hictl_translation import HictlForConditionalGeneration
 from .readers import BadInput
 from .translation_pipeline import load_translator
@@ -157,7 +158,7 @@ class ExportArguments:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run with these arguments, those of the command line by default."""
-    args = HfArgumentParser(ExportArguments).parse_args_into_dataclasses(argv)[0]
+    args = parse_flags(HfArgumentParser(ExportArguments), argv)
     model, tokenizer = load_translator(args.model, dtype="float32", device="cpu")
     print(export_ctranslate2(model, tokenizer, args.output, args.quantization, args.allow_drop_bias))
 

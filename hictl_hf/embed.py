@@ -31,6 +31,7 @@ from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerB
 
 from .checkpoints import flush
 from .embedding import LONGEST, POOLINGS, Readout, embed_sentences, load_encoder, own_readout
+from .flags import parse_flags
 from .readers import (
     READ_AHEAD,
     BadInput,
@@ -115,7 +116,7 @@ class EmbedArguments:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run with these arguments, those of the command line by default."""
     parser = HfArgumentParser(EmbedArguments, description="Turn lines of text into vectors.")
-    args = parser.parse_args_into_dataclasses(argv)[0]
+    args = parse_flags(parser, argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("hictl_hf").setLevel(logging.INFO)
     check_output(args.output, args.input)

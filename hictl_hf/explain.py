@@ -16,6 +16,7 @@ from transformers import HfArgumentParser
 from .corpus import CorpusReport
 from .embedding import load_encoder
 from .explanation import Explainer, sentence_table, word_table
+from .flags import parse_flags
 from .readers import BadInput, read_rows
 from .tables import plain
 from .translate import read_texts
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run with these arguments, those of the command line by default."""
     parser = HfArgumentParser(ExplainArguments, description="Show the words and sentences that are near to a sentence.")
     parser.add_argument("sentence", help="in quotes")
-    args, given = parser.parse_args_into_dataclasses(argv)
+    args, given = parse_flags(parser, argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("hictl_hf").setLevel(logging.INFO)
     explainer = args.load()

@@ -29,6 +29,7 @@ from transformers import HfArgumentParser
 from .checkpoints import digest
 from .embed import EmbedArguments, embed_texts
 from .embedding import load_encoder, own_readout
+from .flags import parse_flags
 from .mining import Mining, SomeRows, describe, find_distinct, mine_vectors, score_pairs
 from .mining_report import write_mining_report
 from .neighbours import MEMORY, Source
@@ -119,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     description = "Find translations in two files, filter pairs, or remove near-duplicates from a file."
     parser = HfArgumentParser(MineArguments, description=description)
     parser.add_argument("files", nargs="*", help="x and y, of a sentence a line, .gz too; one with --deduplicate")
-    args, rest = parser.parse_args_into_dataclasses(argv)
+    args, rest = parse_flags(parser, argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("hictl_hf").setLevel(logging.INFO)
     args.check(rest.files)

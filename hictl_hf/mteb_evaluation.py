@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
 
 from .embedding import LONGEST, Readout, embed_sentences, load_encoder, own_readout
+from .flags import parse_flags
 from .readers import BadInput, Cursor, read_lines, refuse_unequal, teaching
 from .reporting import write_json
 from .tables import Cell, Table, plain
@@ -55,7 +56,7 @@ class MtebArguments:
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run with these arguments, those of the command line by default; returns what results.json holds."""
     parser = HfArgumentParser(MtebArguments, description="Score an encoder on the bitext-mining tasks of MTEB.")
-    args = parser.parse_args_into_dataclasses(argv)[0]
+    args = parse_flags(parser, argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     tasks = [load_task(name, args.subsets, args.data) for name in args.tasks]
     model, tokenizer = load_encoder(args.model, args.precision, args.device)

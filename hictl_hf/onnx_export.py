@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
 
 from .embedding import Readout, check_readouts, encoder_of, load_encoder, own_readout, pool, projection_of
+from .flags import parse_flags
 from .readers import BadInput
 from .sentence_transformers_files import LONGEST
 
@@ -96,7 +97,7 @@ class ExportArguments:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run with these arguments, those of the command line by default."""
-    args = HfArgumentParser(ExportArguments).parse_args_into_dataclasses(argv)[0]
+    args = parse_flags(HfArgumentParser(ExportArguments), argv)
     print(export_onnx(*load_encoder(args.model, device="cpu"), args.output))
 
 

@@ -15,6 +15,7 @@ from transformers import HfArgumentParser
 
 from .explain import ExplainerArguments
 from .explanation import Explainer, NearWord, sentence_table, word_table
+from .flags import parse_flags
 from .readers import BadInput
 from .tables import html
 
@@ -35,7 +36,7 @@ class PageArguments(ExplainerArguments):
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve the page until it is interrupted, for these arguments, those of the command line by default."""
     parser = HfArgumentParser(PageArguments, description="Show the same as `hictl explain` on a local page.")
-    args = parser.parse_args_into_dataclasses(argv)[0]
+    args = parse_flags(parser, argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("hictl_hf").setLevel(logging.INFO)
     serve(make_page(args.load()), args.port)

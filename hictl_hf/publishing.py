@@ -24,6 +24,7 @@ from typing import Any
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from transformers import HfArgumentParser
 
+from .flags import parse_flags
 from .model_cards import encoder_card, model_card, translation_card
 from .readers import BadInput
 from .reporting import Results
@@ -59,7 +60,7 @@ def make_parser() -> HfArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run with these arguments, those of the command line by default."""
-    settings, places = make_parser().parse_args_into_dataclasses(argv)
+    settings, places = parse_flags(make_parser(), argv)
     print(push(places.run, places.repository, **vars(settings)))
 
 

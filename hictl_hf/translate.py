@@ -24,6 +24,7 @@ from transformers import HfArgumentParser
 
 from .beam_search import BeamSearch
 from .decoding import Translation, translate
+from .flags import parse_flags
 from .readers import BadInput, BrokenRow, Cursor, checked_text, read_lines
 from .translation_pipeline import DTYPES, load_translator
 
@@ -76,7 +77,7 @@ class TranslateArguments:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run with these arguments, those of the command line by default."""
-    args = HfArgumentParser(TranslateArguments).parse_args_into_dataclasses(argv)[0]
+    args = parse_flags(HfArgumentParser(TranslateArguments), argv)
     check_output(args.output, args.input)
     model, tokenizer = load_translator(args.model, dtype=args.dtype, device=args.device)
     names = ("beams", "length_penalty", "best", "max_length_a", "max_length_b", "max_length")

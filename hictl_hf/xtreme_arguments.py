@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .arguments import parse_flags_or_recipe
+from .flags import parse_flags_or_recipe
 from .readers import BadInput
 from .xtreme_data import DataSource, Splits
 from .xtreme_report import SETTINGS
@@ -111,5 +111,5 @@ class XtremeArguments:
 
 def parse_xtreme_arguments(argv: list[str]) -> XtremeArguments:
     """Flags, as `run_xtreme.py --help` lists them, or a recipe and flags that change it."""
-    arguments: XtremeArguments = parse_flags_or_recipe(argv, XtremeArguments, ())
+    arguments: XtremeArguments = parse_flags_or_recipe(argv, XtremeArguments)
     return arguments

@@ -90,6 +90,31 @@ def test_without_arguments_those_of_the_command_line_are_taken(
     assert called == [["--beams", "2"]]
 
 
+REQUIRED = {  # what a command needs before it looks at anything else
+    "embed": ["--model", "m", "--output", "x.npy"],
+    "export-onnx": ["--model", "m", "--output", "x"],
+    "explain": ["a sentence", "--model", "m"],
+    "mine": ["a", "b", "--output", "x"],
+    "mteb": ["--model", "m", "--output", "x"],
+    "page": ["--model", "m"],
+    "publish": ["runs/x", "a/b"],
+    "translate": ["--model", "m"],
+}
+
+
+@pytest.mark.parametrize("name", [name for name in cli.COMMANDS if name not in ("score", "completion")])
+def test_an_argument_that_nobody_reads_is_refused_in_one_line(name: str) -> None:
+    with pytest.raises(BadInput, match=r"^--no_such_flag 3: no argument is called so; --help lists them all$"):
+        cli.main_of(name)([*REQUIRED.get(name, []), "--no_such_flag", "3"])
+
+
+def test_the_flag_that_was_meant_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="--modle=m: no argument is called so; did you mean --model"):
+        cli.main_of("translate")(["--model", "m", "--modle=m"])
+    with pytest.raises(BadInput, match="lines.txt: no argument is called so; --help"):
+        cli.main_of("embed")([*REQUIRED["embed"], "lines.txt"])
+
+
 @pytest.mark.parametrize("message", ["a.txt:3: is wrong", "Caught in worker 0.\nhictl_hf.BadInput: a.txt:3: is wrong"])
 def test_bad_input_ends_with_one_line(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(argv: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "hictl_hf"
 FLOORS = {
     0: "configuration_hictl gathering metrics negatives neighbours packing vocabulary plotting reporting tables "
     "version paper_corpora output_layer readers",
-    1: "losses retrieval checkpoint_sizes cli tokenization mixture report_page model_cards",
+    1: "flags losses retrieval checkpoint_sizes cli tokenization mixture report_page model_cards",
     2: "modeling_hictl corpus collators checkpoints sharding xtreme_examples xtreme_features "
     "moses raw_bitext target_vocabulary report_sections publishing completion",
     3: "embedding arguments micro_batches streams robust_training question_answering tagging xtreme_files xtreme_hub "

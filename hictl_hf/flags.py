@@ -1,0 +1,54 @@
+"""How the arguments of a command become settings: flags, or a recipe file and flags that change it. Which settings
+there are is left to the dataclass of the command."""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import HfArgumentParser
+
+from .readers import BadInput
+
+
+def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> Any:
+    """The settings, and a namespace of what else the parser knows; `BadInput` where nothing is called so."""
+    unknown = parser.parse_known_args(argv)[1]
+    if unknown:
+        known = [flag for action in parser._actions for flag in action.option_strings]
+        nearest = get_close_matches(unknown[0].partition("=")[0], known, 1, cutoff=0.75)
+        meant = f"did you mean {nearest[0]}? " if nearest else ""
+        raise BadInput(f"{' '.join(unknown)}: no argument is called so; {meant}--help lists them all")
+    try:
+        settings, *rest = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
+    except ValueError as error:  # TrainingArguments says what contradicts what; the user needs no traceback for it
+        raise BadInput(str(error)) from error
+    return (settings, *rest) if rest else settings
+
+
+def parse_flags_or_recipe(argv: Sequence[str], kind: type[Any], dictionaries: Collection[str] = ()) -> Any:
+    """Settings of this class; values of `dictionaries` are objects in a recipe, and JSON as flags."""
+    parser = HfArgumentParser(kind)
+    if argv and not argv[0].startswith("-"):
+        recipe, argv = read_recipe(argv[0], kind), argv[1:]
+        parser.set_defaults(**{name: json.dumps(v) if name in dictionaries else v for name, v in recipe.items()})
+    return parse_flags(parser, argv)
+
+
+def read_recipe(path: str, kind: type[Any]) -> dict[str, Any]:
+    """The settings in a recipe file for arguments of this class."""
+    if not Path(path).is_file():
+        raise BadInput(f"{path}: no such recipe; give a JSON or YAML file, or flags that begin with --")
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        recipe = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
+    except (json.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: neither JSON nor YAML: {error}") from error
+    if not isinstance(recipe, dict):
+        raise BadInput(f"{path}: holds {type(recipe).__name__}; a recipe is an object of settings, see recipes/")
+    if unknown := sorted(recipe.keys() - {item.name for item in fields(kind) if item.init}):
+        raise BadInput(f"{path}: no setting is called {', '.join(unknown)}; --help lists them all")
+    return recipe
