@@ -160,6 +160,25 @@ def test_code_in_a_checkpoint_is_not_run(folders: Path, tmp_path: Path, monkeypa
 # --- text that explodes -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_link_out_of_the_folder_is_read_as_what_it_should_be_and_never_written(
+    folders: Path, tmp_path: Path, file: str
+) -> None:
+    """Links are how the Hub's cache is made. One to a file of another kind is refused as such a file is."""
+    secret = tmp_path / "secret"
+    secret.write_text("root:x:0:0:secret\n" * 20, "utf-8")
+    folder = shutil.copytree(folders / "checkpoint", tmp_path / "linked")
+    real = shutil.move(folder / file, tmp_path / file)
+    (folder / file).symlink_to(real)
+    load_encoder(folder)
+    (folder / file).unlink()
+    (folder / file).symlink_to(secret)
+    with pytest.raises(BadInput) as refused:
+        load_encoder(folder)
+    assert "secret" not in str(refused.value).replace(str(secret), "")
+    assert secret.read_text("utf-8") == "root:x:0:0:secret\n" * 20
+
+
 @pytest.mark.parametrize("name", ["bomb.txt.gz", "bomb.txt"])
 def test_a_line_without_an_end_is_refused_before_it_is_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
