@@ -6,8 +6,7 @@ PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-c
 # half precision where the CPU computes in it
 BF16 = $(shell grep -qwE 'avx512_bf16|amx_bf16' /proc/cpuinfo 2>/dev/null && echo --bf16 true)
 # glibc keeps freed memory instead of giving it back page by page: about a tenth faster on a CPU
-KEEP = MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
-TRAIN = $(KEEP) .venv/bin/python run_pretraining.py
+TRAIN = MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184 .venv/bin/python run_pretraining.py
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -48,7 +47,7 @@ lint: .venv/test  ## format, lint and types
 	.venv/bin/mypy
 
 bench: .venv/bench  ## speed and memory beside what one would use instead; QUICK=1: in five minutes
-	$(KEEP) .venv/bin/python benchmarks/run.py $(if $(QUICK),--quick) $(BENCH)
+	.venv/bin/python benchmarks/run.py $(if $(QUICK),--quick) $(BENCH)
 
 docs: .venv/test  ## the site of all pages: site/index.html
 	.venv/bin/mkdocs build --strict

@@ -34,7 +34,7 @@ def measure_cell(
 ) -> dict[str, Any]:
     """Seconds of the timed variants, megabytes of the weighed ones, and the floor; the first round is dropped."""
     small, refused_small = workload.draw(cell.text, SMALL, 1)
-    batches, refused = workload.draw(cell.text, cell.pairs, rounds - 1)
+    batches, refused = draw(cell, workload, rounds - 1)
     memory = {}
     for variant in weighed:
         memory[variant.row] = peak_memory(
@@ -51,6 +51,14 @@ def measure_cell(
         "rates": dataclasses.asdict(rates),
         "variants": {row: as_row(seconds) | memory.get(row, {}) for row, seconds in rows.items()},
     }
+
+
+def draw(cell: Cell, workload: Workload, number: int) -> tuple[list[Batch], int]:
+    """Random batches, and how many were drawn again; a single one is that of median size among seven."""
+    if number > 1:
+        return workload.draw(cell.text, cell.pairs, number)
+    several, refused = workload.draw(cell.text, cell.pairs, 7)
+    return sorted(several, key=lambda batch: size_of(batch).padded_tokens)[3:4], refused
 
 
 def step_to_weigh(

@@ -24,13 +24,13 @@ FORMS = {
 }
 
 
-def measure_hard_negatives(rounds: int, memory: bool) -> list[dict[str, Any]]:
-    """Rows of a table: seconds, and megabytes if wanted, of forward and backward of each form."""
+def measure_hard_negatives(rounds: int) -> list[dict[str, Any]]:
+    """Rows of a table: seconds, and megabytes, of forward and backward of each form."""
     rows = []
     for pairs, forms in FORMS.items():
         seconds = time_calls({form: make_call(form, pairs) for form in forms}, rounds, calls_before=1)
         for form in forms:
-            measured = memory and form.startswith(("ours", "materialised"))
+            measured = form.startswith(("ours", "materialised"))
             megabytes = peak_memory(call_twice, form, pairs) if measured else {}
             rows.append({"pairs": pairs, "form": form, "cpu_seconds": seconds[form], **megabytes})
     return rows

@@ -54,6 +54,7 @@ from workload import Workload, make_workload
 import hictl_hf
 
 TEXTS = ("real", "lognormal")
+ROUNDS_INSIDE = 6
 WEIGHED = ("ours_fp32", "ours_bf16", "naive_fp32", "naive_bf16", "hf_tlm")
 WEIGHED_QUICKLY = ("ours_fp32", "naive_fp32")
 
@@ -68,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         measure_gpu_steps(arguments, workload, results)
     else:
         measure_cells(arguments, workload, results)
-        measure_inside(arguments, workload, results)
+        if not arguments.quick:
+            measure_inside(arguments, workload, results)
         results["translation"] = measure_translation(draw_pairs(workload.texts["real"]), arguments.quick)
         results["ratios"] |= results["translation"]["ratios"]
     results["finished"] = True
@@ -138,14 +140,13 @@ def measure_inside(arguments: argparse.Namespace, workload: Workload, results: d
     """Where the time of our step goes at the headline's batch, for each depth, and the hard negatives by themselves."""
     headline = Cell(**results["headline"])
     (batch,), _ = workload.draw(headline.text, headline.pairs, 1)
-    rounds = 2 if arguments.quick else 6
     results["parts"] = []
     for layers in arguments.layers:
         networks = Networks(make_config(workload.tokenizer, layers), workload.tokenizer)
         cell = dataclasses.replace(headline, layers=layers)
-        results["parts"].append(vars(cell) | measure_parts(networks, batch, rounds))
+        results["parts"].append(vars(cell) | measure_parts(networks, batch, ROUNDS_INSIDE))
         del networks
-    results["hard_negatives"] = measure_hard_negatives(rounds, memory=not arguments.quick)
+    results["hard_negatives"] = measure_hard_negatives(ROUNDS_INSIDE)
 
 
 def measure_gpu_steps(arguments: argparse.Namespace, workload: Workload, results: dict[str, Any]) -> None:

@@ -110,7 +110,8 @@ def measure_translation(pairs: Pairs, quick: bool) -> dict[str, Any]:
             memory[name] = peak_memory(make, name, few)
             told(f"{name}, memory")
         timings = take_turns(turns_of({name: partial(make_decoding, name) for name in DECODERS}, chosen), rounds, told)
-        batches = [pairs[at : at + 2 * BATCH] for at in range(0, len(pairs) - 2 * BATCH, 2 * BATCH)]
+        of_step = BATCH if quick else 2 * BATCH
+        batches = [pairs[at : at + of_step] for at in range(0, len(pairs) - of_step, of_step)]
         timings |= take_turns(turns_of_steps(batches), rounds, told)
     rows = {
         name: {"cpu_seconds": median(each.cpu for each in seconds), "cpu_rounds": [each.cpu for each in seconds]}
@@ -125,7 +126,7 @@ def measure_translation(pairs: Pairs, quick: bool) -> dict[str, Any]:
         high, low = (rows[row].get("transient_mb") for row in (over, under))
         ratios[name] = high / low if high and low else None
     sizes = {"sentences": len(chosen), "source_tokens": tokens_of(chosen, 0), "target_tokens": tokens_of(chosen, 1)}
-    return {"decoded": sizes, "pairs_of_a_step": 2 * BATCH, "rows": rows, "ratios": ratios}
+    return {"decoded": sizes, "pairs_of_a_step": of_step, "rows": rows, "ratios": ratios}
 
 
 def tokens_of(pairs: Pairs, side: int) -> int:
