@@ -253,8 +253,8 @@ def flags_of(command: Command) -> set[str]:
 def test_every_flag_and_file_of_a_command_on_a_page_exists(name: str) -> None:
     known = {"help", "nproc_per_node"}.union(*map(flags_of, COMMANDS.values()))
     known |= {field.name for field in fields(ctranslate2_export.ExportArguments)}
-    for file in ("benchmarks/run.py", "hictl_hf/score.py", "hictl_hf/translation_data.py"):
-        known |= set(re.findall(r'"--(\w+)"', (ROOT / file).read_text("utf-8")))
+    for file in (*ROOT.glob("benchmarks/*.py"), ROOT / "hictl_hf/score.py", ROOT / "hictl_hf/translation_data.py"):
+        known |= set(re.findall(r'"--(\w+)"', file.read_text("utf-8")))
     # of torchrun and accelerate, whose own parsers read these commands in test_scale.py
     known |= {"config_file", "machine_rank", "main_process_ip", "nnodes", "rdzv_backend", "rdzv_endpoint", "rdzv_id"}
     assert set(re.findall(r"(?<![\w-])--(\w+)", code(PAGES[name]))) <= known
