@@ -1,16 +1,18 @@
 """One cell of the benchmark: every variant on the same batches of one encoder shape, batch size and text.
 
-Memory comes first, each variant in a fresh process, so that the networks of the timings are not in its way. The counted
-floor is one more row; its seconds follow from speeds of the machine that are measured in the same rounds.
+Memory comes first, each variant in a fresh process, so that the networks of the timings are not in its way; the quick
+run weighs the naive step while it is timed. The counted floor is one more row; its seconds follow from speeds of the
+machine that are measured in the same rounds.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
 from floor import Rates, floor_by_part, measure_rates
-from measure import Action, Seconds, peak_memory, take_turns
+from measure import Action, Seconds, megabytes_of, peak_memory, take_turns
 from transformers import PreTrainedTokenizerBase
 from variants import Networks, Step, Variant, make_config
 from workload import Batch, Workload, size_of
@@ -30,7 +32,13 @@ class Cell:
 
 
 def measure_cell(
-    cell: Cell, workload: Workload, timed: Sequence[Variant], weighed: Sequence[Variant], rounds: int, told: Told
+    cell: Cell,
+    workload: Workload,
+    timed: Sequence[Variant],
+    weighed: Sequence[Variant],
+    weighed_as_timed: Collection[str],
+    rounds: int,
+    told: Told,
 ) -> dict[str, Any]:
     """Seconds of the timed variants, megabytes of the weighed ones, and the floor; the first round is dropped."""
     small, refused_small = workload.draw(cell.text, SMALL, 1)
@@ -41,7 +49,8 @@ def measure_cell(
             step_to_weigh, variant, cell.layers, workload.tokenizer, small[0], batches[-1]
         )
         told(f"{variant.row}, memory")
-    rows, rates = time_steps(cell, workload.tokenizer, timed, small + batches, told)
+    rows, rates, more_memory = time_steps(cell, workload.tokenizer, timed, weighed_as_timed, small + batches, told)
+    memory |= more_memory
     return {
         **dataclasses.asdict(cell),
         "hidden_size": make_config(workload.tokenizer, cell.layers).hidden_size,
@@ -70,11 +79,18 @@ def step_to_weigh(
 
 
 def time_steps(
-    cell: Cell, tokenizer: PreTrainedTokenizerBase, variants: Sequence[Variant], batches: list[Batch], told: Told
-) -> tuple[dict[str, list[Seconds]], Rates]:
-    """The seconds of each row in the rounds, one for each batch but the first, and the speed of the machine in them."""
+    cell: Cell,
+    tokenizer: PreTrainedTokenizerBase,
+    variants: Sequence[Variant],
+    weighed: Collection[str],
+    batches: list[Batch],
+    told: Told,
+) -> tuple[dict[str, list[Seconds]], Rates, dict[str, dict[str, float | None]]]:
+    """The seconds of each row in the rounds, one for each batch but the first, the speed of the machine in them, and
+    the megabytes of the weighed rows in the last of them."""
     networks = Networks(make_config(tokenizer, cell.layers), tokenizer)
     rates: list[Rates] = []
+    memory = {}
 
     def find_rates(_: int) -> dict[str, Seconds]:
         rates.append(measure_rates(size_of(batches[-1]), networks.config))
@@ -82,7 +98,14 @@ def time_steps(
 
     def step_of(variant: Variant) -> Callable[[int], dict[str, Seconds]]:
         step = Step(variant, networks)
-        return lambda number: step(batches[number])
+
+        def turn(number: int) -> dict[str, Seconds]:
+            if variant.row not in weighed:
+                return step(batches[number])
+            seconds, memory[variant.row] = megabytes_of(partial(step, batches[number]))
+            return seconds
+
+        return turn
 
     timings = take_turns({"rates": find_rates} | {v.row: step_of(v) for v in variants}, len(batches), told)
     usual = Rates(*map(median, zip(*map(dataclasses.astuple, rates))))
@@ -90,7 +113,7 @@ def time_steps(
         row: [ideal_step(batch, networks, usual, bf16=row == "floor_bf16") for batch in batches[1:]]
         for row in ("floor_fp32", "floor_bf16")
     }
-    return floors | timings, usual
+    return floors | timings, usual, memory
 
 
 def ideal_step(batch: Batch, networks: Networks, rates: Rates, bf16: bool) -> Seconds:

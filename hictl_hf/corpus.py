@@ -73,6 +73,8 @@ class CorpusReport:
     skipped: Counter[Reason] = field(default_factory=Counter)
     messages: list[str] = field(default_factory=list)
     """Of the first five broken rows."""
+    hash: str = ""
+    """Of what was kept, rows and order; empty where nobody has gone through all of them."""
 
     def skip(self, reason: Reason, message: str = "") -> None:
         if reason not in get_args(Reason):
@@ -92,7 +94,8 @@ class CorpusReport:
         return "\n".join(lines + [f"  {message}" for message in self.messages])
 
     def as_dict(self) -> dict[str, Any]:
-        return {"kept": dict(self.kept), "skipped": dict(self.skipped), "messages": list(self.messages)}
+        counts = {"kept": dict(self.kept), "skipped": dict(self.skipped)}
+        return counts | {"messages": list(self.messages), "hash": self.hash}
 
 
 def load_corpus(
@@ -105,7 +108,7 @@ def load_corpus(
     report = CorpusReport(strict)
     rows = clean_rows(rows_of(sources, report), cleaning, report)
     folder = Path(cache_dir or Path(datasets.config.HF_DATASETS_CACHE) / "hictl_hf")
-    path = write_arrow(tqdm(rows, desc="reading", unit=" rows", disable=None), folder)
+    path, report.hash = write_arrow(tqdm(rows, desc="reading", unit=" rows", disable=None), folder)
     if not report.kept:
         found = f"{', '.join(sources)}: no row is left after cleaning; at least one is needed"
         raise BadInput(f"{found}. Correct the sources by the reasons here, or relax the cleaning.\n{report.summary()}")
@@ -119,8 +122,12 @@ def rows_of(sources: Sequence[str], report: CorpusReport) -> Iterator[Row]:
         yield from read_rows(source, report)
 
 
-def write_arrow(rows: Iterable[dict[str, str | None]], folder: Path) -> Path:
-    """Writes rows in chunks to a file named by their content: never stale, and the same rows fill the disk once."""
+def write_arrow(rows: Iterable[dict[str, str | None]], folder: Path) -> tuple[Path, str]:
+    """Writes rows in chunks to a file named by their content: never stale, and the same rows fill the disk once.
+
+    Returns:
+        The file, and the hash in its name.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     digest, rows, schema = blake2b(digest_size=16), iter(rows), FEATURES.arrow_schema
     with tempfile.TemporaryDirectory(dir=folder) as unfinished:
@@ -133,7 +140,7 @@ def write_arrow(rows: Iterable[dict[str, str | None]], folder: Path) -> Path:
         finished = folder / f"corpus-{digest.hexdigest()}.arrow"
         if not finished.exists():
             path.replace(finished)
-    return finished
+    return finished, digest.hexdigest()
 
 
 def clean_rows(rows: Iterable[Row], cleaning: Cleaning, report: CorpusReport) -> Iterator[dict[str, str | None]]:

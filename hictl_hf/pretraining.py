@@ -37,6 +37,7 @@ from .publishing import push, reserve
 from .readers import BadInput
 from .report_page import write_report
 from .reporting import part, retrieval_table, write_json, write_text
+from .robust_training import SameRows
 from .sentence_transformers_files import write_sentence_transformers_files
 from .sharding import gather_model
 from .streams import StreamedBatches, source_shares
@@ -233,6 +234,7 @@ def make_trainer(
         args.eval_strategy, args.load_best_model_at_end = "no", False
     return HictlTrainer(
         model, args, train_dataset=rows, eval_dataset=corpora.dev, data_collator=collator, processing_class=tokenizer,
+        callbacks=[SameRows(corpora.report.hash)],
         train_sampler=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
         shard_parameters=args.shard_parameters,
         readouts=all_readouts(args.evaluate_layers or range(last + 1), last, projection=True),

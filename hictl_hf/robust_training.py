@@ -20,6 +20,7 @@ from accelerate.data_loader import prepare_data_loader
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl
+from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, TrainOutput, rotate_checkpoints
 
 from .checkpoints import check_checkpoint, last_whole_checkpoint, remove_broken_checkpoints, write_manifest
@@ -82,6 +83,12 @@ class RobustTrainer(ShardedTrainer):
             super()._run_epoch(*args, **kwargs)
         else:  # resumed from the last checkpoint, after which HF would train one step more
             self.control.should_training_stop = True
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """HF's, but not about weights that are saved under the name of the one they are tied to."""
+        missing = load_result.missing_keys
+        missing[:] = [name for name in missing if name not in self.model.all_tied_weights_keys]
+        super()._issue_warnings_after_load(load_result)
 
     # --- SIGTERM ------------------------------------------------------------------------------------------------------
 
@@ -287,3 +294,26 @@ class StepGuard(TrainerCallback):
             control.should_save = True
         elif self.trainer.terminated:  # HF calls this after any last step
             control.should_log = control.should_evaluate = control.should_save = False
+
+
+class SameRows(TrainerCallback, ExportableState):
+    """Refuses to go on with other rows than those that a checkpoint was trained on: its place in them is a number.
+
+    Args:
+        rows: their hash, which is saved with each checkpoint; "" if it is not known.
+    """
+
+    def __init__(self, rows: str) -> None:
+        self.rows = rows
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        before = state.stateful_callbacks.get(type(self).__name__, self.state())["args"]["rows"]
+        if before and self.rows and before != self.rows:
+            raise BadInput(
+                f"{args.output_dir}: the rows to train on are not those of its checkpoints (hash {self.rows}, not "
+                f"{before}): the files, or what is left of them after cleaning, changed; give the same files, or begin "
+                "a new run from the model of this one in another --output_dir"
+            )
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {"rows": self.rows}, "attributes": {}}

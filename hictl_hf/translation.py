@@ -23,6 +23,7 @@ from .pretraining import TERMINATED, whole_folder
 from .publishing import push, reserve
 from .readers import BadInput
 from .reporting import write_json, write_text
+from .robust_training import SameRows
 from .translation_arguments import TranslationArguments, parse_translation_arguments
 from .translation_corpus import (
     Direction,
@@ -133,6 +134,7 @@ def make_trainer(
         batches = TokenBatches(*side_lengths(data.train), args.max_tokens, args.seed, place)
     return TranslationTrainer(
         model, args, train_dataset=data.train, data_collator=TranslationCollator(tokenizer, start_ids),
+        callbacks=[SameRows(data.report.hash)],
         processing_class=tokenizer, batches=batches, validation=data.validation, metric=args.metric,
         multi_bleu=read_dictionary("multi_bleu", args.multi_bleu), beam=args.beam,
         freeze_encoder=bool(args.freeze_encoder),
@@ -198,6 +200,7 @@ def collect_results(
         "rows": {name: dict(counts) for name, counts in kept.items()},
         "skipped": {reason: number for reason, number in data.report.skipped.items() if number},
         "messages": data.report.messages,
+        "hash_of_pairs": data.report.hash,
         "cut_sources": data.cut,
         "empty_lines": {
             "source": sum(not pair.source.strip() for pair in data.test),

@@ -120,7 +120,7 @@ def test_a_report_keeps_five_messages_and_counts_all() -> None:
         report.skip("broken", f"a.jsonl:{line}: oops")
     assert report.skipped["broken"] == 7
     assert report.messages == [f"a.jsonl:{line}: oops" for line in range(5)]
-    assert report.as_dict() == {"kept": {}, "skipped": {"broken": 7}, "messages": report.messages}
+    assert report.as_dict() == {"kept": {}, "skipped": {"broken": 7}, "messages": report.messages, "hash": ""}
     assert json.loads(json.dumps(report.as_dict())) == report.as_dict()
 
 
@@ -171,13 +171,15 @@ def test_a_corpus_is_loaded_from_many_sources_with_its_losses(tmp_path: Path) ->
 def test_a_changed_source_is_never_served_stale_and_an_equal_one_fills_the_disk_once(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     source = write(tmp_path / "a.jsonl", [{"text": "paka", "lang": "sw"}])
-    first, _ = load_corpus([source], cache_dir=cache)
-    (file,) = cache.iterdir()
+    first, report = load_corpus([source], cache_dir=cache)
+    (file,), named = cache.iterdir(), report.hash
     written = file.stat().st_ino
     again, report = load_corpus([source], cache_dir=cache)
     assert report.kept == {"sw": 1} and first.cache_files == again.cache_files and file.stat().st_ino == written
+    assert report.hash == named != "" and named in file.name
     write(tmp_path / "a.jsonl", [{"text": "mbwa", "lang": "sw"}])
-    changed, _ = load_corpus([source], cache_dir=cache)
+    changed, report = load_corpus([source], cache_dir=cache)
+    assert report.hash != named
     assert (first["x"][:], changed["x"][:]) == (["paka"], ["mbwa"])
     assert len(list(cache.iterdir())) == 2
 

@@ -143,7 +143,7 @@ def test_the_same_command_gives_the_same_weights(files: dict[str, str], tmp_path
 
 
 def test_an_interrupted_run_goes_on_and_ends_with_the_same_bits(
-    files: dict[str, str], tmp_path: Path, run: tuple[Path, Any]
+    files: dict[str, str], tmp_path: Path, run: tuple[Path, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     class Interrupt(Exception):
         pass
@@ -164,10 +164,14 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_bits(
         pretrain(args)
     with pytest.raises(BadInput, match="resume_from_checkpoint true"):
         main(flags(files, tmp_path / "cut", *saving))
+    of_other_rows = [*saving, "--resume_from_checkpoint", "true", "--train_data", files["pairs"]]
+    with pytest.raises(BadInput, match=r"not those of its checkpoints \(hash \w+, not \w+\).* another --output_dir"):
+        main(flags(files, tmp_path / "cut", *of_other_rows))
     results = main(flags(files, tmp_path / "cut", *saving, "--resume_from_checkpoint", "true"))
     was, now = (load_file(folder / "checkpoint" / "model.safetensors") for folder in (run[0], tmp_path / "cut"))
     assert all(torch.equal(was[name], now[name]) for name in was)
     assert [row["step"] for row in results["history"]] == [2, 4, 6]
+    assert "missing keys" not in caplog.text  # a tied weight is not missing
 
 
 def test_a_run_starts_from_any_xlm_r_checkpoint(

@@ -255,18 +255,27 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bits(world: Path, tmp_path:
     assert {**whole["chosen"], "seconds": 0} == {**killed["chosen"], "seconds": 0}
 
 
-def test_a_run_that_died_while_it_translated_is_not_trained_again(
+def test_a_run_that_died_while_it_translated_is_not_trained_again_nor_gone_on_with_other_pairs(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(*_: Any, **__: Any) -> None:
         raise RuntimeError("died")
 
+    copies = {language: shutil.copy(world / f"train.{language}", tmp_path) for language in ("en", "el")}
     arguments = short(world, tmp_path, "--save_strategy", "steps", "--save_steps", "2")
+    arguments += ["--train", f"{tmp_path}/train.{{en,el}}"]
     with monkeypatch.context() as context, pytest.raises(RuntimeError, match="died"):
         context.setattr(TranslationTrainer, "translate", die)
         main(arguments)
     assert not (tmp_path / "generated_predictions.txt").exists() and not (tmp_path / "results.json").exists()
     monkeypatch.setattr(TranslationTrainer, "training_step", die)
+    before = {path: Path(path).read_text("utf-8") for path in copies.values()}
+    for path, text in before.items():
+        Path(path).write_text(text + "ναι\n", "utf-8")
+    with pytest.raises(BadInput, match=r"rows to train on are not those of its checkpoints .* give the same files"):
+        main(arguments)
+    for path, text in before.items():
+        Path(path).write_text(text, "utf-8")
     assert main(arguments)["chosen"]["state"] == "step 4, the last"
 
 
