@@ -1,5 +1,5 @@
 """The command `hictl`: which sub-commands there are, and which module runs each. What a command takes, does and prints
-is left to `main` of its module, which is imported when the command runs, so that `hictl --help` waits for no library.
+is left to `main` of its module, which is imported when the command runs.
 
     hictl --help
     hictl embed --help
