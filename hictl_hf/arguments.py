@@ -188,6 +188,12 @@ def repository_to_publish_to(args: TrainingArguments) -> str | None:
     return str(args.hub_model_id)
 
 
+def plain_settings(args: TrainingArguments) -> dict[str, Any]:
+    """All of them by name, as values that JSON knows."""
+    settings: dict[str, Any] = json.loads(json.dumps(args.to_dict(), default=str))
+    return settings
+
+
 def refuse_other_settings(folder: str | Path, settings: Mapping[str, Any]) -> None:
     """A run is continued with the settings that it was begun with, which its folder tells, or left alone."""
     record = Path(folder) / SETTINGS_FILE

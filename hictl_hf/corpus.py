@@ -94,8 +94,7 @@ class CorpusReport:
         return "\n".join(lines + [f"  {message}" for message in self.messages])
 
     def as_dict(self) -> dict[str, Any]:
-        counts = {"kept": dict(self.kept), "skipped": dict(self.skipped)}
-        return counts | {"messages": list(self.messages), "hash": self.hash}
+        return {"kept": dict(self.kept), "skipped": dict(self.skipped), "messages": list(self.messages)}
 
 
 def load_corpus(

@@ -87,7 +87,7 @@ def encoder_card(results: Results, repository: str = "your-name/hictl", encoder_
     """The README of the plain encoder, in a repository of its own or in `encoder/` of that of the model."""
     name = encoder_repository or "path/to/this/folder"
     metadata = ModelCardData(
-        license="apache-2.0", library_name="sentence-transformers", pipeline_tag="sentence-similarity",
+        license=results.get("license"), library_name="sentence-transformers", pipeline_tag="sentence-similarity",
         language=_languages(results) or None, tags=[*TAGS, "sentence-transformers", "feature-extraction"],
         base_model=repository if encoder_repository else None,
     )  # fmt: skip
@@ -116,7 +116,8 @@ def translation_card(results: Results, repository: str = "your-name/hictl-transl
     languages = part(results, "settings", "training")
     codes = [code for key in ("source_lang", "target_lang") for code in languages.get(key) or ()]
     metadata = ModelCardData(
-        license="apache-2.0", library_name="transformers", pipeline_tag="translation", language=_bases(codes) or None,
+        license=results.get("license"), library_name="transformers", pipeline_tag="translation",
+        language=_bases(codes) or None,
         tags=[*TAGS, "translation"], model_name=repository.split("/")[-1], eval_results=evaluations or None,
         base_model=_name_on_the_hub(results.get("encoder") or results.get("model")),
     )  # fmt: skip
@@ -198,7 +199,7 @@ def _metadata(results: Results, repository: str) -> ModelCardData:
         metric_value=None if after is None else round(float(after), 2),
     )
     return ModelCardData(
-        license="apache-2.0",
+        license=results.get("license"),
         library_name="transformers",
         pipeline_tag="fill-mask",
         language=_languages(results) or None,
@@ -446,7 +447,12 @@ $command
 
 $signature"""
 
-CITATION = """## Citation
+CITATION = """## Licence
+
+The licence of the weights is the one in the metadata of this page. Where that names none, its author has not stated one: it
+follows from the data and from the model that training began with. The code is Apache-2.0.
+
+## Citation
 
 ```bibtex
 @inproceedings{wei2021hictl,

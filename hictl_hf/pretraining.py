@@ -20,7 +20,7 @@ from huggingface_hub.errors import StrictDataclassError
 from numpy.typing import NDArray
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
-from .arguments import PretrainingArguments, parse_arguments, read_dictionary
+from .arguments import PretrainingArguments, parse_arguments, plain_settings, read_dictionary
 from .checkpoint_sizes import check_sizes
 from .checkpoints import check_checkpoint, last_whole_checkpoint, newest_first
 from .collators import PretrainingCollator
@@ -43,6 +43,7 @@ from .sharding import gather_model
 from .streams import StreamedBatches, source_shares
 from .tokenization import tokenize_corpus, train_tokenizer, words_never_sampled
 from .trainers import HictlTrainer
+from .version import __version__
 
 logger = logging.getLogger(__name__)
 
@@ -335,15 +336,15 @@ def collect_results(
         texts = sum(y is None for y in corpora.train["y_lang"])
         languages = set(corpora.train["x_lang"]) | (set(corpora.train["y_lang"]) - {None})
         results |= {"pairs": len(corpora.train) - texts, "texts": texts, "languages": len(languages)}
-        results["data_hash"] = Path(corpora.train.cache_files[0]["filename"]).stem.removeprefix("corpus-")
+        results["data_hash"] = corpora.report.hash
     return results | {
         "train_seconds": round(train_seconds, 1),
         "before_label": "starting checkpoint" if args.encoder else "untrained model",
         "history": [entry for entry in log if "loss" in entry],
         "evaluations": [evaluation_entry(entry) for entry in log if "eval_retrieval" in entry],
         "corpus": corpora.report.as_dict(),
-        "settings": {"config": trainer.model.config.to_dict(), "training": args.to_sanitized_dict()},
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "settings": {"config": trainer.model.config.to_dict(), "training": plain_settings(args)},
+        "versions": {"hictl_hf": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
         "seed": args.seed,
         "command": command,
     }

@@ -2,7 +2,7 @@
 and that they arrive in one commit, so that nobody loads half of a push; what the cards say is left to `model_cards`.
 
     hictl publish runs/demo me/hictl-demo
-    hictl publish runs/demo me/hictl-demo --private true --encoder_repository me/hictl-demo-encoder
+    hictl publish runs/demo me/hictl-demo --license cc-by-4.0 --private true --encoder_repository me/hictl-demo-encoder
     hictl publish runs/de-en me/hictl-de-en
 
 At the root of the repository are the model with its code, its tokenizer and its card, `results.json`, `report.html` and
@@ -46,6 +46,12 @@ class PublishArguments:
     encoder_repository: str | None = field(
         default=None, metadata={"help": "Repository of its own for the plain encoder; encoder/ without it."}
     )
+    license: str | None = field(
+        default=None,
+        metadata={
+            "help": "Of the weights, by the Hub's name (apache-2.0, cc-by-4.0, ...); the cards name none without."
+        },
+    )
     private: bool | None = field(
         default=None, metadata={"help": "Whether a new repository is private; as your account says without it."}
     )
@@ -69,6 +75,7 @@ def push(
     repository: str,
     *,
     encoder_repository: str | None = None,
+    license: str | None = None,
     private: bool | None = None,
 ) -> str:
     """Push a run; each repository gets one commit, whole or not at all. Returns the address of the commit.
@@ -76,12 +83,13 @@ def push(
     Args:
         run: the output folder of a pre-training or translation run that has ended.
         repository: "your-name/model"; made where there is none.
+        license: of the weights, which follows from the data and from what training began with; nobody else knows it.
 
     Raises:
         BadInput: the folder is no run, holds what must not be shared, or the Hub refuses.
     """
     run = Path(run)
-    results = read_results(run)
+    results = read_results(run) | {"license": license}
     where = {repository: contents_of(run, results, repository, encoder_repository)}
     encoder = contents_of_encoder(run, results, repository, encoder_repository)
     if encoder_repository is None:

@@ -14,7 +14,7 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizerBase, set_seed
 
-from .arguments import SETTINGS_FILE, read_dictionary, refuse_other_settings
+from .arguments import SETTINGS_FILE, plain_settings, read_dictionary, refuse_other_settings
 from .checkpoints import last_whole_checkpoint, newest_first
 from .decoding import Translation
 from .model_cards import translation_card
@@ -99,7 +99,7 @@ def run_translation(args: TranslationArguments, command: str = "") -> dict[str, 
 
 def settings_of(args: TranslationArguments) -> dict[str, Any]:
     """All that decides what comes out of a run, as plain values."""
-    plain = json.loads(json.dumps(args.to_dict() | {"processes": args.world_size}, default=str))
+    plain = plain_settings(args) | {"processes": args.world_size}
     return {name: value for name, value in plain.items() if name not in WITHOUT_EFFECT}
 
 
@@ -200,7 +200,7 @@ def collect_results(
         "rows": {name: dict(counts) for name, counts in kept.items()},
         "skipped": {reason: number for reason, number in data.report.skipped.items() if number},
         "messages": data.report.messages,
-        "hash_of_pairs": data.report.hash,
+        "data_hash": data.report.hash,
         "cut_sources": data.cut,
         "empty_lines": {
             "source": sum(not pair.source.strip() for pair in data.test),

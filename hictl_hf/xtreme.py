@@ -60,6 +60,7 @@ def run_xtreme(args: XtremeArguments, command: str = "", tasks: Sequence[XtremeT
     refuse_other_settings(folder, asdict(args))
     run = XtremeRun(args, folder, command)
     data = [read_for(task, args) for task in (args.chosen_tasks if tasks is None else tasks)]
+    refuse_nothing(args, data)
     for of_task in data:
         run.check(of_task)
     write_json(folder / SETTINGS_FILE, asdict(args))
@@ -68,6 +69,15 @@ def run_xtreme(args: XtremeArguments, command: str = "", tasks: Sequence[XtremeT
         write_json(folder / "results.json", run.results)
     write_report({name_of(run.results): run.results}, folder)
     return run.results
+
+
+def refuse_nothing(args: XtremeArguments, data: Sequence[TaskData]) -> None:
+    """A run needs something to score."""
+    if not any(of_task.test for of_task in data):
+        reasons = "; ".join(f"{of_task.task.name}: {next(iter(of_task.missing.values()), '-')}" for of_task in data)
+        raise BadInput(
+            f"--data {args.data}: has nothing to score. {reasons}. Give XTREME's folder, or run other tasks."
+        )
 
 
 def read_for(task: XtremeTask, args: XtremeArguments) -> TaskData:

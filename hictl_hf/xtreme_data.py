@@ -11,6 +11,7 @@ from datasets import Dataset, ReadInstruction
 
 from .readers import BadInput
 from .retrieval import Bitext
+from .xtreme_hub import NotOnHub
 from .xtreme_tasks import Examples, XtremeTask
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,10 @@ class DataSource:
         if self.folder is None:
             if task.from_hub is None:
                 raise Missing(task, language, "not on the Hub")
-            return cut(task.from_hub(language, split), spec, f"{task.name} {language}")
+            try:
+                return cut(task.from_hub(language, split), spec, f"{task.name} {language}")
+            except NotOnHub as error:
+                raise Missing(task, language, str(error)) from error
         layouts = task.files.get(split, ())
         for layout in layouts:
             names = [name.format(language=language, code=task.codes.get(language, language)) for name in layout]

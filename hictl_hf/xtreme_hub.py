@@ -1,6 +1,7 @@
-"""XTREME's tasks from the Hugging Face Hub, one function each, from language and split ("train", "dev", "test") to
-examples: this module decides which dataset, config and split that is, and undoes what was done to it on its way there.
-What makes an example is left to `xtreme_examples.py`, which languages a task has to `xtreme_tasks.py`.
+"""XTREME's tasks from the Hugging Face Hub, one function each, from language and split ("train", "dev", "test", and
+"translated", a training set in another language) to examples; what is not there is `NotOnHub`. This module decides
+which dataset, config and split that is, and undoes what was done to it on its way there. What makes an example is left
+to `xtreme_examples.py`, which languages a task has to `xtreme_tasks.py`.
 
 The Hub's copy of XTREME lost rows of PAWS-X, has no training set of XNLI, and only gold pairs of BUCC; these come from
 elsewhere or are refused. Its test sets have their labels.
@@ -55,6 +56,10 @@ TATOEBA_LANGUAGES = {
 }  # fmt: skip
 
 
+class NotOnHub(BadInput):
+    """The Hub has no such rows."""
+
+
 class Source(NamedTuple):
     """Rows of the Hub, and where they are from, as messages name it."""
 
@@ -67,7 +72,7 @@ class Source(NamedTuple):
 
 def load_xnli(language: str, split: str) -> Dataset:
     """The training set of a language other than English is a translation."""
-    if split == "train":
+    if split in ("train", "translated"):
         columns = ("premise", "hypothesis", "label")
         return pair_dataset(load("facebook/xnli", language, "train", columns), columns, XNLI_LABELS)
     columns = ("sentence1", "sentence2", "gold_label")
@@ -78,8 +83,8 @@ def load_xnli(language: str, split: str) -> Dataset:
 def load_pawsx(language: str, split: str) -> Dataset:
     """The training set of a language other than English is a translation."""
     columns = ("sentence1", "sentence2", "label")
-    name = "google-research-datasets/paws-x"  # XTREME's copy has fewer rows
-    return pair_dataset(load(name, language, allowed("split of PAWS-X", SPLITS, split), columns), columns, PAWSX_LABELS)
+    name, splits = "google-research-datasets/paws-x", SPLITS | {"translated": "train"}  # XTREME's copy has fewer rows
+    return pair_dataset(load(name, language, allowed("split of PAWS-X", splits, split), columns), columns, PAWSX_LABELS)
 
 
 def load_udpos(language: str, split: str) -> Dataset:
@@ -126,9 +131,9 @@ def load_tydiqa(language: str, split: str) -> Dataset:
 
 
 def load_bucc(language: str, split: str) -> Bitext:
-    """Always refused."""
+    """Never there."""
     pair = f"{language}-en"
-    raise BadInput(
+    raise NotOnHub(
         f"hub:{XTREME}:bucc18.{language}: has the gold pairs alone; allowed are all sentences of both languages, among "
         f"which XTREME searches. Download bucc2018-{pair}.sample-gold (dev) and .training-gold (test) of the BUCC 2018 "
         f"shared task, and name their files bucc2018/{pair}.{{dev,test}}.{{{language},en,gold}} in XTREME's folder."
@@ -159,7 +164,7 @@ def load(name: str, config: str, split: str, columns: Sequence[str]) -> Source:
 def allowed(what: str, names: Mapping[str, str], name: str) -> str:
     """The Hub's name for ours."""
     if name not in names:
-        raise BadInput(f"hub: has no {what} {shown(name)}; allowed are {', '.join(names)}. Choose one of them.")
+        raise NotOnHub(f"hub: has no {what} {shown(name)}; allowed are {', '.join(names)}. Choose one of them.")
     return names[name]
 
 
@@ -168,7 +173,7 @@ def only(source: Source, languages: Sequence[str], language: str) -> Source:
     numbers = [number for number, found in enumerate(languages) if found == language]
     if not numbers:
         found = ", ".join(sorted(set(languages)))
-        raise BadInput(f"{source.place}: has no row in {shown(language)}; allowed are {found}. Choose one of them.")
+        raise NotOnHub(f"{source.place}: has no row in {shown(language)}; allowed are {found}. Choose one of them.")
     return Source(source.place, source.rows.select(numbers))
 
 

@@ -13,7 +13,7 @@ from hictl_hf.model_cards import encoder_card, model_card, translation_card
 
 def test_the_card_carries_its_score_as_metadata() -> None:
     data: Any = ModelCard(model_card(RESULTS, "someone/small-hictl")).data
-    assert (data.license, data.library_name, data.pipeline_tag) == ("apache-2.0", "transformers", "fill-mask")
+    assert (data.license, data.library_name, data.pipeline_tag) == (None, "transformers", "fill-mask")
     assert data.language == ["de", "en", "sw"]
     assert data.model_name == "small-hictl"
     assert [(score.metric_type, score.metric_value) for score in data.eval_results or []] == [("accuracy", 52.5)]
@@ -111,7 +111,7 @@ def test_a_translation_model_tells_its_scores_with_their_signatures() -> None:
 def test_a_missing_key_of_a_translation_is_survived(missing: str) -> None:
     known = {key: value for key, value in TRANSLATED.items() if missing not in (key, "all")}
     data: Any = ModelCard(translation_card(known)).data
-    assert data.license == "apache-2.0"
+    assert data.library_name
 
 
 def test_text_from_the_data_never_becomes_markup() -> None:
@@ -126,4 +126,4 @@ def test_text_from_the_data_never_becomes_markup() -> None:
 def test_a_missing_key_is_survived(missing: str) -> None:
     for card in (model_card, encoder_card):
         data: Any = ModelCard(card(INCOMPLETE[missing])).data
-    assert data.license == "apache-2.0"
+    assert data.library_name

@@ -135,6 +135,8 @@ def test_a_wrong_argument_does_not_occupy_the_folder(xtreme_folder: Path, encode
     more = ["--tasks", "tatoeba", "--languages", "de"]
     with pytest.raises(BadInput, match="no encoder with a tokenizer that loads"):
         main([*arguments(xtreme_folder, str(tmp_path), tmp_path / "out"), *more])
+    with pytest.raises(BadInput, match="has nothing to score. tatoeba: no file .* Give XTREME's folder"):
+        main([*arguments(tmp_path, encoder, tmp_path / "out"), *more])
     assert main([*arguments(xtreme_folder, encoder, tmp_path / "out"), *more])["tasks"]["tatoeba"]["languages"]["de"]
 
 

@@ -11,6 +11,7 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 
 from hictl_hf.readers import BadInput
 from hictl_hf.retrieval import Bitext
+from hictl_hf.xtreme_data import DataSource, Splits, TaskData, read_task
 from hictl_hf.xtreme_hub import (
     TATOEBA_LANGUAGES,
     TYDIQA_LANGUAGES,
@@ -26,6 +27,7 @@ from hictl_hf.xtreme_hub import (
     load_xnli,
     load_xquad,
 )
+from hictl_hf.xtreme_tasks import TASKS
 
 TEXT = Value("string")
 TAGS = List(ClassLabel(names=["O", "B-PER", "I-PER"]))
@@ -60,9 +62,12 @@ HUB: dict[tuple[str, str, str], Dataset] = {
         [{"id": 1, "sentence1": "a", "sentence2": "b", "label": 1}],
         Features(id=Value("int32"), sentence1=TEXT, sentence2=TEXT, label=ClassLabel(names=["0", "1"])),
     ),
-    ("google-research-datasets/paws-x", "en", "train"): Dataset.from_list(
-        [{"sentence1": "a", "sentence2": "b", "label": "0"}]
-    ),
+    **{
+        ("google-research-datasets/paws-x", language, split): Dataset.from_list(
+            [{"sentence1": "a", "sentence2": language, "label": "0"}]
+        )
+        for language, split in (("en", "train"), ("en", "validation"), ("de", "train"), ("de", "test"))
+    },
     ("google/xtreme", "udpos.Persian", "test"): Dataset.from_list(
         [{"tokens": ["a", "b"], "pos_tags": [1, 0]}], Features(tokens=List(TEXT), pos_tags=NATIONAL_TAGS)
     ),
@@ -180,6 +185,32 @@ def test_every_language_has_one_name() -> None:
     for names, number in ((TYDIQA_LANGUAGES, 9), (UDPOS_LANGUAGES, 33)):
         assert len(names) == len(set(names.values())) == number
     assert len(TATOEBA_LANGUAGES) == len(set(TATOEBA_LANGUAGES.values())) == 36
+
+
+# --- a run ----------------------------------------------------------------------------------------------------------
+
+
+def read_for_a_run(task: str, language: str, setting: str = "zero-shot") -> TaskData:
+    (row,) = (row for row in TASKS if row.name == task)
+    return read_task(row, DataSource(None), setting, Splits(), [language], "english", None)
+
+
+def test_the_translated_training_set_of_the_hub_is_read() -> None:
+    data = read_for_a_run("pawsx", "de", "translate-train-all")
+    assert {language: columns(rows, "second") for language, rows in data.train.items()} == {
+        "en": [["en"]],
+        "de": [["de"]],
+    }
+    assert list(data.test) == ["de"] and list(data.dev) == ["en"] and not data.missing
+
+
+def test_what_the_hub_does_not_have_is_missing_and_ends_no_run() -> None:
+    translated = read_for_a_run("panx", "de", "translate-train")
+    assert not translated.test and "hub: has no split of PAN-X 'translated'" in translated.missing["de"]
+    mined = read_for_a_run("bucc2018", "zh")
+    assert not mined.test and "has the gold pairs alone" in mined.missing["zh"]
+    searched = read_for_a_run("tatoeba", "zh")
+    assert list(searched.test) == ["zh"] and searched.dev == {} == searched.missing  # Tatoeba has no dev set
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------
