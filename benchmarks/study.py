@@ -271,8 +271,10 @@ def sample_of(pairs: Path) -> Iterator[str]:
 
 
 def call(script: str, settings: dict[str, Any], folder: Path, *flags: str) -> dict[str, Any]:
-    """Run a script of ours on one thread, what it prints going to log.txt; its command and CPU minutes."""
+    """Run a script of ours on one thread, what it prints going to log.txt; its command and CPU minutes, `None` where it
+    goes on from an earlier call, whose minutes nobody knows."""
     folder.mkdir(parents=True, exist_ok=True)
+    goes_on = (folder / "log.txt").exists()
     file = write_json(folder / "recipe.json", settings | {"output_dir": str(folder)})
     command = [str(ROOT / script), str(file), *flags]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -281,7 +283,7 @@ def call(script: str, settings: dict[str, Any], folder: Path, *flags: str) -> di
         subprocess.run([sys.executable, *command], check=True, stdout=log, stderr=log, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"command": shlex.join(["python", script, *command[1:]]), "cpu_minutes": round(seconds / 60, 1)}
+    return {"command": shlex.join(["python", script, *command[1:]]), "cpu_minutes": None if goes_on else round(seconds / 60, 1)}
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class Runs:
         return np.take_along_axis(each, chosen, 0).mean(0)
 
     def minutes(self) -> float | None:
-        costs = [cost["cpu_minutes"] for cost in self.read("cost.json").values()]
+        costs = [cost["cpu_minutes"] for cost in self.read("cost.json").values() if cost["cpu_minutes"] is not None]
         return float(np.mean(costs)) if costs else None
 
 

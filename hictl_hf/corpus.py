@@ -198,17 +198,22 @@ def weighted_length(text: str) -> float:
 
 
 def split_held_out(
-    dataset: datasets.Dataset, per_language: int, seed: int, parts: Sequence[str] = ("dev", "test")
+    dataset: datasets.Dataset,
+    per_language: int,
+    seed: int,
+    parts: Sequence[str] = ("dev", "test"),
+    keep_half: bool = True,
 ) -> dict[str, datasets.Dataset]:
     """Train and held-out parts that share no text (compared by `comparable`), on either side, in any language.
 
     Texts x are held out with all their translations, those in most languages first, equals by a seeded hash; so the
     choice does not depend on the order of rows. Each part has at most `per_language` rows for a pair of languages,
-    with distinct x and distinct y, and fewer where train would otherwise lose more than half of that pair.
+    with distinct x and distinct y, and fewer where train would otherwise lose more than half of that pair, unless
+    `keep_half` is false.
     """
     if per_language < 1:
         raise ValueError(f"per_language is {per_language}; allowed is 1 or more. To hold out nothing, do not split.")
-    in_train, chosen = choose_held_out(*hashed_rows(dataset, seed), per_language, parts)
+    in_train, chosen = choose_held_out(*hashed_rows(dataset, seed), per_language, parts, keep_half)
     held_out = {part: dataset.select(rows) for part, rows in chosen.items()}
     return {"train": dataset.select(np.flatnonzero(in_train)), **held_out}
 
@@ -232,7 +237,13 @@ def hashed_rows(dataset: datasets.Dataset, seed: int) -> tuple[Integers, Integer
 
 
 def choose_held_out(
-    pair: Integers, x: Integers, y: Integers, row_hash: Integers, per_language: int, parts: Sequence[str]
+    pair: Integers,
+    x: Integers,
+    y: Integers,
+    row_hash: Integers,
+    per_language: int,
+    parts: Sequence[str],
+    keep_half: bool,
 ) -> tuple[npt.NDArray[np.bool_], dict[str, list[int]]]:
     """Which rows stay in train, and the rows of each part. Once a row is held out, all others that share a text with it
     leave train; what is taken from train later therefore shares no text with any part."""
@@ -241,7 +252,7 @@ def choose_held_out(
     groups.sort(key=lambda rows: len(set(pair[rows].tolist())), reverse=True)
     find_rows, in_train = rows_by_text(x, y), np.ones(len(pair), dtype=bool)
     counts = Counter(pair.tolist())
-    spare = {name: count if name == 0 else count // 2 for name, count in counts.items()}
+    spare = {name: count // 2 if name and keep_half else count for name, count in counts.items()}  # 0: no pair
     room = {part: dict.fromkeys(counts, per_language) for part in parts}
     chosen: dict[str, list[int]] = {part: [] for part in parts}
     for group in groups:

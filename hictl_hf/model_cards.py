@@ -449,8 +449,8 @@ $signature"""
 
 CITATION = """## Licence
 
-The licence of the weights is the one in the metadata of this page. Where that names none, its author has not stated one: it
-follows from the data and from the model that training began with. The code is Apache-2.0.
+The licence of the weights is the one in the metadata of this page. Where that names none, its author has not stated
+one: it follows from the data and from the model that training began with. The code is Apache-2.0.
 
 ## Citation
 

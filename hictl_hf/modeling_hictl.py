@@ -245,7 +245,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             cached: L_S of a whole batch where this is one of its micro-batches (gradient cache), by what
                 `encode_sentences` gave for these sentences and `row_seeds`.
         """
-        if sentence_input_ids is None and bag is None and items_in_batch is None:
+        if sentence_input_ids is None and bag is None and row_seeds is None and items_in_batch is None:
             outputs = super().forward(
                 input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, labels=labels,
                 return_dict=True, **kwargs,
@@ -262,6 +262,8 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         if labels is not None or (bag is not None and config.word_level_input == "masked"):
             batches["masked"] = input_ids, attention_mask
         if bag is not None and config.word_level_input == "clean":
+            if clean_input_ids is None:
+                raise ValueError("word_level_input is 'clean', but clean_input_ids is None; let the collator make it")
             batches["clean"] = clean_input_ids, attention_mask
         if sentence_input_ids is not None and cached is None:
             batches["sentences"] = sentence_input_ids, sentence_attention_mask
@@ -288,8 +290,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             masked = (labels != -100) & rows.masks["masked"]
             states = hidden[rows.places_of("masked", masked)]
             result.lm_loss = self.masked_word_loss(states, vocabulary, labels[masked], items.get("lm"))
-        result.loss = self.total(result)
-        return result
+        return HictlForPreTrainingOutput(loss=self.total(result), **result)
 
     def encode(self, rows: PackedRows, vocabulary: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """M of all rows in one pass, (tokens, d), and the word embeddings (V, d) for their next use after this one."""

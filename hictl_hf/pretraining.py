@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -18,7 +20,7 @@ import transformers
 from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
 from numpy.typing import NDArray
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, set_seed
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
 from .arguments import PretrainingArguments, parse_arguments, plain_settings, read_dictionary
 from .checkpoint_sizes import check_sizes
@@ -60,6 +62,15 @@ class Corpora:
     dev: Dataset | None
     test: Dataset | None
     report: CorpusReport
+
+    @property
+    def hash(self) -> str:
+        """Of what is trained on, which follows from what was read and what is held out of it, and of what is scored."""
+        digest = blake2b(self.report.hash.encode(), digest_size=16)
+        for pairs in filter(None, (self.dev, self.test)):
+            for text in chain(pairs["x"], pairs["y"]):
+                digest.update(text.encode() + b"\0")
+        return digest.hexdigest()
 
 
 def main(argv: Sequence[str] | None = None, program: str = "hictl pretrain") -> dict[str, Any]:
@@ -116,6 +127,8 @@ def refuse_to_overwrite(args: PretrainingArguments) -> None:
             f"{args.output_dir}: holds the checkpoints of another run; continue it with --resume_from_checkpoint true, "
             "or choose another --output_dir"
         )
+    elif (Path(args.output_dir) / "results.json").exists():
+        raise BadInput(f"{args.output_dir}: holds a run that has ended; choose another --output_dir, or remove it")
 
 
 def read_corpora(args: PretrainingArguments) -> Corpora:
@@ -124,12 +137,19 @@ def read_corpora(args: PretrainingArguments) -> Corpora:
     held_out: dict[str, Dataset] = {}
     if args.held_out_data:
         pairs, _ = load_corpus(args.held_out_data, cleaning, args.strict)
-        held_out = split_held_out(pairs, args.held_out_sentences, args.seed)
+        held_out = split_held_out(pairs, args.held_out_sentences, args.seed, keep_half=False)
+        if not (len(held_out["dev"]) and len(held_out["test"])):
+            raise BadInput(
+                f"held_out_data is {', '.join(args.held_out_data)}, which has no sentence pair to choose by (dev) and "
+                "another to score (test); give two or more pairs that share no text"
+            )
     if args.streaming:
         return Corpora(None, held_out["dev"] or None, held_out["test"] or None, CorpusReport())
     train, corpus_report = load_corpus(args.train_data, cleaning, args.strict)
     if held_out:
+        read = len(train)
         train = without_texts(train, held_out["dev"], held_out["test"])
+        logger.info("%d of %d rows share a text with held-out data and are not trained on", read - len(train), read)
         parts = {"train": train, "dev": held_out["dev"], "test": held_out["test"]}
     elif args.held_out_sentences:
         parts = split_held_out(train, args.held_out_sentences, args.seed)
@@ -192,6 +212,7 @@ def load_or_make_model(args: PretrainingArguments, tokenizer: PreTrainedTokenize
             kept = {name: value for name, value in settings.items() if name != "vocab_size"}
             check_sizes(args.encoder)
             config = HictlConfig.from_pretrained(args.encoder, **kept)
+            refuse_other_shapes(args.encoder, kept)
             model = HictlForPreTraining.from_pretrained(args.encoder, config=config, dtype=torch.float32)
         else:
             model = HictlForPreTraining(HictlConfig(**{**settings, "vocab_size": len(tokenizer)}))
@@ -204,10 +225,21 @@ def load_or_make_model(args: PretrainingArguments, tokenizer: PreTrainedTokenize
     if args.max_length > model.config.max_position_embeddings - 2:
         raise BadInput(
             f"max_length is {args.max_length}, but the model reads {model.config.max_position_embeddings - 2} tokens "
-            "(max_position_embeddings - 2); shorten the one or raise the other"
+            f"(max_position_embeddings - 2); give --max_length {model.config.max_position_embeddings - 2}, or less"
         )
     model.config.special_token_ids = words_never_sampled(tokenizer, model.config.vocab_size)
     return model
+
+
+def refuse_other_shapes(encoder: str, settings: Mapping[str, Any]) -> None:
+    """What a HiCTL checkpoint holds in a certain shape stays as it is."""
+    before = AutoConfig.from_pretrained(encoder).to_dict()
+    for name in ("hard_negative_window", "projection_size"):
+        if name in settings and before.get(name, settings[name]) != settings[name]:
+            raise BadInput(
+                f"model_config: {name} is {settings[name]}, but {encoder} was trained with {before[name]}, and has its "
+                "state in that shape; leave it out, or begin from the plain encoder of that run (encoder/)"
+            )
 
 
 def make_trainer(
@@ -235,7 +267,7 @@ def make_trainer(
         args.eval_strategy, args.load_best_model_at_end = "no", False
     return HictlTrainer(
         model, args, train_dataset=rows, eval_dataset=corpora.dev, data_collator=collator, processing_class=tokenizer,
-        callbacks=[SameRows(corpora.report.hash)],
+        callbacks=[SameRows(corpora.hash)],
         train_sampler=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
         shard_parameters=args.shard_parameters,
         readouts=all_readouts(args.evaluate_layers or range(last + 1), last, projection=True),

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import time
@@ -17,7 +17,8 @@ from transformers import TrainerCallback
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import speed_metrics
 
-from .embedding import Readout
+from .collators import OBJECTIVES
+from .embedding import Readout, all_readouts
 from .evaluation import best_readout, evaluate_retrieval, mean_accuracies
 from .gathering import stack_pairs
 from .modeling_hictl import CachedSentenceLevel, in_full_precision
@@ -41,8 +42,9 @@ class HictlTrainer(RobustTrainer):
         gather_sentences: contrast the sentences of all processes, as one process with the whole batch would.
         gradient_cache: contrast the sentences of all micro-batches of an optimiser step, too (Gao et al., 2021): they
             are encoded once more, before, without keeping what a backward pass needs.
-        readouts: where sentence vectors are read in evaluation; the best one on the held-out pairs counts.
-        eval_dataset: held-out pairs, text columns `x`, `y`, `x_lang`, `y_lang`.
+        readouts: where sentence vectors are read in evaluation, everywhere if empty; the best one on the held-out pairs
+            counts.
+        eval_dataset: held-out pairs, text columns `x`, `y`, `x_lang`, `y_lang`, or several such sets by name.
     """
 
     loss_is_scaled_for_ga = True  # the model divides by the items of all micro-batches and processes
@@ -70,14 +72,26 @@ class HictlTrainer(RobustTrainer):
                 "them whole; use DDP or ZeRO-1 or 2, with gradient_cache and activation_checkpointing to save memory, "
                 "or shard_parameters, which is FSDP that knows of it"
             )
-        self.train_sampler, self.readouts = train_sampler, readouts
+        last = self.model.config.num_hidden_layers
+        self.train_sampler = train_sampler
+        self.readouts = readouts or all_readouts(range(last + 1), last, projection=True)
         self.stream = self.train_dataset if isinstance(self.train_dataset, StreamedBatches) else None
         self.gather_sentences, self.gradient_cache = gather_sentences and self.args.world_size > 1, gradient_cache
+        self.check_objectives()
         self.check_negatives()
         self.step_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
         self.log_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
         self.steps_since_log, self.log_started = 0, 0.0
         self.add_callback(StepEnd(self))
+
+    def check_objectives(self) -> None:
+        """Tell of what the configuration says to train and the collator leaves out."""
+        made = getattr(self.data_collator, "objectives", OBJECTIVES)
+        if absent := [name for name in OBJECTIVES if name not in made and self.weight_of(name) > 0]:
+            logger.warning("not trained, as the collator makes no input for it: %s", ", ".join(absent))
+
+    def weight_of(self, objective: str) -> float:
+        return float(getattr(self.model.config, f"{objective}_weight"))
 
     def check_negatives(self) -> None:
         """Tell how many negatives a sentence has, and refuse a batch that has none."""
@@ -88,12 +102,12 @@ class HictlTrainer(RobustTrainer):
         ):
             if used and number > 1:
                 pairs, factors = pairs * number, [*factors, f"{number} {name}"]
-        if pairs == 1 and self.model.config.sentence_weight > 0:
-            raise ValueError(
+        if pairs == 1 and self.weight_of("sentence") > 0:
+            raise BadInput(
                 "a contrastive batch has one pair, which leaves its sentences without negatives; raise "
                 "per_device_train_batch_size, or use gather_sentences (several processes) or gradient_cache"
             )
-        logger.info("negatives per anchor: %d (%s)", 2 * pairs - 2, " x ".join(factors))
+        logger.info("negatives per anchor: %d (%s), less where texts are equal", 2 * pairs - 2, " x ".join(factors))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The sampler, or the stream, already gives each process its own rows: nobody else divides them."""
@@ -225,13 +239,18 @@ class HictlTrainer(RobustTrainer):
 
     def evaluate(
         self,
-        eval_dataset: Dataset | None = None,
+        eval_dataset: Dataset | Mapping[str, Dataset] | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
         """Retrieval accuracy of held-out pairs: the mean of every readout, and each language at the best one."""
         started = time()
         pairs = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(pairs, Mapping):
+            several = [self.evaluate(each, ignore_keys, f"{metric_key_prefix}_{name}") for name, each in pairs.items()]
+            return {name: value for metrics in several for name, value in metrics.items()}
+        if None in pairs["y"]:
+            raise BadInput("eval_dataset has rows without y, and only pairs can be retrieved; leave these rows out")
         model = self.accelerator.unwrap_model(self.model)
         accuracies = self.run_inside(lambda: evaluate_retrieval(model, self.processing_class, pairs, self.readouts))
         best = best_readout(accuracies)

@@ -288,6 +288,14 @@ def test_held_out_texts_are_those_in_most_languages_with_all_that_share_a_text()
     assert tuples(parts["train"])[-4:] == rows[6:]
 
 
+def test_of_data_that_is_held_out_as_a_whole_nothing_is_kept_for_training() -> None:
+    rows = table([(f"one {number}", f"eins {number}", "en", "de") for number in range(7)])
+    sizes = {
+        keep: [len(part) for part in split_held_out(rows, 5, 0, keep_half=keep).values()] for keep in (True, False)
+    }
+    assert sizes == {True: [4, 2, 1], False: [0, 4, 3]}
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_no_text_of_a_part_is_in_another(seed: int) -> None:
     rows = noisy_corpus(seed)

@@ -287,6 +287,26 @@ def test_words_are_drawn_for_the_first_tokens_from_all_but_the_bag_and_special_t
         assert {*row} - {-1} == ({*bag} - {-1}) | {0, 1, 2, 3, 199}
 
 
+def test_the_loss_comes_first_whatever_else_is_trained(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    for weights in ({}, {"sentence_weight": 0.0}, {"word_weight": 0.0}, {"lm_weight": 0.0}):
+        model, batch = toy_model(**weights), toy_batch()
+        assert next(iter(model(**batch))) == "loss"
+        assert model(**batch, return_dict=False)[0].shape == ()
+
+
+def test_a_batch_of_masked_words_with_seeds_is_one_of_pre_training(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    batch = toy_batch()
+    words = {name: batch[name] for name in ("input_ids", "attention_mask", "labels", "row_seeds")}
+    outputs = toy_model(lm_weight=0.5, sentence_weight=0.0, word_weight=0.0)(**words)
+    close(outputs.loss, outputs.lm_loss / 2)
+
+
+def test_clean_text_that_is_missing_is_named(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    batch = {name: value for name, value in toy_batch().items() if name != "clean_input_ids"}
+    with pytest.raises(ValueError, match="clean_input_ids is None; let the collator make it"):
+        toy_model(word_level_input="clean")(**batch)
+
+
 def test_weights_multiply_the_losses_in_the_total(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
     outputs = toy_model(lm_weight=2, sentence_weight=0.5, word_weight=3.0)(**toy_batch())
     close(outputs.loss, 2 * outputs.lm_loss + 0.5 * outputs.sentence_loss + 3 * outputs.word_loss)

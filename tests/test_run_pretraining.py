@@ -135,6 +135,8 @@ def test_the_checkpoint_serves_processes_without_the_package(run: tuple[Path, di
 
 def test_the_same_command_gives_the_same_weights(files: dict[str, str], tmp_path: Path, run: tuple[Path, Any]) -> None:
     main(flags(files, tmp_path / "again"))
+    with pytest.raises(BadInput, match="again: holds a run that has ended; choose another --output_dir"):
+        main(flags(files, tmp_path / "again", "--seed", "6"))
     was, now = (load_file(folder / "checkpoint" / "model.safetensors") for folder in (run[0], tmp_path / "again"))
     assert all(torch.equal(was[name], now[name]) for name in was)
     main(flags(files, tmp_path / "other", "--seed", "6"))
@@ -164,9 +166,12 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_bits(
         pretrain(args)
     with pytest.raises(BadInput, match="resume_from_checkpoint true"):
         main(flags(files, tmp_path / "cut", *saving))
-    of_other_rows = [*saving, "--resume_from_checkpoint", "true", "--train_data", files["pairs"]]
-    with pytest.raises(BadInput, match=r"not those of its checkpoints \(hash \w+, not \w+\).* another --output_dir"):
-        main(flags(files, tmp_path / "cut", *of_other_rows))
+    for change in (("--train_data", files["pairs"]), ("--held_out_sentences", "9"), ("--seed", "6")):
+        of_other_rows = flags(files, tmp_path / "cut", *saving, "--resume_from_checkpoint", "true", *change)
+        with pytest.raises(
+            BadInput, match=r"not those of its checkpoints \(hash \w+, not \w+\).* another --output_dir"
+        ):
+            main(of_other_rows)
     results = main(flags(files, tmp_path / "cut", *saving, "--resume_from_checkpoint", "true"))
     was, now = (load_file(folder / "checkpoint" / "model.safetensors") for folder in (run[0], tmp_path / "cut"))
     assert all(torch.equal(was[name], now[name]) for name in was)
@@ -195,6 +200,9 @@ def test_held_out_files_leave_the_training_data(
     results = main(flags(files, tmp_path / "run", "--held_out_data", str(tmp_path / "held.jsonl")))
     assert set(results["retrieval"]["per_language"]) == {"de"}
     assert results["pairs"] == 3 * (48 - 16)  # the 16 English texts leave with all their translations
+    (tmp_path / "one.jsonl").write_text(json.dumps(held[0]), encoding="utf-8")
+    with pytest.raises(BadInput, match="one.jsonl, which has no sentence pair to choose by .* give two or more pairs"):
+        main(flags(files, tmp_path / "other", "--held_out_data", str(tmp_path / "one.jsonl")))
 
 
 def test_corpora_without_a_common_sentence_are_drawn_without_a_map(

@@ -27,6 +27,7 @@ from hictl_hf.collators import PretrainingCollator
 from hictl_hf.embedding import Readout
 from hictl_hf.evaluation import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies
 from hictl_hf.mixture import MixtureSampler, PretrainingRows, language_shares
+from hictl_hf.readers import BadInput
 from hictl_hf.tokenization import tokenize_corpus
 from hictl_hf.trainers import HictlTrainer
 
@@ -345,6 +346,24 @@ def test_evaluation_reports_the_best_readout_per_language_and_its_mean(
     assert metrics["eval_retrieval"] == pytest.approx(np.mean(list(per_language.values())))
     assert metrics["eval_samples_per_second"] > 0
     assert trainer.state.log_history[-1]["eval_retrieval"] == metrics["eval_retrieval"]
+
+
+def test_evaluation_takes_several_sets_and_refuses_what_has_no_translation(
+    build: Callable[..., HictlTrainer], held_out: Dataset, corpus: Dataset
+) -> None:
+    trainer = build(eval_dataset=held_out)
+    both = trainer.evaluate({"one": held_out, "other": held_out.select(range(4))})
+    alone = trainer.evaluate()
+    assert both["eval_one_retrieval"] == alone["eval_retrieval"] and "eval_other_retrieval" in both
+    with pytest.raises(BadInput, match="rows without y"):
+        trainer.evaluate(corpus)
+    again = HictlTrainer(trainer.model, trainer.args, trainer.data_collator, processing_class=trainer.processing_class)
+    assert again.evaluate(held_out)["eval_retrieval"] >= alone["eval_retrieval"]  # the best of all readouts
+
+
+def test_what_the_collator_leaves_out_is_told(build: Callable[..., HictlTrainer], caplog: Any) -> None:
+    build(objectives=["lm"])
+    assert "not trained, as the collator makes no input for it: sentence, word" in caplog.text
 
 
 def test_evaluation_takes_other_pairs_and_another_prefix(build: Callable[..., HictlTrainer], held_out: Dataset) -> None:

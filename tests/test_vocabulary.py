@@ -337,6 +337,13 @@ def test_under_fp16_the_head_stays_in_full_precision() -> None:
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
+@pytest.mark.parametrize(("dtype", "items"), [(torch.float16, 70_000), (torch.bfloat16, 257)])
+def test_items_are_counted_in_full_where_the_model_is_in_half_precision(dtype: torch.dtype, items: int) -> None:
+    given = problem(13, dtype)
+    sums = [ours(given, number, "head").item() * number for number in (1, items)]
+    assert sums[0] == pytest.approx(sums[1], rel=1e-3)
+
+
 def test_a_model_in_half_precision_gets_gradients_in_half_precision() -> None:
     loss, found = after_backward(ours, problem(13, torch.bfloat16))
     _, expected = after_backward(slow, problem(13))
