@@ -48,7 +48,7 @@ class PretrainingArguments(TrainingArguments):
         default=None, metadata={"help": 'Fields of HictlConfig as JSON, such as {"sentence_temperature": 1.0}.'}
     )
     cleaning: dict[str, Any] | str | None = field(
-        default=None, metadata={"help": 'Fields of Cleaning as JSON, such as {"languages": ["de", "fr"]}.'}
+        default=None, metadata={"help": 'Fields of Cleaning as JSON, such as {"languages": ["en", "de"]}.'}
     )
     strict: bool = field(default=False, metadata={"help": "Stop at the first broken row instead of counting it."})
     streaming: bool = field(

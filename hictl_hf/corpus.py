@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow
 from tqdm.auto import tqdm
 
-from .readers import BadInput, Row, read_rows
+from .readers import LANGUAGE, BadInput, Row, read_rows
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,15 @@ class Cleaning:
     drop_duplicates: bool = True
     """Same languages and same texts as an earlier row, by a hash of 8 bytes."""
     languages: Sequence[str] = ()
-    """Keep these alone, under these names: "pt" is also "pt-BR", "zh" also "zh-Hans", but not "zh-Hant" or "zh-TW"."""
+    """Keep these alone, under these names: "pt" is also "pt-BR", "zh" also "zh-Hans", but not "zh-Hant" or "zh-TW"; of a
+    pair both sides have to be among them."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.languages, str) or not all(LANGUAGE.fullmatch(name) for name in self.languages):
+            raise BadInput(
+                f"cleaning: languages is {self.languages!r}; allowed is a list of codes, with English where pairs have "
+                'it: ["en", "de"]'
+            )
 
 
 DEFAULT_CLEANING = Cleaning()

@@ -12,6 +12,8 @@ import sentencepiece
 from datasets import Dataset, Features, Sequence, Value
 from transformers import PreTrainedTokenizerBase, XLMRobertaTokenizer
 
+from .readers import BadInput
+
 WORD_START = "▁"
 
 
@@ -36,11 +38,19 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, max_length: int =
     if first is None:
         raise ValueError("there is no sentence with a word in it; a vocabulary needs some text to be learned from")
     with tempfile.TemporaryDirectory() as folder:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=chain([first], written), model_prefix=str(Path(folder) / "sentencepiece.bpe"),
-            vocab_size=vocab_size - 2, model_type="unigram", unk_id=0, bos_id=1, eos_id=2, pad_id=-1,
-            normalization_rule_name="nmt_nfkc", character_coverage=0.9998, hard_vocab_limit=False, minloglevel=2,
-        )  # fmt: skip
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=chain([first], written), model_prefix=str(Path(folder) / "sentencepiece.bpe"),
+                vocab_size=vocab_size - 2, model_type="unigram", unk_id=0, bos_id=1, eos_id=2, pad_id=-1,
+                normalization_rule_name="nmt_nfkc", character_coverage=0.9998, hard_vocab_limit=False, minloglevel=2,
+            )  # fmt: skip
+        except RuntimeError as error:
+            if "required_chars" not in str(error):
+                raise
+            raise BadInput(
+                f"vocab_size is {vocab_size}, fewer than the characters of the text have ids of their own ({error}); "
+                "raise it"
+            ) from error
         tokenizer = XLMRobertaTokenizer.from_pretrained(folder)
     tokenizer.model_max_length = max_length
     return tokenizer

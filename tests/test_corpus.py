@@ -4,7 +4,7 @@ import json
 import random
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import datasets
 import pytest
@@ -91,6 +91,12 @@ def test_the_weights_decide_what_an_unbalanced_pair_is() -> None:
 )
 def test_each_setting_changes_what_is_kept(setting: dict, rows: list[dict[str, str]]) -> None:
     assert len(cleaned(rows, **setting)[0]) == len(rows) > len(cleaned(rows)[0])
+
+
+@pytest.mark.parametrize("languages", ["de", ["en", "german"], ["en", ""]])
+def test_what_is_no_list_of_codes_is_refused(languages: Any) -> None:
+    with pytest.raises(BadInput, match=r"allowed is a list of codes, with English where pairs have it"):
+        Cleaning(languages=languages)
 
 
 def test_wanted_languages_take_their_regions_but_no_other_script() -> None:

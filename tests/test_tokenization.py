@@ -7,6 +7,7 @@ import sentencepiece
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from hictl_hf.readers import BadInput
 from hictl_hf.tokenization import (
     WORD_START,
     token_batches,
@@ -65,6 +66,11 @@ def test_a_tokenizer_comes_back_through_auto_tokenizer(tokenizer: PreTrainedToke
     for pair in (("the cat sees", "ein Hund mag 猫"), ("Bücher", "unseen ж")):
         assert loaded(*pair)["input_ids"] == tokenizer(*pair)["input_ids"]
     assert loaded.get_vocab() == tokenizer.get_vocab()
+
+
+def test_a_vocabulary_smaller_than_the_alphabet_is_refused() -> None:
+    with pytest.raises(BadInput, match="vocab_size is 20, fewer than the characters of the text"):
+        train_tokenizer(["abcdefghijklmnopqrstuvwxyz"] * 5, vocab_size=20)
 
 
 def test_the_vocabulary_is_smaller_where_the_text_does_not_hold_as_many_pieces() -> None:
