@@ -1,4 +1,4 @@
-"""The study behind docs/results.md: variants of HiCTL on the same data, steps and seeds, and what each is worth.
+"""The study: variants of HiCTL on the same data, steps and seeds, and what each is worth.
 
     python benchmarks/study.py --data shared/data                                    # every row, every seed
     python benchmarks/study.py --data shared/data --variants full --seeds 1          # one run
