@@ -96,8 +96,9 @@ def draw_layers(runs: Mapping[str, Runs], labels: Mapping[str, str], path: Path)
         for name, colour in zip([name for name in ("full", "lm", "sentence", "word") if name in runs], COLOURS):
             dev = next(iter(runs[name].read("scores.json").values()))["dev"]
             for pooling, line in (("mean", "-"), ("first token", "--")):
-                values = [value for place, value in dev.items() if place.startswith(f"{pooling}, layer")]
-                axes.plot(range(len(values)), values, line, color=colour, label=f"{labels[name]}: {pooling}")
+                start = f"{pooling}, layer "
+                values = {int(place.removeprefix(start)): dev[place] for place in dev if place.startswith(start)}
+                axes.plot([*values], [*values.values()], line, color=colour, label=f"{labels[name]}: {pooling}")
         axes.set_xlabel("layer, 0: embeddings")
         axes.set_ylabel("dev accuracy, %")
         axes.legend(fontsize=8)

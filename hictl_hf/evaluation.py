@@ -53,8 +53,8 @@ def evaluate_retrieval(
 
 
 def best_readout(accuracies: Mapping[Readout, RetrievalAccuracy]) -> Readout:
-    """The readout with the highest mean; of equals the first."""
-    return max(accuracies, key=lambda readout: accuracies[readout].mean)
+    """The readout with the highest mean; of equals that of the last layer, and there the first."""
+    return max(accuracies, key=lambda readout: (accuracies[readout].mean, readout.layer))
 
 
 def mean_accuracies(accuracy: RetrievalAccuracy) -> dict[str, float]:

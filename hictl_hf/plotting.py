@@ -469,8 +469,12 @@ def _meanings(axes: "Axes", embeddings: Embeddings, seed: int) -> None:
     points, meanings = _points(embeddings)
     perplexity = min(10.0, (len(points) - 1) / 3)
     tsne = TSNE(perplexity=perplexity, metric="cosine", init="pca", random_state=seed)
-    with threadpool_limits(1):  # so few points only wait for each other, and one thread repeats itself exactly
-        places = tsne.fit_transform(points)  # (points, 2)
+    if (points == points[0]).all():  # which end scikit-learn, and the process
+        places = np.zeros((len(points), 2))
+        axes.text(0.5, 0.4, "all sentences have the same vector", ha="center", color=GREY, transform=axes.transAxes)
+    else:
+        with threadpool_limits(1):  # so few points only wait for each other, and one thread repeats itself exactly
+            places = tsne.fit_transform(points)  # (points, 2)
     colours = np.array(MEANING_COLOURS)[meanings]
     for meaning in np.unique(meanings):
         centre = places[meanings == meaning].mean(axis=0)

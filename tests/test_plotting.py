@@ -87,6 +87,17 @@ def test_the_map_of_sentences_is_repeatable(tmp_path: Path) -> None:
     assert first.read_bytes() == again.read_bytes() != other.read_bytes()
 
 
+@pytest.mark.parametrize("value", [0.0, 0.1])
+def test_sentences_that_all_have_one_vector_are_drawn_as_one_point(value: float, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")  # which would end the process at such points
+    same = {language: np.full((5, 8), value, np.float32) for language in ("de", "en", "sw")}
+    random = np.random.default_rng(3)
+    other = {language: random.normal(size=(5, 8)) for language in same}
+    first = plotting.plot_tsne(same, other, tmp_path / "first.png")
+    assert is_picture(first)
+    assert first.read_bytes() != plotting.plot_tsne(other, same, tmp_path / "second.png").read_bytes()
+
+
 def test_the_map_of_sentences_refuses_what_cannot_be_read(tmp_path: Path) -> None:
     many = {f"l{number}": np.eye(4) for number in range(7)}
     with pytest.raises(ValueError, match="up to 6 languages"):

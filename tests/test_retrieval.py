@@ -44,6 +44,20 @@ def test_a_tie_with_a_wrong_row_is_an_error() -> None:
     assert retrieval_accuracy(np.eye(4), collapsed) == (0, 25)
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("sentences", [2, 5, 9, 33])
+def test_equal_rows_tie_at_whatever_edge_of_the_product_they_stand(kind: type, sentences: int) -> None:
+    random = np.random.default_rng(0)
+    for width in [7, 32, 96, 384] * 5:
+        rows = np.tile(random.normal(size=width).astype(kind), (sentences, 1))
+        assert retrieval_accuracy(rows, rows) == retrieval_accuracy(rows, rows, block=4) == (0, 0)
+
+
+def test_vectors_without_numbers_are_errors() -> None:
+    nothing = np.full((3, 4), np.nan, np.float32)
+    assert retrieval_accuracy(nothing, nothing) == (0, 0)
+
+
 def one_by_one(x: Vectors, y: Vectors) -> float:
     right = 0
     for i, query in enumerate(x):
