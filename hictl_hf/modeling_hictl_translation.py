@@ -6,12 +6,13 @@ decided by the training modules; beam search is `generate`'s, a faster one is in
 
 Ids: a *tokenizer id* is one of the XLM-R tokenizer; a *target id* is a column of the output layer, 0 … W - 1; a *start
 id* is W + the index of a target language. Outside, labels and what `generate` returns are tokenizer ids; within
-(logits, `decoder_input_ids` of `forward`, all that sees scores inside of `generate`) they are target and start ids.
+(logits, `decoder_input_ids` of `forward`, all that sees scores inside of `generate`, the model's `generation_config`)
+they are target and start ids.
 Shapes: n sentences, S source tokens, T target tokens, W target words, d dimensions.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -39,6 +40,17 @@ from .vocabulary import linear_cross_entropy, look_up
 IGNORED = -100  # a label that is no word
 UNKNOWN = 3  # <unk>, in tokenizer ids and in target ids; <s> <pad> </s> are 0, 1, 2 in both
 LONGEST = 200  # tokens of a translation that nobody set a limit for
+# Options of `generate` that hold ids: of words to leave out, of sequences, and of words that must be there.
+WORDS = ("suppress_tokens", "begin_suppress_tokens")
+SEQUENCES = ("bad_words_ids", "sequence_bias")
+SAID = ("forced_bos_token_id", "forced_eos_token_id", "eos_token_id", "pad_token_id")
+# Options that read target ids as those of the source or of the tokenizer, each with a value that has no effect.
+OF_ONE_VOCABULARY = {
+    "stop_strings": None,
+    "encoder_repetition_penalty": 1,
+    "encoder_no_repeat_ngram_size": 0,
+    "watermarking_config": None,
+}
 
 
 @dataclass
@@ -305,7 +317,8 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
     ) -> Seq2SeqLMOutput:
         """Logits of the next target word at each place, and their cross-entropy where there are labels.
 
-        In training the loss is computed without logits, which are `None`; with "cosine" they are held.
+        In training the loss is computed without logits, which are `None`; with "cosine" they are held. Smooth labels by
+        `label_smoothing`, never by `label_smoothing_factor` of HF's Trainer, which takes tokenizer ids for target ids.
 
         Args:
             input_ids: (n, S) source, tokenizer ids.
@@ -420,18 +433,22 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
         """As always, in tokenizer ids; the start token comes back as `</s>`.
 
         `decoder_input_ids`, words that translations have to begin with, are tokenizer ids with or without that `</s>`.
+        Options such as `suppress_tokens` are tokenizer ids, too; those of the model's own `generation_config`, and of a
+        copy of it where they are the same, are target ids.
 
         Args:
             target_language: of all rows, or of each.
             start_ids: (n,) the same as start ids.
 
         Raises:
-            ValueError: no target language was chosen among several, or an unknown one.
+            ValueError: no target language was chosen among several, or an unknown one; an option asks for a word that
+                the decoder does not have, or cannot work with this model.
         """
         if generation_config is not None and generation_config.is_assistant:  # asked by another model, in target ids
             said = kwargs["decoder_input_ids"]
             kwargs.setdefault("decoder_attention_mask", torch.ones_like(said))  # tells what the cache has from the rest
             return super().generate(inputs, generation_config, *args, **kwargs)
+        kwargs |= self.in_target_ids(kwargs)
         start: Any = kwargs.pop("decoder_start_token_id", None)
         if start_ids is not None:
             start = start_ids.tolist()
@@ -446,6 +463,7 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
             kwargs["decoder_start_token_id"] = start
         else:
             generation_config = copy.deepcopy(generation_config)
+            generation_config.update(**self.in_target_ids(vars(generation_config), vars(self.generation_config)))
             generation_config.decoder_start_token_id = start
         if kwargs.get("decoder_input_ids") is not None:
             kwargs["decoder_input_ids"] = self.begin_with(start, kwargs["decoder_input_ids"])
@@ -456,6 +474,56 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
             return self.token_ids(outputs)
         outputs.sequences = self.token_ids(outputs.sequences)
         return outputs
+
+    def in_target_ids(self, options: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The options of `generate` that hold tokenizer ids, with target ids; not those that the model's own say, too.
+
+        Words that the decoder does not have are left out; where one must be said, it is an error.
+        """
+        found: dict[str, Any] = {}
+        for name in (*WORDS, *SEQUENCES, *SAID):
+            value = options.get(name)
+            if isinstance(value, Tensor):
+                value = value.tolist()
+            if value is None or value == (own or {}).get(name):
+                continue
+            if name in SAID:
+                found[name] = self.known_ids(value)
+                if found[name] is None:
+                    raise ValueError(
+                        f"{name} is {value}, which this decoder cannot say; allowed are the ids in target_token_ids: "
+                        "choose among them"
+                    )
+            elif name == "sequence_bias":
+                pairs = value.items() if isinstance(value, dict) else value
+                known = ((self.known_ids(words), bias) for words, bias in pairs)
+                found[name] = [[words, bias] for words, bias in known if words is not None] or None
+            else:
+                known_words = [ids for words in value if (ids := self.known_ids(words)) is not None]
+                found[name] = known_words or ([] if name in WORDS else None)
+        return found
+
+    def known_ids(self, token_ids: Any) -> Any:
+        """The target ids of one or more tokenizer ids; `None` if the decoder lacks one of them."""
+        asked = torch.as_tensor(token_ids, dtype=torch.long)
+        ids = self.target_ids(asked)
+        return None if ((ids == UNKNOWN) & (asked != UNKNOWN)).any() else ids.tolist()
+
+    def _prepare_generation_config(self, *args: Any, **kwargs: Any) -> tuple[GenerationConfig, dict[str, Any]]:
+        """As always; what cannot work is refused."""
+        settings, others = super()._prepare_generation_config(*args, **kwargs)
+        if settings.guidance_scale not in (None, 1):
+            raise ValueError(
+                f"guidance_scale is {settings.guidance_scale}; it works without an encoder alone: leave it out"
+            )
+        words, all_words = len(self.target_token_ids), self.config.vocab_size
+        for name, without_effect in OF_ONE_VOCABULARY.items() if words < all_words else ():
+            if getattr(settings, name, None) not in (None, without_effect):
+                raise ValueError(
+                    f"{name} needs a decoder with all {all_words} words of the encoder, this one has {words}; leave it "
+                    "out, or make a model without target_token_ids"
+                )
+        return settings, others
 
     def begin_with(self, start: int | list[int], token_ids: Tensor) -> Tensor:
         """(n, T) target ids of the words (n, T or T - 1) behind the start ids."""

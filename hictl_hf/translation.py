@@ -36,7 +36,13 @@ from .translation_corpus import (
 from .translation_report import write_translation_report
 from .translation_scores import Score
 from .translation_setup import Data, load_config, load_or_make_model, load_tokenizer, read_data
-from .translation_training import TranslationTrainer, average_weights, checkpoints_to_average, score_directions
+from .translation_training import (
+    TranslationTrainer,
+    average_weights,
+    check_metrics,
+    checkpoints_to_average,
+    score_directions,
+)
 from .version import __version__
 
 logger = logging.getLogger(__name__)
@@ -79,6 +85,8 @@ def run_translation(args: TranslationArguments, command: str = "") -> dict[str, 
     set_seed(args.seed)
     config, tokenizer = load_config(args), load_tokenizer(args)
     data = read_data(args, config, tokenizer)
+    scored = [*data.test, *(data.validation if args.eval_strategy != "no" else ())]
+    check_metrics(scored, args.metric, read_dictionary("multi_bleu", args.multi_bleu))
     model = load_or_make_model(args, config, tokenizer, data)
     trainer = make_trainer(args, model, tokenizer, data)
     record_settings(args, trainer)

@@ -2,10 +2,11 @@
 1, validation by translating, and the mean of several checkpoints. What a batch is, is decided by `translation_corpus`;
 how sentences are translated, by `decoding`; what makes a checkpoint whole, by `robust_training`."""
 
+import importlib
 import shutil
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from statistics import fmean
 from time import time
@@ -32,6 +33,11 @@ from .translation_scores import Score, score_translations
 
 PAPER = BeamSearch()  # 5 beams, penalty 1
 ALWAYS = ("sacrebleu", "chrf")  # reported whatever the paper reports
+FIXES = {  # of what a metric lacks, for a run
+    "sacrebleu": 'Install it: pip install "sacrebleu[{language}]", or leave {direction} out of --test and --validation',
+    "multi-bleu": "Correct moses_dir in --multi_bleu, install perl, or leave moses_dir out to use sacremoses",
+    "comet": "Choose another --metric, and score generated_predictions.txt by COMET in an environment of its own",
+}
 
 
 class TranslationTrainer(RobustTrainer):
@@ -68,7 +74,7 @@ class TranslationTrainer(RobustTrainer):
                 "process: choose one by CUDA_VISIBLE_DEVICES, or start several processes (torchrun)"
             )
         self.batches, self.validation, self.beam = batches, list(validation), beam
-        self.metrics, self.multi_bleu = list(dict.fromkeys((metric, *ALWAYS))), multi_bleu
+        self.metrics, self.multi_bleu = metrics_beside(metric), multi_bleu
         self.freeze_encoder = freeze_encoder
         self.model.roberta.requires_grad_(not freeze_encoder)
 
@@ -138,6 +144,34 @@ class TranslationTrainer(RobustTrainer):
         for process, part in enumerate(gather_object([[best for best, *_ in found]])):
             everyone[process::processes] = part
         return everyone
+
+
+def metrics_beside(metric: str) -> list[str]:
+    """It, and what is reported always."""
+    return list(dict.fromkeys((metric, *ALWAYS)))
+
+
+def check_metrics(pairs: Sequence[Pair], metric: str, multi_bleu: Mapping[str, Any] | None = None) -> None:
+    """Score a word in each direction, so that what a metric lacks is missed before training; of COMET only the import.
+
+    Raises:
+        BadInput: a metric cannot be computed here.
+    """
+    names = metrics_beside(metric) if pairs else []
+    if "comet" in names:
+        names.remove("comet")
+        try:
+            importlib.import_module("comet")
+        except ImportError as error:
+            found = f"--metric comet: the package unbabel-comet cannot be imported ({error})"
+            raise BadInput(f"{found}. {FIXES['comet']}.") from error
+    for direction, name in product(dict.fromkeys(pair.direction for pair in pairs), names):
+        tokenizer = MosesTokenizer(direction.target, **(multi_bleu or {}))
+        try:
+            score_translations(["a"], [["a"]], direction.target, [name], tokenizer=tokenizer)
+        except BadInput as error:  # its last sentence is a fix for others
+            fix = FIXES[name].format(language=direction.target.split("-")[0], direction=direction)
+            raise BadInput(f"{str(error).rpartition('. ')[0]}. {fix}.") from error
 
 
 def score_directions(

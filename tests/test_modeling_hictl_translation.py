@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from transformers import (
     BertModel,
     GenerationConfig,
     PreTrainedModel,
+    WatermarkingConfig,
     XLMRobertaConfig,
     XLMRobertaForMaskedLM,
     XLMRobertaModel,
@@ -496,6 +498,83 @@ def test_options_that_look_back_at_what_was_said_take_start_tokens(chatty: MakeM
                 assert all(len({*row}) == len(row) for row in words)
             if "min_new_tokens" in option:
                 assert all(END not in row[1:5] for row in said)
+
+
+def with_all_words(model: HictlForConditionalGeneration) -> HictlForConditionalGeneration:
+    """The same model, whose output layer has a column for each tokenizer id; those added are never likely."""
+    config = deepcopy(model.config)
+    config.decoder_vocab_size = None
+    whole, weights = HictlForConditionalGeneration(config).double().eval(), model.state_dict()
+    for name in ("decoder.embeddings.word_embeddings.weight", "lm_head.weight", "lm_head.bias"):
+        filler = torch.full_like(whole.state_dict()[name], -1e4 if name.endswith("bias") else 0.0)
+        weights[name] = filler.index_copy(0, torch.tensor(WORDS), weights[name])
+    whole.load_state_dict({**weights, "target_token_ids": torch.arange(60)})
+    return whole
+
+
+OPTIONS = [
+    {"suppress_tokens": [58, 8, 25]},
+    {"begin_suppress_tokens": [8, *WORDS[4:15]]},
+    {"bad_words_ids": [[8], [8, 58], [58], [10], *([a, b] for a in WORDS[4:12] for b in WORDS[8:])]},
+    {"sequence_bias": {(8,): 9.0, (58,): 4.0, (58, 58): -9.0}},
+    {"sequence_bias": [[[58], 4.0], [[8], 9.0], [[58, 58], -9.0]]},
+    {"forced_bos_token_id": 58},
+    {"forced_eos_token_id": [58]},
+    {"eos_token_id": [END, 22]},
+    {"eos_token_id": torch.tensor([43, 22])},
+]
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: next(iter(option)))
+def test_ids_in_options_are_those_of_the_tokenizer(option: dict[str, Any], chatty: MakeModel) -> None:
+    """As the same model with a column for each tokenizer id reads them; 8 has a column there alone."""
+    model = chatty()
+    whole = with_all_words(model)
+    for number in (1, 3):
+        plain = {"num_beams": number, "max_new_tokens": 9, "pad_token_id": PADDING, "eos_token_id": END}
+        expected = whole.generate(**source(), target_language=LANGUAGES, **plain | option).tolist()
+        assert expected != whole.generate(**source(), target_language=LANGUAGES, **plain).tolist()
+        assert model.generate(**source(), target_language=LANGUAGES, **plain | option).tolist() == expected
+        asked = GenerationConfig(**plain | option)
+        before = str(asked.to_dict())
+        said = model.generate(**source(), target_language=LANGUAGES, generation_config=asked)
+        assert said.tolist() == expected and str(asked.to_dict()) == before
+
+
+def test_what_the_model_has_in_its_own_settings_is_not_translated_again(chatty: MakeModel) -> None:
+    model = chatty()
+    expected = model.generate(**source(), target_language=LANGUAGES, **PLAIN, suppress_tokens=[58, 25])
+    assert not torch.equal(model.generate(**source(), target_language=LANGUAGES, **PLAIN), expected)
+    model.generation_config.update(**PLAIN, suppress_tokens=columns(model, [58, 25]))
+    for settings in ({}, {"generation_config": deepcopy(model.generation_config)}):
+        assert torch.equal(model.generate(**source(), target_language=LANGUAGES, **settings), expected)
+
+
+def test_words_that_the_decoder_does_not_have_need_not_be_left_out(chatty: MakeModel) -> None:
+    model = chatty()
+    plain = model.generate(**source(), target_language=LANGUAGES, **PLAIN)
+    for option in ({"suppress_tokens": [8]}, {"bad_words_ids": [[8, 25]]}, {"sequence_bias": {(8,): 9.0}}):
+        assert torch.equal(model.generate(**source(), target_language=LANGUAGES, **PLAIN, **option), plain)
+
+
+def test_options_that_cannot_mean_anything_are_refused(chatty: MakeModel) -> None:
+    model, whole = chatty(), chatty(cut=False)
+    for name in ("forced_bos_token_id", "forced_eos_token_id", "eos_token_id"):
+        with pytest.raises(ValueError, match=f"{name} is 8, which this decoder cannot say; .*target_token_ids"):
+            model.generate(**source(), target_language="de", **{name: 8})
+    of_all_words = {"stop_strings": "a", "encoder_repetition_penalty": 1.5, "encoder_no_repeat_ngram_size": 1}
+    of_all_words["watermarking_config"] = WatermarkingConfig()
+    for name, value in of_all_words.items():
+        with pytest.raises(ValueError, match=f"{name} needs .* all 60 words .*, this one has 22; leave it out"):
+            model.generate(**source(), target_language="de", **{name: value})
+    for each in (model, whole):
+        with pytest.raises(ValueError, match="guidance_scale is 2.0; .* leave it out"):
+            each.generate(**source(), target_language="de", generation_config=GenerationConfig(guidance_scale=2.0))
+        without_effect = {"guidance_scale": 1.0, "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0}
+        plain = each.generate(**source(), target_language="de", **PLAIN)
+        assert torch.equal(each.generate(**source(), target_language="de", **PLAIN, **without_effect), plain)
+    penalised = whole.generate(**source(), target_language="de", **PLAIN, encoder_repetition_penalty=3.0)
+    assert not torch.equal(penalised, whole.generate(**source(), target_language="de", **PLAIN))
 
 
 # --- ids and languages ----------------------------------------------------------------------------------------------

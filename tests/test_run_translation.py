@@ -554,6 +554,35 @@ def test_wrong_input_of_step_two_is_one_clear_error(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("language", "flags", "message"),
+    [
+        ("ja", [], r'sacreBLEU has no tokenizer for ja .*: pip install "sacrebleu\[ja\]", .*leave en-ja out of --test'),
+        (
+            "el",
+            ["--metric=multi-bleu", '--multi_bleu={"moses_dir": "/no"}'],
+            "^/no: .* Correct moses_dir in --multi_bleu",
+        ),
+        ("el", ["--metric=comet"], "unbabel-comet cannot be imported .* Choose another --metric, .* of its own"),
+    ],
+)
+def test_a_metric_that_cannot_be_computed_is_missed_before_training(
+    language: str, flags: list[str], message: str, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("MeCab", "comet"):
+        monkeypatch.setitem(sys.modules, module, None)
+    for split in ("train", "test"):
+        shutil.copy(world / f"{split}.el", world / f"{split}.ja")
+    data = {split: f"{world}/{split}.{{en,{language}}}" for split in ("train", "test")}
+    arguments = replaced(short(world, tmp_path / "out"), target_lang=language, **data)
+    with pytest.raises(BadInput, match=message):
+        main([*arguments, *flags])
+    assert not (tmp_path / "out").exists()
+    untested = replaced(arguments, test=None) + ["--max_steps=1"]
+    if language == "ja":  # neither tested nor validated: nothing is to be computed
+        assert main([*untested, f"--validation={data['test']}", "--eval_strategy=no"])["test"] == {}
+
+
 def test_the_command_ends_with_one_line_and_no_traceback(world: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), *replaced(short(world, tmp_path / "out"), encoder="nowhere")]
     done = subprocess.run(command, capture_output=True, text=True)
