@@ -283,7 +283,10 @@ def call(script: str, settings: dict[str, Any], folder: Path, *flags: str) -> di
         subprocess.run([sys.executable, *command], check=True, stdout=log, stderr=log, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"command": shlex.join(["python", script, *command[1:]]), "cpu_minutes": None if goes_on else round(seconds / 60, 1)}
+    return {
+        "command": shlex.join(["python", script, *command[1:]]),
+        "cpu_minutes": None if goes_on else round(seconds / 60, 1),
+    }
 
 
 if __name__ == "__main__":

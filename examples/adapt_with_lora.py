@@ -47,5 +47,7 @@ def main(checkpoint: str, pairs: str, folder: str, steps: int = 100) -> dict[str
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     Path(sys.argv[3]).mkdir(parents=True, exist_ok=True)
     print(main(*sys.argv[1:]))

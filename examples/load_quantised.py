@@ -47,5 +47,7 @@ def size(model: PreTrainedModel) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     for name, (size_in_bytes, cosine) in main(*sys.argv[1:]).items():
         print(f"{name:28} {size_in_bytes / 1e6:8.1f} MB   cosine {cosine:.4f}")

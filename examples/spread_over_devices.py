@@ -27,4 +27,6 @@ def main(folder: str) -> tuple[dict[str, str], float]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     print(*main(*sys.argv[1:]))

@@ -66,13 +66,19 @@ def main_of(name: str) -> Callable[..., object]:
 
 
 def run(main: Callable[..., object], *arguments: Sequence[str], **settings: str) -> None:
-    """Call `main`; input that cannot be used ends the program with one line, without the traceback of a worker."""
+    """Call `main`; input that cannot be used, and a file that cannot be opened, end the program with one line, without
+    the traceback of a worker."""
     from .readers import BadInput
 
     try:
         main(*arguments, **settings)
     except BadInput as error:
         sys.exit(f"error: {str(error).rpartition('BadInput: ')[2]}")
+    except OSError as error:
+        if error.errno is None or error.filename is None:
+            raise
+        place = error.filename2 or error.filename
+        sys.exit(f"error: {place}: {error.strerror}; allowed is what can be read or written there. Check the path.")
 
 
 if __name__ == "__main__":

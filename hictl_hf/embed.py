@@ -30,7 +30,7 @@ from tqdm.auto import tqdm
 from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
 
 from .checkpoints import flush
-from .embedding import LONGEST, POOLINGS, Readout, embed_sentences, load_encoder, own_readout
+from .embedding import LONGEST, POOLINGS, Readout, check_device, embed_sentences, load_encoder, own_readout
 from .flags import parse_flags
 from .readers import (
     READ_AHEAD,
@@ -105,12 +105,16 @@ class EmbedArguments:
             if getattr(self, name) is not None and getattr(self, name) < least:
                 raise BadInput(f"{name} is {getattr(self, name)}; allowed is {least} or more")
         for path in self.input:
-            is_table = ending_of(path).removesuffix(".gz") in TABLES
-            if is_table != (self.column is not None):
+            if (is_table := is_a_table(path)) != (self.column is not None):
                 raise BadInput(
                     f"{path}: is {'a table' if is_table else 'no table'} by its name, and column is {self.column}; "
                     f"allowed are tables ({', '.join(TABLES)}) with --column, or files of lines without"
                 )
+        check_device(self.device)
+
+
+def is_a_table(path: str) -> bool:
+    return ending_of(path).removesuffix(".gz") in TABLES
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -9,7 +9,7 @@ share a batch. What the vectors are compared for is left to `retrieval` and `min
 import copy
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -20,11 +20,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from tqdm.auto import tqdm
-from transformers import AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    BertModel,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    RobertaModel,
+    XLMRobertaModel,
+)
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils import logging as transformers_logging
 
 from .checkpoint_sizes import check_sizes, weights_of
+from .flags import refuse_run
 from .modeling_hictl import HictlForPreTraining
 from .readers import BadInput, shown, teaching
 from .tokenization import token_batches
@@ -39,6 +49,7 @@ POOLINGS = ("first token", "mean", "mean without special tokens", "projection")
 NEEDED = re.compile(r"embeddings\.|encoder\.layer\.|projection\.")
 LONGEST = 256  # tokens of a sentence that are read
 CHARACTERS = 100  # read of a text for each token that is; a word of XLM-R has 16 at most, a text any number
+BY_LAYER = (XLMRobertaModel, RobertaModel, BertModel)  # and HictlModel: whose layers are called one by one
 TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 32768}  # on a CPU more is slower, its caches being small
 
 
@@ -51,8 +62,10 @@ class Readout(NamedTuple):
 
 
 def all_readouts(layers: Sequence[int], last_layer: int, projection: bool) -> list[Readout]:
-    """First token and mean of each layer, and the projection r, which reads the last layer, where there is one."""
+    """First token and mean of each layer, and the projection r, which reads the last layer, where there is one. Of the
+    embeddings the mean alone: their first token is the same for every sentence."""
     readouts = [Readout(pooling, layer) for layer in layers for pooling in ("first token", "mean")]
+    readouts = [readout for readout in readouts if readout != Readout("first token", 0)]
     return readouts + ([Readout("projection", last_layer)] if projection else [])
 
 
@@ -82,8 +95,10 @@ def load_encoder(
         precision: "int8" is for CPUs.
         device: a GPU where there is one without it, but for int8.
     """
+    check_device(device)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() and precision != "int8" else "cpu"))
     name = str(name_or_folder)
+    refuse_run(name)
     with teaching(name, KIND, "Check the name; write other weights anew by model.save_pretrained(folder)."):
         values, _ = PreTrainedConfig.get_config_dict(name)
         if (found := values.get("model_type")) not in MODEL_TYPES:
@@ -104,6 +119,16 @@ def load_encoder(
     return model, tokenizer
 
 
+def check_device(device: str | torch.device | None) -> None:
+    """Raise `BadInput` for a device that is not there."""
+    try:
+        torch.empty(0, device=device)
+    except Exception as error:  # of a PyTorch without CUDA an AssertionError
+        found = f"device is {shown(str(device))}, which cannot be used ({' '.join(str(error).split())[:200]})"
+        allowed = "allowed are cpu and cuda" if torch.cuda.is_available() else "allowed here is cpu"
+        raise BadInput(f"{found}; {allowed}. Choose that, or leave it out.") from error
+
+
 @contextmanager
 def without_load_report() -> Iterator[None]:
     """Of heads and poolers that the weights have or lack, and that are not read."""
@@ -118,7 +143,7 @@ def without_load_report() -> Iterator[None]:
 def embed_sentences(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    sentences: Sequence[str],
+    sentences: Iterable[str],
     readout: Readout | None = None,
     *,
     normalize: bool = True,
@@ -131,7 +156,7 @@ def embed_sentences(
 
     Args:
         model: a HiCTL or XLM-R encoder, or a model with such an encoder in `roberta`; "projection" needs
-            `HictlForPreTraining`.
+            `HictlForPreTraining`. Other encoders are called whole, which takes longer where an inner layer is read.
         sentences: texts, in any order; each distinct text is encoded once.
         readout: the model's own without it.
         normalize: to length 1, so that products are cosines.
@@ -158,7 +183,7 @@ def embed_sentences(
 def embed_at_readouts(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    sentences: Sequence[str],
+    sentences: Iterable[str],
     readouts: Sequence[Readout],
     *,
     precision: Precision | None = None,
@@ -170,11 +195,9 @@ def embed_at_readouts(
 
     Other arguments are those of `embed_sentences`. Layers above the highest that is read are not computed.
     """
-    if not sentences:
-        raise ValueError("there is no sentence to embed; give at least one")
+    sentences = checked_texts(sentences)
     check_readouts(model, readouts)
     encoder, training, device = encoder_of(model), model.training, model.device
-    layers = encoder.encoder.layer[: max(readout.layer for readout in readouts)]
     distinct = list(dict.fromkeys(sentences))
     longest = min(max_length, model.config.max_position_embeddings - 2)  # XLM-R's positions start at 2
     heads = [text[: longest * CHARACTERS] for text in distinct]
@@ -183,7 +206,7 @@ def embed_at_readouts(
     parts: dict[Readout, list[Tensor]] = {readout: [] for readout in readouts}
     model.eval()
     try:
-        layers = layers if precision is None else converted(layers, precision)
+        layers = layers_of(encoder, max(readout.layer for readout in readouts), precision)
         with tqdm(total=len(distinct), desc="embed", disable=None if progress else True, leave=False) as bar:
             for batch in batches:
                 rows = [torch.tensor(tokens[number]) for number in batch]
@@ -205,13 +228,33 @@ def embed_at_readouts(
     return {readout: torch.cat(part).cpu().numpy()[wanted] for readout, part in parts.items()}
 
 
+def checked_texts(sentences: Iterable[str]) -> list[str]:
+    """The sentences in a list; raise `BadInput` for what is no text."""
+    if isinstance(sentences, str | bytes) or not isinstance(sentences, Iterable):
+        found = f"sentences is {shown(sentences)}, of type {type(sentences).__name__}"
+        raise BadInput(f"{found}; allowed is a list of texts. Give one text as a list of one.")
+    texts = list(sentences)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            found = f"sentence {number} is {shown(text)}, of type {type(text).__name__}"
+            raise BadInput(f"{found}; allowed are texts. Leave it out, or give its text.")
+    if not texts:
+        raise BadInput("there is no sentence to embed; give at least one.")
+    return texts
+
+
 def hidden_states(encoder: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, mask: Tensor) -> Iterator[Tensor]:
     """(n, T, d) the embeddings of padded rows (n, T), then what each layer makes of them."""
+    if not isinstance(encoder, BY_LAYER):
+        yield from layers[0](input_ids=ids, attention_mask=mask.long(), output_hidden_states=True).hidden_states
+        return
     hidden = encoder.embeddings(input_ids=ids)
     yield hidden
+    if layers:
+        hidden = hidden.to(dtype_of(layers))
     attention_mask = None if mask.all() else create_bidirectional_mask(encoder.config, hidden, mask)
     for layer in layers:
-        hidden = layer(hidden.to(dtype_of(layer)), attention_mask)
+        hidden = layer(hidden, attention_mask)
         yield hidden
 
 
@@ -281,6 +324,18 @@ class QuantizedLinear(nn.Module):
         products = torch._int_mm((rows / scales).round_().to(torch.int8), self.weight.T) * scales
         outputs = products.mul_(self.scales) if self.bias is None else products.mul_(self.scales).add_(self.bias)
         return outputs.view(*states.shape[:-1], -1)
+
+
+def layers_of(encoder: Any, last: int, precision: Precision | None) -> nn.ModuleList:
+    """The layers up to the last that is read, in this number format; of an encoder that is called whole, itself."""
+    by_layer = isinstance(encoder, BY_LAYER)
+    if precision == "int8" and not by_layer:
+        known = ", ".join(kind.__name__ for kind in BY_LAYER)
+        raise BadInput(
+            f"precision is int8 and the model a {type(encoder).__name__}; allowed are {known}, or fp32 and bf16."
+        )
+    layers = encoder.encoder.layer[:last] if by_layer else nn.ModuleList([encoder])
+    return layers if precision is None else converted(layers, precision)
 
 
 def converted(layers: nn.ModuleList, precision: Precision) -> nn.ModuleList:

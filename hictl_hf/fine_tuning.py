@@ -4,6 +4,7 @@ what a checkpoint is to `robust_training`, which settings a task has to its tabl
 
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,10 @@ from torch.nn import functional as F
 from torch.utils.data import Sampler
 from tqdm.auto import tqdm
 from transformers import (
+    AutoModel,
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TrainingArguments,
@@ -57,6 +60,18 @@ class FineTuning:
     warmup: float = 0
     weight_decay: float = 0
     evaluate_every: int = 0
+
+
+def longest_row(config: PreTrainedConfig) -> int:
+    """Tokens that an encoder reads at most; XLM-R's positions begin after the number of its padding."""
+    with torch.device("meta"):
+        encoder = AutoModel.from_config(config)
+    lengths = [
+        module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+        for name, module in encoder.named_modules()
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding)
+    ]
+    return min(lengths, default=getattr(config, "max_position_embeddings", sys.maxsize))
 
 
 def load_model(model_class: Any, encoder: str, labels: Sequence[str], seed: int = 42) -> PreTrainedModel:
@@ -115,13 +130,7 @@ def fine_tune(
         metric_for_best_model="score" if every else None, greater_is_better=True if every else None,
         report_to="none",
     )  # fmt: skip
-    rows, rest = divmod(settings.batch_size, micro_batches * args.world_size)
-    if rest or not rows:
-        raise BadInput(
-            f"batch_size: is {settings.batch_size}; allowed are multiples of {micro_batches} micro-batches times "
-            f"{args.world_size} processes. Change one of them."
-        )
-    args.per_device_train_batch_size = rows
+    args.per_device_train_batch_size = rows_at_once(settings.batch_size, micro_batches, args.world_size)
     trainer = FineTuningTrainer(
         model, args, train_dataset=features, processing_class=tokenizer, score=score, similar_lengths=similar_lengths
     )
@@ -135,6 +144,17 @@ def fine_tune(
             shutil.rmtree(checkpoint)
     trainer.accelerator.wait_for_everyone()
     return trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+
+
+def rows_at_once(batch_size: int, micro_batches: int, processes: int) -> int:
+    """Rows of a micro-batch of one process."""
+    rows, rest = divmod(batch_size, micro_batches * processes)
+    if rest or rows < 1:
+        raise BadInput(
+            f"batch_size: is {batch_size}; allowed are multiples of {micro_batches} micro-batches times {processes} "
+            "processes. Change one of them."
+        )
+    return rows
 
 
 class FineTuningTrainer(RobustTrainer):

@@ -10,8 +10,11 @@ from typing import Any
 
 import yaml
 from transformers import HfArgumentParser
+from transformers.utils import CONFIG_NAME
 
-from .readers import BadInput
+from .readers import BadInput, check_place
+
+PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
 
 
 def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> Any:
@@ -26,7 +29,18 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
         settings, *rest = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
     except ValueError as error:  # TrainingArguments says what contradicts what; the user needs no traceback for it
         raise BadInput(str(error)) from error
+    for name in ("model", "encoder"):
+        refuse_run(getattr(settings, name, None) or "")
+    if folder := getattr(settings, "output_dir", None):
+        check_place(folder, folder=True)
     return (settings, *rest) if rest else settings
+
+
+def refuse_run(model: str) -> None:
+    """Raise `BadInput` where the folder of a run is given for a model that is in it."""
+    parts = [str(Path(model, part)) for part in PARTS_OF_A_RUN if Path(model, part, CONFIG_NAME).is_file()]
+    if model and parts and not Path(model, CONFIG_NAME).is_file():
+        raise BadInput(f"{model}: is the folder of a run; allowed is a model in it. Did you mean {' or '.join(parts)}?")
 
 
 def parse_flags_or_recipe(argv: Sequence[str], kind: type[Any], dictionaries: Collection[str] = ()) -> Any:

@@ -27,13 +27,13 @@ import torch
 from transformers import HfArgumentParser
 
 from .checkpoints import digest
-from .embed import EmbedArguments, embed_texts
-from .embedding import load_encoder, own_readout
+from .embed import EmbedArguments, embed_texts, is_a_table
+from .embedding import check_device, load_encoder, own_readout
 from .flags import parse_flags
 from .mining import Mining, SomeRows, describe, find_distinct, mine_vectors, score_pairs
 from .mining_report import write_mining_report
 from .neighbours import MEMORY, Source
-from .readers import BadInput, shown, teaching
+from .readers import BadInput, check_place, shown, teaching
 from .reporting import write_json, write_text
 from .retrieval import IdPair
 from .translate import check_output, partial_file, read_texts
@@ -100,6 +100,7 @@ class MineArguments:
             raise BadInput(f"deduplicate is {self.deduplicate}; allowed are cosines from -1 to less than 1")
         if self.gold and (self.pairs or self.deduplicate is not None):
             raise BadInput("gold is given; allowed is that for mined pairs, without --pairs and --deduplicate")
+        check_device(self.device)
 
     def check(self, files: Sequence[str]) -> None:
         """Raise `BadInput` for a number of files that does not fit what is to be done."""
@@ -110,6 +111,9 @@ class MineArguments:
             raise BadInput(
                 f"{len(files)} files are given; allowed are two to mine, one with --deduplicate, none with --pairs"
             )
+        if tables := list(filter(is_a_table, files)):
+            fix = "Write the sentences of each language to a file"
+            raise BadInput(f"{tables[0]}: is a table by its name; allowed are files of a sentence a line. {fix}.")
         unused = [name for name, vectors in zip("xy", (self.x_vectors, self.y_vectors)) if vectors]
         if unused and (self.pairs or self.deduplicate is not None and "y" in unused):
             raise BadInput(f"{unused[-1]}_vectors is given; allowed are vectors for each file that is given")
@@ -126,6 +130,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.check(rest.files)
     inputs = [path for path in (*rest.files, args.pairs, args.gold, args.x_vectors, args.y_vectors) if path]
     check_output(args.output, inputs)
+    if args.gold:
+        check_place(report_folder(args), folder=True)
     with one_error():
         if args.pairs:
             lines, work = filter_pairs(args)
@@ -147,9 +153,8 @@ def mine_pairs(args: MineArguments, files: Sequence[str]) -> tuple[list[str], "W
     logger.info("%s: %s pairs", args.output, f"{len(found):,}")
     if gold is not None:
         facts = [(f"{side.given:,}", f"lines in {Path(side.name).name}") for side in sides]
-        folder = Path(args.output).with_suffix("")
         command = " ".join(["hictl mine", *files, *(f"--{name} {value}" for name, value in chosen(args).items())])
-        page = write_mining_report(f"{folder}-report", dict(zip(found, scores.tolist())), gold, facts, command)
+        page = write_mining_report(report_folder(args), dict(zip(found, scores.tolist())), gold, facts, command)
         logger.info("%s: precision and recall", page)
     return [written(score, *pair) for score, pair in zip(scores, found)], work
 
@@ -284,6 +289,10 @@ def settings_of(args: MineArguments) -> Mining:
     return Mining(**{name: getattr(args, name) for name in names}, threshold=threshold, device=device_of(args))
 
 
+def report_folder(args: MineArguments) -> str:
+    return f"{Path(args.output).with_suffix('')}-report"
+
+
 def device_of(args: MineArguments) -> str:
     return args.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -295,13 +304,17 @@ def chosen(args: MineArguments) -> dict[str, Any]:
 
 
 def read_pairs(path: str) -> Iterator[IdPair]:
-    """The last two columns of each line, of which there are two or three; pairs with an empty side are left out."""
+    """The last two columns of each line, of which there are two, or three after a score; pairs with an empty side are
+    left out."""
     empty = 0
     for number, line in enumerate(read_texts([path]), start=1):
         cells = line.split("\t")
         if not 2 <= len(cells) <= 3:
             found = f'{path}:{number}: has {len(cells)} columns; allowed are "x<TAB>y" and "score<TAB>x<TAB>y"'
             raise BadInput(f"{found}. Correct or remove the line.")
+        if len(cells) == 3 and not is_number(cells[0]):
+            found = f"{path}:{number}: has {shown(cells[0])} as its score; allowed is a number, first of three columns"
+            raise BadInput(f"{found}. Put the score before x and y, or leave it out.")
         x, y = cells[-2:]
         if x.strip() and y.strip():
             yield x, y
@@ -309,6 +322,14 @@ def read_pairs(path: str) -> Iterator[IdPair]:
             empty += 1
     if empty:
         logger.info("%s: %s pairs with an empty side are left out", path, f"{empty:,}")
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def written(score: float, x: str, y: str) -> str:

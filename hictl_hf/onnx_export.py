@@ -27,7 +27,7 @@ from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerB
 
 from .embedding import Readout, check_readouts, encoder_of, load_encoder, own_readout, pool, projection_of
 from .flags import parse_flags
-from .readers import BadInput
+from .readers import BadInput, check_place
 from .sentence_transformers_files import LONGEST
 
 OPSET = 18
@@ -63,10 +63,7 @@ def export_onnx(
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise BadInput("ONNX needs packages that are not installed: pip install 'hictl_hf[onnx]'") from error
-    folder = Path(folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise BadInput(f"{folder}: is not empty; allowed is a new folder. Remove it or choose another one.")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = new_folder(folder)
     encoder = SentenceEncoder(model, readout or own_readout(model.config)).eval()
     batch = tokenizer(["a", "a b c d"], padding=True, return_tensors="pt")
     shape = {0: torch.export.Dim("sentences"), 1: torch.export.Dim("tokens")}
@@ -87,6 +84,16 @@ def export_onnx(
     return folder / "model.onnx"
 
 
+def new_folder(path: str | Path) -> Path:
+    """The folder, made; `BadInput` for one that holds anything, or cannot be."""
+    check_place(path, folder=True)
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise BadInput(f"{folder}: is not empty; allowed is a new folder. Remove it or choose another one.")
+    return folder
+
+
 @dataclass
 class ExportArguments:
     """Settings of `hictl export-onnx`."""
@@ -98,7 +105,8 @@ class ExportArguments:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run with these arguments, those of the command line by default."""
     args = parse_flags(HfArgumentParser(ExportArguments), argv)
-    print(export_onnx(*load_encoder(args.model, device="cpu"), args.output))
+    folder = new_folder(args.output)
+    print(export_onnx(*load_encoder(args.model, device="cpu"), folder))
 
 
 if __name__ == "__main__":

@@ -56,6 +56,7 @@ class QuestionAnswering:
     answer_length: int = 30
     compat: bool = False
     model_class: ClassVar[Any] = AutoModelForQuestionAnswering
+    shortest: ClassVar[int] = 128 + 64 + 30 + 4  # stride, question, an answer that two windows share, special tokens
 
     @staticmethod
     def label_names(train: Dataset) -> tuple[str, ...]:

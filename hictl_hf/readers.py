@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import datasets
@@ -290,6 +291,18 @@ def teaching(place: str, kind: str, fix: str) -> Iterator[None]:
     except Exception as error:
         found = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise BadInput(f"{place}: cannot be read ({found}); allowed is {kind}. {fix}") from error
+
+
+def check_place(path: str | Path, folder: bool = False) -> None:
+    """Raise `BadInput` where there can be no such output, a file or a folder."""
+    place = Path(path).resolve()
+    there = next(each for each in (place, *place.parents) if each.exists())
+    allowed = f"allowed is a {'folder' if folder else 'file'} where one can be written. Name another output."
+    if there.is_dir() != (folder or there != place):
+        found = "is" if there == place else f"{there} is"
+        raise BadInput(f"{path}: {found} a {'folder' if there.is_dir() else 'file'}; {allowed}")
+    if not os.access(there.parent if there.is_file() else there, os.W_OK):
+        raise BadInput(f"{path}: {there} cannot be written to; {allowed}")
 
 
 def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:

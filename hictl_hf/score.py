@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from .moses import MosesTokenizer
 from .readers import BadInput, Cursor, read_lines, refuse_unequal
 from .translation_data import preparation_signature
-from .translation_scores import METRICS, Comparison, Score, paired_bootstrap, score_translations
+from .translation_scores import METRICS, Comparison, Score, check_language, paired_bootstrap, score_translations
 
 
 def main(argv: Sequence[str] | None = None) -> list[Score] | list[Comparison]:
@@ -31,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> list[Score] | list[Comparison]:
     parser.add_argument("--lowercase", action="store_true", help="lower-case both sides")
     parser.add_argument("--strict", action="store_true", help="multi-bleu: as the perl script, which reads bytes")
     given = parser.parse_args(argv)
+    check_language(given.language)
     paths = [given.translations, *given.references, *filter(None, (given.sources, given.baseline))]
     lines = {path: [line for _, line in read_lines(path, Cursor())] for path in paths}
     refuse_unequal({path: str(len(found)) for path, found in lines.items()})

@@ -31,6 +31,7 @@ class Tagging:
     max_length: int
     labels: tuple[str, ...]
     model_class: ClassVar[Any] = AutoModelForTokenClassification
+    shortest: ClassVar[int] = 8
 
     @staticmethod
     def label_names(train: Dataset) -> tuple[str, ...]:

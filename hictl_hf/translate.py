@@ -24,8 +24,10 @@ from transformers import HfArgumentParser
 
 from .beam_search import BeamSearch
 from .decoding import Translation, translate
+from .embedding import check_device
 from .flags import parse_flags
-from .readers import BadInput, BrokenRow, Cursor, checked_text, read_lines
+from .modeling_hictl_translation import HictlForConditionalGeneration
+from .readers import BadInput, BrokenRow, Cursor, check_place, checked_text, read_lines, shown
 from .translation_pipeline import DTYPES, load_translator
 
 logger = logging.getLogger(__name__)
@@ -73,6 +75,7 @@ class TranslateArguments:
     def __post_init__(self) -> None:
         if self.lines_at_once is not None and self.lines_at_once < 1:
             raise BadInput(f"lines_at_once is {self.lines_at_once}; allowed is 1 or more")
+        check_device(self.device)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -80,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_flags(HfArgumentParser(TranslateArguments), argv)
     check_output(args.output, args.input)
     model, tokenizer = load_translator(args.model, dtype=args.dtype, device=args.device)
+    check_target(args, model)
     names = ("beams", "length_penalty", "best", "max_length_a", "max_length_b", "max_length")
     settings = BeamSearch.of(model, **{name: getattr(args, name) for name in names})
     typed = not args.input and sys.stdin.isatty()
@@ -96,13 +100,25 @@ def main(argv: Sequence[str] | None = None) -> None:
             before += len(block)
 
 
+def check_target(args: TranslateArguments, model: HictlForConditionalGeneration) -> None:
+    """Raise `BadInput` if the model does not know into which language, or not that one."""
+    known, given = model.config.target_languages or [], args.target_language
+    if given is None and model.generation_config.decoder_start_token_id is not None:
+        return
+    if known and given not in known:
+        found = "is not given" if given is None else f"is {shown(given)}"
+        allowed = f"allowed for {args.model} are {', '.join(known)}"
+        raise BadInput(f"target_language {found}; {allowed}. Say it by --target_language {known[0]}.")
+
+
 def check_output(output: str | None, inputs: Sequence[str]) -> None:
-    """Raise `BadInput` if writing the output would destroy an input."""
+    """Raise `BadInput` if the output cannot be written, or writing it would destroy an input."""
     if output is not None:
         whole = Path(output).resolve()
         for path in inputs:
             if Path(path).resolve() in (whole, partial_file(whole)):
                 raise BadInput(f"{output}: {path}, which writing it would destroy, is an input; name another output")
+        check_place(output)
 
 
 @contextmanager
@@ -117,6 +133,7 @@ def open_output(path: str | None) -> Iterator[TextIO]:
             yield output
         return
     partial = partial_file(whole)
+    partial.parent.mkdir(parents=True, exist_ok=True)
     try:
         with partial.open("w", encoding="utf-8", newline="\n") as output:
             yield output

@@ -14,7 +14,7 @@ from .flags import parse_flags_or_recipe
 from .moses import MosesTokenizer
 from .readers import BadInput
 from .translation_corpus import Direction, directions_between
-from .translation_scores import METRICS
+from .translation_scores import METRICS, check_language
 
 LEARNING_RATES = {1: 5e-4, 2: 2e-5}
 DICTIONARIES = {"model_config": HictlConfig, "cleaning": Cleaning, "multi_bleu": MosesTokenizer}
@@ -209,6 +209,8 @@ class TranslationArguments(TrainingArguments):
             raise BadInput(
                 "average_checkpoints needs checkpoints; give --save_strategy steps or epoch, or leave it out"
             )
+        for language in (*self.source_lang, *self.target_lang):
+            check_language(language)
         if not self.directions:
             raise BadInput(
                 f"source_lang is {self.source_lang} and target_lang {self.target_lang}; allowed are one or more "

@@ -12,6 +12,7 @@ and says text:bytes. Where the script dies, of nothing but empty translations, t
 import importlib
 import importlib.metadata
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -23,12 +24,15 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest, Result, _bootstrap_resample
 
 from .moses import MosesTokenizer
-from .readers import BadInput
+from .readers import LANGUAGE, BadInput, shown
 
 logger = logging.getLogger(__name__)
 
 METRICS = ("sacrebleu", "multi-bleu", "chrf", "comet")
 COMET = "Unbabel/wmt22-comet-da"
+TAKEN_FOR = {  # codes for which sacreBLEU would not take the language's own tokenizer
+    "cn": "zh", "zho": "zh", "chi": "zh", "cmn": "zh", "jp": "ja", "jpn": "ja", "kr": "ko", "kor": "ko",
+}  # fmt: skip
 ASCII_SPACES = " \t\n\r\f\v"
 # Characters that split() takes for spaces and perl, reading bytes, does not, each with one that nobody splits at.
 NO_SPACES_IN_PERL = {
@@ -197,7 +201,7 @@ def measure_of(
     if name != "sacrebleu":
         raise BadInput(f"the metric is {name!r}; allowed here are {', '.join(METRICS)}. Choose one of them.")
     try:
-        return Measure("sacrebleu", BLEU(lowercase=lowercase, tokenize=tokenize, trg_lang=language.split("-")[0]))
+        return Measure("sacrebleu", BLEU(lowercase=lowercase, tokenize=tokenize, trg_lang=main_part(language)))
     except (ImportError, RuntimeError) as error:  # MeCab is missing
         fix = f'Install it: pip install "sacrebleu[{language}]", or choose another tokenizer, such as char'
         raise BadInput(
@@ -206,6 +210,22 @@ def measure_of(
     except KeyError as error:
         allowed = ", ".join(BLEU.TOKENIZERS)
         raise BadInput(f"sacreBLEU's tokenizer is {tokenize!r}; allowed are {allowed}. Choose one of them.") from error
+
+
+def check_language(language: str) -> None:
+    """Raise `BadInput` for what is no code of a language: its text would be parted into words that are none."""
+    code = main_part(language)
+    if not LANGUAGE.fullmatch(language) or code in TAKEN_FOR:
+        fix = f"Write {TAKEN_FOR[code]}" if code in TAKEN_FOR else "Look it up: zh is Chinese, ja Japanese, ko Korean"
+        raise BadInput(f"the language is {shown(language)}; allowed are codes of ISO 639, such as de or pt-BR. {fix}.")
+
+
+def main_part(language: str) -> str:
+    """
+    >>> main_part("zh_Hant-TW")
+    'zh'
+    """
+    return re.split("[-_]", language)[0]
 
 
 def multi_bleu(tokenizer: MosesTokenizer | None, lowercase: bool, strict: bool) -> Measure:

@@ -2,11 +2,12 @@
 again: predictions lie in `predictions/` in the layout of a submission, models in `models/`, and a run that was
 interrupted goes on with the task, the language and the step it was at."""
 
+import itertools
 import json
 import logging
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -17,6 +18,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, 
 
 from .arguments import SETTINGS_FILE, refuse_other_settings
 from .embedding import Readout, all_readouts, embed_at_readouts
+from .fine_tuning import longest_row
 from .metrics import Score
 from .readers import BadInput
 from .reporting import write_json
@@ -24,7 +26,7 @@ from .retrieval import Bitext
 from .tables import plain
 from .version import __version__
 from .xtreme_arguments import XtremeArguments, parse_xtreme_arguments
-from .xtreme_data import TaskData, read_task
+from .xtreme_data import TaskData, read_task, without_golds
 from .xtreme_files import data_hash
 from .xtreme_kinds import Embedded
 from .xtreme_models import FineTunedModels, device
@@ -36,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 RETRIEVAL_LAYERS = {12: 8, 24: 14}  # hidden states that XTREME's Tatoeba script reads, by the layers of the encoder
 RETRIEVAL_LENGTH = 512  # tokens, as in XTREME's scripts
+ROWS_FILE = "rows.json"  # hashes of what predictions and models were made of
 
 
 def main(argv: Sequence[str] | None = None, program: str = "hictl xtreme") -> dict[str, Any]:
@@ -63,7 +66,9 @@ def run_xtreme(args: XtremeArguments, command: str = "", tasks: Sequence[XtremeT
     refuse_nothing(args, data)
     for of_task in data:
         run.check(of_task)
+    rows = run.refuse_other_rows(data)
     write_json(folder / SETTINGS_FILE, asdict(args))
+    write_json(folder / ROWS_FILE, rows)
     for of_task in data:
         run.results["tasks"][of_task.task.name] = run.do(of_task)
         write_json(folder / "results.json", run.results)
@@ -100,12 +105,13 @@ class XtremeRun:
     def __init__(self, args: XtremeArguments, folder: Path, command: str) -> None:
         self.args, self.folder, self.encoder = args, folder, str(args.encoder)
         try:
-            self.layers = AutoConfig.from_pretrained(self.encoder).num_hidden_layers
+            config = AutoConfig.from_pretrained(self.encoder)
             self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.encoder)
         except (OSError, ValueError) as error:
             raise BadInput(f"--encoder {self.encoder}: no encoder with a tokenizer that loads: {error}") from error
+        self.layers: int = config.num_hidden_layers
         size = args.size or ("large" if self.layers >= 24 else "base")
-        self.models = FineTunedModels(args, self.tokenizer, size)
+        self.models = FineTunedModels(args, self.tokenizer, size, longest_row(config))
         self.results: dict[str, Any] = {
             "encoder": self.encoder, "setting": args.setting, "size": size, "version": __version__, "command": command,
             "seed": args.seed[0] if len(args.seed) == 1 else args.seed, "tasks": {},
@@ -117,6 +123,8 @@ class XtremeRun:
     def check(self, data: TaskData) -> None:
         """Refuse what would fail later, before anything is trained."""
         kind = data.task.kind
+        if not data.test:
+            return
         if kind.features is not None:
             self.models.check(data)
         elif not 0 <= self.readout.layer <= self.layers:
@@ -128,6 +136,34 @@ class XtremeRun:
                         f"{data.task.name}: its threshold is chosen on the split {self.args.select_split!r}, whose "
                         f"files or golds are not there in {language}; add them"
                     )
+
+    def refuse_other_rows(self, data: Sequence[TaskData]) -> dict[str, str]:
+        """Refuse to go on with what was made of other rows; returns the hashes of the rows by what is made of them."""
+        record = self.folder / ROWS_FILE
+        hashes: dict[str, str] = json.loads(record.read_text("utf-8")) if record.exists() else {}
+        for name, made, found in itertools.chain.from_iterable(map(self.rows_of, data)):
+            there = [path for path in made if path.exists()]
+            if there and hashes.get(name, found) != found:
+                raise BadInput(
+                    f"{there[0]}: the rows of {name} are not those that it was made of (hash {found}, not "
+                    f"{hashes[name]}): the files changed; give the same files, or choose another --output_dir"
+                )
+            hashes[name] = found
+        return hashes
+
+    def rows_of(self, data: TaskData) -> Iterator[tuple[str, list[Path], str]]:
+        """Name and hash of the rows of each model and each language, and what is made of them."""
+        task, models = data.task, self.models.rows_of(data) if data.task.kind.features and data.test else {}
+        for model, found in models.items():
+            yield model, [self.models.folder / model, self.models.records / f"{model}.json"], found
+        for language, test in data.test.items():
+            made = [self.predictions(task, language), self.folder / "sweeps" / f"{task.name}.json"]
+            if models:
+                model = self.models.key_of(data, self.models.languages_for(data, language))
+                rows = [data_hash(without_golds(test)), models[model]]
+            else:
+                rows = [data_hash(test), data_hash(data.dev.get(language, test))]
+            yield f"{task.name} {language}", made, data_hash(rows)
 
     def do(self, data: TaskData) -> dict[str, Any]:
         """Predictions, scores and how they came about, of one task."""
@@ -187,8 +223,9 @@ class XtremeRun:
         except ValueError as error:
             raise BadInput(f"{task.name} {language}: cannot be scored: {error}") from error
         signature = {
-            "task": task.name, "language": language, "split": self.args.score_split, "data": data_hash(golds),
-            **signature, "version": __version__,
+            "task": task.name, "language": language, "split": self.args.score_split,
+            "data": data_hash(map(data_hash, (without_golds(data.test[language]), golds))), **signature,
+            "version": __version__,
         }  # fmt: skip
         score = Score(values, signature)
         entry["languages"][language] = values
@@ -210,7 +247,7 @@ class XtremeRun:
                 embedded = self.embed(model, test, [chosen])[chosen]
                 dev = data.dev.get(language)
                 known = None if dev is None else self.embed(model, dev, [chosen])[chosen] if dev != test else embedded
-                if task.kind.other_direction:
+                if task.kind.other_direction and data.golds[language] is not None:
                     write_json(other, task.kind.other_direction(embedded))
                 assert task.kind.retrieve is not None
                 task.kind.write_predictions(path, task.kind.retrieve(embedded, known))

@@ -85,6 +85,9 @@ class XtremeArguments:
         known = {language for task in self.chosen_tasks for language in task.languages}
         if unknown := [language for language in self.languages if language not in known]:
             raise BadInput(f"no task has the language {', '.join(unknown)}; allowed are {', '.join(sorted(known))}")
+        for name in ("epochs", "micro_batches", "predict_batch_size"):
+            if (value := getattr(self, name)) is not None and value <= 0:
+                raise BadInput(f"{name} is {value}; allowed are numbers above 0")
         if not self.seed:
             raise BadInput("seed is empty; give one or more numbers")
         if self.score and not self.labels:

@@ -3,7 +3,7 @@ and so checked, before anything is trained. Which files a task has is in its row
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,8 @@ class DataSource:
             return task.read_translated(language, *paths)
         if split in ("train", "translated") and task.read_training:
             return task.read_training(*paths)
-        return task.read(*paths, **({"compat": True} if self.compat and task.kind.compat == "reading" else {}))
+        options: dict[str, Any] = {"compat": True} if self.compat and task.kind.compat == "reading" else {}
+        return task.read(*paths, **options, **({"labels": task.labels} if task.labels else {}))
 
 
 class Missing(BadInput):
@@ -130,7 +131,11 @@ def read_task(
         data.train = {"en": training_rows(source, task.source, splits.train, "en"), **data.train}
         wanted, row = (["en"], task.source) if select_on == "english" else ([*data.test], task)
         data.dev = read_where_there(row, source, splits.select, wanted)
-    data.golds = {language: golds_of(task, examples, language, labels) for language, examples in data.test.items()}
+    for language, examples in data.test.items():
+        data.golds[language] = golds = golds_of(task, examples, language, labels)
+        if isinstance(examples, Bitext) and golds is not None:
+            pairs = golds if isinstance(golds, set) else zip(examples.query_ids, golds)
+            data.test[language] = replace(examples, gold=frozenset(pairs))
     return data
 
 
@@ -155,7 +160,18 @@ def training_rows(source: DataSource, task: XtremeTask, spec: str, language: str
 def golds_of(task: XtremeTask, examples: Examples, language: str, labels: Path | None) -> Any:
     """From the folder of labels, or the examples' own; `None` where neither has any."""
     path = labels and labels / task.name / f"test-{language}.{task.kind.ending}"
-    return task.kind.read_golds(path) if path and path.is_file() else task.kind.golds(examples)
+    if not (path and path.is_file()):
+        return task.kind.golds(examples)
+    golds = task.kind.read_golds(path)
+    task.kind.check_golds(str(path), golds, examples, task.labels)
+    return golds
+
+
+def without_golds(examples: Examples) -> Examples:
+    """What predictions are made of."""
+    if isinstance(examples, Bitext):
+        return replace(examples, gold=None)
+    return examples.remove_columns([name for name in ("label", "tags", "answers") if name in examples.column_names])
 
 
 def split_of(spec: str) -> str:

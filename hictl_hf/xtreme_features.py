@@ -27,12 +27,14 @@ class TaskFeatures(Protocol):
 
     Attributes:
         model_class: the Auto class of its models.
+        shortest: tokens that a row must be allowed to have.
         tokenizer: a fast one.
         max_length: of a row, in tokens, special tokens included.
         labels: names of the model's outputs, in their order.
     """
 
     model_class: ClassVar[Any]
+    shortest: ClassVar[int]
     tokenizer: PreTrainedTokenizerBase
     max_length: int
     labels: tuple[str, ...]
@@ -61,6 +63,7 @@ class SentencePairs:
     max_length: int
     labels: tuple[str, ...]
     model_class: ClassVar[Any] = AutoModelForSequenceClassification
+    shortest: ClassVar[int] = 8
 
     @staticmethod
     def label_names(train: Dataset) -> tuple[str, ...]:

@@ -298,10 +298,11 @@ def data_hash(examples: Any) -> str:
     """
     if isinstance(examples, Bitext):
         examples = asdict(examples)
+    if isinstance(examples, Dataset):  # faster by columns than by rows
+        examples = (dict(zip(batch, row)) for batch in examples.iter(1000) for row in zip(*batch.values()))
     if isinstance(examples, Mapping):
         examples = examples.items()
-    digest = hashlib.sha256()
+    digest, encode = hashlib.sha256(), json.JSONEncoder(ensure_ascii=False, sort_keys=True, default=sorted).encode
     for example in sorted(examples) if isinstance(examples, Set) else examples:
-        row = json.dumps(example, ensure_ascii=False, sort_keys=True, default=sorted)
-        digest.update(row.encode("utf-8", "surrogatepass") + b"\n")
+        digest.update(encode(example).encode("utf-8", "surrogatepass") + b"\n")
     return digest.hexdigest()[:8]

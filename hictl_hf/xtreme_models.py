@@ -3,7 +3,9 @@
 import itertools
 import json
 import logging
+import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,13 @@ import torch
 from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .fine_tuning import FineTuning, fine_tune, load_model, predict_logits
+from .fine_tuning import FineTuning, fine_tune, load_model, predict_logits, rows_at_once
 from .readers import BadInput
 from .reporting import write_json
 from .xtreme_arguments import XtremeArguments
 from .xtreme_data import TaskData
 from .xtreme_features import TaskFeatures
+from .xtreme_files import data_hash
 from .xtreme_tasks import Examples, XtremeTask
 
 logger = logging.getLogger(__name__)
@@ -41,17 +44,29 @@ class FineTuned:
 
 
 class FineTunedModels:
-    """Fine-tunes what is asked for, once; tasks with the same training set share a model. The last stays in memory."""
+    """Fine-tunes what is asked for, once; tasks with the same training set share a model. The last stays in memory.
 
-    def __init__(self, args: XtremeArguments, tokenizer: PreTrainedTokenizerBase, size: str) -> None:
-        self.args, self.tokenizer, self.size = args, tokenizer, size
+    Args:
+        size: "base" or "large", whose settings are used.
+        longest: tokens that the encoder reads; rows have no more.
+    """
+
+    def __init__(self, args: XtremeArguments, tokenizer: PreTrainedTokenizerBase, size: str, longest: int) -> None:
+        self.args, self.tokenizer, self.size, self.longest = args, tokenizer, size, longest
         self.folder, self.records = Path(args.output_dir) / "models", Path(args.output_dir) / "choices"
         self.key = ""
         self.last: FineTuned | None = None
 
     def check(self, data: TaskData) -> None:
-        """Refuse a task whose model could not be chosen, before any is trained."""
+        """Refuse a task whose model could not be trained or chosen, before any is trained."""
         candidates, on_target = self.candidates(data.task.source), self.args.select_on == "target"
+        for settings, _ in candidates:
+            rows_at_once(settings.batch_size, self.args.micro_batches, int(os.environ.get("WORLD_SIZE", 1)))
+        if self.longest < (shortest := data.task.kind.features.shortest):
+            raise BadInput(
+                f"{data.task.name}: needs rows of {shortest} tokens or more, --encoder {self.args.encoder} reads "
+                f"{self.longest}; give an encoder with more positions, or run other --tasks"
+            )
         missing = [language for language in (data.test if on_target else ["en"]) if language not in data.dev]
         if missing and (len(candidates) > 1 or candidates[0][0].evaluate_every or on_target):
             raise BadInput(
@@ -71,12 +86,20 @@ class FineTunedModels:
     def languages_for(self, data: TaskData, language: str) -> tuple[str, ...]:
         """The languages of the training set of the model that predicts a language."""
         if self.args.setting == "translate-train-all":
-            return tuple(data.train)
+            return ("en", *sorted(data.train.keys() - {"en"}))
         return ("en",) if self.args.setting == "zero-shot" else (language,)
 
     def key_of(self, data: TaskData, languages: tuple[str, ...]) -> str:
         row = data.task if self.args.select_on == "target" else data.task.source
-        return f"{row.name}-{languages[0] if len(languages) == 1 else 'all'}"
+        return model_name(row.name, languages)
+
+    def rows_of(self, data: TaskData) -> dict[str, str]:
+        """The hash of what each model of a task is trained on and chosen by."""
+        train, dev = ({name: data_hash(rows) for name, rows in part.items()} for part in (data.train, data.dev))
+        return {
+            self.key_of(data, languages): data_hash([*(train[language] for language in languages), *dev.values()])
+            for languages in sorted({("en",), *(self.languages_for(data, language) for language in data.test)})
+        }
 
     def trained_on(self, data: TaskData, languages: tuple[str, ...]) -> FineTuned:
         """The model of these languages of the training set."""
@@ -93,10 +116,11 @@ class FineTunedModels:
         folder, train = self.folder / key, self.training_set(data, languages)
         candidates = self.candidates(data.task.source)
         features = self.features_of(data.task, train, candidates[0][0].max_length)
+        trained_on = {"languages": list(languages), "rows": len(train)}
         results: list[dict[str, Any]] = []
         for number, (settings, seed) in enumerate(candidates):
             place = folder / f"{number:02}-lr{settings.learning_rate:g}-batch{settings.batch_size}-seed{seed}"
-            results.append(self.candidate(data, train, features, settings, seed, place))
+            results.append(self.candidate(data, train, trained_on, features, settings, seed, place))
             best = max(range(len(results)), key=lambda at: results[at]["dev"] or 0)
             for at, result in enumerate(results):
                 if at != best:
@@ -104,7 +128,7 @@ class FineTunedModels:
         chosen = results[best]
         model = load_model(features.model_class, str(folder / chosen["folder"] / "model"), features.labels)
         choice = {
-            "chosen": chosen, "candidates": results, "rows": len(train), "languages": list(languages),
+            "chosen": chosen, "candidates": results, **chosen["trained_on"],
             "select_on": f"{self.args.select_on} {self.args.select_split}" if data.dev else None,
         }  # fmt: skip
         write_json(self.records / f"{key}.json", choice)
@@ -115,20 +139,22 @@ class FineTunedModels:
         usual = row.large if self.size == "large" else row.base
         assert usual is not None
         rates, sizes = self.args.learning_rate or [usual.learning_rate], self.args.batch_size or [usual.batch_size]
-        epochs = self.args.epochs or usual.epochs
+        epochs = usual.epochs if self.args.epochs is None else self.args.epochs
+        usual = replace(usual, epochs=epochs, max_length=min(usual.max_length, self.longest))
         return [
-            (replace(usual, learning_rate=rate, batch_size=size, epochs=epochs), seed)
+            (replace(usual, learning_rate=rate, batch_size=size), seed)
             for rate, size, seed in itertools.product(rates, sizes, self.args.seed)
         ]
 
     def candidate(
-        self, data: TaskData, train: Dataset, features: TaskFeatures, settings: FineTuning, seed: int, place: Path
-    ) -> dict[str, Any]:
+        self, data: TaskData, train: Dataset, trained_on: dict[str, Any], features: TaskFeatures,
+        settings: FineTuning, seed: int, place: Path,
+    ) -> dict[str, Any]:  # fmt: skip
         """Train one, or find what an earlier call made of it."""
         record = place / "candidate.json"
         if record.exists():
-            return json.loads(record.read_text("utf-8"))
-        logger.info("%s: %d rows", place, len(train))
+            return {"trained_on": trained_on} | json.loads(record.read_text("utf-8"))
+        logger.info("%s: %d rows of up to %d tokens", place, len(train), settings.max_length)
         tuned = FineTuned(load_model(features.model_class, str(self.args.encoder), features.labels, seed), features)
 
         def score_on_dev(model: PreTrainedModel) -> float:
@@ -142,7 +168,8 @@ class FineTunedModels:
         dev = score_on_dev(tuned.model) if data.dev else None
         result = {
             "folder": place.name, "learning_rate": settings.learning_rate, "batch_size": settings.batch_size,
-            "epochs": settings.epochs, "seed": seed, "dev": dev,
+            "epochs": settings.epochs, "max_length": settings.max_length, "seed": seed, "dev": dev,
+            "trained_on": trained_on,
         }  # fmt: skip
         write_json(record, result)
         return result
@@ -170,6 +197,16 @@ class FineTunedModels:
                 rows = labelled(rows, self.trained_on(data, ("en",)).predict(rows, self.args))
             parts.append(rows)
         return concatenate_datasets(parts)
+
+
+def model_name(task: str, languages: Sequence[str]) -> str:
+    """By which a model is kept: its task and the languages it is trained on, many of them as their hash.
+
+    >>> model_name("squad", ["en", "de"])
+    'squad-en-de'
+    """
+    many = f"{len(languages)}-languages-{data_hash(languages)}"
+    return f"{task}-{'-'.join(languages) if len(languages) < 5 else many}"
 
 
 def device() -> torch.device:

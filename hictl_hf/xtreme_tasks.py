@@ -53,6 +53,7 @@ class XtremeTask:
         languages: all it is scored on, in the official order.
         metrics: whose mean is the score of a language.
         score: metrics and more, in percent, from predictions, golds and the language.
+        labels: of its examples, which files are checked for; any where none are named.
         read: examples from the files of a layout, by its pattern's order.
         read_training: the same of the training set, where that is read otherwise.
         read_translated: translations of the training set into a language, where these are read otherwise.
@@ -75,6 +76,7 @@ class XtremeTask:
     train_on: "XtremeTask | None" = None
     base: FineTuning | None = None
     large: FineTuning | None = None
+    labels: tuple[str, ...] = ()
     read_training: Callable[..., Dataset] | None = None
     read_translated: Callable[[str, Path], Dataset] | None = None
     codes: Mapping[str, str] = field(default_factory=dict)
@@ -158,26 +160,26 @@ SQUAD = XtremeTask(  # a training set; not scored itself
 TASKS = (
     XtremeTask(
         "xnli", "XNLI", "classification", names("ar bg de el en es fr hi ru sw th tr ur vi zh"), VALUES,
-        ("accuracy",), anywhere(accuracy), read=partial(read_pair_examples, labels=XNLI_LABELS),
+        ("accuracy",), anywhere(accuracy), read=read_pair_examples, labels=XNLI_LABELS,
         files=tables("xnli"), from_hub=load_xnli,
         base=FineTuning(2e-5, 32, 5, 128, evaluate_every=100), large=FineTuning(3e-5, 32, 5, 128, evaluate_every=100),
     ),
     XtremeTask(
         "pawsx", "PAWS-X", "classification", names("de en es fr ja ko zh"), VALUES,
-        ("accuracy",), anywhere(accuracy), read=partial(read_pair_examples, labels=("0", "1")),
+        ("accuracy",), anywhere(accuracy), read=read_pair_examples, labels=("0", "1"),
         files=tables("pawsx"), from_hub=load_pawsx,
         base=FineTuning(2e-5, 32, 5, 128, evaluate_every=200), large=FineTuning(2e-5, 32, 5, 128, evaluate_every=200),
     ),
     XtremeTask(
         "udpos", "POS", "tagging", UDPOS_LANGUAGES, TAGS, ("f1",), anywhere(chunk_f1),
-        read=partial(read_tagged_examples, labels=PARTS_OF_SPEECH), files=tagged_tables("udpos"),
+        read=read_tagged_examples, labels=PARTS_OF_SPEECH, files=tagged_tables("udpos"),
         from_hub=load_udpos,
         base=FineTuning(2e-5, 32, 10, 128, evaluate_every=500), large=FineTuning(2e-5, 32, 10, 128, evaluate_every=500),
         read_translated=translations_into,
     ),
     XtremeTask(
         "panx", "NER", "tagging", PANX_LANGUAGES, TAGS, ("f1",), anywhere(chunk_f1),
-        read=partial(read_tagged_examples, labels=ENTITIES), files=tagged_tables("panx"), from_hub=load_panx,
+        read=read_tagged_examples, labels=ENTITIES, files=tagged_tables("panx"), from_hub=load_panx,
         base=FineTuning(2e-5, 32, 10, 128, evaluate_every=1000),
         large=FineTuning(2e-5, 32, 10, 128, evaluate_every=1000), read_translated=translations_into,
     ),

@@ -4,13 +4,15 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import __version__, cli, completion
+from hictl_hf.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.readers import BadInput
 
 ROOT = Path(__file__).parent.parent
@@ -124,6 +126,79 @@ def test_bad_input_ends_with_one_line(message: str, monkeypatch: pytest.MonkeyPa
     with pytest.raises(SystemExit) as ended:
         cli.main(["translate"])
     assert ended.value.code == "error: a.txt:3: is wrong"
+
+
+def test_a_file_that_cannot_be_opened_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hictl_hf.translate.main", lambda _: tmp_path.write_text("x"))
+    with pytest.raises(SystemExit, match=f"^error: {tmp_path}: Is a directory; allowed is .* Check the path.$"):
+        cli.main(["translate"])
+
+
+OUTPUTS = {  # a command and what stands before its output
+    "embed": ["--model", "m", "--input", "file", "--output"],
+    "mine": ["file", "file", "--model", "m", "--output"],
+    "translate": ["--model", "m", "--input", "file", "--output"],
+    "export-onnx": ["--model", "m", "--output"],
+    "pretrain": ["--train_data", "x", "--output_dir"],
+    "xtreme": ["--encoder", "m", "--output_dir"],
+    "train-translation": [
+        "--train", "c.{de,en}", "--source_lang", "de", "--target_lang", "en", "--encoder", "m", "--output_dir",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_output_that_cannot_be_is_told_before_any_work(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("a line\n")
+    Path("folder.npy").mkdir()
+    a_file = name in ("embed", "mine", "translate")
+    there, wanted = ("folder.npy", "file") if a_file else ("file", "folder")
+    for output in (there, "file/below/a.npy"):
+        with pytest.raises(BadInput, match=f"^{output}: (.*/file )?is a (file|folder); allowed is a {wanted} where"):
+            cli.main_of(name)([*OUTPUTS[name], output])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.npy"]
+
+
+@pytest.mark.parametrize("name", ["embed", "translate", "pretrain", "xtreme", "train-translation"])
+def test_the_folder_of_a_run_is_not_its_model(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    parts = ["checkpoint", "encoder"] if name != "translate" else ["model"]
+    for part in parts:
+        Path("run", part).mkdir(parents=True)
+        Path("run", part, "config.json").touch()
+    arguments = ["run" if word == "m" else word for word in (*OUTPUTS[name], "out.npy")]
+    if name == "pretrain":
+        arguments += ["--encoder", "run"]
+    meant = " or ".join(f"run/{part}" for part in parts)
+    with pytest.raises(BadInput, match=rf"^run: is the folder of a run; allowed is .* Did you mean {meant}\?$"):
+        cli.main_of(name)(arguments)
+
+
+@pytest.mark.parametrize("name", ["embed", "mine", "translate"])
+@pytest.mark.parametrize("device", ["cuda:99", "gpu"])
+def test_a_device_that_is_not_there_is_told(name: str, device: str) -> None:
+    with pytest.raises(BadInput, match=f"^device is '{device}', which cannot be used .*; allowed .*cpu.* leave it out"):
+        cli.main_of(name)([*OUTPUTS[name], "out.npy", "--device", device])
+
+
+def test_a_translator_into_several_languages_is_told_which_by_a_flag(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    for part in (model_for_text(HictlForConditionalGeneration, target_languages=["de", "fr"]), tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    (tmp_path / "in").write_text("a dog\n")
+    given = ["--model", str(tmp_path / "model"), "--input", str(tmp_path / "in"), "--max_length", "3"]
+    output = tmp_path / "new" / "out"
+    for more, found in (([], "is not given"), (["--target_language", "sw"], "is 'sw'")):
+        with pytest.raises(
+            BadInput, match=f"^target_language {found}; allowed for .* are de, fr. Say it by --target_language de."
+        ):
+            cli.main_of("translate")([*given, *more])
+    cli.main_of("translate")([*given, "--target_language", "fr", "--output", str(output)])
+    assert output.read_text("utf-8").count("\n") == 1
 
 
 # --- the scripts ------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """A sentence has one vector, whatever stands beside it; the vector is the model's own."""
 
+import copy
 import json
 import logging
 import shutil
@@ -8,10 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaConfig, XLMRobertaModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    XLMRobertaConfig,
+    XLMRobertaModel,
+)
 
 from hictl_hf import HictlForMaskedLM, HictlForPreTraining, HictlModel, embedding, export_encoder
 from hictl_hf.embedding import (
@@ -52,6 +61,16 @@ def test_readouts_are_first_token_and_mean_of_each_layer_and_the_projection_of_t
     assert all_readouts([2], last_layer=2, projection=False) == [Readout("first token", 2), Readout("mean", 2)]
 
 
+def test_the_first_token_of_the_embeddings_which_all_sentences_share_is_not_offered(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
+) -> None:
+    shared = Readout("first token", 0)
+    assert len(np.unique(embed_at_readouts(model, tokenizer, texts, [shared])[shared], axis=0)) == 1
+    assert all_readouts([0, 1], last_layer=2, projection=False) == [
+        Readout("mean", 0), Readout("first token", 1), Readout("mean", 1)
+    ]  # fmt: skip
+
+
 # --- pooling --------------------------------------------------------------------------------------------------------
 
 
@@ -86,7 +105,7 @@ def test_vectors_are_those_of_a_direct_call_of_the_model(
         ids = tokenizer(text, return_tensors="pt")["input_ids"]  # one sentence: no padding, no order
         with torch.no_grad():
             states = model.roberta(ids, output_hidden_states=True).hidden_states
-            expected = {Readout("first token", layer): states[layer][0, 0] for layer in (0, 1, 2)}
+            expected = {Readout("first token", layer): states[layer][0, 0] for layer in (1, 2)}
             expected |= {Readout("mean", layer): states[layer][0].mean(0) for layer in (0, 1, 2)}
             expected[Readout("projection", 2)] = model.encode_sentences(ids)[0]
         for readout, vector in expected.items():
@@ -112,8 +131,7 @@ def test_readouts_differ_and_so_do_sentences(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> None:
     vectors = embed_at_readouts(model, tokenizer, texts, EVERYWHERE)
-    moving = [readout for readout in EVERYWHERE if readout != Readout("first token", 0)]
-    for readout in moving:
+    for readout in EVERYWHERE:
         pairs = vectors[readout][:, None] - vectors[readout][None]
         distances = np.linalg.norm(pairs, axis=-1)[~np.eye(len(texts), dtype=bool)]
         assert distances.min() > 0.02, readout  # the comparisons of this file would see a row out of place
@@ -139,6 +157,69 @@ def test_a_bare_encoder_gives_the_same_vectors(
     ):
         alone = embed_at_readouts(encoder, tokenizer, texts, readouts)
         assert all((whole[readout] == alone[readout]).all() for readout in readouts)
+
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+OTHERS: dict[str, dict[str, Any]] = {
+    "albert": {"embedding_size": 16},
+    "bert": {},
+    "camembert": {},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False},
+    "distilbert": {"hidden_dim": 64},
+    "electra": {"embedding_size": 16},
+    "modernbert": {"global_attn_every_n_layers": 2, "local_attention": 8, "cls_token_id": 0, "sep_token_id": 2},
+    "mpnet": {},
+    "rembert": {"input_embedding_size": 16},
+    "roberta": {},
+    "xlm-roberta-xl": {},
+}
+
+
+def encoder_of_type(name: str, vocab_size: int) -> PreTrainedModel:
+    """Of random weights, the same for the same arguments."""
+    special = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+    config = AutoConfig.for_model(
+        name,
+        **SIZES,
+        **special,
+        **OTHERS[name],
+        vocab_size=vocab_size,
+        max_position_embeddings=66,
+        initializer_range=0.3,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return AutoModel.from_config(config).eval()
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_vectors_of_other_encoders_are_those_of_a_direct_call(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], name: str
+) -> None:
+    model, readouts = encoder_of_type(name, len(tokenizer)), all_readouts([0, 1, 2], last_layer=2, projection=False)
+    vectors = embed_at_readouts(model, tokenizer, texts, readouts, max_tokens=60)
+    assert np.abs(vectors[Readout("mean", 2)][0] - vectors[Readout("mean", 2)][1]).max() > 0.02
+    for row, text in enumerate(texts):
+        with torch.no_grad():
+            called = model(tokenizer(text, return_tensors="pt")["input_ids"], output_hidden_states=True)
+        for readout in readouts:
+            states = called.last_hidden_state if readout.layer == 2 else called.hidden_states[readout.layer]
+            expected = states[0, 0] if readout.pooling == "first token" else states[0].mean(0)
+            np.testing.assert_allclose(vectors[readout][row], expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["distilbert", "modernbert"])
+def test_other_encoders_are_read_in_half_precision_and_not_in_int8(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], name: str
+) -> None:
+    model = encoder_of_type(name, len(tokenizer))
+    exact = embed_sentences(model, tokenizer, texts)
+    np.testing.assert_array_equal(embed_sentences(model, tokenizer, texts, precision="fp32"), exact)
+    found = embed_sentences(model, tokenizer, texts, precision="bf16")
+    assert found.dtype == np.float32 and 0.99 < (found * exact).sum(1).mean() < 0.9999999
+    assert model.dtype == torch.float32
+    with pytest.raises(BadInput, match=f"precision is int8 and the model a {type(model).__name__}; allowed are"):
+        embed_sentences(model, tokenizer, texts, precision="int8")
 
 
 # --- what must not matter -------------------------------------------------------------------------------------------
@@ -212,6 +293,32 @@ def test_long_sentences_are_cut_at_the_limit_asked_for_and_at_that_of_the_model(
 def test_no_sentence_at_all_is_refused_in_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     with pytest.raises(ValueError, match="sentence"):
         embed_at_readouts(model, tokenizer, [], [Readout("mean", 2)])
+
+
+@pytest.mark.parametrize("kind", [tuple, iter, np.array, pd.Series, dict.fromkeys])
+def test_texts_may_come_in_whatever_holds_them(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str], kind: Callable[[list[str]], Any]
+) -> None:
+    expected = embed_sentences(model, tokenizer, texts)
+    np.testing.assert_array_equal(embed_sentences(model, tokenizer, kind(texts)), expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("hello", "sentences is 'hello', of type str; allowed is a list of texts"),
+        (None, "sentences is None, of type NoneType; allowed is a list of texts"),
+        (b"hello", "sentences is b'hello', of type bytes; allowed is a list of texts"),
+        (["the cat", None], "sentence 1 is None, of type NoneType; allowed are texts"),
+        (pd.Series(["the cat", "a dog", float("nan")], dtype=object), "sentence 2 is nan, of type float"),
+        ([["the cat", "a dog"]], r"sentence 0 is \['the cat', 'a dog'\], of type list"),
+    ],
+)
+def test_what_is_no_list_of_texts_is_refused_in_words(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, given: Any, message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        embed_sentences(model, tokenizer, given)
 
 
 # --- the model's own readout ----------------------------------------------------------------------------------------
@@ -356,6 +463,17 @@ def test_the_vector_of_a_sentence_in_int8_does_not_depend_on_its_batch(
 def test_an_unknown_number_format_is_refused(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     with pytest.raises(BadInput, match="precision is 'fp16'; allowed are fp32, bf16, int8"):
         embed_sentences(model, tokenizer, ["the cat"], precision="fp16")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_layers_in_half_precision_mask_padding_in_their_own_numbers(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str], implementation: str
+) -> None:
+    model = copy.deepcopy(model)
+    model.set_attn_implementation(implementation)
+    exact = embed_sentences(model, tokenizer, texts, Readout("mean", 2))
+    found = embed_sentences(model, tokenizer, texts, Readout("mean", 2), precision="bf16")
+    assert 0.9995 < (found * exact).sum(1).mean() < 0.9999999
 
 
 # --- loading --------------------------------------------------------------------------------------------------------

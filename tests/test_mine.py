@@ -246,6 +246,12 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "a margin": ({"margin": "cosine"}, "'cosine' is no way to mine; allowed are ratio, distance, absolute"),
     "memory": ({"max_memory": 1000}, r"max_memory is 1000 bytes; allowed are \d+ or more"),
     "columns": ({"files": [], "pairs": "x.txt"}, 'x.txt:1: has 1 columns; allowed are "x<TAB>y"'),
+    "a score behind": ({"files": [], "pairs": "behind.tsv"}, "behind.tsv:2: has 'der Hund' as its score; allowed is"),
+    "a table": (
+        {"files": ["x.txt", "v.jsonl.gz"]},
+        "v.jsonl.gz: is a table by its name; allowed are files of a sentence",
+    ),
+    "a place of the report": ({"gold": "behind.tsv"}, "pairs-report: is a file; allowed is a folder"),
     "number of vectors": (
         {"x_vectors": "v.npy"},
         "v.npy: has 2 vectors, and .*x.txt 15 lines; allowed is one for each",
@@ -264,6 +270,8 @@ def test_faults_are_told_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").touch()
+    (tmp_path / "pairs-report").touch()
+    write_lines(tmp_path / "behind.tsv", ["1.1\tdas Haus\tthe house", "der Hund\tthe dog\t1.06"])
     (tmp_path / "latin.txt").write_bytes("gut\nschön\n".encode("latin-1"))
     arrays: dict[str, Any] = {"v": np.ones((2, 32)), "flat": np.arange(3), "wide": np.ones((15, 7), np.float32)}
     arrays |= {"nan": np.full((15, 32), np.nan), "pickle": np.array([{}], object)}

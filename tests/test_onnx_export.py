@@ -49,6 +49,8 @@ def test_the_command_exports_what_the_model_itself_is_read_at(
     assert any("layer.0." in name for name in weights) and not any("layer.1." in name for name in weights)
     with pytest.raises(BadInput, match="is not empty"):
         export_onnx(model, tokenizer, tmp_path / "onnx")
+    with pytest.raises(BadInput, match="is not empty"):  # and the model is not looked for
+        main(["--model", "nowhere", "--output", str(tmp_path / "onnx")])
 
 
 @pytest.mark.slow

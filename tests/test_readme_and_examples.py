@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import reduce
@@ -32,6 +33,7 @@ PAGES = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in 
 PAGES |= {name: (ROOT / name).read_text("utf-8") for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")}
 RECIPES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes").rglob("*.json"))
 RECIPES = [name for name in RECIPES if not {"translation", "study"} & {*Path(name).parts}]  # tested apart
+TAKING_ARGUMENTS = [path.name for path in (ROOT / "examples").glob("*.py") if "*sys.argv" in path.read_text("utf-8")]
 ON_THIS_MACHINE = ["--use_cpu", "true", "--bf16", "false"]
 PAIR_SIZES = {  # of the paper, in millions of pairs with English
     "ar": 9.8, "bg": 0.6, "de": 9.3, "el": 4.0, "es": 11.4, "fr": 13.2, "hi": 1.6, "ru": 11.7, "sw": 0.2, "th": 3.3,
@@ -121,8 +123,25 @@ def test_any_checkpoint_is_scored_on_any_source(
 ) -> None:
     mean = run_path(str(ROOT / "examples/score_retrieval.py"))["main"](f"runs/demo/{folder}", "pairs.jsonl")
     lines = capsys.readouterr().out.splitlines()
-    assert 0 < mean < 100 and f"mean {mean:.1f}" in "\n".join(lines)
-    assert sum(line.strip().startswith(("de ", "sw ")) for line in lines) == 6  # both languages at three readouts
+    own, best = (
+        line for line in lines if line.startswith(("the model's own readout: ", "best on these sentences (op"))
+    )
+    assert 0 < mean < 100 and own.endswith(f": mean {mean:.1f}") and float(best.split()[-1]) >= round(mean, 1)
+    assert sum(line.strip().startswith(("de ", "sw ")) for line in lines) == 8  # both languages at four readouts
+
+
+@pytest.mark.parametrize("name", TAKING_ARGUMENTS)
+def test_an_example_without_its_arguments_says_how_it_is_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [name])
+    with pytest.raises(SystemExit, match=f"(?s): python examples/{name} "):
+        run_path(str(ROOT / "examples" / name), run_name="__main__")
+
+
+def test_an_encoder_that_is_not_there_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["score_retrieval.py", str(tmp_path / "nope"), "x"])
+    with pytest.raises(SystemExit, match="^error: .*nope: cannot be read .*Check the name.$") as ended:
+        run_path(str(ROOT / "examples/score_retrieval.py"), run_name="__main__")
+    assert "\n" not in str(ended.value)
 
 
 def test_every_example_is_run_here() -> None:
@@ -154,6 +173,13 @@ def test_every_recipe_parses(recipe: str) -> None:
 def test_recipes_write_to_folders_of_their_own() -> None:
     folders = [read(recipe)["output_dir"] for recipe in RECIPES]
     assert len(RECIPES) > 8 and len(set(folders)) == len(folders)
+
+
+def test_the_processes_of_the_slurm_job_have_together_the_batch_of_its_recipe() -> None:
+    job = (ROOT / "recipes/slurm/pretrain.sbatch").read_text("utf-8")
+    flags = ("nodes=", "ntasks-per-node=", "per_device_train_batch_size ")
+    nodes, processes, pairs = (int(re.search(rf"--{flag}(\d+)", job)[1]) for flag in flags)
+    assert nodes * processes * pairs == 8 * read("recipes/base.json")["per_device_train_batch_size"] == 1024
 
 
 def test_shares_of_the_papers_data_follow_from_its_sizes() -> None:

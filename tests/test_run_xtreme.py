@@ -11,13 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    BertConfig,
+    DebertaV2Config,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    XLMRobertaConfig,
+)
 
 from hictl_hf import HictlForPreTraining
 from hictl_hf.embedding import Readout, embed_at_readouts
+from hictl_hf.fine_tuning import longest_row
 from hictl_hf.readers import BadInput
 from hictl_hf.retrieval import retrieval_accuracy
 from hictl_hf.xtreme_arguments import parse_xtreme_arguments
+from hictl_hf.xtreme_models import model_name
 from hictl_hf.xtreme_tasks import TASKS
 from run_xtreme import main
 
@@ -31,10 +42,21 @@ def encoder(
     model_for_text: Callable[..., PreTrainedModel],
     tokenizer: PreTrainedTokenizerBase,
 ) -> str:
-    """A toy HiCTL checkpoint with its tokenizer."""
+    """A toy HiCTL checkpoint with its tokenizer, of 226 tokens, no more than question answering needs."""
     folder = tmp_path_factory.mktemp("encoder")
-    model_for_text(HictlForPreTraining).save_pretrained(folder)
+    model_for_text(HictlForPreTraining, max_position_embeddings=228).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def short_encoder(
+    encoder: str, tmp_path_factory: pytest.TempPathFactory, model_for_text: Callable[..., PreTrainedModel]
+) -> str:
+    """The same of 64 tokens, as `recipes/demo.json` makes it."""
+    folder = tmp_path_factory.mktemp("short") / "encoder"
+    shutil.copytree(encoder, folder)
+    model_for_text(HictlForPreTraining).save_pretrained(folder)
     return str(folder)
 
 
@@ -44,6 +66,12 @@ def run(xtreme_folder: Path, encoder: str, tmp_path_factory: pytest.TempPathFact
     output = tmp_path_factory.mktemp("runs") / "all"
     main(arguments(xtreme_folder, encoder, output, "--sweep_layers", "true"))
     return output
+
+
+@pytest.fixture
+def data(xtreme_folder: Path, tmp_path: Path) -> Path:
+    """A copy of XTREME's folder, to change."""
+    return Path(shutil.copytree(xtreme_folder, tmp_path / "data"))
 
 
 def arguments(folder: Path, encoder: str, output: Path, *more: str) -> list[str]:
@@ -195,10 +223,6 @@ def test_translations_train_a_model_for_each_language_or_one_for_all(
     results = main([*arguments(data, encoder, tmp_path / "out"), *more])
     for name, rows_of_german in (("pawsx", 48), ("panx", 16)):
         entry = results["tasks"][name]
-        assert (
-            list(entry["languages"]) == [language for language in ("de", "en") if language in entry["languages"]]
-            or True
-        )
         assert set(entry["languages"]) == {"en", "de"}
         nowhere = "no file translate-train/pawsx/en-XX-translated.tsv or pawsx/train-XX.tsv"
         assert entry["missing"]["zh"] == (
@@ -209,13 +233,200 @@ def test_translations_train_a_model_for_each_language_or_one_for_all(
             assert models == {f"{name}-en", f"{name}-de"} == {*entry["models"]}
             assert sorted(entry["train"].split("; ")) == [f"de, {rows_of_german} rows", "en, 24 rows"]
         else:
-            assert f"{name}-all" in models
+            assert f"{name}-en-de" in models
             assert entry["train"] == f"en, de, {24 + rows_of_german} rows"
+
+
+def test_tasks_share_a_model_only_where_they_share_its_training_languages(
+    data: Path, encoder: str, tmp_path: Path
+) -> None:
+    """XQuAD has Greek and MLQA has not; a task that is predicted again says the same of its model."""
+    translated = data / "translate-train/squad"
+    translated.mkdir(parents=True)
+    for language in ("de", "el"):
+        shutil.copy(data / "squad/train-v1.1.json", translated / f"squad.translate.train.en-{language}.json")
+    shutil.copy(data / "xquad/xquad.en.json", data / "xquad/xquad.el.json")
+    more = ["--setting", "translate-train-all", "--tasks", "xquad", "mlqa", "--languages", "en", "de", "el"]
+    command = [*arguments(data, encoder, tmp_path / "out"), *more]
+    tasks = main(command)["tasks"]
+    assert {name: entry["train"] for name, entry in tasks.items()} == {
+        "xquad": "en, de, el, 48 rows", "mlqa": "en, de, 32 rows"
+    }  # fmt: skip
+    assert {path.name for path in (tmp_path / "out/models").iterdir()} == {"squad-en-de-el", "squad-en-de"}
+    shutil.rmtree(tmp_path / "out/predictions/mlqa")
+    assert main(command)["tasks"] == tasks
+
+
+def test_predictions_are_not_said_to_be_those_of_a_model_of_more_languages(
+    data: Path, encoder: str, tmp_path: Path
+) -> None:
+    more = ["--setting", "translate-train-all", "--tasks", "pawsx", "--languages", "en", "de", "zh"]
+    command = [*arguments(data, encoder, tmp_path / "out"), *more]
+    shutil.copy(data / "pawsx/train-en.tsv", data / "pawsx/train-de.tsv")
+    assert main(command)["tasks"]["pawsx"]["train"] == "en, de, 48 rows"
+    shutil.copy(data / "pawsx/train-en.tsv", data / "pawsx/train-zh.tsv")
+    with pytest.raises(BadInput, match=r"predictions/pawsx/test-de.tsv: the rows of pawsx de are not"):
+        main(command)
+
+
+def test_a_model_of_many_languages_has_a_short_name_of_its_own() -> None:
+    names = [model_name("panx", languages) for languages in (["en", *"abcdefgh"], ["en", *"abcdefgi"], ["en", "de"])]
+    assert len({*names}) == 3 and names[2] == "panx-en-de"
+    assert all(name.startswith("panx-9-languages-") and len(name) < 40 for name in names[:2])
+
+
+def test_rows_are_no_longer_than_the_encoder_reads(
+    data: Path, short_encoder: str, sentences: dict[str, list[str]], tmp_path: Path
+) -> None:
+    words = " ".join(sentences["en"][:24]).split()  # more than 64 and than 128 tokens
+    for split in ("train", "test"):
+        path = data / f"panx/{split}-en.tsv"
+        path.write_text("".join(f"{word}\tO\n" for word in words) + "\n" + path.read_text("utf-8"), "utf-8")
+        path = data / f"pawsx/{split}-en.tsv"
+        path.write_text(f"{' '.join(words)}\tx\t1\n{path.read_text('utf-8')}", "utf-8")
+    more = ["--tasks", "pawsx", "panx", "--languages", "en"]
+    tasks = main([*arguments(data, short_encoder, tmp_path / "out"), *more])["tasks"]
+    assert [tasks[name]["chosen"]["max_length"] for name in ("pawsx", "panx")] == [64, 64]
+    predicted = (tmp_path / "out/predictions/panx/test-en.tsv").read_text("utf-8").split("\n\n")
+    assert len(predicted[0].splitlines()) == len(words) > 64
+
+
+def test_an_encoder_that_reads_too_little_for_questions_is_refused(
+    xtreme_folder: Path, short_encoder: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match="xquad: needs rows of 226 tokens or more, --encoder .* reads 64; give"):
+        main([*arguments(xtreme_folder, short_encoder, tmp_path / "out"), "--tasks", "panx", "xquad"])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "tokens"),
+    [
+        (XLMRobertaConfig(max_position_embeddings=514), 512),
+        (BertConfig(max_position_embeddings=512), 512),
+        (DebertaV2Config(max_position_embeddings=300, position_biased_input=False), 300),
+    ],
+)
+def test_what_an_encoder_reads_follows_from_where_its_positions_begin(config: PreTrainedConfig, tokens: int) -> None:
+    assert longest_row(config) == tokens
+
+
+def labels_of_tatoeba(xtreme_folder: Path, data: Path) -> Path:
+    """Makes of LASER's German files XTREME's own, whose pairs only the folder of labels that is returned tells."""
+    for path in (data / "tatoeba").iterdir():
+        path.unlink()
+    english, german = (
+        (xtreme_folder / f"tatoeba/tatoeba.deu-eng.{end}").read_text("utf-8").splitlines() for end in ("eng", "deu")
+    )
+    order = sorted(range(len(english)), key=english.__getitem__)
+    labels = data / "labels"
+    (labels / "tatoeba").mkdir(parents=True)
+    for path, lines in (
+        (data / "tatoeba/de-en.de", german),
+        (data / "tatoeba/de-en.en", [english[line] for line in order]),
+        (labels / "tatoeba/test-de.tsv", order),
+    ):
+        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return labels
+
+
+def test_tatoeba_with_a_folder_of_labels_is_scored_as_with_its_own(
+    run: Path, xtreme_folder: Path, data: Path, encoder: str, tmp_path: Path
+) -> None:
+    labels = labels_of_tatoeba(xtreme_folder, data)
+    more = ["--tasks", "tatoeba", "--languages", "de", "--sweep_layers", "true"]
+    entry = main([*arguments(data, encoder, tmp_path / "out"), *more, "--labels", str(labels)])["tasks"]["tatoeba"]
+    expected = read_results(run)["tasks"]["tatoeba"]
+    for part in ("languages", "other_direction", "signatures"):
+        assert entry[part] == {"de": expected[part]["de"]}
+    assert entry["sweep"]["languages"] == {"de": expected["sweep"]["languages"]["de"]}
+    entry = main([*arguments(data, encoder, tmp_path / "bare"), *more])["tasks"]["tatoeba"]
+    assert entry["languages"] == {"de": None} and "other_direction" not in entry
+    assert not (tmp_path / "bare/other_direction").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "message"),
+    [
+        ("panx", "panx/test-en.tsv", "predictions/panx/test-en.tsv: the rows of panx en are not"),
+        ("panx", "panx/train-en.tsv", "models/panx-en: the rows of panx-en are not"),
+        ("panx", "panx/dev-en.tsv", "models/panx-en: the rows of panx-en are not"),
+        ("bucc2018", "bucc2018/de-en.dev.de", "predictions/bucc2018/test-de.tsv: the rows of bucc2018 de are not"),
+    ],
+)
+def test_a_run_goes_on_only_with_the_rows_that_it_began_with(
+    task: str, file: str, message: str, data: Path, encoder: str, tmp_path: Path
+) -> None:
+    command = [*arguments(data, encoder, tmp_path / "out"), "--tasks", task, "--languages", file[-6:-4]]
+    tasks = main(command)["tasks"]
+    rows = (data / file).read_text("utf-8")
+    (data / file).write_text(rows.replace("a", "e"), "utf-8")
+    with pytest.raises(BadInput, match=rf"{message} .*; give the same files, or choose another --output_dir"):
+        main(command)
+    (data / file).write_text(rows, "utf-8")
+    assert main(command)["tasks"] == tasks
+
+
+def test_rows_of_which_nothing_was_made_yet_may_change(data: Path, encoder: str, tmp_path: Path) -> None:
+    command = [*arguments(data, encoder, tmp_path / "out"), "--tasks", "tatoeba", "--languages", "de"]
+    main(command)
+    shutil.rmtree(tmp_path / "out/predictions")
+    path = data / "tatoeba/tatoeba.deu-eng.deu"
+    path.write_text(path.read_text("utf-8").replace("a", "e"), "utf-8")
+    assert main(command)["tasks"]["tatoeba"]["languages"]["de"]
+
+
+def test_labels_may_come_later_and_the_signature_names_texts_and_labels(
+    run: Path, data: Path, encoder: str, tmp_path: Path
+) -> None:
+    command = [*arguments(data, encoder, tmp_path / "out"), "--tasks", "panx", "--languages", "de"]
+    path = data / "panx/test-de.tsv"
+    rows = path.read_text("utf-8")
+    path.write_text("".join(f"{line.partition(chr(9))[0]}\n" for line in rows.splitlines()), "utf-8")
+    assert main(command)["tasks"]["panx"]["languages"] == {"de": None}
+    path.write_text(rows, "utf-8")
+    signature = main(command)["tasks"]["panx"]["signatures"]["de"]
+    assert signature == read_results(run)["tasks"]["panx"]["signatures"]["de"]
+    path.write_text(rows.replace("Katze", "Kuh"), "utf-8")
+    command[command.index("--output_dir") + 1] = str(tmp_path / "other")
+    assert main(command)["tasks"]["panx"]["signatures"]["de"] != signature
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "labels", "message"),
+    [
+        ("pawsx", "test-de.tsv", "1\n0\n", "has 2 labels; allowed is one for each of the 8 examples"),
+        ("pawsx", "test-de.tsv", "1\n2\n" * 4, "has the label '2'; allowed are 0, 1"),
+        ("panx", "test-de.tsv", "O\n\n" * 8, r"has 1 tags in sentence 1; allowed is one for each of its \d words"),
+        ("panx", "test-de.tsv", "O\n\n" * 7, "has 7 labels; allowed is one for each of the 8 examples"),
+        ("xquad", "test-de.json", "{}", "has no answer to the question 'de-5'"),
+        ("tatoeba", "test-de.tsv", "0\n", "has 1 labels; allowed is one for each of the 48 examples"),
+        ("tatoeba", "test-de.tsv", "48\n" * 48, "has the label '48'"),
+        ("bucc2018", "test-de.tsv", "de-12\ten-99\n", r"has \('de-12', 'en-99'\); allowed are two ids"),
+    ],
+)
+def test_labels_of_other_examples_are_refused_before_anything_is_trained(
+    task: str, file: str, labels: str, message: str, xtreme_folder: Path, encoder: str, tmp_path: Path
+) -> None:
+    (tmp_path / "labels" / task).mkdir(parents=True)
+    if task == "xquad":
+        content = json.loads((xtreme_folder / "xquad/xquad.de.json").read_text("utf-8"))
+        del content["data"][0]["paragraphs"][5]
+        labels = json.dumps(content)
+    (tmp_path / "labels" / task / file).write_text(labels, "utf-8")
+    more = ["--tasks", task, "--languages", "de", "--labels", str(tmp_path / "labels")]
+    with pytest.raises(BadInput, match=f"labels/{task}/{file}: {message}"):
+        main([*arguments(xtreme_folder, encoder, tmp_path / "out"), *more])
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        (["--epochs", "0"], "epochs is 0.0; allowed are numbers above 0"),
+        (["--predict_batch_size", "0"], "predict_batch_size is 0; allowed are numbers above 0"),
+        (["--micro_batches", "0"], "micro_batches is 0; allowed are numbers above 0"),
+        (["--tasks", "panx", "--batch_size", "8", "12", "--micro_batches", "8"], "batch_size: is 12; allowed are mult"),
         (["--tasks", "panx", "xcopa"], "no task is called xcopa; allowed are all, xnli"),
         (["--languages", "xx"], "no task has the language xx"),
         (["--setting", "few-shot"], "setting is 'few-shot'; allowed are zero-shot"),

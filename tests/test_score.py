@@ -73,3 +73,23 @@ def test_prepared_references_are_in_the_signature(files: tuple[str, str], tmp_pa
     (tmp_path / "preparation.json").write_text(json.dumps(record), "utf-8")
     (score,) = main([*files, "--language", "de", "--metrics", "chrf"])
     assert score.signature.endswith(f"|data:x gold {digest[:8]}|override:train has 3 lines")
+
+
+@pytest.mark.parametrize(
+    ("language", "fix"),
+    [
+        ("cn", "Write zh"),
+        ("zho", "Write zh"),
+        ("kr-KR", "Write ko"),
+        ("Chinese", "zh is Chinese"),
+    ],
+)
+def test_what_is_no_language_is_refused(files: tuple[str, str], language: str, fix: str) -> None:
+    with pytest.raises(BadInput, match=f"the language is '{language}'; allowed are codes of ISO 639.*{fix}"):
+        main([*files, "--language", language])
+
+
+@pytest.mark.parametrize("language", ["zh", "zh-Hant-TW", "zh_CN"])
+def test_chinese_is_chinese_wherever_it_is_from(files: tuple[str, str], language: str) -> None:
+    (score,) = main([*files, "--language", language, "--metrics", "sacrebleu"])
+    assert "|tok:zh|" in score.signature
