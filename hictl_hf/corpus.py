@@ -57,8 +57,8 @@ class Cleaning:
     drop_duplicates: bool = True
     """Same languages and same texts as an earlier row, by a hash of 8 bytes."""
     languages: Sequence[str] = ()
-    """Keep these alone, and pairs of two of these, under these names: "pt" is also "pt-BR", "zh" also "zh-Hans", but not
-    "zh-Hant" or "zh-TW"."""
+    """Keep these alone, and pairs of two of these, under these names: "pt" is also "pt-BR", "zh" also "zh-Hans", but
+    not "zh-Hant" or "zh-TW"."""
 
     def __post_init__(self) -> None:
         if isinstance(self.languages, str) or not all(LANGUAGE.fullmatch(name) for name in self.languages):
