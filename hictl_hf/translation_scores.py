@@ -262,7 +262,7 @@ def score_by_comet(
     try:
         comet = importlib.import_module("comet")
     except ImportError as error:
-        fix = "Install it: pip install unbabel-comet, or choose other metrics"
+        fix = "Score by its own comet-score in another environment (docs/translation.md), or choose other metrics"
         raise BadInput(f"the metric comet needs the package unbabel-comet, which is not installed. {fix}.") from error
     model = comet.load_from_checkpoint(comet.download_model(COMET))
     rows = [{"src": a, "mt": b, "ref": c} for a, b, c in zip(sources, hypotheses, references[0], strict=True)]

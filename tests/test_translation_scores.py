@@ -198,7 +198,7 @@ def test_what_cannot_be_scored_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "comet", None)
     for metrics, found in (
         (["bleu"], "the metric is 'bleu'; allowed here are sacrebleu, multi-bleu, chrf, comet"),
-        (["comet"], "needs the package unbabel-comet, which is not installed. Install it: pip install unbabel-comet"),
+        (["comet"], "needs the package unbabel-comet, which is not installed. Score by its own comet-score in another"),
     ):
         with pytest.raises(BadInput, match=found):
             score_translations(["a"], [["a"]], "de", metrics, sources=["b"])
