@@ -46,7 +46,7 @@ lint: .venv/test  ## format, lint and types
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 
-bench: .venv/bench  ## speed and memory beside what one would use instead; QUICK=1: in some six minutes
+bench: .venv/bench  ## speed and memory beside what one would use instead; QUICK=1: in some five minutes
 	.venv/bin/python benchmarks/run.py $(if $(QUICK),--quick) $(BENCH)
 
 docs: .venv/test  ## the site of all pages: site/index.html
