@@ -25,6 +25,7 @@ import torch
 Action = Callable[[], Any]
 PROCESS = Path("/proc/self")
 WEIGHABLE = (PROCESS / "clear_refs").exists()  # on Linux
+UNKNOWN: dict[str, float | None] = {"transient_mb": None, "peak_mb": None}
 MMAP_THRESHOLD, BLOCK = -3, 2**17  # glibc's: larger blocks go back to the system as soon as they are freed
 
 
@@ -93,25 +94,26 @@ def peak_memory(make: Callable[..., tuple[Action, Action]], *arguments: Any) -> 
         with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
             return fresh.submit(peak_of_call, make, arguments).result()
     except BrokenProcessPool:
-        return {"transient_mb": None, "peak_mb": None}
+        return UNKNOWN
 
 
 def peak_of_call(make: Callable[..., tuple[Action, Action]], arguments: tuple[Any, ...]) -> dict[str, float | None]:
+    if not WEIGHABLE:
+        return UNKNOWN
     torch.set_num_threads(1)
-    if WEIGHABLE:
-        ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, BLOCK)
+    library = ctypes.CDLL(None)
+    library.mallopt(MMAP_THRESHOLD, BLOCK)
     warm_up, action = make(*arguments)
     warm_up(), warm_up()
     gc.collect()
-    if WEIGHABLE:
-        ctypes.CDLL(None).malloc_trim(0)
+    library.malloc_trim(0)
     return megabytes_of(action)[1]
 
 
 def megabytes_of(action: Action) -> tuple[Any, dict[str, float | None]]:
     """What a call in this process returns, and its megabytes as those of `peak_memory`."""
     if not WEIGHABLE:
-        return action(), {"transient_mb": None, "peak_mb": None}
+        return action(), UNKNOWN
     (PROCESS / "clear_refs").write_text("5")  # sets the high-water mark back
     before = resident("VmRSS")
     result = action()

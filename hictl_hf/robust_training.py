@@ -300,7 +300,7 @@ class SameRows(TrainerCallback, ExportableState):
     """Refuses to go on with other rows than those that a checkpoint was trained on: its place in them is a number.
 
     Args:
-        rows: their hash, which is saved with each checkpoint; "" if it is not known.
+        rows: their hash, which is saved with each checkpoint.
     """
 
     def __init__(self, rows: str) -> None:
@@ -308,10 +308,10 @@ class SameRows(TrainerCallback, ExportableState):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         before = state.stateful_callbacks.get(type(self).__name__, self.state())["args"]["rows"]
-        if before and self.rows and before != self.rows:
+        if before != self.rows:
             raise BadInput(
                 f"{args.output_dir}: the rows to train on are not those of its checkpoints (hash {self.rows}, not "
-                f"{before}): the files, or what is left of them after cleaning, changed; give the same files, or begin "
+                f"{before}): files, cleaning, or what is held out changed; give the same files and settings, or begin "
                 "a new run from the model of this one in another --output_dir"
             )
 

@@ -29,7 +29,7 @@ from .moses import MosesTokenizer
 from .readers import BadInput
 from .robust_training import RobustTrainer, nan_unless_finite
 from .translation_corpus import Direction, Pair, TokenBatches
-from .translation_scores import Score, score_translations
+from .translation_scores import Score, main_part, score_translations
 
 PAPER = BeamSearch()  # 5 beams, penalty 1
 ALWAYS = ("sacrebleu", "chrf")  # reported whatever the paper reports
@@ -170,7 +170,7 @@ def check_metrics(pairs: Sequence[Pair], metric: str, multi_bleu: Mapping[str, A
         try:
             score_translations(["a"], [["a"]], direction.target, [name], tokenizer=tokenizer)
         except BadInput as error:  # its last sentence is a fix for others
-            fix = FIXES[name].format(language=direction.target.split("-")[0], direction=direction)
+            fix = FIXES[name].format(language=main_part(direction.target), direction=direction)
             raise BadInput(f"{str(error).rpartition('. ')[0]}. {fix}.") from error
 
 

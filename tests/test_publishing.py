@@ -115,6 +115,13 @@ def test_the_card_names_the_repository_and_pictures_that_are_in_it(hub: Hub, run
     assert "plain encoder of me/x" in files["encoder/README.md"].decode()
 
 
+def test_the_cards_name_a_licence_only_if_they_are_told_one(hub: Hub, run: Path) -> None:
+    for repository, flags, licence in (("me/x", [], None), ("me/y", ["--license", "cc-by-4.0"], "cc-by-4.0")):
+        main([str(run), repository, *flags])
+        for card in ("README.md", "encoder/README.md"):
+            assert ModelCard(hub.repositories[repository][card].decode()).data.to_dict().get("license") == licence
+
+
 def test_the_encoder_can_have_a_repository_of_its_own(hub: Hub, run: Path) -> None:
     push(run, "me/x", encoder_repository="me/x-encoder")
     assert without_cards(hub.repositories["me/x-encoder"]) == below(run / "encoder")

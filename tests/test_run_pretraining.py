@@ -95,6 +95,7 @@ def test_results_hold_the_protocol_and_consistent_means(run: tuple[Path, dict[st
     assert {row["step"] for row in results["history"]} == {2, 4, 6}
     assert {row["step"] for row in results["evaluations"]} == {3, 6}
     assert set(results["history"][0]) >= {"lm_loss", "sentence_loss", "word_loss", "p_avg", "hard_negative_lambda"}
+    assert results["settings"]["training"]["encoder"] is None and results["versions"]["hictl_hf"]
     protocol = results["retrieval"]["protocol"]
     assert protocol["selected_on"] == "dev" and set(protocol["hictl"]) == {"pooling", "layer"}
 
@@ -190,6 +191,15 @@ def test_a_run_starts_from_any_xlm_r_checkpoint(
     assert results["before_label"] == "starting checkpoint"
     saved = json.loads((tmp_path / "run" / "checkpoint" / "config.json").read_text("utf-8"))
     assert saved["model_type"] == "hictl" and saved["sentence_temperature"] == 0.1
+
+
+@pytest.mark.parametrize(("name", "was"), [("hard_negative_window", 100), ("projection_size", None)])
+def test_what_a_checkpoint_holds_in_a_shape_keeps_it(
+    files: dict[str, str], tmp_path: Path, run: tuple[Path, Any], name: str, was: Any
+) -> None:
+    given = ("--encoder", str(run[0] / "checkpoint"), "--model_config", json.dumps({name: 50}))
+    with pytest.raises(BadInput, match=f"{name} is 50, but .*checkpoint was trained with {was}, .* plain encoder"):
+        main(flags(files, tmp_path / "run", *given))
 
 
 def test_held_out_files_leave_the_training_data(

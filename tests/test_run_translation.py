@@ -272,7 +272,9 @@ def test_a_run_that_died_while_it_translated_is_not_trained_again_nor_gone_on_wi
     before = {path: Path(path).read_text("utf-8") for path in copies.values()}
     for path, text in before.items():
         Path(path).write_text(text + "ναι\n", "utf-8")
-    with pytest.raises(BadInput, match=r"rows to train on are not those of its checkpoints .* give the same files"):
+    with pytest.raises(
+        BadInput, match=r"rows to train on are not those of its checkpoints .* give the same files and settings"
+    ):
         main(arguments)
     for path, text in before.items():
         Path(path).write_text(text, "utf-8")
@@ -499,6 +501,7 @@ def replaced(arguments: list[str], **changes: str | None) -> list[str]:
         ({"+trim_target_vocab": "10"}, r"--trim_target_vocab 10: the special tokens and the characters of GREEK are"),
         ({"+cleaning": '{"nothing": 1}'}, "cleaning has no field nothing"),
         ({"+max_length_b": "0"}, "max_length_a, max_length_b and max_length are 1.2, 0 and 200; allowed are 0, 1"),
+        ({"target_lang": "cn"}, "the language is 'cn'; allowed are codes of ISO 639, such as de or pt-BR. Write zh"),
         ({"+label_smoothing_factor": "1"}, "label_smoothing_factor is 1.0; allowed is 0 to below 1"),
     ],
 )  # fmt: skip

@@ -241,6 +241,17 @@ def test_the_table_has_intervals_and_the_papers_gains_and_the_page_keeps_its_wor
 # --- all of it --------------------------------------------------------------------------------------------------------
 
 
+def test_the_minutes_of_a_run_that_went_on_are_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study, "ROOT", tmp_path)
+    (tmp_path / "script.py").write_text("print('done')")
+    minutes = [study.call("script.py", {}, tmp_path / "run")["cpu_minutes"] for _ in range(2)]
+    assert minutes == [0.0, None]
+    for seed, each in enumerate((minutes[1], 3.0, 5.0)):
+        (tmp_path / f"{seed}").mkdir()
+        (tmp_path / f"{seed}/cost.json").write_text(json.dumps({"cpu_minutes": each}))
+    assert study_runs.Runs("full", {seed: tmp_path / f"{seed}" for seed in range(3)}).minutes() == 4
+
+
 @pytest.mark.slow
 def test_a_tiny_study_from_the_data_to_the_page(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two variants from scratch, fine-tuned, then one of them continued from the other; nothing is done twice."""
