@@ -207,9 +207,10 @@ def test_held_out_files_leave_the_training_data(
 ) -> None:
     held = [{"en": en, "de": de} for en, de in zip(sentences["en"][:32], sentences["de"][:32])]
     (tmp_path / "held.jsonl").write_text("\n".join(map(json.dumps, held)), encoding="utf-8")
-    results = main(flags(files, tmp_path / "run", "--held_out_data", str(tmp_path / "held.jsonl")))
-    assert set(results["retrieval"]["per_language"]) == {"de"}
-    assert results["pairs"] == 3 * (48 - 16)  # the 16 English texts leave with all their translations
+    more = ("--held_out_data", str(tmp_path / "held.jsonl"), "--held_out_sentences", "12")
+    results = main(flags(files, tmp_path / "run", *more))
+    assert {name: row["sentences"] for name, row in results["retrieval"]["per_language"].items()} == {"de": 12}
+    assert results["pairs"] == 3 * (48 - 24)  # the 24 English texts leave with all their translations
     (tmp_path / "one.jsonl").write_text(json.dumps(held[0]), encoding="utf-8")
     with pytest.raises(BadInput, match="one.jsonl, which has no sentence pair to choose by .* give two or more pairs"):
         main(flags(files, tmp_path / "other", "--held_out_data", str(tmp_path / "one.jsonl")))
