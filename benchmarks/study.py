@@ -3,13 +3,14 @@
     python benchmarks/study.py --data shared/data                                    # every row, every seed
     python benchmarks/study.py --data shared/data --variants full --seeds 1          # one run
     python benchmarks/study.py --data shared/data --model continued --encoder path/to/encoder
-    python benchmarks/study.py --data shared/data --report docs/results.md           # tables and pictures again
+    python benchmarks/study.py --report docs/results.md                              # tables and pictures again
 
 `--data` is a folder of bitext/, monolingual/, multi30k/, ntrex/ and xtreme/. A run is a call of run_pretraining.py in a
 process of its own, on one thread, from `recipes/study/MODEL.json` and the changes of its row in `VARIANTS`; then its
 encoder is scored, sentence by sentence, by `study_tests.py`, and some are fine-tuned by run_xtreme.py and
 run_translation.py. What a folder of runs holds is not done again: the same command goes on where it was interrupted,
-and commands about different seeds can run side by side. `study_report.py` makes tables, intervals and pictures.
+and commands about different seeds can run side by side. `study_report.py` makes tables, intervals and pictures; what
+they are made from is kept beside the page, so that they can be made again without the runs.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from study_report import write_study
+from study_runs import keep_evidence
 from study_tests import StudyTests, score_encoder
 from tqdm import tqdm
 
@@ -104,7 +106,7 @@ FINE_TUNED = ("lm", "full")  # beside the unchanged start; their first seed is f
 def main(argv: Sequence[str] | None = None) -> None:
     """Make the runs the arguments ask for, then the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="of bitext/, monolingual/, ntrex/ and others")
     parser.add_argument("--model", choices=MODELS, default=MODELS[0])
     parser.add_argument("--encoder", metavar="FOLDER", help="that the continued model starts from")
     parser.add_argument(
@@ -112,10 +114,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--seeds", type=int, nargs="+", help="[those of the variant]")
     parser.add_argument("--output", type=Path, default=Path("runs/study"))
-    parser.add_argument("--report", type=Path, metavar="FILE", help="make no run, write tables into this page")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help="make no run; write tables into this page, and what they are made from into the folder of its name",
+    )
     arguments = parser.parse_args(argv)
     if arguments.model == "continued" and not (arguments.encoder or arguments.report):
         parser.error("--model continued needs --encoder, the folder of what it continues")
+    if not (arguments.data or arguments.report):
+        parser.error("--data is needed, the folder of bitext/, monolingual/, multi30k/, ntrex/ and xtreme/")
     if not arguments.report and not planned(arguments):
         parser.error(f"--model {arguments.model} has none of these variants; all but lm and full start from scratch")
     if not arguments.report:
@@ -124,7 +133,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, seed in tqdm(planned(arguments), unit=" runs"):
             study.run(name, seed)
     labels = {name: variant.label for name, variant in VARIANTS.items()}
-    write_study(arguments.output, arguments.report or arguments.output / "results.md", labels)
+    if arguments.report:
+        kept = arguments.report.with_suffix("")
+        keep_evidence(arguments.output, kept)
+        write_study(kept, arguments.report, labels)
+    else:
+        write_study(arguments.output, arguments.output / "results.md", labels)
 
 
 def planned(arguments: argparse.Namespace) -> list[tuple[str, int]]:

@@ -6,14 +6,11 @@ from pathlib import Path
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
-from sklearn.manifold import TSNE
 from study_runs import Runs
+from study_tests import RANKED, SET, SETS
 
 from hictl_hf.plotting import BLUE, GREEN, GREY, LANGUAGE_MARKERS, ORANGE, PURPLE, STYLE, smooth
-from hictl_hf.retrieval import unit_rows
 
-SET = 100  # sentences of a set of the t-SNE figure
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, GREY)
 
 
@@ -24,7 +21,10 @@ def draw_pictures(runs: Mapping[str, Runs], labels: Mapping[str, str], folder: P
         if before in runs and after in runs:
             path = folder / f"tsne-{after}.png"
             ranks = draw_map(runs[before], runs[after], (labels[before], labels[after]), path)
-            yield path, f"t-SNE of 100 NTREX sentences in five languages; mean rank {ranks[0]:.1f} and {ranks[1]:.1f}"
+            yield (
+                path,
+                f"t-SNE of ten sets of NTREX sentences in five languages; mean rank {ranks[0]:.1f} and {ranks[1]:.1f}",
+            )
     if "full" in runs:
         yield draw_hard_negatives(runs, labels, folder / "hard-negatives.png"), "λ and p_avg over the steps"
         yield draw_layers(runs, labels, folder / "layers.png"), "dev accuracy by layer and pooling"
@@ -36,35 +36,23 @@ def draw_pictures(runs: Mapping[str, Runs], labels: Mapping[str, str], folder: P
 
 
 def draw_map(before: Runs, after: Runs, titles: tuple[str, str], path: Path) -> list[float]:
-    """The paper's figure, a set of parallel sentences in five languages, of the first seeds; returns the mean ranks."""
+    """The paper's figure of the first seeds: colours for sets of sentences, markers for languages; returns mean ranks."""
     ranks = []
     with rc_context(STYLE):
-        figure = Figure(figsize=(11, 5.2), layout="constrained")
+        figure = Figure(figsize=(11, 5.4), layout="constrained")
         for axes, runs, title in zip(figure.subplots(1, 2), (before, after), titles):
-            stored = np.load(runs.folders[min(runs.folders)] / "vectors.npz")
-            vectors = {language: unit_rows(stored[language].astype(np.float32)) for language in stored.files}
-            ranks.append(mean_rank(vectors))
-            points = np.concatenate([rows[:SET] for rows in vectors.values()])
-            places = TSNE(init="pca", random_state=0, metric="cosine").fit_transform(points)
-            for number, language in enumerate(vectors):
-                own = places[number * SET : (number + 1) * SET]
-                axes.scatter(*own.T, s=12, color=COLOURS[number], marker=LANGUAGE_MARKERS[number], label=language)
-            axes.set_title(f"{title}: a translation has mean rank {ranks[-1]:.1f} of {SET}")
+            first = min(runs.folders)
+            ranks.append(runs.read("scores.json")[first]["mean rank"])
+            places = np.load(runs.folders[first] / "map.npz")
+            sets = np.arange(SETS).repeat(SET)
+            for language, marker in zip(places.files, LANGUAGE_MARKERS):
+                points = places[language]
+                axes.scatter(*points.T, s=12, c=sets[: len(points)], cmap="tab10", marker=marker, label=language)
+            axes.set_title(f"{title}: a translation has mean rank {ranks[-1]:.1f} of {RANKED}")
             axes.set_xticks([]), axes.set_yticks([])
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(vectors))
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(places.files))
         figure.savefig(path, dpi=130)
     return ranks
-
-
-def mean_rank(vectors: Mapping[str, NDArray[np.floating]]) -> float:
-    """Of a sentence's translation among a set of 100 of each other language, 1 the best; over all sets and pairs."""
-    ranks = []
-    for one, x in vectors.items():
-        for other, y in vectors.items():
-            for start in range(0, len(x) - SET + 1, SET) if one != other else ():
-                scores = x[start : start + SET] @ y[start : start + SET].T
-                ranks.append((scores >= np.diag(scores)[:, None]).sum(1).mean())
-    return float(np.mean(ranks))
 
 
 def draw_hard_negatives(runs: Mapping[str, Runs], labels: Mapping[str, str], path: Path) -> Path:

@@ -45,12 +45,11 @@ def find_runs(output: Path, names: Mapping[str, str]) -> dict[str, Runs]:
     return {name: Runs(name, folders) for name, folders in found.items() if folders}
 
 
-def write_study(output: Path, page: Path | None, labels: dict[str, str]) -> None:
+def write_study(output: Path, page: Path, labels: dict[str, str]) -> None:
     """Write results.json and, between the marks of the page, the tables; pictures go to images/ beside it."""
     runs = find_runs(output, labels)
     if not runs:
         return
-    page = page or output / "results.md"
     results = {name: {str(seed): scores for seed, scores in each.scores.items()} for name, each in runs.items()}
     write_json(page.with_suffix(".json"), results)
     labels = {"start": "the starting encoder, unchanged"} | labels

@@ -1,6 +1,7 @@
 """What the runs of a variant found: their scores, and those in samples of the test sentences and of the seeds."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,15 @@ from numpy.typing import NDArray
 from study_tests import f1
 
 SAMPLES = 1000
+EVIDENCE = (  # of a run: what tables and pictures are made from
+    "cost.json",
+    "results.json",
+    "scores.json",
+    "hits.npz",
+    "map.npz",
+    *(f"{name}/{file}" for name in ("panx", "bleu") for file in ("cost.json", "results.json")),
+    "bleu/predictions.jsonl",
+)
 
 Samples = dict[str, NDArray[np.floating]]  # test: (SAMPLES,) its score in each sample
 
@@ -57,6 +67,16 @@ class Runs:
     def minutes(self) -> float | None:
         costs = [cost["cpu_minutes"] for cost in self.read("cost.json").values() if cost["cpu_minutes"] is not None]
         return float(np.mean(costs)) if costs else None
+
+
+def keep_evidence(output: Path, kept: Path) -> None:
+    """Copy from the runs that are scored what is worth keeping, a few hundred kilobytes each, without the models."""
+    for folder in (path.parent for path in output.glob("*/*/hits.npz")):
+        for file in (folder / name for name in EVIDENCE):
+            if file.exists():
+                copy = kept / file.relative_to(output)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, copy)
 
 
 def resample(hits: Mapping[str, NDArray[np.bool_]]) -> Samples:

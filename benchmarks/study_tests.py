@@ -8,7 +8,7 @@ that are best on the dev sentences of the bitext.
     in domain   held-out rows of the training sources, 16 languages, both directions
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
+from sklearn.manifold import TSNE
 
 from hictl_hf import HictlForPreTraining
 from hictl_hf.corpus import CorpusReport
@@ -23,10 +24,15 @@ from hictl_hf.embedding import all_readouts, embed_sentences, load_encoder
 from hictl_hf.evaluation import best_readout, evaluate_retrieval
 from hictl_hf.readers import read_rows
 from hictl_hf.reporting import write_json
-from hictl_hf.retrieval import Bitext, best_threshold, mine_id_pairs, nearest
+from hictl_hf.retrieval import Bitext, best_threshold, mine_id_pairs, nearest, unit_rows
 from hictl_hf.xtreme_files import read_bucc
 
 DEV_SENTENCES = 250  # of each language, to choose the layer and pooling by
+RANKED = 100  # sentences among which a translation is ranked
+SETS, SET = (
+    10,
+    20,
+)  # of the t-SNE figure: so many sets, each of so many sentences that follow each other, in 5 languages
 PICTURED = {"en": "src.eng", "fr": "ref.fra", "de": "ref.deu", "ru": "ref.rus", "es": "ref.spa"}
 Sides = tuple[list[str], list[str]]  # English sentences and their translations
 
@@ -85,9 +91,9 @@ def lines_of(path: Path) -> list[str]:
 
 
 def score_encoder(encoder: str, tests: StudyTests, folder: Path) -> dict[str, Any]:
-    """Write scores.json, hits.npz (whether each sentence found its own) and vectors.npz (those of the picture)."""
+    """Write scores.json, hits.npz (whether each sentence found its own) and map.npz (places in the t-SNE figure)."""
     folder.mkdir(parents=True, exist_ok=True)
-    model, tokenizer = load_encoder(encoder, precision="bf16")
+    model, tokenizer = load_encoder(encoder)
     last = model.config.num_hidden_layers
     readouts = all_readouts(range(last + 1), last, projection=isinstance(model, HictlForPreTraining))
     dev = evaluate_retrieval(model, tokenizer, as_dataset(tests.bitext("dev", DEV_SENTENCES)), readouts)
@@ -104,13 +110,15 @@ def score_encoder(encoder: str, tests: StudyTests, folder: Path) -> dict[str, An
             hits[f"{test}/{language}/from en"] = nearest(x, y) == own
             hits[f"{test}/{language}/to en"] = nearest(y, x) == own
     hits |= bucc_hits(tests.bucc(), embed)
-    pictured: dict[str, Any] = {name: embed(texts).astype(np.float16) for name, texts in tests.pictured().items()}
-    np.savez_compressed(folder / "vectors.npz", **pictured)
+    pictured = {name: unit_rows(embed(texts)) for name, texts in tests.pictured().items()}
+    places: dict[str, Any] = map_of(pictured)
+    np.savez_compressed(folder / "map.npz", **places)
     np.savez_compressed(folder / "hits.npz", **hits)
     scores = {
         "readout": best._asdict(),
         "dev": {f"{readout.pooling}, layer {readout.layer}": accuracy.mean for readout, accuracy in dev.items()},
         "scores": scores_of(hits),
+        "mean rank": mean_rank(pictured),
         "languages": {name: 100 * float(found.mean()) for name, found in hits.items() if not name.startswith("bucc")},
     }
     write_json(folder / "scores.json", scores)
@@ -131,6 +139,24 @@ def bucc_hits(bitext: Bitext, embed: Any) -> dict[str, NDArray[np.bool_]]:
     found = {"gold": bitext.gold, "extracted": extracted, "right": extracted & bitext.gold}
     sides = {name: {query for query, _ in pairs} for name, pairs in found.items()}
     return {f"bucc/{name}": np.array([query in ids for query in bitext.query_ids]) for name, ids in sides.items()}
+
+
+def mean_rank(vectors: Mapping[str, NDArray[np.floating]]) -> float:
+    """Of a sentence's translation among a set of 100 of each other language, 1 the best; over all sets and pairs."""
+    ranks = []
+    for one, x in vectors.items():
+        for other, y in vectors.items():
+            for start in range(0, len(x) - RANKED + 1, RANKED) if one != other else ():
+                scores = x[start : start + RANKED] @ y[start : start + RANKED].T
+                ranks.append((scores >= np.diag(scores)[:, None]).sum(1).mean())
+    return float(np.mean(ranks))
+
+
+def map_of(vectors: Mapping[str, NDArray[np.floating]]) -> dict[str, NDArray[np.floating]]:
+    """(SETS · SET, 2) places of each language's sentences in one t-SNE of all."""
+    shown = [rows[: SETS * SET] for rows in vectors.values()]
+    places = TSNE(init="pca", random_state=0, metric="cosine").fit_transform(np.concatenate(shown))
+    return dict(zip(vectors, np.split(places, len(shown))))
 
 
 def scores_of(hits: dict[str, NDArray[Any]]) -> dict[str, float]:

@@ -17,7 +17,6 @@ from hictl_hf.xtreme_arguments import parse_xtreme_arguments
 with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package
     patch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
     import study
-    import study_pictures
     import study_runs
     import study_tests
     from study_report import BEGIN, END, write_study
@@ -83,7 +82,7 @@ def test_the_recipe_of_each_variant_is_one_of_run_pretraining(name: str, tmp_pat
         recipe = study.Study(tmp_path, tmp_path, model, "xlm-roberta-base").recipe(name, 3)
         file = tmp_path / "recipe.json"
         file.write_text(json.dumps(recipe | {"output_dir": "x"}), "utf-8")
-        arguments = parse_arguments([str(file), "--bf16", "false"])
+        arguments = parse_arguments([str(file)])
         assert arguments.seed == 3 and arguments.train_data[0].endswith(f"/{variant.data}.jsonl.gz")
         assert HictlConfig(**arguments.model_config).to_dict().items() >= variant.model_config.items()
         if model == "scratch":
@@ -97,7 +96,7 @@ def test_what_fine_tunes_is_a_recipe_of_its_script(tmp_path: Path) -> None:
         recipe = study.read_recipe(name) | {"encoder": "x", "output_dir": str(tmp_path)}
         recipe |= {"train": ["x.jsonl"]} if name == "bleu" else {}
         file = tmp_path / f"{name}.json"
-        file.write_text(json.dumps(recipe | {"bf16": False}), "utf-8")
+        file.write_text(json.dumps(recipe), "utf-8")
         assert parse([str(file)]).encoder == "x"
 
 
@@ -188,10 +187,10 @@ def test_both_directions_of_a_sentence_are_drawn_together() -> None:
 
 def test_the_mean_rank_of_a_translation(monkeypatch: pytest.MonkeyPatch) -> None:
     """x: (1, 0), (0, 1), (0.6, 0.8); in y the last two are exchanged. Their own score 0.8 where another scores 1."""
-    monkeypatch.setattr(study_pictures, "SET", 3)
+    monkeypatch.setattr(study_tests, "RANKED", 3)
     x = np.array([[1, 0], [0, 1], [0.6, 0.8]])
-    assert study_pictures.mean_rank({"en": x, "de": x}) == 1
-    assert study_pictures.mean_rank({"en": x, "de": x[[0, 2, 1]]}) == pytest.approx((1 + 2 + 2) / 3)
+    assert study_tests.mean_rank({"en": x, "de": x}) == 1
+    assert study_tests.mean_rank({"en": x, "de": x[[0, 2, 1]]}) == pytest.approx((1 + 2 + 2) / 3)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -202,9 +201,9 @@ def write_run(folder: Path, chance: float, seed: int) -> None:
     hits = made_up_hits(chance, seed)
     random = np.random.default_rng(seed)
     np.savez(folder / "hits.npz", **hits)
-    np.savez(folder / "vectors.npz", **{name: random.random((200, 8)) for name in ("en", "fr", "de", "ru", "es")})
+    np.savez(folder / "map.npz", **{name: random.random((200, 2)) for name in ("en", "fr", "de", "ru", "es")})
     dev = {f"{pooling}, layer {layer}": 10.0 * layer for pooling in ("mean", "first token") for layer in range(3)}
-    scores = {"scores": study_tests.scores_of(hits), "dev": dev}
+    scores = {"scores": study_tests.scores_of(hits), "dev": dev, "mean rank": 9.0}
     scores["languages"] = {name: 100 * float(found.mean()) for name, found in hits.items()}
     history = [{"step": step, "hard_negative_lambda": 1.0, "p_avg": 0.1} for step in range(10)]
     for name, content in (
@@ -274,7 +273,7 @@ def test_a_tiny_study_from_the_data_to_the_page(data: Path, tmp_path: Path, monk
         "bleu": {"num_train_epochs": 1, "decoder_layers": 1},
     }
     real = study.read_recipe
-    monkeypatch.setattr(study, "read_recipe", lambda name: real(name) | {"bf16": False} | small[name])
+    monkeypatch.setattr(study, "read_recipe", lambda name: real(name) | small[name])
     monkeypatch.setattr(study, "USUAL", study.read_recipe("scratch"))
     output = tmp_path / "study"
     study.main(["--data", str(data), "--variants", "lm", "full", "--seeds", "1", "--output", str(output)])
@@ -294,7 +293,11 @@ def test_a_tiny_study_from_the_data_to_the_page(data: Path, tmp_path: Path, monk
     monkeypatch.setattr(study, "call", refuse)
     monkeypatch.setattr(study, "score_encoder", refuse)
     study.main(["--data", str(data), *continued, "--output", str(output)])
-    study.main(["--data", str(data), "--report", str(tmp_path / "page.md"), "--output", str(output)])
+    study.main(["--report", str(tmp_path / "page.md"), "--output", str(output)])
     assert json.loads((tmp_path / "page.json").read_text("utf-8")) == json.loads(
         (output / "results.json").read_text("utf-8")
     )
+    kept = (tmp_path / "page.md").read_text("utf-8")
+    study.main(["--report", str(tmp_path / "page.md"), "--output", str(tmp_path / "nothing")])
+    assert (tmp_path / "page.md").read_text("utf-8") == kept, "made again from what is kept beside the page"
+    assert not list((tmp_path / "page").rglob("*.safetensors"))
