@@ -36,7 +36,7 @@ def draw_pictures(runs: Mapping[str, Runs], labels: Mapping[str, str], folder: P
 
 
 def draw_map(before: Runs, after: Runs, titles: tuple[str, str], path: Path) -> list[float]:
-    """The paper's figure of the first seeds: colours for sets of sentences, markers for languages; returns mean ranks."""
+    """The paper's figure of the first seeds: colours for sets of sentences, markers for languages; returns ranks."""
     ranks = []
     with rc_context(STYLE):
         figure = Figure(figsize=(11, 5.4), layout="constrained")
