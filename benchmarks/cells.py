@@ -89,11 +89,12 @@ def time_steps(
     """The seconds of each row in the rounds, one for each batch but the first, the speed of the machine in them, and
     the megabytes of the weighed rows in the last of them."""
     networks = Networks(make_config(tokenizer, cell.layers), tokenizer)
+    bf16 = any(variant.bf16 for variant in variants)
     rates: list[Rates] = []
     memory = {}
 
     def find_rates(_: int) -> dict[str, Seconds]:
-        rates.append(measure_rates(size_of(batches[-1]), networks.config))
+        rates.append(measure_rates(size_of(batches[-1]), networks.config, bf16))
         return {}
 
     def step_of(variant: Variant) -> Callable[[int], dict[str, Seconds]]:
@@ -108,10 +109,10 @@ def time_steps(
         return turn
 
     timings = take_turns({"rates": find_rates} | {v.row: step_of(v) for v in variants}, len(batches), told)
-    usual = Rates(*map(median, zip(*map(dataclasses.astuple, rates))))
+    usual = Rates(*(None if None in each else median(each) for each in zip(*map(dataclasses.astuple, rates))))
     floors = {
         row: [ideal_step(batch, networks, usual, bf16=row == "floor_bf16") for batch in batches[1:]]
-        for row in ("floor_fp32", "floor_bf16")
+        for row in ("floor_fp32", "floor_bf16")[: 1 + bf16]
     }
     return floors | timings, usual, memory
 

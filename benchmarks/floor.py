@@ -26,7 +26,8 @@ class Rates:
     """What the machine can do: floating-point operations and bytes in a second, as usual: of seven calls the median."""
 
     fp32: float
-    bf16: float
+    bf16: float | None
+    """`None` where nothing is measured in it."""
     stream: float
 
 
@@ -35,6 +36,7 @@ def floor_by_part(
 ) -> dict[str, float]:
     """Seconds of each part of the ideal step."""
     rate = rates.bf16 if bf16 else rates.fp32
+    assert rate is not None
     seconds = {part: operations / rate for part, operations in count_operations(size, config).items()}
     return seconds | {"optimiser": ADAMW_BYTES * parameters / rates.stream}
 
@@ -52,7 +54,7 @@ def count_operations(size: Size, config: HictlConfig) -> dict[str, float]:
     }
 
 
-def measure_rates(size: Size, config: HictlConfig, device: str = "cpu") -> Rates:
+def measure_rates(size: Size, config: HictlConfig, bf16: bool = True, device: str = "cpu") -> Rates:
     """Matrix products of the shapes of a batch, and AdamW on an array that fits no cache."""
     d, inner = config.hidden_size, config.intermediate_size
     shapes = [
@@ -63,8 +65,10 @@ def measure_rates(size: Size, config: HictlConfig, device: str = "cpu") -> Rates
     ]
     if device == "cuda":
         shapes.append((8192, 8192, 8192))
-    rates = {dtype: max(product_rate(shape, dtype, device) for shape in shapes) for dtype in ("float32", "bfloat16")}
-    return Rates(rates["float32"], rates["bfloat16"], stream_rate(device))
+    fp32, *in_bf16 = (
+        max(product_rate(shape, dtype, device) for shape in shapes) for dtype in ("float32", "bfloat16")[: 1 + bf16]
+    )
+    return Rates(fp32, in_bf16[0] if bf16 else None, stream_rate(device))
 
 
 def product_rate(shape: tuple[int, int, int], dtype: str, device: str) -> float:

@@ -27,7 +27,7 @@ ON_GPU = tuple(
 def measure_gpu(workload: Workload, pairs: int, rounds: int, progress: Callable[[str], Any]) -> dict[str, Any]:
     """A row of each variant, as large as it fits, and the speed of the GPU."""
     config = make_config(workload.tokenizer, LAYERS, HIDDEN_SIZE)
-    rates = measure_rates(size_of(draw(workload, pairs, 1)[0]), config, "cuda")
+    rates = measure_rates(size_of(draw(workload, pairs, 1)[0]), config, device="cuda")
     rows = []
     for variant in ON_GPU:
         networks = Networks(config, workload.tokenizer, "cuda")

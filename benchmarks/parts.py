@@ -66,7 +66,7 @@ def measure_parts(networks: Networks, batch: Batch, rounds: int) -> dict[str, An
     step = seconds.pop("gradients") + seconds["optimiser"]
     words = {temperature: seconds.pop(f"words at {temperature}") for temperature in SAMPLING_TEMPERATURES}
     seconds["word level"] = words[config.word_sampling_temperature or config.word_temperature]
-    floor = floor_by_part(size, config, networks.parameters, measure_rates(size, config))
+    floor = floor_by_part(size, config, networks.parameters, measure_rates(size, config, bf16=False))
     return {
         "hidden_size": config.hidden_size,
         "seconds": seconds | {"rest": step - sum(seconds.values()), "step": step},

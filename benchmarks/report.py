@@ -38,6 +38,7 @@ MEMORY_RATIOS = {
     "memory_vs_hf_tlm": ("hf_tlm", "ours_fp32"),
 }
 FLOOR_OF = {"ours_fp32": "floor_fp32", "ours_bf16": "floor_bf16", "ours_fp32_dropout": "floor_fp32"}
+FLOORS = {"floor_fp32": "-", "floor_bf16": ":"}
 HEADLINE = {"layers": 12, "pairs": 16, "text": "real"}
 COLOURS = {
     "ours_bf16": BLUE,
@@ -117,10 +118,11 @@ def markdown(results: dict[str, Any]) -> Iterator[str]:
 
 def cell_tables(cell: Cell, ratios: dict[str, Any]) -> Iterator[str]:
     tokens, padded = (mean(size[name] for size in cell["sizes"]) for name in ("tokens", "padded_tokens"))
-    fp32, bf16, stream = (rate / 1e9 for rate in cell["rates"].values())
+    rates = cell["rates"]
+    bf16 = f"{rates['bf16'] / 1e9:.0f} in bf16" if rates["bf16"] else "imitates bf16, which is left out"
     yield f"\n## {describe(cell)}\n"
     yield f"{cell['rounds']} rounds; {tokens:,.0f} tokens in a batch, {padded:,.0f} with padding. The machine runs"
-    yield f"{fp32:.0f} GFLOP/s in fp32, {bf16:.0f} in bf16, and streams {stream:.0f} GB/s."
+    yield f"{rates['fp32'] / 1e9:.0f} GFLOP/s in fp32, {bf16}, and streams {rates['stream'] / 1e9:.0f} GB/s."
     if cell["batches_drawn_again"]:
         yield f"{cell['batches_drawn_again']} batches were drawn again: the naive step would not fit into memory."
     columns = ("cpu_seconds", "wall_seconds", "optimiser_cpu_seconds", "transient_mb", "peak_mb")
@@ -204,7 +206,7 @@ def draw_chart(cell: Cell, path: Path) -> None:
         picture = Figure(figsize=(9.5, 0.55 * len(rows) + 1.7), layout="constrained")
         axes = picture.add_subplot()
         axes.barh(rows, seconds, 0.66, color=[COLOURS[row] for row in rows])
-        for row, style in (("floor_fp32", "-"), ("floor_bf16", ":")):
+        for row, style in [(row, style) for row, style in FLOORS.items() if row in variants]:
             floor = variants[row]["cpu_seconds"]
             axes.axvline(floor, color=ORANGE, linestyle=style, label=f"{LABELS[row]}: {floor:.2f} s")
         for row, second in zip(rows, seconds):

@@ -17,7 +17,8 @@ XLM-R's 250,002 words, on one CPU thread, beside
     embedding.py, mining.py, stream.py, gradient_cache.py  run by themselves
     report.py      ratios, tables, chart
 
-A run that was interrupted goes on where it stopped. Usage:
+A processor that imitates bf16 leaves it out: a naive step would take a quarter of an hour. A run that was interrupted
+goes on where it stopped. Usage:
 
     python benchmarks/run.py --quick
     python benchmarks/run.py --pairs corpus.jsonl.gz --encoder path/to/xlm-r
@@ -52,6 +53,7 @@ from variants import VARIANTS, Networks, make_config
 from workload import Workload, make_workload
 
 import hictl_hf
+from hictl_hf.number_formats import SLOW, times_fp32
 
 TEXTS = ("real", "lognormal")
 ROUNDS_INSIDE = 6
@@ -116,7 +118,8 @@ def begin_or_resume(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def measure_cells(arguments: argparse.Namespace, workload: Workload, results: dict[str, Any]) -> None:
     """Each cell that the results do not hold yet; they are written after each."""
-    variants = [variant for variant in VARIANTS if variant.quick or not arguments.quick]
+    bf16 = results["machine"]["bf16_times_fp32"] < SLOW
+    variants = [each for each in VARIANTS if (each.quick or not arguments.quick) and (bf16 or not each.bf16)]
     rows, as_timed = (WEIGHED_QUICKLY, WEIGHED_AS_TIMED) if arguments.quick else (WEIGHED, ())
     weighed = [variant for variant in variants if variant.row in rows]
     done = [Cell(each["layers"], each["pairs"], each["text"]) for each in results["cells"]]
@@ -178,6 +181,7 @@ def machine() -> dict[str, Any]:
         "cpu": names[0] if names else platform.processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "bf16_times_fp32": round(times_fp32(torch.bfloat16, torch.device("cpu")), 2),
         "python": platform.python_version(),
         **{package.replace("-", "_"): version(package) for package in packages},
         **{name: value for name, value in os.environ.items() if name.startswith(("MALLOC_", "THP_", "LD_PRELOAD"))},

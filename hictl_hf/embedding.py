@@ -36,6 +36,7 @@ from transformers.utils import logging as transformers_logging
 from .checkpoint_sizes import check_sizes, weights_of
 from .flags import refuse_run
 from .modeling_hictl import HictlForPreTraining
+from .number_formats import warn_where_slow
 from .readers import BadInput, shown, teaching
 from .tokenization import token_batches
 
@@ -347,9 +348,10 @@ def converted(layers: nn.ModuleList, precision: Precision) -> nn.ModuleList:
         return layers
     if "int8" in found:
         raise BadInput(f"precision is {precision}, and the model is in int8; load it anew.")
+    device = next(layers.parameters()).device
+    warn_where_slow(precision, device)
     if precision != "int8":
         return copy.deepcopy(layers).to(DTYPES[precision])
-    device = next(layers.parameters()).device
     if device.type != "cpu":
         raise BadInput(f"precision is int8 and the device {device}; allowed is int8 on a CPU. Use bf16 on a GPU.")
     return quantized(copy.deepcopy(layers).float())

@@ -8,10 +8,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from transformers import HfArgumentParser
 from transformers.utils import CONFIG_NAME
 
+from .number_formats import warn_where_slow
 from .readers import BadInput, check_place
 
 PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
@@ -31,6 +33,8 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
         raise BadInput(str(error)) from error
     for name in ("model", "encoder"):
         refuse_run(getattr(settings, name, None) or "")
+    if getattr(settings, "bf16", False) and not torch.accelerator.is_available():
+        warn_where_slow("bf16", torch.device("cpu"))
     if folder := getattr(settings, "output_dir", None):
         check_place(folder, folder=True)
     return (settings, *rest) if rest else settings

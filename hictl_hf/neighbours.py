@@ -7,7 +7,6 @@ the vectors. So being coarse costs no neighbour, however close they lie. Vectors
 cosines gives unit rows. What neighbours are good for is left to `retrieval` and `mining`.
 """
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from .number_formats import times_fp32
 
 Vectors = NDArray[np.floating]
 Rows = NDArray[np.int64]
@@ -371,14 +372,7 @@ def fine_kind(x: Source, y: Source) -> torch.dtype:
 @cache
 def faster_precision(device: torch.device) -> Precision:
     """Whichever multiplies faster here."""
-    seconds: dict[Precision, float] = {}
-    for precision, kind in COARSE.items():
-        x, y = (torch.ones(rows, 384, dtype=kind, device=device) for rows in (256, 2048))
-        for _ in range(3):
-            start = time.perf_counter()
-            (x @ y.T)[0, 0].item()
-            seconds[precision] = min(time.perf_counter() - start, seconds.get(precision, 1e9))
-    return min(seconds, key=lambda precision: seconds[precision])
+    return "bf16" if times_fp32(torch.bfloat16, device) < 1 else "fp32"
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from .checkpoint_sizes import check_sizes
 from .configuration_hictl import HictlConfig
 from .decoding import translate
 from .modeling_hictl_translation import HictlForConditionalGeneration
+from .number_formats import warn_where_slow
 from .readers import BadInput, teaching
 
 TASK = "hictl-translation"
@@ -114,6 +115,8 @@ def load_translator(
     if tokenizer is None:
         raise BadInput("a model that is already loaded was given without its tokenizer; give both")
     network = network.to(device).eval()
+    if dtype == "bfloat16":
+        warn_where_slow("bf16", torch.device(device))
     if dtype == "int8":
         return quantize(network), tokenizer
     return network if dtype is None else network.to(getattr(torch, dtype)), tokenizer

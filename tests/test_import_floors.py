@@ -10,21 +10,22 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "hictl_hf"
 FLOORS = {
-    0: "configuration_hictl gathering metrics negatives neighbours packing vocabulary plotting reporting tables "
+    0: "number_formats",
+    1: "configuration_hictl gathering metrics negatives neighbours packing vocabulary plotting reporting tables "
     "version paper_corpora output_layer readers",
-    1: "flags losses retrieval checkpoint_sizes cli tokenization mixture report_page model_cards",
-    2: "modeling_hictl corpus collators checkpoints sharding xtreme_examples xtreme_features "
+    2: "flags losses retrieval checkpoint_sizes cli tokenization mixture report_page model_cards",
+    3: "modeling_hictl corpus collators checkpoints sharding xtreme_examples xtreme_features "
     "moses raw_bitext target_vocabulary report_sections publishing completion",
-    3: "embedding arguments micro_batches streams robust_training question_answering tagging xtreme_files xtreme_hub "
+    4: "embedding arguments micro_batches streams robust_training question_answering tagging xtreme_files xtreme_hub "
     "xtreme_report mining_report modeling_hictl_translation translation_corpus translation_data translation_scores",
-    4: "evaluation fine_tuning xtreme_conversion xtreme_kinds beam_search score translation_inspection "
+    5: "evaluation fine_tuning xtreme_conversion xtreme_kinds beam_search score translation_inspection "
     "explanation mining mteb_evaluation sentence_transformers_files",
-    5: "trainers xtreme_tasks decoding translation_arguments translation_report onnx_export",
-    6: "pretraining xtreme_data xtreme_scores translation_pipeline translation_training translation_setup",
-    7: "xtreme_arguments translate translation ctranslate2_export",
-    8: "xtreme_models embed explain",
-    9: "xtreme page mine",
-    10: "__init__",
+    6: "trainers xtreme_tasks decoding translation_arguments translation_report onnx_export",
+    7: "pretraining xtreme_data xtreme_scores translation_pipeline translation_training translation_setup",
+    8: "xtreme_arguments translate translation ctranslate2_export",
+    9: "xtreme_models embed explain",
+    10: "xtreme page mine",
+    11: "__init__",
 }
 FLOOR = {module: floor for floor, modules in FLOORS.items() for module in modules.split()}
 ON_THE_HUB = (
