@@ -30,9 +30,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from study_report import write_study
-from study_runs import keep_evidence
-from study_tests import StudyTests, score_encoder
+from study_runs import keep_evidence, write_run
+from study_tests import StudyTests, bleu_statistics, score_encoder
 from tqdm import tqdm
 
 from hictl_hf.corpus import CorpusReport, comparable
@@ -229,6 +230,7 @@ class Study:
         if self.model == "continued":
             self.score(self.encoder, self.output / "start/0")
             self.fine_tune(self.encoder, self.output / "start/0")
+            write_run(self.output / "start/0")
         elif not (self.output / "tokenizer").exists():
             sentences = sample_of(self.output / "data/pairs.jsonl.gz")
             tokenizer = train_tokenizer(sentences, USUAL["model_config"]["vocab_size"], USUAL["max_length"])
@@ -243,6 +245,7 @@ class Study:
         self.score(str(folder / "checkpoint"), folder)
         if name in FINE_TUNED and seed == VARIANTS[name].seeds[0]:
             self.fine_tune(str(folder / "checkpoint"), folder)
+        write_run(folder)
 
     def recipe(self, name: str, seed: int) -> dict[str, Any]:
         """The recipe of the model with the changes of the variant."""
@@ -275,6 +278,7 @@ class Study:
             if not (folder / name / "cost.json").exists():
                 settings = read_recipe(name) | given | {"encoder": encoder}
                 write_json(folder / name / "cost.json", call(script, settings, folder / name))
+        np.save(folder / "bleu.npy", bleu_statistics(folder / "bleu/predictions.jsonl"))
 
 
 def sample_of(pairs: Path) -> Iterator[str]:

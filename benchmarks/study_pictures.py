@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from study_runs import Runs
+from study_runs import CURVES, Runs
 from study_tests import RANKED, SET, SETS
 
 from hictl_hf.plotting import BLUE, GREEN, GREY, LANGUAGE_MARKERS, ORANGE, PURPLE, STYLE, smooth
@@ -41,9 +41,8 @@ def draw_map(before: Runs, after: Runs, titles: tuple[str, str], path: Path) -> 
     with rc_context(STYLE):
         figure = Figure(figsize=(11, 5.4), layout="constrained")
         for axes, runs, title in zip(figure.subplots(1, 2), (before, after), titles):
-            first = min(runs.folders)
-            ranks.append(runs.read("scores.json")[first]["mean rank"])
-            places = np.load(runs.folders[first] / "map.npz")
+            ranks.append(runs.found[runs.first]["mean rank"])
+            places = np.load(runs.folders[runs.first] / "map.npz")
             sets = np.arange(SETS).repeat(SET)
             for language, marker in zip(places.files, LANGUAGE_MARKERS):
                 points = places[language]
@@ -64,8 +63,8 @@ def draw_hard_negatives(runs: Mapping[str, Runs], labels: Mapping[str, str], pat
         ):
             shown = [name for name in ("full", "temperature-1", "raw", "sentence-hard", "batch-1024") if name in runs]
             for name, colour in zip(shown, COLOURS):
-                history = next(iter(runs[name].read("results.json").values()))["history"]
-                rows = [(row["step"], row[key]) for row in history if row.get(key) is not None]
+                curves = [dict(zip(CURVES, row)) for row in runs[name].found[runs[name].first]["curves"]]
+                rows = [(row["step"], row[key]) for row in curves if row[key] is not None]
                 if rows:
                     steps, values = np.array(rows).T
                     axes.plot(steps / steps.max(), smooth(values, 5), color=colour, label=labels[name])
@@ -82,7 +81,7 @@ def draw_layers(runs: Mapping[str, Runs], labels: Mapping[str, str], path: Path)
         figure = Figure(figsize=(7, 3.8), layout="constrained")
         axes = figure.subplots()
         for name, colour in zip([name for name in ("full", "lm", "sentence", "word") if name in runs], COLOURS):
-            dev = next(iter(runs[name].read("scores.json").values()))["dev"]
+            dev = runs[name].found[runs[name].first]["dev"]
             for pooling, line in (("mean", "-"), ("first token", "--")):
                 start = f"{pooling}, layer "
                 values = {int(place.removeprefix(start)): dev[place] for place in dev if place.startswith(start)}
@@ -99,8 +98,8 @@ def draw_languages(baseline: Runs, full: Runs, path: Path) -> Path:
 
     def by_language(runs: Runs) -> dict[str, float]:
         found: dict[str, list[float]] = {}
-        for scores in runs.read("scores.json").values():
-            for name, value in scores["languages"].items():
+        for run in runs.found.values():
+            for name, value in run["languages"].items():
                 if name.startswith("tatoeba/"):
                     found.setdefault(name.split("/")[1], []).append(value)
         return {language: float(np.mean(values)) for language, values in found.items()}

@@ -5,7 +5,7 @@ set with replacement, the same sentences for both directions and for all variant
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +18,6 @@ from study_runs import Runs
 import hictl_hf
 from hictl_hf.reporting import write_json, write_text
 from hictl_hf.tables import NONE, Cell, Table, markdown
-from hictl_hf.translation_scores import paired_bootstrap
 
 TESTS = {"tatoeba": "Tatoeba", "ntrex": "NTREX", "bucc": "BUCC", "in domain": "in domain"}
 TRANSFER = {"panx": "PANX", "bleu": "BLEU"}
@@ -39,7 +38,7 @@ def find_runs(output: Path, names: Mapping[str, str]) -> dict[str, Runs]:
     """The runs that are scored, in the order of the table."""
     known = ["start", *names, *(f"continued-{name}" for name in names)]
     found = {
-        name: {int(path.parent.name): path.parent for path in sorted((output / name).glob("*/hits.npz"))}
+        name: {int(path.parent.name): path.parent for path in sorted((output / name).glob("*/run.json"))}
         for name in known
     }
     return {name: Runs(name, folders) for name, folders in found.items() if folders}
@@ -55,7 +54,6 @@ def write_study(output: Path, page: Path, labels: dict[str, str]) -> None:
     labels = {"start": "the starting encoder, unchanged"} | labels
     labels |= {f"continued-{name}": label for name, label in labels.items()}
     parts = [main_table(runs, labels), "", "Gains over the language model alone, paired:", "", gain_table(runs, labels)]
-    parts += compare_translations(runs, labels)
     pictures = dict(draw_pictures(runs, labels, page.parent / "images"))
     parts += [f"\n![{alt}](images/{path.name})" for path, alt in pictures.items()]
     text = page.read_text("utf-8") if page.exists() else f"{BEGIN}\n{END}\n"
@@ -77,13 +75,12 @@ def main_table(runs: Mapping[str, Runs], labels: Mapping[str, str]) -> str:
     """Scores with intervals, what a run costs, and the gains of which the paper tells its own."""
     rows = []
     for name, each in runs.items():
-        seeds, minutes = sorted(each.samples), each.minutes()
-        cells = [spread(each.mean(test), each.drawn(test, seeds)) for test in TESTS]
-        cells += [spread(each.mean(test)) for test in TRANSFER]
+        minutes = each.minutes()
+        cells = [spread(each.mean(test), each.of_all(test)) for test in TESTS | TRANSFER]
         cells += [NONE if minutes is None else f"{minutes:.0f}"]
         for test, paper in PAPER_TESTS.items():
             cells += [f"{spread(gain(runs, name, test)[0], sign='+')} / {paper_gain(name, paper)}"]
-        rows.append((section_of(name), labels[name], str(len(seeds)), *cells))
+        rows.append((section_of(name), labels[name], str(len(each.folders)), *cells))
     gains = [f"gain / paper's, {(TESTS | TRANSFER)[test]}" for test in PAPER_TESTS]
     return table(("", "seeds", *TESTS.values(), *TRANSFER.values(), "CPU min", *gains), rows)
 
@@ -103,14 +100,12 @@ def gain(runs: Mapping[str, Runs], name: str, test: str) -> tuple[float | None, 
     own, baseline = runs[name], baseline_of(runs, name)
     if baseline is None or baseline is own:
         return None, None
-    if test in TRANSFER or name == "start":  # one run of each
-        one, other = own.mean(test), baseline.mean(test)
-        return (None if one is None or other is None else one - other), None
-    seeds = sorted(own.samples.keys() & baseline.samples.keys())
-    if not seeds:
-        return None, None
-    each = [own.scores[seed][test] - baseline.scores[seed][test] for seed in seeds]
-    return fmean(each), own.drawn(test, seeds) - baseline.drawn(test, seeds)
+    seeds = sorted({*own.sampled(test)} & {*baseline.sampled(test)})
+    if seeds:
+        each = [own.scores[seed][test] - baseline.scores[seed][test] for seed in seeds]
+        return fmean(each), own.drawn(test, seeds) - baseline.drawn(test, seeds)
+    one, other = own.mean(test), baseline.mean(test)  # PANX, and the start, which has no seed
+    return (None if one is None or other is None else one - other), None
 
 
 @cache
@@ -127,21 +122,6 @@ def paper_gain(name: str, test: str) -> str:
     if row in (None, PAPER[BASELINE]):
         return NONE
     return f"{paper_rows()[row][test][0] - paper_rows()[PAPER[BASELINE]][test][0]:+.1f}"
-
-
-def compare_translations(runs: Mapping[str, Runs], labels: Mapping[str, str]) -> Iterator[str]:
-    """Full HiCTL and the language model alone as starts of a translation model, by paired bootstrap."""
-    for name in ("full", "continued-full"):
-        baseline = baseline_of(runs, name)
-        if name not in runs or baseline is None:
-            continue
-        files = [next(iter(each.folders.values())) / "bleu/predictions.jsonl" for each in (baseline, runs[name])]
-        if not all(file.exists() for file in files):
-            continue
-        before, after = ([json.loads(line) for line in file.open(encoding="utf-8")] for file in files)
-        theirs, ours = ([row["translation"] for row in rows] for rows in (before, after))
-        for compared in paired_bootstrap(theirs, ours, [[row["target"] for row in after]], "de", ["sacrebleu"]):
-            yield f"\nTranslation, {labels[name]} ({section_of(name)}) against the language model alone: {compared}"
 
 
 def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -11,20 +11,34 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sacrebleu.metrics import BLEU
 from study_tests import f1
 
+from hictl_hf.reporting import write_json
+
 SAMPLES = 1000
-EVIDENCE = (  # of a run: what tables and pictures are made from
-    "cost.json",
-    "results.json",
-    "scores.json",
-    "hits.npz",
-    "map.npz",
-    *(f"{name}/{file}" for name in ("panx", "bleu") for file in ("cost.json", "results.json")),
-    "bleu/predictions.jsonl",
-)
+KEPT = ("run.json", "hits.npz", "bleu.npy", "map.npz")  # of a run: what tables and pictures are made from
+CURVES = ("step", "hard_negative_lambda", "p_avg")
 
 Samples = dict[str, NDArray[np.floating]]  # test: (SAMPLES,) its score in each sample
+
+
+def write_run(folder: Path) -> None:
+    """run.json, from what the scripts left in the folder of a run; no sentence of the data is in it."""
+    found = {name: read_json(folder / f"{name}.json") for name in ("scores", "cost", "results")}
+    run = found["scores"] | found["cost"]
+    if panx := read_json(folder / "panx/results.json"):
+        run["scores"]["panx"] = fmean(each["f1"] for each in panx["tasks"]["panx"]["languages"].values())
+    if bleu := read_json(folder / "bleu/results.json"):
+        run["scores"]["bleu"] = next(iter(bleu["test"].values()))["sacrebleu"]["value"]
+    if results := found["results"]:
+        run |= {"data_hash": results["data_hash"], "versions": results["versions"]}
+        run["curves"] = [[row.get(name) for name in CURVES] for row in results["history"]]
+    write_json(folder / "run.json", run)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text("utf-8")) if path.exists() else {}
 
 
 @dataclass
@@ -34,28 +48,35 @@ class Runs:
     name: str
     folders: dict[int, Path]
 
-    def read(self, file: str) -> dict[int, Any]:
-        paths = {seed: folder / file for seed, folder in self.folders.items()}
-        return {seed: json.loads(path.read_text("utf-8")) for seed, path in paths.items() if path.exists()}
+    @cached_property
+    def found(self) -> dict[int, dict[str, Any]]:
+        """The run.json of each seed."""
+        return {seed: read_json(folder / "run.json") for seed, folder in self.folders.items()}
+
+    @cached_property
+    def first(self) -> int:
+        return min(self.folders)
 
     @cached_property
     def scores(self) -> dict[int, dict[str, float]]:
-        """All scores by seed, those after fine-tuning too, where there are any."""
-        found = {seed: dict(each["scores"]) for seed, each in self.read("scores.json").items()}
-        for seed, results in self.read("panx/results.json").items():
-            found[seed]["panx"] = fmean(each["f1"] for each in results["tasks"]["panx"]["languages"].values())
-        for seed, results in self.read("bleu/results.json").items():
-            found[seed]["bleu"] = next(iter(results["test"].values()))["sacrebleu"]["value"]
-        return found
+        return {seed: run["scores"] for seed, run in self.found.items()}
 
     @cached_property
     def samples(self) -> dict[int, Samples]:
         """The scores of each seed in each sample of the test sentences."""
-        return {seed: resample(dict(np.load(folder / "hits.npz"))) for seed, folder in self.folders.items()}
+        return {seed: samples_of(folder) for seed, folder in self.folders.items()}
 
     def mean(self, test: str) -> float | None:
         values = [scores[test] for scores in self.scores.values() if test in scores]
         return float(np.mean(values)) if values else None
+
+    def sampled(self, test: str) -> list[int]:
+        """The seeds that have samples of a test."""
+        return [seed for seed in sorted(self.samples) if test in self.samples[seed]]
+
+    def of_all(self, test: str) -> NDArray[np.floating] | None:
+        """The samples of all seeds that have some."""
+        return self.drawn(test, seeds) if (seeds := self.sampled(test)) else None
 
     def drawn(self, test: str, seeds: list[int]) -> NDArray[np.floating]:
         """(SAMPLES,) the mean over seeds, drawn with replacement as often as there are."""
@@ -65,18 +86,38 @@ class Runs:
         return np.take_along_axis(each, chosen, 0).mean(0)
 
     def minutes(self) -> float | None:
-        costs = [cost["cpu_minutes"] for cost in self.read("cost.json").values() if cost["cpu_minutes"] is not None]
+        costs = [run["cpu_minutes"] for run in self.found.values() if run.get("cpu_minutes") is not None]
         return float(np.mean(costs)) if costs else None
 
 
 def keep_evidence(output: Path, kept: Path) -> None:
-    """Copy from the runs that are scored what is worth keeping, a few hundred kilobytes each, without the models."""
-    for folder in (path.parent for path in output.glob("*/*/hits.npz")):
-        for file in (folder / name for name in EVIDENCE):
+    """Copy from the runs that are scored what is worth keeping, some fifty kilobytes each."""
+    for folder in (path.parent for path in output.glob("*/*/run.json")):
+        for file in (folder / name for name in KEPT):
             if file.exists():
                 copy = kept / file.relative_to(output)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, copy)
+
+
+def samples_of(folder: Path) -> Samples:
+    """The scores of a run in each sample of the test sentences."""
+    statistics = folder / "bleu.npy"
+    bleu = {"bleu": resample_bleu(np.load(statistics))} if statistics.exists() else {}
+    return resample(dict(np.load(folder / "hits.npz"))) | bleu
+
+
+def drawn_sentences(sentences: int) -> NDArray[np.float32]:
+    """(SAMPLES, sentences) how often each is drawn; for a number of sentences always the same."""
+    random = np.random.default_rng(sentences)
+    return random.multinomial(sentences, np.full(sentences, 1 / sentences), SAMPLES).astype(np.float32)
+
+
+def resample_bleu(statistics: NDArray[np.int64]) -> NDArray[np.floating]:
+    """(SAMPLES,) BLEU, from `study_tests.bleu_statistics`."""
+    sums = drawn_sentences(len(statistics)) @ statistics  # (SAMPLES, 10)
+    metric = BLEU()
+    return np.array([metric._compute_score_from_stats(list(map(int, sample))).score for sample in sums])
 
 
 def resample(hits: Mapping[str, NDArray[np.bool_]]) -> Samples:
@@ -85,9 +126,7 @@ def resample(hits: Mapping[str, NDArray[np.bool_]]) -> Samples:
     for place in dict.fromkeys(name.rpartition("/")[0] for name in hits):
         parts = {name.rpartition("/")[2]: found for name, found in hits.items() if name.startswith(f"{place}/")}
         found = np.stack(list(parts.values()), 1).astype(np.float32)  # (sentences, directions)
-        random = np.random.default_rng(len(found))
-        counts = random.multinomial(len(found), np.full(len(found), 1 / len(found)), SAMPLES).astype(np.float32)
-        sums = counts @ found  # (SAMPLES, directions)
+        sums = drawn_sentences(len(found)) @ found  # (SAMPLES, directions)
         if place == "bucc":
             right, extracted, gold = (sums[:, list(parts).index(name)] for name in ("right", "extracted", "gold"))
             by_test["bucc"] = [np.array([f1(*sample) for sample in zip(right, extracted, gold)])]

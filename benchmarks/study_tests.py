@@ -8,6 +8,7 @@ that are best on the dev sentences of the bitext.
     in domain   held-out rows of the training sources, 16 languages, both directions
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
+from sacrebleu.metrics import BLEU
 from sklearn.manifold import TSNE
 
 from hictl_hf import HictlForPreTraining
@@ -157,6 +159,13 @@ def map_of(vectors: Mapping[str, NDArray[np.floating]]) -> dict[str, NDArray[np.
     shown = [rows[: SETS * SET] for rows in vectors.values()]
     places = TSNE(init="pca", random_state=0, metric="cosine").fit_transform(np.concatenate(shown))
     return dict(zip(vectors, np.split(places, len(shown))))
+
+
+def bleu_statistics(predictions: Path) -> NDArray[np.int64]:
+    """(sentences, 10) of each translation in a file: lengths of it and of the reference, n-grams found and there."""
+    rows = [json.loads(line) for line in predictions.read_text("utf-8").splitlines()]
+    translations, references = ([row[name] for row in rows] for name in ("translation", "target"))
+    return np.array(BLEU()._extract_corpus_statistics(translations, [references]))
 
 
 def scores_of(hits: dict[str, NDArray[Any]]) -> dict[str, float]:
