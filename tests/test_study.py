@@ -253,6 +253,16 @@ def test_the_table_has_intervals_and_the_papers_gains_and_the_page_keeps_its_wor
     assert page.read_text("utf-8") == text
 
 
+def test_the_page_of_results_is_made_of_what_is_kept_beside_it(tmp_path: Path) -> None:
+    page, docs = tmp_path / "results.md", Path(__file__).parent.parent / "docs"
+    page.write_text((docs / "results.md").read_text("utf-8"), "utf-8")
+    write_study(docs / "results", page, {name: variant.label for name, variant in study.VARIANTS.items()})
+    assert page.read_text("utf-8") == (docs / "results.md").read_text("utf-8")
+    assert (tmp_path / "results.json").read_text("utf-8") == (docs / "results.json").read_text("utf-8")
+    for file in (docs / "results").glob("*/[1-9]/run.json"):  # 0 is the start, which was not trained
+        assert json.loads(file.read_text("utf-8"))["command"].startswith("python run_pretraining.py runs/study/")
+
+
 # --- all of it --------------------------------------------------------------------------------------------------------
 
 
