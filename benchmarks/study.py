@@ -31,9 +31,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sacrebleu.metrics import BLEU
 from study_report import write_study
 from study_runs import keep_evidence, write_run
-from study_tests import StudyTests, bleu_statistics, score_encoder
+from study_tests import StudyTests, score_encoder, sentence_statistics
 from tqdm import tqdm
 
 from hictl_hf.corpus import CorpusReport, comparable
@@ -278,7 +279,8 @@ class Study:
             if not (folder / name / "cost.json").exists():
                 settings = read_recipe(name) | given | {"encoder": encoder}
                 write_json(folder / name / "cost.json", call(script, settings, folder / name))
-        np.save(folder / "bleu.npy", bleu_statistics(folder / "bleu/predictions.jsonl"))
+        with (folder / "bleu/predictions.jsonl").open(encoding="utf-8") as lines:
+            np.save(folder / "bleu.npy", sentence_statistics(map(json.loads, lines), BLEU()))
 
 
 def sample_of(pairs: Path) -> Iterator[str]:

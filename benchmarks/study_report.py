@@ -31,7 +31,7 @@ PAPER = {  # rows of the paper's Table 4 (large, translate-train-all), by the na
     "full": "HiCTL + hard negatives",
 }
 PAPER_TESTS = {"tatoeba": "tatoeba", "bucc": "bucc2018", "panx": "panx"}
-BEGIN, END = "<!-- written by benchmarks/study.py -->", "<!-- end -->"
+BEGIN, END = "<!-- written by a study in benchmarks/ -->", "<!-- end -->"
 
 
 def find_runs(output: Path, names: Mapping[str, str]) -> dict[str, Runs]:
@@ -56,9 +56,14 @@ def write_study(output: Path, page: Path, labels: dict[str, str]) -> None:
     parts = [main_table(runs, labels), "", "Gains over the language model alone, paired:", "", gain_table(runs, labels)]
     pictures = dict(draw_pictures(runs, labels, page.parent / "images"))
     parts += [f"\n![{alt}](images/{path.name})" for path, alt in pictures.items()]
+    replace_block(page, "\n".join(parts))
+
+
+def replace_block(page: Path, block: str) -> None:
+    """Write the block between the marks of the page; into a page that is not there yet, all of it."""
     text = page.read_text("utf-8") if page.exists() else f"{BEGIN}\n{END}\n"
     before, _, rest = text.partition(BEGIN)
-    write_text(page, before + BEGIN + "\n\n" + "\n".join(parts).rstrip() + "\n\n" + END + rest.partition(END)[2])
+    write_text(page, before + BEGIN + "\n\n" + block.rstrip() + "\n\n" + END + rest.partition(END)[2])
 
 
 def section_of(name: str) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sacrebleu.metrics import BLEU
+from sacrebleu.metrics.base import Metric
 from study_tests import f1
 
 from hictl_hf.reporting import write_json
 
 SAMPLES = 1000
-KEPT = ("run.json", "hits.npz", "bleu.npy", "map.npz")  # of a run: what tables and pictures are made from
+KEPT = (
+    "run.json",
+    "hits.npz",
+    "bleu.npy",
+    "map.npz",
+    "statistics.npz",
+)  # of a run: what tables and pictures are made from
 CURVES = ("step", "hard_negative_lambda", "p_avg")
 
 Samples = dict[str, NDArray[np.floating]]  # test: (SAMPLES,) its score in each sample
@@ -79,15 +86,18 @@ class Runs:
         return self.drawn(test, seeds) if (seeds := self.sampled(test)) else None
 
     def drawn(self, test: str, seeds: list[int]) -> NDArray[np.floating]:
-        """(SAMPLES,) the mean over seeds, drawn with replacement as often as there are."""
-        random = np.random.default_rng(len(seeds))
-        each = np.stack([self.samples[seed][test] for seed in seeds])  # (seeds, SAMPLES)
-        chosen = random.integers(len(seeds), size=(len(seeds), SAMPLES))
-        return np.take_along_axis(each, chosen, 0).mean(0)
+        """(SAMPLES,) the mean over these seeds in each sample."""
+        return mean_of_seeds([self.samples[seed][test] for seed in seeds])
 
     def minutes(self) -> float | None:
         costs = [run["cpu_minutes"] for run in self.found.values() if run.get("cpu_minutes") is not None]
         return float(np.mean(costs)) if costs else None
+
+
+def mean_of_seeds(samples: Sequence[NDArray[np.floating]]) -> NDArray[np.floating]:
+    """(SAMPLES,) the mean over seeds, in each sample drawn with replacement as often as there are."""
+    chosen = np.random.default_rng(len(samples)).integers(len(samples), size=(len(samples), SAMPLES))
+    return np.take_along_axis(np.stack(samples), chosen, 0).mean(0)
 
 
 def keep_evidence(output: Path, kept: Path) -> None:
@@ -103,7 +113,7 @@ def keep_evidence(output: Path, kept: Path) -> None:
 def samples_of(folder: Path) -> Samples:
     """The scores of a run in each sample of the test sentences."""
     statistics = folder / "bleu.npy"
-    bleu = {"bleu": resample_bleu(np.load(statistics))} if statistics.exists() else {}
+    bleu = {"bleu": resample_metric(np.load(statistics), BLEU())} if statistics.exists() else {}
     return resample(dict(np.load(folder / "hits.npz"))) | bleu
 
 
@@ -113,10 +123,9 @@ def drawn_sentences(sentences: int) -> NDArray[np.float32]:
     return random.multinomial(sentences, np.full(sentences, 1 / sentences), SAMPLES).astype(np.float32)
 
 
-def resample_bleu(statistics: NDArray[np.int64]) -> NDArray[np.floating]:
-    """(SAMPLES,) BLEU, from `study_tests.bleu_statistics`."""
-    sums = drawn_sentences(len(statistics)) @ statistics  # (SAMPLES, 10)
-    metric = BLEU()
+def resample_metric(statistics: NDArray[np.number], metric: Metric) -> NDArray[np.floating]:
+    """(SAMPLES,) BLEU or chrF, from `study_tests.sentence_statistics`."""
+    sums = drawn_sentences(len(statistics)) @ statistics
     return np.array([metric._compute_score_from_stats(list(map(int, sample))).score for sample in sums])
 
 

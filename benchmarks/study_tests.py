@@ -8,8 +8,7 @@ that are best on the dev sentences of the bitext.
     in domain   held-out rows of the training sources, 16 languages, both directions
 """
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics.base import Metric
 from sklearn.manifold import TSNE
 
 from hictl_hf import HictlForPreTraining
@@ -161,11 +160,10 @@ def map_of(vectors: Mapping[str, NDArray[np.floating]]) -> dict[str, NDArray[np.
     return dict(zip(vectors, np.split(places, len(shown))))
 
 
-def bleu_statistics(predictions: Path) -> NDArray[np.int64]:
-    """(sentences, 10) of each translation in a file: lengths of it and of the reference, n-grams found and there."""
-    rows = [json.loads(line) for line in predictions.read_text("utf-8").splitlines()]
-    translations, references = ([row[name] for row in rows] for name in ("translation", "target"))
-    return np.array(BLEU()._extract_corpus_statistics(translations, [references]))
+def sentence_statistics(rows: Iterable[Mapping[str, str]], metric: Metric) -> NDArray[np.number]:
+    """(sentences, numbers) what BLEU or chrF sum over sentences, of the rows of a predictions.jsonl."""
+    translations, references = zip(*((row["translation"], row["target"]) for row in rows))
+    return np.array(metric._extract_corpus_statistics(translations, [references]))
 
 
 def scores_of(hits: dict[str, NDArray[Any]]) -> dict[str, float]:

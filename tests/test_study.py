@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sacrebleu
+from sacrebleu.metrics import BLEU
 
 from hictl_hf import HictlConfig
 from hictl_hf.arguments import parse_arguments
@@ -186,20 +187,18 @@ def test_both_directions_of_a_sentence_are_drawn_together() -> None:
     np.testing.assert_allclose(samples["ntrex"], 50)
 
 
-def test_samples_of_bleu_are_drawn_from_sentences(tmp_path: Path) -> None:
+def test_samples_of_bleu_are_drawn_from_sentences() -> None:
     """One translation is wrong: the samples' mean is near BLEU, and samples without that one have 100."""
     references = [f"a b c d e f{number} g" for number in range(60)]
     translations = ["another", *references[1:]]
-    file = tmp_path / "predictions.jsonl"
-    rows = [{"source": "s", "translation": x, "target": y} for x, y in zip(translations, references)]
-    file.write_text("\n".join(map(json.dumps, rows)) + "\n", "utf-8")
-    statistics = study_tests.bleu_statistics(file)
+    rows = [{"translation": x, "target": y} for x, y in zip(translations, references)]
+    statistics = study_tests.sentence_statistics(rows, BLEU())
     assert statistics.shape == (60, 10)
-    drawn = study_runs.resample_bleu(statistics)
+    drawn = study_runs.resample_metric(statistics, BLEU())
     whole = sacrebleu.corpus_bleu(translations, [references]).score
     assert abs(drawn.mean() - whole) < 4 * drawn.std() / study_runs.SAMPLES**0.5 + 0.05
     assert np.isclose(drawn, 100).mean() == pytest.approx((1 - 1 / 60) ** 60, abs=0.06)
-    np.testing.assert_allclose(study_runs.resample_bleu(statistics[1:]), 100)
+    np.testing.assert_allclose(study_runs.resample_metric(statistics[1:], BLEU()), 100)
 
 
 def test_the_mean_rank_of_a_translation(monkeypatch: pytest.MonkeyPatch) -> None:

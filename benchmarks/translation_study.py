@@ -1,0 +1,227 @@
+"""What a pre-trained encoder, and the bias of [CLS], are worth in translation, on real sentence pairs.
+
+    python benchmarks/translation_study.py --data shared/data --encoder path/to/encoder             # every row
+    python benchmarks/translation_study.py --data shared/data --encoder path/to/encoder --rows none --seeds 1
+    python benchmarks/translation_study.py --report docs/translation.md                             # the table again
+
+`--data` is a folder of bitext/ and multi30k/. A run is a call of run_translation.py in a process of its own, on one
+thread, from `recipes/study/translation-step1.json` or `-step2.json` and what its row in `ROWS` changes. What a folder
+of runs holds is not done again. Intervals are those of `study_runs.py`: sentences and seeds drawn with replacement, the
+same sentences for all rows of a test, so that differences are paired.
+"""
+
+import argparse
+import gzip
+import json
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sacrebleu.metrics import BLEU, CHRF
+from study import call, read_recipe
+from study_report import replace_block, spread, table
+from study_runs import keep_evidence, mean_of_seeds, read_json, resample_metric
+from study_tests import sentence_statistics
+from tqdm import tqdm
+
+from hictl_hf.reporting import write_json
+
+METRICS = {"sacrebleu": BLEU, "chrf": CHRF}
+SCRIPTS = {"de": "LATIN", "ru": "CYRILLIC", "ar": "ARABIC", "zh": "CJK"}
+LONGEST = 80  # characters of a sentence of the bitext
+PAIRS_OF_A_TARGET = 8_000
+TWO_SEEDS = (1, 2)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the study: what it changes, and the row it is compared with."""
+
+    label: str
+    directions: tuple[Sequence[str], Sequence[str]] = (["en"], ["de"])
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    after: str | None = None
+    """The row whose model step 2, or a test, goes on with."""
+    baseline: str | None = None
+    seeds: tuple[int, ...] = (1,)
+    data: str = "multi30k"
+    """"multi30k"; "scripts", four languages that a script tells apart; "others", only tests, from other sources."""
+
+
+TO_FRENCH, TO_ENGLISH = (["en"], ["fr"]), (["de"], ["en"])
+OTHER_SOURCES = (["fr", "es"], ["en"])
+RANDOM = {"random_encoder": True, "freeze_encoder": False}  # a baseline whose encoder learns from the first step on
+BOTH_STEPS = {"num_train_epochs": 4}
+ROWS = {
+    "none": Row("en-de, step 1, no bias", settings={"cls_bias": "none"}, seeds=TWO_SEEDS),
+    **{
+        f"{bias}-{scale}": Row(
+            f"en-de, step 1, {bias}, {'times 1' if scale == 'fixed' else 'scale learned'}",
+            settings={"cls_bias": bias, "cls_bias_scale": scale},
+            baseline="none",
+            seeds=TWO_SEEDS,
+        )
+        for bias in ("dot", "cosine")
+        for scale in ("learned", "fixed")
+    },
+    "en-de-random": Row("en-de, encoder not pre-trained", settings=RANDOM | BOTH_STEPS),
+    "en-de": Row("en-de, step 2", after="dot-learned", baseline="en-de-random"),
+    "en-fr-random": Row("en-fr, encoder not pre-trained", TO_FRENCH, RANDOM | BOTH_STEPS),
+    "en-fr-step1": Row("en-fr, step 1", TO_FRENCH, baseline="en-fr-random"),
+    "en-fr": Row("en-fr, step 2", TO_FRENCH, after="en-fr-step1", baseline="en-fr-random"),
+    "scripts": Row("one decoder for four languages", (["en"], [*SCRIPTS]), data="scripts"),
+    "de-en-random": Row("de-en, encoder not pre-trained", TO_ENGLISH, RANDOM),
+    "de-en": Row("de-en, step 1", TO_ENGLISH, baseline="de-en-random"),
+    "others-random": Row("the same, other sources", OTHER_SOURCES, after="de-en-random", data="others"),
+    "others": Row("the same, other sources", OTHER_SOURCES, after="de-en", baseline="others-random", data="others"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Make the runs the arguments ask for, or the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="of bitext/ and multi30k/")
+    parser.add_argument("--encoder", metavar="FOLDER", help="that is worth something, or not")
+    parser.add_argument(
+        "--rows", nargs="+", choices=ROWS, default=[*ROWS], metavar="NAME", help=f"of {', '.join(ROWS)}"
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", help="[those of the row]")
+    parser.add_argument("--output", type=Path, default=Path("runs/translation-study"))
+    parser.add_argument("--report", type=Path, metavar="FILE", help="make no run; write tables into this page")
+    arguments = parser.parse_args(argv)
+    if arguments.report:
+        write_tables(arguments.output, arguments.report)
+        return
+    if not (arguments.data and arguments.encoder):
+        parser.error("--data and --encoder are needed, the folder of the data and that of the encoder")
+    planned = [(name, seed) for name in arguments.rows for seed in arguments.seeds or ROWS[name].seeds]
+    for name, seed in tqdm(sorted(planned, key=lambda run: run[1]), unit=" runs"):
+        run(name, seed, arguments.data, arguments.encoder, arguments.output)
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def run(name: str, seed: int, data: Path, encoder: str, output: Path) -> None:
+    """Train and score a row, and what it goes on with, unless that is done."""
+    row, folder = ROWS[name], output / name / str(seed)
+    if (folder / "run.json").exists():
+        return
+    if row.after:
+        run(row.after, seed, data, encoder, output)
+        settings = read_recipe("translation-step2") | {"model": str(output / row.after / str(seed) / "model")}
+    else:
+        settings = read_recipe("translation-step1") | {"encoder": encoder}
+    settings |= {"source_lang": [*row.directions[0]], "target_lang": [*row.directions[1]], "seed": seed}
+    cost = call("run_translation.py", settings | sources_of(row, data, output) | dict(row.settings), folder)
+    write_run(folder, cost)
+
+
+def sources_of(row: Row, data: Path, output: Path) -> dict[str, Any]:
+    """Files to train on, to choose a state by, and to score."""
+    captions, bitext = data / "multi30k", data / "bitext"
+    parts = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
+    if row.data == "multi30k":
+        (other,) = {*row.directions[0], *row.directions[1]} - {"en"}
+        return {part: [str(captions / f"en-{other}.{file}.jsonl.gz")] for part, file in parts.items()}
+    if row.data == "others":
+        spanish = first_pairs(bitext, "es", "test", 1000, output)
+        return {"test": [str(captions / "en-fr.test_2016_flickr.jsonl.gz"), spanish]}
+    rows = {"train": ("train", PAIRS_OF_A_TARGET), "validation": ("dev", 200), "test": ("test", 250)}
+    return {
+        part: [first_pairs(bitext, language, split, number, output) for language in SCRIPTS]
+        for part, (split, number) in rows.items()
+    }
+
+
+def first_pairs(bitext: Path, language: str, split: str, number: int, output: Path) -> str:
+    """A file of the first pairs with short sentences of both languages."""
+    path = output / f"data/en-{language}.{split}.jsonl"
+    if not path.exists():
+        with gzip.open(bitext / f"en-{language}.{split}.jsonl.gz", "rt", encoding="utf-8") as lines:
+            short = (line for line in lines if max(map(len, json.loads(line)["translation"].values())) <= LONGEST)
+            chosen = list(islice(short, number))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(chosen), "utf-8")
+    return str(path)
+
+
+def write_run(folder: Path, cost: Mapping[str, Any]) -> None:
+    """run.json and statistics.npz of a run, in which no sentence of the data is."""
+    results = read_json(folder / "results.json")
+    predictions = [json.loads(line) for line in (folder / "predictions.jsonl").open(encoding="utf-8")]
+    statistics, in_script = {}, {}
+    for direction in results["test"]:
+        rows = [row for row in predictions if row["direction"] == direction]
+        for name, metric in METRICS.items():
+            statistics[f"{direction}/{name}"] = sentence_statistics(rows, metric())
+        if script := SCRIPTS.get(direction.split("-")[1]):
+            in_script[direction] = fmean(script_of(row["translation"]) == script for row in rows)
+    np.savez_compressed(folder / "statistics.npz", **statistics)
+    scores = {way: {name: each["value"] for name, each in test.items()} for way, test in results["test"].items()}
+    run = {"scores": scores, "in the right script": in_script, **cost}
+    run |= {name: results[name] for name in ("data_hash", "versions", "skipped")}
+    run["validation"] = [row["eval_sacrebleu"] for row in results["evaluations"]]
+    write_json(folder / "run.json", run)
+
+
+def script_of(text: str) -> str:
+    """That of most letters, as Unicode names them."""
+    names = [unicodedata.name(character, "").split(" ")[0] for character in text if character.isalpha()]
+    return max(names, key=names.count, default="")
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def write_tables(output: Path, page: Path) -> None:
+    """Copy what is worth keeping into the folder of the page's name, and write the table of it between its marks."""
+    kept = page.with_suffix("")
+    keep_evidence(output, kept)
+    runs = {
+        name: {int(path.parent.name): path.parent for path in sorted(kept.glob(f"{name}/*/run.json"))} for name in ROWS
+    }
+    rows = [line for name in ROWS for line in lines_of(name, runs)]
+    if rows:
+        heads = ("", "test", "seeds", "BLEU", "gain", "chrF", "gain", "right script", "CPU min")
+        replace_block(page, table(heads, rows))
+
+
+def lines_of(name: str, runs: Mapping[str, Mapping[int, Path]]) -> list[tuple[str, ...]]:
+    """A line of the table for each direction of a row, with its gain over the baseline."""
+    folders, baseline = runs[name], runs.get(ROWS[name].baseline or "", {})
+    found = {seed: read_json(folder / "run.json") for seed, folder in folders.items()}
+    lines = []
+    for way in next(iter(found.values()))["scores"] if found else ():
+        cells: list[str] = []
+        for metric in METRICS:
+            own, other = (drawn(each, way, metric) for each in (folders, baseline))
+            value = fmean(run["scores"][way][metric] for run in found.values())
+            cells.append(spread(value, own))
+            if other is None:
+                cells.append(spread(None))
+                continue
+            theirs = fmean(read_json(folder / "run.json")["scores"][way][metric] for folder in baseline.values())
+            cells.append(spread(value - theirs, own - other, sign="+"))
+        scripts = [run["in the right script"].get(way) for run in found.values()]
+        minutes = [run["cpu_minutes"] for run in found.values()]
+        told = f"{100 * fmean(scripts):.1f}" if ROWS[name].data == "scripts" else spread(None)
+        cost = spread(None) if None in minutes else f"{fmean(minutes):.0f}"
+        lines.append(("", ROWS[name].label, way, str(len(found)), *cells, told, cost))
+    return lines
+
+
+def drawn(folders: Mapping[int, Path], way: str, metric: str) -> NDArray[np.floating] | None:
+    """(SAMPLES,) scores of a row in the samples of sentences and seeds; `None` without runs."""
+    statistics = [np.load(folder / "statistics.npz")[f"{way}/{metric}"] for folder in folders.values()]
+    return mean_of_seeds([resample_metric(each, METRICS[metric]()) for each in statistics]) if statistics else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The study of translation: its rows are runs of run_translation.py; slowly, some of them on a tiny model."""
+
+import gzip
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import XLMRobertaConfig, XLMRobertaModel
+
+from hictl_hf import translation
+from hictl_hf.reporting import write_json
+from hictl_hf.tokenization import train_tokenizer
+from hictl_hf.translation_arguments import parse_translation_arguments
+
+with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package
+    patch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
+    import translation_study
+    from study_report import BEGIN, END
+
+WORDS = {
+    "en": ["the", "red", "house", "is", "here", "and", "old"],
+    "de": ["das", "rote", "Haus", "ist", "hier", "und", "alt"],
+    "fr": ["la", "maison", "rouge", "est", "ici", "et", "vieille"],
+    "es": ["la", "casa", "roja", "está", "aquí", "y", "vieja"],
+    "ru": ["этот", "красный", "дом", "здесь", "и", "стар", "там"],
+    "ar": ["البيت", "الأحمر", "هنا", "وهو", "قديم", "جدا", "الآن"],
+    "zh": ["房子", "红色", "在", "这里", "老", "和", "是"],
+}
+
+
+def write_pairs(path: Path, language: str, numbers: Iterable[int]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for number in numbers:
+        chosen = np.random.default_rng(number).permutation(7)[:4]
+        texts = {name: " ".join(WORDS[name][word] for word in chosen) for name in ("en", language)}
+        rows.append(json.dumps({"translation": texts}, ensure_ascii=False))
+    path.write_bytes(gzip.compress(("\n".join(rows) + "\n").encode()))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    for language in ("de", "fr"):
+        for part, numbers in (("train", range(30)), ("val", range(30, 34)), ("test_2016_flickr", range(34, 40))):
+            write_pairs(folder / f"multi30k/en-{language}.{part}.jsonl.gz", language, numbers)
+    for language in (*translation_study.SCRIPTS, "es"):
+        for part, numbers in (("train", range(20)), ("dev", range(20, 23)), ("test", range(23, 27))):
+            write_pairs(folder / f"bitext/en-{language}.{part}.jsonl.gz", language, numbers)
+    return folder
+
+
+def test_the_script_of_a_text_is_that_of_most_letters() -> None:
+    texts = {"de": "Das ist, 1 кот!", "ru": "Это OK, да", "ar": "البيت x", "zh": "房子 ab 很老了"}
+    assert {name: translation_study.script_of(text) for name, text in texts.items()} == translation_study.SCRIPTS
+    assert translation_study.script_of("12 !") == ""
+
+
+@pytest.mark.parametrize("name", translation_study.ROWS)
+def test_each_row_is_a_recipe_of_run_translation(name: str, data: Path, tmp_path: Path, monkeypatch) -> None:
+    calls = []
+    monkeypatch.setattr(translation_study, "call", lambda script, settings, folder: calls.append(settings) or {})
+    monkeypatch.setattr(translation_study, "write_run", lambda folder, cost: None)
+    translation_study.run(name, 2, data, "encoder", tmp_path)
+    row = translation_study.ROWS[name]
+    assert len(calls) == (2 if row.after else 1) and (row.baseline or name) in translation_study.ROWS
+    for settings in calls:
+        file = tmp_path / "recipe.json"
+        file.write_text(json.dumps(settings | {"output_dir": str(tmp_path / "run")}), "utf-8")
+        arguments = parse_translation_arguments([str(file)])
+        assert arguments.seed == 2 and all(Path(path).exists() for path in (*arguments.train, *arguments.test))
+    assert calls[-1]["step"] == (2 if row.after else 1)
+
+
+@pytest.mark.slow
+def test_a_tiny_study_from_the_data_to_the_table(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sentences = [" ".join(words) for words in WORDS.values()] * 20
+    tokenizer = train_tokenizer(sentences, 120, 64)
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = XLMRobertaConfig(vocab_size=len(tokenizer), max_position_embeddings=66, type_vocab_size=1, **shape)
+    encoder = tmp_path / "encoder"
+    XLMRobertaModel(config).save_pretrained(encoder)
+    tokenizer.save_pretrained(encoder)
+
+    def call_here(_: str, settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+        folder.mkdir(parents=True)
+        recipe = write_json(folder / "recipe.json", settings | {"output_dir": str(folder)})
+        translation.main([str(recipe)])
+        return {"command": "", "cpu_minutes": 1.0}
+
+    monkeypatch.setattr(translation_study, "call", call_here)
+    real = translation_study.read_recipe
+    small = {"num_train_epochs": 1, "max_tokens": 256}
+    monkeypatch.setattr(translation_study, "read_recipe", lambda name: real(name) | small)
+    output, page = tmp_path / "runs", tmp_path / "page.md"
+    page.write_text(f"# Before\n{BEGIN}\n{END}\nafter\n", "utf-8")
+    rows = ["en-de", "scripts", "others-random", "others"]
+    arguments = ["--data", str(data), "--encoder", str(encoder), "--output", str(output), "--seeds", "1"]
+    translation_study.main([*arguments, "--rows", *rows])
+    translation_study.main(["--output", str(output), "--report", str(page)])
+    text = page.read_text("utf-8")
+    lines = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    tests = [(cells[0].removeprefix("| "), cells[1]) for cells in lines]
+    assert ("the same, other sources", "fr-en") in tests and ("one decoder for four languages", "en-zh") in tests
+    assert ("en-de, step 1, dot, scale learned", "en-de") in tests, "what step 2 goes on with is a row of its own"
+    assert text.endswith(f"{END}\nafter\n")
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a run that is there is made again")
+
+    monkeypatch.setattr(translation_study, "call", refuse)
+    translation_study.main([*arguments, "--rows", *rows])
+    translation_study.main(["--output", str(tmp_path / "nothing"), "--report", str(page)])
+    assert page.read_text("utf-8") == text
