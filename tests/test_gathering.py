@@ -178,7 +178,8 @@ def test_two_processes_are_one_with_the_whole_batch(
     settings = {"per_device_train_batch_size": rows, **case.one_process}
     model = model_for_text(initializer_range=0.1, **case.model)
     gradients, logs, weights = train(case, DTYPES[dtype], model, tokenizer, tokens, tmp_path, **settings)
-    tolerance = 1e-9 if dtype == "float64" else 3e-5 if case.cache else 1e-5
+    rough = 10 if case.model.get("hard_negative_space") == "raw" else 3 if case.cache else 1
+    tolerance = 1e-9 if dtype == "float64" else rough * 1e-5  # the encoder's rounding, which raw distances enlarge
     assert len(gradients) == case.steps
     for found in two_processes:
         theirs, their_logs, their_weights = found[f"{name} / {dtype}"]
