@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 from study_runs import CURVES, Runs
 from study_tests import RANKED, SET, SETS
 
@@ -46,10 +48,14 @@ def draw_map(before: Runs, after: Runs, titles: tuple[str, str], path: Path) -> 
             sets = np.arange(SETS).repeat(SET)
             for language, marker in zip(places.files, LANGUAGE_MARKERS):
                 points = places[language]
-                axes.scatter(*points.T, s=12, c=sets[: len(points)], cmap="tab10", marker=marker, label=language)
+                axes.scatter(*points.T, s=12, c=sets[: len(points)], cmap="tab10", marker=marker)
             axes.set_title(f"{title}: a translation has mean rank {ranks[-1]:.1f} of {RANKED}")
             axes.set_xticks([]), axes.set_yticks([])
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(places.files))
+        handles = [
+            Line2D([], [], color=GREY, linestyle="", marker=marker) for marker in LANGUAGE_MARKERS[: len(places.files)]
+        ]
+        title = "language; colours are ten sets of sentences that follow each other"
+        figure.legend(handles, places.files, title=title, loc="outside lower center", ncols=len(places.files))
         figure.savefig(path, dpi=130)
     return ranks
 
@@ -86,6 +92,7 @@ def draw_layers(runs: Mapping[str, Runs], labels: Mapping[str, str], path: Path)
                 start = f"{pooling}, layer "
                 values = {int(place.removeprefix(start)): dev[place] for place in dev if place.startswith(start)}
                 axes.plot([*values], [*values.values()], line, color=colour, label=f"{labels[name]}: {pooling}")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("layer, 0: embeddings")
         axes.set_ylabel("dev accuracy, %")
         axes.legend(fontsize=8)
