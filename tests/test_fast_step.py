@@ -372,7 +372,7 @@ def test_two_processes_make_the_naive_step_of_all_their_parts(
         port = free.getsockname()[1]
     arguments = (port, model, rows, collate, tmp_path)
     processes = multiprocessing.spawn(train_as_one_of_two, arguments, nprocs=2, join=False)
-    while not processes.join(timeout=120):
+    while not processes.join(timeout=300):
         pass
     found = [torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in (0, 1)]
     batches, drawn = ([part for each in found for part in each[kind]] for kind in (0, 1))

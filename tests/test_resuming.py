@@ -319,7 +319,7 @@ def test_an_error_ends_the_process_though_its_workers_outlive_sigterm(
 
     process = multiprocessing.get_context("fork").Process(target=train)
     process.start()
-    process.join(timeout=30)
+    process.join(timeout=120)
     process.kill()  # if it still waits for its workers
     process.join()
     assert process.exitcode == 1
