@@ -229,9 +229,10 @@ class Study:
         """Training data, and what all runs have in common: a vocabulary, or the scores of where they start."""
         prepare_data(self.source, self.tests, self.output / "data")
         if self.model == "continued":
-            self.score(self.encoder, self.output / "start/0")
-            self.fine_tune(self.encoder, self.output / "start/0")
-            write_run(self.output / "start/0")
+            if not (self.output / "start/0/run.json").exists():
+                self.score(self.encoder, self.output / "start/0")
+                self.fine_tune(self.encoder, self.output / "start/0")
+                write_run(self.output / "start/0")
         elif not (self.output / "tokenizer").exists():
             sentences = sample_of(self.output / "data/pairs.jsonl.gz")
             tokenizer = train_tokenizer(sentences, USUAL["model_config"]["vocab_size"], USUAL["max_length"])
@@ -240,6 +241,8 @@ class Study:
     def run(self, name: str, seed: int) -> None:
         """Pre-train, score and fine-tune, each unless its result is there."""
         folder = self.output / (name if self.model == "scratch" else f"continued-{name}") / str(seed)
+        if (folder / "run.json").exists():
+            return
         if not (folder / "cost.json").exists():
             used = call("run_pretraining.py", self.recipe(name, seed), folder, "--resume_from_checkpoint", "true")
             write_json(folder / "cost.json", used)
