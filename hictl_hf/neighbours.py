@@ -10,7 +10,6 @@ cosines gives unit rows. What neighbours are good for is left to `retrieval` and
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -369,7 +368,6 @@ def fine_kind(x: Source, y: Source) -> torch.dtype:
     return torch.float64 if np.float64 in (x.dtype, y.dtype) else torch.float32
 
 
-@cache
 def faster_precision(device: torch.device) -> Precision:
     """Whichever multiplies faster here."""
     return "bf16" if times_fp32(torch.bfloat16, device) < 1 else "fp32"

@@ -38,7 +38,15 @@ def test_a_slow_format_is_told_once_and_a_fast_one_never(slow_formats: pytest.Lo
     for name in ("bf16", "bf16", "int8", "fp32"):
         number_formats.warn_where_slow(name, CPU)
     assert slow_formats.messages == ["this processor multiplies 9 times slower in bf16 than in fp32; leave bf16 out"]
+
+
+def test_mining_computes_in_what_is_faster(
+    slow_formats: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert faster_precision(CPU) == "fp32"
+    monkeypatch.setattr(number_formats, "best_seconds", lambda kind, device: 1.0 + (kind == torch.float32))
+    number_formats.times_fp32.cache_clear()
+    assert faster_precision(CPU) == "bf16"
 
 
 def test_training_and_embedding_tell_it(slow_formats: pytest.LogCaptureFixture, tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 import gzip
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import sacrebleu
 from transformers import XLMRobertaConfig, XLMRobertaModel
 
 from hictl_hf import translation
@@ -73,6 +75,31 @@ def test_each_row_is_a_recipe_of_run_translation(name: str, data: Path, tmp_path
         arguments = parse_translation_arguments([str(file)])
         assert arguments.seed == 2 and all(Path(path).exists() for path in (*arguments.train, *arguments.test))
     assert calls[-1]["step"] == (2 if row.after else 1)
+
+
+def test_a_gain_is_over_the_baseline_and_its_interval_is_paired(tmp_path: Path) -> None:
+    """The row translates all sentences as the references, its baseline every second one as something else."""
+    references = [f"a b c d e f{number} g" for number in range(40)]
+    other = ["x y z" if number % 2 else text for number, text in enumerate(references)]
+    for name, translations in (("none", other), ("dot-learned", references)):
+        folder = tmp_path / f"runs/{name}/1"
+        folder.mkdir(parents=True)
+        rows = [{"direction": "en-de", "translation": x, "target": y} for x, y in zip(translations, references)]
+        (folder / "predictions.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", "utf-8")
+        value = sacrebleu.corpus_bleu(translations, [references]).score
+        test = {"en-de": {metric: {"value": value} for metric in translation_study.METRICS}}
+        found = {"test": test, "data_hash": "d", "versions": {}, "skipped": {}, "evaluations": []}
+        (folder / "results.json").write_text(json.dumps(found), "utf-8")
+        translation_study.write_run(folder, {"command": "", "cpu_minutes": 7.0})
+    translation_study.write_tables(tmp_path / "runs", tmp_path / "page.md")
+    (line,) = [line for line in (tmp_path / "page.md").read_text("utf-8").splitlines() if "dot, scale learned" in line]
+    cells = [cell.strip() for cell in line.split("|")]
+    gain, low, high = map(float, re.findall(r"[-+][\d.]+", cells[5]))
+    assert cells[4] == "100.0 (100.0 to 100.0)" and gain == round(
+        100 - sacrebleu.corpus_bleu(other, [references]).score, 1
+    )
+    assert 0 < low < gain < high and cells[9] == "7"
+    assert json.loads((folder / "run.json").read_text("utf-8"))["in the right script"] == {"en-de": 1.0}
 
 
 @pytest.mark.slow
