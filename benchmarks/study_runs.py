@@ -18,13 +18,8 @@ from study_tests import f1
 from hictl_hf.reporting import write_json
 
 SAMPLES = 1000
-KEPT = (
-    "run.json",
-    "hits.npz",
-    "bleu.npy",
-    "map.npz",
-    "statistics.npz",
-)  # of a run: what tables and pictures are made from
+# of a run: what tables and pictures are made from
+KEPT = ("run.json", "hits.npz", "bleu.npy", "map.npz", "statistics.npz")
 CURVES = ("step", "hard_negative_lambda", "p_avg")
 
 Samples = dict[str, NDArray[np.floating]]  # test: (SAMPLES,) its score in each sample
