@@ -7,6 +7,8 @@ PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-c
 BF16 = $(shell grep -qwE 'avx512_bf16|amx_bf16' /proc/cpuinfo 2>/dev/null && echo --bf16 true)
 # glibc keeps freed memory instead of giving it back page by page: about a tenth faster on a CPU
 TRAIN = MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184 .venv/bin/python run_pretraining.py
+# a process for each core, four at most; the tests of a file share one
+PYTEST = .venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -36,10 +38,10 @@ demo-ablation: .venv/demo  ## the same with the language model alone, beside the
 	.venv/bin/python -m hictl_hf.reporting runs/demo-lm-only/results.json runs/demo/results.json
 
 test: .venv/test  ## all tests but the slow ones
-	.venv/bin/python -m pytest
+	$(PYTEST)
 
 test-slow: .venv/test  ## the longer proofs
-	.venv/bin/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 lint: .venv/test  ## format, lint and types
 	.venv/bin/ruff format --check .

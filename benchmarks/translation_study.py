@@ -11,7 +11,6 @@ same sentences for all rows of a test, so that differences are paired.
 """
 
 import argparse
-import gzip
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,9 @@ from study_runs import keep_evidence, mean_of_seeds, read_json, resample_metric
 from study_tests import sentence_statistics
 from tqdm import tqdm
 
-from hictl_hf.reporting import write_json
+from hictl_hf.corpus import CorpusReport
+from hictl_hf.readers import read_rows
+from hictl_hf.reporting import write_json, write_text
 
 METRICS = {"sacrebleu": BLEU, "chrf": CHRF}
 SCRIPTS = {"de": "LATIN", "ru": "CYRILLIC", "ar": "ARABIC", "zh": "CJK"}
@@ -144,11 +145,10 @@ def first_pairs(bitext: Path, language: str, split: str, number: int, output: Pa
     """A file of the first pairs with short sentences of both languages."""
     path = output / f"data/en-{language}.{split}.jsonl"
     if not path.exists():
-        with gzip.open(bitext / f"en-{language}.{split}.jsonl.gz", "rt", encoding="utf-8") as lines:
-            short = (line for line in lines if max(map(len, json.loads(line)["translation"].values())) <= LONGEST)
-            chosen = list(islice(short, number))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(chosen), "utf-8")
+        rows = read_rows(str(bitext / f"en-{language}.{split}.jsonl.gz"), CorpusReport(strict=True))
+        short = (row.texts for row in rows if max(map(len, row.texts.values())) <= LONGEST)
+        lines = [json.dumps({"translation": texts}, ensure_ascii=False) for texts in islice(short, number)]
+        write_text(path, "\n".join([*lines, ""]))
     return str(path)
 
 

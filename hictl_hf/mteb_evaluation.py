@@ -21,7 +21,7 @@ from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerB
 
 from .embedding import LONGEST, Readout, embed_sentences, load_encoder, own_readout
 from .flags import parse_flags
-from .readers import BadInput, Cursor, read_lines, refuse_unequal, teaching
+from .readers import BadInput, Cursor, check_place, read_lines, refuse_unequal, teaching
 from .reporting import write_json
 from .tables import Cell, Table, plain
 
@@ -58,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser = HfArgumentParser(MtebArguments, description="Score an encoder on the bitext-mining tasks of MTEB.")
     args = parse_flags(parser, argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    check_place(args.output, folder=True)
     tasks = [load_task(name, args.subsets, args.data) for name in args.tasks]
     model, tokenizer = load_encoder(args.model, args.precision, args.device)
     results = evaluate_mteb(model, tokenizer, tasks, args.output, args.max_length)

@@ -87,6 +87,12 @@ def test_what_is_no_bitext_mining_or_not_there_is_refused(arguments: tuple[Any, 
         load_task(*arguments)
 
 
+def test_an_output_that_cannot_be_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(BadInput, match=r"taken: is a file; allowed is a folder"):
+        main(["--model", "nowhere", "--tasks", "Tatoebra", "--output", str(tmp_path / "taken")])
+
+
 def test_sides_of_unequal_length_are_refused(data: Path, tmp_path: Path) -> None:
     (tmp_path / "tatoeba.deu-eng.deu").write_text("eins\n")
     (tmp_path / "tatoeba.deu-eng.eng").write_text("one\ntwo\n")
