@@ -91,7 +91,7 @@ def main_table(runs: Mapping[str, Runs], labels: Mapping[str, str]) -> str:
 
 
 def gain_table(runs: Mapping[str, Runs], labels: Mapping[str, str]) -> str:
-    """Differences to the baseline, on the seeds both have."""
+    """Differences to the baseline, on the seeds both have, if any."""
     rows = [
         (section_of(name), labels[name], *(spread(*gain(runs, name, test), sign="+") for test in TESTS | TRANSFER))
         for name in runs
@@ -109,8 +109,10 @@ def gain(runs: Mapping[str, Runs], name: str, test: str) -> tuple[float | None, 
     if seeds:
         each = [own.scores[seed][test] - baseline.scores[seed][test] for seed in seeds]
         return fmean(each), own.drawn(test, seeds) - baseline.drawn(test, seeds)
-    one, other = own.mean(test), baseline.mean(test)  # PANX, and the start, which has no seed
-    return (None if one is None or other is None else one - other), None
+    one, other = own.mean(test), baseline.mean(test)
+    drawn, against = own.of_all(test), baseline.of_all(test)  # without a common seed only the sentences are paired
+    difference = None if one is None or other is None else one - other
+    return difference, None if drawn is None or against is None else drawn - against
 
 
 @cache

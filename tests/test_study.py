@@ -21,7 +21,7 @@ with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package
     import study
     import study_runs
     import study_tests
-    from study_report import BEGIN, END, write_study
+    from study_report import BEGIN, END, find_runs, gain, write_study
 
 LANGUAGES = {"de": "deu", "fr": "fra", "ru": "rus", "es": "spa"}
 
@@ -250,6 +250,15 @@ def test_the_table_has_intervals_and_the_papers_gains_and_the_page_keeps_its_wor
     assert {path.name for path in (tmp_path / "images").iterdir()} >= {"tsne-full.png", "languages.png", "layers.png"}
     write_study(tmp_path / "runs", page, {"lm": "LM only", "full": "full HiCTL"})
     assert page.read_text("utf-8") == text
+
+
+def test_a_gain_over_other_seeds_has_an_interval_of_sentences(tmp_path: Path) -> None:
+    for name, chance, seed in (("start", 0.5, 0), ("continued-lm", 0.2, 1)):
+        made_up_run(tmp_path / f"{name}/{seed}", chance, seed)
+    difference, drawn = gain(find_runs(tmp_path, {"lm": "LM only"}), "start", "tatoeba")
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    assert 0 < low < difference < high
+    assert gain(find_runs(tmp_path, {"lm": "LM only"}), "start", "panx") == (None, None)
 
 
 def test_the_page_of_results_is_made_of_what_is_kept_beside_it(tmp_path: Path) -> None:
