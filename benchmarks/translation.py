@@ -61,7 +61,6 @@ RATIOS = {
 MEMORY_RATIOS = {
     "decode_memory_vs_hf": ("hf", "ours_cut"),
     "decode_memory_vs_hf_uncut": ("hf", "ours"),
-    "translation_step_memory_vs_hf": ("hf_step", "ours_step"),
 }
 
 Pairs = list[tuple[list[int], list[int]]]
