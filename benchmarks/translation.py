@@ -61,6 +61,7 @@ RATIOS = {
 MEMORY_RATIOS = {
     "decode_memory_vs_hf": ("hf", "ours_cut"),
     "decode_memory_vs_hf_uncut": ("hf", "ours"),
+    "translation_step_memory_vs_hf": ("hf_step", "ours_step"),
 }
 
 Pairs = list[tuple[list[int], list[int]]]
@@ -239,9 +240,9 @@ def make_step(name: str) -> Callable[[Pairs], None]:
     loss_of = hf_loss if name == "hf_step" else our_loss
 
     def step(pairs: Pairs) -> None:
-        optimizer.zero_grad()
         loss_of(model, *(padded(side, filler) for side, filler in zip(zip(*pairs), (PADDING, -100)))).backward()
         optimizer.step()
+        optimizer.zero_grad()  # so that the memory of the next step counts its gradients
 
     return step
 

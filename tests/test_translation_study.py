@@ -61,6 +61,16 @@ def test_the_script_of_a_text_is_that_of_most_letters() -> None:
     assert translation_study.script_of("12 !") == ""
 
 
+def test_pairs_with_a_long_sentence_are_left_out_and_no_more_are_taken_than_asked_for(tmp_path: Path) -> None:
+    longest = translation_study.LONGEST
+    texts = [{"en": "a", "es": "b" * longest}, {"en": "a" * (longest + 1), "es": "b"}, {"en": "c", "es": "é"}]
+    lines = "".join(json.dumps({"translation": each}) + "\n" for each in [*texts, {"en": "d", "es": "d"}])
+    (tmp_path / "en-es.test.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    path = translation_study.first_pairs(tmp_path, "es", "test", 2, tmp_path)
+    found = [json.loads(line)["translation"] for line in Path(path).read_text("utf-8").splitlines()]
+    assert found == [texts[0], texts[2]]
+
+
 @pytest.mark.parametrize("name", translation_study.ROWS)
 def test_each_row_is_a_recipe_of_run_translation(name: str, data: Path, tmp_path: Path, monkeypatch) -> None:
     calls = []
