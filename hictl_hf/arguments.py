@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,20 @@ import torch
 from transformers import TrainingArguments
 from transformers.trainer_utils import HubStrategy
 
-from .collators import REORDERINGS
+from .collators import REORDERINGS, SHORTEST_PAIR
 from .configuration_hictl import HictlConfig
 from .corpus import Cleaning
 from .flags import parse_flags_or_recipe
 from .readers import BadInput
 
 SETTINGS_FILE = "settings.json"  # in the folder of a run that goes on by itself
+WITHOUT_EFFECT = {  # what HF's Trainer knows and this one does not do, and why
+    "label_smoothing_factor": "the language model predicts words as they are",
+    "neftune_noise_alpha": "no noise is added to embeddings",
+    "data_seed": "--seed decides the order of rows, too",
+    "dataloader_drop_last": "all rows are trained on",
+    "remove_unused_columns": "the collator reads all columns",
+}
 DICTIONARIES = {"model_config": HictlConfig, "cleaning": Cleaning}
 
 
@@ -128,6 +135,14 @@ class PretrainingArguments(TrainingArguments):
             raise BadInput(
                 "a stream has no end and holds nothing out: with --streaming give --max_steps and --held_out_data"
             )
+        for name, why in WITHOUT_EFFECT.items():
+            if value := getattr(self, name):
+                raise BadInput(f"{name} is {value}, which has no effect here: {why}; leave it out")
+        for name, least in (
+            ("max_length", SHORTEST_PAIR), ("per_device_train_batch_size", 1), ("gradient_accumulation_steps", 1),
+        ):  # fmt: skip
+            if getattr(self, name) < least:
+                raise BadInput(f"{name} is {getattr(self, name)}; allowed is {least} or more")
         for name in ("text_alpha", "pair_alpha", "text_share", "text_mask_rate", "pair_mask_rate"):
             if not 0 <= getattr(self, name) <= 1:
                 raise BadInput(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
@@ -160,9 +175,10 @@ def read_dictionary(name: str, value: dict[str, Any] | str | None) -> dict[str, 
 
 
 def read_dictionaries(arguments: Any, settings: Mapping[str, type[Any]]) -> None:
-    """Make dictionaries of these arguments, whose keys must be the fields of the classes they are for."""
+    """Make dictionaries of these arguments, whose keys must be fields with a default of the classes they are for."""
     for name, kind in settings.items():
-        given, known = read_dictionary(name, getattr(arguments, name)), {item.name for item in fields(kind)}
+        given = read_dictionary(name, getattr(arguments, name))
+        known = {item.name for item in fields(kind) if (item.default, item.default_factory) != (MISSING, MISSING)}
         setattr(arguments, name, given)
         if unknown := sorted(given.keys() - known):
             raise BadInput(f"{name} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
@@ -171,13 +187,13 @@ def read_dictionaries(arguments: Any, settings: Mapping[str, type[Any]]) -> None
 def repository_to_publish_to(args: TrainingArguments) -> str | None:
     """Where a run is to be pushed when it has ended. HF's Trainer is told to push nothing: what it would push of a run
     that goes on is no finished model, and a card of its own."""
-    if not args.push_to_hub:
-        return None
     if args.hub_token:
         raise BadInput(
-            "hub_token was given, which would stand in the command that is published; log in by `hf auth login`, or "
-            "set HF_TOKEN"
+            "hub_token was given, which would stand in the command that a run keeps and publishes; log in by "
+            "`hf auth login`, or set HF_TOKEN"
         )
+    if not args.push_to_hub:
+        return None
     if not args.hub_model_id:
         raise BadInput("push_to_hub needs the name of the repository; give --hub_model_id your-name/model")
     if args.hub_revision:
@@ -205,4 +221,4 @@ def refuse_other_settings(folder: str | Path, settings: Mapping[str, Any]) -> No
 
 def parse_arguments(argv: list[str]) -> PretrainingArguments:
     """Flags, or a recipe (JSON or YAML) and flags that change it: `recipes/demo.json --max_steps 10`."""
-    return parse_flags_or_recipe(argv, PretrainingArguments, DICTIONARIES)
+    return parse_flags_or_recipe(argv, PretrainingArguments)

@@ -9,6 +9,7 @@ Shapes: n sentences, S source tokens, k beams, t tokens of a hypothesis with its
 words, d dimensions.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import partial
@@ -49,7 +50,9 @@ class BeamSearch:
     def __post_init__(self) -> None:
         if not 1 <= self.best <= self.beams:
             raise BadInput(f"best is {self.best} and beams is {self.beams}; allowed is 1 <= best <= beams")
-        if self.max_length_a < 0 or self.max_length_b < 1 or self.max_length < 1:
+        if not math.isfinite(self.length_penalty):
+            raise BadInput(f"length_penalty is {self.length_penalty}; allowed are finite numbers")
+        if not 0 <= self.max_length_a < math.inf or self.max_length_b < 1 or self.max_length < 1:
             raise BadInput(
                 f"max_length_a, max_length_b and max_length are {self.max_length_a}, {self.max_length_b} and "
                 f"{self.max_length}; allowed are 0, 1 and 1 or more"

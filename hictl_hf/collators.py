@@ -23,6 +23,7 @@ from .tokenization import word_starts, words_never_sampled
 Ids = Sequence[int] | NDArray[np.int64]
 OBJECTIVES = ("lm", "sentence", "word")
 REORDERINGS = ("words", "subwords", "local")
+SHORTEST_PAIR = 6  # tokens: two sides of one, and four special ones
 LOCAL_WINDOW = 3  # BART's k: "local" moves a token by fewer than this many places
 SPACED_WRITING = 0.2  # share of pieces that begin a word below which a text is taken to be written without spaces
 OF_MASKS = 0x6D61736B  # mixed into a row's seed, so that its masks and its word negatives are independent

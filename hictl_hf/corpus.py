@@ -61,6 +61,12 @@ class Cleaning:
     not "zh-Hant" or "zh-TW"."""
 
     def __post_init__(self) -> None:
+        for name in ("max_characters", "max_length_ratio"):
+            if not isinstance(value := getattr(self, name), int | float) or value <= 0:
+                raise BadInput(f"cleaning: {name} is {value!r}; allowed is a number above 0")
+        for name in ("drop_equal_sides", "drop_duplicates"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise BadInput(f"cleaning: {name} is {value!r}; allowed is true or false")
         if isinstance(self.languages, str) or not all(LANGUAGE.fullmatch(name) for name in self.languages):
             raise BadInput(
                 f"cleaning: languages is {self.languages!r}; allowed is a list of codes, with English where pairs have "

@@ -25,7 +25,7 @@ from transformers import HfArgumentParser, PreTrainedTokenizerBase, XLMRobertaMo
 
 from .flags import parse_flags
 from .modeling_hictl_translation import HictlForConditionalGeneration
-from .readers import BadInput
+from .readers import BadInput, new_folder
 from .translation_pipeline import load_translator
 
 NEVER = -1e9  # added to the logit of what is not to be said
@@ -50,9 +50,7 @@ def export_ctranslate2(
             f"the model has the [CLS] bias {model.config.cls_bias!r}, which CTranslate2 has no place for; allowed is "
             "cls_bias 'none'. Train without it, or drop it and lose what it adds: allow_drop_bias, --allow_drop_bias."
         )
-    folder = Path(folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise BadInput(f"{folder}: is not empty; allowed is a new folder. Remove it or choose another one.")
+    folder = new_folder(folder)
     languages, words = model.config.target_languages or [], len(model.target_token_ids)
     spec = transformer_spec(model)
     with torch.no_grad():
@@ -73,8 +71,10 @@ def export_ctranslate2(
     spec.config.decoder_start_token = None if len(languages) > 1 else targets[model.default_start_id()]
     spec.config.layer_norm_epsilon = model.config.layer_norm_eps
     spec.validate()
-    spec.optimize(quantization=quantization)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        spec.optimize(quantization=quantization)
+    except ValueError as error:
+        raise BadInput(f"quantization is {quantization!r}; {error}") from error
     spec.save(str(folder))
     return folder
 

@@ -52,6 +52,8 @@ def translate(
             an error otherwise.
     """
     settings = settings or BeamSearch.of(model)
+    if max_tokens is not None and max_tokens < 1:
+        raise BadInput(f"max_tokens is {max_tokens}; allowed is 1 or more")
     languages: list[str | None]
     if target_language is None or isinstance(target_language, str):
         languages = [target_language] * len(texts)

@@ -304,11 +304,15 @@ def read_records(path: str, column: str) -> Iterator[tuple[int, Mapping[str, Any
         first, header = next(cells, (1, []))
         if isinstance(header, BrokenRow):
             raise BadInput(f"{path}:{first}: {header}")
+        if header.count(column) > 1:
+            raise BadInput(
+                f"{path}:{first}: has {header.count(column)} columns {column!r}; allowed is one. Rename one."
+            )
         for number, row in cells:
             if isinstance(row, BrokenRow):
                 yield number, row
-            elif len(row) == len(header):
-                yield number, dict(zip(header, row))
+            elif len(row or [""]) == len(header):
+                yield number, dict(zip(header, row or [""]))
             elif row:
                 yield number, BrokenRow(f"has {len(row)} columns; allowed are {len(header)}, as in the header.")
     else:

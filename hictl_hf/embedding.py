@@ -101,9 +101,7 @@ def load_encoder(
     name = str(name_or_folder)
     refuse_run(name)
     with teaching(name, KIND, "Check the name; write other weights anew by model.save_pretrained(folder)."):
-        values, _ = PreTrainedConfig.get_config_dict(name)
-        if (found := values.get("model_type")) not in MODEL_TYPES:
-            raise BadInput(f"{name}: is a model of type {shown(found)}; allowed is {KIND}.")
+        values = check_model_type(name)
         if not weights_of(name):
             raise BadInput(f"{name}: has no weights in safetensors, and pickles can hold code; allowed is {KIND}.")
         check_sizes(name)
@@ -118,6 +116,14 @@ def load_encoder(
     encoder = encoder_of(model)
     encoder.encoder.layer = converted(encoder.encoder.layer, precision)
     return model, tokenizer
+
+
+def check_model_type(name: str) -> dict[str, Any]:
+    """The configuration of a model; `BadInput` where it is none of HiCTL's or XLM-R's."""
+    values, _ = PreTrainedConfig.get_config_dict(name)
+    if (found := values.get("model_type")) not in MODEL_TYPES:
+        raise BadInput(f"{name}: is a model of type {shown(found)}; allowed is {KIND}.")
+    return values
 
 
 def check_device(device: str | torch.device | None) -> None:

@@ -2,6 +2,7 @@
 logits for rows of any length. How texts become rows and logits predictions is left to `xtreme_features` and its like,
 what a checkpoint is to `robust_training`, which settings a task has to its table."""
 
+import copy
 import shutil
 import signal
 import sys
@@ -170,9 +171,12 @@ class FineTuningTrainer(RobustTrainer):
     """
 
     loss_is_scaled_for_ga = True
+    going_on = "give the same command again, or one with other settings and another --output_dir"
 
     def __init__(self, *args: Any, score: Score | None = None, similar_lengths: bool = False, **kwargs: Any) -> None:
-        features, tokenizer = kwargs["train_dataset"], kwargs["processing_class"]
+        features, tokenizer = kwargs["train_dataset"], copy.copy(kwargs["processing_class"])
+        tokenizer.padding_side = "right"  # where heads find the first token, and places in a row stay what they are
+        kwargs["processing_class"] = tokenizer
         of_words = isinstance(features[0].get("labels"), list)
         collator = DataCollatorForTokenClassification if of_words else DataCollatorWithPadding
         super().__init__(*args, data_collator=collator(tokenizer), eval_dataset=(), **kwargs)

@@ -2,11 +2,13 @@
 there are is left to the dataclass of the command."""
 
 import json
-from collections.abc import Collection, Sequence
+from argparse import Action, ArgumentTypeError
+from collections.abc import Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 import yaml
@@ -14,7 +16,7 @@ from transformers import HfArgumentParser
 from transformers.utils import CONFIG_NAME
 
 from .number_formats import warn_where_slow
-from .readers import BadInput, check_place
+from .readers import BadInput, check_place, shown
 
 PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
 
@@ -47,13 +49,50 @@ def refuse_run(model: str) -> None:
         raise BadInput(f"{model}: is the folder of a run; allowed is a model in it. Did you mean {' or '.join(parts)}?")
 
 
-def parse_flags_or_recipe(argv: Sequence[str], kind: type[Any], dictionaries: Collection[str] = ()) -> Any:
-    """Settings of this class; values of `dictionaries` are objects in a recipe, and JSON as flags."""
+def parse_flags_or_recipe(argv: Sequence[str], kind: type[Any]) -> Any:
+    """Settings of this class; what is an object in a recipe is JSON as a flag."""
     parser = HfArgumentParser(kind)
     if argv and not argv[0].startswith("-"):
-        recipe, argv = read_recipe(argv[0], kind), argv[1:]
-        parser.set_defaults(**{name: json.dumps(v) if name in dictionaries else v for name, v in recipe.items()})
+        path, *argv = argv
+        recipe, kinds = read_recipe(path, kind), get_type_hints(kind)
+        for action in parser._actions:
+            if (name := action.dest) in recipe:
+                try:
+                    recipe[name] = as_after_flag(action, kinds[name], recipe[name])
+                except (TypeError, ValueError, ArgumentTypeError) as error:
+                    allowed = " or ".join(map(str, action.choices or [told(kinds[name])]))
+                    raise BadInput(
+                        f"{path}: {name} is {shown(recipe[name])}; allowed is {allowed}. Correct or remove it."
+                    ) from error
+        parser.set_defaults(**recipe)
     return parse_flags(parser, argv)
+
+
+def as_after_flag(action: Action, kind: Any, value: Any) -> Any:
+    """A value of a recipe as it would be after a flag; one is as good as a list of one."""
+    kinds = (kind, *get_args(kind))
+    if value is None and NoneType in kinds:
+        return None
+    if isinstance(value, dict) and str in kinds:
+        return json.dumps(value)
+    if any(get_origin(each) is list for each in kinds) and (action.nargs == "+" or isinstance(value, list)):
+        return [as_word(action, each) for each in (value if isinstance(value, list) else [value])]
+    return as_word(action, value)
+
+
+def as_word(action: Action, value: Any) -> Any:
+    if value is None or isinstance(value, list | dict):
+        raise TypeError
+    convert: Any = action.type or str
+    return convert(value if isinstance(value, str) else json.dumps(value))
+
+
+def told(kind: Any) -> str:
+    """A type in words."""
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", NoneType: "null"}
+    if get_origin(kind) is list:
+        return f"a list, each {told(get_args(kind)[0])}"
+    return names.get(kind) or " or ".join(map(told, get_args(kind))) or kind.__name__
 
 
 def read_recipe(path: str, kind: type[Any]) -> dict[str, Any]:
@@ -61,7 +100,7 @@ def read_recipe(path: str, kind: type[Any]) -> dict[str, Any]:
     if not Path(path).is_file():
         raise BadInput(f"{path}: no such recipe; give a JSON or YAML file, or flags that begin with --")
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
         recipe = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
     except (json.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: neither JSON nor YAML: {error}") from error

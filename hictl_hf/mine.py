@@ -41,6 +41,7 @@ from .translate import check_output, partial_file, read_texts
 logger = logging.getLogger(__name__)
 
 VECTORS = "an array (lines, d) of floating-point numbers in .npy"
+OF_MINING, OF_SCORES = ("direction", "one_to_one"), ("margin", "threshold", "neighbours", "approximate")
 
 
 @dataclass
@@ -100,6 +101,10 @@ class MineArguments:
             raise BadInput(f"deduplicate is {self.deduplicate}; allowed are cosines from -1 to less than 1")
         if self.gold and (self.pairs or self.deduplicate is not None):
             raise BadInput("gold is given; allowed is that for mined pairs, without --pairs and --deduplicate")
+        if self.threshold is not None and math.isnan(self.threshold):
+            raise BadInput("threshold is nan; allowed are numbers")
+        if self.output.endswith(".gz"):
+            raise BadInput(f"output is {self.output}; allowed are names without .gz: it is written as plain text")
         check_device(self.device)
 
     def check(self, files: Sequence[str]) -> None:
@@ -107,6 +112,10 @@ class MineArguments:
         wanted = 0 if self.pairs else 1 if self.deduplicate is not None else 2
         if self.pairs and self.deduplicate is not None:
             raise BadInput("pairs and deduplicate are both given; allowed is one of them")
+        idle = OF_MINING if self.pairs else (*OF_MINING, *OF_SCORES) if self.deduplicate is not None else ()
+        if given := [name for name in idle if name in chosen(self)]:
+            mode = "pairs" if self.pairs else "deduplicate"
+            raise BadInput(f"{', '.join(given)} is given, which has no effect with --{mode}; leave it out")
         if len(files) != wanted:
             raise BadInput(
                 f"{len(files)} files are given; allowed are two to mine, one with --deduplicate, none with --pairs"
@@ -145,6 +154,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def mine_pairs(args: MineArguments, files: Sequence[str]) -> tuple[list[str], "Work"]:
     gold = frozenset(read_pairs(args.gold)) if args.gold else None
+    if gold is not None and not gold:
+        raise BadInput(f"{args.gold}: has no pair; allowed is one or more")
     sides = [Side(file, list(read_texts([file]))) for file in files]
     settings, work = settings_of(args), Work(args, files)
     x, y = work.vectors(sides, settings)

@@ -319,6 +319,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         """
         return self.encode_apart(input_ids, attention_mask, row_seeds)[0]
 
+    @torch.compiler.disable  # compiled, dropout would draw other numbers in training than for the gradient cache
     def encode_apart(
         self, input_ids: Tensor, attention_mask: Tensor | None, row_seeds: Tensor | None
     ) -> tuple[Tensor, Tensor]:

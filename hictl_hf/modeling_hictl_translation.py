@@ -322,7 +322,8 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
 
         Args:
             input_ids: (n, S) source, tokenizer ids.
-            attention_mask: (n, S) 1 on tokens, 0 on padding, which may be on either side.
+            attention_mask: (n, S) 1 on tokens, 0 on padding, which may be on either side of ids; of `inputs_embeds`,
+                whose positions XLM-R counts from the first column on, behind them.
             decoder_input_ids: (n, T) target and start ids; by default the labels shifted right.
             decoder_attention_mask: (n, T).
             encoder_outputs: what `get_encoder()` gave, in place of a source.
@@ -331,6 +332,8 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
             label_smoothing: ε, spread over all W words alike.
             num_items_in_batch: what the summed loss is divided by; `None`: the number of labels of this call.
         """
+        if decoder_input_ids is not None and decoder_inputs_embeds is not None:
+            raise ValueError("decoder_input_ids and decoder_inputs_embeds are both given; allowed is one of them")
         if encoder_outputs is None:
             encoder_outputs = self.roberta(
                 input_ids, attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs

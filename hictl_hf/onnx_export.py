@@ -27,7 +27,7 @@ from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerB
 
 from .embedding import Readout, check_readouts, encoder_of, load_encoder, own_readout, pool, projection_of
 from .flags import parse_flags
-from .readers import BadInput, check_place
+from .readers import BadInput, new_folder
 from .sentence_transformers_files import LONGEST
 
 OPSET = 18
@@ -47,6 +47,9 @@ class SentenceEncoder(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        if self.pooling == "mean without special tokens":
+            place, last = attention_mask.cumsum(1), attention_mask.sum(1, keepdim=True)  # places count from 1
+            attention_mask = attention_mask * (place > 1) * (place < last)
         return nn.functional.normalize(pool(self, hidden, attention_mask, self.pooling), dim=-1)
 
 
@@ -65,6 +68,8 @@ def export_onnx(
         raise BadInput("ONNX needs packages that are not installed: pip install 'hictl_hf[onnx]'") from error
     folder = new_folder(folder)
     encoder = SentenceEncoder(model, readout or own_readout(model.config)).eval()
+    tokenizer = deepcopy(tokenizer)
+    tokenizer.padding_side = "right"  # the first token is read in the first column
     batch = tokenizer(["a", "a b c d"], padding=True, return_tensors="pt")
     shape = {0: torch.export.Dim("sentences"), 1: torch.export.Dim("tokens")}
     log = logging.getLogger("torch.onnx._internal.exporter._registration")  # tells of torchvision, which nobody needs
@@ -78,20 +83,9 @@ def export_onnx(
             verbose=False,
         )  # fmt: skip
     log.setLevel(level)
-    tokenizer = deepcopy(tokenizer)
     tokenizer.model_max_length = min(LONGEST, model.config.max_position_embeddings - 2)
     tokenizer.save_pretrained(folder)
     return folder / "model.onnx"
-
-
-def new_folder(path: str | Path) -> Path:
-    """The folder, made; `BadInput` for one that holds anything, or cannot be."""
-    check_place(path, folder=True)
-    folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise BadInput(f"{folder}: is not empty; allowed is a new folder. Remove it or choose another one.")
-    return folder
 
 
 @dataclass

@@ -21,7 +21,8 @@ class OutputLayer:
     """An output layer W h + b, asked for the words with which hypotheses go on best.
 
     Args:
-        head: linear, or any module that has `weight` and `bias` and computes roughly the same.
+        head: linear; or a module that computes logits in another way, such as an adapter. Where it has
+            `only_proposes`, it is right but for rounding: the words it finds are scored again by `weight` and `bias`.
         suppressed: words that are never said; they keep their probability, as in `generate`.
     """
 
@@ -47,23 +48,33 @@ class OutputLayer:
             scores: (n, k) log-probabilities of the hypotheses.
             word_bias: (n, W) added to the logits.
         """
-        maxima, logsums = zip(*self.scan(states, word_bias))
+        everything = None if type(self.head) is nn.Linear else self.head(states)  # (n, k, W)
+        maxima, logsums = zip(*self.scan(states, everything, word_bias))
         apart = scores - torch.stack(logsums).logsumexp(0)  # (n, k): what makes log-probabilities of logits
         tops = (torch.cat(maxima, -1) + apart[..., None]).flatten(1)  # (n, k * groups)
         chosen = tops.topk(min(number, tops.shape[1])).indices
         hypotheses, words = chosen // len(self.members), self.members[chosen % len(self.members)]
-        of_words = self.weight[words].float()  # (n, number, GROUP, d)
-        of_hypotheses = states.gather(1, hypotheses[..., None].expand(-1, -1, states.shape[-1])).float()
-        logits = (of_words @ of_hypotheses[..., None]).squeeze(-1) + self.bias[words]
+        sentences = torch.arange(len(words), device=words.device)[:, None, None]
+        if everything is None or getattr(self.head, "only_proposes", False):
+            of_words = self.weight[words].float()  # (n, number, GROUP, d)
+            of_hypotheses = states.gather(1, hypotheses[..., None].expand(-1, -1, states.shape[-1])).float()
+            logits = (of_words @ of_hypotheses[..., None]).squeeze(-1) + self.bias[words]
+        else:
+            logits = everything[sentences, hypotheses[..., None], words].float()
+            logits = logits.masked_fill(self.bias[words].isneginf(), -torch.inf)
         if word_bias is not None:
-            logits += word_bias[torch.arange(len(words), device=words.device)[:, None, None], words]
+            logits += word_bias[sentences, words]
         values, places = (logits + apart.gather(1, hypotheses)[..., None]).flatten(1).topk(number)
         return values, hypotheses.gather(1, places // GROUP), words.flatten(1).gather(1, places)
 
-    def scan(self, states: Tensor, word_bias: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each slice of the vocabulary the best logits of its groups, (n, k, groups), and logsumexp, (n, k)."""
-        sliced = type(self.head) is nn.Linear
-        everything = None if sliced else self.head(states)
+    def scan(
+        self, states: Tensor, everything: Tensor | None, word_bias: Tensor | None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each slice of the vocabulary the best logits of its groups, (n, k, groups), and logsumexp, (n, k).
+
+        Args:
+            everything: (n, k, W) logits where they are known.
+        """
         for part, never in self.parts:
             if everything is None:
                 logits = F.linear(states, self.weight[part], self.head.bias[part])

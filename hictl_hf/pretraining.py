@@ -28,7 +28,7 @@ from .checkpoints import check_checkpoint, last_whole_checkpoint, newest_first
 from .collators import PretrainingCollator
 from .configuration_hictl import HictlConfig
 from .corpus import Cleaning, CorpusReport, comparable, load_corpus, split_held_out
-from .embedding import Readout, all_readouts, embed_sentences
+from .embedding import Readout, all_readouts, check_model_type, embed_sentences
 from .evaluation import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies
 from .micro_batches import fit_micro_batch
 from .mixture import MixtureSampler, PretrainingRows, language_shares
@@ -39,7 +39,7 @@ from .publishing import push, reserve
 from .readers import BadInput
 from .report_page import write_report
 from .reporting import part, retrieval_table, write_json, write_text
-from .robust_training import SameRows
+from .robust_training import SameRows, TrainingTime
 from .sentence_transformers_files import write_sentence_transformers_files
 from .sharding import gather_model
 from .streams import StreamedBatches, source_shares
@@ -95,13 +95,14 @@ def pretrain(args: PretrainingArguments, command: str = "") -> dict[str, Any]:
     corpora = read_corpora(args)
     tokenizer = load_or_train_tokenizer(args, corpora)
     model = load_or_make_model(args, tokenizer)
-    trainer = make_trainer(args, model, tokenizer, corpora)
+    training_time = TrainingTime()
+    trainer = make_trainer(args, model, tokenizer, corpora, training_time)
     before = trainer.run_inside(lambda: score(trainer, corpora))
-    trained = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     if trainer.terminated:
         raise SystemExit(TERMINATED)
     after = trainer.run_inside(lambda: score(trainer, corpora))
-    results = collect_results(args, trainer, corpora, before, after, trained.metrics["train_runtime"], command)
+    results = collect_results(args, trainer, corpora, before, after, training_time.seconds, command)
     whole = gather_model(trainer.model, keep=trainer.is_world_process_zero())
     if trainer.is_world_process_zero():
         save(args, whole, tokenizer, results)
@@ -150,6 +151,11 @@ def read_corpora(args: PretrainingArguments) -> Corpora:
         read = len(train)
         train = without_texts(train, held_out["dev"], held_out["test"])
         logger.info("%d of %d rows share a text with held-out data and are not trained on", read - len(train), read)
+        if not len(train):
+            raise BadInput(
+                f"held_out_data is {', '.join(args.held_out_data)}, with which all {read} rows of train_data share a "
+                "text; give other pairs, or hold out fewer by --held_out_sentences"
+            )
         parts = {"train": train, "dev": held_out["dev"], "test": held_out["test"]}
     elif args.held_out_sentences:
         parts = split_held_out(train, args.held_out_sentences, args.seed)
@@ -192,7 +198,9 @@ def vocabulary_size(args: PretrainingArguments) -> int:
             "a new model needs the size of its vocabulary: --model_config '{\"vocab_size\": 12000, ...}'; or continue "
             "a checkpoint with --encoder xlm-roberta-base"
         )
-    return int(settings["vocab_size"])
+    if type(size := settings["vocab_size"]) is not int:
+        raise BadInput(f"model_config: vocab_size is {size!r}; allowed is a whole number, for example 12000")
+    return size
 
 
 def sample_sentences(train: Dataset, seed: int) -> Iterator[str]:
@@ -210,14 +218,21 @@ def load_or_make_model(args: PretrainingArguments, tokenizer: PreTrainedTokenize
     try:
         if args.encoder:
             kept = {name: value for name, value in settings.items() if name != "vocab_size"}
+            check_model_type(args.encoder)
             check_sizes(args.encoder)
             config = HictlConfig.from_pretrained(args.encoder, **kept)
             refuse_other_shapes(args.encoder, kept)
             model = HictlForPreTraining.from_pretrained(args.encoder, config=config, dtype=torch.float32)
         else:
             model = HictlForPreTraining(HictlConfig(**{**settings, "vocab_size": len(tokenizer)}))
-    except (StrictDataclassError, OSError, RuntimeError, UnpicklingError) as error:
+    except BadInput:
+        raise
+    except KeyError as error:
+        raise BadInput(f"{args.encoder or 'model_config'}: transformers has nothing called {error}") from error
+    except (StrictDataclassError, ValueError, OSError, RuntimeError, UnpicklingError) as error:
         raise BadInput(f"{args.encoder or 'model_config'}: {error}") from error
+    if settings.get("vocab_size", model.config.vocab_size) != model.config.vocab_size:
+        logger.info("the vocabulary has %d ids, not model_config's %s", model.config.vocab_size, settings["vocab_size"])
     if len(tokenizer) > model.config.vocab_size:
         raise BadInput(
             f"the tokenizer has {len(tokenizer)} ids, the model {model.config.vocab_size}; they do not belong together"
@@ -243,7 +258,11 @@ def refuse_other_shapes(encoder: str, settings: Mapping[str, Any]) -> None:
 
 
 def make_trainer(
-    args: PretrainingArguments, model: HictlForPreTraining, tokenizer: PreTrainedTokenizerBase, corpora: Corpora
+    args: PretrainingArguments,
+    model: HictlForPreTraining,
+    tokenizer: PreTrainedTokenizerBase,
+    corpora: Corpora,
+    training_time: TrainingTime,
 ) -> HictlTrainer:
     """The trainer with its rows, their order and the collator."""
     weights = {"lm": model.config.lm_weight, "sentence": model.config.sentence_weight, "word": model.config.word_weight}
@@ -252,8 +271,8 @@ def make_trainer(
         objectives=[name for name, weight in weights.items() if weight],
         clean_word_level=model.config.word_level_input == "clean",
     )  # fmt: skip
-    if args.ddp_find_unused_parameters is None and all(weights.values()):  # then every parameter is used
-        args.ddp_find_unused_parameters = False
+    if args.ddp_find_unused_parameters is None:
+        args.ddp_find_unused_parameters = not all(weights.values())  # else every parameter is used
     if args.auto_find_batch_size:
         fit_micro_batch(model, collator, args, args.shard_parameters)
         args.auto_find_batch_size = False  # HF's would change the batch
@@ -264,10 +283,12 @@ def make_trainer(
         rows, sampler = rows_and_sampler(args, tokenizer, corpora.train)
     last = model.config.num_hidden_layers
     if corpora.dev is None:
+        if args.eval_strategy != "no" or args.load_best_model_at_end:
+            logger.warning("no pairs are held out: nothing is evaluated, and the last state is kept, not the best one")
         args.eval_strategy, args.load_best_model_at_end = "no", False
     return HictlTrainer(
         model, args, train_dataset=rows, eval_dataset=corpora.dev, data_collator=collator, processing_class=tokenizer,
-        callbacks=[SameRows(corpora.hash)],
+        callbacks=[SameRows(corpora.hash), training_time],
         train_sampler=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
         shard_parameters=args.shard_parameters,
         readouts=all_readouts(args.evaluate_layers or range(last + 1), last, projection=True),
@@ -299,11 +320,12 @@ def rows_and_sampler(
 def stream_of_batches(args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> StreamedBatches:
     """The sources read while training, mixed by their shares, or by their languages' sizes on disk."""
     cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
-    shares = args.stream_shares or source_shares(
-        args.train_data, cleaning, args.text_alpha, args.pair_alpha, args.text_share
-    )
+    sources, shares = args.train_data, args.stream_shares
+    if not shares:
+        shares = source_shares(sources, cleaning, args.text_alpha, args.pair_alpha, args.text_share)
+        sources, shares = [list(kept) for kept in zip(*(both for both in zip(sources, shares) if both[1] > 0))]
     return StreamedBatches(
-        args.train_data, shares, tokenizer, args.train_batch_size, args.seed, cleaning, args.strict, args.stream_buffer,
+        sources, shares, tokenizer, args.train_batch_size, args.seed, cleaning, args.strict, args.stream_buffer,
         max(args.dataloader_num_workers, 1), args.process_index, args.world_size,
     )  # fmt: skip
 

@@ -305,6 +305,16 @@ def check_place(path: str | Path, folder: bool = False) -> None:
         raise BadInput(f"{path}: {there} cannot be written to; {allowed}")
 
 
+def new_folder(path: str | Path) -> Path:
+    """The folder, made; `BadInput` for one that holds anything, or cannot be."""
+    check_place(path, folder=True)
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise BadInput(f"{folder}: is not empty; allowed is a new folder. Remove it or choose another one.")
+    return folder
+
+
 def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:
     """Numbered lines without their ends; only a line feed ends a line. Bytes that are not UTF-8 become surrogates."""
     opened = gzip.open if path.lower().endswith(".gz") else open
@@ -494,14 +504,16 @@ def read_entries(path: str) -> Records:
 
 
 def catalogue_language(path: str, header: str) -> str:
-    """The language of .../de/LC_MESSAGES/x.mo or .../locale/de/x.po, otherwise of the header."""
+    """The first of these that is one: the folder in .../de/LC_MESSAGES/x.mo, the header, that in .../locale/de/x.po."""
     folders = os.path.abspath(path).replace(os.sep, "/")
-    by_path = re.search(r"/([^/]+)/LC_MESSAGES/[^/]+$", folders) or re.search(r"/locales?/([^/]+)/[^/]+$", folders)
-    name = (by_path[1] if by_path else header).split(".")[0].replace("@", "-")  # de_DE.UTF-8, sr@latin
-    if not LANGUAGE.fullmatch(name):
-        found = f"has {shown(name)} as its language; allowed are codes such as de, pt_BR or zh_Hans"
-        raise BadInput(f"{path}: {found}. Set its 'Language:' header or move it to locale/<language>/LC_MESSAGES/.")
-    return language_code(name)
+    in_messages = re.search(r"/([^/]+)/LC_MESSAGES/[^/]+$", folders)
+    in_locale = re.search(r"/locales?/([^/]+)/[^/]+$", folders)
+    names = [in_messages[1] if in_messages else "", header.strip(), in_locale[1] if in_locale else ""]
+    names = [name.split(".")[0].replace("@", "-") for name in names if name]  # de_DE.UTF-8, sr@latin
+    if language := next(filter(LANGUAGE.fullmatch, names), None):
+        return language_code(language)
+    found = f"has {shown(next(iter(names), ''))} as its language; allowed are codes such as de, pt_BR or zh_Hans"
+    raise BadInput(f"{path}: {found}. Set its 'Language:' header or move it to locale/<language>/LC_MESSAGES/.")
 
 
 def read_hub(source: str, cursor: Cursor) -> Records:

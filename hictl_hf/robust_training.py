@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
+from time import time
 from typing import Any
 
 import torch
@@ -56,6 +57,7 @@ class RobustTrainer(ShardedTrainer):
     """
 
     control: TrainerControl
+    going_on = "continue with --resume_from_checkpoint true"  # as messages tell how
     max_skipped_steps = 5
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -180,7 +182,7 @@ class RobustTrainer(ShardedTrainer):
             free = shutil.disk_usage(next(place for place in folder.parents if place.exists())).free >> 20
             raise BadInput(
                 f"{folder}: cannot be saved, with {free} MiB free on its disk: {error}; older checkpoints are as they "
-                "were; free space or make the folder writable, then continue with --resume_from_checkpoint true"
+                f"were; free space or make the folder writable, then {self.going_on}"
             ) from error
         if self.args.should_save and self.args.save_total_limit:
             remove_broken_checkpoints(run)
@@ -233,7 +235,7 @@ class RobustTrainer(ShardedTrainer):
             raise BadInput(
                 f"step {step}: loss or gradient was not finite in {self.skipped_in_a_row} steps in a row; the rows of "
                 f"this one are in {path}; mend them if they are broken, else lower learning_rate or train in more "
-                "precise numbers, then continue with --resume_from_checkpoint true"
+                f"precise numbers, then {self.going_on}"
             )
 
     def write_rows_of_step(self, path: Path) -> None:
@@ -317,3 +319,20 @@ class SameRows(TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         return {"args": {"rows": self.rows}, "attributes": {}}
+
+
+class TrainingTime(TrainerCallback, ExportableState):
+    """Seconds of training, those before the checkpoint that a run went on from among them."""
+
+    def __init__(self) -> None:
+        self.before, self.began, self.seconds = 0.0, time(), 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        saved = state.stateful_callbacks.get(type(self).__name__, {"args": {}})
+        self.before, self.began = saved["args"].get("seconds", 0.0), time()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.seconds = self.state()["args"]["seconds"]
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {"seconds": self.before + time() - self.began}, "attributes": {}}

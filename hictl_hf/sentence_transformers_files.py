@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from .embedding import own_readout
+from .readers import BadInput
 
 LONGEST = 256  # tokens of a sentence that are read, as of embed_sentences
 MODES = {"first token": "cls", "mean": "mean", "projection": "cls"}
@@ -31,6 +32,8 @@ def write_sentence_transformers_files(
         pooler: whether the folder's weights hold a pooler, where a model of this kind has one.
     """
     folder, readout = Path(folder), own_readout(config)
+    if readout.pooling not in MODES:
+        raise BadInput(f"embedding_pooling is {readout.pooling!r}; allowed in this format are {', '.join(MODES)}")
     reading: dict[str, Any] = {"max_seq_length": min(LONGEST, config.max_position_embeddings - 2)}
     reading["do_lower_case"] = False
     if not pooler:

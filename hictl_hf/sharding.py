@@ -22,6 +22,8 @@ from transformers import PreTrainedModel, Trainer
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 
+from .readers import BadInput
+
 Result = TypeVar("Result")
 
 
@@ -89,7 +91,7 @@ class ShardedTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self.shard_parameters = shard_parameters
         if shard_parameters and (self.args.world_size == 1 or self.is_deepspeed_enabled or self.args.fp16):
-            raise ValueError(
+            raise BadInput(
                 "shard_parameters divides a model among several processes, without DeepSpeed and without fp16; start "
                 "them by torchrun or accelerate launch, in bf16 or fp32, or leave it out"
             )

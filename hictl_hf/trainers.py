@@ -60,14 +60,14 @@ class HictlTrainer(RobustTrainer):
     ) -> None:
         super().__init__(*args, **kwargs)
         if self.args.remove_unused_columns:
-            raise ValueError("remove_unused_columns would take x, y and seed from the collator; set it to False")
+            raise BadInput("remove_unused_columns would take x, y and seed from the collator; set it to False")
         if self.args.n_gpu > 1:
-            raise ValueError(
+            raise BadInput(
                 f"one process sees {self.args.n_gpu} GPUs and would split pairs between them; start one process for "
                 "each (accelerate launch, torchrun), or choose one GPU by CUDA_VISIBLE_DEVICES"
             )
         if self.is_fsdp_enabled or is_deepspeed_zero3_enabled():
-            raise ValueError(
+            raise BadInput(
                 "Accelerate's FSDP and DeepSpeed ZeRO-3 spread the word embeddings over processes, but a step needs "
                 "them whole; use DDP or ZeRO-1 or 2, with gradient_cache and activation_checkpointing to save memory, "
                 "or shard_parameters, which is FSDP that knows of it"

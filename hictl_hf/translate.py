@@ -10,15 +10,16 @@ One line of output for each line of input; with `--best` above 1 or `--scores tr
 the number counting the lines of all input from 1.
 """
 
+import gzip
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from transformers import HfArgumentParser
 
@@ -135,7 +136,8 @@ def open_output(path: str | None) -> Iterator[TextIO]:
     partial = partial_file(whole)
     partial.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with partial.open("w", encoding="utf-8", newline="\n") as output:
+        openers: tuple[Callable[..., Any], ...] = (open, gzip.open)
+        with openers[whole.suffix == ".gz"](partial, "wt", encoding="utf-8", newline="\n") as output:
             yield output
         os.replace(partial, whole)
     except BaseException:

@@ -75,7 +75,7 @@ def run_translation(args: TranslationArguments, command: str = "") -> dict[str, 
     """Train, choose the best state, translate, score and save; returns what is in `results.json`."""
     finished = finished_results(args)
     if finished is not None:
-        logger.info("%s: this run is finished, there is nothing to do", args.output_dir)
+        logger.info("%s: this run is finished; its files were not read again, there is nothing to do", args.output_dir)
         if args.should_save and not (Path(args.output_dir) / "report.html").exists():  # it ended in the midst of that
             write_translation_report(args.output_dir)
         publish(args)

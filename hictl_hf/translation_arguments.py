@@ -230,4 +230,4 @@ class TranslationArguments(TrainingArguments):
 
 def parse_translation_arguments(argv: list[str]) -> TranslationArguments:
     """Flags, or a recipe (JSON or YAML) and flags that change it: `recipes/translation/x.json --max_steps 10`."""
-    return parse_flags_or_recipe(argv, TranslationArguments, DICTIONARIES)
+    return parse_flags_or_recipe(argv, TranslationArguments)

@@ -143,6 +143,8 @@ def check_translator(model: str | Path) -> None:
 class QuantizedHead(nn.Module):
     """An output layer in int8, and its own weights, by which the words it proposes are scored again."""
 
+    only_proposes = True
+
     def __init__(self, head: nn.Linear) -> None:
         super().__init__()
         self.weight, self.bias = head.weight, head.bias

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None, program: str = "hictl xtreme") -> di
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("hictl_hf").setLevel(logging.INFO)
     if args.score:
-        scores = score_submission(args.score, str(args.labels))
+        scores = score_submission(args.score, str(args.labels), args.chosen_tasks)
         print(json.dumps(scores, indent=2))
         return scores
     results = run_xtreme(args, command=shlex.join([*program.split(), *argv]))

@@ -1,5 +1,6 @@
 """What a run over XTREME can be told."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,7 +74,7 @@ class XtremeArguments:
     )
 
     def __post_init__(self) -> None:
-        self.tasks = list(NAMES) if self.tasks == ["all"] else self.tasks
+        self.tasks = list(NAMES) if "all" in self.tasks else self.tasks
         for name, allowed in (
             ("setting", SETTINGS), ("size", (None, *SIZES)), ("select_on", SELECT_ON), ("pooling", POOLINGS),
         ):  # fmt: skip
@@ -88,10 +89,14 @@ class XtremeArguments:
         for name in ("epochs", "micro_batches", "predict_batch_size"):
             if (value := getattr(self, name)) is not None and value <= 0:
                 raise BadInput(f"{name} is {value}; allowed are numbers above 0")
-        if not self.seed:
-            raise BadInput("seed is empty; give one or more numbers")
+        if not self.seed or min(self.seed) < 0 or max(self.seed) >= 2**32:
+            raise BadInput(f"seed is {self.seed}; allowed are one or more numbers from 0 to 2**32 - 1")
+        if not all(0 < rate < math.inf for rate in self.learning_rate):
+            raise BadInput(f"learning_rate is {self.learning_rate}; allowed are numbers above 0")
         if self.score and not self.labels:
             raise BadInput("--score needs --labels, a folder TASK/test-LANGUAGE.tsv or .json of labels")
+        if self.score and self.languages:
+            raise BadInput("--score scores all languages of a task, as XTREME does; leave --languages out")
         if not (self.score or self.encoder):
             raise BadInput("there is no encoder; give --encoder, such as xlm-roberta-base or runs/hictl/checkpoint")
         for name in ("labels", *(["data"] if self.data != "hub" else [])):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from datasets import Dataset, concatenate_datasets
 
+from .cli import run
 from .readers import BadInput, shown
 from .reporting import write_text
 from .xtreme_examples import TAGGED
@@ -132,4 +133,4 @@ def by_name(paths: Iterable[str]) -> list[Path]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(main, sys.argv[1:])

@@ -64,6 +64,8 @@ def question_dataset(source: str, questions: Iterable[Question], training: bool)
         answers = [{"text": text, "start": start} for text, start in starts.items() if start is not None]
         if not training:
             refuse_repeated(places, question.id, question.place)
+            if not question.context.strip():
+                raise BadInput(f"{question.place}: has no text as its context; allowed is one. Correct or remove it.")
             if lost := [text for text, start in starts.items() if start is None]:
                 allowed = "allowed are answers that stand in the context"
                 raise BadInput(f"{question.place}: has the answer {shown(lost[0])}; {allowed}. Correct it.")

@@ -67,6 +67,17 @@ class FineTunedModels:
                 f"{data.task.name}: needs rows of {shortest} tokens or more, --encoder {self.args.encoder} reads "
                 f"{self.longest}; give an encoder with more positions, or run other --tasks"
             )
+        row = data.task if on_target else data.task.source
+        try:
+            data.task.kind.features.label_names(data.train["en"])
+        except BadInput as error:
+            raise BadInput(f"{data.task.source.name}, en, {self.args.train_split!r}: {error}") from error
+        for language, examples in data.dev.items():
+            if row.kind.golds(examples) is None:
+                raise BadInput(
+                    f"{row.name}, {language}: the rows of --select_split {self.args.select_split!r} have no labels, or "
+                    "not all; name other rows to choose by, such as train[:1000]"
+                )
         missing = [language for language in (data.test if on_target else ["en"]) if language not in data.dev]
         if missing and (len(candidates) > 1 or candidates[0][0].evaluate_every or on_target):
             raise BadInput(

@@ -5,6 +5,7 @@ are scored and how languages, tasks and groups are averaged; how a file is read 
 A folder has for every language of a task a file TASK/test-LANGUAGE.tsv, or .json for question answering.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,8 +20,10 @@ class MissingFile(BadInput, FileNotFoundError):
     """A file of the submission layout is not there; for this XTREME's code raises a FileNotFoundError."""
 
 
-def score_submission(predictions: str | Path, labels: str | Path) -> dict[str, Any]:
-    """{"overall": means, "detailed": scores by task}, in percent, of the tasks that both folders have.
+def score_submission(
+    predictions: str | Path, labels: str | Path, chosen: Sequence[XtremeTask] = TASKS
+) -> dict[str, Any]:
+    """{"overall": means, "detailed": scores by task}, in percent, of the chosen tasks that both folders have.
 
     "detailed" has for each task the score of each language by metric, the means over languages as "avg_METRIC", and the
     score of the task as "avg_metric". "overall" has the mean over the tasks of a group ("classification", "tagging",
@@ -30,11 +33,11 @@ def score_submission(predictions: str | Path, labels: str | Path) -> dict[str, A
         BadInput: no task is in both folders, or predictions do not fit their labels.
         MissingFile: a task in both folders has no file of one of its languages.
     """
-    tasks = [task for task in TASKS if all(Path(folder, task.name).is_dir() for folder in (predictions, labels))]
+    tasks = [task for task in chosen if all(Path(folder, task.name).is_dir() for folder in (predictions, labels))]
     if not tasks:
         raise BadInput(
             f"{predictions}: has no folder of a task that {labels} has, too; allowed are "
-            f"{', '.join(task.name for task in TASKS)}. Name the folders that hold these."
+            f"{', '.join(task.name for task in chosen)}. Name the folders that hold these."
         )
     for folder in (predictions, labels):
         check_files(folder, tasks)

@@ -1,5 +1,6 @@
 """Beam search finds what `generate` finds, whatever stands beside a sentence in the batch."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -200,6 +201,33 @@ def test_languages_of_rows_are_their_own(sharp_model: Callable[..., HictlForCond
     assert german[0].tokens != french[0].tokens
 
 
+class Adapter(torch.nn.Module):
+    """An output layer that computes something else than its `weight` and `bias` say, as LoRA's does."""
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias, self.layer = layer.weight, layer.bias, layer
+        random = torch.Generator().manual_seed(7)
+        self.change = torch.nn.Parameter(torch.randn(layer.weight.shape, generator=random) * 0.2)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.layer(states) + states @ self.change.T
+
+
+@pytest.mark.parametrize("bias", ["none", "dot"])
+def test_an_adapter_on_the_output_layer_is_searched_with(
+    bias: str, sharp_model: Callable[..., HictlForConditionalGeneration]
+) -> None:
+    model, settings = sharp_model(1, cut=True, cls_bias=bias), BeamSearch(max_length=LIMIT, max_length_b=LIMIT, best=3)
+    ids, mask = batch_of([5, 9, 7])
+    starts = model.start_ids_of(["de", "fr", "de"])
+    before = search(model, ids, mask, starts, settings)
+    model.lm_head = Adapter(model.lm_head)
+    found = search(model, ids, mask, starts, settings)
+    assert_same(found, generated(model, ids, mask, starts, settings))
+    assert [row[0].tokens for row in found] != [row[0].tokens for row in before]
+
+
 def test_sentences_leave_when_they_are_done(
     sharp_model: Callable[..., HictlForConditionalGeneration], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,9 +262,11 @@ def test_the_decoder_has_no_more_positions_than_it_has(
 
 @pytest.mark.parametrize(
     ("settings", "told"),
-    [({"best": 6}, "best is 6"), ({"beams": 0, "best": 0}, "best is 0"), ({"max_length_b": 0}, "max_length_b")],
-)
-def test_settings_that_cannot_be_are_refused(settings: dict[str, int], told: str) -> None:
+    [({"best": 6}, "best is 6"), ({"beams": 0, "best": 0}, "best is 0"), ({"max_length_b": 0}, "max_length_b"),
+     ({"max_length_a": math.inf}, "max_length_a"), ({"max_length_a": math.nan}, "max_length_a"),
+     ({"length_penalty": math.nan}, "length_penalty is nan; allowed are finite numbers")],
+)  # fmt: skip
+def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(BadInput, match=told):
         BeamSearch(**settings)
 

@@ -150,6 +150,12 @@ def test_the_command_exports_a_folder_into_a_new_one(
     ].hypotheses[0]
     with pytest.raises(BadInput, match="is not empty"):
         main([*flags, "--allow_drop_bias", "true"])
+    for output, more, told in (
+        ("model/config.json", (), "config.json: is a file; allowed is a folder"),
+        ("other", ("--quantization", "int3"), "quantization is 'int3'; .*int8"),
+    ):
+        with pytest.raises(BadInput, match=told):
+            main(["--model", flags[1], "--output", str(tmp_path / output), "--allow_drop_bias", "true", *more])
 
 
 def test_pieces_have_a_name_each_where_the_vocabulary_is_larger_than_the_tokenizer(

@@ -332,6 +332,8 @@ def test_scores_and_several_translations_are_written_with_the_number_of_the_line
         (["--best", "6"], "best is 6 and beams is 5"),
         (["--lines_at_once", "0"], "lines_at_once is 0"),
         (["--dtype", "int4"], "dtype is 'int4'"),
+        (["--length_penalty", "nan"], "length_penalty is nan; allowed are finite"),
+        (["--max_tokens", "0", "--input", __file__], "max_tokens is 0; allowed is 1 or more"),
     ],
 )
 def test_the_command_refuses_in_words(folder: str, flags: list[str], told: str) -> None:
@@ -383,6 +385,14 @@ def test_a_run_that_fails_leaves_the_old_output_and_says_where_its_own_is(
     source.write_text("a dog\n")
     main([*same, str(link)])
     assert link.is_symlink() and output.read_text() != "old\n" and not Path(f"{output}.partial").exists()
+
+
+def test_a_name_in_gz_is_packed(folder: str, tmp_path: Path) -> None:
+    (tmp_path / "source").write_text("a dog\nthe cat\n")
+    same = ["--model", folder, "--target_language", "de", "--max_length", "4", "--input", str(tmp_path / "source")]
+    main([*same, "--output", str(tmp_path / "plain")])
+    main([*same, "--output", str(tmp_path / "packed.gz")])
+    assert gzip.decompress((tmp_path / "packed.gz").read_bytes()) == (tmp_path / "plain").read_bytes()
 
 
 def test_what_is_no_regular_file_is_written_at_once(folder: str, tmp_path: Path) -> None:

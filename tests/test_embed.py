@@ -111,6 +111,17 @@ def test_standard_input_is_read(
     np.testing.assert_allclose(np.load(run(checkpoint, tmp_path / "a.npy")), expected, **CLOSE)
 
 
+@pytest.mark.parametrize("ending", [".csv", ".tsv"])
+def test_an_empty_line_of_one_column_is_an_empty_text(checkpoint: Path, tmp_path: Path, ending: str) -> None:
+    write_lines(tmp_path / f"one{ending}", ["text", "the cat", "", "a dog"])
+    write_lines(tmp_path / "lines.txt", ["the cat", "", "a dog"])
+    of_table = np.load(run(checkpoint, tmp_path / "a.npy", tmp_path / f"one{ending}", column="text"))
+    assert np.array_equal(of_table, np.load(run(checkpoint, tmp_path / "b.npy", tmp_path / "lines.txt")))
+    write_lines(tmp_path / f"two{ending}", ["text,text".replace(",", "," if ending == ".csv" else "\t"), "a,b"])
+    with pytest.raises(BadInput, match=f"two{ending}:1: has 2 columns 'text'; allowed is one"):
+        run(checkpoint, tmp_path / "c.npy", tmp_path / f"two{ending}", column="text")
+
+
 @pytest.mark.parametrize("ending", [".jsonl.gz", ".csv", ".tsv", ".parquet"])
 def test_a_column_of_a_table_is_read(
     checkpoint: Path, texts: list[str], expected: np.ndarray, tmp_path: Path, ending: str

@@ -1,6 +1,7 @@
 """A batch is one batch however it is divided, a run that is interrupted ends with the same bits, the best state is
 kept, and logits are those of each row alone."""
 
+import copy
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from hictl_hf import HictlForQuestionAnswering, HictlForSequenceClassification, HictlForTokenClassification
 from hictl_hf.checkpoints import find_fault, newest_first
@@ -152,6 +153,23 @@ def test_loss_and_gradient_are_those_of_the_whole_batch_however_it_is_divided(
         assert loss == pytest.approx(expected_loss, rel=1e-5) and found.keys() == wanted.keys()
         for key in wanted:
             torch.testing.assert_close(found[key], wanted[key], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["pairs", "tagging", "questions"])
+def test_rows_are_padded_on_the_right_whatever_the_tokenizer_does(kinds: Kinds, name: str, tmp_path: Path) -> None:
+    """Heads read the first token in the first column, and answers are places in a row."""
+    features, examples, model = kinds[name]
+    left = copy.copy(features.tokenizer)
+    left.padding_side = "left"
+    rows = features.encode(examples, training=True)
+    trainer = FineTuningTrainer(
+        model, TrainingArguments(str(tmp_path), use_cpu=True, report_to="none"), train_dataset=rows,
+        processing_class=left,
+    )  # fmt: skip
+    batch = trainer.data_collator([rows[at] for at in range(min(4, len(rows)))])
+    mask = batch["attention_mask"]
+    assert not mask.all() and (mask.diff(dim=1) <= 0).all()
+    assert trainer.processing_class.padding_side == "right" and left.padding_side == "left"
 
 
 def test_an_infinite_loss_with_finite_gradients_is_noticed(kinds: Kinds, tmp_path: Path) -> None:

@@ -300,6 +300,35 @@ def test_a_compiled_model_has_the_same_cached_gradient(
     assert largest_error(compiled, plain) < 3e-5
 
 
+@pytest.mark.slow
+def test_a_compiled_model_is_trained_on_the_dropout_that_the_cache_saw(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, tokens: Dataset, tmp_path: Path
+) -> None:
+    model = model_for_text(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3)
+    trainer = trainer_of(
+        model, tokenizer, tokens, tmp_path, gradient_cache=True, torch_compile=True, max_steps=1,
+        per_device_train_batch_size=4, gradient_accumulation_steps=2,
+    )  # fmt: skip
+    cached, seen, encode, compute = [], [], model.encode_sentences, trainer.compute_loss
+
+    def encode_sentences(*args: Any) -> Tensor:
+        cached.append(encode(*args))
+        return cached[-1]
+
+    def compute_loss(model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        loss, outputs = compute(model, inputs, True, num_items_in_batch)
+        seen.append(outputs.sentence_embeddings.detach())
+        return loss
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "encode_sentences", encode_sentences)
+        patch.setattr(trainer, "compute_loss", compute_loss)
+        trainer.train()
+    assert len(cached) == len(seen) == 2
+    for one, other in zip(cached, seen):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
 # --- how rows are stacked ---------------------------------------------------------------------------------------------
 
 

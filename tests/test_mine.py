@@ -238,6 +238,17 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "both modes": ({"pairs": "x.txt", "deduplicate": 0.9}, "pairs and deduplicate are both given"),
     "no cosine": ({"files": ["x.txt"], "deduplicate": 1.5}, "deduplicate is 1.5; allowed are cosines from -1"),
     "gold without mining": ({"files": ["x.txt"], "deduplicate": 0.9, "gold": "x.txt"}, "gold is given; allowed is"),
+    "a way to mine pairs that are given": (
+        {"files": [], "pairs": "behind.tsv", "direction": "forward"},
+        "direction is given, which has no effect with --pairs; leave it out",
+    ),
+    "a way to mine one file": (
+        {"files": ["x.txt"], "deduplicate": 0.9, "approximate": "hnsw", "threshold": 7},
+        "threshold, approximate is given, which has no effect with --deduplicate",
+    ),
+    "no threshold": ({"threshold": "nan"}, "threshold is nan; allowed are numbers"),
+    "gzip": ({"output": "pairs.tsv.gz"}, "output is pairs.tsv.gz; allowed are names without .gz"),
+    "no gold": ({"gold": "empty.txt", "output": "other.tsv"}, "empty.txt: has no pair; allowed is one or more"),
     "too many vectors": ({"files": ["x.txt"], "deduplicate": 0.9, "y_vectors": "v.npy"}, "y_vectors is given"),
     "no model": ({"model": None}, "model is not given; allowed without it are vectors for all files"),
     "no such file": ({"files": ["x.txt", "absent.txt"]}, "absent.txt: cannot be read"),

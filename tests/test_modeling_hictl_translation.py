@@ -177,6 +177,16 @@ def test_logits_loss_and_gradients_are_those_written_out(
         assert slow[name].abs().max() > 1e-6 or "key.bias" in name or "token_type" in name, name
 
 
+def test_the_decoder_takes_ids_or_embeddings(toy_model: Callable[..., PreTrainedModel]) -> None:
+    model = toy_model(HictlForConditionalGeneration, decoder_layers=1, target_languages=["de"])
+    ids = torch.tensor([[0, 9, 2]])
+    start = model.start_ids_of(["de"])[:, None]
+    by_ids = model(ids, decoder_input_ids=start).logits
+    torch.testing.assert_close(model(ids, decoder_inputs_embeds=model.embed(start)).logits, by_ids)
+    with pytest.raises(ValueError, match="decoder_input_ids and decoder_inputs_embeds are both given"):
+        model(ids, decoder_input_ids=start, decoder_inputs_embeds=model.embed(start))
+
+
 def test_the_bias_changes_what_is_said(translator: MakeModel) -> None:
     logits = {
         (bias, scale): translator(cls_bias=bias, cls_bias_scale=scale)(

@@ -6,15 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import HictlForPreTraining, export_encoder
 from hictl_hf.embedding import Readout, embed_sentences, load_encoder
-from hictl_hf.onnx_export import OPSET, export_onnx, main
+from hictl_hf.onnx_export import OPSET, SentenceEncoder, export_onnx, main
 from hictl_hf.readers import BadInput
 
 MakeModel = Callable[..., PreTrainedModel]
-OTHERS = [Readout("first token", 2), Readout("projection", 2), Readout("mean", 0)]
+OTHERS = [
+    Readout("first token", 2),
+    Readout("projection", 2),
+    Readout("mean", 0),
+    Readout("mean without special tokens", 1),
+]
 
 
 def check(folder: Path, model: PreTrainedModel, readout: Readout, sentences: dict[str, list[str]]) -> None:
@@ -76,6 +82,18 @@ def test_a_plain_encoder_is_exported_with_the_projection_that_its_pooler_holds(
     tokenizer.save_pretrained(tmp_path / "encoder")
     export_onnx(*load_encoder(tmp_path / "encoder"), tmp_path / "onnx")
     check(tmp_path / "onnx", model, Readout("projection", 2), sentences)
+
+
+def test_pooling_is_that_of_embed_sentences_and_rows_begin_on_the_left(
+    model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase, sentences: dict[str, list[str]]
+) -> None:
+    model, texts = model_for_text(initializer_range=0.5), sentences["en"][:3] + ["cat"]
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    for readout in (Readout("mean without special tokens", 1), Readout("first token", 2)):
+        encoder = SentenceEncoder(model, readout).eval()
+        with torch.no_grad():
+            vectors = encoder(batch["input_ids"], batch["attention_mask"]).numpy()
+        np.testing.assert_allclose(vectors, embed_sentences(model, tokenizer, texts, readout), rtol=0, atol=1e-5)
 
 
 def test_a_readout_that_is_not_there_and_a_missing_package_are_told(

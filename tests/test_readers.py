@@ -192,6 +192,8 @@ def test_a_catalogue_counts_what_is_not_translated_and_takes_the_first_plural(tm
         ("locale/zh_Hans", "", "zh-Hans"),
         ("usr/sr@latin/LC_MESSAGES", "de", "sr-latin"),
         ("po", "pt_BR.UTF-8", "pt-BR"),
+        ("locale/app", "de", "de"),  # all languages of an application
+        ("locale/de", "German", "de"),
     ],
 )
 def test_a_catalogue_knows_its_language(folder: str, header: str, language: str, tmp_path: Path) -> None:

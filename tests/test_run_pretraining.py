@@ -17,6 +17,8 @@ from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoTokenizer,
+    BertConfig,
+    BertModel,
     PreTrainedModel,
     XLMRobertaForMaskedLM,
     pipeline,
@@ -173,7 +175,14 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_bits(
             BadInput, match=r"not those of its checkpoints \(hash \w+, not \w+\).* another --output_dir"
         ):
             main(of_other_rows)
+    [seconds] = {
+        json.loads((folder / "trainer_state.json").read_text("utf-8"))["stateful_callbacks"]["TrainingTime"]["args"][
+            "seconds"
+        ]
+        for folder in newest_first(tmp_path / "cut")[:1]
+    }
     results = main(flags(files, tmp_path / "cut", *saving, "--resume_from_checkpoint", "true"))
+    assert results["train_seconds"] > seconds > 0  # the time before it was interrupted counts
     was, now = (load_file(folder / "checkpoint" / "model.safetensors") for folder in (run[0], tmp_path / "cut"))
     assert all(torch.equal(was[name], now[name]) for name in was)
     assert [row["step"] for row in results["history"]] == [2, 4, 6]
@@ -191,6 +200,29 @@ def test_a_run_starts_from_any_xlm_r_checkpoint(
     assert results["before_label"] == "starting checkpoint"
     saved = json.loads((tmp_path / "run" / "checkpoint" / "config.json").read_text("utf-8"))
     assert saved["model_type"] == "hictl" and saved["sentence_temperature"] == 0.1
+
+
+def test_a_model_of_another_kind_is_refused(files: dict[str, str], tmp_path: Path, run: tuple[Path, Any]) -> None:
+    """XLM-R's class would load it, with new weights in place of those that it does not know."""
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    BertModel(BertConfig(vocab_size=160, **small)).save_pretrained(tmp_path / "bert")
+    AutoTokenizer.from_pretrained(run[0] / "checkpoint").save_pretrained(tmp_path / "bert")
+    with pytest.raises(BadInput, match="bert: is a model of type 'bert'; allowed is .* HiCTL or XLM-R"):
+        main(flags(files, tmp_path / "run", "--encoder", str(tmp_path / "bert"), model={}))
+
+
+def test_processes_look_for_unused_parameters_only_where_there_are_some(
+    files: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = {}
+    for weight in (0.0, 1.0):
+        settings = {**MODEL, "sentence_weight": weight}
+        more = ("--held_out_sentences", "0", "--load_best_model_at_end", "true", "--save_strategy", "steps")
+        args = parse_arguments(flags(files, tmp_path / str(weight), *more, "--save_steps", "3", model=settings))
+        pretrain(args)
+        found[weight] = args.ddp_find_unused_parameters
+    assert found == {0.0: True, 1.0: False}
+    assert "no pairs are held out: nothing is evaluated, and the last state is kept" in caplog.text
 
 
 @pytest.mark.parametrize(("name", "was"), [("hard_negative_window", 100), ("projection_size", None)])
@@ -212,6 +244,9 @@ def test_held_out_files_leave_the_training_data(
     assert {name: row["sentences"] for name, row in results["retrieval"]["per_language"].items()} == {"de": 12}
     assert results["pairs"] == 3 * (48 - 24)  # the 24 English texts leave with all their translations
     (tmp_path / "one.jsonl").write_text(json.dumps(held[0]), encoding="utf-8")
+    everything = ("--held_out_data", files["pairs"], "--held_out_sentences", "99")
+    with pytest.raises(BadInput, match="with which all 144 rows of train_data share a text; give other pairs"):
+        main(flags({**files, "text": files["pairs"]}, tmp_path / "nothing", *everything))
     with pytest.raises(BadInput, match="one.jsonl, which has no sentence pair to choose by .* give two or more pairs"):
         main(flags(files, tmp_path / "other", "--held_out_data", str(tmp_path / "one.jsonl")))
 
@@ -277,6 +312,24 @@ REFUSED = {
     "no vocabulary size": (("--model_config", "{}"), "needs the size of its vocabulary"),
     "too long inputs": (("--max_length", "99"), "the model reads 64 tokens"),
     "a rate above one": (("--pair_mask_rate", "15"), "pair_mask_rate is 15.0; it must be between 0 and 1"),
+    "inputs without room": (("--max_length", "5"), "max_length is 5; allowed is 6 or more"),
+    "no pairs in a batch": (("--per_device_train_batch_size", "0"), "per_device_train_batch_size is 0; allowed is 1"),
+    "no effect": (("--label_smoothing_factor", "0.5"), "label_smoothing_factor is 0.5, which has no effect here"),
+    "another order": (("--data_seed", "7"), "--seed decides the order of rows, too; leave it out"),
+    "a secret": (("--hub_token", "hf_secret"), "hub_token was given, which would stand in the command"),
+    "a cleaning of another type": (
+        ("--cleaning", '{"max_characters": "9"}'),
+        "max_characters is '9'; allowed is a num",
+    ),
+    "a vocabulary in letters": (("--model_config", '{"vocab_size": "abc"}'), "vocab_size is 'abc'; allowed is a whole"),
+    "an unknown activation": (
+        ("--model_config", '{"vocab_size": 160, "hidden_act": "gelux"}'),
+        "nothing called 'gelux'",
+    ),
+    "heads that do not fit": (
+        ("--model_config", '{"vocab_size": 160, "hidden_size": 30, "num_attention_heads": 4}'),
+        "model_config: ",
+    ),
     "an unknown reordering": (("--reordering", "chaos"), "must be one of words, subwords, local"),
     "another micro-batch without the cache": (("--auto_find_batch_size", "true"), "add --gradient_cache true"),
     "an endless stream": (("--streaming", "true", "--max_steps", "-1"), "give --max_steps and --held_out_data"),
@@ -316,6 +369,14 @@ def test_a_recipe_is_changed_by_flags_and_refuses_unknown_settings(tmp_path: Pat
 
 def test_half_precision_is_accepted_wherever_the_training_runs() -> None:
     assert parse_arguments(["--train_data", "pairs.jsonl", "--bf16", "true"]).bf16
+
+
+def test_a_stream_draws_nothing_of_what_has_no_share(
+    files: dict[str, str], tmp_path: Path, run: tuple[Path, Any]
+) -> None:
+    more = ("--streaming", "true", "--held_out_data", files["pairs"], "--encoder", str(run[0] / "checkpoint"))
+    results = main(flags(files, tmp_path / "run", *more, "--text_share", "0", model={}))
+    assert results["history"]
 
 
 # --- ended by SIGTERM -------------------------------------------------------------------------------------------------

@@ -218,7 +218,7 @@ def test_the_same_command_again_does_nothing_but_say_so(
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", refuse)
     caplog.set_level("INFO", logger="hictl_hf")
     assert main(step_one(world, first, "--average_checkpoints", "2", "--dataloader_num_workers", "1"))["test"]
-    assert "this run is finished, there is nothing to do" in caplog.text
+    assert "this run is finished; its files were not read again, there is nothing to do" in caplog.text
     assert {path: path.stat().st_mtime_ns for path in first.rglob("*")} == files
     (first / "report.html").unlink()  # as if it had been ended just before
     main(step_one(world, first, "--average_checkpoints", "2"))
@@ -502,6 +502,8 @@ def replaced(arguments: list[str], **changes: str | None) -> list[str]:
         ({"+cleaning": '{"nothing": 1}'}, "cleaning has no field nothing"),
         ({"+max_length_b": "0"}, "max_length_a, max_length_b and max_length are 1.2, 0 and 200; allowed are 0, 1"),
         ({"target_lang": "cn"}, "the language is 'cn'; allowed are codes of ISO 639, such as de or pt-BR. Write zh"),
+        ({"+multi_bleu": '{"language": "fr"}'}, "multi_bleu has no field language; it has aggressive, lowercase"),
+        ({"+length_penalty": "nan"}, "length_penalty is nan; allowed are finite numbers"),
         ({"+label_smoothing_factor": "1"}, "label_smoothing_factor is 1.0; allowed is 0 to below 1"),
     ],
 )  # fmt: skip

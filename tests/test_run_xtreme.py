@@ -443,6 +443,7 @@ def test_labels_of_other_examples_are_refused_before_anything_is_trained(
             "bucc2018: its threshold is chosen on the split 'valid'",
         ),
         (["--score", "x"], "--score needs --labels"),
+        (["--score", "x", "--labels", ".", "--languages", "de"], "leave --languages out"),
     ],
 )
 def test_wrong_arguments_are_refused(
@@ -451,6 +452,34 @@ def test_wrong_arguments_are_refused(
     with pytest.raises(BadInput, match=message.replace("[", r"\[")):
         main([*arguments(xtreme_folder, encoder, tmp_path / "out"), *more])
     assert not (tmp_path / "out").exists()  # all of it is found before anything is trained
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "change", "message"),
+    [
+        (
+            "xnli",
+            "xnli/dev-en.tsv",
+            lambda line: line.rpartition("\t")[0],
+            "xnli, en: the rows of --select_split 'dev' ha",
+        ),
+        (
+            "panx",
+            "panx/dev-en.tsv",
+            lambda line: line.partition("\t")[0],
+            "panx, en: the rows of --select_split 'dev' ha",
+        ),
+        ("panx", "panx/train-en.tsv", lambda line: line.partition("\t")[0], "panx, en, 'train': the training examples"),
+    ],
+)
+def test_rows_without_labels_are_refused_before_anything_is_trained(
+    task: str, file: str, change: Callable[[str], str], message: str, data: Path, encoder: str, tmp_path: Path
+) -> None:
+    lines = (data / file).read_text("utf-8").split("\n")
+    (data / file).write_text("\n".join(map(change, lines)), "utf-8")
+    with pytest.raises(BadInput, match=message):
+        main([*arguments(data, encoder, tmp_path / "out"), "--tasks", task])
+    assert not (tmp_path / "out").exists()
 
 
 def test_settings_come_from_a_recipe_too_and_flags_change_it(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaConfig
 
 from hictl_hf import export_encoder
 from hictl_hf.embedding import Readout, embed_sentences
+from hictl_hf.readers import BadInput
 from hictl_hf.sentence_transformers_files import LONGEST, write_sentence_transformers_files
 
 MakeModel = Callable[..., PreTrainedModel]
@@ -78,6 +79,14 @@ def test_the_plain_encoder_keeps_all_layers_and_says_where_it_is_read(
 
 def test_sentences_are_cut_where_embed_sentences_cuts_them() -> None:
     assert inspect.signature(embed_sentences).parameters["max_length"].default == LONGEST
+
+
+def test_a_pooling_that_the_format_does_not_know_is_refused(tmp_path: Path) -> None:
+    config = XLMRobertaConfig(embedding_pooling="mean without special tokens", embedding_layer=1)
+    with pytest.raises(
+        BadInput, match="is 'mean without special tokens'; allowed in this format are first token, mean"
+    ):
+        write_sentence_transformers_files(tmp_path, config)
 
 
 def test_the_projection_is_asked_for_where_it_is_read(model_for_text: MakeModel, tmp_path: Path) -> None:

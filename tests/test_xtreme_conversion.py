@@ -170,3 +170,6 @@ def test_the_command_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "hictl_hf.xtreme_conversion"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 1 and "hictl_hf.xtreme_conversion panx" in found.stderr
+    found = subprocess.run([*command, "panx", "x.tsv", "nowhere"], capture_output=True, text=True, check=False)
+    assert found.returncode == 1 and "error: nowhere: cannot be read" in found.stderr
+    assert "Traceback" not in found.stderr

@@ -73,6 +73,12 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "predictions", tmp_path / "labels"
 
 
+def test_only_the_chosen_tasks_are_scored_and_looked_for(folders: tuple[Path, Path]) -> None:
+    (folders[0] / "xnli/test-ar.tsv").unlink()
+    chosen = [task for task in TASKS if task.name == "pawsx"]
+    assert list(score_submission(*folders, chosen)["detailed"]) == ["pawsx"]
+
+
 def test_a_submission_worked_by_hand(folders: tuple[Path, Path]) -> None:
     scores = score_submission(*folders)
     assert list(scores) == ["overall", "detailed"] and len(scores["detailed"]) == 9

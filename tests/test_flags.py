@@ -1,0 +1,76 @@
+"""A recipe says what flags say: the same values, refused in the same way, by the name of the file."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hictl_hf.arguments import parse_arguments
+from hictl_hf.readers import BadInput
+from hictl_hf.xtreme_arguments import parse_xtreme_arguments
+
+XTREME: dict[str, Any] = {"encoder": "x"}
+PRETRAINING: dict[str, Any] = {"train_data": ["x"]}
+
+
+def parsed(parse: Callable[[list[str]], Any], recipe: dict[str, Any], folder: Path) -> Any:
+    path = folder / "recipe.json"
+    path.write_text(json.dumps(recipe), "utf-8")
+    return parse([str(path)])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("seed", 1, [1]),
+        ("learning_rate", ["3e-5", 1], [3e-5, 1.0]),  # PyYAML takes 3e-5 for a text
+        ("tasks", "panx", ["panx"]),
+        ("bf16", 1, True),
+        ("size", None, None),
+    ],
+)
+def test_one_is_as_good_as_a_list_of_one_and_numbers_may_be_texts(
+    name: str, value: Any, wanted: Any, tmp_path: Path
+) -> None:
+    assert getattr(parsed(parse_xtreme_arguments, XTREME | {name: value}, tmp_path), name) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("train_data", "pairs.jsonl", ["pairs.jsonl"]),
+        ("evaluate_layers", 2, [2]),
+        ("model_config", {"vocab_size": 9}, {"vocab_size": 9}),
+        ("lr_scheduler_kwargs", {"min_lr": 0}, {"min_lr": 0}),
+        ("report_to", ["tensorboard", "wandb"], ["tensorboard", "wandb"]),
+        ("resume_from_checkpoint", True, "true"),
+        ("save_total_limit", None, None),
+    ],
+)
+def test_hf_s_arguments_keep_their_types(name: str, value: Any, wanted: Any, tmp_path: Path) -> None:
+    assert getattr(parsed(parse_arguments, PRETRAINING | {name: value}, tmp_path), name) == wanted
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ({"seed": "x"}, "seed is 'x'; allowed is a list, each a whole number"),
+        ({"tasks": None}, "tasks is None; allowed is a list, each a text"),
+        ({"bf16": "maybe"}, "bf16 is 'maybe'; allowed is true or false"),
+        ({"epochs": [1]}, r"epochs is \[1\]; allowed is a number or null"),
+        ({"labels": {"a": 1}}, "labels .*no such folder"),
+        ({"seed": -1}, r"seed is \[-1\]; allowed are one or more numbers from 0 to"),
+        ({"learning_rate": -1}, r"learning_rate is \[-1.0\]; allowed are numbers above 0"),
+        ({"learning_rate": "nan"}, r"learning_rate is \[nan\]; allowed are numbers above 0"),
+    ],
+)
+def test_other_values_are_refused_by_name(recipe: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=message):
+        parsed(parse_xtreme_arguments, XTREME | recipe, tmp_path)
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("\ufeffencoder: x\nlearning_rate: 3e-5\n", "utf-8")
+    assert parse_xtreme_arguments([str(tmp_path / "recipe.yaml")]).learning_rate == [3e-5]
