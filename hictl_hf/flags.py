@@ -81,6 +81,7 @@ def as_after_flag(action: Action, kind: Any, value: Any) -> Any:
 
 
 def as_word(action: Action, value: Any) -> Any:
+    """One value of a recipe, converted as the word after a flag is."""
     if value is None or isinstance(value, list | dict):
         raise TypeError
     convert: Any = action.type or str

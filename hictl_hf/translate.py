@@ -14,7 +14,7 @@ import gzip
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -136,8 +136,8 @@ def open_output(path: str | None) -> Iterator[TextIO]:
     partial = partial_file(whole)
     partial.parent.mkdir(parents=True, exist_ok=True)
     try:
-        openers: tuple[Callable[..., Any], ...] = (open, gzip.open)
-        with openers[whole.suffix == ".gz"](partial, "wt", encoding="utf-8", newline="\n") as output:
+        opened: Any = gzip.open if whole.suffix == ".gz" else open
+        with opened(partial, "wt", encoding="utf-8", newline="\n") as output:
             yield output
         os.replace(partial, whole)
     except BaseException:
