@@ -128,7 +128,7 @@ def refuse_to_overwrite(args: PretrainingArguments) -> None:
             f"{args.output_dir}: holds the checkpoints of another run; continue it with --resume_from_checkpoint true, "
             "or choose another --output_dir"
         )
-    elif (Path(args.output_dir) / "results.json").exists():
+    if not args.resume_from_checkpoint and (Path(args.output_dir) / "results.json").exists():
         raise BadInput(f"{args.output_dir}: holds a run that has ended; choose another --output_dir, or remove it")
 
 

@@ -394,11 +394,11 @@ def read_cells(path: str, cursor: Cursor) -> Iterator[tuple[int, list[str] | Bro
     """CSV with quotes and TSV without (there a quote is an ordinary character), with the first line of each row. Rows
     that nobody wants are read too, since only so it is known where one ends."""
     lines_of_all = Cursor(cursor.number, list(cursor.offsets))
-    lines = (f"{line}\n" for _, line in read_lines(path, lines_of_all))
+    lines = (line for _, line in read_lines(path, lines_of_all))
     if ".tsv" in ending_of(path):
-        reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        reader: Iterator[list[str]] = (line.split("\t") if line else [] for line in lines)
     else:
-        reader = csv.reader(lines, strict=True)
+        reader = csv.reader((f"{line}\n" for line in lines), strict=True)
     while True:
         number = lines_of_all.number + 1
         try:

@@ -130,6 +130,8 @@ def test_the_origin_of_a_row_is_its_file_and_line(tmp_path: Path) -> None:
 def test_a_quote_is_an_ordinary_character_between_tabs(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.tsv", ["en\tde", '"Go\t„Geh', '"Stop"\t"Halt"'])
     assert texts(path) == [{"en": '"Go', "de": "„Geh"}, {"en": '"Stop"', "de": '"Halt"'}]
+    path = write_lines(tmp_path / "b.tsv", ["en\tde", "", "two\rlines\tzwei"])  # only a line feed ends a line
+    assert texts(path) == [{"en": "two\rlines", "de": "zwei"}]
 
 
 def test_a_pattern_and_a_folder_are_read_in_order_of_names(tmp_path: Path) -> None:

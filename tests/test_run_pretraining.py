@@ -138,8 +138,9 @@ def test_the_checkpoint_serves_processes_without_the_package(run: tuple[Path, di
 
 def test_the_same_command_gives_the_same_weights(files: dict[str, str], tmp_path: Path, run: tuple[Path, Any]) -> None:
     main(flags(files, tmp_path / "again"))
-    with pytest.raises(BadInput, match="again: holds a run that has ended; choose another --output_dir"):
-        main(flags(files, tmp_path / "again", "--seed", "6"))
+    for more in (("--seed", "6"), ("--resume_from_checkpoint", "true")):  # there is no checkpoint to resume from
+        with pytest.raises(BadInput, match="again: holds a run that has ended; choose another --output_dir"):
+            main(flags(files, tmp_path / "again", *more))
     was, now = (load_file(folder / "checkpoint" / "model.safetensors") for folder in (run[0], tmp_path / "again"))
     assert all(torch.equal(was[name], now[name]) for name in was)
     main(flags(files, tmp_path / "other", "--seed", "6"))
