@@ -109,13 +109,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def run(name: str, seed: int, data: Path, encoder: str, output: Path) -> None:
-    """Train and score a row, and what it goes on with, unless that is done."""
+def run(name: str, seed: int, data: Path, encoder: str, output: Path, with_model: bool = False) -> None:
+    """Train and score a row, and what it goes on with, unless that is done; kept evidence has no model to go on with."""
     row, folder = ROWS[name], output / name / str(seed)
-    if (folder / "run.json").exists():
+    if (folder / "run.json").exists() and ((folder / "model").exists() or not with_model):
         return
     if row.after:
-        run(row.after, seed, data, encoder, output)
+        run(row.after, seed, data, encoder, output, with_model=True)
         settings = read_recipe("translation-step2") | {"model": str(output / row.after / str(seed) / "model")}
     else:
         settings = read_recipe("translation-step1") | {"encoder": encoder}

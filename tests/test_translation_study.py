@@ -87,6 +87,24 @@ def test_each_row_is_a_recipe_of_run_translation(name: str, data: Path, tmp_path
     assert calls[-1]["step"] == (2 if row.after else 1)
 
 
+def test_a_row_is_made_again_where_its_model_is_needed_and_was_not_kept(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    monkeypatch.setattr(translation_study, "call", lambda script, settings, folder: made.append(folder.parent.name))
+    monkeypatch.setattr(translation_study, "write_run", lambda folder, cost: None)
+    kept = tmp_path / "dot-learned/1"
+    kept.mkdir(parents=True)
+    (kept / "run.json").write_text("{}", "utf-8")
+    translation_study.run("dot-learned", 1, data, "encoder", tmp_path)
+    assert made == []
+    translation_study.run("en-de", 1, data, "encoder", tmp_path)
+    assert made == ["dot-learned", "en-de"]
+    (kept / "model").mkdir()
+    translation_study.run("en-de", 1, data, "encoder", tmp_path)
+    assert made == ["dot-learned", "en-de", "en-de"]
+
+
 def test_a_gain_is_over_the_baseline_and_its_interval_is_paired(tmp_path: Path) -> None:
     """The row translates all sentences as the references, its baseline every second one as something else."""
     references = [f"a b c d e f{number} g" for number in range(40)]
