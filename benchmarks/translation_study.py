@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run(name: str, seed: int, data: Path, encoder: str, output: Path, with_model: bool = False) -> None:
-    """Train and score a row, and what it goes on with, unless that is done; kept evidence has no model to go on with."""
+    """Train and score a row, and what it goes on with, unless that is done; of kept evidence no row can go on."""
     row, folder = ROWS[name], output / name / str(seed)
     if (folder / "run.json").exists() and ((folder / "model").exists() or not with_model):
         return
