@@ -19,11 +19,11 @@ from .negatives import (
     mixed_products,
     mixed_squares,
     squared_lengths,
+    words_at_once,
 )
 from .vocabulary import memory_for_gradient
 
 ROWS_AT_ONCE = 256  # queries whose similarities to all others stay in the cache of a CPU
-WORDS_AT_ONCE = 4096  # whose embeddings do
 
 
 @torch.compiler.disable
@@ -184,7 +184,7 @@ class WordContrast(torch.autograd.Function):
         pulls = pulls * upstream.unsqueeze(1)
         gradient = memory_for_gradient(vocabulary).zero_() if gradient is None else gradient.contiguous()
         by_direction = torch.zeros_like(directions)
-        for some in torch.arange(len(words), device=words.device).split(WORDS_AT_ONCE):
+        for some in torch.arange(len(words), device=words.device).split(words_at_once(vocabulary)):
             rows = F.embedding(words[some], vocabulary).to(pulls.dtype)
             sizes = torch.linalg.vector_norm(rows, dim=-1).clamp_min(SMALLEST)
             pull = pulls[:, some] / sizes  # (n, some words)

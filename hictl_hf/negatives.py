@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 SMALLEST = 1e-12  # below any squared length that occurs; keeps roots and quotients finite
 SIMILARITIES_AT_ONCE = 2**23  # of pairs to the whole vocabulary, held: 32 MiB
-WORDS_AT_ONCE = 4096  # of the vocabulary, compared while they are in the cache of a CPU
+WORDS_AT_ONCE = 1024  # of the vocabulary: they stay in the cache of a CPU, in memory that is not taken anew each time
 STEP, *MIXERS = (odd - 2**64 for odd in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))  # SplitMix64's
 
 
@@ -201,7 +201,7 @@ def draw_by_weight(scores: Tensor, words: Tensor, random: "UniformNumbers") -> T
 def cosines(queries: Tensor, vocabulary: Tensor, words: Tensor | None = None) -> Tensor:
     """(n, V) cosines of unit vectors (n, d) with the vocabulary (V, d), or (n, words) with some of its words."""
     number = len(vocabulary) if words is None else len(words)
-    step = WORDS_AT_ONCE if vocabulary.device.type == "cpu" else 16 * WORDS_AT_ONCE
+    step = words_at_once(vocabulary)
     result = queries.new_empty(len(queries), number)
     for start in range(0, number, step):
         some = slice(start, start + step)
@@ -210,6 +210,11 @@ def cosines(queries: Tensor, vocabulary: Tensor, words: Tensor | None = None) ->
         lengths = torch.linalg.vector_norm(rows, dim=-1).clamp_min(SMALLEST)
         result[:, some] = (queries @ rows.T).div_(lengths)
     return result
+
+
+def words_at_once(vocabulary: Tensor) -> int:
+    """How many words of a vocabulary (V, d) are best looked at together on its device."""
+    return WORDS_AT_ONCE if vocabulary.device.type == "cpu" else 64 * WORDS_AT_ONCE
 
 
 def first_distinct(draws: Tensor, number: int) -> Tensor:

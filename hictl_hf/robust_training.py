@@ -166,6 +166,9 @@ class RobustTrainer(ShardedTrainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         run = self._get_output_dir(trial)
         folder = Path(run) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, ExportableState):  # HF cannot save one that an older checkpoint did not know
+                self.state.stateful_callbacks.setdefault(type(callback).__name__, {})
         try:
             if self.args.should_save and folder.exists():
                 shutil.rmtree(folder)  # what an attempt that was killed has left

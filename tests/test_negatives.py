@@ -536,7 +536,7 @@ def test_of_a_large_vocabulary_only_proposed_words_are_looked_at(
 # --- what drawing is made of ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words_at_once", [4096, 3])
+@pytest.mark.parametrize("words_at_once", [1024, 3])
 def test_cosines_agree_with_those_of_torch(words_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(negatives_module, "WORDS_AT_ONCE", words_at_once)
     queries, vocabulary = (tensor.double() for tensor in random_words(4, 10))

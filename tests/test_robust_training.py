@@ -38,7 +38,7 @@ from transformers import (
 import hictl_hf.robust_training
 from hictl_hf.checkpoints import MANIFEST, find_fault, last_whole_checkpoint, newest_first, write_manifest
 from hictl_hf.readers import BadInput
-from hictl_hf.robust_training import RobustTrainer, nan_unless_finite
+from hictl_hf.robust_training import RobustTrainer, TrainingTime, nan_unless_finite
 
 VOCABULARY, ROWS, LENGTH = 60, 24, 8
 STEPS, EPOCH = 12, 6  # optimiser steps of a run, and of an epoch
@@ -167,6 +167,13 @@ def test_a_resumed_run_ends_with_the_same_bits(
     trainer = trained(toy_trainer(tmp_path, seed=6, data_seed=5), f"{saved}/checkpoint-{step}")
     assert not differing(state_of(trainer), uninterrupted[0])
     assert logs_of(trainer) == uninterrupted[1]
+
+
+def test_a_run_goes_on_from_a_checkpoint_that_is_older_than_one_of_its_callbacks(tmp_path: Path, saved: Path) -> None:
+    shutil.copytree(saved / "checkpoint-4", tmp_path / "checkpoint-4")
+    trained(toy_trainer(tmp_path, callbacks=[TrainingTime()]), resume=True)
+    state = json.loads((tmp_path / f"checkpoint-{STEPS}" / "trainer_state.json").read_text("utf-8"))
+    assert state["stateful_callbacks"]["TrainingTime"]["args"]["seconds"] > 0
 
 
 def test_a_run_that_was_killed_after_its_last_checkpoint_is_not_trained_further(tmp_path: Path) -> None:
