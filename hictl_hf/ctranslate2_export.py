@@ -7,10 +7,12 @@ changes the translations. What may never be said (`suppress_tokens`) has no prob
 
     translator = ctranslate2.Translator("runs/ct2")
     tokens = tokenizer.convert_ids_to_tokens(tokenizer("The house is small.")["input_ids"])
-    result = translator.translate_batch([tokens], beam_size=5, length_penalty=1.0, min_decoding_length=0)[0]
+    settings = {"beam_size": 5, "length_penalty": 1.0, "min_decoding_length": 0, "max_decoding_length": 200}
+    result = translator.translate_batch([tokens], **settings)[0]
     tokenizer.decode(tokenizer.convert_tokens_to_ids(result.hypotheses[0]), skip_special_tokens=True)
 
-With several target languages `translate_batch(..., target_prefix=[["__de__"]])` says into which.
+CTranslate2 fails where a translation outgrows the positions, `max_position_embeddings` - 2; `max_decoding_length` must be
+below. With several target languages `translate_batch(..., target_prefix=[["__de__"]])` says into which.
 """
 
 import sys

@@ -38,7 +38,7 @@ from .flags import refuse_run
 from .modeling_hictl import HictlForPreTraining
 from .number_formats import warn_where_slow
 from .readers import BadInput, shown, teaching
-from .tokenization import token_batches
+from .tokenization import checked_texts, token_batches
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +110,8 @@ def load_encoder(
             model, report = (HictlForPreTraining if whole else AutoModel).from_pretrained(
                 name, dtype=torch.float32, use_safetensors=True, output_loading_info=True, trust_remote_code=False
             )
+        if "pooler.dense.weight" in report["missing_keys"]:
+            encoder_of(model).pooler = None  # its random weights are no projection
         if lacking := [weight for weight in sorted(report["missing_keys"]) if NEEDED.search(weight)]:
             raise BadInput(f"{name}: has no weights for {len(lacking)} parts, such as {lacking[0]}; allowed is {KIND}.")
         model, tokenizer = model.to(device).eval(), AutoTokenizer.from_pretrained(name, trust_remote_code=False)
@@ -170,7 +172,7 @@ def embed_sentences(
         precision: of the layers: "fp32", "bf16" or, on a CPU, "int8"; as the model is without it. Each call converts a
             copy of the layers; `load_encoder` converts them once.
         max_tokens: of a batch, padding included; 32768 on a GPU, else 1024.
-        max_length: in tokens, special tokens included; the rest of a sentence is not read.
+        max_length: in tokens, the two special ones included, at least 3; the rest of a sentence is not read.
         progress: show a bar.
 
     Returns:
@@ -202,7 +204,11 @@ def embed_at_readouts(
 
     Other arguments are those of `embed_sentences`. Layers above the highest that is read are not computed.
     """
-    sentences = checked_texts(sentences)
+    if not (sentences := checked_texts(sentences)):
+        raise BadInput("there is no sentence to embed; give at least one.")
+    for name, limit, least in (("max_length", max_length, 3), ("max_tokens", max_tokens, 1)):
+        if limit is not None and limit < least:
+            raise BadInput(f"{name} is {limit}; allowed is {least} or more.")
     check_readouts(model, readouts)
     encoder, training, device = encoder_of(model), model.training, model.device
     distinct = list(dict.fromkeys(sentences))
@@ -233,21 +239,6 @@ def embed_at_readouts(
     position = {distinct[number]: row for row, number in enumerate(number for batch in batches for number in batch)}
     wanted = [position[text] for text in sentences]
     return {readout: torch.cat(part).cpu().numpy()[wanted] for readout, part in parts.items()}
-
-
-def checked_texts(sentences: Iterable[str]) -> list[str]:
-    """The sentences in a list; raise `BadInput` for what is no text."""
-    if isinstance(sentences, str | bytes) or not isinstance(sentences, Iterable):
-        found = f"sentences is {shown(sentences)}, of type {type(sentences).__name__}"
-        raise BadInput(f"{found}; allowed is a list of texts. Give one text as a list of one.")
-    texts = list(sentences)
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            found = f"sentence {number} is {shown(text)}, of type {type(text).__name__}"
-            raise BadInput(f"{found}; allowed are texts. Leave it out, or give its text.")
-    if not texts:
-        raise BadInput("there is no sentence to embed; give at least one.")
-    return texts
 
 
 def hidden_states(encoder: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, mask: Tensor) -> Iterator[Tensor]:

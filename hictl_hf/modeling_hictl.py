@@ -252,8 +252,9 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             )  # fmt: skip
             return HictlForPreTrainingOutput(lm_loss=outputs.loss, **outputs)
 
-        if position_ids is not None or inputs_embeds is not None:
-            raise ValueError("pre-training takes input_ids and no position_ids or inputs_embeds; leave them out")
+        others = dict(kwargs, token_type_ids=token_type_ids, position_ids=position_ids, inputs_embeds=inputs_embeds)
+        if unused := [name for name, value in others.items() if value is not None and value is not False]:
+            raise ValueError(f"pre-training makes no use of {', '.join(unused)}; leave them out")
         config, items, result = self.config, items_in_batch or {}, HictlForPreTrainingOutput()
         labels = labels if config.lm_weight > 0 else None
         bag = bag if config.word_weight > 0 else None

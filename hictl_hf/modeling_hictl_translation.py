@@ -67,6 +67,9 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
     and with warm-up that trains well, and other engines can run it. Its word embeddings, tied to the output layer, are
     its own, so that the encoder can be frozen while they learn, and so that they may be fewer than the encoder's.
 
+    A new model is made by `from_encoder`. `from_pretrained` is for what is one already: of a masked language model it
+    would take the output bias of the masked words.
+
     Example:
         >>> from hictl_hf import HictlConfig, HictlForConditionalGeneration
         >>> model = HictlForConditionalGeneration(HictlConfig(vocab_size=99, hidden_size=32, num_hidden_layers=1,

@@ -301,7 +301,7 @@ class Shard:
         at_once = max(1, AT_ONCE // width)
         for begin in range(0, self.rows, at_once):
             here = slice(begin, min(begin + at_once, self.rows))
-            given = np.ascontiguousarray(source[start + here.start : start + here.stop])
+            given = np.require(source[start + here.start : start + here.stop], requirements=["C", "W"])
             fine, coarse = self.fine[here].copy_(torch.from_numpy(given)), self.coarse[here]
             if not fine.isfinite().all():
                 raise ValueError("a vector holds infinity or no number; allowed are finite numbers.")

@@ -3,6 +3,7 @@ neighbours, and which pairs of two corpora are translations (Artetxe and Schwenk
 approximate, and memory grows with the number of sentences, not with its square. How neighbours are found in both
 directions at once is left to `neighbours`, where vectors come from to `embedding`, how good pairs are to `metrics`."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from .neighbours import MEMORY, Neighbours, Rows, Source, Vectors, search_both
+
+logger = logging.getLogger(__name__)
 
 IdPair = tuple[str, str]  # ids of a query and a candidate
 Margin = Literal["ratio", "distance", "absolute"]
@@ -37,7 +40,8 @@ class Bitext:
 def retrieval_accuracy(x: Vectors, y: Vectors, block: int = 1024) -> tuple[float, float]:
     """Percent of rows of x whose nearest row of y, by cosine, is the one of the same number; and the other way round.
 
-    Computed in double precision; a tie with a wrong row counts as an error.
+    Computed in double precision; a tie with a wrong row counts as an error, and so does each pair with a vector that
+    holds infinity or no number, of which a warning tells.
 
     Args:
         x, y: (sentences, d), row i of one being the translation of row i of the other.
@@ -47,7 +51,10 @@ def retrieval_accuracy(x: Vectors, y: Vectors, block: int = 1024) -> tuple[float
     (100.0, 50.0)
     """
     x, y = (np.asarray(v, np.float64) for v in (x, y))
-    x, y = (v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in (x, y))
+    if broken := int((~(np.isfinite(x).all(1) & np.isfinite(y).all(1))).sum()):
+        logger.warning("%d of %d pairs have a vector with infinity or no number: never found", broken, len(x))
+    with np.errstate(invalid="ignore"):  # infinite by infinite
+        x, y = (v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in (x, y))
     return one_direction(x, y, block), one_direction(y, x, block)
 
 
@@ -56,6 +63,7 @@ def one_direction(queries: Vectors, keys: Vectors, block: int) -> float:
     right = 0
     for start in range(0, len(queries), block):
         scores = queries[start : start + block] @ keys.T  # (block, sentences)
+        scores[np.isnan(scores)] = -np.inf
         own = np.arange(len(scores))
         partner = scores[own, own + start].copy()
         scores[own, own + start] = -np.inf

@@ -1,5 +1,5 @@
-"""Text to token ids: a corpus through a tokenizer, a vocabulary of one's own in XLM-R's format, and which texts share a
-batch."""
+"""Text to token ids: a corpus through a tokenizer, a vocabulary of one's own in XLM-R's format, what is no text, and
+which texts share a batch."""
 
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ import sentencepiece
 from datasets import Dataset, Features, Sequence, Value
 from transformers import PreTrainedTokenizerBase, XLMRobertaTokenizer
 
-from .readers import BadInput
+from .readers import BadInput, shown
 
 WORD_START = "▁"
 
@@ -92,6 +92,19 @@ def tokenize_rows(batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBas
     x, translations = ids[: len(translated)], iter(ids[len(translated) :])
     y = [next(translations) if known else None for known in translated]
     return {"x": x, "y": y, "length": [len(a) + (2 if b is None else len(b) + 4) for a, b in zip(x, y, strict=True)]}
+
+
+def checked_texts(sentences: Iterable[str]) -> list[str]:
+    """The sentences in a list; raise `BadInput` for what is no text."""
+    if isinstance(sentences, str | bytes) or not isinstance(sentences, Iterable):
+        found = f"sentences is {shown(sentences)}, of type {type(sentences).__name__}"
+        raise BadInput(f"{found}; allowed is a list of texts. Give one text as a list of one.")
+    texts = list(sentences)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            found = f"sentence {number} is {shown(text)}, of type {type(text).__name__}"
+            raise BadInput(f"{found}; allowed are texts. Leave it out, or give its text.")
+    return texts
 
 
 def token_batches(lengths: list[int], max_tokens: int) -> Iterator[list[int]]:

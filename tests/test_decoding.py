@@ -115,6 +115,22 @@ def test_what_is_too_long_is_refused_or_cut_and_counted(
     assert found[1][0].text == tokenizer.decode(ids[0], skip_special_tokens=True)
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("the cat", "sentences is 'the cat', of type str; allowed is a list of texts"),
+        (["the cat", None], "sentence 1 is None, of type NoneType; allowed are texts"),
+        ([float("nan")], "sentence 0 is nan, of type float; allowed are texts"),
+    ],
+)
+def test_what_is_no_text_is_refused(
+    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, given: Any, told: str
+) -> None:
+    with pytest.raises(BadInput, match=told):
+        translate(model, tokenizer, given, SHORT, "de")
+    assert translate(model, tokenizer, [], SHORT, "de") == []
+
+
 def test_languages_are_asked_for_and_known(
     model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
 ) -> None:

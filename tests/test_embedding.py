@@ -19,6 +19,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     XLMRobertaConfig,
+    XLMRobertaForSequenceClassification,
     XLMRobertaModel,
 )
 
@@ -321,6 +322,21 @@ def test_what_is_no_list_of_texts_is_refused_in_words(
         embed_sentences(model, tokenizer, given)
 
 
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_length": 2}, "max_length is 2; allowed is 3 or more"),
+        ({"max_length": -1}, "max_length is -1; allowed is 3"),
+        ({"max_tokens": 0}, "max_tokens is 0; allowed is 1 or more"),
+    ],
+)
+def test_limits_that_leave_no_word_are_refused(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, limits: dict[str, int], message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        embed_sentences(model, tokenizer, ["the cat"], **limits)
+
+
 # --- the model's own readout ----------------------------------------------------------------------------------------
 
 
@@ -514,6 +530,22 @@ def test_the_projection_of_a_plain_encoder_is_in_its_pooler(
     np.testing.assert_array_equal(embed_sentences(model, tokenizer, texts, Readout("projection", 2)), expected)
 
 
+@pytest.mark.parametrize("lost", ["of another size", "by another head"])
+def test_random_weights_are_never_taken_for_a_projection(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, tmp_path: Path, lost: str
+) -> None:
+    size = 8 if lost == "of another size" else None
+    export_encoder(model_for_text(embedding_pooling="projection", projection_size=size), tmp_path)
+    if lost == "by another head":
+        XLMRobertaForSequenceClassification.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    encoder, _ = load_encoder(tmp_path)
+    assert own_readout(encoder.config).pooling == "projection"
+    with pytest.raises(BadInput, match="the projection, which this model does not have"):
+        embed_sentences(encoder, tokenizer, ["the cat"])
+    assert embed_sentences(encoder, tokenizer, ["the cat"], Readout("first token", 2)).shape == (1, 32)
+
+
 def test_the_pooler_of_an_encoder_of_others_is_no_projection(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path, transformers_warnings: pytest.LogCaptureFixture
 ) -> None:
@@ -523,7 +555,7 @@ def test_the_pooler_of_an_encoder_of_others_is_no_projection(
     tokenizer.save_pretrained(tmp_path)
     loaded = load_encoder(tmp_path)
     assert not transformers_warnings.messages, "a missing pooler is nothing to be told"
-    assert loaded[0].pooler is not None
+    assert loaded[0].pooler is None, "its random weights are nothing to read"
     with pytest.raises(BadInput, match="the projection, which this model does not have"):
         embed_sentences(*loaded, ["the cat"], Readout("projection", 1))
 

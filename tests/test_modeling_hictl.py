@@ -307,6 +307,14 @@ def test_clean_text_that_is_missing_is_named(toy_model: MakeModel, toy_batch: Ma
         toy_model(word_level_input="clean")(**batch)
 
 
+@pytest.mark.parametrize("name", ["position_ids", "token_type_ids", "inputs_embeds", "output_attentions", "bags"])
+def test_what_pre_training_makes_no_use_of_is_refused(toy_model: MakeModel, toy_batch: MakeBatch, name: str) -> None:
+    batch = toy_batch()
+    with pytest.raises(ValueError, match=f"makes no use of {name}; leave"):
+        toy_model()(**batch, **{name: torch.ones_like(batch["input_ids"])})
+    assert toy_model()(**batch, **{name: None}).loss == toy_model()(**batch).loss
+
+
 def test_weights_multiply_the_losses_in_the_total(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
     outputs = toy_model(lm_weight=2, sentence_weight=0.5, word_weight=3.0)(**toy_batch())
     close(outputs.loss, 2 * outputs.lm_loss + 0.5 * outputs.sentence_loss + 3 * outputs.word_loss)

@@ -3,6 +3,8 @@ and in the memory allowed."""
 
 import subprocess
 import sys
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -232,6 +234,20 @@ def test_a_search_goes_on_in_another_where_one_stopped() -> None:
         assert second.done == stop
         assert sum(1 for _ in second.strips()) == second.count_strips() - stop
         assert_same(second.neighbours(), expected)
+
+
+def test_vectors_that_must_not_be_written_are_searched_without_a_warning(tmp_path: Path) -> None:
+    np.save(tmp_path / "vectors.npy", np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32))
+    vectors = np.load(tmp_path / "vectors.npy", mmap_mode="r")
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings(action="error"):
+            found = search_both(vectors, vectors, 1)
+    finally:
+        torch.set_warn_always(before)
+    expected = search_both(vectors.copy(), vectors.copy(), 1)
+    assert all(np.array_equal(*sides) for one, other in zip(found, expected) for sides in zip(one, other))
 
 
 def test_what_cannot_be_searched_is_refused() -> None:

@@ -58,6 +58,16 @@ def test_vectors_without_numbers_are_errors() -> None:
     assert retrieval_accuracy(nothing, nothing) == (0, 0)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_vector_without_a_number_costs_its_own_pair_alone_and_is_told(
+    bad: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    x, y = np.eye(4), np.eye(4)
+    y[1, 2] = bad
+    assert retrieval_accuracy(x, y) == retrieval_accuracy(x, y, block=1) == (75, 75)
+    assert "1 of 4 pairs have a vector with infinity or no number" in caplog.text
+
+
 def one_by_one(x: Vectors, y: Vectors) -> float:
     right = 0
     for i, query in enumerate(x):
