@@ -72,6 +72,9 @@ ROWS = {
         for scale in ("learned", "fixed")
     },
     "en-de-random": Row("en-de, encoder not pre-trained", settings=RANDOM | BOTH_STEPS),
+    "en-de-random-slow": Row(
+        "en-de, encoder not pre-trained, a fifth of the rate", settings=RANDOM | BOTH_STEPS | {"learning_rate": 1e-4}
+    ),
     "en-de": Row("en-de, step 2", after="dot-learned", baseline="en-de-random"),
     "en-fr-random": Row("en-fr, encoder not pre-trained", TO_FRENCH, RANDOM | BOTH_STEPS),
     "en-fr-step1": Row("en-fr, step 1", TO_FRENCH, baseline="en-fr-random"),
