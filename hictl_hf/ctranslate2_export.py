@@ -11,8 +11,9 @@ changes the translations. What may never be said (`suppress_tokens`) has no prob
     result = translator.translate_batch([tokens], **settings)[0]
     tokenizer.decode(tokenizer.convert_tokens_to_ids(result.hypotheses[0]), skip_special_tokens=True)
 
-CTranslate2 fails where a translation outgrows the positions, `max_position_embeddings` - 2: hence
-`max_decoding_length`. With several target languages `translate_batch(..., target_prefix=[["__de__"]])` says into which.
+CTranslate2 fails where a translation outgrows the decoder's positions: `max_decoding_length` is at most
+`max_position_embeddings` - 2, which is 512 for XLM-R and 64 for the demo's encoder. With several target languages
+`translate_batch(..., target_prefix=[["__de__"]])` says into which.
 """
 
 import sys

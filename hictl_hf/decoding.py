@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from .beam_search import BeamSearch, search
 from .modeling_hictl_translation import HictlForConditionalGeneration
 from .readers import BadInput, shown
-from .tokenization import checked_texts, token_batches
+from .tokenization import list_of_texts, token_batches
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def translate(
         cut: cut texts that are longer than the model can read (512 tokens if it is XLM-R's), and warn of their number;
             an error otherwise.
     """
-    texts, settings = checked_texts(texts), settings or BeamSearch.of(model)
+    texts, settings = list_of_texts(texts), settings or BeamSearch.of(model)
     if max_tokens is not None and max_tokens < 1:
         raise BadInput(f"max_tokens is {max_tokens}; allowed is 1 or more")
     languages: list[str | None]

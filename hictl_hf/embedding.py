@@ -38,7 +38,7 @@ from .flags import refuse_run
 from .modeling_hictl import HictlForPreTraining
 from .number_formats import warn_where_slow
 from .readers import BadInput, shown, teaching
-from .tokenization import checked_texts, token_batches
+from .tokenization import list_of_texts, token_batches
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ def embed_at_readouts(
 
     Other arguments are those of `embed_sentences`. Layers above the highest that is read are not computed.
     """
-    if not (sentences := checked_texts(sentences)):
+    if not (sentences := list_of_texts(sentences)):
         raise BadInput("there is no sentence to embed; give at least one.")
     for name, limit, least in (("max_length", max_length, 3), ("max_tokens", max_tokens, 1)):
         if limit is not None and limit < least:

@@ -214,7 +214,7 @@ def cosines(queries: Tensor, vocabulary: Tensor, words: Tensor | None = None) ->
 
 def words_at_once(vocabulary: Tensor) -> int:
     """How many words of a vocabulary (V, d) are best looked at together on its device."""
-    return WORDS_AT_ONCE if vocabulary.device.type == "cpu" else 64 * WORDS_AT_ONCE
+    return WORDS_AT_ONCE if vocabulary.device.type == "cpu" else 16 * WORDS_AT_ONCE
 
 
 def first_distinct(draws: Tensor, number: int) -> Tensor:

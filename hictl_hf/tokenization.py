@@ -94,7 +94,7 @@ def tokenize_rows(batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBas
     return {"x": x, "y": y, "length": [len(a) + (2 if b is None else len(b) + 4) for a, b in zip(x, y, strict=True)]}
 
 
-def checked_texts(sentences: Iterable[str]) -> list[str]:
+def list_of_texts(sentences: Iterable[str]) -> list[str]:
     """The sentences in a list; raise `BadInput` for what is no text."""
     if isinstance(sentences, str | bytes) or not isinstance(sentences, Iterable):
         found = f"sentences is {shown(sentences)}, of type {type(sentences).__name__}"
