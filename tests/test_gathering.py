@@ -263,7 +263,7 @@ def test_dropout_is_replayed(
         return loss, gradient_of(model, loss)
 
     loss, expected = direct()
-    assert sum(float(output.sentence_loss) for output in outputs) == pytest.approx(float(loss), rel=1e-6)
+    assert sum(output.sentence_loss.item() for output in outputs) == pytest.approx(loss.item(), rel=1e-6)
     assert largest_error(cached, expected) < (1e-9 if dtype == "float64" else 0.01)
     assert largest_error(direct(seeds=1)[1], expected) > 0.1  # other dropout is another gradient
 
