@@ -12,7 +12,7 @@ same sentences for all rows of a test, so that differences are paired.
 
 import argparse
 import json
-import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -32,6 +32,8 @@ from tqdm import tqdm
 from hictl_hf.corpus import CorpusReport
 from hictl_hf.readers import read_rows
 from hictl_hf.reporting import write_json, write_text
+from hictl_hf.target_vocabulary import script_of
+from hictl_hf.translation_scores import measure_of
 
 METRICS = {"sacrebleu": BLEU, "chrf": CHRF}
 SCRIPTS = {"de": "LATIN", "ru": "CYRILLIC", "ar": "ARABIC", "zh": "CJK"}
@@ -163,10 +165,12 @@ def write_run(folder: Path, cost: Mapping[str, Any]) -> None:
     statistics, in_script = {}, {}
     for direction in results["test"]:
         rows = [row for row in predictions if row["direction"] == direction]
-        for name, metric in METRICS.items():
-            statistics[f"{direction}/{name}"] = sentence_statistics(rows, metric())
-        if script := SCRIPTS.get(direction.split("-")[1]):
-            in_script[direction] = fmean(script_of(row["translation"]) == script for row in rows)
+        target = direction.split("-")[1]
+        for name in METRICS:  # by the words of the target language, as the score
+            metric = measure_of(name, target, None, None, lowercase=False, strict=False).metric
+            statistics[f"{direction}/{name}"] = sentence_statistics(rows, metric)
+        if script := SCRIPTS.get(target):
+            in_script[direction] = fmean(script_of_most(row["translation"]) == script for row in rows)
     np.savez_compressed(folder / "statistics.npz", **statistics)
     scores = {way: {name: each["value"] for name, each in test.items()} for way, test in results["test"].items()}
     run = {"scores": scores, "in the right script": in_script, **cost}
@@ -175,10 +179,10 @@ def write_run(folder: Path, cost: Mapping[str, Any]) -> None:
     write_json(folder / "run.json", run)
 
 
-def script_of(text: str) -> str:
+def script_of_most(text: str) -> str:
     """That of most letters, as Unicode names them."""
-    names = [unicodedata.name(character, "").split(" ")[0] for character in text if character.isalpha()]
-    return max(names, key=names.count, default="")
+    found = Counter(filter(None, map(script_of, text)))
+    return max(found, key=found.__getitem__, default="")
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -198,21 +202,20 @@ def write_tables(output: Path, page: Path) -> None:
 
 
 def lines_of(name: str, runs: Mapping[str, Mapping[int, Path]]) -> list[tuple[str, ...]]:
-    """A line of the table for each direction of a row, with its gain over the baseline."""
+    """A line of the table for each direction of a row, with its gain over the baseline on the seeds both have."""
     folders, baseline = runs[name], runs.get(ROWS[name].baseline or "", {})
+    common = sorted({*folders} & {*baseline})
     found = {seed: read_json(folder / "run.json") for seed, folder in folders.items()}
     lines = []
     for way in next(iter(found.values()))["scores"] if found else ():
         cells: list[str] = []
         for metric in METRICS:
-            own, other = (drawn(each, way, metric) for each in (folders, baseline))
-            value = fmean(run["scores"][way][metric] for run in found.values())
-            cells.append(spread(value, own))
-            if other is None:
+            cells.append(spread(*mean_and_samples([*folders.values()], way, metric)))
+            if not common:
                 cells.append(spread(None))
                 continue
-            theirs = fmean(read_json(folder / "run.json")["scores"][way][metric] for folder in baseline.values())
-            cells.append(spread(value - theirs, own - other, sign="+"))
+            own, other = (mean_and_samples([each[s] for s in common], way, metric) for each in (folders, baseline))
+            cells.append(spread(own[0] - other[0], own[1] - other[1], sign="+"))
         scripts = [run["in the right script"].get(way) for run in found.values()]
         minutes = [run["cpu_minutes"] for run in found.values()]
         told = f"{100 * fmean(scripts):.1f}" if ROWS[name].data == "scripts" else spread(None)
@@ -221,10 +224,11 @@ def lines_of(name: str, runs: Mapping[str, Mapping[int, Path]]) -> list[tuple[st
     return lines
 
 
-def drawn(folders: Mapping[int, Path], way: str, metric: str) -> NDArray[np.floating] | None:
-    """(SAMPLES,) scores of a row in the samples of sentences and seeds; `None` without runs."""
-    statistics = [np.load(folder / "statistics.npz")[f"{way}/{metric}"] for folder in folders.values()]
-    return mean_of_seeds([resample_metric(each, METRICS[metric]()) for each in statistics]) if statistics else None
+def mean_and_samples(folders: Sequence[Path], way: str, metric: str) -> tuple[float, NDArray[np.floating]]:
+    """The mean score of some runs, and (SAMPLES,) that in samples of sentences and seeds."""
+    scores = [read_json(folder / "run.json")["scores"][way][metric] for folder in folders]
+    statistics = [np.load(folder / "statistics.npz")[f"{way}/{metric}"] for folder in folders]
+    return fmean(scores), mean_of_seeds([resample_metric(each, METRICS[metric]()) for each in statistics])
 
 
 if __name__ == "__main__":

@@ -57,8 +57,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_script_of_a_text_is_that_of_most_letters() -> None:
     texts = {"de": "Das ist, 1 кот!", "ru": "Это OK, да", "ar": "البيت x", "zh": "房子 ab 很老了"}
-    assert {name: translation_study.script_of(text) for name, text in texts.items()} == translation_study.SCRIPTS
-    assert translation_study.script_of("12 !") == ""
+    assert {name: translation_study.script_of_most(text) for name, text in texts.items()} == translation_study.SCRIPTS
+    assert translation_study.script_of_most("12 !") == ""
 
 
 def test_pairs_with_a_long_sentence_are_left_out_and_no_more_are_taken_than_asked_for(tmp_path: Path) -> None:
@@ -105,29 +105,59 @@ def test_a_row_is_made_again_where_its_model_is_needed_and_was_not_kept(
     assert made == ["dot-learned", "en-de", "en-de"]
 
 
+def write_finished(folder: Path, direction: str, translations: list[str], references: list[str]) -> float:
+    """What run_translation.py leaves of the test, and from it run.json; returns BLEU."""
+    folder.mkdir(parents=True)
+    rows = [{"direction": direction, "translation": x, "target": y} for x, y in zip(translations, references)]
+    (folder / "predictions.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", "utf-8")
+    tokenize = "zh" if direction.endswith("zh") else "13a"
+    value = sacrebleu.corpus_bleu(translations, [references], tokenize=tokenize).score
+    test = {direction: {metric: {"value": value} for metric in translation_study.METRICS}}
+    found = {"test": test, "data_hash": "d", "versions": {}, "skipped": {}, "evaluations": []}
+    (folder / "results.json").write_text(json.dumps(found), "utf-8")
+    translation_study.write_run(folder, {"command": "", "cpu_minutes": 7.0})
+    return value
+
+
+def cells_of(label: str, folder: Path) -> list[str]:
+    """The cells of a line of the table that is made of some runs."""
+    translation_study.write_tables(folder / "runs", folder / "page.md")
+    (line,) = [line for line in (folder / "page.md").read_text("utf-8").splitlines() if label in line]
+    return [cell.strip() for cell in line.split("|")]
+
+
+SENTENCES = [f"a b c d e f{number} g" for number in range(40)]
+EVERY_SECOND = ["x y z" if number % 2 else text for number, text in enumerate(SENTENCES)]
+
+
 def test_a_gain_is_over_the_baseline_and_its_interval_is_paired(tmp_path: Path) -> None:
     """The row translates all sentences as the references, its baseline every second one as something else."""
-    references = [f"a b c d e f{number} g" for number in range(40)]
-    other = ["x y z" if number % 2 else text for number, text in enumerate(references)]
-    for name, translations in (("none", other), ("dot-learned", references)):
-        folder = tmp_path / f"runs/{name}/1"
-        folder.mkdir(parents=True)
-        rows = [{"direction": "en-de", "translation": x, "target": y} for x, y in zip(translations, references)]
-        (folder / "predictions.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", "utf-8")
-        value = sacrebleu.corpus_bleu(translations, [references]).score
-        test = {"en-de": {metric: {"value": value} for metric in translation_study.METRICS}}
-        found = {"test": test, "data_hash": "d", "versions": {}, "skipped": {}, "evaluations": []}
-        (folder / "results.json").write_text(json.dumps(found), "utf-8")
-        translation_study.write_run(folder, {"command": "", "cpu_minutes": 7.0})
-    translation_study.write_tables(tmp_path / "runs", tmp_path / "page.md")
-    (line,) = [line for line in (tmp_path / "page.md").read_text("utf-8").splitlines() if "dot, scale learned" in line]
-    cells = [cell.strip() for cell in line.split("|")]
+    theirs = write_finished(tmp_path / "runs/none/1", "en-de", EVERY_SECOND, SENTENCES)
+    write_finished(tmp_path / "runs/dot-learned/1", "en-de", SENTENCES, SENTENCES)
+    cells = cells_of("dot, scale learned", tmp_path)
     gain, low, high = map(float, re.findall(r"[-+][\d.]+", cells[5]))
-    assert cells[4] == "100.0 (100.0 to 100.0)" and gain == round(
-        100 - sacrebleu.corpus_bleu(other, [references]).score, 1
-    )
+    assert cells[4] == "100.0 (100.0 to 100.0)" and gain == round(100 - theirs, 1)
     assert 0 < low < gain < high and cells[9] == "7"
-    assert json.loads((folder / "run.json").read_text("utf-8"))["in the right script"] == {"en-de": 1.0}
+    run = json.loads((tmp_path / "runs/dot-learned/1/run.json").read_text("utf-8"))
+    assert run["in the right script"] == {"en-de": 1.0}
+
+
+def test_a_gain_is_that_of_the_seeds_both_have(tmp_path: Path) -> None:
+    write_finished(tmp_path / "runs/none/1", "en-de", SENTENCES, SENTENCES)
+    write_finished(tmp_path / "runs/dot-learned/1", "en-de", SENTENCES, SENTENCES)
+    other = write_finished(tmp_path / "runs/dot-learned/2", "en-de", EVERY_SECOND, SENTENCES)
+    cells = cells_of("dot, scale learned", tmp_path)
+    assert cells[4].startswith(f"{50 + other / 2:.1f} ") and cells[5] == "+0.0 (+0.0 to +0.0)"
+    write_finished(tmp_path / "runs/dot-fixed/2", "en-de", SENTENCES, SENTENCES)
+    assert cells_of("dot, times 1", tmp_path)[5] == "–"
+
+
+def test_an_interval_is_of_the_score_beside_it_in_every_language(tmp_path: Path) -> None:
+    references = [f"第{number}间房子是红色的而且很老" for number in range(40)]
+    translations = [text if number % 2 else "这里有一只猫" for number, text in enumerate(references)]
+    value = write_finished(tmp_path / "runs/scripts/1", "en-zh", translations, references)
+    told, low, high = map(float, re.findall(r"[\d.]+", cells_of("four languages", tmp_path)[4]))
+    assert told == round(value, 1) and 0 < low < value < high
 
 
 @pytest.mark.slow
