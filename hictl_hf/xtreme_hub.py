@@ -47,7 +47,7 @@ UDPOS_LANGUAGES = {
     "ta": "Tamil", "te": "Telugu", "th": "Thai", "tl": "Tagalog", "tr": "Turkish", "ur": "Urdu",
     "vi": "Vietnamese", "yo": "Yoruba", "zh": "Chinese",
 }  # fmt: skip
-TATOEBA_LANGUAGES = {
+TATOEBA_CODES = {
     "af": "afr", "ar": "ara", "bg": "bul", "bn": "ben", "de": "deu", "el": "ell", "es": "spa", "et": "est",
     "eu": "eus", "fa": "pes", "fi": "fin", "fr": "fra", "he": "heb", "hi": "hin", "hu": "hun", "id": "ind",
     "it": "ita", "ja": "jpn", "jv": "jav", "ka": "kat", "kk": "kaz", "ko": "kor", "ml": "mal", "mr": "mar",
@@ -122,8 +122,8 @@ def load_mlqa(language: str, split: str) -> Dataset:
 
 
 def load_tydiqa(language: str, split: str) -> Dataset:
-    """One config has all languages; dev and test are the same rows, as in XTREME."""
-    splits = {"train": "train", "dev": "validation", "test": "validation"}
+    """One config has all languages; there is no dev set: the one of that name is XTREME's test set."""
+    splits = {"train": "train", "test": "validation"}
     name = allowed("language of TyDiQA-GoldP", TYDIQA_LANGUAGES, language)
     source = load(XTREME, "tydiqa", allowed("split of TyDiQA-GoldP", splits, split), QUESTION_COLUMNS)
     source = only(source, [question.split("-")[0] for question in source.rows["id"]], name)
@@ -141,7 +141,7 @@ def load_bucc(language: str, split: str) -> Bitext:
 
 
 def load_tatoeba(language: str, split: str) -> Bitext:
-    config = f"tatoeba.{allowed('language of Tatoeba', TATOEBA_LANGUAGES, language)}"
+    config = f"tatoeba.{allowed('language of Tatoeba', TATOEBA_CODES, language)}"
     columns = ("source_sentence", "target_sentence")
     rows = load(XTREME, config, allowed("split of Tatoeba", {"test": "validation"}, split), columns).rows
     foreign, english = ([text.strip() for text in rows[column]] for column in columns)

@@ -23,8 +23,8 @@ from .xtreme_files import (
     read_tagged_examples,
     read_tatoeba,
 )
-from .xtreme_hub import TATOEBA_LANGUAGES as TATOEBA_CODES
 from .xtreme_hub import (
+    TATOEBA_CODES,
     load_bucc,
     load_mlqa,
     load_panx,

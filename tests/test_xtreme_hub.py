@@ -13,7 +13,7 @@ from hictl_hf.readers import BadInput
 from hictl_hf.retrieval import Bitext
 from hictl_hf.xtreme_data import DataSource, Splits, TaskData, read_task
 from hictl_hf.xtreme_hub import (
-    TATOEBA_LANGUAGES,
+    TATOEBA_CODES,
     TYDIQA_LANGUAGES,
     UDPOS_LANGUAGES,
     load_bucc,
@@ -164,9 +164,9 @@ def test_both_forms_of_answers_are_read(form: str, monkeypatch: pytest.MonkeyPat
     assert found[1]["answers"] == [{"text": "dog", "start": 2}, {"text": "A dog", "start": 0}]
 
 
-def test_tydiqa_has_all_languages_in_one_config_and_no_test_set_of_its_own() -> None:
+def test_tydiqa_has_all_languages_in_one_config_and_no_dev_set() -> None:
     assert columns(load_tydiqa("ko", "test"), "id") == [["korean-1-0"]]
-    assert columns(load_tydiqa("en", "dev"), "id") == [["english-1-0", "english-2-0"]]
+    assert columns(load_tydiqa("en", "test"), "id") == [["english-1-0", "english-2-0"]]
     assert columns(load_tydiqa("en", "train"), "id") == [["0", "1"]]
 
 
@@ -184,7 +184,7 @@ def test_tatoeba_is_sorted_as_xtreme_sorts_it() -> None:
 def test_every_language_has_one_name() -> None:
     for names, number in ((TYDIQA_LANGUAGES, 9), (UDPOS_LANGUAGES, 33)):
         assert len(names) == len(set(names.values())) == number
-    assert len(TATOEBA_LANGUAGES) == len(set(TATOEBA_LANGUAGES.values())) == 36
+    assert len(TATOEBA_CODES) == len(set(TATOEBA_CODES.values())) == 36
 
 
 # --- a run ----------------------------------------------------------------------------------------------------------
@@ -209,6 +209,8 @@ def test_what_the_hub_does_not_have_is_missing_and_ends_no_run() -> None:
     assert not translated.test and "hub: has no split of PAN-X 'translated'" in translated.missing["de"]
     mined = read_for_a_run("bucc2018", "zh")
     assert not mined.test and "has the gold pairs alone" in mined.missing["zh"]
+    answered = read_for_a_run("tydiqa", "ko")
+    assert list(answered.test) == ["ko"] and answered.dev == {} == answered.missing  # or it would be chosen on the test
     searched = read_for_a_run("tatoeba", "zh")
     assert list(searched.test) == ["zh"] and searched.dev == {} == searched.missing  # Tatoeba has no dev set
 
@@ -230,7 +232,7 @@ REFUSED: dict[str, tuple[Load, str, str, str]] = {
     "xquad split": (load_xquad, "de", "dev", ": has no split of XQuAD 'dev'; allowed are test."),
     "mlqa split": (load_mlqa, "zh", "train", ": has no split of MLQA 'train'; allowed are dev, test."),
     "tydiqa language": (load_tydiqa, "de", "train", ": has no language of TyDiQA-GoldP 'de'; allowed are ar"),
-    "tydiqa split": (load_tydiqa, "ko", "", ": has no split of TyDiQA-GoldP ''; allowed are train, dev, test."),
+    "tydiqa split": (load_tydiqa, "ko", "dev", ": has no split of TyDiQA-GoldP 'dev'; allowed are train, test."),
     "tydiqa rows": (load_tydiqa, "sw", "test", ":google/xtreme:tydiqa:validation: has no row in 'swahi"),
     "tatoeba language": (load_tatoeba, "yo", "test", ": has no language of Tatoeba 'yo'; allowed are af, ar"),
     "tatoeba split": (load_tatoeba, "zh", "dev", ": has no split of Tatoeba 'dev'; allowed are test."),
