@@ -4,7 +4,6 @@ what a checkpoint is to `robust_training`, which settings a task has to its tabl
 
 import copy
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,10 +33,10 @@ from transformers import (
 from .checkpoints import find_fault, last_whole_checkpoint, newest_first, write_manifest
 from .mixture import Languages, MixtureSampler
 from .readers import BadInput
-from .robust_training import RobustTrainer, nan_unless_finite
+from .robust_training import TERMINATED, RobustTrainer, nan_unless_finite
 from .xtreme_features import input_columns
 
-Score = Callable[[PreTrainedModel], float]  # of a model on dev; higher is better
+ScoreOnDev = Callable[[PreTrainedModel], float]  # higher is better
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def fine_tune(
     features: Dataset,
     settings: FineTuning,
     output_dir: str | Path,
-    score: Score | None = None,
+    score: ScoreOnDev | None = None,
     *,
     seed: int = 42,
     bf16: bool = False,
@@ -137,7 +136,7 @@ def fine_tune(
     )
     trainer.train(resume_from_checkpoint=last_whole_checkpoint(output_dir))
     if trainer.terminated:
-        raise SystemExit(128 + signal.SIGTERM)
+        raise SystemExit(TERMINATED)
     trainer.save_model(str(finished))
     if args.should_save:
         write_manifest(finished)
@@ -173,18 +172,15 @@ class FineTuningTrainer(RobustTrainer):
     loss_is_scaled_for_ga = True
     going_on = "give the same command again, or one with other settings and another --output_dir"
 
-    def __init__(self, *args: Any, score: Score | None = None, similar_lengths: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, score: ScoreOnDev | None = None, similar_lengths: bool = False, **kwargs: Any
+    ) -> None:
         features, tokenizer = kwargs["train_dataset"], copy.copy(kwargs["processing_class"])
         tokenizer.padding_side = "right"  # where heads find the first token, and places in a row stay what they are
         kwargs["processing_class"] = tokenizer
         of_words = isinstance(features[0].get("labels"), list)
         collator = DataCollatorForTokenClassification if of_words else DataCollatorWithPadding
         super().__init__(*args, data_collator=collator(tokenizer), eval_dataset=(), **kwargs)
-        if self.args.n_gpu > 1:
-            raise BadInput(
-                f"one process sees {self.args.n_gpu} GPUs and would give each a batch; allowed is one for a process: "
-                "choose one by CUDA_VISIBLE_DEVICES, or start several processes (accelerate launch, torchrun)"
-            )
         self.score, self.similar_lengths = score, similar_lengths
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> "TrainingOrder":
@@ -214,11 +210,6 @@ class FineTuningTrainer(RobustTrainer):
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
-
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        is_best = super()._determine_best_metric(metrics, trial)
-        self.control.should_save |= is_best  # also between the steps at which all is saved
-        return is_best
 
 
 def count_items(batch: dict[str, Any]) -> int:

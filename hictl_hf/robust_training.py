@@ -30,6 +30,7 @@ from .sharding import ShardedTrainer
 
 logger = logging.getLogger(__name__)
 
+TERMINATED = 128 + signal.SIGTERM  # the exit status of a process that it ended
 FAILED_WRITES = (
     "(os error",  # safetensors and tokenizers, which are Rust, raise exceptions of their own
     "inline_container", "iostream", "Parent directory",  # torch.save raises RuntimeError
@@ -62,6 +63,11 @@ class RobustTrainer(ShardedTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if self.args.n_gpu > 1:
+            raise BadInput(
+                f"one process sees {self.args.n_gpu} GPUs and would split its batches between them; start one process "
+                "for each (accelerate launch, torchrun), or choose one GPU by CUDA_VISIBLE_DEVICES"
+            )
         self.terminated = self.sigterm_received = self.step_was_skipped = False
         self.skipped_steps = self.skipped_in_a_row = 0
         self.training = RawValue("b", False)  # which the workers that load rows see
@@ -141,7 +147,9 @@ class RobustTrainer(ShardedTrainer):
         return loader
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        return super()._determine_best_metric(metrics, trial) or self.terminated  # saves, with save_strategy "best" too
+        is_best = super()._determine_best_metric(metrics, trial)
+        self.control.should_save |= is_best and self.args.load_best_model_at_end  # also between the steps of all saves
+        return is_best or self.terminated  # saves, with save_strategy "best" too
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> TrainOutput:
         if not self.terminated:

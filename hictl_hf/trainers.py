@@ -37,8 +37,8 @@ class HictlTrainer(RobustTrainer):
 
     Args (beside the Trainer's):
         train_dataset: rows, or `StreamedBatches`.
-        train_sampler: gives this process its batches of training rows, such as a `MixtureSampler`; `None`: the
-            Trainer's own order.
+        batches: gives this process its batches of training rows, such as a `MixtureSampler`; `None`: the Trainer's own
+            order.
         gather_sentences: contrast the sentences of all processes, as one process with the whole batch would.
         gradient_cache: contrast the sentences of all micro-batches of an optimiser step, too (Gao et al., 2021): they
             are encoded once more, before, without keeping what a backward pass needs.
@@ -52,7 +52,7 @@ class HictlTrainer(RobustTrainer):
     def __init__(
         self,
         *args: Any,
-        train_sampler: Sampler[Any] | None = None,
+        batches: Sampler[Any] | None = None,
         gather_sentences: bool = True,
         gradient_cache: bool = False,
         readouts: Sequence[Readout] = (),
@@ -61,11 +61,6 @@ class HictlTrainer(RobustTrainer):
         super().__init__(*args, **kwargs)
         if self.args.remove_unused_columns:
             raise BadInput("remove_unused_columns would take x, y and seed from the collator; set it to False")
-        if self.args.n_gpu > 1:
-            raise BadInput(
-                f"one process sees {self.args.n_gpu} GPUs and would split pairs between them; start one process for "
-                "each (accelerate launch, torchrun), or choose one GPU by CUDA_VISIBLE_DEVICES"
-            )
         if self.is_fsdp_enabled or is_deepspeed_zero3_enabled():
             raise BadInput(
                 "Accelerate's FSDP and DeepSpeed ZeRO-3 spread the word embeddings over processes, but a step needs "
@@ -73,7 +68,7 @@ class HictlTrainer(RobustTrainer):
                 "or shard_parameters, which is FSDP that knows of it"
             )
         last = self.model.config.num_hidden_layers
-        self.train_sampler = train_sampler
+        self.batches = batches
         self.readouts = readouts or all_readouts(range(last + 1), last, projection=True)
         self.stream = self.train_dataset if isinstance(self.train_dataset, StreamedBatches) else None
         self.gather_sentences, self.gradient_cache = gather_sentences and self.args.world_size > 1, gradient_cache
@@ -118,9 +113,9 @@ class HictlTrainer(RobustTrainer):
                 batch_size=None, collate_fn=partial(collate_streamed, collator=self.data_collator),
                 generator=torch.Generator(),
             )  # fmt: skip
-        if self.train_sampler is None:
+        if self.batches is None:
             return super().get_train_dataloader()
-        return self.make_loader(batch_sampler=self.train_sampler, collate_fn=self.data_collator)
+        return self.make_loader(batch_sampler=self.batches, collate_fn=self.data_collator)
 
     def _init_training_state(
         self, max_steps: int, steps_per_epoch: int, epochs: int, checkpoint: str | None, trial: Any

@@ -68,11 +68,6 @@ class TranslationTrainer(RobustTrainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, eval_dataset=(), **kwargs)
-        if self.args.n_gpu > 1:
-            raise BadInput(
-                f"one process sees {self.args.n_gpu} GPUs and would give each a part of a batch; allowed is one for a "
-                "process: choose one by CUDA_VISIBLE_DEVICES, or start several processes (torchrun)"
-            )
         self.batches, self.validation, self.beam = batches, list(validation), beam
         self.metrics, self.multi_bleu = metrics_beside(metric), multi_bleu
         self.freeze_encoder = freeze_encoder
@@ -114,11 +109,6 @@ class TranslationTrainer(RobustTrainer):
         """The scores of the validation set; of several directions their mean, and those of each."""
         translations = self.translate(self.validation)
         return mean_scores(score_directions(self.validation, translations, self.metrics, self.multi_bleu))
-
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        is_best = super()._determine_best_metric(metrics, trial)
-        self.control.should_save |= is_best  # also between the steps at which all is saved
-        return is_best
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """As ever; what only SIGTERM saved takes nobody's place, and goes when the next one is whole."""

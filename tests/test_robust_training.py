@@ -259,12 +259,15 @@ class Scored(RobustTrainer):
 BEST = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2}
 
 
-def test_the_best_checkpoint_is_kept_and_loaded_when_only_one_may_stay(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("save_steps", "kept"), [(2, [4]), (8, [4, STEPS])])  # evaluated every second step
+def test_the_best_checkpoint_is_kept_and_loaded_also_between_saves(
+    save_steps: int, kept: list[int], tmp_path: Path
+) -> None:
     at_four: list[dict[str, Tensor]] = []
     note = AtStep([4], lambda **_: at_four.append(state_of(trainer)))
-    trainer = toy_trainer(tmp_path, Scored, [note], save_total_limit=1, **BEST)
+    trainer = toy_trainer(tmp_path, Scored, [note], save_total_limit=len(kept), save_steps=save_steps, **BEST)
     trained(trainer)
-    assert checkpoints(tmp_path) == [4]
+    assert checkpoints(tmp_path) == kept
     assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-4")
     assert find_fault(tmp_path / "checkpoint-4") is None
     parameters = dict(trainer.model.named_parameters())

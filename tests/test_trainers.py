@@ -90,7 +90,7 @@ def trainer_of(
         processing_class=tokenizer,
         eval_dataset=eval_dataset,
         readouts=READOUTS,
-        train_sampler=MixtureSampler(
+        batches=MixtureSampler(
             np.asarray(tokens["length"]),
             groups,
             shares,
@@ -170,7 +170,7 @@ def test_the_logged_loss_is_that_of_the_whole_batch_in_one_call(build: Callable[
     trainer = build(
         per_device_train_batch_size=2, gradient_accumulation_steps=4, objectives=["lm", "word"], max_steps=1
     )
-    draws = np.concatenate([part for part, _ in zip(trainer.train_sampler, range(4))])
+    draws = np.concatenate([part for part, _ in zip(trainer.batches, range(4))])
     batch = trainer.data_collator(trainer.train_dataset.__getitems__(draws))
     with torch.no_grad():
         expected = trainer.model(**batch)
