@@ -16,7 +16,6 @@ CTranslate2 fails where a translation outgrows the decoder's positions: `max_dec
 `translate_batch(..., target_prefix=[["__de__"]])` says into which.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from transformers import HfArgumentParser, PreTrainedTokenizerBase, XLMRobertaModel
 
+from .cli import run
 from .flags import parse_flags
 from .modeling_hictl_translation import HictlForConditionalGeneration
 from .readers import BadInput, new_folder
@@ -167,7 +167,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BadInput as error:
-        sys.exit(f"error: {error}")
+    run(main)

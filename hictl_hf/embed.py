@@ -32,6 +32,7 @@ from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerB
 from .checkpoints import flush
 from .embedding import LONGEST, POOLINGS, Readout, check_device, embed_sentences, load_encoder, own_readout
 from .flags import parse_flags
+from .lines import check_output, partial_file, read_texts
 from .readers import (
     READ_AHEAD,
     BadInput,
@@ -45,7 +46,6 @@ from .readers import (
     teaching,
 )
 from .reporting import write_json
-from .translate import check_output, partial_file, read_texts
 
 logger = logging.getLogger(__name__)
 
@@ -339,7 +339,3 @@ def value_at(record: Mapping[str, Any], column: str) -> Any:
             raise BrokenRow(f"has the columns {shown(list(record))}; allowed are rows with {column!r}. Name another.")
         value = value[name]
     return value
-
-
-if __name__ == "__main__":
-    main()

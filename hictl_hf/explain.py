@@ -17,9 +17,9 @@ from .corpus import CorpusReport
 from .embedding import load_encoder
 from .explanation import Explainer, sentence_table, word_table
 from .flags import parse_flags
+from .lines import read_texts
 from .readers import BadInput, read_rows
 from .tables import plain
-from .translate import read_texts
 
 
 @dataclass

@@ -15,7 +15,6 @@ import json
 import logging
 import math
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,13 +29,13 @@ from .checkpoints import digest
 from .embed import EmbedArguments, embed_texts, is_a_table
 from .embedding import check_device, load_encoder, own_readout
 from .flags import parse_flags
+from .lines import check_output, partial_file, read_texts
 from .mining import Mining, SomeRows, describe, find_distinct, mine_vectors, score_pairs
 from .mining_report import write_mining_report
 from .neighbours import MEMORY, Source
 from .readers import BadInput, check_place, shown, teaching
 from .reporting import write_json, write_text
 from .retrieval import IdPair
-from .translate import check_output, partial_file, read_texts
 
 logger = logging.getLogger(__name__)
 
@@ -345,10 +344,3 @@ def is_number(text: str) -> bool:
 
 def written(score: float, x: str, y: str) -> str:
     return "\t".join([f"{score:.6f}", x.replace("\t", " "), y.replace("\t", " ")])
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except BadInput as error:
-        sys.exit(f"error: {error}")

@@ -59,7 +59,8 @@ def language_shares(
 
 
 class MixtureSampler(Sampler[NDArray[np.int64]]):
-    """The draws of one epoch after another, in batches of similar length, each a (rows, 3) array of `Draw`s.
+    """The draws of one epoch after another, in batches of similar length, each a (rows, 3) array of `Draw`s. It is the
+    `batch_sampler` of a `DataLoader`, which gives an array as it is to `PretrainingRows.__getitems__`.
 
     A language drawn more often than it has rows is gone through again in a new order; one drawn less often gives a new
     random part of its rows each epoch. A batch is given out in micro-batches, and each of those to all processes, as

@@ -168,7 +168,3 @@ def as_table(results: dict[str, Any]) -> Table:
         for name, task in results["tasks"].items()
     }
     return Table("MTEB", "Bitext mining, percent.", [Cell(""), *map(Cell, METRICS)], sections)
-
-
-if __name__ == "__main__":
-    main()

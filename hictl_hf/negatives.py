@@ -52,7 +52,8 @@ def interpolate_hard_negatives(
     """Cosines of each query with the others, negatives first moved towards the query (hard negatives).
 
     k̂ = q + λ (k⁻ - q) with λ = (d⁺ / d⁻)^strength where d⁻ > d⁺, else 1; d are Euclidean distances, and no gradient
-    passes through λ. No mixture is ever built: q·k̂ and |k̂|² follow from the Gram matrix, so memory is O(N²).
+    passes through λ. No mixture is ever built: q·k̂ and |k̂|² follow from the Gram matrix, so memory is O(N²). This is to
+    look at them; in training the loss computes the same some queries at a time (`sentence_contrast_and_gradient`).
 
     Args:
         sentences: (N, d) representations, positives n rows apart.

@@ -14,7 +14,6 @@ The ONNX back-end of sentence-transformers is another thing: it needs optimum, w
 """
 
 import logging
-import sys
 import warnings
 from collections.abc import Sequence
 from copy import deepcopy
@@ -25,10 +24,9 @@ import torch
 from torch import Tensor, nn
 from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
 
-from .embedding import Readout, check_readouts, encoder_of, load_encoder, own_readout, pool, projection_of
+from .embedding import LONGEST, Readout, check_readouts, encoder_of, load_encoder, own_readout, pool, projection_of
 from .flags import parse_flags
 from .readers import BadInput, new_folder
-from .sentence_transformers_files import LONGEST
 
 OPSET = 18
 INPUTS = ("input_ids", "attention_mask")
@@ -101,10 +99,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_flags(HfArgumentParser(ExportArguments), argv)
     folder = new_folder(args.output)
     print(export_onnx(*load_encoder(args.model, device="cpu"), folder))
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except BadInput as error:
-        sys.exit(f"error: {error}")

@@ -95,7 +95,7 @@ def plot_retrieval(
 ) -> Path:
     """Accuracy before → after for each language, best first, with both means; returns the path written."""
     measured = {language: row for language, row in per_language.items() if row.get("hictl") is not None}
-    scores = [(language, _before(row), float(row["hictl"])) for language, row in measured.items()]
+    scores = [(language, row.get("untrained"), float(row["hictl"])) for language, row in measured.items()]
     scores.sort(key=lambda score: score[2], reverse=True)
     columns = max(1, math.ceil(len(scores) / ROWS_PER_COLUMN))
     rows = math.ceil(len(scores) / columns)
@@ -278,13 +278,7 @@ def plot_precision_and_recall(recall: Array, precision: Array, best: Mapping[str
     return Path(path)
 
 
-def plot_tsne(
-    before: Embeddings,
-    after: Embeddings,
-    path: str | Path,
-    seed: int = 42,
-    labels: tuple[str, str] = ("before training", "after training"),
-) -> Path:
+def plot_tsne(before: Embeddings, after: Embeddings, path: str | Path, seed: int = 42) -> Path:
     """t-SNE of translations before and after training: colour is meaning, marker is language; returns the path."""
     languages, sentences = list(before), len(next(iter(before.values())))
     if list(after) != languages or any(len(rows) != sentences for rows in (*before.values(), *after.values())):
@@ -292,6 +286,7 @@ def plot_tsne(
     if len(languages) > len(LANGUAGE_MARKERS) or not 2 <= sentences <= len(MEANING_COLOURS):
         allowed = f"up to {len(LANGUAGE_MARKERS)} languages and 2 to {len(MEANING_COLOURS)} sentences"
         raise ValueError(f"the map stays readable for {allowed}, not {len(languages)} and {sentences}: pass fewer")
+    labels = ("before training", "after training")
     chance = (len(languages) - 1) / (len(languages) * sentences - 1)
     with _figure(path, 11, 5.9) as figure:
         shares = [same_meaning_share(embeddings) for embeddings in (before, after)]
@@ -498,11 +493,6 @@ def _points(embeddings: Embeddings) -> tuple[Array, NDArray[np.intp]]:
         [np.asarray(rows, dtype=float) for rows in embeddings.values()]
     )  # (languages * sentences, d)
     return points, np.concatenate([np.arange(len(rows)) for rows in embeddings.values()])
-
-
-def _before(row: Mapping[str, float]) -> float | None:
-    before = row.get("untrained", row.get("before"))
-    return None if before is None else float(before)
 
 
 def _mean(values: Sequence[float]) -> float:

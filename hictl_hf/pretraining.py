@@ -2,11 +2,9 @@
 
 import logging
 import shlex
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
@@ -22,7 +20,7 @@ from huggingface_hub.errors import StrictDataclassError
 from numpy.typing import NDArray
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
-from .arguments import PretrainingArguments, parse_arguments, plain_settings, read_dictionary
+from .arguments import PretrainingArguments, parse_arguments
 from .checkpoint_sizes import check_sizes
 from .checkpoints import check_checkpoint, last_whole_checkpoint, newest_first
 from .collators import PretrainingCollator
@@ -38,9 +36,10 @@ from .plotting import plot_layers, plot_losses, plot_retrieval, plot_tsne
 from .publishing import push, reserve
 from .readers import BadInput
 from .report_page import write_report
-from .reporting import part, retrieval_table, write_json, write_text
-from .robust_training import SameRows, TrainingTime
+from .reporting import part, retrieval_table, whole_folder, write_json, write_text
+from .robust_training import TERMINATED, SameRows, TrainingTime
 from .sentence_transformers_files import write_sentence_transformers_files
+from .settings import plain_settings, read_dictionary
 from .sharding import gather_model
 from .streams import StreamedBatches, source_shares
 from .tokenization import tokenize_corpus, train_tokenizer, words_never_sampled
@@ -49,7 +48,6 @@ from .version import __version__
 
 logger = logging.getLogger(__name__)
 
-TERMINATED = 128 + 15  # the exit status of a process that ended because of SIGTERM
 SENTENCES_FOR_VOCABULARY = 200_000  # a vocabulary is learned from a sample of the corpus of this size
 PICTURED_SENTENCES, PICTURED_LANGUAGES = 12, 5  # of the t-SNE figure
 
@@ -289,7 +287,7 @@ def make_trainer(
     return HictlTrainer(
         model, args, train_dataset=rows, eval_dataset=corpora.dev, data_collator=collator, processing_class=tokenizer,
         callbacks=[SameRows(corpora.hash), training_time],
-        train_sampler=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
+        batches=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
         shard_parameters=args.shard_parameters,
         readouts=all_readouts(args.evaluate_layers or range(last + 1), last, projection=True),
     )  # fmt: skip
@@ -456,17 +454,6 @@ def save(
         write_sentence_transformers_files(folder, model.config, projection, pooler)
         write_text(folder / "README.md", encoder_card(results))
     write_json(Path(args.output_dir) / "results.json", results)
-
-
-@contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write to, which takes the place of `folder` once it is complete."""
-    unfinished = folder.with_name(folder.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    yield unfinished
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished.rename(folder)
 
 
 def report(args: PretrainingArguments, results: dict[str, Any], before: Scores | None, after: Scores | None) -> None:

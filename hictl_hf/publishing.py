@@ -13,7 +13,6 @@ arrived is not sent again. You need to be logged in (`hf auth login`), or HF_TOK
 import json
 import logging
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -185,10 +184,3 @@ def files_of(folder: Path, inside: Path, prefix: str = "") -> Contents:
             if path.is_file():
                 found[prefix + path.relative_to(folder).as_posix()] = path
     return found
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except BadInput as error:
-        sys.exit(f"error: {error}")

@@ -8,8 +8,10 @@ missing; what was measured is decided by the driver that filled it. To see the m
 import json
 import math
 import os
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,17 @@ def write_text(path: Path, text: str) -> Path:
     return path
 
 
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write to, which takes the place of `folder` once it is complete."""
+    unfinished = folder.with_name(folder.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    yield unfinished
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished.rename(folder)
+
+
 def retrieval_table(results: Results) -> str:
     """Accuracy of each language before and after training as aligned text, best first, the mean last."""
     scores = language_scores(results)
@@ -90,7 +103,7 @@ def part(results: Results, *keys: str) -> Mapping[str, Any]:
 def language_scores(results: Results) -> list[LanguageScore]:
     """A row for each language that was scored, best first."""
     scores = [
-        LanguageScore(str(language), row.get("sentences"), _before(row), row["hictl"])
+        LanguageScore(str(language), row.get("sentences"), row.get("untrained"), row["hictl"])
         for language, row in part(results, "retrieval", "per_language").items()
         if row.get("hictl") is not None
     ]
@@ -100,7 +113,7 @@ def language_scores(results: Results) -> list[LanguageScore]:
 def mean_scores(results: Results) -> tuple[float | None, float | None]:
     """Mean accuracy before and after: as recorded, else over the languages."""
     retrieval, scores = part(results, "retrieval"), language_scores(results)
-    before, after = _before(retrieval), retrieval.get("hictl")
+    before, after = retrieval.get("untrained"), retrieval.get("hictl")
     return (
         _mean([score.before for score in scores]) if before is None else before,
         _mean([score.after for score in scores]) if after is None else after,
@@ -126,7 +139,7 @@ def headline(results: Results) -> str:
 def lead(results: Results) -> str:
     """On what the model was trained, and how it was scored."""
     protocol = part(results, "retrieval", "protocol")
-    before, after, metric, chosen = _before(protocol), *map(protocol.get, ("hictl", "metric", "selected_on"))
+    before, after, metric, chosen = map(protocol.get, ("untrained", "hictl", "metric", "selected_on"))
     sentences = [data_sentence(results)]
     if metric:
         sentences.append(f"Score: {metric}.")
@@ -182,10 +195,6 @@ words = encoder(**batch).last_hidden_state  # (sentences, tokens, hidden size)
 # The HiCTL model with its projection of sentences; its code travels with the weights.
 model = AutoModelForPreTraining.from_pretrained({name}, trust_remote_code=True)
 sentences = model.encode_sentences(batch["input_ids"], batch["attention_mask"])  # (sentences, r)"""
-
-
-def _before(row: Mapping[str, Any]) -> Any:
-    return row.get("untrained", row.get("before"))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -8,6 +8,7 @@ whether they are better than another system's. What the scores are is left to `t
 import argparse
 from collections.abc import Sequence
 
+from .cli import run
 from .moses import MosesTokenizer
 from .readers import BadInput, Cursor, read_lines, refuse_unequal
 from .translation_data import preparation_signature
@@ -61,7 +62,4 @@ def main(argv: Sequence[str] | None = None) -> list[Score] | list[Comparison]:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BadInput as error:
-        raise SystemExit(f"error: {error}") from error
+    run(main)

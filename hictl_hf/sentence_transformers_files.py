@@ -14,10 +14,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from .embedding import own_readout
+from .embedding import LONGEST, own_readout
 from .readers import BadInput
 
-LONGEST = 256  # tokens of a sentence that are read, as of embed_sentences
 MODES = {"first token": "cls", "mean": "mean", "projection": "cls"}
 
 

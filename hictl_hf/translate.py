@@ -10,31 +10,27 @@ One line of output for each line of input; with `--best` above 1 or `--scores tr
 the number counting the lines of all input from 1.
 """
 
-import gzip
 import logging
-import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
-from typing import Any, TextIO
 
 from transformers import HfArgumentParser
 
 from .beam_search import BeamSearch
+from .cli import run
 from .decoding import Translation, translate
 from .embedding import check_device
 from .flags import parse_flags
+from .lines import check_output, open_output, read_texts
 from .modeling_hictl_translation import HictlForConditionalGeneration
-from .readers import BadInput, BrokenRow, Cursor, check_place, checked_text, read_lines, shown
+from .readers import BadInput, shown
 from .translation_pipeline import DTYPES, load_translator
 
 logger = logging.getLogger(__name__)
 
 LINES_AT_ONCE = 8192
-TYPED = "standard input"
 
 
 @dataclass
@@ -112,69 +108,10 @@ def check_target(args: TranslateArguments, model: HictlForConditionalGeneration)
         raise BadInput(f"target_language {found}; {allowed}. Say it by --target_language {known[0]}.")
 
 
-def check_output(output: str | None, inputs: Sequence[str]) -> None:
-    """Raise `BadInput` if the output cannot be written, or writing it would destroy an input."""
-    if output is not None:
-        whole = Path(output).resolve()
-        for path in inputs:
-            if Path(path).resolve() in (whole, partial_file(whole)):
-                raise BadInput(f"{output}: {path}, which writing it would destroy, is an input; name another output")
-        check_place(output)
-
-
-@contextmanager
-def open_output(path: str | None) -> Iterator[TextIO]:
-    """Standard output without a path; a file that has its name, and an older one's place, after the block alone."""
-    if path is None:
-        yield sys.stdout
-        return
-    whole = Path(path).resolve()
-    if whole.exists() and not whole.is_file():  # a pipe or a terminal, whose reader waits
-        with whole.open("w", encoding="utf-8", newline="\n") as output:
-            yield output
-        return
-    partial = partial_file(whole)
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        opened: Any = gzip.open if whole.suffix == ".gz" else open
-        with opened(partial, "wt", encoding="utf-8", newline="\n") as output:
-            yield output
-        os.replace(partial, whole)
-    except BaseException:
-        if partial.exists() and partial.stat().st_size:
-            logger.warning("%s: not written; the lines translated so far are in %s", path, partial)
-        else:
-            partial.unlink(missing_ok=True)
-        raise
-
-
-def partial_file(whole: Path) -> Path:
-    return whole.with_name(f"{whole.name}.partial")
-
-
-def read_texts(paths: Sequence[str]) -> Iterator[str]:
-    """The lines of files in their order, or of standard input as they come; only a line feed ends a line."""
-    sources = [(path, read_lines(path, Cursor())) for path in paths] or [(TYPED, read_standard_input())]
-    for name, lines in sources:
-        for number, line in lines:
-            try:
-                yield checked_text("source", line)
-            except BrokenRow as problem:
-                raise BadInput(f"{name}:{number}: {problem}") from problem
-
-
-def read_standard_input() -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(sys.stdin.buffer, start=1):
-        yield number, line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
-
-
 def written(number: int, found: Sequence[Translation], scores: bool) -> Iterator[str]:
     for translation in found:
         yield f"{number}\t{translation.score:.4f}\t{translation.text}" if scores else translation.text
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BadInput as error:
-        sys.exit(f"error: {error}")
+    run(main)

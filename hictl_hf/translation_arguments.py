@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
-from .arguments import read_dictionaries, repository_to_publish_to
 from .beam_search import BeamSearch
 from .configuration_hictl import HictlConfig
 from .corpus import Cleaning
 from .flags import parse_flags_or_recipe
 from .moses import MosesTokenizer
 from .readers import BadInput
+from .settings import read_dictionaries, repository_to_publish_to
 from .translation_corpus import Direction, directions_between
 from .translation_scores import METRICS, check_language
 

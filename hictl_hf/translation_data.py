@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+from .cli import run
 from .moses import MosesTokenizer
 from .paper_corpora import CORPORA, PaperCorpus
 from .raw_bitext import GUIDE, Pair, find_files, read_pairs
@@ -236,7 +237,4 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BadInput as error:
-        raise SystemExit(f"error: {error}") from error
+    run(main)

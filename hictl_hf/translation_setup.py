@@ -12,13 +12,13 @@ from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from .arguments import read_dictionary
 from .checkpoint_sizes import check_sizes
 from .configuration_hictl import HictlConfig
 from .corpus import Cleaning, CorpusReport
 from .modeling_hictl import HictlModel
 from .modeling_hictl_translation import HictlForConditionalGeneration
 from .readers import BadInput
+from .settings import read_dictionary
 from .target_vocabulary import Counts, count_pieces, count_unknown, ids_to_keep
 from .translation_arguments import TranslationArguments
 from .translation_corpus import ONLY_WHOLE, Direction, Pair, load_pairs, read_pairs, tokenize_pairs

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from .arguments import SETTINGS_FILE, refuse_other_settings
 from .embedding import Readout, all_readouts, embed_at_readouts
 from .fine_tuning import longest_row
 from .metrics import Score
 from .readers import BadInput
 from .reporting import write_json
 from .retrieval import Bitext
+from .settings import SETTINGS_FILE, refuse_other_settings
 from .tables import plain
 from .version import __version__
 from .xtreme_arguments import XtremeArguments, parse_xtreme_arguments

@@ -17,7 +17,7 @@ from .cli import run
 from .readers import BadInput, shown
 from .reporting import write_text
 from .xtreme_examples import TAGGED
-from .xtreme_files import read_rows, sentences
+from .xtreme_files import filled_lines_of, sentences
 
 # Of several highest words in a multi-word token the one whose tag stands first here is its head.
 PRECEDENCE = "VERB NOUN PROPN PRON ADJ NUM ADV INTJ AUX ADP DET PART CCONJ SCONJ X PUNCT"
@@ -33,7 +33,7 @@ def read_conllu(path: Path, language: str) -> Dataset:
     """Words as the text has them: a multi-word token has the tag of its head. Sentences whose words are all, or all but
     one, underscores are left out, as are empty nodes; words lose spaces and zero-width non-joiners."""
     examples = []
-    for sentence in sentences(read_rows(path)):
+    for sentence in sentences(filled_lines_of(path)):
         rows = [(f"{path}:{number}", line.split("\t")) for number, line in sentence if not line.startswith("#")]
         tagged = tagged_words(rows, PRECEDENCES.get(language, PRECEDENCE).split())
         hidden = sum(word == "_" for word, _ in tagged)
@@ -91,7 +91,7 @@ def read_raw_panx(path: Path) -> Dataset:
     """Lines such as "de:Berlin TAB B-LOC", the word being what stands behind the first colon; a line without a tag ends
     a sentence."""
     examples = []
-    for sentence in sentences(line if line.strip().count("\t") == 1 else "" for line in read_rows(path)):
+    for sentence in sentences(line if line.strip().count("\t") == 1 else "" for line in filled_lines_of(path)):
         words, tags = [], []
         for number, line in sentence:
             name, tag = line.strip().split("\t")

@@ -56,15 +56,15 @@ def read_text(path: Path) -> str:
     return text
 
 
-def read_lines(path: Path) -> list[str]:
+def lines_of(path: Path) -> list[str]:
     """Lines without their ends, LF or CRLF."""
     text = read_text(path)
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
-def read_rows(path: Path) -> list[str]:
+def filled_lines_of(path: Path) -> list[str]:
     """The lines of a file that must have some."""
-    lines = read_lines(path)
+    lines = lines_of(path)
     if not any(line.strip() for line in lines):
         raise BadInput(f"{path}: is empty; allowed is one row or more. {AGAIN}")
     return lines
@@ -94,7 +94,7 @@ def read_pair_examples(path: Path, labels: Collection[str] = (), compat: bool = 
     XTREME quoted a sentence that has quotes, doubled them, and read it back with all of them. Here a sentence is as it
     was before; `compat` gives what the official models read.
     """
-    rows = [line.split("\t") for line in read_rows(path)]
+    rows = [line.split("\t") for line in filled_lines_of(path)]
     columns = len(rows[0])
     if columns not in (2, 3, 5):
         allowed = "allowed are sentence TAB sentence TAB label, in test files without label"
@@ -117,7 +117,7 @@ def original(sentence: str, compat: bool) -> str:
 
 def read_tagged_examples(path: Path, labels: Collection[str] = ()) -> Dataset:
     """Sentences of words: word TAB tag, or the word alone in files without tags, where `tags` is None."""
-    lines = read_rows(path)
+    lines = filled_lines_of(path)
     tagged = any("\t" in line for line in lines)
     examples: list[dict[str, list[str] | None]] = []
     for sentence in sentences(lines):
@@ -135,7 +135,7 @@ def read_translations(path: Path) -> Dataset:
     """Translations of tagged sentences: source words TAB language TAB words [TAB alignment, ignored]. Words are parted
     by spaces; Google's "zh-CN" is zh."""
     examples = []
-    for number, line in enumerate(read_rows(path), start=1):
+    for number, line in enumerate(filled_lines_of(path), start=1):
         source, language, target = (column.split() for column in (*line.split("\t"), "", "")[:3])
         if line.count("\t") not in (2, 3) or len(language) != 1 or not source or not target:
             allowed = "allowed is sentence TAB language TAB translation [TAB alignment], none of them empty"
@@ -187,7 +187,7 @@ def read_bucc(foreign: Path, english: Path, gold: Path | None = None) -> Bitext:
     """Sentences to mine for translations: id TAB sentence in each language; the gold has foreign id TAB English id."""
     queries, candidates = read_identified(foreign), read_identified(english)
     pairs = set()
-    for number, line in enumerate(read_rows(gold) if gold else (), start=1):
+    for number, line in enumerate(filled_lines_of(gold) if gold else (), start=1):
         query, _, candidate = line.strip().partition("\t")
         if query not in queries or candidate not in candidates:
             allowed = "allowed is foreign id TAB English id, both of them in the files of sentences"
@@ -201,7 +201,7 @@ def read_identified(path: Path) -> dict[str, str]:
     """Sentences by id, in the order of the file."""
     texts: dict[str, str] = {}
     places: dict[str, str] = {}
-    for number, line in enumerate(read_rows(path), start=1):
+    for number, line in enumerate(filled_lines_of(path), start=1):
         name, tab, text = line.partition("\t")
         if not (name and tab):
             raise BadInput(f"{path}:{number}: has {shown(line)}; allowed is id TAB sentence. Correct the line.")
@@ -235,12 +235,12 @@ def read_tatoeba(foreign: Path, english: Path, gold: Path | None = None) -> Bite
 
 def read_values(path: Path) -> list[str]:
     """One value a line, blank lines too: labels of pairs, lines of Tatoeba."""
-    return [line.strip() for line in read_rows(path)]
+    return [line.strip() for line in filled_lines_of(path)]
 
 
 def read_tags(path: Path) -> list[list[str]]:
     """The tags of each sentence."""
-    return [[tag.strip() for _, tag in sentence] for sentence in sentences(read_rows(path))]
+    return [[tag.strip() for _, tag in sentence] for sentence in sentences(filled_lines_of(path))]
 
 
 def read_answers(path: Path) -> dict[str, str]:
@@ -266,7 +266,7 @@ def read_gold_answers(path: Path) -> dict[str, list[str]]:
 
 def read_id_pairs(path: Path) -> set[tuple[str, ...]]:
     """The columns of each line, two unless a line is wrong; a file without lines has no pairs."""
-    return {tuple(line.strip().split("\t")) for line in read_lines(path)}
+    return {tuple(line.strip().split("\t")) for line in lines_of(path)}
 
 
 def write_values(path: Path, values: Iterable[str]) -> Path:

@@ -13,7 +13,7 @@ FLOORS = {
     0: "number_formats",
     1: "configuration_hictl gathering metrics negatives neighbours packing vocabulary plotting reporting tables "
     "version paper_corpora output_layer readers",
-    2: "flags losses retrieval checkpoint_sizes cli tokenization mixture report_page model_cards",
+    2: "flags lines settings losses retrieval checkpoint_sizes cli tokenization mixture report_page model_cards",
     3: "modeling_hictl corpus collators checkpoints sharding xtreme_examples xtreme_features "
     "moses raw_bitext target_vocabulary report_sections publishing completion",
     4: "embedding arguments micro_batches streams robust_training question_answering tagging xtreme_files xtreme_hub "

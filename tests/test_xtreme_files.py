@@ -52,9 +52,9 @@ def columns(dataset: Dataset, *names: str) -> list[list]:
 
 def test_only_line_feeds_end_a_line_with_or_without_carriage_returns(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "\ufeffa\u2028b\r\n\r\nc\u0085\nd")
-    assert xtreme_files.read_lines(path) == ["a\u2028b", "", "c\u0085", "d"]
-    assert xtreme_files.read_lines(write(tmp_path / "b.tsv", "a\n\n")) == ["a", ""]
-    assert xtreme_files.read_lines(write(tmp_path / "c.tsv", "")) == []
+    assert xtreme_files.lines_of(path) == ["a\u2028b", "", "c\u0085", "d"]
+    assert xtreme_files.lines_of(write(tmp_path / "b.tsv", "a\n\n")) == ["a", ""]
+    assert xtreme_files.lines_of(write(tmp_path / "c.tsv", "")) == []
 
 
 READERS: dict[str, tuple[Callable[[Path], object], bytes]] = {

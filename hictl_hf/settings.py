@@ -1,0 +1,72 @@
+"""The settings of a run, whatever it trains: dictionaries among them, the repository it is pushed to, and that a run is
+continued as it was begun. Which settings there are is left to the dataclass of the command, how they are given to
+`flags`."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainingArguments
+from transformers.trainer_utils import HubStrategy
+
+from .readers import BadInput
+
+SETTINGS_FILE = "settings.json"  # in the folder of a run that goes on by itself
+
+
+def read_dictionary(name: str, value: dict[str, Any] | str | None) -> dict[str, Any]:
+    """A dictionary given as such, as JSON, or not at all."""
+    try:
+        result = json.loads(value) if isinstance(value, str) else value or {}
+    except json.JSONDecodeError as error:
+        raise BadInput(f"{name} is no JSON: {value!r} ({error}); write for example '{{\"key\": 1}}'") from error
+    if not isinstance(result, dict):
+        raise BadInput(f"{name} is {result!r}; it must be a JSON object, for example '{{\"key\": 1}}'")
+    return result
+
+
+def read_dictionaries(arguments: Any, settings: Mapping[str, type[Any]]) -> None:
+    """Make dictionaries of these arguments, whose keys must be fields with a default of the classes they are for."""
+    for name, kind in settings.items():
+        given = read_dictionary(name, getattr(arguments, name))
+        known = {item.name for item in fields(kind) if (item.default, item.default_factory) != (MISSING, MISSING)}
+        setattr(arguments, name, given)
+        if unknown := sorted(given.keys() - known):
+            raise BadInput(f"{name} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+
+
+def repository_to_publish_to(args: TrainingArguments) -> str | None:
+    """Where a run is to be pushed when it has ended. HF's Trainer is told to push nothing: what it would push of a run
+    that goes on is no finished model, and a card of its own."""
+    if args.hub_token:
+        raise BadInput(
+            "hub_token was given, which would stand in the command that a run keeps and publishes; log in by "
+            "`hf auth login`, or set HF_TOKEN"
+        )
+    if not args.push_to_hub:
+        return None
+    if not args.hub_model_id:
+        raise BadInput("push_to_hub needs the name of the repository; give --hub_model_id your-name/model")
+    if args.hub_revision:
+        raise BadInput(f"hub_revision is {args.hub_revision}; allowed is none: a run goes to main; leave it out")
+    if HubStrategy(args.hub_strategy) in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+        raise BadInput(f"hub_strategy is {args.hub_strategy}; allowed is end: a run is pushed whole, when it has ended")
+    args.push_to_hub = False
+    return str(args.hub_model_id)
+
+
+def plain_settings(args: TrainingArguments) -> dict[str, Any]:
+    """All of them by name, as values that JSON knows."""
+    settings: dict[str, Any] = json.loads(json.dumps(args.to_dict(), default=str))
+    return settings
+
+
+def refuse_other_settings(folder: str | Path, settings: Mapping[str, Any]) -> None:
+    """A run is continued with the settings that it was begun with, which its folder tells, or left alone."""
+    record = Path(folder) / SETTINGS_FILE
+    before = json.loads(record.read_text("utf-8")) if record.exists() else settings
+    if changed := [name for name, value in settings.items() if before.get(name) != value]:
+        told = ", ".join(f"{name} {before.get(name)!r}, not {settings[name]!r}" for name in changed)
+        raise BadInput(f"{folder}: holds a run with {told}; go on with its settings, or choose another --output_dir")
