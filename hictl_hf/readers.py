@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
@@ -393,14 +394,24 @@ def read_table(path: str, cursor: Cursor) -> Records:
 def read_cells(path: str, cursor: Cursor) -> Iterator[tuple[int, list[str] | BrokenRow]]:
     """CSV with quotes and TSV without (there a quote is an ordinary character), with the first line of each row. Rows
     that nobody wants are read too, since only so it is known where one ends."""
-    lines_of_all = Cursor(cursor.number, list(cursor.offsets))
-    lines = (line for _, line in read_lines(path, lines_of_all))
-    if ".tsv" in ending_of(path):
-        reader: Iterator[list[str]] = (line.split("\t") if line else [] for line in lines)
-    else:
-        reader = csv.reader((f"{line}\n" for line in lines), strict=True)
+    position = Cursor(cursor.number, list(cursor.offsets))  # after the last line read
+    second = deepcopy(position)  # after the first line of the row
+
+    def rows() -> Iterator[list[str]]:
+        lines = (line for _, line in read_lines(path, position))
+        if ".tsv" in ending_of(path):
+            return (line.split("\t") if line else [] for line in lines)
+        return csv.reader((f"{line}\n" for line in noted(lines)), strict=True)
+
+    def noted(lines: Iterator[str]) -> Iterator[str]:
+        for line in lines:
+            if position.number == number:
+                second.number, second.offsets = number, list(position.offsets)
+            yield line
+
+    reader = rows()
     while True:
-        number = lines_of_all.number + 1
+        number = position.number + 1
         try:
             cells: list[str] | BrokenRow = next(reader)
         except StopIteration:
@@ -409,7 +420,10 @@ def read_cells(path: str, cursor: Cursor) -> Iterator[tuple[int, list[str] | Bro
             if "unexpected end" in str(error):
                 raise BadInput(f"{path}:{number}: opens a quote; allowed are closed ones. Close it.") from error
             cells = BrokenRow(f"is not CSV ({error}); allowed are quotes around whole cells. Correct the quotes.")
-        cursor.number, cursor.offsets[0] = lines_of_all.number, lines_of_all.offsets[0]
+            if position.number > number:  # the lines that a quote left open has taken in are rows of their own
+                position = deepcopy(second)
+                reader = rows()
+        cursor.number, cursor.offsets[0] = position.number, position.offsets[0]
         yield number, cells
 
 

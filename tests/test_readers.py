@@ -127,6 +127,20 @@ def test_the_origin_of_a_row_is_its_file_and_line(tmp_path: Path) -> None:
     ]
 
 
+def test_a_quote_left_open_costs_its_own_row_alone(tmp_path: Path) -> None:
+    """Up to the next quote all is one cell, which is no CSV: the lines in it are rows of their own."""
+    rows = [f"good {number},gut {number}" for number in range(2, 30)]
+    rows[5], rows[20], rows[21] = '"open,gut', '"a ""b"" c","d', 'e"'  # lines 7; 22 and 23
+    path, skips = write_lines(tmp_path / "a.csv", ["en,de", *rows]), Skips()
+    found = {row.origin: tuple(row.texts.values()) for row in read_rows(str(path), skips)}
+    expected = {f"{path}:{at}": tuple(row.split(",")) for at, row in enumerate(rows, start=2) if '"' not in row}
+    assert len(expected) == 25 and found == expected | {f"{path}:22": ('a "b" c', "d\ne")}
+    assert skips.counts == {"broken": 1} and skips.messages[0].startswith(f"{path}:7: is not CSV")
+    ((shard),) = list_shards(str(path))
+    again = [row.origin for rows in read_shard(shard, Cursor(), Skips()) for row in rows]
+    assert again == [*found]
+
+
 def test_a_quote_is_an_ordinary_character_between_tabs(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.tsv", ["en\tde", '"Go\t„Geh', '"Stop"\t"Halt"'])
     assert texts(path) == [{"en": '"Go', "de": "„Geh"}, {"en": '"Stop"', "de": '"Halt"'}]
