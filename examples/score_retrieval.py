@@ -15,11 +15,14 @@ from hictl_hf.cli import run
 from hictl_hf.corpus import CorpusReport
 from hictl_hf.embedding import Readout, all_readouts, own_readout, projection_of
 from hictl_hf.evaluation import best_readout, evaluate_retrieval
-from hictl_hf.readers import read_rows, teaching
+from hictl_hf.readers import BadInput, read_rows, teaching
 
 
 def read_pairs(sources: list[str]) -> Dataset:
-    rows = [list(row.texts.items()) for source in sources for row in read_rows(source, CorpusReport(strict=True))]
+    read = [row for source in sources for row in read_rows(source, CorpusReport(strict=True))]
+    if alone := [row.origin for row in read if len(row.texts) == 1]:
+        raise BadInput(f"{alone[0]}: has one text; allowed are two, a sentence and its translation. Leave the row out.")
+    rows = [list(row.texts.items()) for row in read]
     columns = {"x": [x for (_, x), _ in rows], "y": [y for _, (_, y) in rows]}
     return Dataset.from_dict(columns | {"x_lang": [x for (x, _), _ in rows], "y_lang": [y for _, (y, _) in rows]})
 

@@ -7,12 +7,18 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .readers import BadInput
 
 logger = logging.getLogger(__name__)
 
+FAILED_WRITES = (
+    "(os error", "I/O error",  # safetensors and tokenizers, which are Rust, raise exceptions of their own
+    "inline_container", "iostream", "Parent directory",  # torch.save raises RuntimeError
+)  # fmt: skip
 MANIFEST = "manifest.json"  # {"path of a file in the folder": [bytes, blake2b digest]}
 
 
@@ -32,6 +38,31 @@ def write_manifest(folder: str | Path) -> None:
     os.replace(draft, folder / MANIFEST)
     flush(folder)
     flush(folder.parent)
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write to, which takes the place of `folder` once it is complete."""
+    unfinished = folder.with_name(folder.name + ".unfinished")
+    with writing(unfinished, "free space or make it writable, then resume from the last checkpoint, or run again"):
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        yield unfinished
+        shutil.rmtree(folder, ignore_errors=True)
+        unfinished.rename(folder)
+
+
+@contextmanager
+def writing(folder: Path, fix: str) -> Iterator[None]:
+    """Remove a folder that is not written whole; `BadInput` with the space on its disk where it cannot be."""
+    try:
+        yield
+    except Exception as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not isinstance(error, OSError) and not any(text in str(error) for text in FAILED_WRITES):
+            raise
+        free = shutil.disk_usage(next(place for place in folder.parents if place.exists())).free >> 20
+        raise BadInput(f"{folder}: cannot be saved, with {free} MiB free on its disk: {error}; {fix}") from error
 
 
 def flush(path: Path) -> None:

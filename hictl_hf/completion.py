@@ -4,7 +4,7 @@ hictl completion bash > ~/.local/share/bash-completion/completions/hictl
 hictl completion zsh > ~/.zfunc/_hictl    # a folder of $fpath
 """
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -21,8 +21,9 @@ class ParserFound(Exception):
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the completion of the shell that is named."""
     parser = ArgumentParser(
-        description="Print what makes a shell complete hictl.", epilog=str(__doc__).split("\n\n")[1]
-    )
+        description="Print what makes a shell complete hictl.", epilog=str(__doc__).split("\n\n")[1],
+        formatter_class=RawDescriptionHelpFormatter,
+    )  # fmt: skip
     parser.add_argument("shell", choices=("bash", "zsh"))
     shell = parser.parse_args(argv).shell
     print(shtab.complete(whole_parser(), shell))

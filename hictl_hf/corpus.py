@@ -192,7 +192,7 @@ def wanted_language(language: str, wanted: Sequence[str]) -> str:
 
 
 def reason_to_skip(texts: Sequence[str], cleaning: Cleaning) -> Reason | None:
-    if not all(texts):
+    if not all(map(is_written, texts)):
         return "empty"
     if cleaning.drop_equal_sides and len(texts) > 1 and texts[0] == texts[1]:
         return "equal sides"
@@ -202,6 +202,15 @@ def reason_to_skip(texts: Sequence[str], cleaning: Cleaning) -> Reason | None:
     if max(lengths) >= SHORT and max(lengths) > cleaning.max_length_ratio * min(lengths):
         return "length ratio"
     return None
+
+
+def is_written(text: str) -> bool:
+    """Whether there is something to read: more than blanks and signs without a width, such as U+200B.
+
+    >>> [is_written(text) for text in ("", "\\u200b\\u00ad", "!", "क")]
+    [False, False, True, True]
+    """
+    return any(not character.isspace() and unicodedata.category(character) not in ("Cc", "Cf") for character in text)
 
 
 def weighted_length(text: str) -> float:

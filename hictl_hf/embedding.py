@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import (
@@ -31,6 +32,7 @@ from transformers import (
     XLMRobertaModel,
 )
 from transformers.masking_utils import create_bidirectional_mask
+from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from .checkpoint_sizes import check_sizes, weights_of
@@ -49,6 +51,7 @@ KIND = "a folder or Hub name of a HiCTL or XLM-R model, its weights in safetenso
 POOLINGS = ("first token", "mean", "mean without special tokens", "projection")
 NEEDED = re.compile(r"embeddings\.|encoder\.layer\.|projection\.")
 LONGEST = 256  # tokens of a sentence that are read
+DENSE = "2_Dense/model.safetensors"
 CHARACTERS = 100  # read of a text for each token that is; a word of XLM-R has 16 at most, a text any number
 BY_LAYER = (XLMRobertaModel, RobertaModel, BertModel)  # and HictlModel: whose layers are called one by one
 TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 32768}  # on a CPU more is slower, its caches being small
@@ -112,12 +115,21 @@ def load_encoder(
             )
         if "pooler.dense.weight" in report["missing_keys"]:
             encoder_of(model).pooler = None  # its random weights are no projection
+        if not whole and values.get("embedding_pooling") == "projection" and (weight := dense_weight(name)) is not None:
+            model.projection = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+            model.projection.weight = nn.Parameter(weight)
         if lacking := [weight for weight in sorted(report["missing_keys"]) if NEEDED.search(weight)]:
             raise BadInput(f"{name}: has no weights for {len(lacking)} parts, such as {lacking[0]}; allowed is {KIND}.")
         model, tokenizer = model.to(device).eval(), AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     encoder = encoder_of(model)
     encoder.encoder.layer = converted(encoder.encoder.layer, precision)
     return model, tokenizer
+
+
+def dense_weight(name: str) -> Tensor | None:
+    """(r, d) f as the folder has it for sentence-transformers, whose trainer changes it there and not in the pooler."""
+    path = cached_file(name, DENSE, _raise_exceptions_for_missing_entries=False)
+    return None if path is None else load_file(path)["linear.weight"]
 
 
 def check_model_type(name: str) -> dict[str, Any]:

@@ -38,11 +38,9 @@ def evaluate_retrieval(
             same language, else "x_lang-y_lang".
         readouts: where to read sentence vectors; all are read in one pass.
     """
-    frame = pairs.select_columns(["x", "y", "x_lang", "y_lang"]).to_pandas()
-    pivoted = frame["x_lang"].nunique() == 1
+    frame = pairs.select_columns(["x", "y"]).to_pandas()
     vectors = embed_at_readouts(model, tokenizer, [*frame["x"], *frame["y"]], readouts, progress=progress)
-    names = frame["y_lang"] if pivoted else frame["x_lang"] + "-" + frame["y_lang"]
-    groups = {str(name): rows.to_numpy() for name, rows in frame.groupby(names).groups.items()}
+    groups = {str(name): rows.to_numpy() for name, rows in frame.groupby(pair_names(pairs)).groups.items()}
     sentences = {name: len(rows) for name, rows in groups.items()}
     return {
         readout: RetrievalAccuracy(
@@ -50,6 +48,12 @@ def evaluate_retrieval(
         )
         for readout, both in vectors.items()
     }
+
+
+def pair_names(pairs: Dataset) -> list[str]:
+    """(pairs,) as which the language pair of each is scored."""
+    x_langs, y_langs = list(pairs["x_lang"]), list(pairs["y_lang"])
+    return y_langs if len({*x_langs}) == 1 else [f"{x}-{y}" for x, y in zip(x_langs, y_langs)]
 
 
 def best_readout(accuracies: Mapping[Readout, RetrievalAccuracy]) -> Readout:

@@ -69,7 +69,7 @@ def model_card(
         scores=_table(HEADS, (score.cells for score in language_scores(results))),
         pictures=_pictures(pictures),
         data=_cell(data_sentence(results)),
-        pairs=_table(("languages", "pairs"), part(results, "corpus", "kept").items()),
+        rows=_table(("languages", "rows"), part(results, "corpus", "kept").items()),
         objectives=_table(("objective", "weight", "temperature", "loss at the end"), _objectives(results)),
         negatives=_cell(_negatives(results)),
         noise=_cell(_noise(results)),
@@ -165,13 +165,14 @@ def _pictures(paths: Sequence[str]) -> str:
 
 
 def _readout(results: Results) -> str:
-    read = part(results, "retrieval", "protocol", "hictl")
-    if not read:
-        return "A vector is the state of the first token in the last layer, divided by its length"
-    chosen = part(results, "retrieval", "protocol").get("selected_on", "dev")
+    protocol, config = part(results, "retrieval", "protocol"), part(results, "settings", "config")
+    own = {"pooling": config.get("embedding_pooling"), "layer": config.get("embedding_layer")}
+    read = part(protocol, "hictl") or own
+    pooling, layer = read["pooling"] or "first token", read["layer"]
     how = {"first token": "the state of the first token", "mean": "the mean of all tokens"}
-    pooling = how.get(str(read.get("pooling")), f"the {read.get('pooling')}")
-    return f"A vector is {pooling} at layer {read.get('layer')}, as was best on {chosen}, divided by its length"
+    place = "in the last layer" if layer is None else f"at layer {layer}"
+    chosen = f", as was best on {protocol.get('selected_on', 'dev')}" if "hictl" in protocol else ""
+    return f"A vector is {how.get(pooling, f'the {pooling}')} {place}{chosen}, divided by its length"
 
 
 def _sentence_transformers(name: str, more: str = "") -> str:
@@ -222,11 +223,7 @@ def _name_on_the_hub(begun_from: Any) -> str | None:
 
 def _languages(results: Results) -> list[str]:
     """Codes the Hub accepts: two or three letters, without script or region."""
-    pairs = part(results, "corpus", "kept")
-    codes = [score.language for score in language_scores(results)] + [
-        code for pair in pairs for code in str(pair).split("-")
-    ]
-    return _bases(codes)
+    return _bases([score.language for score in language_scores(results)] + [*results.get("language_codes", ())])
 
 
 def _bases(codes: Iterable[str]) -> list[str]:
@@ -331,9 +328,9 @@ hictl mine english.txt german.txt --model $repository --output pairs.tsv
 
 $data
 
-<details><summary>Pairs by language</summary>
+<details><summary>Rows read, before any were held out</summary>
 
-$pairs
+$rows
 
 </details>
 

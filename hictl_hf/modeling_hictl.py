@@ -305,7 +305,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         else:  # frozen, hooked, or wrapped in an adapter
             embedded, vocabulary = words(rows.input_ids), words.weight
         if self.config._attn_implementation == PACKED_ATTENTION:
-            positions = rows.position_ids + self.config.pad_token_id + 1  # XLM-R's begin at 2
+            positions = rows.position_ids + self.roberta.embeddings.padding_idx + 1  # XLM-R's begin at 2
             outputs = self.roberta(inputs_embeds=embedded[None], position_ids=positions[None], packed_rows=rows)
             return outputs[0][0], vocabulary
         padded, mask = rows.padded(embedded)

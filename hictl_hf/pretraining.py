@@ -22,12 +22,12 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set
 
 from .arguments import PretrainingArguments, parse_arguments
 from .checkpoint_sizes import check_sizes
-from .checkpoints import check_checkpoint, last_whole_checkpoint, newest_first
+from .checkpoints import check_checkpoint, last_whole_checkpoint, newest_first, whole_folder
 from .collators import PretrainingCollator
 from .configuration_hictl import HictlConfig
 from .corpus import Cleaning, CorpusReport, comparable, load_corpus, split_held_out
 from .embedding import Readout, all_readouts, check_model_type, embed_sentences
-from .evaluation import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies
+from .evaluation import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies, pair_names
 from .micro_batches import fit_micro_batch
 from .mixture import MixtureSampler, PretrainingRows, language_shares
 from .model_cards import encoder_card, model_card
@@ -36,14 +36,14 @@ from .plotting import plot_layers, plot_losses, plot_retrieval, plot_tsne
 from .publishing import push, reserve
 from .readers import BadInput
 from .report_page import write_report
-from .reporting import part, retrieval_table, whole_folder, write_json, write_text
+from .reporting import part, retrieval_table, write_json, write_text
 from .robust_training import TERMINATED, SameRows, TrainingTime
 from .sentence_transformers_files import write_sentence_transformers_files
 from .settings import plain_settings, read_dictionary
 from .sharding import gather_model
 from .streams import StreamedBatches, source_shares
 from .tokenization import tokenize_corpus, train_tokenizer, words_never_sampled
-from .trainers import HictlTrainer
+from .trainers import HictlTrainer, metric_name
 from .version import __version__
 
 logger = logging.getLogger(__name__)
@@ -176,9 +176,11 @@ def load_or_train_tokenizer(args: PretrainingArguments, corpora: Corpora) -> Pre
     kept = Path(args.output_dir) / "tokenizer"
     if source := args.tokenizer or args.encoder:
         try:
-            return AutoTokenizer.from_pretrained(source)
+            tokenizer = AutoTokenizer.from_pretrained(source)
         except (OSError, ValueError) as error:
             raise BadInput(f"{source}: holds no tokenizer that loads: {error}") from error
+        check_special_tokens(source, tokenizer)
+        return tokenizer
     if corpora.train is None:
         raise BadInput("a stream cannot be gone through to learn a vocabulary; give --tokenizer or --encoder")
     with args.main_process_first(local=False, desc="learning a vocabulary"):
@@ -186,6 +188,18 @@ def load_or_train_tokenizer(args: PretrainingArguments, corpora: Corpora) -> Pre
             sentences = sample_sentences(corpora.train, args.seed)
             train_tokenizer(sentences, vocabulary_size(args), args.max_length).save_pretrained(kept)
         return AutoTokenizer.from_pretrained(kept)
+
+
+def check_special_tokens(source: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise `BadInput` for a tokenizer that is not laid out as XLM-R's, whose positions begin after the id of <pad>."""
+    names = ("cls_token", "pad_token", "sep_token", "unk_token")
+    found = {name: getattr(tokenizer, f"{name}_id") for name in (*names, "mask_token")}
+    if [found[name] for name in names] != [0, 1, 2, 3] or found["mask_token"] is None:
+        told = ", ".join(f"{name} {number}" for name, number in found.items())
+        raise BadInput(
+            f"{source}: its tokenizer has {told}; allowed is XLM-R's layout, ids 0, 1, 2, 3 in this order, and a mask: "
+            "leave --tokenizer out, and one is learned"
+        )
 
 
 def vocabulary_size(args: PretrainingArguments) -> int:
@@ -284,13 +298,26 @@ def make_trainer(
         if args.eval_strategy != "no" or args.load_best_model_at_end:
             logger.warning("no pairs are held out: nothing is evaluated, and the last state is kept, not the best one")
         args.eval_strategy, args.load_best_model_at_end = "no", False
+    readouts = all_readouts(args.evaluate_layers or range(last + 1), last, projection=True)
+    check_metric(args, corpora.dev, readouts)
     return HictlTrainer(
         model, args, train_dataset=rows, eval_dataset=corpora.dev, data_collator=collator, processing_class=tokenizer,
         callbacks=[SameRows(corpora.hash), training_time],
         batches=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
         shard_parameters=args.shard_parameters,
-        readouts=all_readouts(args.evaluate_layers or range(last + 1), last, projection=True),
+        readouts=readouts,
     )  # fmt: skip
+
+
+def check_metric(args: PretrainingArguments, dev: Dataset | None, readouts: Sequence[Readout]) -> None:
+    """Raise `BadInput` where the best state is to be the best in what no evaluation measures."""
+    if dev is None or args.eval_strategy == "no":
+        return
+    allowed = ["retrieval", *(f"retrieval_{name}" for name in sorted({*pair_names(dev)})), *map(metric_name, readouts)]
+    if (given := str(args.metric_for_best_model)).removeprefix("eval_") not in allowed:
+        raise BadInput(
+            f"metric_for_best_model is {given!r}; allowed are {', '.join(allowed)}; leave it out, or name one"
+        )
 
 
 def rows_and_sampler(
@@ -387,7 +414,10 @@ def collect_results(
     if corpora.train is not None:
         texts = sum(y is None for y in corpora.train["y_lang"])
         languages = set(corpora.train["x_lang"]) | (set(corpora.train["y_lang"]) - {None})
-        results |= {"pairs": len(corpora.train) - texts, "texts": texts, "languages": len(languages)}
+        pairs = len(corpora.train) - texts
+        results["pairs"] = pairs * (args.text_share < 1 or not texts)  # rows that are never drawn are not trained on
+        results["texts"] = texts * (args.text_share > 0 or not pairs)
+        results |= {"languages": len(languages), "language_codes": sorted(languages)}
         results["data_hash"] = corpora.report.hash
     return results | {
         "train_seconds": round(train_seconds, 1),

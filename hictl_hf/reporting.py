@@ -8,10 +8,8 @@ missing; what was measured is decided by the driver that filled it. To see the m
 import json
 import math
 import os
-import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,17 +54,6 @@ def write_text(path: Path, text: str) -> Path:
     finally:
         draft.unlink(missing_ok=True)
     return path
-
-
-@contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write to, which takes the place of `folder` once it is complete."""
-    unfinished = folder.with_name(folder.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    yield unfinished
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished.rename(folder)
 
 
 def retrieval_table(results: Results) -> str:
@@ -155,7 +142,7 @@ def data_sentence(results: Results) -> str:
     amounts = [f"{results[key]:,} {words}" for key, words in known if results.get(key)]
     sentence = "Trained on " + (" and ".join(amounts) or "a corpus whose size was not recorded")
     if results.get("languages"):
-        sentence += f" in {results['languages']} languages"
+        sentence += f" in {results['languages']} language{'s' * (results['languages'] > 1)}"
     return sentence + (f" for {duration(results['train_seconds'])}." if results.get("train_seconds") else ".")
 
 

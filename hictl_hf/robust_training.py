@@ -24,17 +24,13 @@ from transformers import TrainerCallback, TrainerControl
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, TrainOutput, rotate_checkpoints
 
-from .checkpoints import check_checkpoint, last_whole_checkpoint, remove_broken_checkpoints, write_manifest
+from .checkpoints import check_checkpoint, last_whole_checkpoint, remove_broken_checkpoints, write_manifest, writing
 from .readers import BadInput
 from .sharding import ShardedTrainer
 
 logger = logging.getLogger(__name__)
 
 TERMINATED = 128 + signal.SIGTERM  # the exit status of a process that it ended
-FAILED_WRITES = (
-    "(os error",  # safetensors and tokenizers, which are Rust, raise exceptions of their own
-    "inline_container", "iostream", "Parent directory",  # torch.save raises RuntimeError
-)  # fmt: skip
 
 
 def nan_unless_finite(loss: Tensor) -> Tensor:
@@ -177,7 +173,8 @@ class RobustTrainer(ShardedTrainer):
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, ExportableState):  # HF cannot save one that an older checkpoint did not know
                 self.state.stateful_callbacks.setdefault(type(callback).__name__, {})
-        try:
+        fix = f"older checkpoints are as they were; free space or make it writable, then {self.going_on}"
+        with writing(folder, fix):
             if self.args.should_save and folder.exists():
                 shutil.rmtree(folder)  # what an attempt that was killed has left
             self.accelerator.wait_for_everyone()
@@ -186,15 +183,6 @@ class RobustTrainer(ShardedTrainer):
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 write_manifest(folder)
-        except Exception as error:
-            if not isinstance(error, OSError) and not any(text in str(error) for text in FAILED_WRITES):
-                raise
-            shutil.rmtree(folder, ignore_errors=True)
-            free = shutil.disk_usage(next(place for place in folder.parents if place.exists())).free >> 20
-            raise BadInput(
-                f"{folder}: cannot be saved, with {free} MiB free on its disk: {error}; older checkpoints are as they "
-                f"were; free space or make the folder writable, then {self.going_on}"
-            ) from error
         if self.args.should_save and self.args.save_total_limit:
             remove_broken_checkpoints(run)
             rotate_checkpoints(run, self.args.save_total_limit, self.state.best_model_checkpoint, use_mtime=True)

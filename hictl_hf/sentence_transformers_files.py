@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from .embedding import LONGEST, own_readout
+from .embedding import DENSE, LONGEST, own_readout
 from .readers import BadInput
 
 MODES = {"first token": "cls", "mean": "mean", "projection": "cls"}
@@ -56,7 +56,7 @@ def write_sentence_transformers_files(
         sizes = {"in_features": size, "out_features": len(projection), "bias": False, "activation_function": activation}
         write(folder / "2_Dense" / "config.json", sizes)
         weight = projection.detach().cpu().contiguous()
-        save_file({"linear.weight": weight}, folder / "2_Dense" / "model.safetensors", {"format": "pt"})
+        save_file({"linear.weight": weight}, folder / DENSE, {"format": "pt"})
     modules[f"{len(modules)}_Normalize"] = "Normalize"
     write(folder / f"{len(modules) - 1}_Normalize" / "config.json", {})
     write(

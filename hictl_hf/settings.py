@@ -37,6 +37,13 @@ def read_dictionaries(arguments: Any, settings: Mapping[str, type[Any]]) -> None
             raise BadInput(f"{name} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
 
 
+def refuse_without_effect(args: TrainingArguments, reasons: Mapping[str, str]) -> None:
+    """Raise `BadInput` where one of these arguments, each with why it changes nothing, is not as it is by default."""
+    for item in fields(args):
+        if item.name in reasons and (value := getattr(args, item.name)) != item.default:
+            raise BadInput(f"{item.name} is {value}, which has no effect here: {reasons[item.name]}; leave it out")
+
+
 def repository_to_publish_to(args: TrainingArguments) -> str | None:
     """Where a run is to be pushed when it has ended. HF's Trainer is told to push nothing: what it would push of a run
     that goes on is no finished model, and a card of its own."""

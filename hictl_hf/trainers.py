@@ -76,7 +76,8 @@ class HictlTrainer(RobustTrainer):
         self.check_negatives()
         self.step_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
         self.log_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
-        self.steps_since_log, self.log_started = 0, 0.0
+        self.steps_since_log = 0
+        self.log_started: float | None = None
         self.add_callback(StepEnd(self))
 
     def check_objectives(self) -> None:
@@ -143,7 +144,7 @@ class HictlTrainer(RobustTrainer):
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], dict[str, Tensor] | None]:
         """The micro-batches of one optimiser step, and how many items each loss has in all of them together."""
-        self.log_started = self.log_started or time()
+        self.log_started = time() if self.log_started is None else self.log_started
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         if self.stream is not None:
             for batch in batches:
@@ -223,7 +224,7 @@ class HictlTrainer(RobustTrainer):
         self.steps_since_log += 1
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs and self.steps_since_log:
+        if "loss" in logs and self.steps_since_log and self.log_started is not None:
             sums = {name: float(value) for name, value in self.log_sums.items()}
             self.log_sums.clear()
             logs |= {name: sums[name] / self.steps_since_log for name in (*LOSSES, *WATCHED) if name in sums}
@@ -252,14 +253,24 @@ class HictlTrainer(RobustTrainer):
         metrics: dict[str, Any] = {
             f"retrieval_{name}": both for name, both in mean_accuracies(accuracies[best]).items()
         }
-        metrics |= {f"{place.pooling.replace(' ', '_')}_{place.layer}": accuracies[place].mean for place in accuracies}
+        metrics |= {metric_name(place): accuracies[place].mean for place in accuracies}
         metrics |= {"retrieval": accuracies[best].mean, "layer": best.layer, "pooling": best.pooling}
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         metrics |= speed_metrics(metric_key_prefix, started, len(pairs))
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        self.log_started += time() - started
+        if self.log_started is not None:  # else it is before the first step
+            self.log_started += time() - started
         return metrics
+
+
+def metric_name(readout: Readout) -> str:
+    """As which the accuracy of a readout is logged, without the prefix.
+
+    >>> metric_name(Readout("first token", 3))
+    'first_token_3'
+    """
+    return f"{readout.pooling.replace(' ', '_')}_{readout.layer}"
 
 
 class StepEnd(TrainerCallback):

@@ -14,13 +14,13 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizerBase, set_seed
 
-from .checkpoints import last_whole_checkpoint, newest_first
+from .checkpoints import last_whole_checkpoint, newest_first, whole_folder
 from .decoding import Translation
 from .model_cards import translation_card
 from .modeling_hictl_translation import HictlForConditionalGeneration
 from .publishing import push, reserve
 from .readers import BadInput
-from .reporting import whole_folder, write_json, write_text
+from .reporting import write_json, write_text
 from .robust_training import TERMINATED, SameRows
 from .settings import SETTINGS_FILE, plain_settings, read_dictionary, refuse_other_settings
 from .translation_arguments import TranslationArguments, parse_translation_arguments

@@ -144,7 +144,9 @@ def load_or_make_model(
         raise BadInput(f"{args.encoder or args.model}: {error}") from error
     known = model.target_token_ids
     data.unknown = count_unknown(data.counts, known[known < len(tokenizer)].tolist())  # a model may have spare rows
-    model.generation_config.update(num_beams=args.beams, length_penalty=args.length_penalty)
+    beams = {"num_beams": args.beams, "length_penalty": args.length_penalty, "early_stopping": True}
+    alone = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}  # or transformers refuses to save it
+    model.generation_config.update(**(beams if args.beams > 1 else alone))
     return model
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 import hictl_hf.checkpoints
 from hictl_hf.checkpoints import (
@@ -16,6 +17,7 @@ from hictl_hf.checkpoints import (
     last_whole_checkpoint,
     newest_first,
     remove_broken_checkpoints,
+    whole_folder,
     write_manifest,
 )
 from hictl_hf.readers import BadInput
@@ -153,3 +155,29 @@ def test_what_was_cut_short_is_removed_and_nothing_else(tmp_path: Path) -> None:
     remove_broken_checkpoints(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-of-mine"]
     assert find_fault(whole) is None
+
+
+# --- other folders ----------------------------------------------------------------------------------------------------
+
+
+def test_a_whole_folder_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    for text in ("old", "new"):
+        with whole_folder(tmp_path / "model") as place:
+            (place / "a.txt").write_text(text)
+            assert not (tmp_path / "model").exists() or (tmp_path / "model/a.txt").read_text() == "old"
+    assert (tmp_path / "model/a.txt").read_text() == "new" and [*tmp_path.iterdir()] == [tmp_path / "model"]
+
+
+FULL = OSError(28, "No space left on device"), SafetensorError("I/O error: No space left on device")
+
+
+@pytest.mark.parametrize("error", [*FULL, ZeroDivisionError()], ids=lambda error: type(error).__name__)
+def test_a_folder_that_cannot_be_written_leaves_the_one_before(error: Exception, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    message, expected = None, type(error)
+    if error in FULL:
+        message, expected = "model.unfinished: cannot be saved, with .* free on its disk: .*No space .*; free", BadInput
+    with pytest.raises(expected, match=message), whole_folder(tmp_path / "model") as place:
+        (place / "a.txt").write_text("a")
+        raise error
+    assert [*tmp_path.iterdir()] == [tmp_path / "model"] and not [*(tmp_path / "model").iterdir()]

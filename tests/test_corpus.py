@@ -46,7 +46,7 @@ def test_cleaning_counts_agree_with_those_worked_by_hand() -> None:
             {"en": "one cat", "fr": "eine Katze"},  # kept: another language
             {"en": "one cat"},  # kept: no translation
             {"en": "one cat"},  # duplicate
-            {"en": "cat", "de": " \u2028"},  # empty
+            {"en": "cat", "de": " \u2028\u200b\u00ad"},  # empty
             {"sw": ""},  # empty
             {"en": "Berlin", "de": "Berlin "},  # equal sides
             {"en": "a" * 1001, "de": "b" * 1001},  # too long

@@ -63,6 +63,13 @@ def test_the_card_says_how_sentences_are_read() -> None:
     text = model_card(RESULTS)
     assert "A vector is the projection at layer 4, as was best on dev, divided by its length." in text
     assert "A vector is the state of the first token in the last layer" in model_card({})
+    config = {"embedding_pooling": "projection", "embedding_layer": 2}  # of a run that measured nothing
+    assert "A vector is the projection at layer 2, divided" in model_card({"settings": {"config": config}})
+
+
+def test_the_card_names_languages_by_codes_the_hub_knows() -> None:
+    codes = {"language_codes": ["pt-br", "sr-Latn", "zh_TW", "en"], "corpus": {"kept": {"en-pt-br": 10, "sr-Latn": 2}}}
+    assert ModelCard(model_card(codes, "a/b")).data.get("language") == ["en", "pt", "sr", "zh"]
 
 
 def test_pictures_are_shown_by_the_paths_they_are_given() -> None:

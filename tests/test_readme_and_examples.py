@@ -26,6 +26,7 @@ from hictl_hf.arguments import parse_arguments
 from hictl_hf.cli import COMMANDS, Command
 from hictl_hf.corpus import Cleaning, load_corpus
 from hictl_hf.modeling_hictl_translation import HictlForConditionalGeneration
+from hictl_hf.readers import BadInput
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
@@ -128,6 +129,12 @@ def test_any_checkpoint_is_scored_on_any_source(
     )
     assert 0 < mean < 100 and own.endswith(f": mean {mean:.1f}") and float(best.split()[-1]) >= round(mean, 1)
     assert sum(line.strip().startswith(("de ", "sw ")) for line in lines) == 8  # both languages at four readouts
+
+
+def test_a_text_without_translation_cannot_be_scored(workplace: Path) -> None:
+    Path("text.en.txt").write_text("the cat\n")
+    with pytest.raises(BadInput, match="text.en.txt:1: has one text; allowed are two"):
+        run_path(str(ROOT / "examples/score_retrieval.py"))["main"]("runs/demo/encoder", "en:text.en.txt")
 
 
 @pytest.mark.parametrize("name", TAKING_ARGUMENTS)

@@ -26,6 +26,7 @@ RESULTS: dict[str, Any] = {
     },
     "pairs": 91234,
     "languages": 2,
+    "language_codes": ["de", "en", "sw"],
     "train_seconds": 341.2,
     "history": [{"step": 10, "lm_loss": 3.25, "negatives_per_anchor": 126}, {"step": 20, "lm_loss": 2.125}],
     "evaluations": [{"step": 10, "retrieval": 20.1}],

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
@@ -20,6 +22,7 @@ from transformers import (
     BertConfig,
     BertModel,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
     XLMRobertaForMaskedLM,
     pipeline,
 )
@@ -315,6 +318,24 @@ REFUSED = {
     "a rate above one": (("--pair_mask_rate", "15"), "pair_mask_rate is 15.0; it must be between 0 and 1"),
     "inputs without room": (("--max_length", "5"), "max_length is 5; allowed is 6 or more"),
     "no pairs in a batch": (("--per_device_train_batch_size", "0"), "per_device_train_batch_size is 0; allowed is 1"),
+    "another sampler": (("--train_sampling_strategy", "sequential"), "sequential, which has no effect here: languages"),
+    "a metric that is not measured": (
+        (
+            "--eval_strategy",
+            "steps",
+            "--eval_steps",
+            "2",
+            "--save_strategy",
+            "steps",
+            "--save_steps",
+            "2",
+            "--load_best_model_at_end",
+            "true",
+            "--metric_for_best_model",
+            "loss",
+        ),
+        "metric_for_best_model is 'loss'; allowed are retrieval, retrieval_de",
+    ),
     "no effect": (("--label_smoothing_factor", "0.5"), "label_smoothing_factor is 0.5, which has no effect here"),
     "another order": (("--data_seed", "7"), "--seed decides the order of rows, too; leave it out"),
     "a secret": (("--hub_token", "hf_secret"), "hub_token was given, which would stand in the command"),
@@ -344,6 +365,19 @@ REFUSED = {
     "fewer than no sentences": (("--held_out_sentences", "-1"), "held_out_sentences is -1"),
     "a missing recipe": (("recipes/none.json",), "no such recipe"),
 }
+
+
+def test_a_tokenizer_that_is_laid_out_otherwise_than_xlm_rs_is_refused(files: dict[str, str], tmp_path: Path) -> None:
+    """A model would count positions from another number in training than later."""
+    words = {name: number for number, name in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"))}
+    named = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    for left_out in ("", "mask_token"):
+        given = {name: token for name, token in named.items() if name != left_out}
+        tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, **given).save_pretrained(tmp_path / "other")
+        message = f"cls_token 2, pad_token 0, .* mask_token {None if left_out else 4}; allowed is XLM-R's layout"
+        with pytest.raises(BadInput, match=message):
+            main(flags(files, tmp_path / "run", "--tokenizer", str(tmp_path / "other")))
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -29,6 +29,7 @@ from hictl_hf.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.readers import BadInput
 from hictl_hf.tokenization import train_tokenizer
 from hictl_hf.translation_arguments import TranslationArguments, parse_translation_arguments
+from hictl_hf.translation_pipeline import load_translator
 from hictl_hf.translation_setup import new_decoder
 from hictl_hf.translation_training import TranslationTrainer
 from run_translation import main
@@ -158,6 +159,13 @@ def test_the_model_of_a_run_is_used_like_any_other(world: Path, first: Path) -> 
     }
     assert said == {language: ["ba ko mi".translate(SCRIPTS[language])] for language in ("el", "ru")}
     assert model.config.decoder_layers == 2 and model.generation_config.num_beams == 5
+
+
+def test_greedy_search_is_saved_as_what_a_model_does(world: Path, tmp_path: Path) -> None:
+    main(replaced(short(world, tmp_path / "run", "--length_penalty", "0.6"), beams="1"))
+    model, tokenizer = load_translator(str(tmp_path / "run/model"))
+    assert model.generation_config.num_beams == 1 and read_results(tmp_path / "run")["decoding"]["beams"] == 1
+    assert model.generate(**tokenizer(["ba ko mi"], return_tensors="pt"), max_length=9).shape[1] <= 9
 
 
 def test_what_a_run_tells(world: Path, first: Path) -> None:
@@ -488,6 +496,8 @@ def replaced(arguments: list[str], **changes: str | None) -> list[str]:
         ({"max_tokens": "3"}, r"no pair is left: 0 have a side without a token, 500 one of more than 3 tokens"),
         ({"decoder_layers": "0"}, "decoder_layers is 0; it must be at least 1"),
         ({"beams": "0"}, "beams is 0; allowed is 1 or more"),
+        ({"+per_device_train_batch_size": "4"}, "size is 4, which has no effect here: batches have as many tokens as"),
+        ({"+metric_for_best_model": "loss"}, "model is loss, which has no effect here: --metric names"),
         ({"+average_checkpoints": "2"}, "average_checkpoints needs checkpoints; give --save_strategy steps"),
         ({"+validation": "x"}, "save_strategy is no and eval_strategy epoch: .*--save_strategy epoch, or --eval_str"),
         (

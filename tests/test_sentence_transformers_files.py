@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaConfig
 
 from hictl_hf import export_encoder
-from hictl_hf.embedding import Readout, embed_sentences
+from hictl_hf.embedding import Readout, embed_sentences, load_encoder
 from hictl_hf.readers import BadInput
 from hictl_hf.sentence_transformers_files import LONGEST, write_sentence_transformers_files
 
@@ -121,3 +121,27 @@ def test_the_trainer_of_sentence_transformers_trains_what_is_read(
     again: Any = library.SentenceTransformer(str(tmp_path / "saved"), device="cpu", trust_remote_code=True)
     texts = texts_of(sentences)
     np.testing.assert_allclose(again.encode(texts), reader.encode(texts), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("projection_size", [None, 20])
+@pytest.mark.parametrize("part", ["checkpoint", "encoder"])
+def test_a_projection_that_sentence_transformers_trained_is_read_as_it_left_it(
+    part: str,
+    projection_size: int | None,
+    model_for_text: MakeModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: dict[str, list[str]],
+    tmp_path: Path,
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    model = model_for_text(seed=4, projection_size=projection_size)
+    save(model, tokenizer, tmp_path, Readout("projection", LAST))
+    reader = library.SentenceTransformer(str(tmp_path / part), device="cpu", trust_remote_code=True)
+    (dense,) = [module for module in reader if type(module).__name__ == "Dense"]
+    torch.nn.init.normal_(dense.linear.weight, generator=torch.Generator().manual_seed(5))
+    reader.save_pretrained(str(tmp_path / "trained"))
+    texts = texts_of(sentences)
+    found = embed_sentences(*load_encoder(tmp_path / "trained"), texts)
+    np.testing.assert_allclose(found, reader.encode(texts), rtol=0, atol=1e-5)
+    before = embed_sentences(model, tokenizer, texts, Readout("projection", LAST))
+    assert found.shape == before.shape and np.abs(found - before).max() > 0.1

@@ -317,6 +317,13 @@ def test_tokens_per_second_counts_every_token_read_and_no_evaluation(
     assert now[0] == 306
 
 
+def test_an_evaluation_before_the_first_step_is_no_time_of_training(
+    build: Callable[..., HictlTrainer], held_out: Dataset
+) -> None:
+    trainer = trained(build(eval_dataset=held_out, eval_strategy="steps", eval_steps=9, eval_on_start=True))
+    assert len(logs_of(trainer)) > 2 and all(log["tokens_per_second"] > 0 for log in logs_of(trainer))
+
+
 def test_logs_come_back_from_the_saved_state(build: Callable[..., HictlTrainer], held_out: Dataset) -> None:
     steps = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
     trainer = trained(build(eval_dataset=held_out, max_steps=2, **steps))
