@@ -11,16 +11,12 @@ from .configuration_hictl import HictlConfig
 from .corpus import Cleaning
 from .flags import parse_flags_or_recipe
 from .readers import BadInput
-from .settings import read_dictionaries, refuse_without_effect, repository_to_publish_to
+from .settings import UNUSED, read_dictionaries, refuse_unused, repository_to_publish_to
 
-WITHOUT_EFFECT = {  # what HF's Trainer knows and this one does not do, and why
+UNUSED_HERE = UNUSED | {
     "label_smoothing_factor": "the language model predicts words as they are",
-    "neftune_noise_alpha": "no noise is added to embeddings",
-    "data_seed": "--seed decides the order of rows, too",
-    "dataloader_drop_last": "all rows are trained on",
     "train_sampling_strategy": "languages are drawn by their shares, rows of similar length together",
     "per_device_eval_batch_size": "sentences are embedded as many at a time as is fast",
-    "remove_unused_columns": "the collator reads all columns",
 }
 DICTIONARIES = {"model_config": HictlConfig, "cleaning": Cleaning}
 
@@ -133,7 +129,7 @@ class PretrainingArguments(TrainingArguments):
             raise BadInput(
                 "a stream has no end and holds nothing out: with --streaming give --max_steps and --held_out_data"
             )
-        refuse_without_effect(self, WITHOUT_EFFECT)
+        refuse_unused(self, UNUSED_HERE)
         for name, least in (
             ("max_length", SHORTEST_PAIR), ("per_device_train_batch_size", 1), ("gradient_accumulation_steps", 1),
         ):  # fmt: skip

@@ -197,8 +197,8 @@ def check_special_tokens(source: str, tokenizer: PreTrainedTokenizerBase) -> Non
     if [found[name] for name in names] != [0, 1, 2, 3] or found["mask_token"] is None:
         told = ", ".join(f"{name} {number}" for name, number in found.items())
         raise BadInput(
-            f"{source}: its tokenizer has {told}; allowed is XLM-R's layout, ids 0, 1, 2, 3 in this order, and a mask: "
-            "leave --tokenizer out, and one is learned"
+            f"{source}: its tokenizer has {told}; allowed is XLM-R's layout, ids 0, 1, 2, 3 in this order, and a mask; "
+            "give one of that layout, or neither --tokenizer nor --encoder, and one is learned"
         )
 
 

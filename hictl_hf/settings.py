@@ -13,6 +13,12 @@ from transformers.trainer_utils import HubStrategy
 
 from .readers import BadInput
 
+UNUSED = {  # what HF's Trainer knows and none of ours does, and why
+    "neftune_noise_alpha": "no noise is added to embeddings",
+    "data_seed": "--seed decides the order of rows, too",
+    "dataloader_drop_last": "all rows are trained on",
+    "remove_unused_columns": "the collator reads all columns",
+}
 SETTINGS_FILE = "settings.json"  # in the folder of a run that goes on by itself
 
 
@@ -37,7 +43,7 @@ def read_dictionaries(arguments: Any, settings: Mapping[str, type[Any]]) -> None
             raise BadInput(f"{name} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
 
 
-def refuse_without_effect(args: TrainingArguments, reasons: Mapping[str, str]) -> None:
+def refuse_unused(args: TrainingArguments, reasons: Mapping[str, str]) -> None:
     """Raise `BadInput` where one of these arguments, each with why it changes nothing, is not as it is by default."""
     for item in fields(args):
         if item.name in reasons and (value := getattr(args, item.name)) != item.default:

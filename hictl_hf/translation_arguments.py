@@ -12,7 +12,7 @@ from .corpus import Cleaning
 from .flags import parse_flags_or_recipe
 from .moses import MosesTokenizer
 from .readers import BadInput
-from .settings import read_dictionaries, refuse_without_effect, repository_to_publish_to
+from .settings import UNUSED, read_dictionaries, refuse_unused, repository_to_publish_to
 from .translation_corpus import Direction, directions_between
 from .translation_scores import METRICS, check_language
 
@@ -21,15 +21,11 @@ DICTIONARIES = {"model_config": HictlConfig, "cleaning": Cleaning, "multi_bleu":
 OF_A_NEW_MODEL = ("decoder_layers", "cls_bias", "cls_bias_scale", "model_config", "random_encoder", "trim_target_vocab")
 BY_TOKENS = "batches have as many tokens as --max_tokens says"
 BY_METRIC = "--metric names what the best state is best in"
-WITHOUT_EFFECT = {  # what HF's Trainer knows and this one does not do, and why
+UNUSED_HERE = UNUSED | {
     "per_device_train_batch_size": BY_TOKENS,
     "per_device_eval_batch_size": BY_TOKENS,
     "auto_find_batch_size": BY_TOKENS,
     "train_sampling_strategy": "pairs of similar length share a batch",
-    "neftune_noise_alpha": "no noise is added to embeddings",
-    "data_seed": "--seed decides the order of pairs, too",
-    "dataloader_drop_last": "all pairs are trained on",
-    "remove_unused_columns": "the collator reads all columns",
     "metric_for_best_model": BY_METRIC,
     "greater_is_better": BY_METRIC,
 }
@@ -145,7 +141,7 @@ class TranslationArguments(TrainingArguments):
 
     def __post_init__(self) -> None:
         self.publish_to = repository_to_publish_to(self)
-        refuse_without_effect(self, WITHOUT_EFFECT)
+        refuse_unused(self, UNUSED_HERE)
         for name in LISTS:
             if isinstance(value := getattr(self, name), str):
                 setattr(self, name, [value])

@@ -171,6 +171,16 @@ def test_a_whole_folder_takes_the_place_of_the_one_before(tmp_path: Path) -> Non
 FULL = OSError(28, "No space left on device"), SafetensorError("I/O error: No space left on device")
 
 
+def test_a_written_folder_that_cannot_be_renamed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="Input/output"), whole_folder(tmp_path / "model") as place:
+        (place / "a.txt").write_text("a")
+    assert (tmp_path / "model.unfinished/a.txt").read_text() == "a"
+
+
 @pytest.mark.parametrize("error", [*FULL, ZeroDivisionError()], ids=lambda error: type(error).__name__)
 def test_a_folder_that_cannot_be_written_leaves_the_one_before(error: Exception, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()

@@ -271,6 +271,15 @@ def test_bash_completes_commands_flags_choices_and_files(
     assert sorted(done.stdout.split()) == sorted(expected), done.stderr
 
 
+def test_the_help_of_completion_can_be_copied(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        completion.main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("hictl completion zsh > ")] and not any(
+        "/hictl hi" in x for x in lines
+    )
+
+
 def test_the_completion_of_zsh_is_for_hictl_and_zsh_understands_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -383,6 +383,16 @@ def test_padding_changes_no_loss(toy_model: MakeModel, toy_batch: MakeBatch) -> 
         torch.testing.assert_close(tight[name], padded[name], rtol=1e-10, atol=1e-10)
 
 
+def test_positions_are_those_of_padded_rows_whatever_the_configuration_says_later(
+    toy_model: MakeModel, toy_batch: MakeBatch
+) -> None:
+    """HF's Trainer writes the tokenizer's <pad> into the configuration of a finished model."""
+    model, batch = toy_model(), toy_batch()
+    inputs = batch["sentence_input_ids"], batch["sentence_attention_mask"]
+    model.config.pad_token_id = 0
+    close(model.encode_sentences(*inputs), model.projection(model.roberta(*inputs)[0][:, 0]))
+
+
 def test_a_label_on_padding_is_not_predicted(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
     model, batch = toy_model(), toy_batch(padding=2)
     labels = batch["labels"].where(batch["attention_mask"].bool(), 5)

@@ -267,6 +267,12 @@ def test_corpora_without_a_common_sentence_are_drawn_without_a_map(
     assert not (tmp_path / "run" / "pictures" / "tsne.png").exists()
 
 
+def test_what_is_never_drawn_is_not_told_as_trained_on(files: dict[str, str], tmp_path: Path) -> None:
+    short = ("--max_steps", "1", "--held_out_sentences", "0", "--text_share")
+    results = [main(flags(files, tmp_path / share, *short, share)) for share in ("0", "1")]
+    assert [(each["pairs"] > 0, each["texts"] > 0) for each in results] == [(True, False), (False, True)]
+
+
 def test_monolingual_text_alone_trains_without_retrieval(files: dict[str, str], tmp_path: Path) -> None:
     results = main(flags({**files, "pairs": files["text"]}, tmp_path / "run"))
     assert "retrieval" not in results and results["texts"] == 48 and results["pairs"] == 0
