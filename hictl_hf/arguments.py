@@ -18,6 +18,11 @@ UNUSED_HERE = UNUSED | {
     "train_sampling_strategy": "languages are drawn by their shares, rows of similar length together",
     "per_device_eval_batch_size": "sentences are embedded as many at a time as is fast",
 }
+DECISIVE = (  # what is learned depends on these, and on the rows and the batch; how long and where it runs is left open
+    "model_config", "text_alpha", "pair_alpha", "text_share", "max_length", "text_mask_rate", "pair_mask_rate",
+    "reordering", "gather_sentences", "gradient_cache", "seed", "learning_rate", "lr_scheduler_type",
+    "lr_scheduler_kwargs", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm",
+)  # fmt: skip
 DICTIONARIES = {"model_config": HictlConfig, "cleaning": Cleaning}
 
 

@@ -20,7 +20,7 @@ from huggingface_hub.errors import StrictDataclassError
 from numpy.typing import NDArray
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
-from .arguments import PretrainingArguments, parse_arguments
+from .arguments import DECISIVE, PretrainingArguments, parse_arguments
 from .checkpoint_sizes import check_sizes
 from .checkpoints import check_checkpoint, last_whole_checkpoint, newest_first, whole_folder
 from .collators import PretrainingCollator
@@ -37,7 +37,7 @@ from .publishing import push, reserve
 from .readers import BadInput
 from .report_page import write_report
 from .reporting import part, retrieval_table, write_json, write_text
-from .robust_training import TERMINATED, SameRows, TrainingTime
+from .robust_training import TERMINATED, SameRows, SameSettings, TrainingTime
 from .sentence_transformers_files import write_sentence_transformers_files
 from .settings import plain_settings, read_dictionary
 from .sharding import gather_model
@@ -302,11 +302,18 @@ def make_trainer(
     check_metric(args, corpora.dev, readouts)
     return HictlTrainer(
         model, args, train_dataset=rows, eval_dataset=corpora.dev, data_collator=collator, processing_class=tokenizer,
-        callbacks=[SameRows(corpora.hash), training_time],
+        callbacks=[SameRows(corpora.hash), SameSettings(decisive_settings(args)), training_time],
         batches=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
         shard_parameters=args.shard_parameters,
         readouts=readouts,
     )  # fmt: skip
+
+
+def decisive_settings(args: PretrainingArguments) -> dict[str, Any]:
+    """What a run that goes on has to have in common with the one that was interrupted, as plain values."""
+    plain = plain_settings(args)
+    batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    return {name: plain[name] for name in DECISIVE} | {"pairs of a step": batch}
 
 
 def check_metric(args: PretrainingArguments, dev: Dataset | None, readouts: Sequence[Readout]) -> None:

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.sharedctypes import RawValue
@@ -26,6 +26,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, 
 
 from .checkpoints import check_checkpoint, last_whole_checkpoint, remove_broken_checkpoints, write_manifest, writing
 from .readers import BadInput
+from .settings import refuse_changes
 from .sharding import ShardedTrainer
 
 logger = logging.getLogger(__name__)
@@ -318,6 +319,24 @@ class SameRows(TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         return {"args": {"rows": self.rows}, "attributes": {}}
+
+
+class SameSettings(TrainerCallback, ExportableState):
+    """Refuses to go on with other settings than those that a checkpoint was trained with.
+
+    Args:
+        settings: those that decide what is learned, as plain values, which are saved with each checkpoint.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings = dict(settings)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        before = state.stateful_callbacks.get(type(self).__name__, self.state())["args"]["settings"]
+        refuse_changes(args.output_dir, before, self.settings)
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {"settings": self.settings}, "attributes": {}}
 
 
 class TrainingTime(TrainerCallback, ExportableState):

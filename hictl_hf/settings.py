@@ -79,7 +79,12 @@ def plain_settings(args: TrainingArguments) -> dict[str, Any]:
 def refuse_other_settings(folder: str | Path, settings: Mapping[str, Any]) -> None:
     """A run is continued with the settings that it was begun with, which its folder tells, or left alone."""
     record = Path(folder) / SETTINGS_FILE
-    before = json.loads(record.read_text("utf-8")) if record.exists() else settings
+    if record.exists():
+        refuse_changes(folder, json.loads(record.read_text("utf-8")), settings)
+
+
+def refuse_changes(folder: str | Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Raise `BadInput` that names the settings of a run in this folder that are not as before."""
     if changed := [name for name, value in settings.items() if before.get(name) != value]:
         told = ", ".join(f"{name} {before.get(name)!r}, not {settings[name]!r}" for name in changed)
         raise BadInput(f"{folder}: holds a run with {told}; go on with its settings, or choose another --output_dir")

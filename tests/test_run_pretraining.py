@@ -179,6 +179,14 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_bits(
             BadInput, match=r"not those of its checkpoints \(hash \w+, not \w+\).* another --output_dir"
         ):
             main(of_other_rows)
+    for change, told in (
+        (("--learning_rate", "1e-4"), r"learning_rate 0\.\d+, not 0\.0001;"),
+        (("--pair_mask_rate", "0.3"), r"pair_mask_rate 0\.25, not 0\.3;"),
+        (("--gradient_accumulation_steps", "3"), r"pairs of a step (\d+), not \d+;"),
+        (("--model_config", json.dumps({**args.model_config, "word_weight": 0})), "model_config .*, not .*;"),
+    ):
+        with pytest.raises(BadInput, match=rf"cut: holds a run with {told} go on with its settings, or choose"):
+            main(flags(files, tmp_path / "cut", *saving, "--resume_from_checkpoint", "true", *change))
     [seconds] = {
         json.loads((folder / "trainer_state.json").read_text("utf-8"))["stateful_callbacks"]["TrainingTime"]["args"][
             "seconds"
@@ -191,6 +199,8 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_bits(
     assert all(torch.equal(was[name], now[name]) for name in was)
     assert [row["step"] for row in results["history"]] == [2, 4, 6]
     assert "missing keys" not in caplog.text  # a tied weight is not missing
+    longer = flags(files, tmp_path / "cut", *saving, "--resume_from_checkpoint", "true", "--max_steps", "8")
+    assert [row["step"] for row in main(longer)["history"]] == [2, 4, 6, 8]
 
 
 def test_a_run_starts_from_any_xlm_r_checkpoint(
