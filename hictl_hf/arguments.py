@@ -11,7 +11,7 @@ from .configuration_hictl import HictlConfig
 from .corpus import Cleaning
 from .flags import parse_flags_or_recipe
 from .readers import BadInput
-from .settings import UNUSED, read_dictionaries, refuse_unused, repository_to_publish_to
+from .settings import UNUSED, read_dictionaries, refuse_impossible, refuse_unused, repository_to_publish_to
 
 UNUSED_HERE = UNUSED | {
     "label_smoothing_factor": "the language model predicts words as they are",
@@ -158,6 +158,7 @@ class PretrainingArguments(TrainingArguments):
         if not torch.accelerator.is_available():
             self.use_cpu = True  # as it is anyway, but bf16 is refused where it is not said
         super().__post_init__()
+        refuse_impossible(self)
 
 
 def parse_arguments(argv: list[str]) -> PretrainingArguments:

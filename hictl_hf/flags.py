@@ -31,7 +31,7 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
         raise BadInput(f"{' '.join(unknown)}: no argument is called so; {meant}--help lists them all")
     try:
         settings, *rest = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
-    except ValueError as error:  # TrainingArguments says what contradicts what; the user needs no traceback for it
+    except (ValueError, ImportError) as error:  # what contradicts what, or is not installed: no traceback for that
         raise BadInput(str(error)) from error
     for name in ("model", "encoder"):
         refuse_run(getattr(settings, name, None) or "")

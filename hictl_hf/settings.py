@@ -3,12 +3,15 @@ continued as it was begun. Which settings there are is left to the dataclass of 
 `flags`."""
 
 import json
+import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainingArguments
+from transformers import Trainer, TrainingArguments
+from transformers.integrations import get_available_reporting_integrations
 from transformers.trainer_utils import HubStrategy
 
 from .readers import BadInput
@@ -19,6 +22,12 @@ UNUSED = {  # what HF's Trainer knows and none of ours does, and why
     "dataloader_drop_last": "all rows are trained on",
     "remove_unused_columns": "the collator reads all columns",
 }
+FROM_AND_BELOW = {  # allowed numbers, which HF's Trainer does not check, or not before it trains
+    "learning_rate": (0, math.inf), "weight_decay": (0, math.inf), "adam_beta1": (0, 1), "adam_beta2": (0, 1),
+    "adam_epsilon": (0, math.inf), "max_grad_norm": (0, math.inf), "num_train_epochs": (0, math.inf),
+    "logging_steps": (0, math.inf), "eval_steps": (0, math.inf), "save_steps": (0, math.inf),
+    "dataloader_num_workers": (0, math.inf), "seed": (0, 2**32),
+}  # fmt: skip
 SETTINGS_FILE = "settings.json"  # in the folder of a run that goes on by itself
 
 
@@ -48,6 +57,25 @@ def refuse_unused(args: TrainingArguments, reasons: Mapping[str, str]) -> None:
     for item in fields(args):
         if item.name in reasons and (value := getattr(args, item.name)) != item.default:
             raise BadInput(f"{item.name} is {value}, which has no effect here: {reasons[item.name]}; leave it out")
+
+
+def refuse_impossible(args: TrainingArguments) -> None:
+    """Raise `BadInput` for numbers that are none of their kind and reports to what is not installed, `ImportError` for
+    optimisers that are not."""
+    if args.max_steps == 0:
+        raise BadInput("max_steps is 0; allowed is 1 or more, or -1, with which num_train_epochs decides")
+    for name, (least, bound) in FROM_AND_BELOW.items():
+        value = getattr(args, name)
+        if value is not None and not least <= value < bound:
+            below = f" and below {bound}" if bound < math.inf else ""
+            raise BadInput(f"{name} is {value}; allowed is {least} or more{below}")
+    here = get_available_reporting_integrations()
+    if missing := [name for name in args.report_to if name not in here]:
+        raise BadInput(
+            f"report_to is {', '.join(missing)}, which is not installed; allowed here are {', '.join(['none', *here])}"
+        )
+    with suppress(ValueError):  # of optimisers that have to see the model
+        Trainer.get_optimizer_cls_and_kwargs(args)
 
 
 def repository_to_publish_to(args: TrainingArguments) -> str | None:

@@ -12,7 +12,7 @@ from .corpus import Cleaning
 from .flags import parse_flags_or_recipe
 from .moses import MosesTokenizer
 from .readers import BadInput
-from .settings import UNUSED, read_dictionaries, refuse_unused, repository_to_publish_to
+from .settings import UNUSED, read_dictionaries, refuse_impossible, refuse_unused, repository_to_publish_to
 from .translation_corpus import Direction, directions_between
 from .translation_scores import METRICS, check_language
 
@@ -167,6 +167,7 @@ class TranslationArguments(TrainingArguments):
         if not torch.accelerator.is_available():
             self.use_cpu = True  # as it is anyway, but bf16 is refused where it is not said
         super().__post_init__()
+        refuse_impossible(self)
 
     def choose_saving(self) -> None:
         """Save when the model is validated, unless told otherwise."""

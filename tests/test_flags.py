@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import Trainer, TrainingArguments
 
+from hictl_hf import settings
 from hictl_hf.arguments import parse_arguments
 from hictl_hf.readers import BadInput
 from hictl_hf.xtreme_arguments import parse_xtreme_arguments
@@ -49,7 +51,10 @@ def test_one_is_as_good_as_a_list_of_one_and_numbers_may_be_texts(
         ("save_total_limit", None, None),
     ],
 )
-def test_hf_s_arguments_keep_their_types(name: str, value: Any, wanted: Any, tmp_path: Path) -> None:
+def test_hf_s_arguments_keep_their_types(
+    name: str, value: Any, wanted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "get_available_reporting_integrations", lambda: ["tensorboard", "wandb"])
     assert getattr(parsed(parse_arguments, PRETRAINING | {name: value}, tmp_path), name) == wanted
 
 
@@ -74,3 +79,12 @@ def test_other_values_are_refused_by_name(recipe: dict[str, Any], message: str, 
 def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("\ufeffencoder: x\nlearning_rate: 3e-5\n", "utf-8")
     assert parse_xtreme_arguments([str(tmp_path / "recipe.yaml")]).learning_rate == [3e-5]
+
+
+def test_an_optimiser_whose_package_is_missing_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(args: TrainingArguments, model: Any = None) -> None:
+        raise ImportError("You need to install `bitsandbytes`")
+
+    monkeypatch.setattr(Trainer, "get_optimizer_cls_and_kwargs", missing)
+    with pytest.raises(BadInput, match="You need to install `bitsandbytes`"):
+        parse_arguments(["--train_data", "x", "--optim", "adamw_bnb_8bit"])

@@ -379,6 +379,11 @@ REFUSED = {
         "held_out_sentences is 0",
     ),
     "fewer than no sentences": (("--held_out_sentences", "-1"), "held_out_sentences is -1"),
+    "a rate below zero": (("--learning_rate", "-1"), "learning_rate is -1.0; allowed is 0 or more"),
+    "a moment of one": (("--adam_beta2", "1"), "adam_beta2 is 1.0; allowed is 0 or more and below 1"),
+    "steps that are no number": (("--logging_steps", "nan"), "logging_steps is nan; allowed is 0 or more"),
+    "no step": (("--max_steps", "0"), "allowed is 1 or more, or -1, with which num_train_epochs decides"),
+    "a tracker that is not here": (("--report_to", "nonesuch"), "nonesuch, which is not installed; allowed here are"),
     "a missing recipe": (("recipes/none.json",), "no such recipe"),
 }
 

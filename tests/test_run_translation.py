@@ -497,6 +497,7 @@ def replaced(arguments: list[str], **changes: str | None) -> list[str]:
         ({"decoder_layers": "0"}, "decoder_layers is 0; it must be at least 1"),
         ({"beams": "0"}, "beams is 0; allowed is 1 or more"),
         ({"+per_device_train_batch_size": "4"}, "size is 4, which has no effect here: batches have as many tokens as"),
+        ({"+weight_decay": "-1"}, "weight_decay is -1.0; allowed is 0 or more"),
         ({"+metric_for_best_model": "loss"}, "model is loss, which has no effect here: --metric names"),
         ({"+average_checkpoints": "2"}, "average_checkpoints needs checkpoints; give --save_strategy steps"),
         ({"+validation": "x"}, "save_strategy is no and eval_strategy epoch: .*--save_strategy epoch, or --eval_str"),
