@@ -51,7 +51,7 @@ def refuse_run(model: str) -> None:
 
 def parse_flags_or_recipe(argv: Sequence[str], kind: type[Any]) -> Any:
     """Settings of this class; what is an object in a recipe is JSON as a flag."""
-    parser = HfArgumentParser(kind)
+    parser = HfArgumentParser(kind, description="All of it may also stand in a recipe (JSON or YAML), given first.")
     if argv and not argv[0].startswith("-"):
         path, *argv = argv
         recipe, kinds = read_recipe(path, kind), get_type_hints(kind)
