@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -112,6 +112,7 @@ def samples_of(folder: Path) -> Samples:
     return resample(dict(np.load(folder / "hits.npz"))) | bleu
 
 
+@cache
 def drawn_sentences(sentences: int) -> NDArray[np.float32]:
     """(SAMPLES, sentences) how often each is drawn; for a number of sentences always the same."""
     random = np.random.default_rng(sentences)
