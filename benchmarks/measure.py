@@ -101,13 +101,18 @@ def peak_of_call(make: Callable[..., tuple[Action, Action]], arguments: tuple[An
     if not WEIGHABLE:
         return UNKNOWN
     torch.set_num_threads(1)
-    library = ctypes.CDLL(None)
-    library.mallopt(MMAP_THRESHOLD, BLOCK)
+    ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, BLOCK)
     warm_up, action = make(*arguments)
     warm_up(), warm_up()
-    gc.collect()
-    library.malloc_trim(0)
+    give_back_memory()
     return megabytes_of(action)[1]
+
+
+def give_back_memory() -> None:
+    """What nobody holds any more, to the system; glibc keeps gigabytes of it."""
+    gc.collect()
+    if WEIGHABLE:
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def megabytes_of(action: Action) -> tuple[Any, dict[str, float | None]]:

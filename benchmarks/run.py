@@ -26,7 +26,6 @@ goes on where it stopped. Usage:
 
 import argparse
 import dataclasses
-import gc
 import json
 import os
 import platform
@@ -45,6 +44,7 @@ import torch
 from cells import Cell, measure_cell
 from gpu import ON_GPU, measure_gpu
 from hard_negatives import measure_hard_negatives
+from measure import give_back_memory
 from parts import measure_parts
 from report import add_ratios, write_report
 from tqdm import tqdm
@@ -131,7 +131,7 @@ def measure_cells(arguments: argparse.Namespace, workload: Workload, results: di
             results["cells"].append(measure_cell(cell, workload, variants, weighed, as_timed, arguments.rounds, told))
             add_ratios(results)
             write_report(results, Path(arguments.output))
-            gc.collect()
+            give_back_memory()
 
 
 def planned_cells(arguments: argparse.Namespace) -> list[Cell]:
