@@ -71,8 +71,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         measure_gpu_steps(arguments, workload, results)
     else:
         measure_cells(arguments, workload, results)
-        if not arguments.quick:
+        if not arguments.quick and "hard_negatives" not in results:
             measure_inside(arguments, workload, results)
+            write_report(results, Path(arguments.output))
         results["translation"] = measure_translation(draw_pairs(workload.texts["real"]), arguments.quick)
         results["ratios"] |= results["translation"]["ratios"]
     results["finished"] = True
