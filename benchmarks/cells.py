@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from floor import Rates, floor_by_part, measure_rates
-from measure import Action, Seconds, megabytes_of, peak_memory, take_turns
+from measure import Action, Seconds, give_back_memory, megabytes_of, peak_memory, take_turns
 from transformers import PreTrainedTokenizerBase
 from variants import Networks, Step, Variant, make_config
 from workload import Batch, Workload, size_of
@@ -103,6 +103,7 @@ def time_steps(
         def turn(number: int) -> dict[str, Seconds]:
             if variant.row not in weighed:
                 return step(batches[number])
+            give_back_memory()
             seconds, memory[variant.row] = megabytes_of(partial(step, batches[number]))
             return seconds
 

@@ -4,7 +4,7 @@ Seconds are those of the process on one CPU core (`cpu`) and of the clock (`wall
 Variants take turns in rounds, A B C A B C …, so that a slow minute of the machine meets all of them; the first round,
 in which memory and optimiser states are made, is dropped. Megabytes are the high-water mark of the resident memory of a
 process during one call, above what was resident when the call began: a fresh process, or, in the quick run, for the
-naive step, the process of the timings, whose freed memory can only make the number smaller.
+naive step, the process of the timings, which gives back what it has freed first.
 """
 
 import ctypes

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -65,7 +65,6 @@ CASES = {
         micro_batch=4, accumulation=2, cache=True, rows=range(79), p_avg=0.5, steps=5
     ),
 }
-DTYPES = {"fp32": torch.float32, "float64": torch.float64}
 
 
 def train(
@@ -96,28 +95,27 @@ def train_as_one_of_two(
     tokenizer: PreTrainedTokenizerBase,
     tokens: Dataset,
     folder: Path,
+    dtype: torch.dtype,
 ) -> None:
-    """All cases, and one without gathering; what was found is left in a file."""
+    """All cases, each with and without gathering; what was found is left in a file."""
     torch.set_num_threads(1)
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
     found = {}
     for name, model in models.items():
-        case, dtype = name.split(" / ")
+        case = CASES[name]
         settings = {
-            "per_device_train_batch_size": CASES[case].micro_batch,
-            "gradient_accumulation_steps": CASES[case].accumulation,
-            "gradient_cache": CASES[case].cache,
+            "per_device_train_batch_size": case.micro_batch,
+            "gradient_accumulation_steps": case.accumulation,
+            "gradient_cache": case.cache,
             "ddp_backend": "gloo",
             "ddp_find_unused_parameters": False,  # all are used, whatever the case
         }
         first = {key: value.clone() for key, value in model.state_dict().items()}
-        found[name] = train(CASES[case], DTYPES[dtype], model, tokenizer, tokens, folder / "x", **settings)
+        found[name] = train(case, dtype, model, tokenizer, tokens, folder / "x", **settings)
         model.load_state_dict(first)
         settings["gather_sentences"] = False
-        found[f"{name} / not gathered"] = train(
-            CASES[case], DTYPES[dtype], model, tokenizer, tokens, folder, **settings
-        )
+        found[f"{name} / not gathered"] = train(case, dtype, model, tokenizer, tokens, folder, **settings)
     torch.save(found, folder / f"rank{rank}.pt")
     torch.distributed.destroy_process_group()
 
@@ -127,28 +125,35 @@ def tokens(corpus: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
     return tokenize_corpus(corpus, tokenizer, max_length=62)[0]
 
 
-@pytest.fixture(scope="module")
-def two_processes(
+class Found(NamedTuple):
+    """What each of two gloo processes found, by the name of the case, in numbers of one type."""
+
+    dtype: torch.dtype
+    processes: list[dict[str, tuple[Any, ...]]]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(torch.float32, marks=pytest.mark.slow), torch.float64],
+    ids=["fp32", "float64"],
+)
+def found(
+    request: pytest.FixtureRequest,
     model_for_text: Callable[..., PreTrainedModel],
     tokenizer: PreTrainedTokenizerBase,
     tokens: Dataset,
     tmp_path_factory: pytest.TempPathFactory,
-) -> list[dict[str, tuple[Any, ...]]]:
-    """What each of two gloo processes found."""
+) -> Found:
     folder = tmp_path_factory.mktemp("two")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    models = {
-        f"{name} / {dtype}": model_for_text(initializer_range=0.1, **case.model)
-        for name, case in CASES.items()
-        for dtype in DTYPES
-    }
-    arguments = (port, models, tokenizer, tokens, folder)
+    models = {name: model_for_text(initializer_range=0.1, **case.model) for name, case in CASES.items()}
+    arguments = (port, models, tokenizer, tokens, folder, request.param)
     processes = multiprocessing.spawn(train_as_one_of_two, arguments, nprocs=2, join=False)
     while not processes.join(timeout=300):
         pass
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in (0, 1)]
+    return Found(request.param, [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in (0, 1)])
 
 
 def largest_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
@@ -162,12 +167,10 @@ def largest_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> floa
     )
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_are_one_with_the_whole_batch(
     name: str,
-    dtype: str,
-    two_processes: list[dict[str, tuple[Any, ...]]],
+    found: Found,
     model_for_text: Callable[..., PreTrainedModel],
     tokenizer: PreTrainedTokenizerBase,
     tokens: Dataset,
@@ -177,12 +180,14 @@ def test_two_processes_are_one_with_the_whole_batch(
     rows = 2 * case.micro_batch * (1 if case.one_process else case.accumulation)
     settings = {"per_device_train_batch_size": rows, **case.one_process}
     model = model_for_text(initializer_range=0.1, **case.model)
-    gradients, logs, weights = train(case, DTYPES[dtype], model, tokenizer, tokens, tmp_path, **settings)
+    gradients, logs, weights = train(case, found.dtype, model, tokenizer, tokens, tmp_path, **settings)
     rough = 10 if case.model.get("hard_negative_space") == "raw" else 3 if case.cache else 1
-    tolerance = 1e-9 if dtype == "float64" else rough * 1e-5  # the encoder's rounding, which raw distances enlarge
+    tolerance = (
+        1e-9 if found.dtype == torch.float64 else rough * 1e-5
+    )  # the encoder's rounding, which raw distances enlarge
     assert len(gradients) == case.steps
-    for found in two_processes:
-        theirs, their_logs, their_weights = found[f"{name} / {dtype}"]
+    for process in found.processes:
+        theirs, their_logs, their_weights = process[name]
         errors = [largest_error(one, other) for one, other in zip(theirs, gradients, strict=True)]
         assert max(errors) < tolerance, errors
         for log in ("loss", "lm_loss", "sentence_loss", "word_loss", "hard_negative_lambda", "negatives_per_anchor"):
@@ -192,9 +197,10 @@ def test_two_processes_are_one_with_the_whole_batch(
             their_weights["sentence_probability.recent"], weights["sentence_probability.recent"], rtol=1e-5, atol=0
         )
         # the same with the sentences of each process alone is another objective
-        alone, _, _ = found[f"{name} / {dtype} / not gathered"]
+        alone, _, _ = process[f"{name} / not gathered"]
         assert largest_error(alone[0], gradients[0]) > 1e-3
-    assert not differing(two_processes[0][f"{name} / {dtype}"][2], two_processes[1][f"{name} / {dtype}"][2])
+    first, second = (process[name][2] for process in found.processes)
+    assert not differing(first, second)
     if case.p_avg:
         assert logs[0]["hard_negative_lambda"] < 0.99
     if name == "duplicates":
