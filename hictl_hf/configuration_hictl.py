@@ -44,7 +44,7 @@ class HictlConfig(XLMRobertaConfig):
             an objective off, its forward passes included.
         projection_size: size of r = f(g(M(x))), the sentence representation; `None`: the hidden size.
         sentence_temperature: τ of the sentence-level contrast (the paper prints none, that is 1).
-        word_temperature: τ of the word-level contrast.
+        word_temperature: τ of the word-level contrast (the paper prints none, that is 1).
         word_sampling_temperature: τ of the softmax that word negatives are drawn from; `None`: `word_temperature`.
         word_negatives: m, how many words outside the bag each pair is contrasted with.
         word_level_input: whether the query of the word level reads the masked x∘y, sharing the pass of the language
@@ -86,7 +86,7 @@ class HictlConfig(XLMRobertaConfig):
     word_weight: float | int = 1.0
     projection_size: int | None = None
     sentence_temperature: float | int = 0.05
-    word_temperature: float | int = 1.0
+    word_temperature: float | int = 0.05
     word_sampling_temperature: float | int | None = None
     word_negatives: int = 512
     word_level_input: str = "masked"

@@ -878,7 +878,7 @@ def test_a_translation_model_starts_from_any_encoder(
     assert model.dtype == torch.float32 and not model.training
     config = model.config
     assert config.decoder_vocab_size == (len(words) if cut else None) and len(model.decoder.encoder.layer) == 2
-    assert config.word_temperature == (0.2 if kind in ("pre-training", "model") else 1.0)
+    assert config.word_temperature == (0.2 if kind in ("pre-training", "model") else 0.05)
     assert config.model_type == "hictl" and config.is_encoder_decoder and config.special_token_ids[-1] == 199
     settings = model.generation_config
     assert (settings.num_beams, settings.length_penalty, settings.early_stopping) == (5, 1.0, True)
