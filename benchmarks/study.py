@@ -89,7 +89,7 @@ VARIANTS = {
     "unpaired": Variant("full, no parallel data", seeds=THREE, data="unpaired"),
     "full-easy": Variant("full, no hard negatives", {"hard_negatives": False}),
     "temperature-1": Variant("full, sentence temperature 1 (the letter)", {"sentence_temperature": 1.0}),
-    "word-temperature-0.05": Variant("full, word temperature 0.05", {"word_temperature": 0.05}),
+    "word-temperature-0.05": Variant("full, word temperature 0.05 (the default)", {"word_temperature": 0.05}),
     "raw": Variant("full, hard negatives in raw space (the letter)", {"hard_negative_space": "raw"}),
     "other-side": Variant("full, negatives of the other side only (InfoXLM)", {"same_side_negatives": False}),
     "clean": Variant("full, word level reads clean pairs", {"word_level_input": "clean"}),

@@ -22,6 +22,7 @@ from hictl_hf.tables import NONE, Cell, Table, markdown
 TESTS = {"tatoeba": "Tatoeba", "ntrex": "NTREX", "bucc": "BUCC", "in domain": "in domain"}
 TRANSFER = {"panx": "PANX", "bleu": "BLEU"}
 BASELINE = "lm"
+BASELINES = {BASELINE: "the language model alone", "full": "full HiCTL, on the seeds that both have"}
 PAPER = {  # rows of the paper's Table 4 (large, translate-train-all), by the name that xtreme_paper.json gives them
     "lm": "XLM-R",
     "word": "HiCTL + hard negatives w/o sentence contrast",
@@ -53,7 +54,10 @@ def write_study(output: Path, page: Path, labels: dict[str, str]) -> None:
     write_json(page.with_suffix(".json"), results)
     labels = {"start": "the starting encoder, unchanged"} | labels
     labels |= {f"continued-{name}": label for name, label in labels.items()}
-    parts = [main_table(runs, labels), "", "Gains over the language model alone, paired:", "", gain_table(runs, labels)]
+    parts = [main_table(runs, labels)]
+    for baseline, described in BASELINES.items():
+        if any(baseline_of(runs, name, baseline) for name in runs):
+            parts += ["", f"Gains over {described}, paired:", "", gain_table(runs, labels, baseline)]
     pictures = dict(draw_pictures(runs, labels, page.parent / "images"))
     parts += [f"\n![{alt}](images/{path.name})" for path, alt in pictures.items()]
     replace_block(page, "\n".join(parts))
@@ -71,9 +75,9 @@ def section_of(name: str) -> str:
     return "continued" if name == "start" or name.startswith("continued-") else "from scratch"
 
 
-def baseline_of(runs: Mapping[str, Runs], name: str) -> Runs | None:
-    """What a row is compared with: the language model alone of the same start."""
-    return runs.get(BASELINE if section_of(name) == "from scratch" else f"continued-{BASELINE}")
+def baseline_of(runs: Mapping[str, Runs], name: str, baseline: str = BASELINE) -> Runs | None:
+    """What a row is compared with: the baseline of the same start."""
+    return runs.get(baseline if section_of(name) == "from scratch" else f"continued-{baseline}")
 
 
 def main_table(runs: Mapping[str, Runs], labels: Mapping[str, str]) -> str:
@@ -90,27 +94,30 @@ def main_table(runs: Mapping[str, Runs], labels: Mapping[str, str]) -> str:
     return table(("", "seeds", *TESTS.values(), *TRANSFER.values(), "CPU min", *gains), rows)
 
 
-def gain_table(runs: Mapping[str, Runs], labels: Mapping[str, str]) -> str:
+def gain_table(runs: Mapping[str, Runs], labels: Mapping[str, str], baseline: str = BASELINE) -> str:
     """Differences to the baseline, on the seeds both have, if any."""
+    tests = TESTS | TRANSFER
     rows = [
-        (section_of(name), labels[name], *(spread(*gain(runs, name, test), sign="+") for test in TESTS | TRANSFER))
+        (section_of(name), labels[name], *(spread(*gain(runs, name, test, baseline), sign="+") for test in tests))
         for name in runs
-        if baseline_of(runs, name) not in (None, runs[name])
+        if baseline_of(runs, name, baseline) not in (None, runs[name])
     ]
     return table(("", *TESTS.values(), *TRANSFER.values()), rows)
 
 
-def gain(runs: Mapping[str, Runs], name: str, test: str) -> tuple[float | None, NDArray[np.floating] | None]:
-    """A row's difference to its baseline, and in each sample where the test has them; `None` where there is none."""
-    own, baseline = runs[name], baseline_of(runs, name)
-    if baseline is None or baseline is own:
+def gain(
+    runs: Mapping[str, Runs], name: str, test: str, baseline: str = BASELINE
+) -> tuple[float | None, NDArray[np.floating] | None]:
+    """A row's difference to a baseline, and in each sample where the test has them; `None` where there is none."""
+    own, others = runs[name], baseline_of(runs, name, baseline)
+    if others is None or others is own:
         return None, None
-    seeds = sorted({*own.sampled(test)} & {*baseline.sampled(test)})
+    seeds = sorted({*own.sampled(test)} & {*others.sampled(test)})
     if seeds:
-        each = [own.scores[seed][test] - baseline.scores[seed][test] for seed in seeds]
-        return fmean(each), own.drawn(test, seeds) - baseline.drawn(test, seeds)
-    one, other = own.mean(test), baseline.mean(test)
-    drawn, against = own.of_all(test), baseline.of_all(test)  # without a common seed only the sentences are paired
+        each = [own.scores[seed][test] - others.scores[seed][test] for seed in seeds]
+        return fmean(each), own.drawn(test, seeds) - others.drawn(test, seeds)
+    one, other = own.mean(test), others.mean(test)
+    drawn, against = own.of_all(test), others.of_all(test)  # without a common seed only the sentences are paired
     difference = None if one is None or other is None else one - other
     return difference, None if drawn is None or against is None else drawn - against
 

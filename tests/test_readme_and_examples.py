@@ -36,6 +36,10 @@ RECIPES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes"
 RECIPES = [name for name in RECIPES if not {"translation", "study"} & {*Path(name).parts}]  # tested apart
 TAKING_ARGUMENTS = [path.name for path in (ROOT / "examples").glob("*.py") if "*sys.argv" in path.read_text("utf-8")]
 ON_THIS_MACHINE = ["--use_cpu", "true", "--bf16", "false"]
+LETTER = {  # of the paper, where the defaults are others
+    "sentence_temperature": 1.0, "word_temperature": 1.0, "word_sampling_temperature": 1.0,
+    "hard_negative_space": "raw", "duplicates": "keep",
+}  # fmt: skip
 PAIR_SIZES = {  # of the paper, in millions of pairs with English
     "ar": 9.8, "bg": 0.6, "de": 9.3, "el": 4.0, "es": 11.4, "fr": 13.2, "hi": 1.6, "ru": 11.7, "sw": 0.2, "th": 3.3,
     "tr": 0.5, "ur": 0.7, "vi": 3.5, "zh": 9.6,
@@ -175,6 +179,20 @@ def test_every_recipe_parses(recipe: str) -> None:
     assert HictlConfig(**args.model_config).to_dict().items() >= settings["model_config"].items()
     assert settings["model_config"].keys() <= {field.name for field in fields(HictlConfig)}
     Cleaning(**args.cleaning)
+
+
+@pytest.mark.parametrize("size", ["base", "large"])
+def test_recipes_of_the_paper_keep_its_letter_where_the_defaults_depart_from_it(size: str) -> None:
+    default = HictlConfig()
+    assert [name for name, value in LETTER.items() if getattr(default, name) == value] == []
+    assert read(f"recipes/paper-{size}.json")["model_config"].items() >= LETTER.items()
+
+
+@pytest.mark.parametrize("recipe", sorted(path.name for path in (ROOT / "recipes/translation").glob("step1-*.json")))
+def test_recipes_of_the_papers_translation_add_the_cosine_itself(recipe: str) -> None:
+    settings = read(f"recipes/translation/{recipe}")
+    assert (settings["cls_bias"], settings["cls_bias_scale"]) == ("cosine", "fixed")
+    assert settings["model_config"] == {"cls_bias_temperature": 1.0}
 
 
 def test_recipes_write_to_folders_of_their_own() -> None:

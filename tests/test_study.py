@@ -247,6 +247,9 @@ def test_the_table_has_intervals_and_the_papers_gains_and_the_page_keeps_its_wor
     assert value == round(float(mean), 1) and low < value < high
     gain = mean - np.mean([results["lm"][seed]["tatoeba"] for seed in "12"])
     assert f"{gain:+.1f} / +10.0" in row, "69.1 - 59.1"
+    over_lm, over_full = text.split("Gains over ")[1:]
+    assert re.search(rf"\| full HiCTL \| \{gain:+.1f} \(\+", over_lm) and "| LM only |" not in over_lm
+    assert re.search(rf"\| LM only \| {-gain:+.1f} \(-", over_full) and "| full HiCTL |" not in over_full
     assert {path.name for path in (tmp_path / "images").iterdir()} >= {"tsne-full.png", "languages.png", "layers.png"}
     write_study(tmp_path / "runs", page, {"lm": "LM only", "full": "full HiCTL"})
     assert page.read_text("utf-8") == text
