@@ -2,6 +2,7 @@
 
 An interval holds 95 % of the scores of 1,000 samples: each draws the seeds of a variant and the sentences of each test
 set with replacement, the same sentences for both directions and for all variants, so that differences are paired.
+A variant with one seed has none to draw: what a seed does to the rows that have several is added to its samples.
 """
 
 import json
@@ -13,7 +14,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 from study_pictures import draw_pictures
-from study_runs import Runs
+from study_runs import SAMPLES, Runs
 
 import hictl_hf
 from hictl_hf.reporting import write_json, write_text
@@ -85,7 +86,7 @@ def main_table(runs: Mapping[str, Runs], labels: Mapping[str, str]) -> str:
     rows = []
     for name, each in runs.items():
         minutes = each.minutes()
-        cells = [spread(each.mean(test), each.of_all(test)) for test in TESTS | TRANSFER]
+        cells = [spread(each.mean(test), score_samples(runs, name, test)) for test in TESTS | TRANSFER]
         cells += [NONE if minutes is None else f"{minutes:.0f}"]
         for test, paper in PAPER_TESTS.items():
             cells += [f"{spread(gain(runs, name, test)[0], sign='+')} / {paper_gain(name, paper)}"]
@@ -112,14 +113,43 @@ def gain(
     own, others = runs[name], baseline_of(runs, name, baseline)
     if others is None or others is own:
         return None, None
-    seeds = sorted({*own.sampled(test)} & {*others.sampled(test)})
-    if seeds:
-        each = [own.scores[seed][test] - others.scores[seed][test] for seed in seeds]
-        return fmean(each), own.drawn(test, seeds) - others.drawn(test, seeds)
+    differences = differences_of(own, others, test)
+    if seeds := list(differences):
+        samples = own.drawn(test, seeds) - others.drawn(test, seeds)
+        if len(seeds) == 1:
+            rows = [each for row, each in runs.items() if baseline_of(runs, row, baseline) is others is not each]
+            samples = samples + of_another_seed([differences_of(each, others, test) for each in rows])
+        return fmean(differences.values()), samples
     one, other = own.mean(test), others.mean(test)
     drawn, against = own.of_all(test), others.of_all(test)  # without a common seed only the sentences are paired
     difference = None if one is None or other is None else one - other
     return difference, None if drawn is None or against is None else drawn - against
+
+
+def differences_of(own: Runs, others: Runs, test: str) -> dict[int, float]:
+    """By seed, where both have samples of the test."""
+    seeds = sorted({*own.sampled(test)} & {*others.sampled(test)})
+    return {seed: own.scores[seed][test] - others.scores[seed][test] for seed in seeds}
+
+
+def score_samples(runs: Mapping[str, Runs], name: str, test: str) -> NDArray[np.floating] | None:
+    """(SAMPLES,) the score of a row in each sample; `None` where the test has none."""
+    own = runs[name]
+    samples = own.of_all(test)
+    if samples is None or len(own.sampled(test)) > 1:
+        return samples
+    rows = [each for row, each in runs.items() if section_of(row) == section_of(name)]
+    deviations = of_another_seed([{seed: each.scores[seed][test] for seed in each.sampled(test)} for each in rows])
+    return np.clip(samples + deviations, 0, 100)
+
+
+def of_another_seed(rows: Iterable[Mapping[int, float]]) -> NDArray[np.floating]:
+    """(SAMPLES,) normal deviations with the standard deviation between the seeds of rows that have several, pooled; 0
+    where no row has."""
+    several = [np.array([*row.values()]) for row in rows if len(row) > 1]
+    squares = sum(float(((each - each.mean()) ** 2).sum()) for each in several)
+    pooled = (squares / max(sum(len(each) - 1 for each in several), 1)) ** 0.5
+    return pooled * np.random.default_rng(0).standard_normal(SAMPLES)
 
 
 @cache

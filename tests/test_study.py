@@ -21,7 +21,7 @@ with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package
     import study
     import study_runs
     import study_tests
-    from study_report import BEGIN, END, find_runs, gain, write_study
+    from study_report import BEGIN, END, find_runs, gain, of_another_seed, score_samples, write_study
 
 LANGUAGES = {"de": "deu", "fr": "fra", "ru": "rus", "es": "spa"}
 
@@ -262,6 +262,35 @@ def test_a_gain_over_other_seeds_has_an_interval_of_sentences(tmp_path: Path) ->
     low, high = np.percentile(drawn, (2.5, 97.5))
     assert 0 < low < difference < high
     assert gain(find_runs(tmp_path, {"lm": "LM only"}), "start", "panx") == (None, None)
+
+
+def test_what_another_seed_would_add_is_the_pooled_spread_between_seeds() -> None:
+    rows = [{1: 0.0, 2: 3.0, 3: 6.0}, {1: 9.0, 3: 15.0}, {1: 90.0}]
+    assert of_another_seed(rows).std() == pytest.approx(12**0.5, rel=0.1), "((9 + 0 + 9) + (9 + 9)) / (2 + 1)"
+    assert not of_another_seed(rows[2:]).any(), "no row tells"
+
+
+def test_one_seed_has_a_wider_interval_where_other_rows_tell_how_seeds_differ(tmp_path: Path) -> None:
+    chances = {"lm": {1: 0.2, 2: 0.2, 3: 0.2}, "full": {1: 0.6, 2: 0.7, 3: 0.8}, "raw": {1: 0.7}, "clean": {1: 0.7}}
+    for name, seeds in chances.items():
+        for seed, chance in seeds.items():
+            made_up_run(tmp_path / f"{name}/{seed}", chance, seed)
+    runs = find_runs(tmp_path, dict.fromkeys(chances, ""))
+    alone = find_runs(tmp_path, {"raw": ""})
+
+    def width(samples: np.ndarray | None) -> float:
+        low, high = np.percentile(samples, (2.5, 97.5))
+        return float(high - low)
+
+    several = [[run["tatoeba"] for run in runs[name].scores.values()] for name in ("lm", "full")]
+    pooled = np.sqrt(np.mean([np.var(each, ddof=1) for each in several]))
+    sentences = np.std(score_samples(alone, "raw", "tatoeba"))
+    assert width(score_samples(runs, "raw", "tatoeba")) == pytest.approx(3.92 * np.hypot(pooled, sentences), rel=0.15)
+    sentences = np.std(runs["raw"].drawn("tatoeba", [1]) - runs["lm"].drawn("tatoeba", [1]))
+    differences = [one - other for one, other in zip(*several[::-1])]
+    spread = np.hypot(np.std(differences, ddof=1), sentences)
+    assert width(gain(runs, "raw", "tatoeba")[1]) == pytest.approx(3.92 * spread, rel=0.15)
+    np.testing.assert_array_equal(score_samples(runs, "full", "tatoeba"), runs["full"].of_all("tatoeba"))
 
 
 def test_the_page_of_results_is_made_of_what_is_kept_beside_it(tmp_path: Path) -> None:
