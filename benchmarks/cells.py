@@ -1,8 +1,9 @@
 """One cell of the benchmark: every variant on the same batches of one encoder shape, batch size and text.
 
 Memory comes first, each variant in a fresh process, so that the networks of the timings are not in its way; the quick
-run weighs the naive step while it is timed. The counted floor is one more row; its seconds follow from speeds of the
-machine that are measured in the same rounds.
+run weighs our step in the process of the timings, before the other network is made, and the naive one while it is
+timed. The counted floor is one more row; its seconds follow from speeds of the machine that are measured in the same
+rounds.
 """
 
 import dataclasses
@@ -12,8 +13,7 @@ from statistics import median
 from typing import Any
 
 from floor import Rates, floor_by_part, measure_rates
-from measure import Action, Seconds, give_back_memory, megabytes_of, peak_memory, take_turns
-from transformers import PreTrainedTokenizerBase
+from measure import Action, Seconds, give_back_memory, megabytes_of, take_turns
 from variants import Networks, Step, Variant, make_config
 from workload import Batch, Workload, size_of
 
@@ -36,6 +36,7 @@ def measure_cell(
     workload: Workload,
     timed: Sequence[Variant],
     weighed: Sequence[Variant],
+    weigh: Callable[..., dict[str, float | None]],
     weighed_as_timed: Collection[str],
     rounds: int,
     told: Told,
@@ -43,17 +44,16 @@ def measure_cell(
     """Seconds of the timed variants, megabytes of the weighed ones, and the floor; the first round is dropped."""
     small, refused_small = workload.draw(cell.text, SMALL, 1)
     batches, refused = draw(cell, workload, rounds - 1)
+    networks = Networks(make_config(workload.tokenizer, cell.layers), workload.tokenizer)
     memory = {}
     for variant in weighed:
-        memory[variant.row] = peak_memory(
-            step_to_weigh, variant, cell.layers, workload.tokenizer, small[0], batches[-1]
-        )
+        memory[variant.row] = weigh(step_to_weigh, variant, networks, small[0], batches[-1])
         told(f"{variant.row}, memory")
-    rows, rates, more_memory = time_steps(cell, workload.tokenizer, timed, weighed_as_timed, small + batches, told)
+    rows, rates, more_memory = time_steps(networks, timed, weighed_as_timed, small + batches, told)
     memory |= more_memory
     return {
         **dataclasses.asdict(cell),
-        "hidden_size": make_config(workload.tokenizer, cell.layers).hidden_size,
+        "hidden_size": networks.config.hidden_size,
         "rounds": len(batches),
         "batches_drawn_again": refused_small + refused,
         "sizes": [dataclasses.asdict(size_of(batch)) for batch in batches],
@@ -70,17 +70,14 @@ def draw(cell: Cell, workload: Workload, number: int) -> tuple[list[Batch], int]
     return sorted(several, key=lambda batch: size_of(batch).padded_tokens)[3:4], refused
 
 
-def step_to_weigh(
-    variant: Variant, layers: int, tokenizer: PreTrainedTokenizerBase, small: Batch, batch: Batch
-) -> tuple[Action, Action]:
-    """For a fresh process: a step on a small batch to warm up with, which makes the optimiser's state, and the step."""
-    step = Step(dataclasses.replace(variant, other_row=None), Networks(make_config(tokenizer, layers), tokenizer))
+def step_to_weigh(variant: Variant, networks: Networks, small: Batch, batch: Batch) -> tuple[Action, Action]:
+    """A step on a small batch to warm up with, which makes the optimiser's state, and the step."""
+    step = Step(dataclasses.replace(variant, other_row=None), networks)
     return lambda: step(small), lambda: step(batch)
 
 
 def time_steps(
-    cell: Cell,
-    tokenizer: PreTrainedTokenizerBase,
+    networks: Networks,
     variants: Sequence[Variant],
     weighed: Collection[str],
     batches: list[Batch],
@@ -88,7 +85,6 @@ def time_steps(
 ) -> tuple[dict[str, list[Seconds]], Rates, dict[str, dict[str, float | None]]]:
     """The seconds of each row in the rounds, one for each batch but the first, the speed of the machine in them, and
     the megabytes of the weighed rows in the last of them."""
-    networks = Networks(make_config(tokenizer, cell.layers), tokenizer)
     bf16 = any(variant.bf16 for variant in variants)
     rates: list[Rates] = []
     memory = {}

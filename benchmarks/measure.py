@@ -3,8 +3,8 @@
 Seconds are those of the process on one CPU core (`cpu`) and of the clock (`wall`); on a GPU both wait for it to finish.
 Variants take turns in rounds, A B C A B C …, so that a slow minute of the machine meets all of them; the first round,
 in which memory and optimiser states are made, is dropped. Megabytes are the high-water mark of the resident memory of a
-process during one call, above what was resident when the call began: a fresh process, or, in the quick run, for the
-naive step, the process of the timings, which gives back what it has freed first.
+process during one call, above what was resident when the call began: a fresh process, or, in the quick run, that of
+the timings, which gives back what it has freed first.
 """
 
 import ctypes
@@ -26,7 +26,8 @@ Action = Callable[[], Any]
 PROCESS = Path("/proc/self")
 WEIGHABLE = (PROCESS / "clear_refs").exists()  # on Linux
 UNKNOWN: dict[str, float | None] = {"transient_mb": None, "peak_mb": None}
-MMAP_THRESHOLD, BLOCK = -3, 2**17  # glibc's: larger blocks go back to the system as soon as they are freed
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # glibc's: blocks above the latter go back to the system once they are freed
+SMALLEST, LARGEST = 2**17, 2**25  # what it begins with, and what freeing large blocks raises it to
 
 
 class Seconds(NamedTuple):
@@ -97,11 +98,20 @@ def peak_memory(make: Callable[..., tuple[Action, Action]], *arguments: Any) -> 
         return UNKNOWN
 
 
+def peak_memory_here(make: Callable[..., tuple[Action, Action]], *arguments: Any) -> dict[str, float | None]:
+    """As `peak_memory`, in this process; glibc's thresholds are then where they would be after many steps."""
+    found = peak_of_call(make, arguments)
+    if WEIGHABLE:
+        ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, LARGEST)
+        ctypes.CDLL(None).mallopt(TRIM_THRESHOLD, 2 * LARGEST)
+    return found
+
+
 def peak_of_call(make: Callable[..., tuple[Action, Action]], arguments: tuple[Any, ...]) -> dict[str, float | None]:
     if not WEIGHABLE:
         return UNKNOWN
     torch.set_num_threads(1)
-    ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, BLOCK)
+    ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, SMALLEST)
     warm_up, action = make(*arguments)
     warm_up(), warm_up()
     give_back_memory()

@@ -44,7 +44,7 @@ import torch
 from cells import Cell, measure_cell
 from gpu import ON_GPU, measure_gpu
 from hard_negatives import measure_hard_negatives
-from measure import give_back_memory
+from measure import give_back_memory, peak_memory, peak_memory_here
 from parts import measure_parts
 from report import add_ratios, write_report
 from tqdm import tqdm
@@ -123,13 +123,16 @@ def measure_cells(arguments: argparse.Namespace, workload: Workload, results: di
     variants = [each for each in VARIANTS if (each.quick or not arguments.quick) and (bf16 or not each.bf16)]
     rows, as_timed = (WEIGHED_QUICKLY, WEIGHED_AS_TIMED) if arguments.quick else (WEIGHED, ())
     weighed = [variant for variant in variants if variant.row in rows]
+    weigh = peak_memory_here if arguments.quick else peak_memory
     done = [Cell(each["layers"], each["pairs"], each["text"]) for each in results["cells"]]
     cells = [cell for cell in planned_cells(arguments) if cell not in done]
     turns = len(weighed) + arguments.rounds * (1 + len(variants))
     with tqdm(total=len(cells) * turns, unit=" steps", smoothing=0.05) as bar:
         for cell in cells:
             told = partial(tell, bar, f"{cell.layers} layers, {cell.pairs} pairs, {cell.text}")
-            results["cells"].append(measure_cell(cell, workload, variants, weighed, as_timed, arguments.rounds, told))
+            results["cells"].append(
+                measure_cell(cell, workload, variants, weighed, weigh, as_timed, arguments.rounds, told)
+            )
             add_ratios(results)
             write_report(results, Path(arguments.output))
             give_back_memory()

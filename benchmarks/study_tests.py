@@ -100,8 +100,12 @@ def score_encoder(encoder: str, tests: StudyTests, folder: Path) -> dict[str, An
     dev = evaluate_retrieval(model, tokenizer, as_dataset(tests.bitext("dev", DEV_SENTENCES)), readouts)
     best = best_readout(dev)
 
+    known: dict[str, NDArray[np.float32]] = {}
+
     def embed(sentences: list[str]) -> NDArray[np.float32]:
-        return embed_sentences(model, tokenizer, sentences, best)
+        if new := [sentence for sentence in dict.fromkeys(sentences) if sentence not in known]:
+            known.update(zip(new, embed_sentences(model, tokenizer, new, best)))
+        return np.stack([known[sentence] for sentence in sentences])
 
     hits: dict[str, Any] = {}
     for test, languages in tests.pairs.items():

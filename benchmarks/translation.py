@@ -52,6 +52,7 @@ SIZES = {
 }
 DECODERS = {"hf": None, "ours_cut": CUT, "ours": VOCABULARY}
 STEPS = {"hf_step": None, "ours_step": False, "ours_step_frozen_encoder": True}  # whether the encoder stands still
+LEFT_OUT_QUICKLY = ("ours", "ours_step_frozen_encoder")
 RATIOS = {
     "decode_vs_hf": ("hf", "ours_cut"),
     "decode_vs_hf_uncut": ("hf", "ours"),
@@ -97,9 +98,12 @@ def measure_translation(pairs: Pairs, quick: bool) -> dict[str, Any]:
     """Rows of seconds and megabytes, and the ratios; pairs in the order in which the baseline takes them."""
     sentences, rounds = (BATCH, 2) if quick else (64, 6)
     chosen, few = pairs[:sentences], pairs[: 2 * BATCH]
-    weighed = [(decoding_to_weigh, name) for name in DECODERS] + [(step_to_weigh, name) for name in STEPS]
+    decoders, steps = (
+        [name for name in names if not (quick and name in LEFT_OUT_QUICKLY)] for names in (DECODERS, STEPS)
+    )
+    weighed = [(decoding_to_weigh, name) for name in decoders] + [(step_to_weigh, name) for name in steps]
     weighed = [] if quick else weighed
-    with tqdm(total=len(weighed) + rounds * (len(DECODERS) + len(STEPS)), unit=" turns") as bar:
+    with tqdm(total=len(weighed) + rounds * (len(decoders) + len(steps)), unit=" turns") as bar:
 
         def told(done: str) -> None:
             bar.set_description(f"translation: {done}")
@@ -109,21 +113,21 @@ def measure_translation(pairs: Pairs, quick: bool) -> dict[str, Any]:
         for make, name in weighed:
             memory[name] = peak_memory(make, name, few)
             told(f"{name}, memory")
-        timings = take_turns(turns_of({name: partial(make_decoding, name) for name in DECODERS}, chosen), rounds, told)
+        timings = take_turns(turns_of({name: partial(make_decoding, name) for name in decoders}, chosen), rounds, told)
         of_step = BATCH if quick else 2 * BATCH
         batches = [pairs[at : at + of_step] for at in range(0, len(pairs) - of_step, of_step)]
-        timings |= take_turns(turns_of_steps(batches), rounds, told)
+        timings |= take_turns(turns_of_steps(steps, batches), rounds, told)
     rows = {
         name: {"cpu_seconds": median(each.cpu for each in seconds), "cpu_rounds": [each.cpu for each in seconds]}
         | memory.get(name, {})
         for name, seconds in timings.items()
     }
-    ratios = {
-        name: median(map(truediv, rows[over]["cpu_rounds"], rows[under]["cpu_rounds"]))
-        for name, (over, under) in RATIOS.items()
-    }
+    ratios: dict[str, float | None] = dict.fromkeys(RATIOS)
+    for name, (over, under) in RATIOS.items():
+        if under in rows:
+            ratios[name] = median(map(truediv, rows[over]["cpu_rounds"], rows[under]["cpu_rounds"]))
     for name, (over, under) in MEMORY_RATIOS.items():
-        high, low = (rows[row].get("transient_mb") for row in (over, under))
+        high, low = (memory.get(row, {}).get("transient_mb") for row in (over, under))
         ratios[name] = high / low if high and low else None
     sizes = {"sentences": len(chosen), "source_tokens": tokens_of(chosen, 0), "target_tokens": tokens_of(chosen, 1)}
     return {"decoded": sizes, "pairs_of_a_step": of_step, "rows": rows, "ratios": ratios}
@@ -142,10 +146,10 @@ def turns_of(makers: dict[str, Callable[[Pairs], Action]], pairs: Pairs) -> dict
     }
 
 
-def turns_of_steps(batches: list[Pairs]) -> dict[str, Any]:
+def turns_of_steps(names: Sequence[str], batches: list[Pairs]) -> dict[str, Any]:
     """As `turns_of`; round 0 makes the optimiser's state on a small batch."""
-    steps, batches = {name: make_step(name) for name in STEPS}, [batches[0][:2], *batches[1:]]
-    return {name: lambda number, name=name: {name: seconds_of(partial(steps[name], batches[number]))} for name in STEPS}
+    steps, batches = {name: make_step(name) for name in names}, [batches[0][:2], *batches[1:]]
+    return {name: lambda number, name=name: {name: seconds_of(partial(steps[name], batches[number]))} for name in names}
 
 
 # --- decoding -------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 SMALLEST = 1e-12  # below any squared length that occurs; keeps roots and quotients finite
 SIMILARITIES_AT_ONCE = 2**23  # of pairs to the whole vocabulary, held: 32 MiB
+WEIGHTS_AT_ONCE = 2**20  # of words to be drawn by, on a CPU, where they are looked at in the cache: 8 MiB in float64
 WORDS_AT_ONCE = 1024  # of the vocabulary: they stay in the cache of a CPU, in memory that is not taken anew each time
 STEP, *MIXERS = (odd - 2**64 for odd in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))  # SplitMix64's
 
@@ -164,8 +165,12 @@ def sample_words_of_few(
         words = first_distinct(draws, number)
     rows = (words < 0).any(1).nonzero().squeeze(1)  # whose words are not yet as many as wanted
     if len(rows):
-        scores = F.pad(cosines(queries[rows], vocabulary).div_(temperature), (0, 1))
-        words[rows] = draw_by_weight(scores.masked_fill_(forbidden[rows], -torch.inf), words[rows], random.of(rows))
+        similarities = cosines(queries[rows], vocabulary)
+        on_cpu = vocabulary.device.type == "cpu"
+        step = max((WEIGHTS_AT_ONCE if on_cpu else SIMILARITIES_AT_ONCE) // nobody, 1)
+        for some, near in zip(rows.split(step), similarities.split(step)):
+            scores = F.pad(near / temperature, (0, 1)).masked_fill_(forbidden[some], -torch.inf)
+            words[some] = draw_by_weight(scores, words[some], random.of(some))
     return words
 
 

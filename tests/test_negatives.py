@@ -440,14 +440,15 @@ def test_a_seeded_row_is_drawn_the_same_whoever_its_neighbours_are(way: str) -> 
     assert not torch.equal(same[0], same[1]) and not torch.equal(same[1], same[2])
 
 
+@pytest.mark.parametrize("what", ["SIMILARITIES_AT_ONCE", "WEIGHTS_AT_ONCE"])
 @pytest.mark.parametrize("seeded", [False, True], ids=["global seed", "seeds"])
 def test_how_many_pairs_are_compared_at_once_changes_no_draw(
-    seeded: bool, way: str, monkeypatch: pytest.MonkeyPatch
+    seeded: bool, what: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queries, vocabulary = random_words(70, 50)
     excluded, draws = torch.arange(70)[:, None] % 50, []
     for pairs_at_once in (1000, 32, 3, 1):
-        monkeypatch.setattr(negatives_module, "SIMILARITIES_AT_ONCE", pairs_at_once * 50)
+        monkeypatch.setattr(negatives_module, what, pairs_at_once * 50)
         torch.manual_seed(4)
         draws.append(sample_words(queries, vocabulary, excluded, 5, 0.5, torch.arange(70) if seeded else None))
     assert draws[0].unique(dim=0).shape == (70, 5)
