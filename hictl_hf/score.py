@@ -1,8 +1,8 @@
 """Scores of a file of translations, line by line against one or more files of references, each with its signature; and
 whether they are better than another system's. What the scores are is left to `translation_scores.py`.
 
-    python -m hictl_hf.score runs/de-en/generated_predictions.txt data/test.en --language en --metrics multi-bleu chrf
-    python -m hictl_hf.score ours.txt data/test.en --language en --baseline theirs.txt
+    hictl score runs/de-en/generated_predictions.txt data/test.en --language en --metrics multi-bleu chrf
+    hictl score ours.txt data/test.en --language en --baseline theirs.txt
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Translate lines: of files, of standard input, or as they are typed. All go the same way: lines are taken from the
 source in blocks, a block goes through `decoding.translate`, and its translations are written before more is read.
 
-    python -m hictl_hf.translate --model runs/translation/model --input news.en --output news.de
-    cat news.en | python -m hictl_hf.translate --model runs/translation/model --target_language de > news.de
-    python -m hictl_hf.translate --model runs/translation/model --best 5
+    hictl translate --model runs/translation/model --input news.en --output news.de
+    cat news.en | hictl translate --model runs/translation/model --target_language de > news.de
+    hictl translate --model runs/translation/model --best 5
 
 A file is written beside its name, as NAME.partial, and has its name when it is whole.
 One line of output for each line of input; with `--best` above 1 or `--scores true` it is "number<TAB>score<TAB>text",
@@ -35,7 +35,7 @@ LINES_AT_ONCE = 8192
 
 @dataclass
 class TranslateArguments:
-    """Settings of `python -m hictl_hf.translate`."""
+    """Settings of `hictl translate`."""
 
     model: str = field(metadata={"help": "Folder or Hub name of a translation model."})
     input: list[str] = field(

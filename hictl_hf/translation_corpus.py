@@ -121,7 +121,7 @@ def read_pairs(sources: Sequence[str], directions: Sequence[Direction]) -> list[
         if len(row.texts) == 1:
             raise BadInput(
                 f"{row.origin}: has no translation to score with; allowed are rows of two languages. Complete the row, "
-                "or translate texts alone by python -m hictl_hf.translate"
+                "or translate texts alone by hictl translate"
             )
         texts = dict(zip(("x", "y"), row.texts.values(), strict=True))
         for direction in directions:
