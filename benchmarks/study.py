@@ -226,6 +226,11 @@ class Study:
     def tests(self) -> StudyTests:
         return StudyTests(self.source)
 
+    @property
+    def bf16(self) -> bool:
+        """Whether the encoder is trained, and fine-tuned, in half precision."""
+        return bool(read_recipe(self.model).get("bf16"))
+
     def prepare(self) -> None:
         """Training data, and what all runs have in common: a vocabulary, or the scores of where they start."""
         prepare_data(self.source, self.tests, self.output / "data")
@@ -281,7 +286,7 @@ class Study:
             ("run_translation.py", "bleu", multi30k),
         ):
             if not (folder / name / "cost.json").exists():
-                settings = read_recipe(name) | given | {"encoder": encoder}
+                settings = read_recipe(name) | given | {"encoder": encoder, "bf16": self.bf16}
                 write_json(folder / name / "cost.json", call(script, settings, folder / name))
         with (folder / "bleu/predictions.jsonl").open(encoding="utf-8") as lines:
             np.save(folder / "bleu.npy", sentence_statistics(map(json.loads, lines), BLEU()))

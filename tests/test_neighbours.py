@@ -1,6 +1,7 @@
 """Neighbours of both sides: against all products in double precision, in tiles of any size, where rounding hides them,
 and in the memory allowed."""
 
+import re
 import subprocess
 import sys
 import warnings
@@ -305,4 +306,5 @@ def test_the_memory_allowed_is_kept(precision: Precision) -> None:
     small, large = search(110 * 2**20, 110 * 2**20), search(MEMORY, MEMORY)
     assert small.returncode == 0, small.stderr
     assert small.stdout == large.stdout
-    assert "memory" in search(70 * 2**20, MEMORY).stderr  # the limit works
+    too_small = search(70 * 2**20, MEMORY)  # the limit works: NumPy and PyTorch name the memory, oneDNN does not
+    assert too_small.returncode and re.search("memory|could not create a primitive", too_small.stderr)
