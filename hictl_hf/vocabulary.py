@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-WORDS_AT_ONCE = 2048  # on a CPU so many rows of E, and their logits, stay in its cache
+WORDS_AT_ONCE = 1024  # on a CPU so many rows of E, and their logits, stay in its cache
 LOGITS_AT_ONCE = 2**25  # held beside the gradient: 128 MiB
 
 
@@ -146,10 +146,11 @@ def cross_entropy_and_gradients(
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
     """() the loss, and its gradients with respect to hidden, embeddings and bias; matrix products in `dtype`.
 
-    Twice over the vocabulary, slice by slice: once for the softmax of each slice, which is stored, once for what
-    follows from it. For the first d masked words the store is the gradient of E, each slice of which is written when
-    the softmax in it has been read; where the vocabulary is small there is memory for all at once. Smoothed labels want
-    every word a little, which is one vector for all words: the mean of E in place of a part of the target's row.
+    Twice over the vocabulary, slice by slice: once for the softmax of each slice, which is stored, and the word that is
+    expected by it, the mean of E; once for the gradient of E. For the first d masked words the store is the gradient of
+    E, each slice of which is written when the softmax in it has been read; where the vocabulary is small there is
+    memory for all at once. Smoothed labels want every word a little, which is one vector for all words: the mean of E
+    in place of a part of the target's row.
     """
     by_embeddings = memory_for_gradient(embeddings)  # (V, d)
     full = by_embeddings.dtype
@@ -167,24 +168,25 @@ def cross_entropy_and_gradients(
         fits = not begun and len(rows) <= by_embeddings.shape[1]
         store = by_embeddings if fits else by_embeddings.new_empty(len(embeddings), len(rows))
         shares = [part_of_store(store[words], len(rows)) for words in slices]  # each (rows, words)
-        logsums = torch.stack(
-            [
-                softmax_and_logsum(F.linear(rows, embeddings[words].to(dtype), bias[words].to(dtype)), share)
-                for words, share in zip(slices, shares)
-            ]
-        )  # (slices, rows)
-        normaliser = logsums.logsumexp(0)  # (rows,)
+        expected, normaliser = torch.zeros_like(right), right.new_full((len(rows),), -torch.inf)
+        logsums = []
+        for words, share in zip(slices, shares):
+            some = embeddings[words].to(dtype)  # read once from memory for both products
+            logsum = softmax_and_logsum(F.linear(rows, some, bias[words].to(dtype)), share)
+            normaliser = normaliser.logaddexp(logsum)
+            weight = (logsum - normaliser).exp().unsqueeze(-1)  # of this slice among those until now
+            expected.lerp_((share.to(dtype) @ some).to(full), weight)
+            logsums.append(logsum)
         loss += (normaliser - (rows.to(full) * right).sum(-1) - right_bias).sum()
-        by_rows = -right / items
-        for words, share, factor in zip(slices, shares, (logsums - normaliser).exp() / items):
+        by_hidden[block] = (expected - right) / items
+        for words, share, logsum in zip(slices, shares, logsums):
+            factor = (logsum - normaliser).exp() / items
             by_bias[words] += factor @ share
-            share, factor = share.to(dtype), factor.unsqueeze(-1)  # scaling (rows, d) is less work than (rows, words)
-            by_rows += factor * (share @ embeddings[words].to(dtype))
-            products = share.T @ (factor * rows).to(dtype)  # (words, d)
+            scaled = (factor.unsqueeze(-1) * rows).to(dtype)  # less work than to scale the share
+            products = share.to(dtype).T @ scaled  # (words, d)
             if mean_word is not None:
                 products = products - of_each * rows.sum(0, dtype=full)
             by_embeddings[words] = by_embeddings[words] + products if begun else products
-        by_hidden[block] = by_rows
         by_embeddings.index_add_(0, targets[block], -of_target * rows.to(full) / items)
         by_bias.index_add_(0, targets[block], -(of_target / items).to(full).expand(len(rows)))
         by_bias -= of_each * len(rows)
