@@ -4,10 +4,10 @@
     python benchmarks/translation_study.py --data shared/data --encoder path/to/encoder --rows none --seeds 1
     python benchmarks/translation_study.py --report docs/translation.md                             # the table again
 
-`--data` is a folder of bitext/ and multi30k/. A run is a call of run_translation.py in a process of its own, on one
-thread, from `recipes/study/translation-step1.json` or `-step2.json` and what its row in `ROWS` changes. What a folder
-of runs holds is not done again. Intervals are those of `study_runs.py`: sentences and seeds drawn with replacement, the
-same sentences for all rows of a test, so that differences are paired.
+`--data` is a folder of bitext/, multi30k/ and xtreme/. A run is a call of run_translation.py in a process of its own,
+on one thread, from `recipes/study/translation-step1.json` or `-step2.json` and what its row in `ROWS` changes. What a
+folder of runs holds is not done again. Intervals are those of `study_runs.py`: sentences and seeds drawn with
+replacement, the same sentences for all rows of a test, so that differences are paired.
 """
 
 import argparse
@@ -34,6 +34,7 @@ from hictl_hf.readers import read_rows
 from hictl_hf.reporting import write_json, write_text
 from hictl_hf.target_vocabulary import script_of
 from hictl_hf.translation_scores import measure_of
+from hictl_hf.xtreme_files import read_values
 
 METRICS = {"sacrebleu": BLEU, "chrf": CHRF}
 SCRIPTS = {"de": "LATIN", "ru": "CYRILLIC", "ar": "ARABIC", "zh": "CJK"}
@@ -93,7 +94,7 @@ ROWS = {
 def main(argv: Sequence[str] | None = None) -> None:
     """Make the runs the arguments ask for, or the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="of bitext/ and multi30k/")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="of bitext/, multi30k/ and xtreme/")
     parser.add_argument("--encoder", metavar="FOLDER", help="that is worth something, or not")
     parser.add_argument(
         "--rows", nargs="+", choices=ROWS, default=[*ROWS], metavar="NAME", help=f"of {', '.join(ROWS)}"
@@ -138,7 +139,7 @@ def sources_of(row: Row, data: Path, output: Path) -> dict[str, Any]:
         (other,) = {*row.directions[0], *row.directions[1]} - {"en"}
         return {part: [str(captions / f"en-{other}.{file}.jsonl.gz")] for part, file in parts.items()}
     if row.data == "others":
-        spanish = first_pairs(bitext, "es", "test", 1000, output)
+        spanish = everyday_pairs(data / "xtreme/tatoeba", output)
         return {"test": [str(captions / "en-fr.test_2016_flickr.jsonl.gz"), spanish]}
     rows = {"train": ("train", PAIRS_OF_A_TARGET), "validation": ("dev", 200), "test": ("test", 250)}
     return {
@@ -155,6 +156,16 @@ def first_pairs(bitext: Path, language: str, split: str, number: int, output: Pa
         short = (row.texts for row in rows if max(map(len, row.texts.values())) <= LONGEST)
         lines = [json.dumps({"translation": texts}, ensure_ascii=False) for texts in islice(short, number)]
         write_text(path, "\n".join([*lines, ""]))
+    return str(path)
+
+
+def everyday_pairs(folder: Path, output: Path) -> str:
+    """A file of Tatoeba's Spanish and English sentences."""
+    path = output / "data/es-en.tatoeba.jsonl"
+    if not path.exists():
+        spanish, english = (read_values(folder / f"tatoeba.spa-eng.{side}") for side in ("spa", "eng"))
+        pairs = [{"translation": {"es": x, "en": y}} for x, y in zip(spanish, english, strict=True)]
+        write_text(path, "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in pairs))
     return str(path)
 
 

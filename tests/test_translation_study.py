@@ -49,9 +49,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for language in ("de", "fr"):
         for part, numbers in (("train", range(30)), ("val", range(30, 34)), ("test_2016_flickr", range(34, 40))):
             write_pairs(folder / f"multi30k/en-{language}.{part}.jsonl.gz", language, numbers)
-    for language in (*translation_study.SCRIPTS, "es"):
+    for language in translation_study.SCRIPTS:
         for part, numbers in (("train", range(20)), ("dev", range(20, 23)), ("test", range(23, 27))):
             write_pairs(folder / f"bitext/en-{language}.{part}.jsonl.gz", language, numbers)
+    (folder / "xtreme/tatoeba").mkdir(parents=True)
+    for side, language in (("spa", "es"), ("eng", "en")):
+        (folder / f"xtreme/tatoeba/tatoeba.spa-eng.{side}").write_text("\n".join(WORDS[language]) + "\n", "utf-8")
     return folder
 
 
