@@ -6,6 +6,8 @@ is left to `main` of its module, which is imported when the command runs.
     hictl pretrain recipes/demo.json
 """
 
+import os
+import signal
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
@@ -74,6 +76,11 @@ def run(main: Callable[..., object], *arguments: Sequence[str], **settings: str)
         main(*arguments, **settings)
     except BadInput as error:
         sys.exit(f"error: {str(error).rpartition('BadInput: ')[2]}")
+    except BrokenPipeError:  # who reads our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     except OSError as error:
         if error.errno is None or error.filename is None:
             raise

@@ -63,6 +63,9 @@ def translate(
         raise BadInput(f"there are {len(languages)} target languages for {len(texts)} texts; give one, or one each")
     jobs = list(dict.fromkeys(job for job in zip(texts, languages) if job[0] and not job[0].isspace()))
     sources = tokenize([text for text, _ in jobs], tokenizer, model.config.max_position_embeddings - 2, cut)
+    least = tokenizer.num_special_tokens_to_add() + 1  # a sign without width may leave no word
+    worded = [(job, source) for job, source in zip(jobs, sources) if len(source) >= least]
+    jobs, sources = [job for job, _ in worded], [source for _, source in worded]
     starts = start_ids(model, [language for _, language in jobs])
     found = {}
     modes = [(module, module.training) for module in model.modules()]

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -29,8 +30,11 @@ def check_output(output: str | None, inputs: Sequence[str]) -> None:
 
 @contextmanager
 def open_output(path: str | None) -> Iterator[TextIO]:
-    """Standard output without a path; a file that has its name, and an older one's place, after the block alone."""
+    """Standard output, in UTF-8, without a path; else a file that has its name, and an older one's place, after the
+    block alone."""
     if path is None:
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         yield sys.stdout
         return
     whole = Path(path).resolve()

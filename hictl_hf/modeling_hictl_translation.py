@@ -454,6 +454,11 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
             said = kwargs["decoder_input_ids"]
             kwargs.setdefault("decoder_attention_mask", torch.ones_like(said))  # tells what the cache has from the rest
             return super().generate(inputs, generation_config, *args, **kwargs)
+        if (assistant := kwargs.get("assistant_model")) is not None and not self.speaks_like(assistant):
+            raise ValueError(
+                "the decoder of assistant_model has other words or target languages; allowed are the same: make it "
+                "with this model's target_token_ids and target_languages"
+            )
         kwargs |= self.in_target_ids(kwargs)
         start: Any = kwargs.pop("decoder_start_token_id", None)
         if start_ids is not None:
@@ -480,6 +485,11 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
             return self.token_ids(outputs)
         outputs.sequences = self.token_ids(outputs.sequences)
         return outputs
+
+    def speaks_like(self, other: Any) -> bool:
+        """Whether the target ids of both models, the start ids among them, mean the same."""
+        words = getattr(other, "target_token_ids", torch.empty(0)).to(self.target_token_ids)
+        return words.equal(self.target_token_ids) and self.config.target_languages == other.config.target_languages
 
     def in_target_ids(self, options: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The options of `generate` that hold tokenizer ids, with target ids; not those that the model's own say, too.

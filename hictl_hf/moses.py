@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .readers import BadInput, shown
+from .readers import BadInput, main_part, shown
 
 SCRIPT = "scripts/tokenizer/tokenizer.perl"
 NO_SPACE = r"[^ \t\n\r\f\v]"  # what perl, reading bytes, takes for none
@@ -26,6 +26,7 @@ class MosesTokenizer:
     """
 
     language: str
+    """A region or script, as in pt-BR, changes nothing: Moses knows languages."""
     moses_dir: str | Path | None = None
     """A copy of github.com/moses-smt/mosesdecoder; sacremoses without it."""
     aggressive: bool = False
@@ -40,7 +41,7 @@ class MosesTokenizer:
         """The program, with its version where it tells one, and its flags."""
         program = "tokenizer.perl" if self.moses_dir else f"sacremoses {importlib.metadata.version('sacremoses')}"
         chosen = (("-a", self.aggressive), ("compounds", self.split_compounds), ("lc", self.lowercase))
-        return " ".join([program, f"-l {self.language}", *(name for name, given in chosen if given)])
+        return " ".join([program, f"-l {main_part(self.language)}", *(name for name, given in chosen if given)])
 
     def tokenize(self, lines: Sequence[str]) -> list[str]:
         """Each line's words; there are as many lines afterwards as before.
@@ -57,7 +58,7 @@ class MosesTokenizer:
     def _by_sacremoses(self, lines: list[str]) -> list[str]:
         import sacremoses
 
-        tokenizer = sacremoses.MosesTokenizer(self.language)
+        tokenizer = sacremoses.MosesTokenizer(main_part(self.language))
         return [tokenizer.tokenize(line, aggressive_dash_splits=self.aggressive, return_str=True) for line in lines]
 
     def _by_perl(self, lines: list[str]) -> list[str]:
@@ -65,7 +66,7 @@ class MosesTokenizer:
         if not script.is_file():
             found = f"{self.moses_dir}: has no {SCRIPT}; allowed is a copy of github.com/moses-smt/mosesdecoder"
             raise BadInput(f"{found}. Correct --moses_dir, or leave it out to use sacremoses.")
-        command = ["perl", str(script), "-q", "-l", self.language, *(["-a"] if self.aggressive else [])]
+        command = ["perl", str(script), "-q", "-l", main_part(self.language), *(["-a"] if self.aggressive else [])]
         text = "".join(f"{line}\n" for line in lines)
         try:
             done = subprocess.run(command, input=text, capture_output=True, check=True, encoding="utf-8")

@@ -264,6 +264,15 @@ def language_code(name: object) -> str:
     return name.replace("_", "-")
 
 
+def main_part(language: str) -> str:
+    """The language of a code, without script and region.
+
+    >>> main_part("zh_Hant-TW")
+    'zh'
+    """
+    return re.split("[-_]", language)[0]
+
+
 def checked_text(language: object, text: object) -> str:
     if not isinstance(text, str):
         found, fix = f"{shown(text)} as its {language} text", "Write a text or remove the row."
@@ -321,7 +330,8 @@ def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:
     opened = gzip.open if path.lower().endswith(".gz") else open
     fix = "Copy or compress the file again."
     with teaching(path, "UTF-8 text, with gzip if it ends in .gz", fix), opened(path, "rb") as file:
-        file.seek(cursor.offsets[0])
+        if cursor.offsets[0]:  # a pipe is read from its beginning alone
+            file.seek(cursor.offsets[0])
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=cursor.number + 1):
             if len(line) > LONGEST_LINE:
                 raise BadInput(

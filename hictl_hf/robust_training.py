@@ -83,6 +83,21 @@ class RobustTrainer(ShardedTrainer):
         with self.noting_sigterm():
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
+    def _init_training_state(self, *args: Any) -> Any:
+        """HF's, but the best checkpoint is the one beside that which is gone on from: a run may have been moved, or
+        was begun in another working directory."""
+        found = super()._init_training_state(*args)
+        *_, checkpoint, _ = args
+        if checkpoint is not None and self.args.load_best_model_at_end and self.state.best_global_step:
+            best = Path(checkpoint).parent / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+            if not best.is_dir():
+                raise BadInput(
+                    f"{best}: holds the best state until now, which is to be kept, and is gone; put it back, or begin "
+                    "in another --output_dir"
+                )
+            self.state.best_model_checkpoint = str(best)
+        return found
+
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if self.state.global_step < self.state.max_steps:
             super()._run_epoch(*args, **kwargs)

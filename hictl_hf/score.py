@@ -9,8 +9,9 @@ import argparse
 from collections.abc import Sequence
 
 from .cli import run
+from .lines import read_texts
 from .moses import MosesTokenizer
-from .readers import BadInput, Cursor, read_lines, refuse_unequal
+from .readers import BadInput, refuse_unequal
 from .translation_data import preparation_signature
 from .translation_scores import METRICS, Comparison, Score, check_language, paired_bootstrap, score_translations
 
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> list[Score] | list[Comparison]:
     given = parser.parse_args(argv)
     check_language(given.language)
     paths = [given.translations, *given.references, *filter(None, (given.sources, given.baseline))]
-    lines = {path: [line for _, line in read_lines(path, Cursor())] for path in paths}
+    lines = {path: list(read_texts([path])) for path in paths}
     refuse_unequal({path: str(len(found)) for path, found in lines.items()})
     references = [lines[path] for path in given.references]
     moses = MosesTokenizer(given.language, given.moses_dir, given.aggressive, given.split_compounds)

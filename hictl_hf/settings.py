@@ -21,6 +21,8 @@ UNUSED = {  # what HF's Trainer knows and none of ours does, and why
     "data_seed": "--seed decides the order of rows, too",
     "dataloader_drop_last": "all rows are trained on",
     "remove_unused_columns": "the collator reads all columns",
+    "save_only_model": "a run that was interrupted goes on exactly, with its optimiser",
+    "ignore_data_skip": "a run that was interrupted goes on exactly, with the rows that are left",
 }
 FROM_AND_BELOW = {  # allowed numbers, which HF's Trainer does not check, or not before it trains
     "learning_rate": (0, math.inf), "weight_decay": (0, math.inf), "adam_beta1": (0, 1), "adam_beta2": (0, 1),
@@ -64,6 +66,8 @@ def refuse_impossible(args: TrainingArguments) -> None:
     optimisers that are not."""
     if args.max_steps == 0:
         raise BadInput("max_steps is 0; allowed is 1 or more, or -1, with which num_train_epochs decides")
+    if args.num_train_epochs == 0 and args.max_steps < 0:
+        raise BadInput("num_train_epochs is 0; allowed is more than 0, or max_steps of 1 or more beside it")
     for name, (least, bound) in FROM_AND_BELOW.items():
         value = getattr(args, name)
         if value is not None and not least <= value < bound:

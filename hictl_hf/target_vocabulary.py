@@ -17,7 +17,8 @@ from .readers import BadInput
 from .tokenization import WORD_START
 
 Counts = NDArray[np.int64]  # (vocabulary,) how often each id occurs
-SPECIAL = (0, 1, 2, 3)  # <s> <pad> </s> <unk>
+UNKNOWN = 3
+SPECIAL = (0, 1, 2, UNKNOWN)  # <s> <pad> </s> <unk>
 SCRIPT_SHARE = 0.001  # a script with a smaller share of the letters is that of a few names
 UNKNOWN_SHARE = 0.1  # of a language's tokens; a vocabulary made for it lacks next to none
 TOGETHER = 50_000  # rows, or texts, counted at a time
@@ -92,14 +93,20 @@ def count_pieces(tokens: Dataset, vocabulary: int) -> dict[str, Counts]:
 
 
 def count_unknown(counts: Mapping[str, Counts], kept: Sequence[int]) -> dict[str, int]:
-    """How many tokens of each language have no column; `BadInput` where the vocabulary was made for other languages."""
-    unknown = {language: int(np.delete(number, kept).sum()) for language, number in counts.items()}
+    """How many tokens of each language have no column, or are `<unk>` already; `BadInput` where tokenizer or vocabulary
+    were made for other languages."""
+    known = sorted({*kept} - {UNKNOWN})
+    unknown = {language: int(np.delete(number, known).sum()) for language, number in counts.items()}
     for language, number in unknown.items():
         share = number / counts[language].sum()
         if share > UNKNOWN_SHARE:
+            if counts[language][UNKNOWN] > UNKNOWN_SHARE * counts[language].sum():
+                lacking, fix = "tokenizer", f"Take an encoder whose tokenizer knows the script of {language}"
+            else:
+                lacking = f"target vocabulary of {len(kept)} ids"
+                fix = f"Train a model for {language} from --encoder, with a larger --trim_target_vocab, or off"
             raise BadInput(
-                f"the model's target vocabulary of {len(kept)} ids lacks {share:.0%} of the {language} tokens; allowed "
-                f"are {UNKNOWN_SHARE:.0%}. Train a model for {language} from --encoder, with a larger "
-                "--trim_target_vocab, or off"
+                f"the model's {lacking} lacks {share:.0%} of the {language} tokens; allowed are {UNKNOWN_SHARE:.0%}. "
+                f"{fix}"
             )
     return unknown

@@ -21,7 +21,7 @@ from .modeling_hictl_translation import HictlForConditionalGeneration
 from .publishing import push, reserve
 from .readers import BadInput
 from .reporting import write_json, write_text
-from .robust_training import TERMINATED, SameRows
+from .robust_training import TERMINATED, SameRows, TrainingTime
 from .settings import SETTINGS_FILE, plain_settings, read_dictionary, refuse_other_settings
 from .translation_arguments import TranslationArguments, parse_translation_arguments
 from .translation_corpus import (
@@ -114,9 +114,9 @@ def finished_results(args: TranslationArguments) -> dict[str, Any] | None:
     """The results of a run that ended; a folder begun with other settings is left alone."""
     folder, settings = Path(args.output_dir), settings_of(args)
     refuse_other_settings(folder, settings)
-    if newest_first(folder) and not (folder / SETTINGS_FILE).exists():
-        raise BadInput(f"{folder}: holds the checkpoints of another kind of run; choose another --output_dir")
     done = folder / RESULTS_FILE
+    if (newest_first(folder) or done.exists()) and not (folder / SETTINGS_FILE).exists():
+        raise BadInput(f"{folder}: holds what another kind of run has left; choose another --output_dir")
     return json.loads(done.read_text("utf-8")) if done.exists() else None
 
 
@@ -141,7 +141,7 @@ def make_trainer(
         batches = TokenBatches(*side_lengths(data.train), args.max_tokens, args.seed, place)
     return TranslationTrainer(
         model, args, train_dataset=data.train, data_collator=TranslationCollator(tokenizer, start_ids),
-        callbacks=[SameRows(data.report.hash)],
+        callbacks=[SameRows(data.report.hash), TrainingTime()],
         processing_class=tokenizer, batches=batches, validation=data.validation, metric=args.metric,
         multi_bleu=read_dictionary("multi_bleu", args.multi_bleu), beam=args.beam,
         freeze_encoder=bool(args.freeze_encoder),
@@ -152,13 +152,13 @@ def train(args: TranslationArguments, trainer: TranslationTrainer) -> dict[str, 
     """Train, or go on where an interrupted run was; leaves the trainer with the chosen state, and says which it is."""
     named = str(args.resume_from_checkpoint or "true")
     checkpoint = last_whole_checkpoint(args.output_dir) if named.lower() == "true" else named
-    trained = trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.train(resume_from_checkpoint=checkpoint)
     if trainer.terminated:
         raise SystemExit(TERMINATED)
     state, best = trainer.state, trainer.state.best_metric
     chosen: dict[str, Any] = {
         "state": f"step {state.global_step}, the last",
-        "seconds": trained.metrics["train_runtime"],
+        "seconds": trainer.pop_callback(TrainingTime).seconds,
     }
     if best is not None:
         chosen |= {"state": f"step {state.best_global_step}, the best on validation", "validation": best}

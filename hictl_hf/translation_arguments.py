@@ -174,7 +174,7 @@ class TranslationArguments(TrainingArguments):
         if self.save_strategy is None:
             self.save_strategy = self.eval_strategy if self.load_best_model_at_end else "epoch"
         if self.save_steps is None:
-            self.save_steps = (self.eval_strategy == "steps" and self.eval_steps) or 500
+            self.save_steps = (self.eval_strategy == "steps" and (self.eval_steps or self.logging_steps)) or 500
         if self.load_best_model_at_end and self.save_strategy not in (self.eval_strategy, "best"):
             raise BadInput(
                 f"save_strategy is {self.save_strategy} and eval_strategy {self.eval_strategy}: the best state on "
@@ -221,8 +221,13 @@ class TranslationArguments(TrainingArguments):
             raise BadInput(
                 "average_checkpoints needs checkpoints; give --save_strategy steps or epoch, or leave it out"
             )
-        for language in (*self.source_lang, *self.target_lang):
-            check_language(language)
+        for name in ("source_lang", "target_lang"):
+            for language in getattr(self, name):
+                check_language(language)
+            languages = [language.replace("_", "-") for language in getattr(self, name)]  # as rows have them
+            if len({*languages}) < len(languages):
+                raise BadInput(f"{name} is {' '.join(languages)}; allowed is each language once")
+            setattr(self, name, languages)
         if not self.directions:
             raise BadInput(
                 f"source_lang is {self.source_lang} and target_lang {self.target_lang}; allowed are one or more "

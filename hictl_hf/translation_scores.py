@@ -12,7 +12,6 @@ and says text:bytes. Where the script dies, of nothing but empty translations, t
 import importlib
 import importlib.metadata
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -24,7 +23,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest, Result, _bootstrap_resample
 
 from .moses import MosesTokenizer
-from .readers import LANGUAGE, BadInput, shown
+from .readers import LANGUAGE, BadInput, main_part, shown
 
 logger = logging.getLogger(__name__)
 
@@ -218,14 +217,6 @@ def check_language(language: str) -> None:
     if not LANGUAGE.fullmatch(language) or code in TAKEN_FOR:
         fix = f"Write {TAKEN_FOR[code]}" if code in TAKEN_FOR else "Look it up: zh is Chinese, ja Japanese, ko Korean"
         raise BadInput(f"the language is {shown(language)}; allowed are codes of ISO 639, such as de or pt-BR. {fix}.")
-
-
-def main_part(language: str) -> str:
-    """
-    >>> main_part("zh_Hant-TW")
-    'zh'
-    """
-    return re.split("[-_]", language)[0]
 
 
 def multi_bleu(tokenizer: MosesTokenizer | None, lowercase: bool, strict: bool) -> Measure:

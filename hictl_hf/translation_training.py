@@ -26,10 +26,10 @@ from .beam_search import BeamSearch
 from .checkpoints import find_fault, newest_first
 from .decoding import Translation, translate
 from .moses import MosesTokenizer
-from .readers import BadInput
+from .readers import BadInput, main_part
 from .robust_training import RobustTrainer, nan_unless_finite
 from .translation_corpus import Direction, Pair, TokenBatches
-from .translation_scores import Score, main_part, score_translations
+from .translation_scores import Score, score_translations
 
 PAPER = BeamSearch()  # 5 beams, penalty 1
 ALWAYS = ("sacrebleu", "chrf")  # reported whatever the paper reports
@@ -109,6 +109,12 @@ class TranslationTrainer(RobustTrainer):
         """The scores of the validation set; of several directions their mean, and those of each."""
         translations = self.translate(self.validation)
         return mean_scores(score_directions(self.validation, translations, self.metrics, self.multi_bleu))
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """As ever, but of equal states the later one is the best: BLEU is 0 for a while, and the model learns."""
+        if metrics[str(self.args.metric_for_best_model)] == self.state.best_metric:
+            self.state.best_metric = None
+        return super()._determine_best_metric(metrics, trial)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """As ever; what only SIGTERM saved takes nobody's place, and goes when the next one is whole."""
@@ -218,7 +224,9 @@ def state_of(checkpoint: Path) -> TrainerState:
 def is_due(state: TrainerState, strategy: str | None) -> bool:
     """Whether a run saves in this state also without SIGTERM: by its schedule, at its end, or as it is the best."""
     step = state.global_step
-    if step == state.best_global_step or step >= state.max_steps or strategy not in ("steps", "epoch"):
+    if step == state.best_global_step or strategy == "best":
+        return step == state.best_global_step
+    if step >= state.max_steps:
         return True
     return step % state.save_steps == 0 if strategy == "steps" else state.epoch % 1 == 0
 

@@ -1,7 +1,9 @@
 """One command with sub-commands: each runs the `main` of its module, as the scripts do, and a shell completes them."""
 
+import os
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -128,6 +130,35 @@ def test_bad_input_ends_with_one_line(message: str, monkeypatch: pytest.MonkeyPa
     with pytest.raises(SystemExit) as ended:
         cli.main(["translate"])
     assert ended.value.code == "error: a.txt:3: is wrong"
+
+
+PRINT = """
+from hictl_hf.cli import run
+from hictl_hf.lines import open_output
+def main():
+    with open_output(None) as output:
+        for number in range(100_000):
+            print("ж", file=output)
+run(main)
+"""
+
+
+def test_output_is_utf_8_and_may_be_cut_off_by_who_reads_it() -> None:
+    command = [sys.executable, "-c", PRINT]
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdout and process.stderr and process.stdout.readline() == "ж\n".encode()
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read() and process.wait() == 128 + signal.SIGPIPE
+
+
+def test_an_interrupt_ends_without_a_traceback() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as ended:
+        cli.run(interrupt)
+    assert ended.value.code == 128 + signal.SIGINT
 
 
 def test_a_file_that_cannot_be_opened_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

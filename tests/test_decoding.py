@@ -131,6 +131,13 @@ def test_what_is_no_text_is_refused(
     assert translate(model, tokenizer, [], SHORT, "de") == []
 
 
+def test_a_text_that_leaves_no_word_is_translated_by_none(
+    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    found = translate(model, tokenizer, ["\u00ad", "the cat", "\u200b"], SHORT, "de")
+    assert [best.text == "" for best, *_ in found] == [True, False, True]
+
+
 def test_languages_are_asked_for_and_known(
     model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
 ) -> None:

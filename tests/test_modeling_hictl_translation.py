@@ -420,6 +420,12 @@ def test_assisted_decoding_says_what_greedy_decoding_does(bias: str, chatty: Mak
                 assert len(passes) <= 1 + len(said) // 4
 
 
+@pytest.mark.parametrize("changes", [{"cut": False}, {"languages": ["fr", "de"]}], ids=["words", "languages"])
+def test_an_assistant_with_other_words_is_refused(changes: dict[str, Any], chatty: MakeModel) -> None:
+    with pytest.raises(ValueError, match="of assistant_model has other words or target lang"):
+        chatty().generate(**source(), target_language="de", assistant_model=chatty(**changes))
+
+
 @pytest.mark.parametrize("penalty", [1.0, 0.6])
 @pytest.mark.parametrize("bias", ["none", "dot", "cosine"])
 def test_beam_search_finds_what_a_slow_one_does_with_log_probabilities_as_scores(

@@ -35,6 +35,8 @@ def test_words_are_parted_and_special_characters_escaped() -> None:
 )
 def test_apostrophes_are_parted_as_the_language_does(language: str, words: str) -> None:
     assert MosesTokenizer(language).tokenize(["it's"]) == [words]
+    region = MosesTokenizer(f"{language}-CA")
+    assert region.tokenize(["it's"]) == [words] and region.signature == MosesTokenizer(language).signature
 
 
 def test_hyphens_stay_unless_they_are_to_part_words() -> None:

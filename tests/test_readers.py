@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +15,17 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from hictl_hf.readers import BadInput, Cursor, Row, check_unchanged, language_code, list_shards, read_rows, read_shard
+from hictl_hf.readers import (
+    BadInput,
+    Cursor,
+    Row,
+    check_unchanged,
+    language_code,
+    list_shards,
+    read_lines,
+    read_rows,
+    read_shard,
+)
 
 # Quotes and a delimiter for the tables; U+2028 and U+0085, which end a line for str.splitlines but not for us.
 PAIRS = [
@@ -452,6 +463,14 @@ def test_the_lines_that_others_read_are_not_parsed(tmp_path: Path, monkeypatch: 
     path = write_lines(tmp_path / "a.jsonl", [f'"{number}"' for number in range(1, 10)])
     records_of(path, Cursor(part=1, parts=4), Skips())
     assert parsed == ['"1"', '"5"', '"9"']
+
+
+def test_a_pipe_is_read_as_a_file_is() -> None:
+    there, here = os.pipe()
+    os.write(here, "a\nж\n".encode())
+    os.close(here)
+    assert [line for _, line in read_lines(f"/dev/fd/{there}", Cursor())] == ["a", "ж"]
+    os.close(there)
 
 
 @pytest.mark.parametrize(("name", "content", "line", "found", "fix"), BROKEN_ROWS.values(), ids=BROKEN_ROWS)

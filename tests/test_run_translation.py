@@ -21,7 +21,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertModel, PreTrainedModel
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertModel, PreTrainedModel, TrainerState
 
 from hictl_hf import HictlConfig, HictlForPreTraining, HictlModel
 from hictl_hf.checkpoints import newest_first
@@ -31,7 +31,7 @@ from hictl_hf.tokenization import train_tokenizer
 from hictl_hf.translation_arguments import TranslationArguments, parse_translation_arguments
 from hictl_hf.translation_pipeline import load_translator
 from hictl_hf.translation_setup import new_decoder
-from hictl_hf.translation_training import TranslationTrainer
+from hictl_hf.translation_training import TranslationTrainer, is_due
 from run_translation import main
 
 SCRIPT = Path(__file__).parent.parent / "run_translation.py"
@@ -289,6 +289,50 @@ def test_a_run_that_died_while_it_translated_is_not_trained_again_nor_gone_on_wi
     assert main(arguments)["chosen"]["state"] == "step 4, the last"
 
 
+def test_the_best_state_is_found_where_the_run_was_moved_to(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any, **__: Any) -> None:
+        raise RuntimeError("died")
+
+    scores = iter([1.0, 3.0, 2.0])
+    monkeypatch.setattr(TranslationTrainer, "validate", lambda _: {"sacrebleu": next(scores), "chrf": 0.0})
+    more = ["--validation", *pairs(world, "dev", "el"), "--max_steps", "3", "--eval_strategy", "steps"]
+    more += ["--eval_steps", "1", "--save_strategy", "steps", "--save_steps", "1"]
+    with monkeypatch.context() as context, pytest.raises(RuntimeError, match="died"):
+        context.setattr(TranslationTrainer, "translate", die)
+        context.chdir(tmp_path)
+        main(short(world, Path("here"), *more))
+    (tmp_path / "here").rename(tmp_path / "there")
+    best = weights_of(tmp_path / "there/checkpoint-2")
+    saved = json.loads((tmp_path / "there/checkpoint-3/trainer_state.json").read_text("utf-8"))
+    chosen = main(short(world, tmp_path / "there", *more))["chosen"]
+    assert (chosen["state"], chosen["validation"]) == ("step 2, the best on validation", 3.0)
+    assert chosen["seconds"] >= saved["stateful_callbacks"]["TrainingTime"]["args"]["seconds"] > 0  # all of both parts
+    found = weights_of(tmp_path / "there/model")
+    assert found.keys() == best.keys() and all(found[name].equal(weight) for name, weight in best.items())
+    shutil.rmtree(tmp_path / "there/checkpoint-2")
+    (tmp_path / "there/results.json").unlink()
+    with pytest.raises(BadInput, match=r"checkpoint-2: holds the best state until now, .* and is gone; put it back"):
+        main(short(world, tmp_path / "there", *more))
+
+
+def test_of_equal_states_the_later_one_is_the_best(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TranslationTrainer, "validate", lambda _: {"sacrebleu": 0.0, "chrf": 1.0})
+    more = ["--validation", *pairs(world, "dev", "el"), "--save_strategy", "best", "--eval_strategy", "steps"]
+    results = main(short(world, tmp_path, *more, "--eval_steps", "1", "--max_steps", "3"))
+    assert results["chosen"]["state"] == "step 3, the best on validation"
+
+
+def test_with_the_best_states_alone_saved_another_is_of_sigterm() -> None:
+    state = TrainerState(global_step=6, max_steps=6, best_global_step=4)
+    assert not is_due(state, "best") and is_due(state, "steps")
+    state.best_global_step = 6
+    assert is_due(state, "best")
+
+
 def test_sigterm_ends_a_run_with_143_and_the_same_command_goes_on(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -497,6 +541,8 @@ def replaced(arguments: list[str], **changes: str | None) -> list[str]:
         ({"decoder_layers": "0"}, "decoder_layers is 0; it must be at least 1"),
         ({"beams": "0"}, "beams is 0; allowed is 1 or more"),
         ({"+per_device_train_batch_size": "4"}, "size is 4, which has no effect here: batches have as many tokens as"),
+        ({"+save_only_model": "true"}, "save_only_model is True, which has no effect here: .* goes on exactly"),
+        ({"max_steps": "-1", "+num_train_epochs": "0"}, "num_train_epochs is 0; allowed is more than 0"),
         ({"+weight_decay": "-1"}, "weight_decay is -1.0; allowed is 0 or more"),
         ({"+metric_for_best_model": "loss"}, "model is loss, which has no effect here: --metric names"),
         ({"+average_checkpoints": "2"}, "average_checkpoints needs checkpoints; give --save_strategy steps"),
@@ -606,9 +652,15 @@ def test_the_command_ends_with_one_line_and_no_traceback(world: Path, tmp_path: 
     assert "Traceback" not in done.stderr
 
 
+def test_a_folder_with_other_results_is_left_alone(world: Path, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text('{"pairs": 1}', "utf-8")  # as `hictl mine` leaves them
+    with pytest.raises(BadInput, match="holds what another kind of run has left; choose another --output_dir"):
+        main(short(world, tmp_path))
+
+
 def test_a_folder_with_other_checkpoints_is_left_alone(world: Path, tmp_path: Path) -> None:
     (tmp_path / "checkpoint-5").mkdir()
-    with pytest.raises(BadInput, match="holds the checkpoints of another kind of run; choose another --output_dir"):
+    with pytest.raises(BadInput, match="holds what another kind of run has left; choose another --output_dir"):
         main(short(world, tmp_path))
 
 
@@ -627,6 +679,13 @@ def test_a_recipe_is_a_file_of_settings_that_flags_change(world: Path, tmp_path:
         parse_translation_arguments([str(tmp_path / "recipe.json")])
 
 
+def test_languages_are_written_as_rows_have_them_and_each_once() -> None:
+    given = ["--encoder", "x", "--train", "y", "--source_lang", "en", "--target_lang"]
+    assert list(map(str, parse_translation_arguments([*given, "pt_BR", "de"]).directions)) == ["en-pt-BR", "en-de"]
+    with pytest.raises(BadInput, match="target_lang is pt-BR pt-BR; allowed is each language once"):
+        parse_translation_arguments([*given, "pt_BR", "pt-BR"])
+
+
 def test_checkpoints_are_saved_when_the_model_is_validated() -> None:
     given = ["--encoder", "x", "--train", "y", "--source_lang", "de", "--target_lang", "en"]
     by_steps = ["--eval_strategy", "steps", "--eval_steps", "80"]
@@ -637,6 +696,7 @@ def test_checkpoints_are_saved_when_the_model_is_validated() -> None:
 
     assert saving() == ("epoch", 500, False) and saving("--validation", "z") == ("epoch", 500, True)
     assert saving("--validation", "z", *by_steps) == ("steps", 80, True)
+    assert saving("--validation", "z", *by_steps[:2], "--logging_steps", "30") == ("steps", 30, True)  # HF's eval_steps
     assert saving("--validation", "z", *by_steps, "--save_steps", "160") == ("steps", 160, True)
     assert saving("--validation", "z", "--eval_strategy", "no") == ("epoch", 500, False)
     assert saving("--save_strategy", "no") == ("no", 500, False)  # --eval_strategy has its default

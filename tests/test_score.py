@@ -53,6 +53,12 @@ def test_other_flags_reach_the_scores(files: tuple[str, str], tmp_path: Path) ->
         main([*files, "--language", "de", "--metrics", "comet"])
 
 
+def test_what_is_not_utf_8_is_refused_by_its_line(files: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "latin.txt").write_bytes("a\nÄrzte\nc\n".encode("latin-1"))
+    with pytest.raises(BadInput, match="latin.txt:2: has invalid UTF-8"):
+        main([str(tmp_path / "latin.txt"), files[1], "--language", "de"])
+
+
 def test_a_baseline_makes_it_a_comparison(files: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "theirs.txt").write_text("x\ny\nz\n", "utf-8")
     found = main([*files, "--language", "de", "--baseline", str(tmp_path / "theirs.txt"), "--metrics", "chrf"])

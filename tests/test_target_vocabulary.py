@@ -114,6 +114,13 @@ def test_a_vocabulary_without_the_script_of_a_language_is_refused(many_scripts: 
 
 
 def test_a_few_tokens_without_a_column_are_counted() -> None:
-    assert count_unknown({"de": np.array([50, 40, 10]), "fr": np.array([9, 0, 1])}, [0, 1]) == {"de": 10, "fr": 1}
-    with pytest.raises(BadInput, match="lacks 11% of the fr tokens"):
-        count_unknown({"de": np.array([50, 40, 10]), "fr": np.array([8, 0, 1])}, [0, 1])
+    german, french = np.array([50, 40, 0, 0, 10]), np.array([9, 0, 0, 0, 1])
+    assert count_unknown({"de": german, "fr": french}, [0, 1, 2, 3]) == {"de": 10, "fr": 1}
+    with pytest.raises(BadInput, match="ids lacks 11% of the fr tokens"):
+        count_unknown({"de": german, "fr": np.array([8, 0, 0, 0, 1])}, [0, 1, 2, 3])
+
+
+def test_what_the_tokenizer_does_not_know_is_unknown_to_every_vocabulary() -> None:
+    assert count_unknown({"de": np.array([50, 40, 0, 5, 5])}, range(5)) == {"de": 5}
+    with pytest.raises(BadInput, match=r"tokenizer lacks 30% of the el tokens.*Take an encoder whose tokenizer knows"):
+        count_unknown({"el": np.array([50, 20, 0, 30, 0])}, range(5))
