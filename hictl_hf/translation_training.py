@@ -113,7 +113,7 @@ class TranslationTrainer(RobustTrainer):
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """As ever, but of equal states the later one is the best: BLEU is 0 for a while, and the model learns."""
         chooser = self.args.metric_for_best_model
-        if chooser is not None and metrics[chooser] == self.state.best_metric:
+        if chooser and metrics.get(f"eval_{chooser.removeprefix('eval_')}") == self.state.best_metric:
             self.state.best_metric = None
         return super()._determine_best_metric(metrics, trial)
 
