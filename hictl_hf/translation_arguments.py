@@ -11,7 +11,7 @@ from .configuration_hictl import HictlConfig
 from .corpus import Cleaning
 from .flags import parse_flags_or_recipe
 from .moses import MosesTokenizer
-from .readers import BadInput
+from .readers import BadInput, language_code
 from .settings import UNUSED, read_dictionaries, refuse_impossible, refuse_unused, repository_to_publish_to
 from .translation_corpus import Direction, directions_between
 from .translation_scores import METRICS, check_language
@@ -224,7 +224,7 @@ class TranslationArguments(TrainingArguments):
         for name in ("source_lang", "target_lang"):
             for language in getattr(self, name):
                 check_language(language)
-            languages = [language.replace("_", "-") for language in getattr(self, name)]  # as rows have them
+            languages = [language_code(language) for language in getattr(self, name)]  # as rows have them
             if len({*languages}) < len(languages):
                 raise BadInput(f"{name} is {' '.join(languages)}; allowed is each language once")
             setattr(self, name, languages)
