@@ -28,6 +28,13 @@ def check_output(output: str | None, inputs: Sequence[str]) -> None:
         check_place(output)
 
 
+def check_inputs(inputs: Sequence[str]) -> None:
+    """Raise `BadInput` if one of several files is not there, before the first is worked on."""
+    for path in inputs:
+        if Path(path).is_dir() or not os.access(path, os.R_OK):
+            raise BadInput(f"{path}: no file that can be read; allowed is UTF-8 text. Name another input.")
+
+
 @contextmanager
 def open_output(path: str | None) -> Iterator[TextIO]:
     """Standard output, in UTF-8, without a path; else a file that has its name, and an older one's place, after the

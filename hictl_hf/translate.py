@@ -23,7 +23,7 @@ from .cli import run
 from .decoding import Translation, translate
 from .embedding import check_device
 from .flags import parse_flags
-from .lines import check_output, open_output, read_texts
+from .lines import check_inputs, check_output, open_output, read_texts
 from .modeling_hictl_translation import HictlForConditionalGeneration
 from .readers import BadInput, shown
 from .translation_pipeline import DTYPES, load_translator
@@ -78,6 +78,7 @@ class TranslateArguments:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run with these arguments, those of the command line by default."""
     args = parse_flags(HfArgumentParser(TranslateArguments), argv)
+    check_inputs(args.input)
     check_output(args.output, args.input)
     model, tokenizer = load_translator(args.model, dtype=args.dtype, device=args.device)
     check_target(args, model)

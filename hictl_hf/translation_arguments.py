@@ -193,6 +193,11 @@ class TranslationArguments(TrainingArguments):
         for name in ("max_tokens", "max_length", "average_checkpoints", "beams"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} is {getattr(self, name)}; allowed is 1 or more")
+        if (self.resume_from_checkpoint or "").lower() == "false":
+            raise BadInput(
+                f"resume_from_checkpoint is {self.resume_from_checkpoint!r}; a run goes on by itself where it was "
+                "interrupted: leave it out, and to begin anew name another --output_dir"
+            )
         if not 0 <= self.label_smoothing_factor < 1:
             raise BadInput(f"label_smoothing_factor is {self.label_smoothing_factor}; allowed is 0 to below 1")
         assert self.beam  # which refuses lengths that no translation can have

@@ -271,6 +271,15 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], told: str
         BeamSearch(**settings)
 
 
+def test_no_more_beams_than_half_the_words(sharp_model: Callable[..., HictlForConditionalGeneration]) -> None:
+    model, (ids, mask) = sharp_model(0), batch_of([8])
+    most = len(model.target_token_ids) // 2
+    (found,) = search(model, ids, mask, model.start_ids_of(["de"]), BeamSearch(most, max_length_b=5))
+    assert found
+    with pytest.raises(BadInput, match=f"beams is {most + 1}; allowed is up to {most}, half the decoder's"):
+        search(model, ids, mask, model.start_ids_of(["de"]), BeamSearch(most + 1, max_length_b=5))
+
+
 def test_settings_of_a_model_are_those_it_was_saved_with_or_ours(
     sharp_model: Callable[..., HictlForConditionalGeneration],
 ) -> None:

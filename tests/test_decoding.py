@@ -351,7 +351,9 @@ def test_scores_and_several_translations_are_written_with_the_number_of_the_line
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (["--input", "nowhere.txt"], "nowhere.txt.*UTF-8"),
+        (["--input", __file__, "nowhere.txt"], "^nowhere.txt: no file that can be read; allowed is UTF-8"),
+        (["--input", "."], "^.: no file that can be read"),
+        (["--beams", "100000"], "beams is 100000; allowed is up to .*, half the decoder's .* words"),
         (["--best", "6"], "best is 6 and beams is 5"),
         (["--lines_at_once", "0"], "lines_at_once is 0"),
         (["--dtype", "int4"], "dtype is 'int4'"),
@@ -359,9 +361,13 @@ def test_scores_and_several_translations_are_written_with_the_number_of_the_line
         (["--max_tokens", "0", "--input", __file__], "max_tokens is 0; allowed is 1 or more"),
     ],
 )
-def test_the_command_refuses_in_words(folder: str, flags: list[str], told: str) -> None:
+def test_the_command_refuses_in_words_before_it_translates(
+    folder: str, flags: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed(monkeypatch, "a dog\n")
     with pytest.raises(BadInput, match=told):
         main(["--model", folder, "--target_language", "de", *flags])
+    assert capsys.readouterr().out == ""
 
 
 def test_broken_bytes_are_named_by_their_line(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
