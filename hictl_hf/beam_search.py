@@ -100,8 +100,8 @@ def search(
     """
     if (attention := model.decoder.config._attn_implementation) not in MASKS:
         raise ValueError(f"attention is {attention!r}; beam search needs one of {MASKS}: model.set_attn_implementation")
-    if 2 * settings.beams > (words := len(model.target_token_ids)):
-        raise BadInput(f"beams is {settings.beams}; allowed is up to {words // 2}, half the decoder's {words} words")
+    if 2 * settings.beams > (size := len(model.target_token_ids)):
+        raise BadInput(f"beams is {settings.beams}; allowed is up to {size // 2}, half the decoder's {size} words")
     limits = settings.limits(attention_mask.sum(-1)) if limits is None else limits
     limits = limits.clamp_max(model.decoder.config.max_position_embeddings - model.first_position)
     beams = Beams.begin(model, input_ids, attention_mask, start_ids, limits, settings.beams)
