@@ -108,14 +108,14 @@ def time_steps(
     timings = take_turns({"rates": find_rates} | {v.row: step_of(v) for v in variants}, len(batches), told)
     usual = Rates(*(None if None in each else median(each) for each in zip(*map(dataclasses.astuple, rates))))
     floors = {
-        row: [ideal_step(batch, networks, usual, bf16=row == "floor_bf16") for batch in batches[1:]]
-        for row in ("floor_fp32", "floor_bf16")[: 1 + bf16]
+        row: [ideal_step(batch, networks, usual, "bf16" in row, "least" in row) for batch in batches[1:]]
+        for row in ("floor_fp32", "least_floor_fp32", "floor_bf16", "least_floor_bf16")[: 2 + 2 * bf16]
     }
     return floors | timings, usual, memory
 
 
-def ideal_step(batch: Batch, networks: Networks, rates: Rates, bf16: bool) -> Seconds:
-    parts = floor_by_part(size_of(batch), networks.config, networks.parameters, rates, bf16)
+def ideal_step(batch: Batch, networks: Networks, rates: Rates, bf16: bool, least: bool) -> Seconds:
+    parts = floor_by_part(size_of(batch), networks.config, networks.parameters, rates, bf16, least)
     return Seconds(sum(parts.values()), sum(parts.values()), parts["optimiser"])
 
 

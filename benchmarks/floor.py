@@ -1,8 +1,10 @@
-"""What a step must cost: this module counts the arithmetic that no implementation can avoid, and how fast it can run.
+"""What a step must cost: this module counts its arithmetic, and how fast the machine could do it.
 
-The ideal step reads each real token of x, y and x∘y once, scores words at masked positions only, pays nothing for
-padding, word negatives and memory, and runs its matrix products as fast as this machine runs the best of the shapes
-that occur. AdamW streams 28 bytes for each parameter: weight, gradient and two moments in, weight and moments out.
+The step of the counted floor takes each real token of x, y and x∘y through every layer once, scores words at masked
+positions only, pays nothing for padding, word negatives and memory, and runs its matrix products as fast as this
+machine runs the best of the shapes that occur. AdamW streams 28 bytes for each parameter: weight, gradient and two
+moments in, weight and moments out. The least floor leaves out what the last layer computes for tokens whose states
+nobody reads; there it counts keys and values alone.
 """
 
 from collections.abc import Callable
@@ -32,23 +34,26 @@ class Rates:
 
 
 def floor_by_part(
-    size: Size, config: HictlConfig, parameters: int, rates: Rates, bf16: bool = False
+    size: Size, config: HictlConfig, parameters: int, rates: Rates, bf16: bool = False, least: bool = False
 ) -> dict[str, float]:
     """Seconds of each part of the ideal step."""
     rate = rates.bf16 if bf16 else rates.fp32
     assert rate is not None
-    seconds = {part: operations / rate for part, operations in count_operations(size, config).items()}
+    seconds = {part: operations / rate for part, operations in count_operations(size, config, least).items()}
     return seconds | {"optimiser": ADAMW_BYTES * parameters / rates.stream}
 
 
-def count_operations(size: Size, config: HictlConfig) -> dict[str, float]:
+def count_operations(size: Size, config: HictlConfig, least: bool = False) -> dict[str, float]:
     """Floating-point operations: 2 for each multiply-add, and each product of the forward pass makes two backward."""
     d, layers = config.hidden_size, config.num_hidden_layers
-    weights = 4 * d * d + 2 * d * config.intermediate_size  # of a layer: query, key, value, output, and feed-forward
+    keys_and_values = 2 * d * d  # weights of a layer
+    others = 2 * d * d + 2 * d * config.intermediate_size  # query, output, and feed-forward
     attention = 2 * d * size.squared_lengths  # multiply-adds of a layer: q·k and the weighted sum of v
+    whole = (keys_and_values + others) * size.tokens + attention
+    last = keys_and_values * size.tokens + others * size.read_tokens if least else whole
     similarities = size.sentences**2 * d
     return {
-        "encoder": 6 * layers * (weights * size.tokens + attention),
+        "encoder": 6 * ((layers - 1) * whole + last),
         "head": 6 * size.masked_words * (config.vocab_size + d) * d,
         "sentence level": 6 * (size.sentences * d * (config.projection_size or d) + similarities),
     }

@@ -1,7 +1,8 @@
 """The same steps on a GPU, in bf16 at the shape of XLM-R base: this module decides what utilisation means.
 
 It is the share of the GPU's measured bf16 peak that the counted arithmetic of the real tokens comes to; padding and
-words scored in vain are no work. A variant that does not fit into memory is given half the pairs until it does.
+words scored in vain are no work, nor is what we leave out of the last layer, for us. A variant that does not fit into
+memory is given half the pairs until it does.
 """
 
 from collections.abc import Callable
@@ -64,7 +65,8 @@ def measure_steps(variant: Variant, networks: Networks, batches: list[Batch], ra
     timings = take_turns({variant.row: lambda number: step(batches[number])}, len(batches))
     seconds = [each.wall for each in timings[variant.row]]
     sizes, pairs = [size_of(batch) for batch in batches[1:]], len(batches[0]["input_ids"])
-    work = [sum(count_operations(size, networks.config).values()) for size in sizes]
+    least = variant.method == "ours"
+    work = [sum(count_operations(size, networks.config, least).values()) for size in sizes]
     whole_step = variant.method in ("ours", "naive")  # the others compute a part of what is counted
     return {
         "variant": variant.row,

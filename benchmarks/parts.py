@@ -35,7 +35,9 @@ def encode_ours(model: HictlForPreTraining, batch: Batch) -> Part:
         "masked": (batch["input_ids"], batch["attention_mask"]),
         "sentences": (batch["sentence_input_ids"], batch["sentence_attention_mask"]),
     }
-    hidden, vocabulary = model.encode(PackedRows(batches))
+    rows = PackedRows(batches)
+    masked = rows.places_of("masked", batch["labels"] != -100)
+    hidden, vocabulary = model.encode(rows, read=torch.cat([*rows.first.values(), masked]))
     return hidden.sum(), vocabulary
 
 

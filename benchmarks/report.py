@@ -31,6 +31,9 @@ RATIOS = {
     "share_of_floor": ("floor_fp32", "ours_fp32"),
     "share_of_floor_bf16": ("floor_bf16", "ours_bf16"),
     "share_of_floor_dropout": ("floor_fp32", "ours_fp32_dropout"),
+    "share_of_least_floor": ("least_floor_fp32", "ours_fp32"),
+    "share_of_least_floor_bf16": ("least_floor_bf16", "ours_bf16"),
+    "share_of_least_floor_dropout": ("least_floor_fp32", "ours_fp32_dropout"),
 }
 MEMORY_RATIOS = {
     "memory_vs_naive": ("naive_fp32", "ours_fp32"),

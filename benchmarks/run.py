@@ -5,7 +5,7 @@ XLM-R's 250,002 words, on one CPU thread, beside
 
     naive.py       the same losses written directly with Hugging Face's parts
     baselines.py   the translation language model alone, and sentence-transformers' contrastive loss alone
-    floor.py       the arithmetic that no implementation can avoid, at the speed of this machine
+    floor.py       the arithmetic of the step, at the speed of this machine
 
     variants.py    the table of all variants, and a step of one
     workload.py    the batches: real sentences, or log-normal lengths

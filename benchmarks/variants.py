@@ -67,6 +67,8 @@ LABELS = {
     "sentence_transformers_plain": "sentence-transformers, contrast alone, plain AdamW",
     "floor_fp32": "counted floor, fp32",
     "floor_bf16": "counted floor, bf16",
+    "least_floor_fp32": "least floor, fp32",
+    "least_floor_bf16": "least floor, bf16",
 }
 
 

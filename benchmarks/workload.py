@@ -70,6 +70,8 @@ class Size:
     padded_tokens: int
     """With x, y and x∘y each padded to their longest."""
     masked_words: int
+    read_tokens: int
+    """Whose last states are read: the first of x, y and x∘y, and the masked words."""
     squared_lengths: int
     """Sum over sentences: entries of one head's attention matrices."""
     sentences: int
@@ -122,10 +124,12 @@ def size_of(batch: Batch) -> Size:
     sentence_lengths, joined_lengths = batch["sentence_attention_mask"].sum(-1), batch["attention_mask"].sum(-1)
     lengths = torch.cat([sentence_lengths, joined_lengths])
     padded = sum(len(part) * part.max() for part in (*sentence_lengths.chunk(2), joined_lengths))
+    masked_words = int((batch["labels"] != -100).sum())
     return Size(
         tokens=int(lengths.sum()),
         padded_tokens=int(padded),
-        masked_words=int((batch["labels"] != -100).sum()),
+        masked_words=masked_words,
+        read_tokens=len(lengths) + masked_words,
         squared_lengths=int(lengths.square().sum()),
         sentences=len(sentence_lengths),
     )

@@ -37,7 +37,7 @@ from .configuration_hictl import HictlConfig
 from .gathering import gather_sentences, gather_texts
 from .losses import mean_over_batch, sentence_contrast, word_contrast
 from .negatives import in_batch_negatives, sample_words
-from .packing import PACKED_ATTENTION, PackedRows
+from .packing import PACKED_ATTENTION, PackedRows, go_on_with
 from .vocabulary import linear_cross_entropy, look_up
 
 
@@ -277,24 +277,35 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             sentences, vocabulary = self.encode_apart(sentence_input_ids, sentence_attention_mask, row_seeds)
             self.add_sentence_level(result, sentences, with_gradient(sentences, cached))
         if batches:
-            rows = PackedRows(batches)
-            hidden, vocabulary = self.encode(rows, vocabulary)
+            rows, read = PackedRows(batches), {}
+            if "sentences" in batches:
+                read["sentences"] = rows.first["sentences"]
+            if bag is not None:
+                read["pairs"] = rows.first[config.word_level_input]
+            if labels is not None:
+                masked = (labels != -100) & rows.masks["masked"]
+                read["masked words"] = rows.places_of("masked", masked)
+            states, vocabulary = self.encode(rows, vocabulary, torch.cat([*read.values()]))
+            hidden = dict(zip(read, states.split([len(places) for places in read.values()])))
         if "sentences" in batches:
-            sentences = self.projection(hidden[rows.first["sentences"]])  # r = f(g(M(x)))
+            sentences = self.projection(hidden["sentences"])  # r = f(g(M(x)))
             level = self.sentence_level(sentences, sentence_texts, items.get("sentence"), gather)
             self.add_sentence_level(result, sentences, level)
         if bag is not None:
-            queries = hidden[rows.first[config.word_level_input]]
-            losses, vocabulary = self.word_losses(queries, vocabulary, bag, row_seeds)
+            losses, vocabulary = self.word_losses(hidden["pairs"], vocabulary, bag, row_seeds)
             result.word_loss = mean_over_batch(losses, items.get("word"))
         if labels is not None:
-            masked = (labels != -100) & rows.masks["masked"]
-            states = hidden[rows.places_of("masked", masked)]
-            result.lm_loss = self.masked_word_loss(states, vocabulary, labels[masked], items.get("lm"))
+            targets = labels[masked]
+            result.lm_loss = self.masked_word_loss(hidden["masked words"], vocabulary, targets, items.get("lm"))
         return HictlForPreTrainingOutput(loss=self.total(result), **result)
 
-    def encode(self, rows: PackedRows, vocabulary: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """M of all rows in one pass, (tokens, d), and the word embeddings (V, d) for their next use after this one."""
+    def encode(
+        self, rows: PackedRows, vocabulary: Tensor | None = None, read: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """M of all rows in one pass, (tokens, d), and the word embeddings (V, d) for their next use after this one.
+
+        Given the places (k,) in the buffer that are read, M is (k, d).
+        """
         if self.config._attn_implementation == "sdpa":
             self.set_attn_implementation(PACKED_ATTENTION)  # the same for padded rows
         words = self.get_input_embeddings()
@@ -306,10 +317,12 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             embedded, vocabulary = words(rows.input_ids), words.weight
         if self.config._attn_implementation == PACKED_ATTENTION:
             positions = rows.position_ids + self.roberta.embeddings.padding_idx + 1  # XLM-R's begin at 2
+            go_on_with(read, rows, self.roberta.encoder.layer[-1].attention)
             outputs = self.roberta(inputs_embeds=embedded[None], position_ids=positions[None], packed_rows=rows)
             return outputs[0][0], vocabulary
         padded, mask = rows.padded(embedded)
-        return self.roberta(inputs_embeds=padded, attention_mask=mask)[0][mask], vocabulary
+        hidden = self.roberta(inputs_embeds=padded, attention_mask=mask)[0][mask]
+        return hidden if read is None else hidden[read], vocabulary
 
     def encode_sentences(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, row_seeds: Tensor | None = None
@@ -327,8 +340,8 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         """`encode_sentences`, and the word embeddings (V, d) for their next use."""
         rows = PackedRows({"sentences": (input_ids, attention_mask)})
         with nullcontext() if row_seeds is None else random_numbers_of(row_seeds):
-            hidden, vocabulary = self.encode(rows)
-        return self.projection(hidden[rows.first["sentences"]]), vocabulary
+            hidden, vocabulary = self.encode(rows, read=rows.first["sentences"])
+        return self.projection(hidden), vocabulary
 
     def masked_word_loss(self, hidden: Tensor, vocabulary: Tensor, targets: Tensor, items: Tensor | None) -> Tensor:
         """() L_LM: cross-entropy of the masked words, of hidden states (m, d); no others reach the head."""

@@ -1,7 +1,8 @@
 """Batches without padding: the tokens of many rows in one buffer, through XLM-R's own layers.
 
 Everything in those layers but attention treats each token alone. Attention is told the lengths of the rows and lets
-each attend to itself: by a kernel for variable lengths on a GPU, elsewhere by one call for all rows of a length.
+each attend to itself: by a kernel for variable lengths on a GPU, elsewhere by one call for all rows of a length. In the
+last layer, all tokens having attended, only those go on whose states are read: first tokens and masked words.
 Shapes: R rows of a padded batch, T its longest, d dimensions, h heads.
 """
 
@@ -30,6 +31,7 @@ class PackedRows:
         input_ids, position_ids: (tokens,) the buffer; positions count from 0 in each row.
         lengths: of the rows in the buffer, ascending.
         first: name: (R,) places of the first tokens in the buffer.
+        going_on: attention block of a layer: (k,) places of the tokens that go on from there, where not all do.
     """
 
     @torch.compiler.disable
@@ -53,6 +55,7 @@ class PackedRows:
             raise ValueError(f"{empty!r} has a row without a token: its attention mask is 0 everywhere; leave it out")
         self.first = dict(zip(batches, starts.split([len(mask) for mask in self.masks.values()])))
         self.places = dict(zip(batches, places.split([int(mask.sum()) for mask in self.masks.values()])))
+        self.going_on: dict[nn.Module, Tensor] = {}
 
     @torch.compiler.disable
     def places_of(self, name: str, chosen: Tensor) -> Tensor:
@@ -122,6 +125,27 @@ def attend_by_length(
         output = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
         outputs.append(output.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)
+
+
+@torch.compiler.disable
+def go_on_with(places: Tensor | None, rows: PackedRows, attention: nn.Module) -> None:
+    """Let the attention block of a layer, where it is given these rows, return the tokens at the places (k,) alone.
+
+    It reads all tokens; the feed-forward part after it, two thirds of a layer's arithmetic, is then computed for k of
+    them. `None` takes an earlier choice back.
+    """
+    rows.going_on = {} if places is None else {attention: places}
+    if keep_those_going_on not in attention._forward_hooks.values():
+        attention.register_forward_hook(keep_those_going_on, with_kwargs=True)
+
+
+@torch.compiler.disable
+def keep_those_going_on(attention: nn.Module, _: Any, kwargs: dict[str, Any], output: tuple[Tensor, None]) -> Any:
+    """Hook of an attention block, which stays there: (1, k, d) of (1, tokens, d), for rows that say so."""
+    rows = kwargs.get("packed_rows")
+    if rows is None or attention not in rows.going_on:
+        return output
+    return output[0].index_select(1, rows.going_on[attention]), output[1]
 
 
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)

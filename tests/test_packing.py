@@ -1,5 +1,6 @@
 """Tokens of padded batches in one buffer: where each lies, and that the encoder gives it what padding would."""
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -208,6 +209,38 @@ def test_gradients_are_those_of_padded_calls(model: PreTrainedModel) -> None:
     )
     assert other["embeddings.word_embeddings.weight"].abs().max() > 0.1
     torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-9)
+
+
+def test_states_that_are_read_are_those_among_all(model: PreTrainedModel) -> None:
+    rows = PackedRows(random_batches(7))
+    read = torch.cat([rows.first["left"], torch.arange(3, len(rows.input_ids), 4), rows.first["left"]])  # some twice
+    parameters = [*model.roberta.parameters()]
+    results = []
+    for hidden in (model.encode(rows)[0][read], model.encode(rows, read=read)[0]):
+        direction = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        results.append([hidden.detach(), *torch.autograd.grad((hidden * direction).sum(), parameters)])
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-9)
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["", "the last layer copied"])
+def test_the_last_feed_forward_part_is_for_tokens_that_are_read(copied: bool, toy_model: MakeModel) -> None:
+    model, rows, seen = toy_model(), PackedRows(random_batches(8)), []
+    everything = model.encode(rows)[0].shape
+    layers = model.roberta.encoder.layer
+    for read in (torch.tensor([4]), torch.tensor([], dtype=torch.long), rows.first["both"]):
+        if copied:  # with what it remembers
+            layers.append(copy.deepcopy(layers[-1]))
+        seen.clear()
+        spies = [
+            layer.intermediate.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1]))
+            for layer in layers
+        ]
+        hidden, _ = model.encode(rows, read=read)
+        for spy in spies:
+            spy.remove()
+        assert seen == [*[len(rows.input_ids)] * (len(layers) - 1), len(read)]
+        assert hidden.shape == (len(read), 32)
+        assert model.encode(rows)[0].shape == everything
 
 
 def test_a_padding_id_within_a_row_learns_nothing(model: PreTrainedModel) -> None:
