@@ -19,6 +19,7 @@ from .negatives import (
     mixed_products,
     mixed_squares,
     squared_lengths,
+    squares_of_rows,
     words_at_once,
 )
 from .vocabulary import memory_for_gradient
@@ -88,7 +89,7 @@ def sentence_contrast_and_gradient(
     squares, near = squared_lengths(points)
     centre = points.mean(0)
     centred = points - centre  # distances between almost parallel vectors lose no digits
-    own, along = centred.square().sum(-1), centred @ centre + centre.square().sum() / 2  # (N,) each
+    own, along = squares_of_rows(centred), centred @ centre + centre.square().sum() / 2  # (N,) each
     positives = torch.arange(len(points), device=points.device).roll(len(points) // 2).unsqueeze(1)
     contrasted = negatives.scatter(1, positives, True)
     loss, moved = near.new_zeros(()), near.new_zeros((), dtype=torch.float64)
@@ -123,7 +124,8 @@ def sentence_contrast_and_gradient(
     if lengths is None:
         gradient.addcmul_(by_square, points)
     else:
-        gradient.addcmul_((gradient * points).sum(-1, keepdim=True), points, value=-1).div_(lengths)
+        lengthwise = torch.einsum("nd,nd->n", gradient, points).unsqueeze(1)
+        gradient.addcmul_(lengthwise, points, value=-1).div_(lengths)
     mean_lambda = 1 - (negatives.numel() - moved) / negatives.count_nonzero().clamp_min(1)
     return loss, gradient.div_(temperature), mean_lambda.to(loss.dtype)
 

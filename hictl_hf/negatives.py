@@ -78,7 +78,13 @@ def interpolate_hard_negatives(
 
 def squared_lengths(points: Tensor) -> tuple[Tensor, Tensor]:
     """(N,) |k|², and (N, 1) squared distance of each point to its positive, exact for close pairs."""
-    return points.square().sum(-1), (points - points.roll(len(points) // 2, 0)).square().sum(-1, keepdim=True)
+    between = points[: len(points) // 2] - points[len(points) // 2 :]
+    return squares_of_rows(points), squares_of_rows(between).repeat(2).unsqueeze(1)
+
+
+def squares_of_rows(points: Tensor) -> Tensor:
+    """(N,) |k|², without an array of all squares."""
+    return torch.linalg.vector_norm(points, dim=-1).square()
 
 
 @torch.no_grad()
