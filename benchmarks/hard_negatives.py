@@ -1,11 +1,14 @@
 """The sentence-level contrast by itself: what hard negatives cost beyond plain InfoNCE and beyond matrix products.
 
 For 64 pairs our form is compared with the materialised one, for 1024 pairs, where that does not fit, with the three
-matrix products that the gradient of any similarity matrix needs.
+matrix products that the gradient of any similarity matrix needs. They take turns in a process of their own: most of
+what the materialised form costs is fresh memory, of which this one may have kept plenty.
 """
 
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -28,12 +31,18 @@ def measure_hard_negatives(rounds: int) -> list[dict[str, Any]]:
     """Rows of a table: seconds, and megabytes, of forward and backward of each form."""
     rows = []
     for pairs, forms in FORMS.items():
-        seconds = time_calls({form: make_call(form, pairs) for form in forms}, rounds, calls_before=1)
+        with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
+            seconds = fresh.submit(time_forms, pairs, rounds).result()
         for form in forms:
             measured = form.startswith(("ours", "materialised"))
             megabytes = peak_memory(call_twice, form, pairs) if measured else {}
             rows.append({"pairs": pairs, "form": form, "cpu_seconds": seconds[form], **megabytes})
     return rows
+
+
+def time_forms(pairs: int, rounds: int) -> dict[str, float]:
+    torch.set_num_threads(1)
+    return time_calls({form: make_call(form, pairs) for form in FORMS[pairs]}, rounds, calls_before=1)
 
 
 def make_call(form: str, pairs: int) -> Action:

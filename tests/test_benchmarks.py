@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from hictl_hf import HictlConfig
+
 with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package
     patch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
     measure, run = importlib.import_module("measure"), importlib.import_module("run")
+    floor, workload = importlib.import_module("floor"), importlib.import_module("workload")
 
 PART, BLOCK = 250, 64 * 1024  # megabytes; bytes of a block that glibc keeps when it is freed below another
 
@@ -72,3 +75,14 @@ def test_memory_that_nobody_holds_is_given_back() -> None:
     measure.give_back_memory()
     assert measure.resident("VmRSS") < held - 0.8 * PART
     assert len(last) == BLOCK
+
+
+def test_the_floors_are_as_worked_out_by_hand() -> None:
+    config = HictlConfig(vocab_size=98, hidden_size=2, num_hidden_layers=3, intermediate_size=5, num_attention_heads=1)
+    size = workload.Size(tokens=100, padded_tokens=0, masked_words=7, read_tokens=10, squared_lengths=1000, sentences=4)
+    weights, attention = 4 * 4 + 2 * 10, 4 * 1000  # of a layer: 4 d² + 2 d inner; 2 d Σ length²
+    whole = weights * 100 + attention
+    last = 8 * 100 + 28 * 10  # keys and values of all; query, output and feed-forward part of those that are read
+    counted, least = (floor.count_operations(size, config, least) for least in (False, True))
+    assert counted["encoder"] == 6 * 3 * whole and least["encoder"] == 6 * (2 * whole + last)
+    assert counted["head"] == least["head"] == 6 * 7 * 100 * 2
