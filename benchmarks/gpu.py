@@ -1,7 +1,7 @@
 """The same steps on a GPU, in bf16 at the shape of XLM-R base: this module decides what utilisation means.
 
 It is the share of the GPU's measured bf16 peak that the counted arithmetic of the real tokens comes to; padding and
-words scored in vain are no work, nor is what we leave out of the last layer, for us. A variant that does not fit into
+words scored in vain are no work, nor is, for us, what the last layer need not do. A variant that does not fit into
 memory is given half the pairs until it does.
 """
 

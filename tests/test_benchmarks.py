@@ -13,6 +13,7 @@ from hictl_hf import HictlConfig
 with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package
     patch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
     measure, run = importlib.import_module("measure"), importlib.import_module("run")
+    cells = importlib.import_module("cells")
     floor, workload = importlib.import_module("floor"), importlib.import_module("workload")
 
 PART, BLOCK = 250, 64 * 1024  # megabytes; bytes of a block that glibc keeps when it is freed below another
@@ -86,3 +87,8 @@ def test_the_floors_are_as_worked_out_by_hand() -> None:
     counted, least = (floor.count_operations(size, config, least) for least in (False, True))
     assert counted["encoder"] == 6 * 3 * whole and least["encoder"] == 6 * (2 * whole + last)
     assert counted["head"] == least["head"] == 6 * 7 * 100 * 2
+
+
+def test_the_batch_that_is_weighed_is_that_of_median_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "size_of", lambda size: SimpleNamespace(padded_tokens=size[0], tokens=size[1]))
+    assert cells.of_median_padding([(90, 30), (100, 90), (80, 40)]) == (80, 40)  # 3, 1.1 and 2 times the tokens
