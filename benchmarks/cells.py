@@ -103,6 +103,8 @@ def time_steps(
         step = Step(variant, networks)
 
         def turn(number: int) -> dict[str, Seconds]:
+            if variant.warmed_up:
+                step.gradients(batches[number])
             if variant.row not in weighed:
                 return step(batches[number])
             give_back_memory()

@@ -1,4 +1,4 @@
-"""What the benchmarks do besides timing: a run that was interrupted keeps its parts, and memory is given back."""
+"""What the benchmarks do besides timing: interrupted runs keep their parts, memory is given back, floors are right."""
 
 import importlib
 import json
@@ -13,7 +13,7 @@ from hictl_hf import HictlConfig
 with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package
     patch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
     measure, run = importlib.import_module("measure"), importlib.import_module("run")
-    cells = importlib.import_module("cells")
+    cells, variants = importlib.import_module("cells"), importlib.import_module("variants")
     floor, workload = importlib.import_module("floor"), importlib.import_module("workload")
 
 PART, BLOCK = 250, 64 * 1024  # megabytes; bytes of a block that glibc keeps when it is freed below another
@@ -92,3 +92,29 @@ def test_the_floors_are_as_worked_out_by_hand() -> None:
 def test_the_batch_that_is_weighed_is_that_of_median_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells, "size_of", lambda size: SimpleNamespace(padded_tokens=size[0], tokens=size[1]))
     assert cells.of_median_padding([(90, 30), (100, 90), (80, 40)]) == (80, 40)  # 3, 1.1 and 2 times the tokens
+
+
+def test_gradients_that_are_not_timed_go_before_the_steps_that_have_their_memory_at_hand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[tuple[str, int]] = []
+
+    class Step:
+        def __init__(self, variant: Any, _: Any) -> None:
+            self.row = variant.row
+
+        def gradients(self, batch: int) -> None:
+            calls.append((f"{self.row}, not timed", batch))
+
+        def __call__(self, batch: int) -> dict[str, measure.Seconds]:
+            calls.append((self.row, batch))
+            return {self.row: measure.Seconds(batch, batch)}
+
+    monkeypatch.setattr(cells, "Step", Step)
+    monkeypatch.setattr(cells, "size_of", lambda batch: batch)
+    monkeypatch.setattr(cells, "measure_rates", lambda *_: floor.Rates(1, None, 1))
+    monkeypatch.setattr(cells, "ideal_step", lambda *_: measure.Seconds(0, 0))
+    compared = [variants.Variant("ours", "ours", warmed_up=True), variants.Variant("naive", "naive")]
+    rows, *_ = cells.time_steps(SimpleNamespace(config=None), compared, (), [2, 16], print)
+    assert calls == [(row, batch) for batch in (2, 16) for row in ("ours, not timed", "ours", "naive")]
+    assert [seconds.cpu for seconds in rows["ours"]] == [16]
