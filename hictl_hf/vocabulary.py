@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-WORDS_AT_ONCE = 1024  # on a CPU so many rows of E, and their logits, stay in its cache
+WORDS_AT_ONCE = 960  # on a CPU so many rows of E and their logits stay in its cache, where 1,024, 4 KiB a row, collide
 LOGITS_AT_ONCE = 2**25  # held beside the gradient: 128 MiB
 
 
@@ -157,9 +157,12 @@ def cross_entropy_and_gradients(
     by_hidden, by_bias = torch.empty_like(hidden, dtype=full), torch.zeros_like(bias, dtype=full)
     loss = torch.zeros_like(items, dtype=full)
     slices = slices_of_words(embeddings)
+    blocks = blocks_of_rows(hidden, embeddings)
+    wide = max(len(hidden[blocks[0]]), hidden.shape[1])
+    room = by_embeddings.new_empty(len(embeddings[slices[0]]), wide, dtype=dtype)  # for a product of any slice
     of_target, of_each = 1 - smoothing, smoothing / len(embeddings) / items.to(full)
     mean_word = embeddings.mean(0, dtype=full) if smoothing else None  # (d,)
-    for block in blocks_of_rows(hidden, embeddings):
+    for block in blocks:
         rows, right = hidden[block].to(dtype), embeddings[targets[block]].to(dtype).to(full)  # (rows, d)
         right_bias = bias[targets[block]].to(full)  # (rows,)
         if mean_word is not None:
@@ -167,12 +170,13 @@ def cross_entropy_and_gradients(
         begun = block.start > 0
         fits = not begun and len(rows) <= by_embeddings.shape[1]
         store = by_embeddings if fits else by_embeddings.new_empty(len(embeddings), len(rows))
-        shares = [part_of_store(store[words], len(rows)) for words in slices]  # each (rows, words)
+        shares = [part_of_store(store[words], len(rows), len(store[words])) for words in slices]  # (rows, words)
         expected, normaliser = torch.zeros_like(right), right.new_full((len(rows),), -torch.inf)
         logsums = []
         for words, share in zip(slices, shares):
             some = embeddings[words].to(dtype)  # read once from memory for both products
-            logsum = softmax_and_logsum(F.linear(rows, some, bias[words].to(dtype)), share)
+            logits = torch.addmm(bias[words].to(dtype), rows, some.T, out=part_of_store(room, len(rows), len(some)))
+            logsum = softmax_and_logsum(logits, share)
             normaliser = normaliser.logaddexp(logsum)
             weight = (logsum - normaliser).exp().unsqueeze(-1)  # of this slice among those until now
             expected.lerp_((share.to(dtype) @ some).to(full), weight)
@@ -183,7 +187,7 @@ def cross_entropy_and_gradients(
             factor = (logsum - normaliser).exp() / items
             by_bias[words] += factor @ share
             scaled = (factor.unsqueeze(-1) * rows).to(dtype)  # less work than to scale the share
-            products = share.to(dtype).T @ scaled  # (words, d)
+            products = torch.mm(share.to(dtype).T, scaled, out=part_of_store(room, share.shape[1], rows.shape[1]))
             if mean_word is not None:
                 products = products - of_each * rows.sum(0, dtype=full)
             by_embeddings[words] = by_embeddings[words] + products if begun else products
@@ -206,9 +210,9 @@ def rows_at_once(embeddings: Tensor) -> int:
     return max(logits // len(embeddings), 1)
 
 
-def part_of_store(store: Tensor, rows: int) -> Tensor:
-    """(rows, words) memory for a softmax within the (words, at least rows) memory of a slice."""
-    return store.view(-1)[: rows * len(store)].view(rows, len(store))
+def part_of_store(store: Tensor, rows: int, columns: int) -> Tensor:
+    """(rows, columns) memory at the beginning of a larger store."""
+    return store.view(-1)[: rows * columns].view(rows, columns)
 
 
 def softmax_and_logsum(logits: Tensor, store: Tensor) -> Tensor:
