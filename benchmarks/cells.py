@@ -2,9 +2,9 @@
 
 Memory comes first, each variant in a fresh process, so that the networks of the timings are not in its way; the quick
 run weighs our step in the process of the timings, before the other network is made, and the naive one while it is
-timed. Steps that find their memory at hand in training do so here: gradients that are not timed go right before them,
-for the naive step took and gave back gigabytes in between. The counted floor is one more row; its
-seconds follow from speeds of the machine that are measured in the same rounds.
+timed. Before steps that can have their memory from the step before, gradients are computed that are not timed, for the
+naive step took and gave back gigabytes in between. The counted floor is one more row; its seconds follow from speeds of
+the machine that are measured in the same rounds.
 """
 
 import dataclasses
