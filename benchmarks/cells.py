@@ -3,8 +3,9 @@
 Memory comes first, each variant in a fresh process, so that the networks of the timings are not in its way; the quick
 run weighs our step in the process of the timings, before the other network is made, and the naive one while it is
 timed. Before steps that can have their memory from the step before, gradients are computed that are not timed, for the
-naive step took and gave back gigabytes in between. The counted floor is one more row; its seconds follow from speeds of
-the machine that are measured in the same rounds.
+naive step took and gave back gigabytes in between; these short steps are timed several times in a row, and the median
+counts. The counted floor is one more row; its seconds follow from speeds of the machine that are measured in the same
+rounds.
 """
 
 import dataclasses
@@ -40,9 +41,14 @@ def measure_cell(
     weigh: Callable[..., dict[str, float | None]],
     weighed_as_timed: Collection[str],
     rounds: int,
+    timings: int,
     told: Told,
 ) -> dict[str, Any]:
-    """Seconds of the timed variants, megabytes of the weighed ones, and the floor; the first round is dropped."""
+    """Seconds of the timed variants, megabytes of the weighed ones, and the floor; the first round is dropped.
+
+    Args:
+        timings: of a short step in each round.
+    """
     small, refused_small = workload.draw(cell.text, SMALL, 1)
     batches, refused = draw(cell, workload, rounds - 1)
     networks = Networks(make_config(workload.tokenizer, cell.layers), workload.tokenizer)
@@ -50,7 +56,7 @@ def measure_cell(
     for variant in weighed:
         memory[variant.row] = weigh(step_to_weigh, variant, networks, small[0], of_median_padding(batches))
         told(f"{variant.row}, memory")
-    rows, rates, more_memory = time_steps(networks, timed, weighed_as_timed, small + batches, told)
+    rows, rates, more_memory = time_steps(networks, timed, weighed_as_timed, small + batches, timings, told)
     memory |= more_memory
     return {
         **dataclasses.asdict(cell),
@@ -88,6 +94,7 @@ def time_steps(
     variants: Sequence[Variant],
     weighed: Collection[str],
     batches: list[Batch],
+    timings: int,
     told: Told,
 ) -> tuple[dict[str, list[Seconds]], Rates, dict[str, dict[str, float | None]]]:
     """The seconds of each row in the rounds, one for each batch but the first, the speed of the machine in them, and
@@ -104,23 +111,29 @@ def time_steps(
         step = Step(variant, networks)
 
         def turn(number: int) -> dict[str, Seconds]:
-            if variant.warmed_up:
+            if variant.short:
                 step.gradients(batches[number])
+                return median_by_row([step(batches[number]) for _ in range(timings)])
             if variant.row not in weighed:
                 return step(batches[number])
             give_back_memory()
-            seconds, memory[variant.row] = megabytes_of(partial(step, batches[number]))
-            return seconds
+            measured, memory[variant.row] = megabytes_of(partial(step, batches[number]))
+            return measured
 
         return turn
 
-    timings = take_turns({"rates": find_rates} | {v.row: step_of(v) for v in variants}, len(batches), told)
+    seconds = take_turns({"rates": find_rates} | {v.row: step_of(v) for v in variants}, len(batches), told)
     usual = Rates(*(None if None in each else median(each) for each in zip(*map(dataclasses.astuple, rates))))
     floors = {
         row: [ideal_step(batch, networks, usual, "bf16" in row, "least" in row) for batch in batches[1:]]
         for row in ("floor_fp32", "least_floor_fp32", "floor_bf16", "least_floor_bf16")[: 2 + 2 * bf16]
     }
-    return floors | timings, usual, memory
+    return floors | seconds, usual, memory
+
+
+def median_by_row(timings: list[dict[str, Seconds]]) -> dict[str, Seconds]:
+    """The medians of several timings of the same rows."""
+    return {row: Seconds(*map(median, zip(*(timing[row] for timing in timings)))) for row in timings[0]}
 
 
 def ideal_step(batch: Batch, networks: Networks, rates: Rates, bf16: bool, least: bool) -> Seconds:

@@ -92,11 +92,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--pairs_per_batch", type=int, nargs="+", metavar="N", help="[16 32; with cuda 1024]")
     parser.add_argument("--texts", nargs="+", choices=TEXTS, default=list(TEXTS), help="[both]")
     parser.add_argument("--rounds", type=int, default=6, help="the first is dropped [6]")
+    parser.add_argument("--timings", type=int, default=3, help="of a short step in each round; their median counts [3]")
     parser.add_argument("--output", default="benchmarks/results", help="path without ending [benchmarks/results]")
     arguments = parser.parse_args(argv)
     arguments.pairs_per_batch = arguments.pairs_per_batch or ([1024] if arguments.device == "cuda" else [16, 32])
     if arguments.quick:
-        arguments.layers, arguments.pairs_per_batch, arguments.rounds, arguments.texts = [12], [16], 2, ["real"]
+        arguments.layers, arguments.pairs_per_batch, arguments.texts = [12], [16], ["real"]
+        arguments.rounds, arguments.timings = 2, 1
     return arguments
 
 
@@ -130,9 +132,8 @@ def measure_cells(arguments: argparse.Namespace, workload: Workload, results: di
     with tqdm(total=len(cells) * turns, unit=" steps", smoothing=0.05) as bar:
         for cell in cells:
             told = partial(tell, bar, f"{cell.layers} layers, {cell.pairs} pairs, {cell.text}")
-            results["cells"].append(
-                measure_cell(cell, workload, variants, weighed, weigh, as_timed, arguments.rounds, told)
-            )
+            repeated = arguments.rounds, arguments.timings
+            results["cells"].append(measure_cell(cell, workload, variants, weighed, weigh, as_timed, *repeated, told))
             add_ratios(results)
             write_report(results, Path(arguments.output))
             give_back_memory()

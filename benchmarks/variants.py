@@ -38,8 +38,8 @@ class Variant:
     """Whether the quick run has it."""
 
     @property
-    def warmed_up(self) -> bool:
-        """Whether gradients that are not timed go before, so that the memory of a step is at hand.
+    def short(self) -> bool:
+        """Whether a step is timed several times, after gradients that are not timed: its memory is then at hand.
 
         The naive step and HF's take their large arrays anew from the system in every step: it changes them little.
         """

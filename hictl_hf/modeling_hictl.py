@@ -37,7 +37,7 @@ from .configuration_hictl import HictlConfig
 from .gathering import gather_sentences, gather_texts
 from .losses import mean_over_batch, sentence_contrast, word_contrast
 from .negatives import in_batch_negatives, sample_words
-from .packing import PACKED_ATTENTION, PackedRows, go_on_with
+from .packing import PACKED_ATTENTION, PackedRows, let_attend
 from .vocabulary import linear_cross_entropy, look_up
 
 
@@ -317,9 +317,11 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             embedded, vocabulary = words(rows.input_ids), words.weight
         if self.config._attn_implementation == PACKED_ATTENTION:
             positions = rows.position_ids + self.roberta.embeddings.padding_idx + 1  # XLM-R's begin at 2
-            go_on_with(read, rows, self.roberta.encoder.layer[-1].attention)
+            places, order = (None, read) if read is None or not len(read) else read.unique(return_inverse=True)
+            let_attend(places, rows, self.roberta.encoder.layer[-1].attention)
             outputs = self.roberta(inputs_embeds=embedded[None], position_ids=positions[None], packed_rows=rows)
-            return outputs[0][0], vocabulary
+            hidden = outputs[0][0]
+            return hidden if order is None else hidden.index_select(0, order), vocabulary
         padded, mask = rows.padded(embedded)
         hidden = self.roberta(inputs_embeds=padded, attention_mask=mask)[0][mask]
         return hidden if read is None else hidden[read], vocabulary

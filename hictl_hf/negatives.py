@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 SMALLEST = 1e-12  # below any squared length that occurs; keeps roots and quotients finite
 SIMILARITIES_AT_ONCE = 2**23  # of pairs to the whole vocabulary, held: 32 MiB
-WEIGHTS_AT_ONCE = 2**20  # of words to be drawn by, on a CPU, where they are looked at in the cache: 8 MiB in float64
+WEIGHTS_AT_ONCE = 2**20  # of words to be drawn by, on a CPU, where they are looked at in the cache: 4 MiB
+WEIGHTS_IN_BLOCK = 64  # whose sum is looked at first
 WORDS_AT_ONCE = 1024  # of the vocabulary: they stay in the cache of a CPU, in memory that is not taken anew each time
 STEP, *MIXERS = (odd - 2**64 for odd in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))  # SplitMix64's
 
@@ -174,8 +175,10 @@ def sample_words_of_few(
         similarities = cosines(queries[rows], vocabulary)
         on_cpu = vocabulary.device.type == "cpu"
         step = max((WEIGHTS_AT_ONCE if on_cpu else SIMILARITIES_AT_ONCE) // nobody, 1)
+        left_over = WEIGHTS_IN_BLOCK - nobody % WEIGHTS_IN_BLOCK
         for some, near in zip(rows.split(step), similarities.split(step)):
-            scores = F.pad(near / temperature, (0, 1)).masked_fill_(forbidden[some], -torch.inf)
+            allowed = (near / temperature).masked_fill_(forbidden[some, :nobody], -torch.inf)
+            scores = F.pad(allowed, (0, left_over), value=-torch.inf)
             words[some] = draw_by_weight(scores, words[some], random.of(some))
     return words
 
@@ -197,17 +200,27 @@ def propose_and_accept(
 
 
 def draw_by_weight(scores: Tensor, words: Tensor, random: "UniformNumbers") -> Tensor:
-    """Fill up words (n, m), -1 where one is missing, by exp(scores), (n, V + 1), where the last column is -inf."""
+    """Fill up words (n, m), -1 where one is missing, by exp(scores), (n, blocks · words of a block), the last -inf.
+
+    Weights are cumulated in float64, those of blocks first, then those within the blocks that were hit.
+    """
     nobody = scores.shape[1] - 1
     while True:
         scores.scatter_(1, words.where(words >= 0, nobody), -torch.inf)
         best = scores.amax(-1, keepdim=True)
         if not ((words < 0).any(1, keepdim=True) & (best > -torch.inf)).any():
             return words
-        weights = (scores - best.nan_to_num(neginf=0)).exp_().cumsum(-1, dtype=torch.float64)
-        places = random.next(words.shape[1] * 5 // 4 + 8) * weights[:, -1:]
-        draws = torch.searchsorted(weights, places, right=True)
-        words = first_distinct(torch.cat([words, draws.where(draws < nobody, -1)], 1), words.shape[1])
+        weights = (scores - best.nan_to_num(neginf=0)).exp_().unflatten(1, (-1, WEIGHTS_IN_BLOCK))
+        ends = weights.sum(-1).cumsum(-1, dtype=torch.float64)  # (n, blocks)
+        places = random.next(words.shape[1] * 5 // 4 + 8) * ends[:, -1:]  # (n, draws)
+        blocks = torch.searchsorted(ends, places, right=True).clamp_(max=ends.shape[1] - 1)
+        places -= F.pad(ends, (1, 0)).gather(1, blocks)
+        within = weights.gather(1, blocks.unsqueeze(-1).expand(-1, -1, WEIGHTS_IN_BLOCK)).cumsum(
+            -1, dtype=torch.float64
+        )
+        offsets = torch.searchsorted(within, places.unsqueeze(-1), right=True).squeeze(-1)
+        draws = (blocks * WEIGHTS_IN_BLOCK + offsets).where(offsets < WEIGHTS_IN_BLOCK, -1)
+        words = first_distinct(torch.cat([words, draws], 1), words.shape[1])
 
 
 def cosines(queries: Tensor, vocabulary: Tensor, words: Tensor | None = None) -> Tensor:

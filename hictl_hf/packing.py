@@ -2,12 +2,12 @@
 
 Everything in those layers but attention treats each token alone. Attention is told the lengths of the rows and lets
 each attend to itself: by a kernel for variable lengths on a GPU, elsewhere by one call for all rows of a length. In the
-last layer, all tokens having attended, only those go on whose states are read: first tokens and masked words.
-Shapes: R rows of a padded batch, T its longest, d dimensions, h heads.
+last layer only those attend whose states are read: first tokens and masked words.
+Shapes: R rows of a padded batch, T its longest, d dimensions, h heads, k tokens that attend.
 """
 
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ class PackedRows:
         input_ids, position_ids: (tokens,) the buffer; positions count from 0 in each row.
         lengths: of the rows in the buffer, ascending.
         first: name: (R,) places of the first tokens in the buffer.
-        going_on: attention block of a layer: (k,) places of the tokens that go on from there, where not all do.
+        attending: attention block of a layer: (k,) places of the tokens that attend in it, where not all do.
     """
 
     @torch.compiler.disable
@@ -55,7 +55,7 @@ class PackedRows:
             raise ValueError(f"{empty!r} has a row without a token: its attention mask is 0 everywhere; leave it out")
         self.first = dict(zip(batches, starts.split([len(mask) for mask in self.masks.values()])))
         self.places = dict(zip(batches, places.split([int(mask.sum()) for mask in self.masks.values()])))
-        self.going_on: dict[nn.Module, Tensor] = {}
+        self.attending: dict[nn.Module, Tensor] = {}
 
     @torch.compiler.disable
     def places_of(self, name: str, chosen: Tensor) -> Tensor:
@@ -70,34 +70,68 @@ class PackedRows:
         return nn.utils.rnn.pad_sequence(states.split(self.lengths), batch_first=True), mask
 
 
+class AttendedRows(NamedTuple):
+    """Rows in one buffer of which not all tokens attend.
+
+    Args:
+        lengths: of the rows.
+        attending: how many tokens of each row attend.
+        states: (1, tokens, d) of all tokens, which are attended to.
+    """
+
+    lengths: list[int]
+    attending: list[int]
+    states: Tensor
+
+
 def packed_attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    packed_rows: PackedRows | None = None,
+    packed_rows: PackedRows | AttendedRows | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of padded rows (R, h, T, d), or within the rows of one buffer, (1, h, tokens, d).
+    """Attention of padded rows (R, h, T, d), or within the rows of one buffer, (1, h, tokens or k, d).
 
     Returns:
-        (R, T, h, d) or (1, tokens, h, d), and no weights.
+        (R, T, h, d) or (1, tokens or k, h, d), and no weights.
     """
     if packed_rows is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    states = (part.transpose(1, 2).squeeze(0) for part in (query, key, value))  # (tokens, h, d)
-    return attend_within_rows(packed_rows, *states, kwargs["dropout"], kwargs["scaling"]).unsqueeze(0), None
+    attending = packed_rows.lengths
+    if isinstance(packed_rows, AttendedRows):  # key and value are of the tokens that attend
+        attending, states = packed_rows.attending, packed_rows.states
+        layers = (module.get_submodule(name) for name in ("key", "value"))
+        key, value = (layer(states).unflatten(-1, (-1, query.shape[-1])).transpose(1, 2) for layer in layers)
+    parts = (part.transpose(1, 2).squeeze(0) for part in (query, key, value))  # (tokens, h, d)
+    output = attend_within_rows(packed_rows.lengths, attending, *parts, kwargs["dropout"], kwargs["scaling"])
+    return output.unsqueeze(0), None
 
 
 @torch.compiler.disable
 def attend_within_rows(
-    rows: PackedRows, query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: float
+    lengths: list[int],
+    attending: list[int],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float,
+    scaling: float,
 ) -> Tensor:
-    """(tokens, h, d) attention of each row to itself, by the best means there is."""
+    """(k, h, d) attention of each row to itself, by the best means there is.
+
+    Args:
+        lengths: of the rows, each at least 1.
+        attending: how many tokens of each row attend; their sum is k.
+        query: (k, h, d).
+        key, value: (tokens, h, d).
+    """
     if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
-        ends = F.pad(torch.tensor(rows.lengths).cumsum(0, dtype=torch.int32), (1, 0)).to(query.device)
-        limits = ends, ends, rows.lengths[-1], rows.lengths[-1]
+        counts = torch.tensor([attending, lengths])
+        ends = F.pad(counts.cumsum(1, dtype=torch.int32), (1, 0)).to(query.device)
+        limits = *ends, max(attending), max(lengths)
         if is_flash_attn_2_available():
             from flash_attn import flash_attn_varlen_func
 
@@ -109,43 +143,57 @@ def attend_within_rows(
     if query.device.type == "cpu" and query.dtype == torch.bfloat16:  # its backward pass is several times slower
         with torch.autocast("cpu", enabled=False):
             states = query.float(), key.float(), value.float()
-            return attend_by_length(rows.lengths, *states, dropout, scaling).to(query.dtype)
-    return attend_by_length(rows.lengths, query, key, value, dropout, scaling)
+            return attend_by_length(lengths, attending, *states, dropout, scaling).to(query.dtype)
+    return attend_by_length(lengths, attending, query, key, value, dropout, scaling)
 
 
 def attend_by_length(
-    lengths: list[int], query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: float
+    lengths: list[int],
+    attending: list[int],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float,
+    scaling: float,
 ) -> Tensor:
-    """`attend_within_rows` by one call for all rows of a length, over views of the buffer."""
-    groups = [(length, len(list(equal))) for length, equal in groupby(lengths)]
-    sizes = [length * rows for length, rows in groups]
+    """`attend_within_rows` by one call for neighbouring rows of equal counts, over views of the buffer."""
+    groups = [(*counts, len(list(equal))) for counts, equal in groupby(zip(attending, lengths))]
+    queries = query.split([count * rows for count, _, rows in groups])
+    keys, values = (part.split([length * rows for _, length, rows in groups]) for part in (key, value))
     outputs = []
-    for (length, rows), *states in zip(groups, *(part.split(sizes) for part in (query, key, value))):
-        q, k, v = (part.view(rows, length, *part.shape[1:]).transpose(1, 2) for part in states)
+    for (count, _, rows), *states in zip(groups, queries, keys, values):
+        if count == 0:
+            continue
+        q, k, v = (part.unflatten(0, (rows, -1)).transpose(1, 2) for part in states)
         output = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
         outputs.append(output.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)
 
 
 @torch.compiler.disable
-def go_on_with(places: Tensor | None, rows: PackedRows, attention: nn.Module) -> None:
-    """Let the attention block of a layer, where it is given these rows, return the tokens at the places (k,) alone.
+def let_attend(places: Tensor | None, rows: PackedRows, attention: nn.Module) -> None:
+    """Let the tokens at the places (k,), ascending, attend alone in the attention block of a layer, given these rows.
 
-    It reads all tokens; the feed-forward part after it, two thirds of a layer's arithmetic, is then computed for k of
-    them. `None` takes an earlier choice back.
+    They attend to all tokens of their rows. Queries, the block's output and the feed-forward part after it, five sixths
+    of a layer's arithmetic, are then computed for k of the tokens. `None` takes an earlier choice back.
     """
-    rows.going_on = {} if places is None else {attention: places}
-    if keep_those_going_on not in attention._forward_hooks.values():
-        attention.register_forward_hook(keep_those_going_on, with_kwargs=True)
+    rows.attending = {} if places is None else {attention: places}
+    if keep_those_attending not in attention._forward_pre_hooks.values():
+        attention.register_forward_pre_hook(keep_those_attending, with_kwargs=True)
 
 
 @torch.compiler.disable
-def keep_those_going_on(attention: nn.Module, _: Any, kwargs: dict[str, Any], output: tuple[Tensor, None]) -> Any:
-    """Hook of an attention block, which stays there: (1, k, d) of (1, tokens, d), for rows that say so."""
+def keep_those_attending(attention: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Hook of an attention block, which stays there: its input becomes (1, k, d) of (1, tokens, d)."""
     rows = kwargs.get("packed_rows")
-    if rows is None or attention not in rows.going_on:
-        return output
-    return output[0].index_select(1, rows.going_on[attention]), output[1]
+    if rows is None or attention not in rows.attending:
+        return None
+    states, *others = inputs
+    places = rows.attending[attention]
+    row_of = torch.arange(len(rows.lengths)).repeat_interleave(torch.tensor(rows.lengths))
+    attending = row_of[places.cpu()].bincount(minlength=len(rows.lengths)).tolist()
+    attended = AttendedRows(rows.lengths, attending, states)
+    return (states.index_select(1, places), *others), kwargs | {"packed_rows": attended}
 
 
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)

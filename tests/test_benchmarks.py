@@ -94,7 +94,7 @@ def test_the_batch_that_is_weighed_is_that_of_median_padding(monkeypatch: pytest
     assert cells.of_median_padding([(90, 30), (100, 90), (80, 40)]) == (80, 40)  # 3, 1.1 and 2 times the tokens
 
 
-def test_gradients_that_are_not_timed_go_before_the_steps_that_have_their_memory_at_hand(
+def test_short_steps_are_timed_several_times_after_gradients_that_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[tuple[str, int]] = []
@@ -108,13 +108,14 @@ def test_gradients_that_are_not_timed_go_before_the_steps_that_have_their_memory
 
         def __call__(self, batch: int) -> dict[str, measure.Seconds]:
             calls.append((self.row, batch))
-            return {self.row: measure.Seconds(batch, batch)}
+            return {self.row: measure.Seconds(batch + len(calls), batch)}
 
     monkeypatch.setattr(cells, "Step", Step)
     monkeypatch.setattr(cells, "size_of", lambda batch: batch)
     monkeypatch.setattr(cells, "measure_rates", lambda *_: floor.Rates(1, None, 1))
     monkeypatch.setattr(cells, "ideal_step", lambda *_: measure.Seconds(0, 0))
     compared = [variants.Variant("ours", "ours"), variants.Variant("naive", "naive")]
-    rows, *_ = cells.time_steps(SimpleNamespace(config=None), compared, (), [2, 16], print)
-    assert calls == [(row, batch) for batch in (2, 16) for row in ("ours, not timed", "ours", "naive")]
-    assert [seconds.cpu for seconds in rows["ours"]] == [16]
+    rows, *_ = cells.time_steps(SimpleNamespace(config=None), compared, (), [2, 16], 3, print)
+    assert calls == [(row, batch) for batch in (2, 16) for row in ("ours, not timed", *["ours"] * 3, "naive")]
+    assert [seconds.cpu for seconds in rows["ours"]] == [16 + 8]  # the second of calls 7, 8 and 9
+    assert [seconds.cpu for seconds in rows["naive"]] == [16 + 10]

@@ -114,24 +114,37 @@ def test_a_row_without_a_token_is_refused(row: int) -> None:
 # --- attention within rows ------------------------------------------------------------------------------------------
 
 
-def attend_one_by_one(rows: PackedRows, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """(tokens, h, d) softmax(q kᵀ / √d) v of each row and head alone."""
+def attend_one_by_one(lengths: list[int], attending: list[int], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """(k, h, d) softmax(q kᵀ / √d) v of each row and head alone."""
     outputs = []
-    for q, k, v in zip(*(part.split(rows.lengths) for part in (query, key, value))):
+    for q, k, v in zip(query.split(attending), key.split(lengths), value.split(lengths)):
         scores = torch.einsum("ihd,jhd->hij", q, k) / q.shape[-1] ** 0.5
         outputs.append(torch.einsum("hij,jhd->ihd", scores.softmax(-1), v))
     return torch.cat(outputs)
 
 
-@pytest.mark.parametrize("lengths", [[1], [6], [4, 4, 4], [1, 1, 2, 3, 3, 3, 7], [1, 2, 3, 4]])
-def test_rows_attend_to_themselves_alone_with_the_right_gradients(lengths: list[int]) -> None:
-    rows = PackedRows({"rows": (torch.ones(len(lengths), 7).long(), torch.arange(7) < torch.tensor(lengths)[:, None])})
-    assert rows.lengths == lengths
+@pytest.mark.parametrize(
+    ("lengths", "attending"),
+    [
+        ([1], [1]),
+        ([6], [6]),
+        ([4, 4, 4], [4, 4, 4]),
+        ([1, 1, 2, 3, 3, 3, 7], [1, 1, 2, 3, 3, 3, 7]),
+        ([1, 2, 3, 4], [1, 2, 3, 4]),
+        ([4, 4, 4], [1, 1, 1]),
+        ([1, 2, 3, 3, 3, 7], [1, 0, 1, 1, 2, 5]),
+        ([2, 2, 5, 5], [0, 0, 3, 0]),
+    ],
+)
+def test_rows_attend_to_themselves_alone_with_the_right_gradients(lengths: list[int], attending: list[int]) -> None:
     results = []
-    for attend, arguments in ((attend_within_rows, (0.0, 5**-0.5)), (attend_one_by_one, ())):
+    for attend, settings in ((attend_within_rows, (0.0, 5**-0.5)), (attend_one_by_one, ())):
         torch.manual_seed(3)
-        states = [torch.randn(sum(lengths), 2, 5, dtype=torch.float64).requires_grad_() for _ in range(3)]
-        output = attend(rows, *states, *arguments)
+        states = [
+            torch.randn(tokens, 2, 5, dtype=torch.float64).requires_grad_()
+            for tokens in (sum(attending), sum(lengths), sum(lengths))
+        ]
+        output = attend(lengths, attending, *states, *settings)
         gradients = torch.autograd.grad((output * torch.randn(output.shape, dtype=torch.float64)).sum(), states)
         results.append([output.detach(), *gradients])
     if max(lengths) > 1:  # one token has no choice
@@ -141,12 +154,11 @@ def test_rows_attend_to_themselves_alone_with_the_right_gradients(lengths: list[
 
 def test_on_a_cpu_half_precision_attends_in_fp32_and_comes_back() -> None:
     lengths = [2, 3, 3, 5]
-    rows = PackedRows({"rows": (torch.ones(4, 5).long(), torch.arange(5) < torch.tensor(lengths)[:, None])})
     torch.manual_seed(3)
     states = [torch.randn(13, 2, 8, dtype=torch.bfloat16) for _ in range(3)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = attend_within_rows(rows, *states, 0.0, 8**-0.5)
-    expected = attend_one_by_one(rows, *(part.float() for part in states))
+        output = attend_within_rows(lengths, lengths, *states, 0.0, 8**-0.5)
+    expected = attend_one_by_one(lengths, lengths, *(part.float() for part in states))
     assert output.dtype == torch.bfloat16
     torch.testing.assert_close(output, expected.bfloat16(), rtol=2**-8, atol=1e-6)  # no more than the last rounding
 
@@ -223,7 +235,7 @@ def test_states_that_are_read_are_those_among_all(model: PreTrainedModel) -> Non
 
 
 @pytest.mark.parametrize("copied", [False, True], ids=["", "the last layer copied"])
-def test_the_last_feed_forward_part_is_for_tokens_that_are_read(copied: bool, toy_model: MakeModel) -> None:
+def test_in_the_last_layer_only_tokens_that_are_read_attend(copied: bool, toy_model: MakeModel) -> None:
     model, rows, seen = toy_model(), PackedRows(random_batches(8)), []
     everything = model.encode(rows)[0].shape
     layers = model.roberta.encoder.layer
@@ -231,14 +243,13 @@ def test_the_last_feed_forward_part_is_for_tokens_that_are_read(copied: bool, to
         if copied:  # with what it remembers
             layers.append(copy.deepcopy(layers[-1]))
         seen.clear()
-        spies = [
-            layer.intermediate.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1]))
-            for layer in layers
-        ]
+        parts = [part for layer in layers for part in (layer.attention.self, layer.intermediate)]
+        spies = [part.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1])) for part in parts]
         hidden, _ = model.encode(rows, read=read)
         for spy in spies:
             spy.remove()
-        assert seen == [*[len(rows.input_ids)] * (len(layers) - 1), len(read)]
+        in_last = len(read) or len(rows.input_ids)  # where nothing is read, all go on
+        assert seen == [len(rows.input_ids)] * 2 * (len(layers) - 1) + [in_last] * 2
         assert hidden.shape == (len(read), 32)
         assert model.encode(rows)[0].shape == everything
 
