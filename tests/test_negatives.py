@@ -455,6 +455,16 @@ def test_how_many_pairs_are_compared_at_once_changes_no_draw(
     assert all(torch.equal(draw, draws[0]) for draw in draws)
 
 
+@pytest.mark.parametrize("block", [1, 3, 7])
+def test_words_are_the_same_in_blocks_of_any_size(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    queries, vocabulary = random_words(70, 50)
+    arguments = queries, vocabulary, torch.arange(70)[:, None] % 50, 5, 0.05, torch.arange(70)
+    in_one = sample_words(*arguments)
+    monkeypatch.setattr(negatives_module, "WEIGHTS_IN_BLOCK", block)
+    assert in_one.unique().numel() > 20
+    assert torch.equal(sample_words(*arguments), in_one)
+
+
 def test_rows_without_seeds_are_drawn_differently_and_repeat_with_the_global_seed(way: str) -> None:
     queries, vocabulary = random_words(1, 50)[0].expand(2, 5), random_words(1, 50)[1]
     torch.manual_seed(3)
