@@ -4,14 +4,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import TrainingArguments
 
 from .collators import REORDERINGS, SHORTEST_PAIR
 from .configuration_hictl import HictlConfig
 from .corpus import Cleaning
 from .flags import parse_flags_or_recipe
 from .readers import BadInput
-from .settings import UNUSED, read_dictionaries, refuse_impossible, refuse_unused, repository_to_publish_to
+from .settings import (
+    UNUSED,
+    RunArguments,
+    read_dictionaries,
+    refuse_impossible,
+    refuse_unused,
+    repository_to_publish_to,
+)
 
 UNUSED_HERE = UNUSED | {
     "label_smoothing_factor": "the language model predicts words as they are",
@@ -27,7 +33,7 @@ DICTIONARIES = {"model_config": HictlConfig, "cleaning": Cleaning}
 
 
 @dataclass
-class PretrainingArguments(TrainingArguments):
+class PretrainingArguments(RunArguments):
     """HF's training arguments, with the paper's optimiser as defaults, and what HiCTL's data needs."""
 
     train_data: list[str] = field(

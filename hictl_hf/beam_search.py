@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 
-from .modeling_hictl_translation import HictlForConditionalGeneration
+from .modeling_hictl_translation import CACHE, HictlForConditionalGeneration
 from .output_layer import OutputLayer
 from .readers import BadInput
 
@@ -138,9 +138,9 @@ def advance(model: HictlForConditionalGeneration, beams: "Beams") -> Tensor:
         attention_mask=beams.past,
         encoder_hidden_states=beams.encoded,
         encoder_attention_mask=beams.source_mask,
-        past_key_values=beams.cache,
         use_cache=True,
         return_dict=True,
+        **{CACHE: beams.cache},
     ).last_hidden_state
     return states if beams.state_bias is None else states + beams.state_bias[:, None]
 

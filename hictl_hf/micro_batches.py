@@ -7,17 +7,17 @@ import logging
 
 import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
-from transformers import TrainingArguments
 
 from .collators import PretrainingCollator
 from .modeling_hictl import HictlForPreTraining
 from .readers import BadInput
+from .settings import RunArguments
 
 logger = logging.getLogger(__name__)
 
 
 def fit_micro_batch(
-    model: HictlForPreTraining, collator: PretrainingCollator, args: TrainingArguments, sharded: bool = False
+    model: HictlForPreTraining, collator: PretrainingCollator, args: RunArguments, sharded: bool = False
 ) -> None:
     """Lower per_device_train_batch_size, and raise gradient_accumulation_steps as much, until memory suffices.
 
@@ -45,7 +45,7 @@ def fit_micro_batch(
 
 
 def fits(
-    model: HictlForPreTraining, collator: PretrainingCollator, args: TrainingArguments, size: int, sharded: bool
+    model: HictlForPreTraining, collator: PretrainingCollator, args: RunArguments, size: int, sharded: bool
 ) -> bool:
     """Whether a step of so many of the longest rows fits in memory."""
     try:
@@ -61,7 +61,7 @@ def fits(
 
 
 def take_step(
-    model: HictlForPreTraining, collator: PretrainingCollator, args: TrainingArguments, size: int, sharded: bool
+    model: HictlForPreTraining, collator: PretrainingCollator, args: RunArguments, size: int, sharded: bool
 ) -> None:
     """Forward and backward beside as much memory as the optimiser, and DDP's buckets, will hold.
 
@@ -72,7 +72,7 @@ def take_step(
     rows = [{"x": words, "y": None, "seed": seed} for seed in range(size)]  # text gives most tokens: x∘y, x and y
     model.to(args.device).train()
     if args.activation_checkpointing:
-        model.activation_checkpointing_enable()
+        getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()  # new in 5.23
     copies = 3 if args.world_size > 1 else 2
     weights = model.get_input_embeddings().parameters() if sharded else model.parameters()
     held = [torch.empty_like(weight) for weight in weights for _ in range(copies)]

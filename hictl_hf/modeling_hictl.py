@@ -6,7 +6,7 @@ V words, d dimensions, r dimensions of the projection.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    PreTrainedModel,
     XLMRobertaConfig,
     XLMRobertaForMaskedLM,
     XLMRobertaForQuestionAnswering,
@@ -38,7 +39,14 @@ from .gathering import gather_sentences, gather_texts
 from .losses import mean_over_batch, sentence_contrast, word_contrast
 from .negatives import in_batch_negatives, sample_words
 from .packing import PACKED_ATTENTION, PackedRows, let_attend
+from .supported_versions import overrides_private, require_parameters
 from .vocabulary import linear_cross_entropy, look_up
+
+require_parameters(XLMRobertaModel.forward, "attention_mask", "position_ids", "inputs_embeds")
+# What `HictlForPreTraining` as a masked language model passes on to XLM-R's layers.
+PASSED_ON = (
+    "output_attentions", "output_hidden_states", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k",
+)  # fmt: skip
 
 
 class HictlModel(XLMRobertaModel):
@@ -192,7 +200,9 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         self.post_init()
 
     @torch.no_grad()
+    @overrides_private(PreTrainedModel)
     def _init_weights(self, module: nn.Module) -> None:
+        """Initialise what is new here, too: models are loaded without running `__init__`'s values."""
         super()._init_weights(module)
         if isinstance(module, SentenceProbability):
             init.zeros_(module.recent)
@@ -245,6 +255,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             cached: L_S of a whole batch where this is one of its micro-batches (gradient cache), by what
                 `encode_sentences` gave for these sentences and `row_seeds`.
         """
+        refuse_unknown(type(self), kwargs, PASSED_ON)
         if sentence_input_ids is None and bag is None and row_seeds is None and items_in_batch is None:
             outputs = super().forward(
                 input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, labels=labels,
@@ -403,6 +414,19 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         weighted = {"lm_loss": "lm_weight", "sentence_loss": "sentence_weight", "word_loss": "word_weight"}
         terms = [getattr(self.config, weight) * result[loss] for loss, weight in weighted.items() if loss in result]
         return torch.stack(terms).sum()
+
+
+def refuse_unknown(model: type, arguments: Iterable[str], allowed: Iterable[str]) -> None:
+    """Refuse keyword arguments of `forward` that would have no effect: transformers' own `forward`s ignore them.
+
+    Raises:
+        TypeError: one of the arguments is not allowed.
+    """
+    if unknown := sorted({*arguments} - {*allowed}):
+        raise TypeError(
+            f"{model.__name__}.forward() got unexpected arguments {', '.join(unknown)}; allowed are those of its "
+            f"signature and {', '.join(allowed)}"
+        )
 
 
 def in_full_precision(values: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ Shapes: n sentences, S source tokens, T target tokens, W target words, d dimensi
 """
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,10 +35,18 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_hictl import HictlConfig
-from .modeling_hictl import HictlModel
+from .modeling_hictl import HictlModel, refuse_unknown
+from .supported_versions import overrides_private, parameter_of, require_parameters, warn_if_untested
 from .vocabulary import linear_cross_entropy, look_up
 
 IGNORED = -100  # a label that is no word
+# What XLM-R as a decoder calls its key-value cache, as argument and in its output: "cache" since transformers 5.24.
+CACHE = parameter_of(XLMRobertaModel.forward, "cache", "past_key_values")
+require_parameters(
+    XLMRobertaModel.forward,
+    "attention_mask", "position_ids", "inputs_embeds", "encoder_hidden_states", "encoder_attention_mask", "use_cache",
+)  # fmt: skip
+PASSED_ON = ("output_attentions", "output_hidden_states")  # to encoder and decoder
 UNKNOWN = 3  # <unk>, in tokenizer ids and in target ids; <s> <pad> </s> are 0, 1, 2 in both
 LONGEST = 200  # tokens of a translation that nobody set a limit for
 # Options of `generate` that hold ids: of words to leave out, of sequences, and of words that must be there.
@@ -80,6 +89,7 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
 
     config: HictlConfig
     config_class = HictlConfig
+    accepts_loss_kwargs = True  # the loss is divided by `num_items_in_batch`
     target_token_ids: Tensor
     _tied_weights_keys = {"lm_head.weight": "decoder.embeddings.word_embeddings.weight"}
     _keys_to_ignore_on_load_unexpected = [
@@ -109,7 +119,9 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
         self.set_default_start_id()
 
     @torch.no_grad()
+    @overrides_private(PreTrainedModel)
     def _init_weights(self, module: nn.Module) -> None:
+        """Initialise what is new here, too: models are loaded without running `__init__`'s values."""
         super()._init_weights(module)
         if isinstance(module, HictlForConditionalGeneration):
             init.copy_(module.target_token_ids, torch.arange(len(module.target_token_ids)))
@@ -316,6 +328,7 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
         label_smoothing: float = 0.0,
         num_items_in_batch: Tensor | int | None = None,
         use_cache: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """Logits of the next target word at each place, and their cross-entropy where there are labels.
@@ -334,7 +347,15 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
             start_ids: (n,) start id of each row; by default that of `generation_config`.
             label_smoothing: ε, spread over all W words alike.
             num_items_in_batch: what the summed loss is divided by; `None`: the number of labels of this call.
+            cache, past_key_values: keys and values of the target tokens before; two names of one argument.
+            kwargs: `output_attentions` and `output_hidden_states`.
+
+        Raises:
+            TypeError: an unknown argument.
+            ValueError: two arguments that exclude each other, no target, or one that is too long.
         """
+        refuse_unknown(type(self), kwargs, PASSED_ON)
+        cache = the_cache(cache, past_key_values)
         if decoder_input_ids is not None and decoder_inputs_embeds is not None:
             raise ValueError("decoder_input_ids and decoder_inputs_embeds are both given; allowed is one of them")
         if encoder_outputs is None:
@@ -365,7 +386,7 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
                 decoder_inputs_embeds = self.with_starts(decoder_input_ids, embedded)
             else:
                 decoder_inputs_embeds = self.embed(decoder_input_ids)
-        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        past = 0 if cache is None else cache.get_seq_length()
         length, limit = decoder_inputs_embeds.shape[1], self.config.max_position_embeddings - self.first_position
         if isinstance(past, int) and past + length > limit:  # a static cache counts in a tensor
             raise ValueError(f"the target has {past + length} tokens; the decoder has positions for {limit}: cut it")
@@ -376,9 +397,9 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
             inputs_embeds=decoder_inputs_embeds,
             encoder_hidden_states=states,
             encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
             use_cache=use_cache,
             return_dict=True,
+            **{CACHE: cache},
             **kwargs,
         )
         hidden = decoded.last_hidden_state
@@ -409,7 +430,7 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
-            past_key_values=decoded.past_key_values,
+            **{CACHE: decoded.get(CACHE)},
             decoder_hidden_states=decoded.hidden_states,
             decoder_attentions=decoded.attentions,
             cross_attentions=decoded.cross_attentions,
@@ -459,6 +480,8 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
                 "the decoder of assistant_model has other words or target languages; allowed are the same: make it "
                 "with this model's target_token_ids and target_languages"
             )
+        past = the_cache(kwargs.pop("cache", None), kwargs.pop("past_key_values", None))
+        kwargs |= {} if past is None else {CACHE: past}
         kwargs |= self.in_target_ids(kwargs)
         start: Any = kwargs.pop("decoder_start_token_id", None)
         if start_ids is not None:
@@ -525,8 +548,10 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
         ids = self.target_ids(asked)
         return None if ((ids == UNKNOWN) & (asked != UNKNOWN)).any() else ids.tolist()
 
+    @overrides_private(GenerationMixin)
     def _prepare_generation_config(self, *args: Any, **kwargs: Any) -> tuple[GenerationConfig, dict[str, Any]]:
-        """As always; what cannot work is refused."""
+        """Refuse options that cannot work: they come from arguments, from a given configuration and from the model's
+        own, and only here are they one."""
         settings, others = super()._prepare_generation_config(*args, **kwargs)
         if settings.guidance_scale not in (None, 1):
             raise ValueError(
@@ -548,8 +573,10 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
         column = torch.as_tensor(start, device=token_ids.device).expand(len(token_ids))
         return torch.cat([column[:, None], self.target_ids(token_ids)], 1)
 
+    @overrides_private(GenerationMixin)
     def _prepare_text_encoder_decoder_kwargs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The encoder's pass of `generate`, with a bias that the steps need not compute again."""
+        """The encoder's pass of `generate`, with a bias that the steps need not compute again: it depends on the mask,
+        which `get_encoder()` alone could not hand on."""
         model_kwargs: dict[str, Any] = super()._prepare_text_encoder_decoder_kwargs_for_generation(*args, **kwargs)
         if self.config.cls_bias == "cosine":
             outputs = model_kwargs["encoder_outputs"]
@@ -566,6 +593,11 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
 
     # --- what transformers asks for -----------------------------------------------------------------------------------
 
+    def set_attn_implementation(self, attn_implementation: Any, **kwargs: Any) -> None:
+        """That of encoder and decoder; before transformers 5.20 the decoder, of the same class, kept its own."""
+        super().set_attn_implementation(attn_implementation, **kwargs)
+        self.decoder.set_attn_implementation(attn_implementation, **kwargs)
+
     def get_encoder(self, modality: str | None = None) -> PreTrainedModel:
         return self.roberta
 
@@ -578,10 +610,38 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         self.lm_head = new_embeddings
 
-    def _resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """The encoder's; what the decoder can say stays as it is."""
-        self.config.decoder_vocab_size = len(self.target_token_ids)
-        return self.roberta._resize_token_embeddings(*args, **kwargs)
+    @overrides_private(PreTrainedModel)
+    def _resize_token_embeddings(
+        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Module:
+        """Resize the encoder's embeddings, and a decoder with all of its words; a chosen target vocabulary stays.
+
+        `resize_token_embeddings` knows of one vocabulary, and calls this method before it ties weights.
+        """
+        how = new_num_tokens, pad_to_multiple_of, mean_resizing
+        if self.config.decoder_vocab_size is not None:
+            return self.roberta.resize_token_embeddings(*how)
+        embeddings = super()._resize_token_embeddings(*how)  # of the encoder, and the output layer
+        before, words = len(self.target_token_ids), embeddings.num_embeddings
+        self.decoder.resize_token_embeddings(words, mean_resizing=mean_resizing)
+        self.target_token_ids = torch.arange(words, device=self.target_token_ids.device)
+        start = self.generation_config.decoder_start_token_id
+        if start is not None and start >= before:  # start ids follow those of words
+            self.generation_config.decoder_start_token_id = start + words - before
+        return embeddings
+
+
+def the_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | None:
+    """The cache that was given under either of its names.
+
+    Raises:
+        ValueError: it was given under both.
+    """
+    if past_key_values is not None and CACHE == "cache":
+        warnings.warn("`past_key_values` is deprecated, as in transformers; use `cache`", FutureWarning, stacklevel=4)
+    if cache is not None and past_key_values is not None:
+        raise ValueError("cache and past_key_values are two names of one argument and both given; leave one out")
+    return past_key_values if cache is None else cache
 
 
 class StreamerOfTokenIds:
@@ -597,6 +657,7 @@ class StreamerOfTokenIds:
         self.streamer.end()
 
 
+warn_if_untested()
 AutoModelForSeq2SeqLM.register(HictlConfig, HictlForConditionalGeneration)
 HictlForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
 

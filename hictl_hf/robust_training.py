@@ -20,7 +20,7 @@ import torch
 from accelerate.data_loader import prepare_data_loader
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import TrainerCallback, TrainerControl
+from transformers import Trainer, TrainerCallback, TrainerControl
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, TrainOutput, rotate_checkpoints
 
@@ -28,7 +28,9 @@ from .checkpoints import check_checkpoint, last_whole_checkpoint, remove_broken_
 from .readers import BadInput
 from .settings import refuse_changes
 from .sharding import ShardedTrainer
+from .supported_versions import overrides_private, warn_if_untested
 
+warn_if_untested()
 logger = logging.getLogger(__name__)
 
 TERMINATED = 128 + signal.SIGTERM  # the exit status of a process that it ended
@@ -52,11 +54,14 @@ class RobustTrainer(ShardedTrainer):
         skipped_steps: how many optimiser steps had no effect because loss or gradient was not finite.
         step_was_skipped: whether that happened to the running step.
         max_skipped_steps: after so many in a row training ends with `BadInput`.
+        resumed_from: the checkpoint that the running training went on from, if any.
     """
 
     control: TrainerControl
     going_on = "continue with --resume_from_checkpoint true"  # as messages tell how
     max_skipped_steps = 5
+    resumed_from: Path | None = None
+    loss_is_scaled_for_ga: bool | None = None  # as of the Trainer
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -65,6 +70,8 @@ class RobustTrainer(ShardedTrainer):
                 f"one process sees {self.args.n_gpu} GPUs and would split its batches between them; start one process "
                 "for each (accelerate launch, torchrun), or choose one GPU by CUDA_VISIBLE_DEVICES"
             )
+        if self.loss_is_scaled_for_ga and not hasattr(Trainer, "loss_is_scaled_for_ga"):
+            self.model_accepts_loss_kwargs = True  # before transformers 5.19, which has no other way to say the same
         self.terminated = self.sigterm_received = self.step_was_skipped = False
         self.skipped_steps = self.skipped_in_a_row = 0
         self.training = RawValue("b", False)  # which the workers that load rows see
@@ -80,32 +87,23 @@ class RobustTrainer(ShardedTrainer):
                 raise BadInput(f"{self.args.output_dir}: holds no whole checkpoint; start without resuming")
         elif resume_from_checkpoint:
             check_checkpoint(resume_from_checkpoint)
+        self.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         with self.noting_sigterm():
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
-    def _init_training_state(self, *args: Any) -> Any:
-        """HF's, but the best checkpoint is the one beside that which is gone on from: a run may have been moved, or
-        was begun in another working directory."""
-        found = super()._init_training_state(*args)
-        *_, checkpoint, _ = args
-        if checkpoint is not None and self.args.load_best_model_at_end and self.state.best_global_step:
-            best = Path(checkpoint).parent / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
-            if not best.is_dir():
-                raise BadInput(
-                    f"{best}: holds the best state until now, which is to be kept, and is gone; put it back, or begin "
-                    "in another --output_dir"
-                )
-            self.state.best_model_checkpoint = str(best)
-        return found
-
+    @overrides_private(Trainer)
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Train no step after the last one: resumed from the last checkpoint, HF looks whether it is done only after
+        one step more, and no callback comes before that step."""
         if self.state.global_step < self.state.max_steps:
             super()._run_epoch(*args, **kwargs)
-        else:  # resumed from the last checkpoint, after which HF would train one step more
+        else:
             self.control.should_training_stop = True
 
+    @overrides_private(Trainer)
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """HF's, but not about weights that are saved under the name of the one they are tied to."""
+        """Do not warn of weights that are saved under the name of the one they are tied to: HF reports them as missing
+        and offers no other place to say that they are not."""
         missing = load_result.missing_keys
         missing[:] = [name for name in missing if name not in self.model.all_tied_weights_keys]
         super()._issue_warnings_after_load(load_result)
@@ -152,21 +150,28 @@ class RobustTrainer(ShardedTrainer):
             loader, args.device, num_processes=1, process_index=0, put_on_device=True, dispatch_batches=False
         )
 
-    def _get_dataloader(self, *args: Any, **kwargs: Any) -> Any:
-        loader = super()._get_dataloader(*args, **kwargs)
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """HF's, with workers that ignore SIGTERM while a step runs."""
+        loader = super().get_train_dataloader()
         inner = getattr(loader, "base_dataloader", loader)  # accelerate's loaders are shells around PyTorch's
         inner.worker_init_fn = partial(outlive_sigterm, training=self.training, start=inner.worker_init_fn)
         return loader
 
+    @overrides_private(Trainer)
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Save a new best state, and the one that SIGTERM ends with, whenever they come: HF asks this method alone
+        whether `save_strategy="best"` saves, after all callbacks."""
         is_best = super()._determine_best_metric(metrics, trial)
         self.control.should_save |= is_best and self.args.load_best_model_at_end  # also between the steps of all saves
         return is_best or self.terminated  # saves, with save_strategy "best" too
 
+    @overrides_private(Trainer)
     def _finalize_training(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Keep the last checkpoint after SIGTERM: HF would load the best state and, with `save_total_limit=1`, remove
+        the last one, before it calls `on_train_end`."""
         if not self.terminated:
             return super()._finalize_training(*args, **kwargs)
-        with self.changed_arguments(load_best_model_at_end=False, save_total_limit=None):  # 1 would remove the last one
+        with self.changed_arguments(load_best_model_at_end=False, save_total_limit=None):
             return super()._finalize_training(*args, **kwargs)
 
     @contextmanager
@@ -183,7 +188,10 @@ class RobustTrainer(ShardedTrainer):
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
+    @overrides_private(Trainer)
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Save a checkpoint that is complete or not used, and only then remove older ones: HF rotates before the
+        callback that follows a save."""
         run = self._get_output_dir(trial)
         folder = Path(run) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         for callback in self.callback_handler.callbacks:
@@ -223,7 +231,9 @@ class RobustTrainer(ShardedTrainer):
         self.step_losses.append(super().training_step(*args, **kwargs))
         return self.step_losses[-1]
 
+    @overrides_private(Trainer)
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """Skip the step if the norm of its gradient is not finite: callbacks do not see the norm."""
         norm = super()._get_grad_norm(model, grad_norm)  # of the gradient of all processes, before clipping
         if norm is None or torch.as_tensor(norm).isfinite():
             self.skipped_in_a_row = 0
@@ -289,8 +299,23 @@ class StepGuard(TrainerCallback):
         self.trainer, self.saves_with_epoch = trainer, False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.find_best_checkpoint(args, state)
         counts = [log["skipped_steps"] for log in state.log_history if "skipped_steps" in log]
         self.trainer.skipped_steps, self.trainer.skipped_in_a_row = max(counts, default=0), 0
+
+    def find_best_checkpoint(self, args: Any, state: Any) -> None:
+        """The best checkpoint is the one next to that which is resumed: a run may have been moved, or was begun in
+        another working directory."""
+        resumed_from = self.trainer.resumed_from
+        if resumed_from is None or not args.load_best_model_at_end or not state.best_global_step:
+            return
+        best = resumed_from.parent / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
+        if not best.is_dir():
+            raise BadInput(
+                f"{best}: holds the best state until now, which is to be kept, and is gone; put it back, or begin "
+                "in another --output_dir"
+            )
+        state.best_model_checkpoint = str(best)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.trainer.step_was_skipped:

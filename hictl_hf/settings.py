@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,22 @@ FROM_AND_BELOW = {  # allowed numbers, which HF's Trainer does not check, or not
     "dataloader_num_workers": (0, math.inf), "seed": (0, 2**32),
 }  # fmt: skip
 SETTINGS_FILE = "settings.json"  # in the folder of a run that goes on by itself
+
+
+@dataclass
+class RunArguments(TrainingArguments):
+    """HF's training arguments, of every supported transformers under their newest names."""
+
+    if "activation_checkpointing" not in {known.name for known in fields(TrainingArguments)}:  # before 5.23
+        activation_checkpointing: bool = field(
+            default=False, metadata={"help": "Compute activations again in the backward pass instead of keeping them."}
+        )
+
+    def __post_init__(self) -> None:
+        if "activation_checkpointing" not in {known.name for known in fields(TrainingArguments)}:
+            self.gradient_checkpointing |= self.activation_checkpointing
+            self.activation_checkpointing = self.gradient_checkpointing
+        super().__post_init__()
 
 
 def read_dictionary(name: str, value: dict[str, Any] | str | None) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 
 from .readers import BadInput
+from .supported_versions import overrides_private
 
 Result = TypeVar("Result")
 
@@ -108,7 +109,10 @@ class ShardedTrainer(Trainer):
         """
         return self.model.run_inside(function) if self.is_sharded else function()
 
+    @overrides_private(Trainer)
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        """Divide the model before HF makes its optimizer, and keep accelerate from wrapping it into DDP; no callback comes
+        before that."""
         if self.shard_parameters and not self.is_sharded:
             shard(self.model)
             accelerator = self.accelerator
@@ -116,11 +120,15 @@ class ShardedTrainer(Trainer):
             accelerator.autocast_handler = AutocastKwargs(cache_enabled=False)  # it would keep layers in bf16
         return super()._prepare_for_training(*args, **kwargs)
 
+    @overrides_private(Trainer)
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        """The norm of all shards, not of those of this process: HF logs what it is given."""
         norm = super()._get_grad_norm(*args, **kwargs)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm  # not a part of it in each process
 
+    @overrides_private(Trainer)
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        """Save the model without shards: HF writes the tensors of the first process."""
         model = self.model
         try:
             self.model = gather_model(model, self.args.should_save)
@@ -128,7 +136,9 @@ class ShardedTrainer(Trainer):
         finally:
             self.model = model
 
+    @overrides_private(Trainer)
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Save moments without shards, so that runs with and without continue each other."""
         if not self.is_sharded:
             return super()._save_optimizer_and_scheduler(output_dir)
         state = tree_map_only(Tensor, partial(gather, keep=self.args.should_save), self.optimizer.state_dict())
@@ -136,8 +146,9 @@ class ShardedTrainer(Trainer):
             torch.save(state, Path(output_dir) / OPTIMIZER_NAME)
             torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
 
+    @overrides_private(Trainer)
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """HF would take the whole moments to each device."""
+        """Load the shards of this process: HF would take the complete moments to each device."""
         if not self.is_sharded or checkpoint is None or not (Path(checkpoint) / OPTIMIZER_NAME).is_file():
             return super()._load_optimizer_and_scheduler(checkpoint)
         state = torch.load(Path(checkpoint) / OPTIMIZER_NAME, map_location="cpu", mmap=True, weights_only=True)

@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import speed_metrics
 
@@ -25,6 +25,7 @@ from .modeling_hictl import CachedSentenceLevel, in_full_precision
 from .readers import BadInput
 from .robust_training import RobustTrainer, nan_unless_finite
 from .streams import StreamedBatches, collate_streamed
+from .supported_versions import overrides_private
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,8 @@ class HictlTrainer(RobustTrainer):
         self.batches = batches
         self.readouts = readouts or all_readouts(range(last + 1), last, projection=True)
         self.stream = self.train_dataset if isinstance(self.train_dataset, StreamedBatches) else None
+        if self.stream is not None:
+            self.args.ignore_data_skip = True  # a stream goes on where it was; HF would read all that was read before
         self.gather_sentences, self.gradient_cache = gather_sentences and self.args.world_size > 1, gradient_cache
         self.check_objectives()
         self.check_negatives()
@@ -118,25 +121,22 @@ class HictlTrainer(RobustTrainer):
             return super().get_train_dataloader()
         return self.make_loader(batch_sampler=self.batches, collate_fn=self.data_collator)
 
-    def _init_training_state(
-        self, max_steps: int, steps_per_epoch: int, epochs: int, checkpoint: str | None, trial: Any
-    ) -> tuple[int, int]:
-        """A stream goes on where it was; HF would read all that was read before."""
-        done = super()._init_training_state(max_steps, steps_per_epoch, epochs, checkpoint, trial)
-        if self.stream is None or checkpoint is None:
-            return done
+    def load_stream(self, checkpoint: Path) -> None:
+        """Go on in the stream where this process was when the checkpoint was saved."""
         path = self.stream_file(checkpoint)
         if not path.is_file():
             raise BadInput(f"{path}: does not exist; this checkpoint is of a run of fewer processes, or of no stream")
         self.stream.load_state_dict(json.loads(path.read_text(encoding="utf-8")))
-        return 0, 0
 
+    @overrides_private(Trainer)
     def _save_rng_state(self, output_dir: str) -> None:
+        """Save the place in the stream of each process in the checkpoint: `on_save` comes when it is complete, and the
+        state of a callback is that of the first process alone."""
         super()._save_rng_state(output_dir)
         if self.stream is not None:
             self.stream_file(output_dir).write_text(json.dumps(self.stream.state_dict()), encoding="utf-8")
 
-    def stream_file(self, checkpoint: str) -> Path:
+    def stream_file(self, checkpoint: str | Path) -> Path:
         """Where the place of this process in the stream is kept."""
         return Path(checkpoint) / f"stream_{self.args.process_index}.json"
 
@@ -278,6 +278,10 @@ class StepEnd(TrainerCallback):
 
     def __init__(self, trainer: HictlTrainer) -> None:
         self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.trainer.stream is not None and self.trainer.resumed_from is not None:
+            self.trainer.load_stream(self.trainer.resumed_from)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.trainer.stream is not None:

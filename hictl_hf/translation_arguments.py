@@ -4,7 +4,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
-from transformers import TrainingArguments
 
 from .beam_search import BeamSearch
 from .configuration_hictl import HictlConfig
@@ -12,7 +11,14 @@ from .corpus import Cleaning
 from .flags import parse_flags_or_recipe
 from .moses import MosesTokenizer
 from .readers import BadInput, language_code
-from .settings import UNUSED, read_dictionaries, refuse_impossible, refuse_unused, repository_to_publish_to
+from .settings import (
+    UNUSED,
+    RunArguments,
+    read_dictionaries,
+    refuse_impossible,
+    refuse_unused,
+    repository_to_publish_to,
+)
 from .translation_corpus import Direction, directions_between
 from .translation_scores import METRICS, check_language
 
@@ -33,7 +39,7 @@ LISTS = ("train", "validation", "test", "source_lang", "target_lang")
 
 
 @dataclass
-class TranslationArguments(TrainingArguments):
+class TranslationArguments(RunArguments):
     """HF's training arguments with defaults for translation, and what its two steps need."""
 
     step: int = field(

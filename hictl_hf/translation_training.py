@@ -17,6 +17,7 @@ from accelerate.utils import gather_object
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import speed_metrics
@@ -28,6 +29,7 @@ from .decoding import Translation, translate
 from .moses import MosesTokenizer
 from .readers import BadInput, main_part
 from .robust_training import RobustTrainer, nan_unless_finite
+from .supported_versions import overrides_private
 from .translation_corpus import Direction, Pair, TokenBatches
 from .translation_scores import Score, score_translations
 
@@ -110,15 +112,19 @@ class TranslationTrainer(RobustTrainer):
         translations = self.translate(self.validation)
         return mean_scores(score_directions(self.validation, translations, self.metrics, self.multi_bleu))
 
+    @overrides_private(Trainer)
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """As ever, but of equal states the later one is the best: BLEU is 0 for a while, and the model learns."""
+        """Ties go to the later checkpoint: BLEU is 0 for a while, and the model learns. HF compares by `>` and keeps
+        the earlier one."""
         chooser = self.args.metric_for_best_model
         if chooser and metrics.get(f"eval_{chooser.removeprefix('eval_')}") == self.state.best_metric:
             self.state.best_metric = None
         return super()._determine_best_metric(metrics, trial)
 
+    @overrides_private(Trainer)
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """As ever; what only SIGTERM saved takes nobody's place, and goes when the next one is whole."""
+        """A checkpoint that only SIGTERM saved takes no other's place, and goes when the next one is complete: which
+        ones stay is decided in here, before any callback."""
         stopgaps, limit = [], self.args.save_total_limit
         strategy, due = self.args.save_strategy, is_due(self.state, self.args.save_strategy)
         if self.args.should_save:

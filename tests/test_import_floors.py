@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "hictl_hf"
 FLOORS = {
     0: "number_formats",
     1: "configuration_hictl gathering metrics negatives neighbours packing vocabulary plotting reporting tables "
-    "version paper_corpora output_layer readers",
+    "version paper_corpora output_layer readers supported_versions",
     2: "flags lines settings losses retrieval checkpoint_sizes cli tokenization mixture report_page model_cards",
     3: "modeling_hictl corpus collators checkpoints sharding xtreme_examples xtreme_features "
     "moses raw_bitext target_vocabulary report_sections publishing completion",
@@ -34,6 +34,7 @@ ON_THE_HUB = (
     "losses",
     "negatives",
     "packing",
+    "supported_versions",
     "vocabulary",
     "modeling_hictl",
     "modeling_hictl_translation",
@@ -67,7 +68,8 @@ def test_imports_are_found_at_all() -> None:
 
 @pytest.mark.parametrize("module", ON_THE_HUB)
 def test_files_that_travel_to_the_hub_need_nothing_else(module: str) -> None:
-    allowed = {"torch", "transformers", "huggingface_hub", "flash_attn", *sys.stdlib_module_names}  # that is optional
+    # packaging comes with transformers, flash_attn is optional
+    allowed = {"torch", "transformers", "huggingface_hub", "packaging", "flash_attn", *sys.stdlib_module_names}
     assert {name.split(".")[0] for level, name in imports(module) if not level} <= allowed
     assert {name for level, name in imports(module) if level} <= set(ON_THE_HUB)
     # transformers looks for relative imports by their text, wherever it stands, and copies what it finds

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.collators import PretrainingCollator
 from hictl_hf.micro_batches import fit_micro_batch
 from hictl_hf.readers import BadInput
+from hictl_hf.settings import RunArguments
 
 
 @pytest.fixture
@@ -20,11 +21,11 @@ def fit(
     tokenizer: PreTrainedTokenizerBase,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Callable[..., tuple[TrainingArguments, list[tuple[int, int]]]]:
+) -> Callable[..., tuple[RunArguments, list[tuple[int, int]]]]:
     """`fit(rows=..., most=..., error=...)`: the arguments afterwards, and rows and tokens of each attempt, on a device
     whose memory has room for `most` rows."""
 
-    def try_it(rows: int, most: int, error: Exception, **settings: Any) -> tuple[TrainingArguments, Any]:
+    def try_it(rows: int, most: int, error: Exception, **settings: Any) -> tuple[RunArguments, Any]:
         model, tried = model_for_text(), []
         forward = model.forward
 
@@ -35,7 +36,7 @@ def fit(
             return forward(**batch)
 
         monkeypatch.setattr(model, "forward", forward_in_little_memory)
-        args = TrainingArguments(str(tmp_path), use_cpu=True, per_device_train_batch_size=rows, **settings)
+        args = RunArguments(str(tmp_path), use_cpu=True, per_device_train_batch_size=rows, **settings)
         fit_micro_batch(model, PretrainingCollator(tokenizer, max_length=40), args)
         assert all(weight.grad is None for weight in model.parameters())
         return args, tried
