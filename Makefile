@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ablation test test-slow lint bench docs clean
+.PHONY: help demo demo-ablation test test-slow test-versions lint bench docs clean
 PYTHON ?= python3
 export HF_HUB_DISABLE_TELEMETRY := 1
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
@@ -45,6 +45,9 @@ test: .venv/test  ## all tests but the slow ones
 test-slow: .venv/test  ## the longer proofs
 	$(PYTEST) -m slow
 
+test-versions:  ## what depends on other libraries, on the oldest and the newest releases of these; QUICK=1: a part
+	$(PYTHON) tests/run_versions.py $(if $(QUICK),--quick)
+
 lint: .venv/test  ## format, lint and types
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
@@ -57,4 +60,4 @@ docs: .venv/test  ## the site of all pages: site/index.html
 	.venv/bin/mkdocs build --strict
 
 clean:  ## forget the environment and the demo runs
-	rm -rf .venv site runs/demo runs/demo-lm-only
+	rm -rf .venv .venv-versions site runs/demo runs/demo-lm-only

@@ -26,6 +26,7 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    Trainer,
     TrainingArguments,
     set_seed,
 )
@@ -34,6 +35,7 @@ from .checkpoints import find_fault, last_whole_checkpoint, newest_first, write_
 from .mixture import Languages, MixtureSampler
 from .readers import BadInput
 from .robust_training import TERMINATED, RobustTrainer, nan_unless_finite
+from .supported_versions import overrides_private
 from .xtreme_features import input_columns
 
 ScoreOnDev = Callable[[PreTrainedModel], float]  # higher is better
@@ -183,7 +185,9 @@ class FineTuningTrainer(RobustTrainer):
         super().__init__(*args, data_collator=collator(tokenizer), eval_dataset=(), **kwargs)
         self.score, self.similar_lengths = score, similar_lengths
 
+    @overrides_private(Trainer)
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> "TrainingOrder":
+        """The order of XTREME's scripts; the Trainer has no argument for a sampler."""
         args = self.args
         batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         return TrainingOrder(row_lengths(self.train_dataset), batch_size, args.seed, self.similar_lengths)

@@ -4,6 +4,7 @@ With the gradient cache the size of the micro-batches changes no loss and no gra
 """
 
 import logging
+from typing import Any
 
 import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
@@ -72,7 +73,8 @@ def take_step(
     rows = [{"x": words, "y": None, "seed": seed} for seed in range(size)]  # text gives most tokens: x∘y, x and y
     model.to(args.device).train()
     if args.activation_checkpointing:
-        getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()  # new in 5.23
+        enable: Any = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+        enable()  # the first is new in transformers 5.23
     copies = 3 if args.world_size > 1 else 2
     weights = model.get_input_embeddings().parameters() if sharded else model.parameters()
     held = [torch.empty_like(weight) for weight in weights for _ in range(copies)]

@@ -38,7 +38,7 @@ from .configuration_hictl import HictlConfig
 from .gathering import gather_sentences, gather_texts
 from .losses import mean_over_batch, sentence_contrast, word_contrast
 from .negatives import in_batch_negatives, sample_words
-from .packing import PACKED_ATTENTION, PackedRows, let_attend
+from .packing import PACKED_ATTENTION, PackedRows, check_packed, let_attend
 from .supported_versions import overrides_private, require_parameters
 from .vocabulary import linear_cross_entropy, look_up
 
@@ -255,8 +255,8 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             cached: L_S of a whole batch where this is one of its micro-batches (gradient cache), by what
                 `encode_sentences` gave for these sentences and `row_seeds`.
         """
-        refuse_unknown(type(self), kwargs, PASSED_ON)
         if sentence_input_ids is None and bag is None and row_seeds is None and items_in_batch is None:
+            refuse_unknown(type(self), kwargs, PASSED_ON)
             outputs = super().forward(
                 input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, labels=labels,
                 return_dict=True, **kwargs,
@@ -332,6 +332,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             let_attend(places, rows, self.roberta.encoder.layer[-1].attention)
             outputs = self.roberta(inputs_embeds=embedded[None], position_ids=positions[None], packed_rows=rows)
             hidden = outputs[0][0]
+            check_packed(rows, hidden, places)
             return hidden if order is None else hidden.index_select(0, order), vocabulary
         padded, mask = rows.padded(embedded)
         hidden = self.roberta(inputs_embeds=padded, attention_mask=mask)[0][mask]

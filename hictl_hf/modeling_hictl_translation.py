@@ -500,7 +500,9 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
             generation_config.update(**self.in_target_ids(vars(generation_config), vars(self.generation_config)))
             generation_config.decoder_start_token_id = start
         if kwargs.get("decoder_input_ids") is not None:
-            kwargs["decoder_input_ids"] = self.begin_with(start, kwargs["decoder_input_ids"])
+            begun = kwargs["decoder_input_ids"] = self.begin_with(start, kwargs["decoder_input_ids"])
+            if past is not None:  # a mask tells which of these tokens the cache has not
+                kwargs.setdefault("decoder_attention_mask", torch.ones_like(begun))
         if kwargs.get("streamer") is not None:
             kwargs["streamer"] = StreamerOfTokenIds(self, kwargs["streamer"])
         outputs = super().generate(inputs, generation_config, *args, **kwargs)

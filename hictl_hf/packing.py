@@ -17,6 +17,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.utils import is_flash_attn_2_available
 
+from .supported_versions import not_supported
+
 PACKED_ATTENTION = "sdpa_packed"  # the `attn_implementation` that is PyTorch's own and knows rows in one buffer
 
 
@@ -32,6 +34,7 @@ class PackedRows:
         lengths: of the rows in the buffer, ascending.
         first: name: (R,) places of the first tokens in the buffer.
         attending: attention block of a layer: (k,) places of the tokens that attend in it, where not all do.
+        reached: whether attention was told of these rows.
     """
 
     @torch.compiler.disable
@@ -56,6 +59,7 @@ class PackedRows:
         self.first = dict(zip(batches, starts.split([len(mask) for mask in self.masks.values()])))
         self.places = dict(zip(batches, places.split([int(mask.sum()) for mask in self.masks.values()])))
         self.attending: dict[nn.Module, Tensor] = {}
+        self.reached = False
 
     @torch.compiler.disable
     def places_of(self, name: str, chosen: Tensor) -> Tensor:
@@ -74,12 +78,12 @@ class AttendedRows(NamedTuple):
     """Rows in one buffer of which not all tokens attend.
 
     Args:
-        lengths: of the rows.
+        rows: all of them.
         attending: how many tokens of each row attend.
         states: (1, tokens, d) of all tokens, which are attended to.
     """
 
-    lengths: list[int]
+    rows: PackedRows
     attending: list[int]
     states: Tensor
 
@@ -100,13 +104,15 @@ def packed_attention(
     """
     if packed_rows is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    attending = packed_rows.lengths
     if isinstance(packed_rows, AttendedRows):  # key and value are of the tokens that attend
-        attending, states = packed_rows.attending, packed_rows.states
+        rows, attending, states = packed_rows
         layers = (module.get_submodule(name) for name in ("key", "value"))
         key, value = (layer(states).unflatten(-1, (-1, query.shape[-1])).transpose(1, 2) for layer in layers)
+    else:
+        rows, attending = packed_rows, packed_rows.lengths
+    rows.reached = True
     parts = (part.transpose(1, 2).squeeze(0) for part in (query, key, value))  # (tokens, h, d)
-    output = attend_within_rows(packed_rows.lengths, attending, *parts, kwargs["dropout"], kwargs["scaling"])
+    output = attend_within_rows(rows.lengths, attending, *parts, kwargs["dropout"], kwargs["scaling"])
     return output.unsqueeze(0), None
 
 
@@ -192,8 +198,22 @@ def keep_those_attending(attention: nn.Module, inputs: tuple[Any, ...], kwargs: 
     places = rows.attending[attention]
     row_of = torch.arange(len(rows.lengths)).repeat_interleave(torch.tensor(rows.lengths))
     attending = row_of[places.cpu()].bincount(minlength=len(rows.lengths)).tolist()
-    attended = AttendedRows(rows.lengths, attending, states)
+    attended = AttendedRows(rows, attending, states)
     return (states.index_select(1, places), *others), kwargs | {"packed_rows": attended}
+
+
+@torch.compiler.disable
+def check_packed(rows: PackedRows, hidden: Tensor, places: Tensor | None) -> None:
+    """Raise where the layers of XLM-R lost the rows on the way: tokens would attend to other rows, without an error.
+
+    Args:
+        hidden: (tokens or k, d) what the layers gave.
+        places: (k,) of the tokens that attend in the last layer, if not all.
+    """
+    if not rows.reached:
+        raise not_supported("hands no `packed_rows` from the forward of XLM-R to its attention")
+    if len(hidden) != len(rows.input_ids if places is None else places):
+        raise not_supported("calls the attention block of XLM-R's last layer otherwise than before")
 
 
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)

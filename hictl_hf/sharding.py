@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from accelerate.utils import AutocastKwargs
+from accelerate.utils import AutocastKwargs, recursively_apply
 from torch import Tensor, distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.utils._pytree import tree_map_only
 from transformers import PreTrainedModel, Trainer
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
@@ -111,8 +110,8 @@ class ShardedTrainer(Trainer):
 
     @overrides_private(Trainer)
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        """Divide the model before HF makes its optimizer, and keep accelerate from wrapping it into DDP; no callback comes
-        before that."""
+        """Divide the model before HF makes its optimizer, and keep accelerate from wrapping it into DDP: no callback
+        comes before that."""
         if self.shard_parameters and not self.is_sharded:
             shard(self.model)
             accelerator = self.accelerator
@@ -141,7 +140,7 @@ class ShardedTrainer(Trainer):
         """Save moments without shards, so that runs with and without continue each other."""
         if not self.is_sharded:
             return super()._save_optimizer_and_scheduler(output_dir)
-        state = tree_map_only(Tensor, partial(gather, keep=self.args.should_save), self.optimizer.state_dict())
+        state = recursively_apply(partial(gather, keep=self.args.should_save), self.optimizer.state_dict())
         if self.args.should_save:
             torch.save(state, Path(output_dir) / OPTIMIZER_NAME)
             torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)

@@ -10,6 +10,7 @@ from time import time
 from typing import Any
 
 import torch
+from accelerate.utils import send_to_device
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
@@ -94,7 +95,7 @@ class HictlTrainer(RobustTrainer):
 
     def check_negatives(self) -> None:
         """Tell how many negatives a sentence has, and refuse a batch that has none."""
-        pairs, factors = self._train_batch_size, [f"{self._train_batch_size} pairs"]
+        pairs, factors = self.args.train_batch_size, [f"{self.args.train_batch_size} pairs"]
         for used, number, name in (
             (self.gather_sentences, self.args.world_size, "processes"),
             (self.gradient_cache, self.args.gradient_accumulation_steps, "micro-batches"),
@@ -121,9 +122,11 @@ class HictlTrainer(RobustTrainer):
             return super().get_train_dataloader()
         return self.make_loader(batch_sampler=self.batches, collate_fn=self.data_collator)
 
-    def load_stream(self, checkpoint: Path) -> None:
-        """Go on in the stream where this process was when the checkpoint was saved."""
-        path = self.stream_file(checkpoint)
+    def resume_stream(self) -> None:
+        """Go on in the stream, if there is one, where this process was when the checkpoint was saved."""
+        if self.stream is None or self.resumed_from is None:
+            return
+        path = self.stream_file(self.resumed_from)
         if not path.is_file():
             raise BadInput(f"{path}: does not exist; this checkpoint is of a run of fewer processes, or of no stream")
         self.stream.load_state_dict(json.loads(path.read_text(encoding="utf-8")))
@@ -170,7 +173,7 @@ class HictlTrainer(RobustTrainer):
             return model.encode_sentences(ids, mask, batch["row_seeds"])
 
         with torch.no_grad(), self.accelerator.autocast():
-            parts = self.run_inside(lambda: [encode(batch) for batch in map(self._prepare_inputs, batches)])
+            parts = self.run_inside(lambda: [encode(send_to_device(batch, self.args.device)) for batch in batches])
         sentences, part_of = stack_pairs(parts)
         texts, _ = stack_pairs([batch["sentence_texts"].to(sentences.device) for batch in batches])
         sentences = in_full_precision(sentences).requires_grad_()
@@ -280,8 +283,7 @@ class StepEnd(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.trainer.stream is not None and self.trainer.resumed_from is not None:
-            self.trainer.load_stream(self.trainer.resumed_from)
+        self.trainer.resume_stream()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.trainer.stream is not None:

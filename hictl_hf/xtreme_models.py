@@ -222,4 +222,4 @@ def model_name(task: str, languages: Sequence[str]) -> str:
 
 def device() -> torch.device:
     """The accelerator where there is one."""
-    return torch.accelerator.current_accelerator() or torch.device("cpu")
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")

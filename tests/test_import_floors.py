@@ -10,9 +10,9 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "hictl_hf"
 FLOORS = {
-    0: "number_formats",
+    0: "number_formats supported_versions",
     1: "configuration_hictl gathering metrics negatives neighbours packing vocabulary plotting reporting tables "
-    "version paper_corpora output_layer readers supported_versions",
+    "version paper_corpora output_layer readers",
     2: "flags lines settings losses retrieval checkpoint_sizes cli tokenization mixture report_page model_cards",
     3: "modeling_hictl corpus collators checkpoints sharding xtreme_examples xtreme_features "
     "moses raw_bitext target_vocabulary report_sections publishing completion",

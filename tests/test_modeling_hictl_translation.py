@@ -823,7 +823,7 @@ def test_a_compiled_model_gives_the_same(bias: str, translator: MakeModel) -> No
 
 
 def test_a_new_size_of_the_vocabulary_is_the_encoders(tmp_path: Path, translator: MakeModel) -> None:
-    for cut in (True, False):
+    for cut in (True, False):  # of a decoder with all words: `test_supported_versions.py`
         model = translator(cut=cut)
         before = model(**source(), decoder_input_ids=torch.tensor([[22, 5]] * 3)).logits
         model.resize_token_embeddings(70)

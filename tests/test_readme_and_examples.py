@@ -27,6 +27,7 @@ from hictl_hf.cli import COMMANDS, Command
 from hictl_hf.corpus import Cleaning, load_corpus
 from hictl_hf.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.readers import BadInput
+from hictl_hf.supported_versions import NEWEST, OLDEST
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
@@ -349,3 +350,12 @@ def test_changelog_and_citation_name_this_version() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     assert citation["version"] == __version__ and citation["license"] == "Apache-2.0"
     assert str(citation["date-released"]) in PAGES["CHANGELOG.md"]
+
+
+def test_readme_shows_the_releases_that_passed() -> None:
+    """`make test-versions` writes both; nobody else does."""
+    report = json.loads((ROOT / "docs/versions.json").read_text("utf-8"))
+    assert report["oldest"]["transformers"] == OLDEST and report["newest"]["transformers"] == NEWEST
+    readme = PAGES["README.md"]
+    for name in report["newest"]:
+        assert f"| {name} | {report['oldest'][name]} | {report['newest'][name]} |" in readme

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import (
     AutoModel,
     AutoTokenizer,
@@ -28,7 +29,7 @@ from hictl_hf.fine_tuning import longest_row
 from hictl_hf.readers import BadInput
 from hictl_hf.retrieval import retrieval_accuracy
 from hictl_hf.xtreme_arguments import parse_xtreme_arguments
-from hictl_hf.xtreme_models import model_name
+from hictl_hf.xtreme_models import device, model_name
 from hictl_hf.xtreme_tasks import TASKS
 from run_xtreme import main
 
@@ -504,3 +505,12 @@ def test_a_wrong_file_of_the_last_task_is_refused_before_the_first_is_trained(
     with pytest.raises(BadInput, match=r"tatoeba\.deu-eng\.deu"):
         main([*arguments(data, encoder, tmp_path / "out"), "--tasks", "xnli", "tatoeba"])
     assert not (tmp_path / "out/models").exists()
+
+
+def test_pytorch_for_gpus_on_a_machine_without_one_runs_on_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pip installs on Linux names an accelerator that is not there."""
+    built_for = torch.device("cuda")
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda check_available=False: None if check_available else built_for
+    )
+    assert device() == torch.device("cpu")

@@ -214,10 +214,11 @@ def test_negatives_on_the_page_are_those_that_a_run_logs(caplog: pytest.LogCaptu
     assert len(rows) > 8
     for processes, pairs, micro_batches, gather, cache, negatives in rows:
         trainer = SimpleNamespace(
-            _train_batch_size=int(pairs),
             gather_sentences=gather == "true",
             gradient_cache=cache == "true",
-            args=SimpleNamespace(world_size=int(processes), gradient_accumulation_steps=int(micro_batches)),
+            args=SimpleNamespace(
+                train_batch_size=int(pairs), world_size=int(processes), gradient_accumulation_steps=int(micro_batches)
+            ),
         )
         caplog.clear()
         with caplog.at_level(logging.INFO, "hictl_hf"):

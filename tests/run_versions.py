@@ -1,0 +1,138 @@
+"""Run what depends on other libraries on the oldest and the newest releases that setup.cfg admits.
+
+    python tests/run_versions.py            # `make test-versions`: oldest and newest of all libraries
+    python tests/run_versions.py --quick    # PyTorch as in constraints.txt, and the tests that silent changes fail
+
+Each set of releases has an environment of its own, `.venv-versions/NAME`. "oldest" are the lower bounds of setup.cfg,
+"newest" what pip finds today. A complete run in which all tests passed writes `docs/versions.json`, and README's table
+from it. Exit status 1: tests failed; the last lines say on which releases.
+"""
+
+import argparse
+import configparser
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+REPORT, README = ROOT / "docs/versions.json", ROOT / "README.md"
+TABLE = re.compile(r"(?<=<!-- versions -->\n).*?(?=<!-- /versions -->)", re.DOTALL)
+SHOWN = ("python", "torch", "transformers", "accelerate", "datasets", "huggingface-hub", "sentence-transformers")
+QUICK = ("supported_versions", "contracts", "beam_search", "modeling_hictl_translation", "fast_step", "fine_tuning")
+COMPLETE = (
+    *QUICK, "common_model_suite", "configuration_hictl", "decoding", "embedding", "flags", "gathering", "micro_batches",
+    "modeling_hictl", "packing", "publishing", "resuming", "robust_training", "run_pretraining", "run_translation",
+    "scale", "sentence_transformers_files", "sharding", "streams", "tokenization", "trainers", "translation_training",
+)  # fmt: skip
+
+
+def floors() -> dict[str, str]:
+    """The lower bound of each library of setup.cfg that has one: {"torch": "2.11", …}."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg", "utf-8")
+    extras = config["options.extras_require"]
+    lines = "\n".join([config["options"]["install_requires"], extras["sentence-transformers"]])
+    return dict(re.findall(r"^([\w.-]+)>=([\d.]+)", lines, re.MULTILINE))
+
+
+def find_python(names: Sequence[str]) -> str:
+    """The first of several interpreters that runs here, else this one."""
+    for name in names:
+        path = shutil.which(name)
+        if path and subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0:
+            return path
+    return sys.executable
+
+
+def make_environment(name: str, quick: bool) -> Path:
+    """The interpreter of a new environment with these releases."""
+    pins = [f"{library}=={version}" for library, version in floors().items()] if name == "oldest" else []
+    python = find_python(("python3.11",) if name == "oldest" else ("python3.13", "python3.12"))
+    if quick:
+        pinned = re.search(r"^torch==\S+", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
+        assert pinned, "constraints.txt pins torch"
+        pins = [pinned[0], *(pin for pin in pins if not pin.startswith("torch=="))]
+        python = sys.executable
+    folder = ROOT / ".venv-versions" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run([python, "-m", "venv", str(folder)], check=True)
+    own = folder / "bin/python"
+    pip = [str(own), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    subprocess.run([*pip, *pins, "-e", ".[test-versions]"], cwd=ROOT, check=True)
+    return own
+
+
+def installed(python: Path) -> dict[str, str]:
+    """The releases of an environment, of the libraries that README shows."""
+    code = (
+        "import json, platform; from importlib.metadata import version; "
+        f"print(json.dumps({{'python': platform.python_version(), **{{n: version(n) for n in {SHOWN[1:]!r}}}}}))"
+    )
+    found: dict[str, str] = json.loads(subprocess.check_output([str(python), "-c", code], text=True))
+    return found
+
+
+def run_tests(python: Path, quick: bool) -> tuple[int, str]:
+    """Exit status of pytest, and its last line."""
+    files = [f"tests/test_{name}.py" for name in (QUICK if quick else COMPLETE)]
+    workers = str(min(4, os.cpu_count() or 1))
+    command = [str(python), "-m", "pytest", "--quiet", "--numprocesses", workers, "--dist", "loadfile", *files]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    last = ""
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        last = line.strip() or last
+    return process.wait(), last
+
+
+def table(report: dict[str, dict[str, str]]) -> str:
+    """README's table of the releases that passed.
+
+    >>> print(table({"oldest": {"torch": "2.11.0"}, "newest": {"torch": "2.15.0"}}))
+    | | oldest | newest |
+    |---|---|---|
+    | torch | 2.11.0 | 2.15.0 |
+    """
+    rows = ["| | " + " | ".join(report) + " |", "|---|" + "---|" * len(report)]
+    names = [name for name in (*SHOWN, "passed") if name in next(iter(report.values()))]
+    return "\n".join(
+        [*rows, *(f"| {name} | " + " | ".join(each[name] for each in report.values()) + " |" for name in names)]
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="PyTorch of constraints.txt, the most telling tests")
+    parser.add_argument("--only", choices=("oldest", "newest"), help="one set of releases")
+    args = parser.parse_args(argv)
+    names = [args.only] if args.only else ["oldest", "newest"]
+    report, failed = {}, []
+    for name in names:
+        started = time.monotonic()
+        python = make_environment(name, args.quick)
+        releases = installed(python)
+        told = ", ".join(f"{library} {version}" for library, version in releases.items())
+        print(f"{name}: {told}", flush=True)
+        status, last = run_tests(python, args.quick)
+        print(f"{name}: {last} ({told}; {time.monotonic() - started:.0f} s with the installation)", flush=True)
+        report[name] = releases | {"passed": last.split(" in ")[0]}
+        if status:
+            failed.append(f"{name}: tests fail on {told}")
+    print("\n".join(failed or ["all releases pass"]))
+    if not failed and not args.quick and not args.only:
+        REPORT.write_text(json.dumps({"date": f"{datetime.now(UTC):%Y-%m-%d}", **report}, indent=1) + "\n", "utf-8")
+        text = README.read_text("utf-8")
+        README.write_text(TABLE.sub(lambda _: table(report) + "\n", text), "utf-8")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

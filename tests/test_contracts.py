@@ -1,0 +1,225 @@
+"""What is private in other libraries and used here is as it was: a change fails here before it changes a result.
+
+Each use has a line why. Overrides have it in their docstring, and `overrides_private` checks them at import, too.
+"""
+
+import argparse
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import sacrebleu.significance
+import torch
+from sacrebleu.metrics.base import Metric
+from torch import nn
+from transformers import (
+    AttentionInterface,
+    DynamicCache,
+    EncoderDecoderCache,
+    GenerationMixin,
+    Pipeline,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Trainer,
+    TrainingArguments,
+    XLMRobertaConfig,
+    XLMRobertaModel,
+    XLMRobertaPreTrainedModel,
+)
+from transformers.cache_utils import Cache, DynamicLayer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.models.xlm_roberta.modeling_xlm_roberta import XLMRobertaAttention, XLMRobertaLayer
+
+import hictl_hf
+from hictl_hf.modeling_hictl_translation import CACHE
+
+PACKAGE = Path(hictl_hf.__file__).parent
+
+
+class Used(NamedTuple):
+    """A private method or function: whose it is, its parameters, and why there is no public way, if not said there."""
+
+    owner: Any
+    parameters: str
+    why: str = ""
+
+
+OVERRIDDEN = {
+    "_determine_best_metric": Used(Trainer, "self metrics trial"),
+    "_finalize_training": Used(Trainer, "self trial num_train_samples start_time"),
+    "_get_grad_norm": Used(Trainer, "self model grad_norm"),
+    "_get_train_sampler": Used(Trainer, "self train_dataset"),
+    "_init_weights": Used(PreTrainedModel, "self module"),
+    "_issue_warnings_after_load": Used(Trainer, "self load_result"),
+    "_load_optimizer_and_scheduler": Used(Trainer, "self checkpoint"),
+    "_prepare_for_training": Used(Trainer, "self max_steps train_dataloader resume_from_checkpoint"),
+    "_prepare_generation_config": Used(GenerationMixin, "self generation_config kwargs"),
+    "_prepare_text_encoder_decoder_kwargs_for_generation": Used(
+        GenerationMixin, "self inputs_tensor model_kwargs model_input_name generation_config"
+    ),
+    "_resize_token_embeddings": Used(PreTrainedModel, "self new_num_tokens pad_to_multiple_of mean_resizing"),
+    "_run_epoch": Used(
+        Trainer,
+        "self model epoch train_dataloader steps_in_epoch num_update_steps_per_epoch trial ignore_keys_for_eval "
+        "start_time resume_from_checkpoint epochs_trained steps_trained_in_current_epoch",
+    ),
+    "_save": Used(Trainer, "self output_dir state_dict"),
+    "_save_checkpoint": Used(Trainer, "self model trial"),
+    "_save_optimizer_and_scheduler": Used(Trainer, "self output_dir"),
+    "_save_rng_state": Used(Trainer, "self output_dir"),
+}
+ABSTRACT = {
+    "_forward": Used(Pipeline, "self input_tensors forward_parameters", "each pipeline has to define it"),
+    "_sanitize_parameters": Used(Pipeline, "self pipeline_parameters", "each pipeline has to define it"),
+}
+CALLED = {
+    "_bootstrap_resample": Used(
+        sacrebleu.significance, "stats metric n_samples", "PairedTest gives no interval of a difference"
+    ),
+    "_extract_corpus_statistics": Used(Metric, "self hypotheses references", "what _bootstrap_resample takes"),
+    "_get_output_dir": Used(Trainer, "self trial", "where checkpoints are in a hyper-parameter search"),
+    "_int_mm": Used(torch, "", "PyTorch's one product of int8 matrices"),
+}
+ATTRIBUTES = {
+    "_actions": "argparse has no list of its arguments",
+    "_attn_implementation": "config's one name of the attention in use",
+    "_forward_hooks": "whether somebody hooked the embeddings, whose gradient is then not shared",
+    "_forward_params": "settings given when a pipeline was made",
+    "_forward_pre_hooks": "as _forward_hooks",
+    "_globalstep_last_logged": "what the logged loss is divided by: a skipped step does not count",
+    "_tr_loss": "the loss that is logged next: a skipped step does not count",
+}
+CLASS_SETTINGS = {
+    "_keys_to_ignore_on_load_missing": PreTrainedModel,
+    "_keys_to_ignore_on_load_unexpected": PreTrainedModel,
+    "_load_feature_extractor": Pipeline,
+    "_load_image_processor": Pipeline,
+    "_load_processor": Pipeline,
+    "_load_tokenizer": Pipeline,
+    "_tied_weights_keys": PreTrainedModel,
+}
+NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace", "_exit"}  # public ones, and os._exit
+
+
+def nodes() -> Iterator[ast.AST]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield from ast.walk(ast.parse(path.read_text("utf-8")))
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def test_nothing_private_is_used_that_is_not_listed_here() -> None:
+    defined: set[str] = set()
+    used: set[str] = set()
+    for node in nodes():
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.Assign):
+            defined |= {name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+            used |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+            own = [target for target in node.targets if isinstance(target, ast.Attribute)]
+            defined |= {at.attr for at in own if isinstance(at.value, ast.Name) and at.value.id == "self"}
+        elif isinstance(node, ast.Attribute):
+            used.add(node.attr)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            assert "._" not in (node.module or ""), node.module
+            used |= {alias.name for alias in node.names}
+    foreign = {name for name in used if is_private(name)} - NAMED_TUPLES
+    listed = {*OVERRIDDEN, *ABSTRACT, *CALLED, *ATTRIBUTES, *CLASS_SETTINGS}
+    assert foreign - defined <= listed
+    assert {*CALLED, *ATTRIBUTES} <= foreign, "listed and not used any more"
+
+
+def test_each_private_override_says_why_and_is_listed() -> None:
+    found = {}
+    for node in nodes():
+        if isinstance(node, ast.FunctionDef):
+            decorators = [ast.unparse(each) for each in node.decorator_list]
+            if any(each.startswith("overrides_private(") for each in decorators):
+                found[node.name] = ast.get_docstring(node)
+            else:
+                bases = (Trainer, PreTrainedModel, XLMRobertaModel, GenerationMixin)
+                inherited = is_private(node.name) and any(hasattr(base, node.name) for base in bases)
+                assert not inherited, f"{node.name} is private in transformers; decorate it by overrides_private"
+    assert found.keys() == OVERRIDDEN.keys()
+    assert [name for name, docstring in found.items() if len(docstring or "") < 40] == []
+
+
+@pytest.mark.parametrize("name", [*OVERRIDDEN, *ABSTRACT, *CALLED])
+def test_private_methods_have_the_parameters_they_had(name: str) -> None:
+    used = {**OVERRIDDEN, **ABSTRACT, **CALLED}[name]
+    function = getattr(used.owner, name)
+    if used.owner is not torch:  # a builtin, without a signature
+        assert " ".join(inspect.signature(function).parameters) == used.parameters
+    assert used.why or name in OVERRIDDEN
+
+
+@pytest.mark.parametrize("name", CLASS_SETTINGS)
+def test_settings_of_classes_are_still_read(name: str) -> None:
+    assert hasattr(CLASS_SETTINGS[name], name)
+
+
+def test_private_attributes_are_still_there(tmp_path: Path) -> None:
+    config = XLMRobertaConfig(
+        vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4
+    )
+    model = XLMRobertaModel(config, add_pooling_layer=False)
+    assert isinstance(config, PreTrainedConfig) and config._attn_implementation in ("sdpa", "eager")
+    assert model._forward_hooks == {} and model._forward_pre_hooks == {}
+    assert argparse.ArgumentParser()._actions
+    trainer = Trainer(model, TrainingArguments(str(tmp_path), use_cpu=True, report_to="none"))
+    source = inspect.getsource(Trainer)
+    for name in ("_tr_loss", "_globalstep_last_logged"):
+        assert f"self.{name} = " in source, f"Trainer does not set {name} any more"
+    assert hasattr(trainer, "model_accepts_loss_kwargs")
+    assert {"prepare_model", "autocast_handler", "scaler"} <= {*dir(trainer.accelerator)}
+
+
+def test_what_is_passed_through_xlm_r_reaches_attention() -> None:
+    """Packed rows travel in `**kwargs` from the model to the attention of each layer."""
+    seen: list[Any] = []
+
+    def attend(module: nn.Module, query: Any, key: Any, value: Any, attention_mask: Any, **kwargs: Any) -> Any:
+        seen.append(kwargs.get("packed_rows"))
+        assert {"dropout", "scaling"} <= kwargs.keys()
+        kwargs.pop("packed_rows")
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+    AttentionInterface.register("contract", attend)
+    config = XLMRobertaConfig(
+        vocab_size=9, hidden_size=4, num_hidden_layers=2, num_attention_heads=1, intermediate_size=4
+    )
+    model = XLMRobertaModel(config, add_pooling_layer=False).eval()
+    model.set_attn_implementation("contract")
+    told = object()
+    model(torch.tensor([[4, 5]]), packed_rows=told)
+    assert seen == [told, told]
+
+
+def test_the_layers_of_xlm_r_are_called_as_they_were() -> None:
+    """What is hooked or called layer by layer: states come first and by position, and there are no others to give."""
+    first, second = [*inspect.signature(XLMRobertaLayer.forward).parameters][1:3]
+    assert (first, second) == ("hidden_states", "attention_mask")
+    assert [*inspect.signature(XLMRobertaAttention.forward).parameters][1] == "hidden_states"
+    source = inspect.getsource(XLMRobertaLayer.forward)
+    assert "self.attention(\n            hidden_states," in source
+    assert [*inspect.signature(create_bidirectional_mask).parameters][:3] == [
+        "config", "inputs_embeds", "attention_mask",
+    ]  # fmt: skip
+    assert XLMRobertaPreTrainedModel._supports_attention_backend
+
+
+def test_caches_are_what_beam_search_takes_them_for() -> None:
+    assert [*inspect.signature(DynamicLayer.update).parameters][:3] == ["self", "key_states", "value_states"]
+    assert [*inspect.signature(DynamicLayer.lazy_initialization).parameters] == ["self", "key_states", "value_states"]
+    assert "layer_class_to_replicate" in inspect.signature(Cache).parameters
+    both = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    assert both.self_attention_cache.get_seq_length() == 0 and hasattr(both.cross_attention_cache, "layers")
+    assert CACHE in inspect.signature(XLMRobertaModel.forward).parameters
+    assert CACHE in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters

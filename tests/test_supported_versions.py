@@ -1,0 +1,251 @@
+"""What transformers may be, and that a change in it is an error, not another result."""
+
+import configparser
+import inspect
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from packaging.version import Version
+from torch import Tensor
+from transformers import EncoderDecoderCache, PreTrainedModel
+
+from hictl_hf import HictlForConditionalGeneration, supported_versions
+from hictl_hf.beam_search import BeamSearch, search
+from hictl_hf.modeling_hictl_translation import CACHE
+from hictl_hf.packing import PackedRows, check_packed
+from hictl_hf.supported_versions import (
+    NEWEST,
+    OLDEST,
+    overrides_private,
+    parameter_of,
+    require_parameters,
+    warn_if_untested,
+)
+from hictl_hf.translation_pipeline import translation_pipeline
+
+ROOT = Path(__file__).parent.parent
+MakeModel = Callable[..., PreTrainedModel]
+
+
+# --- releases ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_oldest_release_is_that_of_the_installation() -> None:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg", "utf-8")
+    assert f"transformers>={OLDEST.removesuffix('.0')}," in config["options"]["install_requires"]
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [(OLDEST, False), ("5.20.2", False), (NEWEST, False), ("5.17.0", True), ("5.25.0.dev0", True), ("6.0.0", True)],
+)
+def test_a_release_that_was_not_tested_is_told_once(version: str, told: bool) -> None:
+    warn_if_untested.cache_clear()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            warn_if_untested(version)
+    assert len(found) == told
+    for warning in found:
+        assert all(part in str(warning.message) for part in (version, OLDEST, NEWEST, "make test-versions"))
+
+
+@pytest.mark.parametrize("module", ["hictl_hf.trainers", "hictl_hf.modeling_hictl_translation", "hictl_hf"])
+def test_it_is_told_at_import_of_trainer_and_translation_model(module: str) -> None:
+    fake = "from transformers import Trainer; import transformers; transformers.__version__ = '5.99.0'"
+    code = f"{fake}; import {module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stderr.count("transformers 5.99.0 is outside of the releases that hictl_hf was tested with") == 1
+
+
+def test_this_release_is_supported() -> None:
+    assert Version(OLDEST) <= Version(transformers.__version__)
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_argument_is_an_error_with_versions_and_fix() -> None:
+    def forward(states: Any, mask: Any = None, **kwargs: Any) -> None: ...
+
+    require_parameters(forward, "states", "mask")
+    assert parameter_of(forward, "attention", "mask") == "mask"
+    for check in (require_parameters, parameter_of):
+        with pytest.raises(ImportError, match=f"{transformers.__version__} has no argument .*positions.*{NEWEST}"):
+            check(forward, "positions")  # `**kwargs` would swallow it
+
+
+def test_an_override_of_nothing_is_an_error() -> None:
+    class Base:
+        def _save(self, folder: str) -> None: ...
+
+    def _save(self: Any, folder: str) -> None: ...
+
+    assert overrides_private(Base)(_save) is _save
+
+    def _load(self: Any) -> None: ...
+
+    with pytest.raises(ImportError, match="has no Base._load"):
+        overrides_private(Base)(_load)
+
+    def other(self: Any, path: str) -> None: ...
+
+    other.__name__ = "_save"
+    with pytest.raises(ImportError, match="has no argument path"):
+        overrides_private(Base)(other)
+
+
+def test_rows_that_attention_was_not_told_of_are_an_error() -> None:
+    rows = PackedRows({"sentences": (torch.tensor([[5, 6], [7, 8]]), None)})
+    with pytest.raises(ImportError, match="packed_rows"):
+        check_packed(rows, torch.zeros(4, 3), None)
+    rows.reached = True
+    check_packed(rows, torch.zeros(4, 3), None)
+    check_packed(rows, torch.zeros(2, 3), torch.tensor([0, 2]))
+    with pytest.raises(ImportError, match="attention block"):
+        check_packed(rows, torch.zeros(4, 3), torch.tensor([0, 2]))
+
+
+def test_pre_training_fails_where_xlm_r_forgets_packed_rows(
+    toy_model: MakeModel, toy_batch: Callable[..., dict[str, Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = toy_model()
+    forward = model.roberta.forward
+    monkeypatch.setattr(model.roberta, "forward", lambda packed_rows=None, **inputs: forward(**inputs))
+    with pytest.raises(ImportError, match="packed_rows"):
+        model(**toy_batch())
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def translator(toy_config: Callable[..., Any]) -> HictlForConditionalGeneration:
+    """A sharp model, whose hypotheses differ."""
+    torch.manual_seed(3)
+    return HictlForConditionalGeneration(toy_config(decoder_layers=2, initializer_range=0.3)).eval()
+
+
+SOURCE = {
+    "input_ids": torch.tensor([[0, 11, 12, 13, 14, 2], [0, 21, 22, 2, 1, 1]]),
+    "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]]),
+}
+TARGET = torch.tensor([[2, 31, 32, 33], [2, 41, 42, 43]])
+
+
+def test_unknown_arguments_are_refused(
+    translator: HictlForConditionalGeneration, toy_model: MakeModel, toy_batch: Callable[..., dict[str, Tensor]]
+) -> None:
+    with pytest.raises(TypeError, match=r"HictlForConditionalGeneration.forward\(\) got unexpected arguments past;"):
+        translator(**SOURCE, decoder_input_ids=TARGET, past=None)
+    with pytest.raises(TypeError, match="got unexpected arguments label, position; allowed are"):
+        toy_model()(**SOURCE, label=TARGET, position=None)
+    with pytest.raises(ValueError, match="pre-training makes no use of packed_rows;"):
+        toy_model()(**toy_batch(), packed_rows=TARGET)
+    assert translator(**SOURCE, decoder_input_ids=TARGET, output_hidden_states=True).encoder_hidden_states is not None
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_the_cache_has_both_names(translator: HictlForConditionalGeneration) -> None:
+    expected = translator(**SOURCE, decoder_input_ids=TARGET).logits[:, 2:]
+    for name in ("cache", "past_key_values"):
+        begun = translator(**SOURCE, decoder_input_ids=TARGET[:, :2], use_cache=True)
+        assert isinstance(begun[CACHE], EncoderDecoderCache)
+        logits = translator(**SOURCE, decoder_input_ids=TARGET[:, 2:], use_cache=True, **{name: begun[CACHE]}).logits
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
+    assert (expected - translator(**SOURCE, decoder_input_ids=TARGET[:, 2:]).logits).abs().max() > 0.1  # it matters
+    cache = begun[CACHE]
+    for call in (translator, translator.generate):
+        with pytest.raises(ValueError, match="two names of one argument"):
+            call(**SOURCE, decoder_input_ids=TARGET, cache=cache, past_key_values=cache)
+
+
+def test_the_old_name_of_the_cache_is_told_where_transformers_has_the_new_one(
+    translator: HictlForConditionalGeneration,
+) -> None:
+    begun = translator(**SOURCE, decoder_input_ids=TARGET[:, :2], use_cache=True)[CACHE]
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        translator(**SOURCE, decoder_input_ids=TARGET[:, 2:], past_key_values=begun)
+    assert any("`past_key_values` is deprecated" in str(each.message) for each in found) == (CACHE == "cache")
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_generate_goes_on_from_a_cache_under_either_name(translator: HictlForConditionalGeneration, name: str) -> None:
+    settings: dict[str, Any] = {"max_new_tokens": 4, "num_beams": 1, "do_sample": False}
+    expected = translator.generate(**SOURCE, **settings)
+    begun = translator.generate(**SOURCE, **(settings | {"max_new_tokens": 2}), return_dict_in_generate=True)
+    again = translator.generate(
+        **SOURCE, decoder_input_ids=begun.sequences, max_new_tokens=2, num_beams=1, **{name: begun[CACHE]}
+    )
+    assert torch.equal(again, expected)
+
+
+@pytest.mark.parametrize("beams", [1, 5])
+def test_generate_the_pipeline_and_beam_search_agree_cached_and_not(
+    translator: HictlForConditionalGeneration, tokenizer: Any, toy_config: Callable[..., Any], beams: int
+) -> None:
+    """A wrong position of a cached step shows in the second token already."""
+    torch.manual_seed(4)
+    model = HictlForConditionalGeneration(
+        toy_config(vocab_size=len(tokenizer), decoder_layers=2, initializer_range=0.3)
+    ).eval()
+    texts = ["the cat sees the house", "a dog", "my sister buys two books"]
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    how: dict[str, Any] = {"num_beams": beams, "do_sample": False, "max_new_tokens": 12, "early_stopping": beams > 1}
+    cached = model.generate(**inputs, **how, suppress_tokens=[1])
+    assert torch.equal(model.generate(**inputs, **how, suppress_tokens=[1], use_cache=False), cached)
+    settings = BeamSearch(beams=beams, length_penalty=1.0, max_length=12, max_length_a=0, max_length_b=12)
+    starts = torch.full((3,), model.default_start_id())
+    model.generation_config.update(suppress_tokens=[1])
+    found = [best[0].tokens for best in search(model, **inputs, start_ids=starts, settings=settings)]
+    padded = [[token for token in row[1:].tolist() if token != 1] for row in cached]
+    assert found == padded and len({*map(tuple, found)}) > 1
+    spoken = translation_pipeline(model, tokenizer)(texts, beams=beams, max_length=12, max_length_a=0, max_length_b=12)
+    assert [each["translation_text"] for each in spoken] == tokenizer.batch_decode(cached, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("kind", ["eager", "sdpa"])
+def test_attention_is_chosen_for_encoder_and_decoder(translator: HictlForConditionalGeneration, kind: str) -> None:
+    translator.set_attn_implementation(kind)
+    parts = (translator, translator.roberta, translator.decoder)
+    assert {part.config._attn_implementation for part in parts} == {kind}
+
+
+@pytest.mark.parametrize("languages", [None, ["de"], ["de", "fr"]])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_decoder_with_all_words_grows_with_the_encoder(
+    toy_config: Callable[..., Any], languages: list[str] | None, tied: bool, tmp_path: Path
+) -> None:
+    config = toy_config(target_languages=languages, tie_word_embeddings=tied, initializer_range=0.3)
+    model = HictlForConditionalGeneration(config).eval()
+    how = {"start_ids": model.start_ids_of(["fr", "de"])} if languages == ["de", "fr"] else {}
+    language = {"target_language": "fr"} if languages == ["de", "fr"] else {}
+    labels = torch.tensor([[31, 32, 2], [41, 42, 2]])
+    before = model(**SOURCE, labels=labels, **how).logits
+    model.resize_token_embeddings(210)
+    how = {"start_ids": model.start_ids_of(["fr", "de"])} if how else {}
+    sizes = (model.config.vocab_size, model.lm_head.out_features, len(model.target_token_ids), len(model.lm_head.bias))
+    assert sizes == (210, 210, 210, 210) and model.decoder.config.vocab_size == 210
+    assert (model.lm_head.weight is model.decoder.get_input_embeddings().weight) == tied
+    outputs = model(**SOURCE, labels=labels, **how)
+    torch.testing.assert_close(outputs.logits[..., :200], before)
+    assert model(**SOURCE, labels=torch.full((2, 1), 205), **how).loss.isfinite()
+    model.save_pretrained(tmp_path)
+    again = HictlForConditionalGeneration.from_pretrained(tmp_path)
+    torch.testing.assert_close(again(**SOURCE, labels=labels, **how).logits, outputs.logits)
+    options: dict[str, Any] = {"max_new_tokens": 3, "num_beams": 1, **language}
+    assert torch.equal(again.generate(**SOURCE, **options), model.generate(**SOURCE, **options))
+
+
+def test_the_module_takes_nothing_but_transformers_along() -> None:
+    assert "from ." not in inspect.getsource(supported_versions)
