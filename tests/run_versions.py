@@ -4,8 +4,8 @@
     python tests/run_versions.py --quick    # PyTorch as in constraints.txt, and the tests that silent changes fail
 
 Each set of releases has an environment of its own, `.venv-versions/NAME`. "oldest" are the lower bounds of setup.cfg,
-"newest" what pip finds today. A complete run in which all tests passed writes `docs/versions.json`, and README's table
-from it. Exit status 1: tests failed; the last lines say on which releases.
+"newest" what pip finds today. Releases on which all tests passed enter `docs/versions.json`, and README's table from it
+(not with --quick). Exit status 1: tests failed; the last lines say on which releases.
 """
 
 import argparse
@@ -102,7 +102,7 @@ def table(report: dict[str, dict[str, str]]) -> str:
     | torch | 2.11.0 | 2.15.0 |
     """
     rows = ["| | " + " | ".join(report) + " |", "|---|" + "---|" * len(report)]
-    names = [name for name in (*SHOWN, "passed") if name in next(iter(report.values()))]
+    names = [name for name in (*SHOWN, "tests", "date") if name in next(iter(report.values()))]
     return "\n".join(
         [*rows, *(f"| {name} | " + " | ".join(each[name] for each in report.values()) + " |" for name in names)]
     )
@@ -114,7 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=("oldest", "newest"), help="one set of releases")
     args = parser.parse_args(argv)
     names = [args.only] if args.only else ["oldest", "newest"]
-    report, failed = {}, []
+    report: dict[str, dict[str, str]] = json.loads(REPORT.read_text("utf-8")) if REPORT.exists() else {}
+    failed = []
     for name in names:
         started = time.monotonic()
         python = make_environment(name, args.quick)
@@ -123,15 +124,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{name}: {told}", flush=True)
         status, last = run_tests(python, args.quick)
         print(f"{name}: {last} ({told}; {time.monotonic() - started:.0f} s with the installation)", flush=True)
-        report[name] = releases | {"passed": last.split(" in ")[0]}
         if status:
             failed.append(f"{name}: tests fail on {told}")
+        elif not args.quick:
+            report[name] = releases | {"tests": last.split(" in ")[0], "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+            write_report({each: report[each] for each in ("oldest", "newest") if each in report})
     print("\n".join(failed or ["all releases pass"]))
-    if not failed and not args.quick and not args.only:
-        REPORT.write_text(json.dumps({"date": f"{datetime.now(UTC):%Y-%m-%d}", **report}, indent=1) + "\n", "utf-8")
-        text = README.read_text("utf-8")
-        README.write_text(TABLE.sub(lambda _: table(report) + "\n", text), "utf-8")
     return bool(failed)
+
+
+def write_report(report: dict[str, dict[str, str]]) -> None:
+    """The releases that passed, as JSON and in README."""
+    REPORT.write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+    README.write_text(TABLE.sub(lambda _: table(report) + "\n", README.read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":
