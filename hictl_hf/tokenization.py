@@ -1,8 +1,10 @@
 """Text to token ids: a corpus through a tokenizer, a vocabulary of one's own in XLM-R's format, what is no text, and
 which texts share a batch."""
 
+import importlib
 import tempfile
 from collections.abc import Iterable, Iterator
+from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, max_length: int =
         >>> tokenizer.convert_ids_to_tokens(tokenizer("Haus")["input_ids"])[0]
         '<s>'
     """
+    check_protobuf()
     written = (text for text in sentences if text.strip())
     first = next(written, None)
     if first is None:
@@ -54,6 +57,18 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, max_length: int =
         tokenizer = XLMRobertaTokenizer.from_pretrained(folder)
     tokenizer.model_max_length = max_length
     return tokenizer
+
+
+def check_protobuf() -> None:
+    """Raise `BadInput` where the installed protobuf cannot read vocabularies: transformers would ask for tiktoken."""
+    try:
+        importlib.import_module("sentencepiece.sentencepiece_model_pb2")
+    except Exception as error:  # protobuf raises errors of its own
+        found = ", ".join(f"{name} {version(name)}" for name in ("sentencepiece", "protobuf"))
+        raise BadInput(
+            f"{found}: do not fit each other ({' '.join(str(error).split())}); allowed are a sentencepiece and a "
+            "protobuf of the same time: pip install --upgrade sentencepiece protobuf"
+        ) from error
 
 
 def word_starts(tokenizer: PreTrainedTokenizerBase) -> list[bool]:

@@ -383,7 +383,7 @@ def test_logits_are_those_of_each_row_alone_in_the_order_of_the_rows(kinds: Kind
 
 def test_a_model_learns_what_it_is_shown(kinds: Kinds, tmp_path: Path) -> None:
     for name, (kind, examples, model) in kinds.items():
-        settings = replace(SETTINGS, epochs=12)
+        settings = replace(SETTINGS, epochs=30)
         learned = fine_tune(model, kind.tokenizer, kind.encode(examples, training=True), settings, tmp_path / name)
         features = kind.encode(examples)
         predictions = kind.decode(examples, features, predict_logits(learned, kind.tokenizer, features))

@@ -1,5 +1,6 @@
 """Ids are XLM-R's; a corpus becomes the ids that the tokenizer would give, with the lengths the model will see."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,13 @@ def test_special_tokens_have_the_ids_of_xlm_r(tokenizer: PreTrainedTokenizerBase
     assert tokenizer.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>"]) == [0, 1, 2, 3]
     assert tokenizer.mask_token_id == len(tokenizer) - 1
     assert sorted(tokenizer.all_special_ids) == [0, 1, 2, 3, len(tokenizer) - 1]
+
+
+def test_a_protobuf_that_cannot_read_vocabularies_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers would say that tiktoken is missing."""
+    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
+    with pytest.raises(BadInput, match=r"sentencepiece \S+, protobuf \S+: do not fit.*pip install --upgrade"):
+        train_tokenizer(["a small house"], vocab_size=40)
 
 
 def test_a_pair_is_joined_with_two_separators(tokenizer: PreTrainedTokenizerBase) -> None:
