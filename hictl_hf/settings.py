@@ -41,11 +41,17 @@ class RunArguments(TrainingArguments):
         activation_checkpointing: bool = field(
             default=False, metadata={"help": "Compute activations again in the backward pass instead of keeping them."}
         )
+        activation_checkpointing_kwargs: dict[str, Any] | str | None = field(
+            default=None, metadata={"help": "How, as JSON: what torch.utils.checkpoint takes."}
+        )
 
     def __post_init__(self) -> None:
         if "activation_checkpointing" not in {known.name for known in fields(TrainingArguments)}:
             self.gradient_checkpointing |= self.activation_checkpointing
             self.activation_checkpointing = self.gradient_checkpointing
+            given = self.activation_checkpointing_kwargs or self.gradient_checkpointing_kwargs
+            how: Any = read_dictionary("activation_checkpointing_kwargs", given) or None
+            self.gradient_checkpointing_kwargs = self.activation_checkpointing_kwargs = how
         super().__post_init__()
 
 

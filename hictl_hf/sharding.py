@@ -89,6 +89,8 @@ class ShardedTrainer(Trainer):
 
     def __init__(self, *args: Any, shard_parameters: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # accelerate marks a model that a Trainer before this one trained, and would leave out autocast and compiling
+        vars(self.model).pop("_is_accelerate_prepared", None)
         self.shard_parameters = shard_parameters
         if shard_parameters and (self.args.world_size == 1 or self.is_deepspeed_enabled or self.args.fp16):
             raise BadInput(
@@ -124,6 +126,13 @@ class ShardedTrainer(Trainer):
         """The norm of all shards, not of those of this process: HF logs what it is given."""
         norm = super()._get_grad_norm(*args, **kwargs)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm  # not a part of it in each process
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """HF's; all processes gather the shards together, also before transformers 5.23, where one alone saves."""
+        if self.is_sharded and not self.args.should_save:
+            gather_model(self.model, keep=False)
+        else:
+            super().save_model(output_dir, _internal_call)
 
     @overrides_private(Trainer)
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:

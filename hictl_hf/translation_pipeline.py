@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer, Pipeline, PreTrainedTokenizerBase
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Pipeline, PreTrainedTokenizerBase
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from .beam_search import BeamSearch
@@ -167,4 +167,4 @@ def quantize_dynamic(module: nn.Module, inplace: bool = False) -> nn.Module:
     return torch.ao.quantization.quantize_dynamic(module, {nn.Linear}, torch.qint8, inplace=inplace)
 
 
-PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, pt_model=HictlForConditionalGeneration)
+PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, pt_model=AutoModelForSeq2SeqLM)

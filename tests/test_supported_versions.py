@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,12 +15,15 @@ import torch
 import transformers
 from packaging.version import Version
 from torch import Tensor
-from transformers import EncoderDecoderCache, PreTrainedModel
+from transformers import EncoderDecoderCache, PreTrainedModel, TrainingArguments
 
-from hictl_hf import HictlForConditionalGeneration, supported_versions
+from hictl_hf import HictlForConditionalGeneration, HictlForMaskedLM, supported_versions
 from hictl_hf.beam_search import BeamSearch, search
 from hictl_hf.modeling_hictl_translation import CACHE
 from hictl_hf.packing import PackedRows, check_packed
+from hictl_hf.robust_training import RobustTrainer
+from hictl_hf.settings import RunArguments
+from hictl_hf.sharding import ShardedTrainer
 from hictl_hf.supported_versions import (
     NEWEST,
     OLDEST,
@@ -122,6 +126,37 @@ def test_pre_training_fails_where_xlm_r_forgets_packed_rows(
     monkeypatch.setattr(model.roberta, "forward", lambda packed_rows=None, **inputs: forward(**inputs))
     with pytest.raises(ImportError, match="packed_rows"):
         model(**toy_batch())
+
+
+def test_half_precision_holds_for_a_model_that_was_trained_before(toy_model: MakeModel, tmp_path: Path) -> None:
+    """accelerate 1.14 and newer mark a model, and leave autocast out for one that is marked."""
+    model, computed = toy_model(HictlForMaskedLM), []
+    query = model.roberta.encoder.layer[0].attention.self.query
+    query.register_forward_hook(lambda module, inputs, output: computed.append(output.dtype))
+    rows = [{"input_ids": [0, 5, 6, 2], "attention_mask": [1] * 4, "labels": [-100, 5, 6, -100]}] * 2
+    for bf16, expected in ((False, torch.float32), (True, torch.bfloat16)):
+        args = TrainingArguments(str(tmp_path), max_steps=1, use_cpu=True, bf16=bf16, report_to="none")
+        computed.clear()
+        RobustTrainer(model, args, train_dataset=rows).train()
+        assert set(computed) == {expected}
+
+
+def test_every_process_gathers_shards_when_one_saves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before transformers 5.23 the Trainer calls `_save` in the saving process alone."""
+    gathered: list[bool] = []
+    monkeypatch.setattr(f"{ShardedTrainer.__module__}.gather_model", lambda model, keep: gathered.append(keep))
+    trainer = SimpleNamespace(is_sharded=True, model=None, args=SimpleNamespace(should_save=False))
+    ShardedTrainer.save_model(trainer, "folder")  # type: ignore[arg-type]
+    assert gathered == [False]
+
+
+def test_the_pipeline_of_transformers_knows_translation(
+    trained: HictlForConditionalGeneration, tokenizer: Any, tmp_path: Path
+) -> None:
+    trained.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    (found,) = transformers.pipeline("hictl-translation", str(tmp_path))("the cat sees the house", max_length=20)
+    assert found == translation_pipeline(trained, tokenizer)("the cat sees the house", max_length=20)[0]
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
@@ -266,6 +301,14 @@ def test_a_decoder_with_all_words_grows_with_the_encoder(
     torch.testing.assert_close(again(**SOURCE, labels=labels, **how).logits, outputs.logits)
     options: dict[str, Any] = {"max_new_tokens": 3, "num_beams": 1, **language}
     assert torch.equal(again.generate(**SOURCE, **options), model.generate(**SOURCE, **options))
+
+
+def test_activation_checkpointing_has_its_newest_name_on_every_release(tmp_path: Path) -> None:
+    how = '{"use_reentrant": false}'
+    args = RunArguments(str(tmp_path), use_cpu=True, activation_checkpointing=True, activation_checkpointing_kwargs=how)
+    assert args.activation_checkpointing and args.gradient_checkpointing
+    assert args.activation_checkpointing_kwargs == args.gradient_checkpointing_kwargs == {"use_reentrant": False}
+    assert not RunArguments(str(tmp_path), use_cpu=True).activation_checkpointing
 
 
 def test_the_module_takes_nothing_but_transformers_along() -> None:
