@@ -49,9 +49,9 @@ class RunArguments(TrainingArguments):
         if "activation_checkpointing" not in {known.name for known in fields(TrainingArguments)}:
             self.gradient_checkpointing |= self.activation_checkpointing
             self.activation_checkpointing = self.gradient_checkpointing
-            given = self.activation_checkpointing_kwargs or self.gradient_checkpointing_kwargs
-            how: Any = read_dictionary("activation_checkpointing_kwargs", given) or None
-            self.gradient_checkpointing_kwargs = self.activation_checkpointing_kwargs = how
+            given = self.activation_checkpointing_kwargs or vars(self)["gradient_checkpointing_kwargs"]
+            self.activation_checkpointing_kwargs = read_dictionary("activation_checkpointing_kwargs", given) or None
+            self.gradient_checkpointing_kwargs = self.activation_checkpointing_kwargs
         super().__post_init__()
 
 
