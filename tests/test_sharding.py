@@ -23,7 +23,7 @@ from test_run_pretraining import flags
 from test_trainers import differing, gradients_of, logs_of, trained, trainer_of
 from torch import Tensor, multiprocessing
 from torch.distributed.tensor import DTensor
-from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainingArguments
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
 import hictl_hf.pretraining
 import hictl_hf.sharding
@@ -31,6 +31,7 @@ from hictl_hf import HictlConfig, HictlForPreTraining
 from hictl_hf.checkpoints import find_fault
 from hictl_hf.collators import PretrainingCollator
 from hictl_hf.micro_batches import fit_micro_batch
+from hictl_hf.settings import RunArguments
 from hictl_hf.sharding import gather
 from hictl_hf.tokenization import tokenize_corpus
 from hictl_hf.trainers import HictlTrainer
@@ -417,7 +418,7 @@ def test_shards_leave_the_room_of_moments_to_rows(
     model, held, empty_like = model_for_text(), [], torch.empty_like
     numbers = {id(weight): name for name, weight in model.named_parameters()}
     monkeypatch.setattr(torch, "empty_like", lambda like, **named: held.append(id(like)) or empty_like(like, **named))
-    args = TrainingArguments(str(tmp_path), use_cpu=True, per_device_train_batch_size=2)
+    args = RunArguments(str(tmp_path), use_cpu=True, per_device_train_batch_size=2)
     fit_micro_batch(model, PretrainingCollator(tokenizer, max_length=40), args, sharded)
     names = [numbers[like] for like in held if like in numbers]
     words = numbers[id(model.get_input_embeddings().weight)]

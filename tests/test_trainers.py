@@ -28,6 +28,7 @@ from hictl_hf.embedding import Readout
 from hictl_hf.evaluation import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies
 from hictl_hf.mixture import MixtureSampler, PretrainingRows, language_shares
 from hictl_hf.readers import BadInput
+from hictl_hf.settings import RunArguments
 from hictl_hf.tokenization import tokenize_corpus
 from hictl_hf.trainers import HictlTrainer
 
@@ -78,7 +79,7 @@ def trainer_of(
     groups = {name: np.array([at for at, found in enumerate(languages) if found == name]) for name in set(languages)}
     groups = dict(sorted(groups.items(), key=str))  # sets have another order in another process
     shares = language_shares({name: len(members) for name, members in groups.items()})
-    arguments = TrainingArguments(output_dir=str(folder), **{**SETTINGS, **settings})
+    arguments = RunArguments(output_dir=str(folder), **{**SETTINGS, **settings})
     set_seed(arguments.seed)
     micro_batches, processes = arguments.gradient_accumulation_steps, arguments.world_size
     batch = arguments.per_device_train_batch_size * micro_batches * processes
