@@ -37,7 +37,7 @@ demo-ablation: .venv/demo  ## the same with the language model alone, beside the
 	test -f runs/demo/results.json || $(MAKE) demo
 	rm -rf runs/demo-lm-only
 	$(TRAIN) recipes/demo-lm-only.json $(BF16)
-	.venv/bin/python -m hictl_hf.reporting runs/demo-lm-only/results.json runs/demo/results.json
+	.venv/bin/python -m hictl_hf.reports.results runs/demo-lm-only/results.json runs/demo/results.json
 
 test: .venv/test  ## all tests but the slow ones
 	$(PYTEST)

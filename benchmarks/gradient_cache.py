@@ -23,7 +23,7 @@ from variants import make_config, set_dropout
 from workload import Batch, Workload, make_workload
 
 from hictl_hf import HictlForPreTraining
-from hictl_hf.trainers import HictlTrainer
+from hictl_hf.pretraining.trainer import HictlTrainer
 
 FORMS = ("micro-batch alone", "without the cache", "with the cache")
 

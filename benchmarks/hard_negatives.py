@@ -18,7 +18,7 @@ from parts import STRENGTH, TEMPERATURE, contrast_ours
 from torch import Tensor
 from torch.nn import functional as F
 
-from hictl_hf.negatives import in_batch_negatives
+from hictl_hf.models.negatives import in_batch_negatives
 
 DIMENSIONS = 768
 FORMS = {

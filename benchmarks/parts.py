@@ -18,9 +18,9 @@ from variants import VARIANTS, Networks, Step
 from workload import Batch, size_of
 
 from hictl_hf import HictlForPreTraining
-from hictl_hf.losses import sentence_contrast
-from hictl_hf.negatives import in_batch_negatives
-from hictl_hf.packing import PackedRows
+from hictl_hf.models.losses import sentence_contrast
+from hictl_hf.models.negatives import in_batch_negatives
+from hictl_hf.models.packing import PackedRows
 
 SAMPLING_TEMPERATURES = (1.0, 0.05)
 STRENGTH = 0.9 * NaiveHictl.p_avg  # ζ p_avg

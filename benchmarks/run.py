@@ -53,7 +53,7 @@ from variants import VARIANTS, Networks, make_config
 from workload import Workload, make_workload
 
 import hictl_hf
-from hictl_hf.number_formats import SLOW, times_fp32
+from hictl_hf.dtypes import SLOW, times_fp32
 
 TEXTS = ("real", "lognormal")
 ROUNDS_INSIDE = 6

@@ -17,9 +17,9 @@ import numpy as np
 from measure import resident
 from transformers import AutoTokenizer
 
-from hictl_hf.collators import PretrainingCollator
-from hictl_hf.streams import BUFFER, StreamedBatches, source_shares
-from hictl_hf.tokenization import train_tokenizer
+from hictl_hf.data.collator import PretrainingCollator
+from hictl_hf.data.streaming import BUFFER, StreamedBatches, source_shares
+from hictl_hf.data.tokenization import train_tokenizer
 
 FIRST_ROWS = 50_000
 WORDS, SENTENCE = 6_000, 9  # different ones, and those of a side

@@ -37,10 +37,10 @@ from study_runs import keep_evidence, write_run
 from study_tests import StudyTests, score_encoder, sentence_statistics
 from tqdm import tqdm
 
-from hictl_hf.corpus import CorpusReport, comparable
-from hictl_hf.readers import read_rows
-from hictl_hf.reporting import write_json
-from hictl_hf.tokenization import train_tokenizer
+from hictl_hf.data.corpus import CorpusReport, comparable
+from hictl_hf.data.formats import read_rows
+from hictl_hf.reports.results import write_json
+from hictl_hf.data.tokenization import train_tokenizer
 
 ROOT = Path(__file__).parent.parent
 RECIPES = ROOT / "recipes/study"

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from study_runs import CURVES, Runs
 from study_tests import RANKED, SET, SETS
 
-from hictl_hf.plotting import BLUE, GREEN, GREY, LANGUAGE_MARKERS, ORANGE, PURPLE, STYLE, smooth
+from hictl_hf.reports.plots import BLUE, GREEN, GREY, LANGUAGE_MARKERS, ORANGE, PURPLE, STYLE, smooth
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, GREY)
 

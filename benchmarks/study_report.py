@@ -17,8 +17,8 @@ from study_pictures import draw_pictures
 from study_runs import SAMPLES, Runs
 
 import hictl_hf
-from hictl_hf.reporting import write_json, write_text
-from hictl_hf.tables import NONE, Cell, Table, markdown
+from hictl_hf.reports.results import write_json, write_text
+from hictl_hf.reports.tables import NONE, Cell, Table, markdown
 
 TESTS = {"tatoeba": "Tatoeba", "ntrex": "NTREX", "bucc": "BUCC", "in domain": "in domain"}
 TRANSFER = {"panx": "PANX", "bleu": "BLEU"}

@@ -20,13 +20,13 @@ from sacrebleu.metrics.base import Metric
 from sklearn.manifold import TSNE
 
 from hictl_hf import HictlForPreTraining
-from hictl_hf.corpus import CorpusReport
-from hictl_hf.embedding import all_readouts, embed_sentences, load_encoder
-from hictl_hf.evaluation import best_readout, evaluate_retrieval
-from hictl_hf.readers import read_rows
-from hictl_hf.reporting import write_json
-from hictl_hf.retrieval import Bitext, best_threshold, mine_id_pairs, nearest, unit_rows
-from hictl_hf.xtreme_files import read_bucc
+from hictl_hf.data.corpus import CorpusReport
+from hictl_hf.embedding.encoder import all_readouts, embed_sentences, load_encoder
+from hictl_hf.retrieval.held_out import best_readout, evaluate_retrieval
+from hictl_hf.data.formats import read_rows
+from hictl_hf.reports.results import write_json
+from hictl_hf.retrieval.bitext import Bitext, best_threshold, mine_id_pairs, nearest, unit_rows
+from hictl_hf.xtreme.files import read_bucc
 
 DEV_SENTENCES = 250  # of each language, to choose the layer and pooling by
 RANKED = 100  # sentences among which a translation is ranked

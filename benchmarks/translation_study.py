@@ -29,12 +29,12 @@ from study_runs import keep_evidence, mean_of_seeds, read_json, resample_metric
 from study_tests import sentence_statistics
 from tqdm import tqdm
 
-from hictl_hf.corpus import CorpusReport
-from hictl_hf.readers import read_rows
-from hictl_hf.reporting import write_json, write_text
-from hictl_hf.target_vocabulary import script_of
-from hictl_hf.translation_scores import measure_of
-from hictl_hf.xtreme_files import read_values
+from hictl_hf.data.corpus import CorpusReport
+from hictl_hf.data.formats import read_rows
+from hictl_hf.reports.results import write_json, write_text
+from hictl_hf.translation.target_vocabulary import script_of
+from hictl_hf.translation.scores import measure_of
+from hictl_hf.xtreme.files import read_values
 
 METRICS = {"sacrebleu": BLEU, "chrf": CHRF}
 SCRIPTS = {"de": "LATIN", "ru": "CYRILLIC", "ar": "ARABIC", "zh": "CJK"}

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from hictl_hf.collators import PretrainingCollator
-from hictl_hf.corpus import Cleaning, load_corpus
-from hictl_hf.mixture import row_seed
-from hictl_hf.tokenization import train_tokenizer
+from hictl_hf.data.collator import PretrainingCollator
+from hictl_hf.data.corpus import Cleaning, load_corpus
+from hictl_hf.data.sampling import row_seed
+from hictl_hf.data.tokenization import train_tokenizer
 
 DEMO = Path(__file__).resolve().parents[1] / "recipes" / "demo.json"
 VOCABULARY = 250_002  # XLM-R's; a smaller tokenizer uses its first rows only, all of them are scored and sampled

@@ -1,7 +1,7 @@
 """HiCTL for the Hugging Face ecosystem: universal representations across languages (Wei et al., ICLR 2021)."""
 
-from .configuration_hictl import HictlConfig
-from .modeling_hictl import (
+from .models.configuration_hictl import HictlConfig
+from .models.modeling_hictl import (
     HictlForMaskedLM,
     HictlForPreTraining,
     HictlForQuestionAnswering,
@@ -10,8 +10,8 @@ from .modeling_hictl import (
     HictlModel,
     export_encoder,
 )
-from .modeling_hictl_translation import HictlForConditionalGeneration
-from .translation_pipeline import translation_pipeline
+from .models.modeling_hictl_translation import HictlForConditionalGeneration
+from .translation.pipeline import translation_pipeline
 from .version import __version__
 
 __all__ = [

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from hictl_hf import HictlConfig, HictlForPreTraining
-from hictl_hf.tokenization import train_tokenizer
+from hictl_hf.data.tokenization import train_tokenizer
 
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start: their runs are compared to the bit

@@ -13,11 +13,12 @@ import torch
 from hub_stub import Hub, serve
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hictl_hf import HictlForConditionalGeneration, HictlForPreTraining, export_encoder, readers
-from hictl_hf.checkpoint_sizes import check_sizes, parameters
-from hictl_hf.embedding import load_encoder
-from hictl_hf.readers import BadInput, Cursor, read_lines
-from hictl_hf.translation_pipeline import load_translator
+from hictl_hf import HictlForConditionalGeneration, HictlForPreTraining, export_encoder
+from hictl_hf.data import formats as readers
+from hictl_hf.hub.loading import check_sizes, parameters
+from hictl_hf.embedding.encoder import load_encoder
+from hictl_hf.data.formats import BadInput, Cursor, read_lines
+from hictl_hf.translation.pipeline import load_translator
 
 MakeModel = Callable[..., PreTrainedModel]
 ABSURD: dict[str, dict[str, Any]] = {

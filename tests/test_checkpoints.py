@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-import hictl_hf.checkpoints
-from hictl_hf.checkpoints import (
+import hictl_hf.training.checkpoints
+from hictl_hf.training.checkpoints import (
     MANIFEST,
     check_checkpoint,
     find_fault,
@@ -20,7 +20,7 @@ from hictl_hf.checkpoints import (
     whole_folder,
     write_manifest,
 )
-from hictl_hf.readers import BadInput
+from hictl_hf.data.formats import BadInput
 
 
 def save(folder: Path, step: int) -> Path:
@@ -139,7 +139,7 @@ def test_files_are_on_the_disk_before_they_are_listed_and_the_list_before_it_has
         done.append(f"{draft.name} becomes {path.name}")
         replace(draft, path)
 
-    monkeypatch.setattr(hictl_hf.checkpoints, "flush", note_flush)
+    monkeypatch.setattr(hictl_hf.training.checkpoints, "flush", note_flush)
     monkeypatch.setattr(os, "replace", note_replace)
     save(tmp_path, 1)
     files = ["deeper", "optimizer.pt", "model.safetensors", "trainer_state.json", "checkpoint-1"]

@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hictl_hf import __version__, cli, completion
-from hictl_hf.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.readers import BadInput
+from hictl_hf import __version__
+from hictl_hf.cli import main as cli
+from hictl_hf.cli import completion
+from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
+from hictl_hf.data.formats import BadInput
 
 ROOT = Path(__file__).parent.parent
 WITHOUT_THE_PACKAGE = """
 import sys, types
 sys.modules["hictl_hf"] = types.ModuleType("hictl_hf")  # in place of its __init__, which imports all
 sys.modules["hictl_hf"].__path__ = [sys.argv[1]]
-from hictl_hf.cli import main
+from hictl_hf.cli.main import main
 try:
     main([])
 finally:
@@ -40,7 +42,7 @@ def argv(monkeypatch: pytest.MonkeyPatch) -> None:
 def called(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Arguments that the command `translate`, which does nothing else, was called with."""
     calls: list[Any] = []
-    monkeypatch.setattr("hictl_hf.translate.main", calls.append)
+    monkeypatch.setattr("hictl_hf.cli.translate.main", calls.append)
     return calls
 
 
@@ -126,15 +128,15 @@ def test_bad_input_ends_with_one_line(message: str, monkeypatch: pytest.MonkeyPa
     def refuse(argv: Sequence[str]) -> None:
         raise BadInput(message)
 
-    monkeypatch.setattr("hictl_hf.translate.main", refuse)
+    monkeypatch.setattr("hictl_hf.cli.translate.main", refuse)
     with pytest.raises(SystemExit) as ended:
         cli.main(["translate"])
     assert ended.value.code == "error: a.txt:3: is wrong"
 
 
 PRINT = """
-from hictl_hf.cli import run
-from hictl_hf.lines import open_output
+from hictl_hf.cli.main import run
+from hictl_hf.data.lines import open_output
 def main():
     with open_output(None) as output:
         for number in range(100_000):
@@ -162,7 +164,7 @@ def test_an_interrupt_ends_without_a_traceback() -> None:
 
 
 def test_a_file_that_cannot_be_opened_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hictl_hf.translate.main", lambda _: tmp_path.write_text("x"))
+    monkeypatch.setattr("hictl_hf.cli.translate.main", lambda _: tmp_path.write_text("x"))
     with pytest.raises(SystemExit, match=f"^error: {tmp_path}: Is a directory; allowed is .* Check the path.$"):
         cli.main(["translate"])
 
@@ -328,6 +330,6 @@ def test_the_completion_of_zsh_is_for_hictl_and_zsh_understands_it(
 def test_parsers_are_taken_from_commands_without_running_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "COMMANDS", {"translate": cli.COMMANDS["translate"]})
     monkeypatch.setattr(completion, "COMMANDS", cli.COMMANDS)
-    monkeypatch.setattr("hictl_hf.translate.load_translator", lambda *_, **__: pytest.fail("the command ran"))
+    monkeypatch.setattr("hictl_hf.cli.translate.load_translator", lambda *_, **__: pytest.fail("the command ran"))
     given = completion.whole_parser().parse_args(["translate", "--model", "m", "--beams", "3"])
     assert (given.command, given.model, given.beams) == ("translate", "m", 3)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from hictl_hf.collators import LOCAL_WINDOW, PretrainingCollator, text_hash
+from hictl_hf.data.collator import LOCAL_WINDOW, PretrainingCollator, text_hash
 
 Row = dict[str, Any]
 LONE = "▁"

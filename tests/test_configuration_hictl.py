@@ -10,7 +10,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, XLMRobertaConfig
 
 from hictl_hf import HictlConfig
-from hictl_hf.configuration_hictl import CHOICES, CODE_ON_THE_HUB
+from hictl_hf.models.configuration_hictl import CHOICES, CODE_ON_THE_HUB
 
 UNUSUAL = {
     "lm_weight": 0.5,

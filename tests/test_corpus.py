@@ -9,7 +9,7 @@ from typing import Any, get_args
 import datasets
 import pytest
 
-from hictl_hf.corpus import (
+from hictl_hf.data.corpus import (
     Cleaning,
     CorpusReport,
     Reason,
@@ -19,7 +19,7 @@ from hictl_hf.corpus import (
     split_held_out,
     weighted_length,
 )
-from hictl_hf.readers import BadInput, Row
+from hictl_hf.data.formats import BadInput, Row
 
 COLUMNS = ["x", "y", "x_lang", "y_lang"]
 

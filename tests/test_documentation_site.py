@@ -21,8 +21,8 @@ from urllib.parse import unquote, urldefrag
 
 import pytest
 
-from hictl_hf.cli import COMMANDS, main_of
-from hictl_hf.completion import parser_of
+from hictl_hf.cli.main import COMMANDS, main_of
+from hictl_hf.cli.completion import parser_of
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(path.stem for path in (ROOT / "hictl_hf").glob("*.py"))
@@ -151,11 +151,11 @@ def with_site_links() -> Callable[[str, str], str]:
     ("here", "link", "expected"),
     [
         ("docs/faq.md", "[a](choices.md#the-floor)", "[a](choices.md#the-floor)"),
-        ("docs/faq.md", "[`losses.py`](../hictl_hf/losses.py)", "[`losses.py`][hictl_hf.losses]"),
-        ("docs/a.md", "[`losses.word_contrast`](../hictl_hf/losses.py)",
-         "[`losses.word_contrast`][hictl_hf.losses.word_contrast]"),
-        ("docs/tutorials/a.md", "[`word_contrast`](../../hictl_hf/losses.py)",
-         "[`word_contrast`][hictl_hf.losses.word_contrast]"),
+        ("docs/faq.md", "[`losses.py`](../hictl_hf/models/losses.py)", "[`losses.py`][hictl_hf.models.losses]"),
+        ("docs/a.md", "[`losses.word_contrast`](../hictl_hf/models/losses.py)",
+         "[`losses.word_contrast`][hictl_hf.models.losses.word_contrast]"),
+        ("docs/tutorials/a.md", "[`word_contrast`](../../hictl_hf/models/losses.py)",
+         "[`word_contrast`][hictl_hf.models.losses.word_contrast]"),
         ("docs/a.md", "[test](../tests/test_losses.py)", "[test](source/tests/test_losses.py.md)"),
         ("docs/tutorials/a.md", "[r](../../recipes/ablations)", "[r](../source/recipes/ablations/index.md)"),
         ("docs/a.md", "![p](../benchmarks/results.png)", "![p](source/benchmarks/results.png)"),

@@ -14,10 +14,10 @@ import pyarrow.parquet
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hictl_hf import embed
-from hictl_hf.embed import main
-from hictl_hf.embedding import Readout, embed_sentences, load_encoder
-from hictl_hf.readers import BadInput
+from hictl_hf.cli import embed
+from hictl_hf.cli.embed import main
+from hictl_hf.embedding.encoder import Readout, embed_sentences, load_encoder
+from hictl_hf.data.formats import BadInput
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,9 @@ from transformers import (
     XLMRobertaModel,
 )
 
-from hictl_hf import HictlForMaskedLM, HictlForPreTraining, HictlModel, embedding, export_encoder
-from hictl_hf.embedding import (
+from hictl_hf import HictlForMaskedLM, HictlForPreTraining, HictlModel, export_encoder
+from hictl_hf.embedding import encoder as embedding
+from hictl_hf.embedding.encoder import (
     QuantizedLinear,
     Readout,
     all_readouts,
@@ -34,7 +35,7 @@ from hictl_hf.embedding import (
     own_readout,
     pool,
 )
-from hictl_hf.readers import BadInput
+from hictl_hf.data.formats import BadInput
 
 EVERYWHERE = all_readouts(layers=[0, 1, 2], last_layer=2, projection=True)
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}

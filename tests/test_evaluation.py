@@ -10,8 +10,8 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from hictl_hf.embedding import Readout
-from hictl_hf.evaluation import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies
+from hictl_hf.embedding.encoder import Readout
+from hictl_hf.retrieval.held_out import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies
 
 FIRST, MEAN = Readout("first token", 0), Readout("mean", 1)
 VECTORS = {

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import HictlForPreTraining, export_encoder
-from hictl_hf.embedding import embed_sentences, load_encoder
+from hictl_hf.embedding.encoder import embed_sentences, load_encoder
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 FOLDERS = ("checkpoint", "encoder")

@@ -11,8 +11,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaModel
 
 from hictl_hf import export_encoder
-from hictl_hf.embedding import Readout, embed_sentences
-from hictl_hf.explanation import (
+from hictl_hf.embedding.encoder import Readout, embed_sentences
+from hictl_hf.embedding.nearest_words import (
     EVERY,
     LONGEST,
     OWN,
@@ -24,8 +24,8 @@ from hictl_hf.explanation import (
     sentence_table,
     word_table,
 )
-from hictl_hf.readers import BadInput
-from hictl_hf.tables import plain
+from hictl_hf.data.formats import BadInput
+from hictl_hf.reports.tables import plain
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_languages_are_those_of_counting_one_by_one(
         shares = {name: count[piece] / count.total() for name, count in counts.items()}
         expected.append(max(shares, key=shares.__getitem__) if any(shares.values()) else "")
     for at_once in (7, 1000):
-        monkeypatch.setattr("hictl_hf.explanation.ROWS_AT_ONCE", at_once)
+        monkeypatch.setattr("hictl_hf.embedding.nearest_words.ROWS_AT_ONCE", at_once)
         assert piece_languages(tokenizer, pieces, rows) == expected
     assert {*expected} == {"en", "de", "sw", "zh", ""}
 

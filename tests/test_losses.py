@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hictl_hf import losses as losses_module
-from hictl_hf import negatives as negatives_module
-from hictl_hf.losses import contrast_with_sampled, mean_over_batch, sentence_contrast, word_contrast
-from hictl_hf.negatives import in_batch_negatives, interpolate_hard_negatives
+from hictl_hf.models import losses as losses_module
+from hictl_hf.models import negatives as negatives_module
+from hictl_hf.models.losses import contrast_with_sampled, mean_over_batch, sentence_contrast, word_contrast
+from hictl_hf.models.negatives import in_batch_negatives, interpolate_hard_negatives
 
 SPACES = ("unit", "raw")
 

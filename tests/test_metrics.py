@@ -9,7 +9,7 @@ from itertools import groupby
 
 import pytest
 
-from hictl_hf.metrics import (
+from hictl_hf.xtreme.metrics import (
     MLQA_SPACES,
     Score,
     accuracy,

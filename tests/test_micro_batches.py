@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hictl_hf.collators import PretrainingCollator
-from hictl_hf.micro_batches import fit_micro_batch
-from hictl_hf.readers import BadInput
-from hictl_hf.settings import RunArguments
+from hictl_hf.data.collator import PretrainingCollator
+from hictl_hf.pretraining.batch_size import fit_micro_batch
+from hictl_hf.data.formats import BadInput
+from hictl_hf.training.arguments import RunArguments
 
 
 @pytest.fixture

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hictl_hf import embed, mine, mining
-from hictl_hf.embedding import embed_sentences, load_encoder
-from hictl_hf.mine import main
-from hictl_hf.mining import Mining, mine_vectors
-from hictl_hf.neighbours import Search
-from hictl_hf.readers import BadInput
+from hictl_hf.cli import embed
+from hictl_hf.cli import mine
+from hictl_hf.retrieval import mining
+from hictl_hf.embedding.encoder import embed_sentences, load_encoder
+from hictl_hf.cli.mine import main
+from hictl_hf.retrieval.mining import Mining, mine_vectors
+from hictl_hf.retrieval.nearest_neighbours import Search
+from hictl_hf.data.formats import BadInput
 
 
 @pytest.fixture(scope="module")

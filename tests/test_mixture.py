@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from hictl_hf.mixture import Draw, Languages, MixtureSampler, PretrainingRows, language_shares, row_seed
+from hictl_hf.data.sampling import Draw, Languages, MixtureSampler, PretrainingRows, language_shares, row_seed
 
 ROWS: dict[Languages, int] = {("en", None): 130, ("sw", None): 10, ("en", "de"): 80, ("en", "sw"): 20}
 

@@ -8,7 +8,7 @@ import pytest
 from huggingface_hub import ModelCard
 from test_reporting import ATTACK, ATTACKED, INCOMPLETE, RESULTS
 
-from hictl_hf.model_cards import encoder_card, model_card, translation_card
+from hictl_hf.hub.cards import encoder_card, model_card, translation_card
 
 
 def test_the_card_carries_its_score_as_metadata() -> None:

@@ -32,9 +32,9 @@ from hictl_hf import (
     HictlModel,
     export_encoder,
 )
-from hictl_hf.configuration_hictl import CODE_ON_THE_HUB
-from hictl_hf.losses import sentence_contrast, word_contrast
-from hictl_hf.negatives import in_batch_negatives, interpolate_hard_negatives, sample_words
+from hictl_hf.models.configuration_hictl import CODE_ON_THE_HUB
+from hictl_hf.models.losses import sentence_contrast, word_contrast
+from hictl_hf.models.negatives import in_batch_negatives, interpolate_hard_negatives, sample_words
 
 Batch = dict[str, Tensor]
 MakeModel = Callable[..., PreTrainedModel]
@@ -240,7 +240,7 @@ def test_losses_are_the_functions_of_the_paper_applied_to_first_tokens(
     batch["sentence_texts"][5] = batch["sentence_texts"][0]
     model.sentence_probability.record(torch.tensor(0.5))
     drawn = torch.arange(4, 24).view(1, 20).expand(4, 20)
-    monkeypatch.setattr("hictl_hf.modeling_hictl.sample_words", lambda *arguments: drawn)
+    monkeypatch.setattr("hictl_hf.models.modeling_hictl.sample_words", lambda *arguments: drawn)
     outputs = model(**batch)
 
     vectors = model.roberta(batch["sentence_input_ids"], batch["sentence_attention_mask"])[0][:, 0]
@@ -276,7 +276,7 @@ def test_words_are_drawn_for_the_first_tokens_from_all_but_the_bag_and_special_t
         calls.append(arguments)
         return sample_words(*arguments)
 
-    monkeypatch.setattr("hictl_hf.modeling_hictl.sample_words", spy)
+    monkeypatch.setattr("hictl_hf.models.modeling_hictl.sample_words", spy)
     model(**batch)
     [(queries, vocabulary, excluded, number, temperature, seeds)] = calls
     close(queries, model.roberta(batch["input_ids"], batch["attention_mask"])[0][:, 0].detach())
@@ -452,7 +452,7 @@ def test_neither_the_bag_nor_special_tokens_are_ever_sampled(
         drawn.append(sampled)
         return word_contrast(queries, vocabulary, bag, sampled, temperature)
 
-    monkeypatch.setattr("hictl_hf.modeling_hictl.word_contrast", spy)
+    monkeypatch.setattr("hictl_hf.models.modeling_hictl.word_contrast", spy)
     model(**batch)
     for sampled, bag in zip(drawn[0].tolist(), batch["bag"].tolist()):
         # m is more than there are words: all of V∖B but <s> <pad> </s> <unk> <mask> is drawn
@@ -499,7 +499,7 @@ def test_under_half_precision_the_contrasts_are_computed_in_fp32(
         seen["words"] = {queries.dtype, vocabulary.dtype}
         return word_contrast(queries, vocabulary, *rest)
 
-    monkeypatch.setattr("hictl_hf.modeling_hictl.word_contrast", spy)
+    monkeypatch.setattr("hictl_hf.models.modeling_hictl.word_contrast", spy)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         outputs = model(**batch)
     sentences = outputs.sentence_embeddings

@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from hictl_hf import HictlConfig, HictlForConditionalGeneration, HictlModel, export_encoder
-from hictl_hf.vocabulary import linear_cross_entropy
+from hictl_hf.models.linear_cross_entropy import linear_cross_entropy
 
 MakeModel = Callable[..., HictlForConditionalGeneration]
 Path3 = tuple[Path, dict[str, Any], dict[str, Any]]
@@ -749,7 +749,7 @@ def test_word_embeddings_have_one_gradient_for_look_ups_and_predictions(
         used.append(embeddings)
         return linear_cross_entropy(hidden, embeddings, *rest)
 
-    monkeypatch.setattr("hictl_hf.modeling_hictl_translation.linear_cross_entropy", spy)
+    monkeypatch.setattr("hictl_hf.models.modeling_hictl_translation.linear_cross_entropy", spy)
     model = translator(languages=None).train()
     model(**source(), labels=padded(LABELS, -100))
     assert "LookUp" in type(used[0].grad_fn).__name__ and torch.equal(used[0], model.lm_head.weight)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hictl_hf.embedding import embed_sentences, load_encoder
-from hictl_hf.mteb_evaluation import load_task, main
-from hictl_hf.readers import BadInput
-from hictl_hf.retrieval import retrieval_accuracy
+from hictl_hf.embedding.encoder import embed_sentences, load_encoder
+from hictl_hf.embedding.mteb_evaluation import load_task, main
+from hictl_hf.data.formats import BadInput
+from hictl_hf.retrieval.bitext import retrieval_accuracy
 
 pytest.importorskip("mteb", reason="pip install 'hictl_hf[mteb]'")
 CODES = {"de": "deu", "sw": "swh"}

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hictl_hf import negatives as negatives_module
-from hictl_hf.negatives import (
+from hictl_hf.models import negatives as negatives_module
+from hictl_hf.models.negatives import (
     UniformNumbers,
     cosines,
     first_distinct,

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from hictl_hf import neighbours
-from hictl_hf.neighbours import (
+from hictl_hf.retrieval import nearest_neighbours as neighbours
+from hictl_hf.retrieval.nearest_neighbours import (
     MEMORY,
     Neighbours,
     Plan,
@@ -282,7 +282,7 @@ def test_the_plan_fits_what_is_allowed_and_says_what_is_needed() -> None:
 IN_LITTLE_MEMORY = """
 import resource, sys
 import numpy as np, torch
-from hictl_hf.neighbours import plan_search, search_both
+from hictl_hf.retrieval.nearest_neighbours import plan_search, search_both
 torch.set_num_threads(1)
 allowed, precision, rows = int(sys.argv[1]), sys.argv[2], 20_000
 random = np.random.default_rng(0)

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from hictl_hf import HictlConfig, HictlModel, embedding, number_formats
-from hictl_hf.arguments import parse_arguments
-from hictl_hf.neighbours import faster_precision
+from hictl_hf import HictlConfig, HictlModel
+from hictl_hf.embedding import encoder as embedding
+from hictl_hf import dtypes as number_formats
+from hictl_hf.pretraining.arguments import parse_arguments
+from hictl_hf.retrieval.nearest_neighbours import faster_precision
 
 CPU = torch.device("cpu")
 

@@ -10,9 +10,9 @@ import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import HictlForPreTraining, export_encoder
-from hictl_hf.embedding import Readout, embed_sentences, load_encoder
-from hictl_hf.onnx_export import OPSET, SentenceEncoder, export_onnx, main
-from hictl_hf.readers import BadInput
+from hictl_hf.embedding.encoder import Readout, embed_sentences, load_encoder
+from hictl_hf.embedding.onnx_export import OPSET, SentenceEncoder, export_onnx, main
+from hictl_hf.data.formats import BadInput
 
 MakeModel = Callable[..., PreTrainedModel]
 OTHERS = [

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from transformers import AutoModel, PreTrainedModel, XLMRobertaForMaskedLM, XLMRobertaModel
 
 from hictl_hf import HictlForPreTraining, HictlModel, export_encoder
-from hictl_hf.packing import PackedRows, attend_within_rows
+from hictl_hf.models.packing import PackedRows, attend_within_rows
 
 Batches = dict[str, tuple[Tensor, Tensor | None]]
 MakeModel = Callable[..., PreTrainedModel]

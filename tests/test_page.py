@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hictl_hf.explanation import EVERY, Explainer, NearWord
-from hictl_hf.page import HOST, make_page, serve, word_groups
-from hictl_hf.readers import BadInput
+from hictl_hf.embedding.nearest_words import EVERY, Explainer, NearWord
+from hictl_hf.cli.page import HOST, make_page, serve, word_groups
+from hictl_hf.data.formats import BadInput
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SENTENCE = "die Katze sieht das Haus"
@@ -71,7 +71,7 @@ def address(
     model_for_text().save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     (folder / "de.txt").write_text("\n".join([HOSTILE, *sentences["de"]]), "utf-8")
-    command = [sys.executable, "-m", "hictl_hf.cli", "page", "--model", folder / "model", "--among", folder / "de.txt"]
+    command = [sys.executable, "-m", "hictl_hf.cli.main", "page", "--model", folder / "model", "--among", folder / "de.txt"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hictl_hf import plotting
+from hictl_hf.reports import plots as plotting
 
 pytest.importorskip("matplotlib")
 

@@ -23,13 +23,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import run_pretraining
 import run_translation
 from hictl_hf import HictlForConditionalGeneration, HictlForPreTraining
-from hictl_hf.arguments import parse_arguments
-from hictl_hf.embedding import embed_sentences, load_encoder
-from hictl_hf.pretraining import report, save
-from hictl_hf.publishing import main, push
-from hictl_hf.readers import BadInput
-from hictl_hf.reporting import write_json
-from hictl_hf.translation_arguments import parse_translation_arguments
+from hictl_hf.pretraining.arguments import parse_arguments
+from hictl_hf.embedding.encoder import embed_sentences, load_encoder
+from hictl_hf.pretraining.run import report, save
+from hictl_hf.hub.publishing import main, push
+from hictl_hf.data.formats import BadInput
+from hictl_hf.reports.results import write_json
+from hictl_hf.translation.arguments import parse_translation_arguments
 
 MODELS = ("config.json", "model.safetensors", "tokenizer.json", "modules.json", "1_Pooling/config.json")
 CODE = ("modeling_hictl.py", "configuration_hictl.py", "losses.py")

@@ -9,15 +9,15 @@ from datasets import Dataset
 from numpy.typing import NDArray
 from transformers import BertTokenizer, PreTrainedTokenizerBase
 
-from hictl_hf.question_answering import (
+from hictl_hf.xtreme.question_answering import (
     QuestionAnswering,
     answer_tokens,
     context_windows,
     most_context_in,
     official_answer,
 )
-from hictl_hf.readers import BadInput
-from hictl_hf.xtreme_features import TaskFeatures
+from hictl_hf.data.formats import BadInput
+from hictl_hf.xtreme.sentence_pairs import TaskFeatures
 
 LOW, HIGH = -5.0, 5.0
 

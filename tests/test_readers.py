@@ -15,7 +15,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from hictl_hf.readers import (
+from hictl_hf.data.formats import (
     BadInput,
     Cursor,
     Row,
@@ -459,7 +459,7 @@ def test_parts_hold_each_record_once_and_go_on_too(write: Callable[[Path], objec
 
 def test_the_lines_that_others_read_are_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
-    monkeypatch.setattr("hictl_hf.readers.json.loads", lambda line: parsed.append(line) or {"en": line})
+    monkeypatch.setattr("hictl_hf.data.formats.json.loads", lambda line: parsed.append(line) or {"en": line})
     path = write_lines(tmp_path / "a.jsonl", [f'"{number}"' for number in range(1, 10)])
     records_of(path, Cursor(part=1, parts=4), Skips())
     assert parsed == ['"1"', '"5"', '"9"']

@@ -21,13 +21,14 @@ import pytest
 import yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hictl_hf import HictlConfig, __version__, ctranslate2_export, export_encoder
-from hictl_hf.arguments import parse_arguments
-from hictl_hf.cli import COMMANDS, Command
-from hictl_hf.corpus import Cleaning, load_corpus
-from hictl_hf.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.readers import BadInput
-from hictl_hf.supported_versions import NEWEST, OLDEST
+from hictl_hf import HictlConfig, __version__, export_encoder
+from hictl_hf.translation import ctranslate2_export
+from hictl_hf.pretraining.arguments import parse_arguments
+from hictl_hf.cli.main import COMMANDS, Command
+from hictl_hf.data.corpus import Cleaning, load_corpus
+from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
+from hictl_hf.data.formats import BadInput
+from hictl_hf.models.supported_versions import NEWEST, OLDEST
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
@@ -305,7 +306,7 @@ def flags_of(command: Command) -> set[str]:
 def test_every_flag_and_file_of_a_command_on_a_page_exists(name: str) -> None:
     known = {"help", "nproc_per_node"}.union(*map(flags_of, COMMANDS.values()))
     known |= {field.name for field in fields(ctranslate2_export.ExportArguments)}
-    for file in (*ROOT.glob("benchmarks/*.py"), ROOT / "hictl_hf/score.py", ROOT / "hictl_hf/translation_data.py"):
+    for file in (*ROOT.glob("benchmarks/*.py"), ROOT / "hictl_hf/cli/score.py", ROOT / "hictl_hf/translation/prepare.py"):
         known |= set(re.findall(r'"--(\w+)"', file.read_text("utf-8")))
     # of torchrun and accelerate, whose own parsers read these commands in test_scale.py
     known |= {"config_file", "machine_rank", "main_process_ip", "nnodes", "rdzv_backend", "rdzv_endpoint", "rdzv_id"}

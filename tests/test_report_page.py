@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_reporting import ATTACKED, INCOMPLETE, RESULTS
 
-from hictl_hf.report_page import write_report
+from hictl_hf.pretraining.report import write_report
 
 PIXEL = b"\x89PNG a picture"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from test_reporting import ATTACK
 from test_xtreme_report import Tags
 
-from hictl_hf.report_sections import Block, Listing, Picture, write_sections
-from hictl_hf.tables import Cell, Table
+from hictl_hf.reports.page import Block, Listing, Picture, write_sections
+from hictl_hf.reports.tables import Cell, Table
 
 PIXEL = b"\x89PNG a picture"
 

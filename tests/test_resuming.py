@@ -26,14 +26,14 @@ from test_trainers import SEED, SETTINGS, differing, trained, trainer_of, weight
 from torch import Tensor, multiprocessing
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
 
-from hictl_hf import readers
-from hictl_hf.checkpoints import write_manifest
-from hictl_hf.collators import PretrainingCollator
-from hictl_hf.corpus import load_corpus
-from hictl_hf.mixture import MixtureSampler, PretrainingRows
-from hictl_hf.streams import StreamedBatches
-from hictl_hf.tokenization import tokenize_corpus
-from hictl_hf.trainers import HictlTrainer
+from hictl_hf.data import formats as readers
+from hictl_hf.training.checkpoints import write_manifest
+from hictl_hf.data.collator import PretrainingCollator
+from hictl_hf.data.corpus import load_corpus
+from hictl_hf.data.sampling import MixtureSampler, PretrainingRows
+from hictl_hf.data.streaming import StreamedBatches
+from hictl_hf.data.tokenization import tokenize_corpus
+from hictl_hf.pretraining.trainer import HictlTrainer
 
 STEPS, ROWS_OF_STEP, FILES = 12, 16, 4
 BUFFER = 20  # rows of a block: passes of 96, 48 or 24 rows have some

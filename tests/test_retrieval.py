@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hictl_hf.metrics import pair_f1
-from hictl_hf.neighbours import Neighbours, Vectors
-from hictl_hf.retrieval import (
+from hictl_hf.xtreme.metrics import pair_f1
+from hictl_hf.retrieval.nearest_neighbours import Neighbours, Vectors
+from hictl_hf.retrieval.bitext import (
     Bitext,
     Direction,
     Margin,

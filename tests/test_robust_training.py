@@ -35,10 +35,10 @@ from transformers import (
     set_seed,
 )
 
-import hictl_hf.robust_training
-from hictl_hf.checkpoints import MANIFEST, find_fault, last_whole_checkpoint, newest_first, write_manifest
-from hictl_hf.readers import BadInput
-from hictl_hf.robust_training import RobustTrainer, TrainingTime, nan_unless_finite
+import hictl_hf.training.trainer
+from hictl_hf.training.checkpoints import MANIFEST, find_fault, last_whole_checkpoint, newest_first, write_manifest
+from hictl_hf.data.formats import BadInput
+from hictl_hf.training.trainer import RobustTrainer, TrainingTime, nan_unless_finite
 
 VOCABULARY, ROWS, LENGTH = 60, 24, 8
 STEPS, EPOCH = 12, 6  # optimiser steps of a run, and of an epoch
@@ -202,7 +202,7 @@ def test_older_checkpoints_go_only_when_the_new_one_is_whole(tmp_path: Path, mon
         found.append((checkpoints(tmp_path), last_whole_checkpoint(tmp_path)))
         write_manifest(folder)
 
-    monkeypatch.setattr(hictl_hf.robust_training, "write_manifest", note_and_write)
+    monkeypatch.setattr(hictl_hf.training.trainer, "write_manifest", note_and_write)
     trainer = trained(toy_trainer(tmp_path, max_steps=6, save_total_limit=1))
     assert found == [([2], None), ([2, 4], f"{tmp_path}/checkpoint-2"), ([4, 6], f"{tmp_path}/checkpoint-4")]
     assert checkpoints(tmp_path) == [6]
@@ -338,7 +338,7 @@ def test_a_second_sigterm_while_saving_does_nothing(tmp_path: Path, monkeypatch:
         write_manifest(folder)
         send_sigterm()
 
-    monkeypatch.setattr(hictl_hf.robust_training, "write_manifest", interrupt_and_write)
+    monkeypatch.setattr(hictl_hf.training.trainer, "write_manifest", interrupt_and_write)
     trainer = trained(toy_trainer(tmp_path, callbacks=[AtStep([3], send_sigterm)], save_strategy="no"))
     assert trainer.terminated and checkpoints(tmp_path) == [3] and find_fault(tmp_path / "checkpoint-3") is None
 
@@ -587,7 +587,7 @@ def test_errors_of_the_system_are_told_with_the_folder(tmp_path: Path, monkeypat
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write_manifest(folder)
 
-    monkeypatch.setattr(hictl_hf.robust_training, "write_manifest", fail)
+    monkeypatch.setattr(hictl_hf.training.trainer, "write_manifest", fail)
     with pytest.raises(BadInput, match="checkpoint-4: cannot be saved, .* No space left on device"):
         trained(toy_trainer(tmp_path, save_total_limit=1))
     assert checkpoints(tmp_path) == [2] and find_fault(tmp_path / "checkpoint-2") is None

@@ -28,10 +28,10 @@ from transformers import (
 )
 
 from hictl_hf import HictlForMaskedLM
-from hictl_hf.arguments import parse_arguments
-from hictl_hf.checkpoints import find_fault, newest_first
-from hictl_hf.pretraining import pretrain
-from hictl_hf.readers import BadInput
+from hictl_hf.pretraining.arguments import parse_arguments
+from hictl_hf.training.checkpoints import find_fault, newest_first
+from hictl_hf.pretraining.run import pretrain
+from hictl_hf.data.formats import BadInput
 from run_pretraining import main
 
 MODEL = {
@@ -159,7 +159,7 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_bits(
 
     saving = ("--save_strategy", "steps", "--save_steps", "2", "--dataloader_num_workers", "2")
     args = parse_arguments(flags(files, tmp_path / "cut", *saving))
-    from hictl_hf.trainers import HictlTrainer
+    from hictl_hf.pretraining.trainer import HictlTrainer
 
     steps = HictlTrainer.finish_step
 
@@ -478,7 +478,7 @@ def test_sigterm_leaves_a_whole_checkpoint_and_the_run_goes_on_though_that_is_da
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hictl_hf.pretraining.report", lambda *_: None)  # it takes longer than the training
+    monkeypatch.setattr("hictl_hf.pretraining.run.report", lambda *_: None)  # it takes longer than the training
     changes = (*LONG, *(stream_flags if streaming else ()))
     main(flags(files, tmp_path / "whole", *changes, "--save_strategy", "no"))
     expected, ended = weights_of_run(tmp_path / "whole"), tmp_path / "ended"

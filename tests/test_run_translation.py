@@ -24,14 +24,14 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertModel, PreTrainedModel, TrainerState
 
 from hictl_hf import HictlConfig, HictlForPreTraining, HictlModel
-from hictl_hf.checkpoints import newest_first
-from hictl_hf.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.readers import BadInput
-from hictl_hf.tokenization import train_tokenizer
-from hictl_hf.translation_arguments import TranslationArguments, parse_translation_arguments
-from hictl_hf.translation_pipeline import load_translator
-from hictl_hf.translation_setup import new_decoder
-from hictl_hf.translation_training import TranslationTrainer, is_due
+from hictl_hf.training.checkpoints import newest_first
+from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
+from hictl_hf.data.formats import BadInput
+from hictl_hf.data.tokenization import train_tokenizer
+from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
+from hictl_hf.translation.pipeline import load_translator
+from hictl_hf.translation.setup import new_decoder
+from hictl_hf.translation.trainer import TranslationTrainer, is_due
 from run_translation import main
 
 SCRIPT = Path(__file__).parent.parent / "run_translation.py"

@@ -24,13 +24,13 @@ from transformers import (
 )
 
 from hictl_hf import HictlForPreTraining
-from hictl_hf.embedding import Readout, embed_at_readouts
-from hictl_hf.fine_tuning import longest_row
-from hictl_hf.readers import BadInput
-from hictl_hf.retrieval import retrieval_accuracy
-from hictl_hf.xtreme_arguments import parse_xtreme_arguments
-from hictl_hf.xtreme_models import device, model_name
-from hictl_hf.xtreme_tasks import TASKS
+from hictl_hf.embedding.encoder import Readout, embed_at_readouts
+from hictl_hf.xtreme.fine_tuning import longest_row
+from hictl_hf.data.formats import BadInput
+from hictl_hf.retrieval.bitext import retrieval_accuracy
+from hictl_hf.xtreme.arguments import parse_xtreme_arguments
+from hictl_hf.xtreme.fine_tuned_models import device, model_name
+from hictl_hf.xtreme.tasks import TASKS
 from run_xtreme import main
 
 SCRIPT = Path(__file__).parent.parent / "run_xtreme.py"
@@ -128,7 +128,7 @@ def test_the_other_direction_is_the_accuracy_of_the_transposed_search(
 
 def test_the_official_layout_scores_the_same(run: Path, xtreme_folder: Path, tmp_path: Path, capsys: Any) -> None:
     """Predictions against labels as files, by `--score`, for a task of which all languages are there."""
-    from hictl_hf.xtreme_scores import score_language
+    from hictl_hf.xtreme.scores import score_language
 
     task = next(task for task in TASKS if task.name == "pawsx")
     labels = tmp_path / "test-de.tsv"

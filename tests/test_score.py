@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hictl_hf.moses import MosesTokenizer
-from hictl_hf.readers import BadInput
-from hictl_hf.score import main
-from hictl_hf.translation_scores import Score, paired_bootstrap, score_translations
+from hictl_hf.translation.moses import MosesTokenizer
+from hictl_hf.data.formats import BadInput
+from hictl_hf.cli.score import main
+from hictl_hf.translation.scores import Score, paired_bootstrap, score_translations
 
 REFERENCES = ["Das E-Mail-Programm kostet 20 €.", "Wir reden über Ärzte und Öl.", "Das ist gut so, sagt man."]
 TRANSLATIONS = ["Das E-Mail-Programm kostet 20 €.", "Wir reden von Ärzten und Öl.", "das ist gut so, sagt man."]

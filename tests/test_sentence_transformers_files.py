@@ -12,9 +12,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaConfig
 
 from hictl_hf import export_encoder
-from hictl_hf.embedding import Readout, embed_sentences, load_encoder
-from hictl_hf.readers import BadInput
-from hictl_hf.sentence_transformers_files import LONGEST, write_sentence_transformers_files
+from hictl_hf.embedding.encoder import Readout, embed_sentences, load_encoder
+from hictl_hf.data.formats import BadInput
+from hictl_hf.embedding.sentence_transformers_files import LONGEST, write_sentence_transformers_files
 
 MakeModel = Callable[..., PreTrainedModel]
 LAST = 2

@@ -25,16 +25,16 @@ from torch import Tensor, multiprocessing
 from torch.distributed.tensor import DTensor
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
-import hictl_hf.pretraining
-import hictl_hf.sharding
+import hictl_hf.pretraining.run
+import hictl_hf.training.sharding
 from hictl_hf import HictlConfig, HictlForPreTraining
-from hictl_hf.checkpoints import find_fault
-from hictl_hf.collators import PretrainingCollator
-from hictl_hf.micro_batches import fit_micro_batch
-from hictl_hf.settings import RunArguments
-from hictl_hf.sharding import gather
-from hictl_hf.tokenization import tokenize_corpus
-from hictl_hf.trainers import HictlTrainer
+from hictl_hf.training.checkpoints import find_fault
+from hictl_hf.data.collator import PretrainingCollator
+from hictl_hf.pretraining.batch_size import fit_micro_batch
+from hictl_hf.training.arguments import RunArguments
+from hictl_hf.training.sharding import gather
+from hictl_hf.data.tokenization import tokenize_corpus
+from hictl_hf.pretraining.trainer import HictlTrainer
 from run_pretraining import main
 
 pytestmark = pytest.mark.slow  # a minute: two processes train some twenty small models
@@ -216,9 +216,9 @@ def run_as_one_of_two(rank: int, port: int, material: Material, folder: Path, co
         found = learn(material, folder / "x", COMPILED)
     else:
         found = learn(material, folder / "x", CASES) | interrupt(material, folder)
-        hictl_hf.pretraining.report = lambda *_: None  # it takes longer than the training
-        shard, models = hictl_hf.sharding.shard, list[Any]()
-        hictl_hf.sharding.shard = lambda model: models.append(model) or shard(model)
+        hictl_hf.pretraining.run.report = lambda *_: None  # it takes longer than the training
+        shard, models = hictl_hf.training.sharding.shard, list[Any]()
+        hictl_hf.training.sharding.shard = lambda model: models.append(model) or shard(model)
         for name in ("false", "true"):
             main([*material.argv, "--output_dir", str(folder / f"run {name}"), "--shard_parameters", name])
             found[f"models in shards, {name}"] = len(models)

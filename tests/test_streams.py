@@ -22,12 +22,12 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from hictl_hf import readers
-from hictl_hf.collators import PretrainingCollator
-from hictl_hf.corpus import Cleaning
-from hictl_hf.mixture import language_shares, row_seed
-from hictl_hf.readers import BadInput
-from hictl_hf.streams import StreamedBatches, collate_streamed, read_batches, source_shares
+from hictl_hf.data import formats as readers
+from hictl_hf.data.collator import PretrainingCollator
+from hictl_hf.data.corpus import Cleaning
+from hictl_hf.data.sampling import language_shares, row_seed
+from hictl_hf.data.formats import BadInput
+from hictl_hf.data.streaming import StreamedBatches, collate_streamed, read_batches, source_shares
 
 Batch = dict[str, Any]
 
@@ -382,7 +382,7 @@ def test_the_language_of_a_source_is_that_of_its_first_clean_row(tmp_path: Path)
 def test_what_is_skipped_is_counted_over_a_pass_and_told_though_the_run_was_resumed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="hictl_hf.streams")
+    caplog.set_level(logging.INFO, logger="hictl_hf.data.streaming")
     rows = [*pairs(0, 5), {"en": 3}, {"en": "same", "de": "same"}, *pairs(5, 10), "oops", *pairs(10, 12)]
     source = write(tmp_path / "a.jsonl", lines(rows))
     make = partial(stream_of, [source], batch_size=1, buffer=2)

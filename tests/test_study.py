@@ -12,9 +12,9 @@ import sacrebleu
 from sacrebleu.metrics import BLEU
 
 from hictl_hf import HictlConfig
-from hictl_hf.arguments import parse_arguments
-from hictl_hf.translation_arguments import parse_translation_arguments
-from hictl_hf.xtreme_arguments import parse_xtreme_arguments
+from hictl_hf.pretraining.arguments import parse_arguments
+from hictl_hf.translation.arguments import parse_translation_arguments
+from hictl_hf.xtreme.arguments import parse_xtreme_arguments
 
 with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package
     patch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")

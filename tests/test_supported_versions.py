@@ -17,14 +17,15 @@ from packaging.version import Version
 from torch import Tensor
 from transformers import EncoderDecoderCache, PreTrainedModel, TrainingArguments
 
-from hictl_hf import HictlForConditionalGeneration, HictlForMaskedLM, supported_versions
-from hictl_hf.beam_search import BeamSearch, search
-from hictl_hf.modeling_hictl_translation import CACHE
-from hictl_hf.packing import PackedRows, check_packed
-from hictl_hf.robust_training import RobustTrainer
-from hictl_hf.settings import RunArguments
-from hictl_hf.sharding import ShardedTrainer
-from hictl_hf.supported_versions import (
+from hictl_hf import HictlForConditionalGeneration, HictlForMaskedLM
+from hictl_hf.models import supported_versions
+from hictl_hf.translation.beam_search import BeamSearch, search
+from hictl_hf.models.modeling_hictl_translation import CACHE
+from hictl_hf.models.packing import PackedRows, check_packed
+from hictl_hf.training.trainer import RobustTrainer
+from hictl_hf.training.arguments import RunArguments
+from hictl_hf.training.sharding import ShardedTrainer
+from hictl_hf.models.supported_versions import (
     NEWEST,
     OLDEST,
     overrides_private,
@@ -32,7 +33,7 @@ from hictl_hf.supported_versions import (
     require_parameters,
     warn_if_untested,
 )
-from hictl_hf.translation_pipeline import translation_pipeline
+from hictl_hf.translation.pipeline import translation_pipeline
 
 ROOT = Path(__file__).parent.parent
 MakeModel = Callable[..., PreTrainedModel]
@@ -62,7 +63,7 @@ def test_a_release_that_was_not_tested_is_told_once(version: str, told: bool) ->
         assert all(part in str(warning.message) for part in (version, OLDEST, NEWEST, "make test-versions"))
 
 
-@pytest.mark.parametrize("module", ["hictl_hf.trainers", "hictl_hf.modeling_hictl_translation", "hictl_hf"])
+@pytest.mark.parametrize("module", ["hictl_hf.pretraining.trainer", "hictl_hf.models.modeling_hictl_translation", "hictl_hf"])
 def test_it_is_told_at_import_of_trainer_and_translation_model(module: str) -> None:
     fake = "from transformers import Trainer; import transformers; transformers.__version__ = '5.99.0'"
     code = f"{fake}; import {module}"

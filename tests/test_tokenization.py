@@ -8,8 +8,8 @@ import sentencepiece
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from hictl_hf.readers import BadInput
-from hictl_hf.tokenization import (
+from hictl_hf.data.formats import BadInput
+from hictl_hf.data.tokenization import (
     WORD_START,
     token_batches,
     tokenize_corpus,
@@ -56,7 +56,7 @@ def test_segmentation_is_that_of_sentencepiece(
 
         def __exit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr("hictl_hf.tokenization.tempfile.TemporaryDirectory", FolderThatStays)
+    monkeypatch.setattr("hictl_hf.data.tokenization.tempfile.TemporaryDirectory", FolderThatStays)
     tokenizer = train_tokenizer((text for texts in sentences.values() for text in texts), vocab_size=100)
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "sentencepiece.bpe.model"))
     texts = [text for texts in sentences.values() for text in texts[::7]]

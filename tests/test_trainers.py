@@ -21,16 +21,16 @@ from transformers import (
     set_seed,
 )
 
-import hictl_hf.trainers
-from hictl_hf.checkpoints import write_manifest
-from hictl_hf.collators import PretrainingCollator
-from hictl_hf.embedding import Readout
-from hictl_hf.evaluation import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies
-from hictl_hf.mixture import MixtureSampler, PretrainingRows, language_shares
-from hictl_hf.readers import BadInput
-from hictl_hf.settings import RunArguments
-from hictl_hf.tokenization import tokenize_corpus
-from hictl_hf.trainers import HictlTrainer
+import hictl_hf.pretraining.trainer
+from hictl_hf.training.checkpoints import write_manifest
+from hictl_hf.data.collator import PretrainingCollator
+from hictl_hf.embedding.encoder import Readout
+from hictl_hf.retrieval.held_out import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies
+from hictl_hf.data.sampling import MixtureSampler, PretrainingRows, language_shares
+from hictl_hf.data.formats import BadInput
+from hictl_hf.training.arguments import RunArguments
+from hictl_hf.data.tokenization import tokenize_corpus
+from hictl_hf.pretraining.trainer import HictlTrainer
 
 READOUTS = [Readout("first token", 2), Readout("mean", 1), Readout("projection", 2)]
 SEED = 5
@@ -301,8 +301,8 @@ def test_tokens_per_second_counts_every_token_read_and_no_evaluation(
         now[0] += 100
         return evaluate_retrieval(*arguments)
 
-    monkeypatch.setattr(hictl_hf.trainers, "time", lambda: now[0])
-    monkeypatch.setattr(hictl_hf.trainers, "evaluate_retrieval", evaluate_slowly)
+    monkeypatch.setattr(hictl_hf.pretraining.trainer, "time", lambda: now[0])
+    monkeypatch.setattr(hictl_hf.pretraining.trainer, "evaluate_retrieval", evaluate_slowly)
     trainer = build(eval_dataset=held_out, eval_strategy="steps", eval_steps=1, gradient_accumulation_steps=2)
     collate = trainer.data_collator
 
@@ -399,7 +399,7 @@ def test_the_best_checkpoint_by_retrieval_is_what_a_run_ends_with(
         at_evaluation.append(weights_of(trainer))
         return {READOUTS[0]: RetrievalAccuracy({"de": (next(scores),) * 2}, {"de": 10})}
 
-    monkeypatch.setattr(hictl_hf.trainers, "evaluate_retrieval", evaluate_by_hand)
+    monkeypatch.setattr(hictl_hf.pretraining.trainer, "evaluate_retrieval", evaluate_by_hand)
     trainer = build(
         eval_dataset=held_out, eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=1,
         load_best_model_at_end=True, metric_for_best_model="eval_retrieval", greater_is_better=True,
@@ -536,7 +536,7 @@ def test_one_process_with_several_gpus_is_refused(
 def test_sharded_word_embeddings_are_refused(
     build: Callable[..., HictlTrainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hictl_hf.trainers, "is_deepspeed_zero3_enabled", lambda: True)
+    monkeypatch.setattr(hictl_hf.pretraining.trainer, "is_deepspeed_zero3_enabled", lambda: True)
     with pytest.raises(ValueError, match="FSDP and DeepSpeed ZeRO-3 .* use DDP or ZeRO-1 or 2"):
         build()
 

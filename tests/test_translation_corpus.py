@@ -12,9 +12,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 import run_translation
-from hictl_hf.corpus import Cleaning, CorpusReport
-from hictl_hf.readers import BadInput
-from hictl_hf.translation_corpus import (
+from hictl_hf.data.corpus import Cleaning, CorpusReport
+from hictl_hf.data.formats import BadInput
+from hictl_hf.translation.corpus import (
     Direction,
     Pair,
     Place,

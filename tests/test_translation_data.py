@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from hictl_hf.paper_corpora import CORPORA, PaperCorpus
-from hictl_hf.readers import BadInput
-from hictl_hf.translation_arguments import parse_translation_arguments
-from hictl_hf.translation_data import TOLERANCE, clean, deviations, main, preparation_signature, prepare
+from hictl_hf.translation.paper_corpora import CORPORA, PaperCorpus
+from hictl_hf.data.formats import BadInput
+from hictl_hf.translation.arguments import parse_translation_arguments
+from hictl_hf.translation.prepare import TOLERANCE, clean, deviations, main, preparation_signature, prepare
 
 RECIPES = Path(__file__).parent.parent / "recipes" / "translation"
 RAW_LINES = 50

@@ -16,14 +16,16 @@ from test_reporting import ATTACK
 from test_xtreme_report import NASTY, Tags
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hictl_hf import HictlModel, translation_inspection, translation_report
-from hictl_hf.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.readers import BadInput
-from hictl_hf.report_sections import Picture
-from hictl_hf.tables import Table, markdown
-from hictl_hf.translation_inspection import attention_picture, look_into, proposal_table
-from hictl_hf.translation_report import PAPER, Run, spread, write_translation_report
-from hictl_hf.translation_scores import paired_bootstrap
+from hictl_hf import HictlModel
+from hictl_hf.translation import inspection as translation_inspection
+from hictl_hf.translation import report as translation_report
+from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
+from hictl_hf.data.formats import BadInput
+from hictl_hf.reports.page import Picture
+from hictl_hf.reports.tables import Table, markdown
+from hictl_hf.translation.inspection import attention_picture, look_into, proposal_table
+from hictl_hf.translation.report import PAPER, Run, spread, write_translation_report
+from hictl_hf.translation.scores import paired_bootstrap
 
 pytest.importorskip("matplotlib")
 
@@ -507,7 +509,7 @@ def test_the_command_prints_runs_side_by_side(tmp_path: Path, capsys: pytest.Cap
     assert re.search(r"^b +\+\d+\.\d\d \[\+.*, \+.*\] \[1\]", printed, re.MULTILINE) and "Better than a by" in printed
     translation_report.main([str(paths[0])])
     assert "Better than" not in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="usage: python -m hictl_hf.translation_report RUN/results.json"):
+    with pytest.raises(SystemExit, match="usage: python -m hictl_hf.translation.report RUN/results.json"):
         translation_report.main([])
     with pytest.raises(SystemExit, match="nowhere.json: cannot be read"):
         translation_report.main([str(tmp_path / "nowhere.json")])

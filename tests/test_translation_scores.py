@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hictl_hf.moses import MosesTokenizer
-from hictl_hf.readers import BadInput
-from hictl_hf.translation_scores import Score, paired_bootstrap, score_translations
+from hictl_hf.translation.moses import MosesTokenizer
+from hictl_hf.data.formats import BadInput
+from hictl_hf.translation.scores import Score, paired_bootstrap, score_translations
 
 PARITY = sorted((Path(__file__).parents[2] / "shared" / "parity" / "mt").glob("0*.json"))
 
@@ -97,7 +97,7 @@ def test_multi_bleu_agrees_with_a_slow_version_over_bytes(seed: int) -> None:
 def test_spaces_and_capitals_beyond_ascii_are_as_in_perl_only_when_strict(caplog: pytest.LogCaptureFixture) -> None:
     spaces = ["er hat 10\u00a0000 Euro , sagt\u3000man ."], [["er hat 10 000 Euro , sagt man ."]]
     capitals = ["Über Ärzte reden wir ."], [["über ärzte reden wir ."]]
-    with caplog.at_level(logging.WARNING, "hictl_hf.translation_scores"):
+    with caplog.at_level(logging.WARNING, "hictl_hf.translation.scores"):
         for texts, lowercase in ((spaces, False), (capitals, True)):
             caplog.clear()
             default, strict = (multi_bleu(*texts, lowercase=lowercase, strict=strict) for strict in (False, True))

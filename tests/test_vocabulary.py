@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hictl_hf import vocabulary
-from hictl_hf.vocabulary import linear_cross_entropy, look_up, memory_for_gradient
+from hictl_hf.models import linear_cross_entropy as vocabulary
+from hictl_hf.models.linear_cross_entropy import linear_cross_entropy, look_up, memory_for_gradient
 
 V, D, PADDING = 37, 6, 1
 NUMBERS = [0, 1, D - 1, D, D + 1, D + 4, D + 3 * 4 + 2]  # of masked words, in blocks of D and then 4

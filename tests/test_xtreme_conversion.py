@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hictl_hf.readers import BadInput
-from hictl_hf.xtreme_conversion import ancestors, main, read_conllu, read_raw_panx, tagged_words, write_tagged
-from hictl_hf.xtreme_files import read_tagged_examples
+from hictl_hf.data.formats import BadInput
+from hictl_hf.xtreme.prepare import ancestors, main, read_conllu, read_raw_panx, tagged_words, write_tagged
+from hictl_hf.xtreme.files import read_tagged_examples
 
 COLUMNS = "{id}\t{form}\t_\t{tag}\t_\t_\t{head}\t_\t{deps}\t_"
 
@@ -161,15 +161,15 @@ def test_the_command_joins_treebanks_in_order_of_their_names(tmp_path: Path, cap
     "arguments", [[], ["udpos"], ["udpos", "fr", "x.tsv"], ["panx", "x.tsv"], ["ner", "x", "y", "z"]]
 )
 def test_the_command_explains_itself(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit, match="python -m hictl_hf.xtreme_conversion udpos es"):
+    with pytest.raises(SystemExit, match="python -m hictl_hf.xtreme.prepare udpos es"):
         main(arguments)
 
 
 @pytest.mark.slow
 def test_the_command_runs_as_a_module() -> None:
-    command = [sys.executable, "-m", "hictl_hf.xtreme_conversion"]
+    command = [sys.executable, "-m", "hictl_hf.xtreme.prepare"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert found.returncode == 1 and "hictl_hf.xtreme_conversion panx" in found.stderr
+    assert found.returncode == 1 and "hictl_hf.xtreme.prepare panx" in found.stderr
     found = subprocess.run([*command, "panx", "x.tsv", "nowhere"], capture_output=True, text=True, check=False)
     assert found.returncode == 1 and "error: nowhere: cannot be read" in found.stderr
     assert "Traceback" not in found.stderr

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from hictl_hf.readers import BadInput
-from hictl_hf.retrieval import Bitext
-from hictl_hf.xtreme_examples import (
+from hictl_hf.data.formats import BadInput
+from hictl_hf.retrieval.bitext import Bitext
+from hictl_hf.xtreme.examples import (
     Question,
     check_label,
     nearest_start,

@@ -5,8 +5,8 @@ import pytest
 from datasets import Dataset
 from transformers import BertTokenizer, PreTrainedTokenizerBase
 
-from hictl_hf.readers import BadInput
-from hictl_hf.xtreme_features import SentencePairs
+from hictl_hf.data.formats import BadInput
+from hictl_hf.xtreme.sentence_pairs import SentencePairs
 
 LABELS = ("contradiction", "entailment", "neutral")
 

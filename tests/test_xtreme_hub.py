@@ -9,10 +9,10 @@ import datasets
 import pytest
 from datasets import ClassLabel, Dataset, Features, List, Value
 
-from hictl_hf.readers import BadInput
-from hictl_hf.retrieval import Bitext
-from hictl_hf.xtreme_data import DataSource, Splits, TaskData, read_task
-from hictl_hf.xtreme_hub import (
+from hictl_hf.data.formats import BadInput
+from hictl_hf.retrieval.bitext import Bitext
+from hictl_hf.xtreme.data import DataSource, Splits, TaskData, read_task
+from hictl_hf.xtreme.hub import (
     TATOEBA_CODES,
     TYDIQA_LANGUAGES,
     UDPOS_LANGUAGES,
@@ -27,7 +27,7 @@ from hictl_hf.xtreme_hub import (
     load_xnli,
     load_xquad,
 )
-from hictl_hf.xtreme_tasks import TASKS
+from hictl_hf.xtreme.tasks import TASKS
 
 TEXT = Value("string")
 TAGS = List(ClassLabel(names=["O", "B-PER", "I-PER"]))

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from test_reporting import ATTACK
 
-from hictl_hf import xtreme_report
-from hictl_hf.readers import BadInput
-from hictl_hf.tables import Table, markdown
-from hictl_hf.xtreme_report import COLUMNS, PAPER, task_scores
+from hictl_hf.xtreme import report as xtreme_report
+from hictl_hf.data.formats import BadInput
+from hictl_hf.reports.tables import Table, markdown
+from hictl_hf.xtreme.report import COLUMNS, PAPER, task_scores
 
 pytest.importorskip("matplotlib")
 
@@ -92,7 +92,7 @@ def test_every_published_row_is_whole_and_has_its_source(kind: str) -> None:
 
 
 def test_columns_are_the_tasks_of_the_driver() -> None:
-    tasks = pytest.importorskip("hictl_hf.xtreme_tasks").TASKS
+    tasks = pytest.importorskip("hictl_hf.xtreme.tasks").TASKS
     known = [(task.name, task.title, task.group, task.metrics, task.languages) for task in tasks[: len(COLUMNS)]]
     assert known == [
         (name, column["title"], column["group"], tuple(column["metrics"]), tuple(column["languages"]))
@@ -548,7 +548,7 @@ def test_the_command_compares_runs_and_explains_itself(tmp_path: Path, capsys: p
     printed = capsys.readouterr().out
     assert re.search(r"^toy +10\.0 .* 50\.0$", printed, re.MULTILINE) and "transfer gap" in printed
     assert re.search(r"^other +– \[2\] .* –$", printed, re.MULTILINE)
-    with pytest.raises(SystemExit, match="usage: python -m hictl_hf.xtreme_report RUN/results.json"):
+    with pytest.raises(SystemExit, match="usage: python -m hictl_hf.xtreme.report RUN/results.json"):
         xtreme_report.main([])
     with pytest.raises(SystemExit, match="nowhere.json: cannot be read"):
         xtreme_report.main([str(tmp_path / "nowhere.json")])

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hictl_hf.readers import BadInput
-from hictl_hf.xtreme_scores import MissingFile, score_submission
-from hictl_hf.xtreme_tasks import TASKS
+from hictl_hf.data.formats import BadInput
+from hictl_hf.xtreme.scores import MissingFile, score_submission
+from hictl_hf.xtreme.tasks import TASKS
 
 LABELS = {  # files of every kind, and predictions for them; worked by hand in VALUES
     "xnli": "neutral\nentailment\nentailment\ncontradiction\n",

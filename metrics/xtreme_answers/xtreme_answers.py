@@ -6,7 +6,7 @@ from typing import Any
 import datasets
 import evaluate
 
-from hictl_hf.metrics import answer_scores, mlqa_words, squad_words
+from hictl_hf.xtreme.metrics import answer_scores, mlqa_words, squad_words
 
 TEXT = datasets.Value("string")
 ANSWERS = {"text": datasets.List(TEXT), "answer_start": datasets.List(datasets.Value("int32"))}

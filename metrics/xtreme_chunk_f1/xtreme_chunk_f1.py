@@ -3,7 +3,7 @@
 import datasets
 import evaluate
 
-from hictl_hf.metrics import chunk_f1
+from hictl_hf.xtreme.metrics import chunk_f1
 
 TAGS = datasets.List(datasets.Value("string"))
 

@@ -1,0 +1,1 @@
+"""The command `hictl`, one file a command; nothing else imports it."""

@@ -1,0 +1,66 @@
+"""Scores of a file of translations, line by line against one or more files of references, each with its signature; and
+whether they are better than another system's. What the scores are is left to `translation_scores.py`.
+
+    hictl score runs/de-en/generated_predictions.txt data/test.en --language en --metrics multi-bleu chrf
+    hictl score ours.txt data/test.en --language en --baseline theirs.txt
+"""
+
+import argparse
+from collections.abc import Sequence
+
+from .main import run
+from ..data.lines import read_texts
+from ..translation.moses import MosesTokenizer
+from ..data.formats import BadInput, refuse_unequal
+from ..translation.prepare import preparation_signature
+from ..translation.scores import METRICS, Comparison, Score, check_language, paired_bootstrap, score_translations
+
+
+def main(argv: Sequence[str] | None = None) -> list[Score] | list[Comparison]:
+    """The command; returns what it prints."""
+    parser = argparse.ArgumentParser(description="Score translations, one a line.")
+    parser.add_argument("translations", help="file with a translation a line, not tokenised")
+    parser.add_argument("references", nargs="+", help="files with as many lines")
+    parser.add_argument("--language", required=True, help="of the translations, such as de")
+    parser.add_argument("--metrics", nargs="+", default=["sacrebleu", "chrf"], help=f"some of {', '.join(METRICS)}")
+    parser.add_argument("--sources", help="file of what was translated, for comet")
+    parser.add_argument("--baseline", help="translations of another system, to compare with by paired bootstrap")
+    parser.add_argument("--tokenize", help="another tokenizer of sacreBLEU than the language's, such as char")
+    parser.add_argument("--tokenised", action="store_true", help="multi-bleu: the files are tokenised already")
+    parser.add_argument("--moses_dir", help="multi-bleu: copy of mosesdecoder, for its tokenizer.perl, not sacremoses")
+    parser.add_argument("--aggressive", action="store_true", help="multi-bleu: hyphens part words (-a)")
+    parser.add_argument("--split_compounds", action="store_true", help="multi-bleu: hyphens part words, at the end")
+    parser.add_argument("--lowercase", action="store_true", help="lower-case both sides")
+    parser.add_argument("--strict", action="store_true", help="multi-bleu: as the perl script, which reads bytes")
+    given = parser.parse_args(argv)
+    check_language(given.language)
+    paths = [given.translations, *given.references, *filter(None, (given.sources, given.baseline))]
+    lines = {path: list(read_texts([path])) for path in paths}
+    refuse_unequal({path: str(len(found)) for path, found in lines.items()})
+    references = [lines[path] for path in given.references]
+    moses = MosesTokenizer(given.language, given.moses_dir, given.aggressive, given.split_compounds)
+    settings = {
+        "tokenizer": "tokenised" if given.tokenised else moses,
+        **{name: getattr(given, name) for name in ("tokenize", "lowercase", "strict")},
+    }
+    about = {name: value for path in given.references for name, value in preparation_signature(path).items()}
+    texts = lines[given.translations]
+    found: list[Score] | list[Comparison]
+    try:
+        if given.baseline:
+            found = paired_bootstrap(
+                lines[given.baseline], texts, references, given.language, given.metrics, about=about, **settings
+            )
+        else:
+            sources = lines[given.sources] if given.sources else None
+            found = score_translations(
+                texts, references, given.language, given.metrics, sources=sources, about=about, **settings
+            )
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    print(*found, sep="\n")
+    return found
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,1 @@
+"""From the name of a source to a batch: formats, cleaning, sampling, tokenization, collators."""

@@ -1,0 +1,303 @@
+"""Training rows read while training, without end: this module decides who reads which rows of which source when, and
+what has to be kept so that a resumed run goes on with the very next row. How a row is read is left to `readers`, which
+rows are worth reading to `corpus`, what happens to them to `collators`.
+
+There are `world_size · readers` readers. In each pass over a source, its shards (files) are dealt out among them; those
+left over are shared row by row. Who has which part rotates from pass to pass, so that over as many passes as there are
+readers each reader reads every row once. A reader shuffles by blocks: it reads some rows, gives all of them out in
+random order, then reads on. So a place in the stream is where the block began and how many of its rows were given out,
+and going on from there reads no more than these blocks again, however far the run has come. (A shard in gzip is
+unpacked, one on the Hub read from its beginning.) Everything random follows from the seed, the reader and counts.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from math import ceil
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch.utils.data import IterableDataset, get_worker_info
+from transformers import PreTrainedTokenizerBase
+
+from .corpus import DEFAULT_CLEANING, Cleaning, CorpusReport, Reason, clean_rows
+from .sampling import Languages, language_shares, row_seed
+from .formats import BadInput, Cursor, Shard, check_unchanged, list_shards, read_shard, shown
+from .tokenization import tokenize_rows
+
+logger = logging.getLogger(__name__)
+
+BUFFER = 20_000  # rows that a reader shuffles, of all sources together
+TOKENIZED_TOGETHER = 256  # rows
+
+
+class Text(NamedTuple):
+    """A clean row; y is None for a text without translation."""
+
+    x: str
+    y: str | None
+    seed: int
+
+
+class Progress(NamedTuple):
+    """How far a reader has come in a source: the block it gives out, where that began, how much of it is given out."""
+
+    passes: int = 0
+    """Gone through before this one."""
+    block: int = 0
+    given: int = 0
+    shard: int = 0
+    """Where the block begins, counted in the order of the pass, and `place` the number and offsets of a `Cursor`."""
+    place: Sequence[int] = (0, 0)
+    kept: Mapping[str, int] = {}
+    """Rows that this pass had before the block, and `skipped` those it did without, counted by reason."""
+    skipped: Mapping[Reason, int] = {}
+    empty_passes: int = 0
+    """How many in a row had nothing to give until now."""
+
+
+class StreamReport(CorpusReport):
+    """Tells of the first broken rows at once, since the end of a pass may be far."""
+
+    def skip(self, reason: Reason, message: str = "") -> None:
+        super().skip(reason, message)
+        if reason == "broken" and self.skipped["broken"] <= 5:
+            logger.warning("left out: %s", message)
+
+
+class StreamedBatches(IterableDataset[dict[str, Any]]):
+    """Batches of tokenised rows for `DataLoader(..., batch_size=None, num_workers=...)`, without end.
+
+    A batch is `{"rows": [{"x": ids, "y": ids or None, "seed": int}, ...], "reader": int, "state": dict}`, all of it by
+    one reader; a process has `readers`, which take turns. Whoever trains on a batch calls `consumed` with it.
+
+    Args:
+        shares: how often each source is drawn, in proportion (`source_shares`).
+        batch_size: rows of a batch of this process.
+        cleaning: without the removal of duplicates, which would need all rows in memory.
+        strict: stop at the first broken row instead of counting it.
+        buffer: rows that a reader holds and shuffles; each source has its share of them.
+        readers: as many as the DataLoader has workers; 1 without workers.
+        rank, world_size: of this process.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[str],
+        shares: Sequence[float],
+        tokenizer: PreTrainedTokenizerBase,
+        batch_size: int,
+        seed: int,
+        cleaning: Cleaning = DEFAULT_CLEANING,
+        strict: bool = False,
+        buffer: int = BUFFER,
+        readers: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if len(shares) != len(sources) or not sources or not all(0 < share < float("inf") for share in shares):
+            raise BadInput(
+                f"stream_shares is {shown(list(shares))}; allowed is a positive number for each of {len(sources)} "
+                "sources. Give as many, or none to mix languages by their sizes."
+            )
+        self.sources, self.shards = list(sources), [list(list_shards(source)) for source in sources]
+        self.shares = [share / sum(shares) for share in shares]
+        self.tokenizer, self.batch_size, self.seed, self.buffer = tokenizer, batch_size, seed, buffer
+        self.cleaning, self.strict = replace(cleaning, drop_duplicates=False), strict
+        self.readers, self.rank, self.world_size = readers, rank, world_size
+        self.batches, self.states = 0, list[dict[str, Any] | None]([None] * readers)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        worker = get_worker_info()
+        number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
+        if workers != self.readers:
+            raise ValueError(f"the stream has {self.readers} readers, but {workers} of the DataLoader read it")
+        reader = (self.batches + number) % self.readers
+        return read_batches(self, reader, self.states[reader])
+
+    def consumed(self, batch: dict[str, Any]) -> None:
+        """Take `reader` and `state` out of a batch; what is kept from now on is the place after it."""
+        reader, state = batch.pop("reader"), batch.pop("state")
+        if reader != self.batches % self.readers:
+            raise ValueError(f"batch {self.batches} came from reader {reader} of {self.readers}; some came out of turn")
+        self.states[reader] = state
+        self.batches += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """What JSON can hold of the place after the last batch that was consumed by this process."""
+        return {"settings": self.settings(), "batches": self.batches, "states": list(self.states)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on after the place where `state_dict` was called, in a run of the same settings over the same files."""
+        was, now = state["settings"], self.settings()
+        changed = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+        if changed:
+            found = "; ".join(f"{name} was {was.get(name)!r}, is {now.get(name)!r}" for name in changed)
+            raise BadInput(
+                f"the stream cannot go on where it was: {found}. Allowed is what it was begun with. Set it so, or "
+                "begin a new run."
+            )
+        self.batches, self.states = state["batches"], list(state["states"])
+
+    def settings(self) -> dict[str, Any]:
+        """All that decides which row comes when."""
+        names = ("seed", "batch_size", "buffer", "readers", "rank", "world_size")
+        settings = {name: getattr(self, name) for name in names}
+        settings |= {f"cleaning {name}": repr(value) for name, value in asdict(self.cleaning).items()}
+        for number, (source, shards, share) in enumerate(zip(self.sources, self.shards, self.shares), start=1):
+            settings |= {f"source {number}": source, f"files of source {number}": len(shards)}
+            settings |= {f"bytes of source {number}": bytes_of(shards), f"share of source {number}": share}
+        return settings
+
+
+def source_shares(
+    sources: Sequence[str],
+    cleaning: Cleaning = DEFAULT_CLEANING,
+    text_alpha: float = 0.3,
+    pair_alpha: float = 0.7,
+    text_share: float | None = 0.5,
+) -> list[float]:
+    """The share of each source by `language_shares`, where a language has as many rows as its files have bytes.
+
+    The language of a source is that of its first clean row; sources of the same languages share by their bytes. Files
+    in gzip count as they are on disk, so mix no packed and unpacked ones.
+    """
+    languages, sizes, cleaning = [], [], replace(cleaning, drop_duplicates=False)
+    for source in sources:
+        shards = list(list_shards(source))
+        if not all(shard.sizes for shard in shards):
+            raise BadInput(
+                f"{source}: has no size by which it could be mixed with others; allowed are files. Give stream_shares, "
+                "one positive number for each source."
+            )
+        languages.append(first_languages(source, shards, cleaning))
+        sizes.append(bytes_of(shards))
+    totals = Counter[Languages]()
+    for name, size in zip(languages, sizes):
+        totals[name] += size
+    shares = language_shares(totals, text_alpha, pair_alpha, text_share)
+    return [shares[name] * size / totals[name] for name, size in zip(languages, sizes)]
+
+
+def bytes_of(shards: Sequence[Shard]) -> int:
+    return sum(size for shard in shards for size in shard.sizes.values())
+
+
+def first_languages(source: str, shards: Sequence[Shard], cleaning: Cleaning) -> Languages:
+    """Language or pair of languages of the first clean row."""
+    report = CorpusReport()
+    for shard in shards:
+        for rows in read_shard(shard, Cursor(), report):
+            for row in clean_rows(rows, cleaning, report):
+                return str(row["x_lang"]), row["y_lang"]
+    raise nothing_left(source, report)
+
+
+def nothing_left(source: str, report: CorpusReport) -> BadInput:
+    found = ", ".join(f"{count} {reason}" for reason, count in report.skipped.items())
+    return BadInput(
+        f"{source}: no row is left after cleaning ({found}); allowed is one or more. Correct the source, or relax the "
+        f"cleaning. {' '.join(report.messages[:1])}".rstrip()
+    )
+
+
+def read_batches(stream: StreamedBatches, reader: int, state: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """The batches of one reader from its state on; which sources their rows are of is drawn for each batch anew."""
+    place = stream.rank * stream.readers + reader  # among all processes
+    batches, progress = (state["batches"], state["sources"]) if state else (0, [{}] * len(stream.sources))
+    sources = [SourceReader(stream, at, place, Progress(**known)) for at, known in enumerate(progress)]
+    while True:
+        random = np.random.default_rng(row_seed(stream.seed, place, batches))
+        draws = random.choice(len(sources), stream.batch_size, p=stream.shares).tolist()
+        rows = [next(sources[draw].rows) for draw in draws]
+        batches += 1
+        state = {"batches": batches, "sources": [source.progress._asdict() for source in sources]}
+        yield {"rows": rows, "reader": reader, "state": state}
+
+
+class SourceReader:
+    """One reader's `rows` of one source without end; `progress` is the place after the last one given out."""
+
+    def __init__(self, stream: StreamedBatches, source: int, reader: int, progress: Progress) -> None:
+        self.stream, self.source, self.reader, self.progress = stream, source, reader, progress
+        self.readers, self.shards = stream.world_size * stream.readers, stream.shards[source]
+        self.first_shard = sum(map(len, stream.shards[:source]))  # its number over all sources
+        self.block_size = ceil(stream.buffer * stream.shares[source])
+        self.rows = self.shuffle_blocks()
+
+    def shuffle_blocks(self) -> Iterator[dict[str, Any]]:
+        """Tokenised rows, a block at a time in random order."""
+        for block, following in self.read_blocks():
+            order = self.permutation(len(block), self.progress.passes, self.progress.block)
+            for begin in range(self.progress.given, len(block), TOKENIZED_TOGETHER):
+                texts = [block[at] for at in order[begin : begin + TOKENIZED_TOGETHER]]
+                columns: dict[str, list[Any]] = {"x": [text.x for text in texts], "y": [text.y for text in texts]}
+                tokens = tokenize_rows(columns, self.stream.tokenizer)
+                for x, y, text in zip(tokens["x"], tokens["y"], texts, strict=True):
+                    given = self.progress.given + 1
+                    self.progress = following if given == len(block) else self.progress._replace(given=given)
+                    yield {"x": x, "y": y, "seed": text.seed}
+            block.clear()  # before the next one is read
+
+    def read_blocks(self) -> Iterator[tuple[list[Text], Progress]]:
+        """The blocks from `progress` on, and where the following one begins; no block goes beyond a pass."""
+        while True:
+            begun, block = self.progress, list[Text]()
+            number = begun.block
+            report = StreamReport(self.stream.strict, Counter(begun.kept), Counter(begun.skipped))
+            for shard, cursor, texts in self.read_pass(begun, report):
+                block += texts
+                if len(block) >= self.block_size:
+                    number += 1
+                    place = [cursor.number, *cursor.offsets]
+                    counts = (dict(report.kept), dict(report.skipped))
+                    yield block, Progress(begun.passes, number, 0, shard, place, *counts, begun.empty_passes)
+                    block = []
+            empty_passes = 0 if report.kept else begun.empty_passes + 1
+            if empty_passes == self.readers:  # by now this reader has read all of the source
+                raise nothing_left(self.stream.sources[self.source], report)
+            names = self.stream.sources[self.source], begun.passes, self.reader, self.readers
+            logger.info("read %s, pass %d, reader %d of %d\n%s", *names, report.summary())
+            following = Progress(begun.passes + 1, empty_passes=empty_passes)
+            if block:
+                yield block, following
+            else:
+                self.progress = following
+
+    def read_pass(self, begin: Progress, report: CorpusReport) -> Iterator[tuple[int, Cursor, list[Text]]]:
+        """The clean rows of each record of the pass from a place on, with the place after it."""
+        seed, cleaning = self.stream.seed, self.stream.cleaning
+        for at, (shard, part, parts) in enumerate(self.deal_shards(begin.passes)):
+            if at < begin.shard:
+                continue
+            number, *offsets = begin.place if at == begin.shard else (0, 0)
+            cursor = Cursor(number, offsets, part, parts)
+            check_unchanged(self.shards[shard])
+            for rows in read_shard(self.shards[shard], cursor, report):
+                place = (begin.passes, self.first_shard + shard, cursor.number)
+                yield at, cursor, [
+                    Text(str(clean["x"]), clean["y"], row_seed(seed, *place, language))
+                    for language, row in enumerate(rows)
+                    for clean in clean_rows([row], cleaning, report)
+                ]  # fmt: skip
+            check_unchanged(self.shards[shard])
+
+    def deal_shards(self, passes: int) -> list[tuple[int, int, int]]:
+        """This reader's shards in a pass in random order: their numbers, and which part of how many it reads."""
+        part, whole = (self.reader + passes) % self.readers, len(self.shards) // self.readers * self.readers
+        dealt = [(shard, 0, 1) for shard in range(part, whole, self.readers)]
+        dealt += [(shard, part, self.readers) for shard in range(whole, len(self.shards))]
+        return [dealt[at] for at in self.permutation(len(dealt), passes)]
+
+    def permutation(self, size: int, *place: int) -> list[int]:
+        """A random order that depends on the seed, the source, the reader and the place (pass, block) alone."""
+        random = np.random.default_rng(row_seed(self.stream.seed, self.source, self.reader, *place))
+        return random.permutation(size).tolist()
+
+
+def collate_streamed(
+    streamed: dict[str, Any], collator: Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
+) -> dict[str, Any]:
+    """What the collator makes of the rows, with the `reader` and `state` that `StreamedBatches.consumed` asks for."""
+    return {**collator(streamed["rows"]), "reader": streamed["reader"], "state": streamed["state"]}

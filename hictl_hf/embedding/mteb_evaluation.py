@@ -1,0 +1,170 @@
+"""Bitext mining as MTEB scores it: this module lends `embed_sentences` to MTEB, and local files where it would ask the
+Hub. Queries, search and metrics are MTEB's: each foreign sentence is to find its English one, and the main score is a
+weighted F1, neither of which is XTREME's way (`xtreme`).
+
+    hictl mteb --model runs/demo/checkpoint --tasks Tatoeba --data tatoeba/v1 --output runs/demo/mteb
+    hictl mteb --model runs/demo/checkpoint --tasks Tatoeba BUCC.v2 --subsets deu-eng de-en --output runs/demo/mteb
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from numpy.typing import NDArray
+from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
+
+from .encoder import LONGEST, Readout, embed_sentences, load_encoder, own_readout
+from ..parsing import parse_flags
+from ..data.formats import BadInput, Cursor, check_place, read_lines, refuse_unequal, teaching
+from ..reports.results import write_json
+from ..reports.tables import Cell, Table, plain
+
+KIND = "BitextMining"
+METRICS = ("f1", "accuracy")  # the first is MTEB's main score
+
+
+@dataclass
+class MtebArguments:
+    """Settings of `hictl mteb`."""
+
+    model: str = field(metadata={"help": "Folder or Hub name of a HiCTL or XLM-R encoder."})
+    output: str = field(metadata={"help": "Folder for results.json and, of each task, MTEB's own file of results."})
+    tasks: list[str] = field(
+        default_factory=lambda: ["Tatoeba"], metadata={"help": f"MTEB's names of tasks of the type {KIND}."}
+    )
+    subsets: list[str] = field(
+        default_factory=list, metadata={"help": "Language pairs by MTEB's names, such as deu-eng; all without it."}
+    )
+    data: str | None = field(
+        default=None,
+        metadata={
+            "help": "Folder of LASER's Tatoeba, tatoeba.deu-eng.deu and .eng, line i of both being a pair; the Hub "
+            "without it."
+        },
+    )
+    precision: str = field(default="fp32", metadata={"help": "fp32, bf16, or int8 on a CPU."})
+    max_length: int = field(default=LONGEST, metadata={"help": "Tokens of a sentence that are read."})
+    device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; a GPU where there is one without it."})
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run with these arguments, those of the command line by default; returns what results.json holds."""
+    parser = HfArgumentParser(MtebArguments, description="Score an encoder on the bitext-mining tasks of MTEB.")
+    args = parse_flags(parser, argv)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    check_place(args.output, folder=True)
+    tasks = [load_task(name, args.subsets, args.data) for name in args.tasks]
+    model, tokenizer = load_encoder(args.model, args.precision, args.device)
+    results = evaluate_mteb(model, tokenizer, tasks, args.output, args.max_length)
+    results["protocol"] |= {"model": args.model, "precision": args.precision, "data": args.data or "Hugging Face Hub"}
+    write_json(Path(args.output) / "results.json", results)
+    print(plain(as_table(results)))
+    return results
+
+
+def load_task(name: str, subsets: Sequence[str] = (), folder: str | Path | None = None) -> Any:
+    """A task of MTEB, with its data where they come from a folder; `BadInput` for one of another type."""
+    try:
+        import mteb
+    except ImportError as error:
+        raise BadInput("mteb is not installed; pip install 'hictl_hf[mteb]'") from error
+    with teaching(name, f"MTEB's name of a task of the type {KIND}, and of its subsets", "Check the names."):
+        kind = mteb.get_task(name).metadata.type
+        if kind != KIND:
+            raise BadInput(f"{name}: is a task of the type {kind}; allowed is {KIND}.")
+        pairs = None if folder is None else local_pairs(name, Path(folder), subsets)
+        task = mteb.get_task(name, hf_subsets=list(subsets if pairs is None else pairs) or None)
+    if pairs is not None:
+        task.dataset, task.data_loaded = {subset: {"test": rows} for subset, rows in pairs.items()}, True
+    return task
+
+
+def local_pairs(name: str, folder: Path, subsets: Sequence[str]) -> dict[str, Dataset]:
+    """The language pairs of LASER's Tatoeba that are in a folder: the foreign side is the one that asks."""
+    if name != "Tatoeba":
+        raise BadInput(f"{name}: was asked for from {folder}; allowed there is Tatoeba. Leave --data out.")
+    found = {path.name.split(".")[1]: path for path in sorted(folder.glob("tatoeba.???-eng.eng"))}
+    if lacking := [subset for subset in subsets if subset not in found] or ([] if found else ["deu-eng"]):
+        raise BadInput(f"{folder}: has no tatoeba.{lacking[0]}.eng; allowed is a folder of LASER's, tatoeba/v1.")
+    pairs = {}
+    for subset in subsets or found:
+        files = {side: folder / f"tatoeba.{subset}.{side}" for side in subset.split("-")}
+        foreign, english = ([line for _, line in read_lines(str(path), Cursor())] for path in files.values())
+        refuse_unequal({str(path): str(len(side)) for path, side in zip(files.values(), (foreign, english))})
+        pairs[subset] = Dataset.from_dict({"sentence1": foreign, "sentence2": english})
+    return pairs
+
+
+def evaluate_mteb(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    tasks: Iterable[Any],
+    output: str | Path,
+    max_length: int = LONGEST,
+) -> dict[str, Any]:
+    """Score tasks of `load_task`; MTEB's own results go to `output`, a file for each.
+
+    Returns:
+        "protocol", and in "tasks" for each task its scores in percent by subset, and their means under "mean".
+    """
+    import mteb
+
+    encoder: Any = MtebEncoder(model, tokenizer, max_length)
+    scores: dict[str, Any] = {}
+    for task in tasks:
+        result = mteb.evaluate(encoder, task, cache=None, co2_tracker=False, encode_kwargs={}).task_results[0]
+        Path(output).mkdir(parents=True, exist_ok=True)
+        result.to_disk(Path(output) / f"{result.task_name}.json")
+        subsets = {
+            entry["hf_subset"]: {metric: 100 * entry[metric] for metric in METRICS}
+            for split in result.scores.values()
+            for entry in split
+        }
+        mean = {metric: fmean(each[metric] for each in subsets.values()) for metric in METRICS}
+        scores[result.task_name] = {"mean": mean, "subsets": subsets}
+    protocol = {
+        "mteb": version("mteb"), "metrics": METRICS, "readout": encoder.readout._asdict(), "max_length": max_length,
+        "search": "nearest neighbour by cosine, of the first sentence of each pair among all second ones",
+    }  # fmt: skip
+    return {"protocol": protocol, "tasks": scores}
+
+
+class MtebEncoder:
+    """What MTEB asks of an encoder, by `embed_sentences` at the model's own readout."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int = LONGEST) -> None:
+        from mteb.models import ModelMeta
+
+        self.model, self.tokenizer, self.max_length = model, tokenizer, max_length
+        self.readout: Readout = own_readout(model.config)
+        self.mteb_model_meta = ModelMeta.create_empty()
+
+    def encode(self, inputs: Iterable[dict[str, Any]], **_: Any) -> NDArray[np.float32]:
+        """(sentences, d) unit vectors of batches of texts."""
+        texts = [text for batch in inputs for text in batch["text"]]
+        return embed_sentences(self.model, self.tokenizer, texts, self.readout, max_length=self.max_length)
+
+    def similarity(self, x: NDArray[np.float32], y: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(x, y) the cosines of unit vectors."""
+        return x @ y.T
+
+    def similarity_pairwise(self, x: NDArray[np.float32], y: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(pairs,) the cosines of unit vectors."""
+        return (x * y).sum(-1)
+
+
+def as_table(results: dict[str, Any]) -> Table:
+    sections = {
+        name: [
+            [Cell(subset), *(Cell(f"{scores[metric]:.1f}") for metric in METRICS)]
+            for subset, scores in [*task["subsets"].items(), ("mean", task["mean"])]
+        ]
+        for name, task in results["tasks"].items()
+    }
+    return Table("MTEB", "Bitext mining, percent.", [Cell(""), *map(Cell, METRICS)], sections)

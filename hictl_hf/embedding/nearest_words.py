@@ -1,0 +1,255 @@
+"""Looking inside an encoder: which words of its vocabulary, in every language, and which sentences of a file are near
+to a sentence. This module decides what is near, to which language a word belongs, and how both are tabulated; where
+that is shown is left to `explain` and `page`.
+
+The word-level objective draws the first token's final state of x∘y to the embeddings of the words of x and y, whatever
+their language: a model trained with it proposes the words of a sentence, and of its translations. Every sentence is
+near to the frequent words; where there are other texts, what counts is how much nearer a word is to it than to those.
+"""
+
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .encoder import Readout, embed_sentences, encoder_of
+from ..models.negatives import cosines
+from ..data.formats import BadInput, BrokenRow, checked_text
+from ..reports.tables import Cell, Table
+from ..data.tokenization import words_never_sampled
+
+EVERY = "all"  # languages together
+OWN, SPECIAL = "in the sentence", "special token"
+ROWS_AT_ONCE = 1000  # tokenized together
+TEXTS_KEPT = 256  # of each language, and of the sentences, to compare words on
+LEAST_PIECES = 10  # of a script that is shown; stray letters are no language
+LONGEST = 120  # characters of a text in a table
+
+
+class NearWord(NamedTuple):
+    """A piece of the vocabulary with its cosine, and how far that is above the mean over other texts, where there are
+    any; `mark` says where it is no discovery."""
+
+    piece: str
+    similarity: float
+    above: float | None
+    mark: str
+
+
+class NearSentence(NamedTuple):
+    """A sentence with its cosine and the number of the line it stands in, from 1."""
+
+    line: int
+    text: str
+    similarity: float
+
+
+class Explainer:
+    """A model, its vocabulary by language, and sentences to search in with their vectors.
+
+    Args:
+        model, tokenizer: as of `embedding.load_encoder`.
+        rows: texts by language ({"de": "das Haus"}); a piece belongs to the language in whose texts it is the most
+            frequent, relatively. Without any it belongs to its Unicode script.
+        among: sentences to search in; empty ones, and repetitions, are passed over.
+
+    The first texts of each language, and some of the sentences, are those that words are compared on.
+
+    >>> from hictl_hf.embedding.encoder import load_encoder  # doctest: +SKIP
+    >>> explainer = Explainer(*load_encoder("runs/demo/checkpoint"), among=["das Haus"])  # doctest: +SKIP
+    >>> explainer.words("the house")["Latin"], explainer.sentences("the house")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        rows: Iterable[Mapping[str, str]] = (),
+        among: Sequence[str] = (),
+    ) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+        self.special = set(words_never_sampled(tokenizer, len(tokenizer)))
+        first: dict[str, list[str]] = defaultdict(list)
+        languages = np.array(piece_languages(tokenizer, self.pieces, keep_first(rows, first)), dtype=object)
+        languages[list(self.special)] = ""
+        self.groups = {name: np.flatnonzero(languages == name) for name in dict.fromkeys(languages) if name}
+        lines = {text: number for number, text in reversed([*enumerate(among, start=1)]) if text.strip()}
+        self.texts, self.lines = list(lines), list(lines.values())
+        self.vectors = embed_sentences(model, tokenizer, self.texts, progress=True) if lines else None
+        others = [text for texts in first.values() for text in texts] + self.texts[:: len(lines) // TEXTS_KEPT + 1]
+        self.usual = self.mean_similarities(others) if others else None  # (V,)
+
+    @property
+    def caution(self) -> str:
+        """Why near words mean little, where they do."""
+        if getattr(self.model.config, "word_weight", 0) > 0:
+            return ""
+        return (
+            "The model does not say that it was trained with HiCTL's word-level objective, without which the words "
+            "near a sentence mean little."
+        )
+
+    def words(self, sentence: str, translation: str | None = None, number: int = 10) -> dict[str, list[NearWord]]:
+        """The nearest words to a sentence x, or to x∘y: of all languages, then of each, the nearest language first."""
+        ids, similarities = self.similarities(sentence, translation)
+        marks = dict.fromkeys(ids, OWN) | dict.fromkeys(self.special, SPECIAL)
+        above = None if self.usual is None else similarities - self.usual
+        scores = similarities if above is None else above
+        groups = dict(sorted(self.groups.items(), key=lambda group: -scores[group[1]].max()))
+        return {
+            name: [
+                NearWord(
+                    self.pieces[word],
+                    float(similarities[word]),
+                    None if above is None else float(above[word]),
+                    marks.get(word, ""),
+                )
+                for word in best(scores, number, group)
+            ]
+            for name, group in ({EVERY: np.arange(len(scores))} | groups).items()
+        }
+
+    @torch.inference_mode()
+    def similarities(self, sentence: str, translation: str | None) -> tuple[list[int], NDArray[np.float32]]:
+        """The ids of what is read, and (V,) cosines of the first token's final state with the word embeddings."""
+        check(sentence)
+        check(sentence if translation is None else translation)
+        longest = self.model.config.max_position_embeddings - 2  # XLM-R's positions start at 2
+        tokens = self.tokenizer(sentence, translation, truncation=True, max_length=longest, return_tensors="pt")
+        first = encoder_of(self.model)(**tokens.to(self.model.device)).last_hidden_state[:, 0].float()
+        similarities = self.with_vocabulary(F.normalize(first, dim=-1))
+        return tokens["input_ids"][0].tolist(), similarities
+
+    def mean_similarities(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(V,) the means over texts of the same cosines."""
+        readout = Readout("first token", self.model.config.num_hidden_layers)
+        mean = embed_sentences(self.model, self.tokenizer, texts, readout).mean(0, keepdims=True)
+        return self.with_vocabulary(torch.from_numpy(mean).to(self.model.device))
+
+    @torch.inference_mode()
+    def with_vocabulary(self, directions: Tensor) -> NDArray[np.float32]:
+        vocabulary = self.model.get_input_embeddings().weight[: len(self.pieces)]
+        return cosines(directions, vocabulary)[0].cpu().numpy()
+
+    def sentences(self, sentence: str, number: int = 10) -> list[NearSentence]:
+        """The nearest sentences among those given, none where none were."""
+        check(sentence)
+        if self.vectors is None:
+            return []
+        similarities = self.vectors @ embed_sentences(self.model, self.tokenizer, [sentence])[0]
+        return [
+            NearSentence(self.lines[row], self.texts[row], float(similarities[row]))
+            for row in best(similarities, number, np.arange(len(similarities)))
+        ]
+
+
+def check(sentence: str) -> None:
+    try:
+        checked_text("own", sentence)
+    except BrokenRow as problem:
+        raise BadInput(f"the sentence {problem}") from problem
+    if not sentence.strip():
+        raise BadInput("the sentence is empty; allowed is one with a word in it. Write one, in quotes.")
+
+
+def best(similarities: NDArray[np.float32], number: int, among: NDArray[np.int64]) -> list[int]:
+    """Those of `among` that are the most similar, of equals the first."""
+    return [int(at) for at in among[np.argsort(-similarities[among], kind="stable")[:number]]]
+
+
+# --- languages --------------------------------------------------------------------------------------------------------
+
+
+def keep_first(rows: Iterable[Mapping[str, str]], kept: Mapping[str, list[str]]) -> Iterator[Mapping[str, str]]:
+    """The rows as they are; the first texts of each language are put into `kept` as they go by."""
+    for row in rows:
+        for language, text in row.items():
+            if len(kept[language]) < TEXTS_KEPT and text.strip():
+                kept[language].append(text)
+        yield row
+
+
+def piece_languages(
+    tokenizer: PreTrainedTokenizerBase, pieces: Sequence[str], rows: Iterable[Mapping[str, str]] = ()
+) -> list[str]:
+    """For each piece the language in whose texts its share is the largest, "" if it is in none of them; without texts
+    its script."""
+    counts: dict[str, NDArray[np.int64]] = defaultdict(lambda: np.zeros(len(pieces), np.int64))
+    rest = iter(rows)
+    while block := list(islice(rest, ROWS_AT_ONCE)):
+        texts: dict[str, list[str]] = defaultdict(list)
+        for row in block:
+            for language, text in row.items():
+                texts[language].append(text)
+        for language, of_one in texts.items():
+            ids = tokenizer(of_one, add_special_tokens=False, verbose=False)["input_ids"]
+            counts[language] += np.bincount(np.concatenate(ids).astype(np.int64), minlength=len(pieces))
+    if not counts:
+        scripts = list(map(script, pieces))
+        sizes = Counter(scripts)
+        return [name if sizes[name] >= LEAST_PIECES else "" for name in scripts]
+    names = [*counts, ""]
+    shares = np.stack([count / max(count.sum(), 1) for count in counts.values()])  # (languages, V)
+    return [names[row] for row in np.where(shares.any(0), shares.argmax(0), len(names) - 1)]
+
+
+def script(piece: str) -> str:
+    """The Unicode script of most letters of a piece, "" of one without letters.
+
+    >>> [script(piece) for piece in ("▁house", "дом", "▁家", "42", "▁घर")]
+    ['Latin', 'Cyrillic', 'CJK', '', 'Devanagari']
+    """
+    found = Counter(filter(None, map(script_of_letter, unicodedata.normalize("NFKC", piece))))
+    return found.most_common(1)[0][0] if found else ""
+
+
+@cache
+def script_of_letter(letter: str) -> str:
+    if not letter.isalpha():
+        return ""
+    name = unicodedata.name(letter, "").partition(" ")[0]
+    return name if name == "CJK" else name.capitalize()
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def word_table(words: Mapping[str, Sequence[NearWord]]) -> Table:
+    """Near words by language."""
+    compared = any(near.above is not None for group in words.values() for near in group)
+    caption = (
+        "Cosine of the first token's final state with the embeddings of the vocabulary"
+        + (", and by how much it is above the mean over the other texts" if compared else "")
+        + ". ▁ is where a word begins; a mark says that a piece stands in the sentence itself, or is none of a word."
+    )
+    sections = {name: [word_row(near, compared) for near in group] for name, group in words.items()}
+    heads = ["word", "cosine", *(["above mean"] if compared else []), ""]
+    return Table("Nearest words", caption, list(map(Cell, heads)), sections)
+
+
+def word_row(near: NearWord, compared: bool) -> list[Cell]:
+    numbers = [near.similarity, near.above] if compared else [near.similarity]
+    return [Cell(printable(near.piece)), *(Cell(f"{number:.3f}") for number in numbers), Cell(near.mark)]
+
+
+def sentence_table(sentences: Sequence[NearSentence]) -> Table:
+    """Near sentences with their lines."""
+    rows = [[Cell(printable(near.text)), Cell(str(near.line)), Cell(f"{near.similarity:.3f}")] for near in sentences]
+    heads = [Cell("sentence"), Cell("line"), Cell("cosine")]
+    return Table("Nearest sentences", "Cosine of the sentence vectors.", heads, {"": rows})
+
+
+def printable(text: str) -> str:
+    """The text without control characters, which a terminal would obey, cut to one short line."""
+    short = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return "".join("�" if unicodedata.category(letter) == "Cc" else letter for letter in short)

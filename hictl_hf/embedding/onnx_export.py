@@ -1,0 +1,101 @@
+"""An encoder for ONNX, by PyTorch's own exporter: token ids in, sentence vectors of length 1 out, those of
+`embed_sentences` at the same readout. Layers above the one that is read are left out.
+
+    hictl export-onnx --model runs/demo/checkpoint --output runs/demo-onnx
+
+In the folder are `model.onnx`, its weights in `model.onnx.data`, and the tokenizer, which cuts sentences as
+`embed_sentences` does. The vectors of some sentences, without PyTorch:
+
+    session = onnxruntime.InferenceSession("runs/demo-onnx/model.onnx")
+    batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="np")
+    vectors = session.run(["sentence_embedding"], dict(batch))[0]
+
+The ONNX back-end of sentence-transformers is another thing: it needs optimum, which does not yet accept transformers 5.
+"""
+
+import logging
+import warnings
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
+
+from .encoder import LONGEST, Readout, check_readouts, encoder_of, load_encoder, own_readout, pool, projection_of
+from ..parsing import parse_flags
+from ..data.formats import BadInput, new_folder
+
+OPSET = 18
+INPUTS = ("input_ids", "attention_mask")
+
+
+class SentenceEncoder(nn.Module):
+    """(n, T) ids and their mask to (n, d) vectors of length 1."""
+
+    def __init__(self, model: PreTrainedModel, readout: Readout) -> None:
+        super().__init__()
+        check_readouts(model, [readout])
+        self.encoder = deepcopy(encoder_of(model))
+        self.encoder.encoder.layer = self.encoder.encoder.layer[: readout.layer]
+        self.projection = deepcopy(projection_of(model))
+        self.pooling = readout.pooling
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        if self.pooling == "mean without special tokens":
+            place, last = attention_mask.cumsum(1), attention_mask.sum(1, keepdim=True)  # places count from 1
+            attention_mask = attention_mask * (place > 1) * (place < last)
+        return nn.functional.normalize(pool(self, hidden, attention_mask, self.pooling), dim=-1)
+
+
+def export_onnx(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path, readout: Readout | None = None
+) -> Path:
+    """Write the encoder for ONNX, opset 18, into a folder, which must be new or empty; returns the path of the model.
+
+    Args:
+        model: in float32, on a CPU.
+        readout: the model's own without it.
+    """
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise BadInput("ONNX needs packages that are not installed: pip install 'hictl_hf[onnx]'") from error
+    folder = new_folder(folder)
+    encoder = SentenceEncoder(model, readout or own_readout(model.config)).eval()
+    tokenizer = deepcopy(tokenizer)
+    tokenizer.padding_side = "right"  # the first token is read in the first column
+    batch = tokenizer(["a", "a b c d"], padding=True, return_tensors="pt")
+    shape = {0: torch.export.Dim("sentences"), 1: torch.export.Dim("tokens")}
+    log = logging.getLogger("torch.onnx._internal.exporter._registration")  # tells of torchvision, which nobody needs
+    level = log.level
+    log.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            encoder, tuple(batch[name] for name in INPUTS), folder / "model.onnx", input_names=list(INPUTS),
+            output_names=["sentence_embedding"], opset_version=OPSET, dynamo=True, dynamic_shapes=(shape, shape),
+            verbose=False,
+        )  # fmt: skip
+    log.setLevel(level)
+    tokenizer.model_max_length = min(LONGEST, model.config.max_position_embeddings - 2)
+    tokenizer.save_pretrained(folder)
+    return folder / "model.onnx"
+
+
+@dataclass
+class ExportArguments:
+    """Settings of `hictl export-onnx`."""
+
+    model: str = field(metadata={"help": "Folder or Hub name of a checkpoint, or of a plain encoder."})
+    output: str = field(metadata={"help": "Folder to write, new or empty."})
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run with these arguments, those of the command line by default."""
+    args = parse_flags(HfArgumentParser(ExportArguments), argv)
+    folder = new_folder(args.output)
+    print(export_onnx(*load_encoder(args.model, device="cpu"), folder))

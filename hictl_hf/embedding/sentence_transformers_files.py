@@ -1,0 +1,77 @@
+"""The files that make a folder with an encoder a folder of sentence-transformers: its vectors are then those of
+`embed_sentences`, read at the same layer by the same pooling and of length 1. Weights and tokenizer are in the folder
+already; the library is not needed to write, and 5.4 or above to read inner layers.
+
+All layers stay in the folder and are computed, those above the one that is read too: a model without them would be no
+start for fine-tuning, and leaving them out while loading warns of "unexpected" weights.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from .encoder import DENSE, LONGEST, own_readout
+from ..data.formats import BadInput
+
+MODES = {"first token": "cls", "mean": "mean", "projection": "cls"}
+
+
+def write_sentence_transformers_files(
+    folder: str | Path, config: PreTrainedConfig, projection: Tensor | None = None, pooler: bool = True
+) -> None:
+    """Add what sentence-transformers reads beside weights and tokenizer.
+
+    Args:
+        config: of the model in the folder; says the readout.
+        projection: (r, d) weight of f, needed where the readout is the projection.
+        pooler: whether the folder's weights hold a pooler, where a model of this kind has one.
+    """
+    folder, readout = Path(folder), own_readout(config)
+    if readout.pooling not in MODES:
+        raise BadInput(f"embedding_pooling is {readout.pooling!r}; allowed in this format are {', '.join(MODES)}")
+    reading: dict[str, Any] = {"max_seq_length": min(LONGEST, config.max_position_embeddings - 2)}
+    reading["do_lower_case"] = False
+    if not pooler:
+        reading["model_args"] = {"add_pooling_layer": False}
+    if readout.layer != config.num_hidden_layers:
+        places = {"text": {"method": "forward", "method_output_name": ["hidden_states", readout.layer]}}
+        reading |= {"modality_config": places, "module_output_name": "token_embeddings"}
+    write(folder / "sentence_bert_config.json", reading)
+    size, modules = config.hidden_size, {"": "Transformer", "1_Pooling": "Pooling"}
+    mode = MODES[readout.pooling]
+    write(
+        folder / "1_Pooling" / "config.json",
+        {"word_embedding_dimension": size}
+        | {f"pooling_mode_{name}": mode == key for key, name in (("cls", "cls_token"), ("mean", "mean_tokens"))},
+    )
+    if readout.pooling == "projection":
+        if projection is None:
+            raise ValueError("the model is read at its projection; give its weight")
+        modules["2_Dense"] = "Dense"
+        activation = "torch.nn.modules.linear.Identity"
+        sizes = {"in_features": size, "out_features": len(projection), "bias": False, "activation_function": activation}
+        write(folder / "2_Dense" / "config.json", sizes)
+        weight = projection.detach().cpu().contiguous()
+        save_file({"linear.weight": weight}, folder / DENSE, {"format": "pt"})
+    modules[f"{len(modules)}_Normalize"] = "Normalize"
+    write(folder / f"{len(modules) - 1}_Normalize" / "config.json", {})
+    write(
+        folder / "modules.json",
+        [
+            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for number, (path, kind) in enumerate(modules.items())
+        ],
+    )
+    write(
+        folder / "config_sentence_transformers.json",
+        {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
+    )
+
+
+def write(path: Path, value: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Loading checkpoints safely, model cards, publishing."""

@@ -1,0 +1,211 @@
+"""The losses of HiCTL as functions of tensors: one InfoNCE over sentences, one over words, one mean over many batches.
+
+They know no model, tokenizer or process; which negatives they see is decided by `negatives`. Shapes: N = 2n sentences,
+n pairs, B words of a bag (padded with -1), m sampled words (padded with -1), V words.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from .negatives import (
+    SMALLEST,
+    cosines,
+    interpolation_weights,
+    inverse_lengths,
+    mixed_products,
+    mixed_squares,
+    squared_lengths,
+    squares_of_rows,
+    words_at_once,
+)
+from .linear_cross_entropy import memory_for_gradient
+
+ROWS_AT_ONCE = 256  # queries whose similarities to all others stay in the cache of a CPU
+
+
+@torch.compiler.disable
+def sentence_contrast(
+    sentences: Tensor,
+    negatives: Tensor,
+    temperature: float = 1.0,
+    strength: Tensor | float = 0.0,
+    space: str = "unit",
+    items: Tensor | int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """L_S: the mean of -log exp(s⁺/τ) / (exp(s⁺/τ) + Σ exp(s⁻/τ)) over the anchors (sentence-level CTL).
+
+    s⁻ are similarities to negatives that were moved towards the query (`interpolate_hard_negatives`). The gradient is
+    made in the forward pass, some queries at a time; nothing larger than (N, N) exists.
+
+    Args:
+        sentences: (N, d) representations; the positive of row i is row (i + N/2) mod N.
+        negatives: (N, N) bool, which columns are negatives of the row.
+        temperature: τ.
+        strength: ζ · p_avg; 0 moves no negative.
+        space: "unit" or "raw", where negatives are moved.
+        items: what the sum over the anchors is divided by; `None`: N.
+
+    Returns:
+        () the loss, to which an anchor that has no negative adds 0, and () the mean λ of the negatives.
+    """
+    divisor = max(len(sentences), 1) if items is None else items
+    arguments = sentences, negatives, temperature, strength, space, divisor
+    return SentenceContrast.apply(*arguments)  # type: ignore[no-untyped-call]
+
+
+class SentenceContrast(torch.autograd.Function):
+    """`sentence_contrast` with its gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        sentences: Tensor,
+        negatives: Tensor,
+        temperature: float,
+        strength: Tensor | float,
+        space: str,
+        items: Tensor | int,
+    ) -> tuple[Tensor, Tensor]:
+        loss, gradient, mean_lambda = sentence_contrast_and_gradient(sentences, negatives, temperature, strength, space)
+        ctx.save_for_backward(gradient.div_(items))
+        ctx.mark_non_differentiable(mean_lambda)
+        return loss / items, mean_lambda
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        return upstream * ctx.saved_tensors[0], None, None, None, None, None
+
+
+def sentence_contrast_and_gradient(
+    sentences: Tensor, negatives: Tensor, temperature: float, strength: Tensor | float, space: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """() the sum of the losses, (N, d) its gradient, () mean λ; all by way of the Gram matrix of the sentences."""
+    points, lengths = unit_vectors(sentences) if space == "unit" else (sentences, None)
+    squares, near = squared_lengths(points)
+    centre = points.mean(0)
+    centred = points - centre  # distances between almost parallel vectors lose no digits
+    own, along = squares_of_rows(centred), centred @ centre + centre.square().sum() / 2  # (N,) each
+    positives = torch.arange(len(points), device=points.device).roll(len(points) // 2).unsqueeze(1)
+    contrasted = negatives.scatter(1, positives, True)
+    loss, moved = near.new_zeros(()), near.new_zeros((), dtype=torch.float64)
+    by_product = torch.empty_like(negatives, dtype=points.dtype)  # (N, N) τ ∂loss / ∂(q·k)
+    by_square = torch.zeros_like(near)  # (N, 1) 2τ ∂loss / ∂|k|², each as a query and as a key
+    for start in range(0, len(points), ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        gram, query = centred[rows] @ centred.T, squares[rows, None]
+        lambdas = interpolation_weights(gram, own[rows, None], own, near[rows], negatives[rows], strength)
+        products = gram.add_(along[rows, None]).add_(along)  # q·k
+        scores = mixed = mixed_products(products, query, lambdas)
+        if lengths is None:
+            mixed_square = mixed_squares(mixed, products, squares, lambdas)
+            scale = inverse_lengths(query, mixed_square)
+            scores = mixed * scale
+        logits = (scores / temperature).masked_fill_(~contrasted[rows], -torch.inf)
+        shares = logits.softmax(-1)
+        behind = logits.amax(-1, keepdim=True) - logits.gather(1, positives[rows])  # the share itself may underflow
+        loss += (behind - shares.amax(-1, keepdim=True).log()).sum()
+        moved += lambdas.sum()
+        pull = shares.scatter_add_(1, positives[rows], -torch.ones_like(near[rows])).mul_(lambdas)
+        if lengths is None:  # the cosine also depends on both lengths, not on a common factor of them
+            shrink = scores.mul_(pull).mul_(lambdas).div_(mixed_square)
+            ratio = mixed.div_(mixed_square)
+            pull = pull.mul_(scale).mul_(torch.addcmul(1 - ratio, lambdas, ratio))
+            by_square -= shrink.sum(0).unsqueeze(1)
+            both = shrink @ squares.unsqueeze(1) - 2 * (pull * products).sum(-1, keepdim=True)
+            by_square[rows] += both / query.clamp_min(SMALLEST**2)
+        by_product[rows] = pull
+    both_ways = by_product.T.contiguous().add_(by_product)  # several times faster than adding the transposed view
+    gradient = (both_ways @ centred).addcmul_(both_ways.sum(-1, keepdim=True), centre)  # = both_ways @ points
+    if lengths is None:
+        gradient.addcmul_(by_square, points)
+    else:
+        lengthwise = torch.einsum("nd,nd->n", gradient, points).unsqueeze(1)
+        gradient.addcmul_(lengthwise, points, value=-1).div_(lengths)
+    mean_lambda = 1 - (negatives.numel() - moved) / negatives.count_nonzero().clamp_min(1)
+    return loss, gradient.div_(temperature), mean_lambda.to(loss.dtype)
+
+
+def unit_vectors(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """(N, d) vectors of length 1, and (N, 1) the lengths they had."""
+    lengths = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True).clamp_min(SMALLEST)
+    return vectors / lengths, lengths
+
+
+@torch.compiler.disable
+def word_contrast(
+    queries: Tensor, vocabulary: Tensor, bag: Tensor, sampled: Tensor, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """-log exp(s(q̄, e(w))/τ) / (exp(s(q̄, e(w))/τ) + Σ_S exp(s(q̄, e(w'))/τ)), the mean over the words w of each bag.
+
+    L_W is the mean of the result over pairs (word-level CTL). Similarity is the cosine. Only the rows of the vocabulary
+    that occur are touched, each once however many pairs share it.
+
+    Args:
+        queries: (n, d) first tokens q̄ of x∘y.
+        vocabulary: (V, d) word embeddings e.
+        bag: (n, B) ids of the unique words of x and y, -1 beyond their number.
+        sampled: (n, m) ids of negative words, -1 beyond their number.
+
+    Returns:
+        (n,) losses, 0 for an empty bag, and (V, d) the vocabulary, unchanged, for its next use, whose gradient takes
+        ours up in place: by this function, `look_up` or `linear_cross_entropy`, nothing else.
+    """
+    return WordContrast.apply(queries, vocabulary, bag, sampled, temperature)  # type: ignore[no-untyped-call]
+
+
+class WordContrast(torch.autograd.Function):
+    """`word_contrast`; no array holds the embeddings of more than a slice of the words that occur."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, queries: Tensor, vocabulary: Tensor, bag: Tensor, sampled: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        words, places = torch.unique(torch.cat([bag, sampled], 1).clamp_min(0), return_inverse=True)
+        directions, lengths = unit_vectors(queries)
+        similarities = cosines(directions, vocabulary, words)  # (n, words that occur)
+        with torch.inference_mode(False), torch.enable_grad():
+            scores = similarities.gather(1, places).requires_grad_()  # (n, B + m)
+            losses = contrast_with_sampled(scores / temperature, bag, sampled)
+            (pulls,) = torch.autograd.grad(losses.sum(), scores)
+        pulls = torch.zeros_like(similarities).scatter_add_(1, places, pulls)
+        ctx.save_for_backward(directions, lengths, vocabulary, words, similarities, pulls)
+        ctx.set_materialize_grads(False)
+        return losses.detach(), vocabulary.view_as(vocabulary)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor | None, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
+        if upstream is None:
+            return None, gradient, None, None, None
+        directions, lengths, vocabulary, words, similarities, pulls = ctx.saved_tensors
+        pulls = pulls * upstream.unsqueeze(1)
+        gradient = memory_for_gradient(vocabulary).zero_() if gradient is None else gradient.contiguous()
+        by_direction = torch.zeros_like(directions)
+        for some in torch.arange(len(words), device=words.device).split(words_at_once(vocabulary)):
+            rows = F.embedding(words[some], vocabulary).to(pulls.dtype)
+            sizes = torch.linalg.vector_norm(rows, dim=-1).clamp_min(SMALLEST)
+            pull = pulls[:, some] / sizes  # (n, some words)
+            by_direction += pull @ rows
+            radial = (pull * similarities[:, some]).sum(0) / sizes
+            by_rows = torch.addcmul(pull.T @ directions, radial.unsqueeze(1), rows, value=-1)
+            gradient.index_add_(0, words[some], by_rows.to(gradient.dtype))
+        radial = (by_direction * directions).sum(-1, keepdim=True)
+        return (by_direction - radial * directions) / lengths, gradient, None, None, None
+
+
+def contrast_with_sampled(scores: Tensor, bag: Tensor, sampled: Tensor) -> Tensor:
+    """(n,) losses from scores (n, B + m) of the words of each bag (n, B) and of the sampled ones (n, m); -1 is none."""
+    attracted, repelled = scores.split([bag.shape[1], sampled.shape[1]], dim=1)
+    against = repelled.masked_fill(sampled < 0, -torch.inf).logsumexp(-1, keepdim=True)
+    losses = (torch.logaddexp(attracted, against) - attracted).masked_fill(bag < 0, 0)
+    return losses.sum(-1) / (bag >= 0).sum(-1).clamp_min(1)
+
+
+def mean_over_batch(values: Tensor, items: Tensor | int | None = None) -> Tensor:
+    """Sum of values over the number of items: their own, or that of the whole batch these values are a part of."""
+    return values.sum() / (max(values.numel(), 1) if items is None else items)

@@ -1,0 +1,494 @@
+"""HiCTL's model classes: XLM-R's with another name, and the pre-training model with its four losses.
+
+What a loss is stands in `losses`, which negatives it sees in `negatives`; here hidden states become their arguments.
+Shapes: n pairs (or monolingual sentences), N = 2n sentences, T tokens of x∘y, S tokens of a sentence, B words of a bag,
+V words, d dimensions, r dimensions of the projection.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+    XLMRobertaConfig,
+    XLMRobertaForMaskedLM,
+    XLMRobertaForQuestionAnswering,
+    XLMRobertaForSequenceClassification,
+    XLMRobertaForTokenClassification,
+    XLMRobertaModel,
+)
+from transformers import initialization as init
+from transformers.activations import gelu
+from transformers.utils import ModelOutput, can_return_tuple
+
+from .configuration_hictl import HictlConfig
+from .gathering import gather_sentences, gather_texts
+from .losses import mean_over_batch, sentence_contrast, word_contrast
+from .negatives import in_batch_negatives, sample_words
+from .packing import PACKED_ATTENTION, PackedRows, check_packed, let_attend
+from .supported_versions import overrides_private, require_parameters
+from .linear_cross_entropy import linear_cross_entropy, look_up
+
+require_parameters(XLMRobertaModel.forward, "attention_mask", "position_ids", "inputs_embeds")
+# What `HictlForPreTraining` as a masked language model passes on to XLM-R's layers.
+PASSED_ON = (
+    "output_attentions", "output_hidden_states", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k",
+)  # fmt: skip
+
+
+class HictlModel(XLMRobertaModel):
+    """The encoder M: XLM-R's, by default without its pooler, which HiCTL does not train."""
+
+    config: HictlConfig
+    config_class = HictlConfig
+    _keys_to_ignore_on_load_unexpected = [
+        r"pooler", r"lm_head", r"projection", r"sentence_probability",
+        r"^decoder\.", r"start_embeddings", r"target_token_ids", r"cls_bias_scale",
+    ]  # fmt: skip
+
+    def __init__(self, config: HictlConfig, add_pooling_layer: bool = False) -> None:
+        super().__init__(config, add_pooling_layer=add_pooling_layer)
+
+
+class HictlForMaskedLM(XLMRobertaForMaskedLM):
+    """The encoder with its language-model head, for `fill-mask` and further masked training."""
+
+    config: HictlConfig
+    config_class = HictlConfig
+    accepts_loss_kwargs = False  # the loss is a mean: the Trainer must divide it under gradient accumulation
+    _keys_to_ignore_on_load_unexpected = [r"pooler", r"projection", r"sentence_probability"]
+
+
+class HictlForSequenceClassification(XLMRobertaForSequenceClassification):
+    """The encoder with a classifier on the first token (XNLI, PAWS-X)."""
+
+    config: HictlConfig
+    config_class = HictlConfig
+    accepts_loss_kwargs = False
+    _keys_to_ignore_on_load_unexpected = [r"pooler", r"lm_head", r"projection", r"sentence_probability"]
+
+
+class HictlForTokenClassification(XLMRobertaForTokenClassification):
+    """The encoder with a classifier on each token (POS, NER)."""
+
+    config: HictlConfig
+    config_class = HictlConfig
+    accepts_loss_kwargs = False
+    _keys_to_ignore_on_load_unexpected = [r"pooler", r"lm_head", r"projection", r"sentence_probability"]
+
+
+class HictlForQuestionAnswering(XLMRobertaForQuestionAnswering):
+    """The encoder with scores for the start and the end of an answer (XQuAD, MLQA, TyDiQA)."""
+
+    config: HictlConfig
+    config_class = HictlConfig
+    accepts_loss_kwargs = False
+    _keys_to_ignore_on_load_unexpected = [r"pooler", r"lm_head", r"projection", r"sentence_probability"]
+
+
+@dataclass
+class HictlForPreTrainingOutput(ModelOutput):
+    """What one batch gives. A loss that was switched off, or had no input, is `None`.
+
+    Args:
+        loss: () weighted sum of the losses.
+        logits: (n, T, V) scores of words, when called as a masked language model; `None` in pre-training.
+        lm_loss, sentence_loss, word_loss: () L_LM, L_S, L_W, before their weights.
+        sentence_embeddings: (N, r) representations r, x before y.
+        hard_negative_lambda: () mean λ over the negatives; 1 = nothing was moved.
+        negatives_per_anchor: () mean number of negatives of a sentence.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    lm_loss: Tensor | None = None
+    sentence_loss: Tensor | None = None
+    word_loss: Tensor | None = None
+    sentence_embeddings: Tensor | None = None
+    hard_negative_lambda: Tensor | None = None
+    negatives_per_anchor: Tensor | None = None
+
+
+@dataclass
+class SentenceLevel:
+    """L_S of a contrastive batch, and what is worth watching about its negatives.
+
+    Args:
+        loss: () L_S, or the share of it of this process or micro-batch; shares add up to L_S.
+        hard_negative_lambda: () mean λ over the negatives.
+        negatives_per_anchor: () mean number of negatives of a sentence.
+    """
+
+    loss: Tensor
+    hard_negative_lambda: Tensor
+    negatives_per_anchor: Tensor
+
+
+@dataclass
+class CachedSentenceLevel(SentenceLevel):
+    """L_S of a batch that is over, for one of the micro-batches it was made of.
+
+    Args:
+        gradients: (N, r) of L_S by the representations of the micro-batch.
+    """
+
+    gradients: Tensor
+
+
+class SentenceProbability(nn.Module):
+    """p_avg, which sets λ: the mean of exp(-L_S) over the last steps, kept with the weights of the model."""
+
+    recent: Tensor
+    steps: Tensor
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.register_buffer("recent", torch.zeros(window))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    @torch.no_grad()
+    def record(self, sentence_loss: Tensor) -> None:
+        """Add one optimiser step, given L_S over its whole batch; the oldest of a full window is forgotten."""
+        self.recent[self.steps % len(self.recent)] = torch.exp(-sentence_loss)
+        self.steps += 1
+
+    def mean(self) -> Tensor:
+        """() p_avg; 0, and with it λ = 1, before the first step."""
+        known = self.steps.clamp(max=len(self.recent))
+        return self.recent.float().sum() / known.clamp_min(1)
+
+
+class HictlForPreTraining(XLMRobertaForMaskedLM):
+    """XLM-R with a linear sentence projection f and the objective L = L_LM + L_S + L_W.
+
+    Loads any XLM-R checkpoint; `projection.weight` is the only new weight. Called with `input_ids`, `attention_mask`
+    and `labels` alone it is a masked language model.
+
+    Example:
+        >>> from hictl_hf import HictlConfig, HictlForPreTraining
+        >>> model = HictlForPreTraining(HictlConfig(vocab_size=99, hidden_size=32, num_hidden_layers=1,
+        ...     num_attention_heads=2, intermediate_size=64))
+        >>> model.projection.weight.shape
+        torch.Size([32, 32])
+    """
+
+    config: HictlConfig
+    config_class = HictlConfig
+    accepts_loss_kwargs = False
+    _keys_to_ignore_on_load_unexpected = [r"pooler"]
+    _keys_to_ignore_on_load_missing = [r"sentence_probability"]
+
+    def __init__(self, config: HictlConfig) -> None:
+        super().__init__(config)
+        self.projection = nn.Linear(config.hidden_size, config.projection_size or config.hidden_size, bias=False)
+        self.sentence_probability = SentenceProbability(config.hard_negative_window)
+        self.post_init()
+
+    @torch.no_grad()
+    @overrides_private(PreTrainedModel)
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise what is new here, too: models are loaded without running `__init__`'s values."""
+        super()._init_weights(module)
+        if isinstance(module, SentenceProbability):
+            init.zeros_(module.recent)
+            init.zeros_(module.steps)
+
+    def tie_weights(self, missing_keys: set[str] | None = None, **kwargs: Any) -> None:
+        """As always; but a checkpoint without a head is not "corrupted", and the load report names its new weights."""
+        headless = missing_keys is not None and {"lm_head.bias", "lm_head.decoder.bias"} <= missing_keys
+        log = logging.getLogger("transformers.modeling_utils")
+        level = log.level
+        log.setLevel(logging.ERROR if headless else level)
+        super().tie_weights(missing_keys=missing_keys, **kwargs)
+        log.setLevel(level)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        sentence_input_ids: Tensor | None = None,
+        sentence_attention_mask: Tensor | None = None,
+        sentence_texts: Tensor | None = None,
+        bag: Tensor | None = None,
+        clean_input_ids: Tensor | None = None,
+        row_seeds: Tensor | None = None,
+        items_in_batch: dict[str, Tensor] | None = None,
+        gather: bool = False,
+        cached: CachedSentenceLevel | None = None,
+        **kwargs: Any,
+    ) -> HictlForPreTrainingOutput:
+        """All losses of a batch in one call.
+
+        Args:
+            input_ids: (n, T) masked x∘y, or masked x where the text is monolingual.
+            attention_mask: (n, T) 1 on tokens, 0 on padding.
+            labels: (n, T) original ids at masked positions, -100 elsewhere.
+            sentence_input_ids: (N, S) unmasked sentences, x_1 … x_n and then y_1 … y_n.
+            sentence_attention_mask: (N, S).
+            sentence_texts: (N,) int64, equal where texts are equal; without it no two texts are.
+            bag: (n, B) ids of the unique words of the unmasked x∘y, -1 beyond their number.
+            clean_input_ids: (n, T) unmasked x∘y, needed where `config.word_level_input` is "clean".
+            row_seeds: (n,) int64 seeds of the word negatives of each pair.
+            items_in_batch: how many masked words ("lm"), sentences ("sentence") and pairs ("word") the whole batch has,
+                where this call sees only a part of it: losses are then this part's share of the mean.
+            gather: contrast the sentences of all processes, which must all call this at the same time.
+            cached: L_S of a whole batch where this is one of its micro-batches (gradient cache), by what
+                `encode_sentences` gave for these sentences and `row_seeds`.
+        """
+        if sentence_input_ids is None and bag is None and row_seeds is None and items_in_batch is None:
+            refuse_unknown(type(self), kwargs, PASSED_ON)
+            outputs = super().forward(
+                input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, labels=labels,
+                return_dict=True, **kwargs,
+            )  # fmt: skip
+            return HictlForPreTrainingOutput(lm_loss=outputs.loss, **outputs)
+
+        others = dict(kwargs, token_type_ids=token_type_ids, position_ids=position_ids, inputs_embeds=inputs_embeds)
+        if unused := [name for name, value in others.items() if value is not None and value is not False]:
+            raise ValueError(f"pre-training makes no use of {', '.join(unused)}; leave them out")
+        config, items, result = self.config, items_in_batch or {}, HictlForPreTrainingOutput()
+        labels = labels if config.lm_weight > 0 else None
+        bag = bag if config.word_weight > 0 else None
+        sentence_input_ids = sentence_input_ids if config.sentence_weight > 0 else None
+        batches: dict[str, tuple[Tensor | None, Tensor | None]] = {}
+        if labels is not None or (bag is not None and config.word_level_input == "masked"):
+            batches["masked"] = input_ids, attention_mask
+        if bag is not None and config.word_level_input == "clean":
+            if clean_input_ids is None:
+                raise ValueError("word_level_input is 'clean', but clean_input_ids is None; let the collator make it")
+            batches["clean"] = clean_input_ids, attention_mask
+        if sentence_input_ids is not None and cached is None:
+            batches["sentences"] = sentence_input_ids, sentence_attention_mask
+        if not batches and cached is None:
+            raise ValueError(
+                "no loss to train: every weight of the configuration is 0, or the batch has no input for it"
+            )
+        vocabulary = self.get_input_embeddings().weight
+        if sentence_input_ids is not None and cached is not None:
+            sentences, vocabulary = self.encode_apart(sentence_input_ids, sentence_attention_mask, row_seeds)
+            self.add_sentence_level(result, sentences, with_gradient(sentences, cached))
+        if batches:
+            rows, read = PackedRows(batches), {}
+            if "sentences" in batches:
+                read["sentences"] = rows.first["sentences"]
+            if bag is not None:
+                read["pairs"] = rows.first[config.word_level_input]
+            if labels is not None:
+                masked = (labels != -100) & rows.masks["masked"]
+                read["masked words"] = rows.places_of("masked", masked)
+            states, vocabulary = self.encode(rows, vocabulary, torch.cat([*read.values()]))
+            hidden = dict(zip(read, states.split([len(places) for places in read.values()])))
+        if "sentences" in batches:
+            sentences = self.projection(hidden["sentences"])  # r = f(g(M(x)))
+            level = self.sentence_level(sentences, sentence_texts, items.get("sentence"), gather)
+            self.add_sentence_level(result, sentences, level)
+        if bag is not None:
+            losses, vocabulary = self.word_losses(hidden["pairs"], vocabulary, bag, row_seeds)
+            result.word_loss = mean_over_batch(losses, items.get("word"))
+        if labels is not None:
+            targets = labels[masked]
+            result.lm_loss = self.masked_word_loss(hidden["masked words"], vocabulary, targets, items.get("lm"))
+        return HictlForPreTrainingOutput(loss=self.total(result), **result)
+
+    def encode(
+        self, rows: PackedRows, vocabulary: Tensor | None = None, read: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """M of all rows in one pass, (tokens, d), and the word embeddings (V, d) for their next use after this one.
+
+        Given the places (k,) in the buffer that are read, M is (k, d).
+        """
+        if self.config._attn_implementation == "sdpa":
+            self.set_attn_implementation(PACKED_ATTENTION)  # the same for padded rows
+        words = self.get_input_embeddings()
+        vocabulary = words.weight if vocabulary is None else vocabulary
+        hooks = words._forward_hooks or words._forward_pre_hooks
+        if type(words) is nn.Embedding and words.weight.requires_grad and not hooks:
+            embedded, vocabulary = look_up(vocabulary, rows.input_ids, words.padding_idx)
+        else:  # frozen, hooked, or wrapped in an adapter
+            embedded, vocabulary = words(rows.input_ids), words.weight
+        if self.config._attn_implementation == PACKED_ATTENTION:
+            positions = rows.position_ids + self.roberta.embeddings.padding_idx + 1  # XLM-R's begin at 2
+            places, order = (None, read) if read is None or not len(read) else read.unique(return_inverse=True)
+            let_attend(places, rows, self.roberta.encoder.layer[-1].attention)
+            outputs = self.roberta(inputs_embeds=embedded[None], position_ids=positions[None], packed_rows=rows)
+            hidden = outputs[0][0]
+            check_packed(rows, hidden, places)
+            return hidden if order is None else hidden.index_select(0, order), vocabulary
+        padded, mask = rows.padded(embedded)
+        hidden = self.roberta(inputs_embeds=padded, attention_mask=mask)[0][mask]
+        return hidden if read is None else hidden[read], vocabulary
+
+    def encode_sentences(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, row_seeds: Tensor | None = None
+    ) -> Tensor:
+        """(N, r) r = f(g(M(x))) of padded sentences: the projection of the first token's last hidden state.
+
+        With row_seeds (n,) their dropout is that of every other call with these seeds.
+        """
+        return self.encode_apart(input_ids, attention_mask, row_seeds)[0]
+
+    @torch.compiler.disable  # compiled, dropout would draw other numbers in training than for the gradient cache
+    def encode_apart(
+        self, input_ids: Tensor, attention_mask: Tensor | None, row_seeds: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """`encode_sentences`, and the word embeddings (V, d) for their next use."""
+        rows = PackedRows({"sentences": (input_ids, attention_mask)})
+        with nullcontext() if row_seeds is None else random_numbers_of(row_seeds):
+            hidden, vocabulary = self.encode(rows, read=rows.first["sentences"])
+        return self.projection(hidden), vocabulary
+
+    def masked_word_loss(self, hidden: Tensor, vocabulary: Tensor, targets: Tensor, items: Tensor | None) -> Tensor:
+        """() L_LM: cross-entropy of the masked words, of hidden states (m, d); no others reach the head."""
+        head = self.lm_head
+        hidden = head.layer_norm(gelu(head.dense(hidden)))
+        tied = head.decoder.weight is self.get_input_embeddings().weight
+        return linear_cross_entropy(
+            hidden, vocabulary if tied else head.decoder.weight, head.decoder.bias, targets, items
+        )
+
+    def sentence_level(
+        self, sentences: Tensor, texts: Tensor | None, items: Tensor | None = None, gather: bool = False
+    ) -> SentenceLevel:
+        """L_S with hard negatives (sentence-level CTL) over sentences (N, r), or those of all processes together."""
+        config, processes = self.config, 1
+        if gather:
+            sentences, texts = gather_sentences(sentences), None if texts is None else gather_texts(texts)
+            processes = torch.distributed.get_world_size()
+        texts = torch.arange(len(sentences), device=sentences.device) if texts is None else texts
+        negatives = in_batch_negatives(texts, config.duplicates, config.same_side_negatives)
+        strength = config.hard_negative_zeta * self.sentence_probability.mean() if config.hard_negatives else 0.0
+        with torch.autocast(sentences.device.type, enabled=False):
+            loss, mean_lambda = sentence_contrast(
+                in_full_precision(sentences), negatives, config.sentence_temperature, strength,
+                config.hard_negative_space, items,
+            )  # fmt: skip
+        return SentenceLevel(loss / processes, mean_lambda, negatives.sum(-1).float().mean())
+
+    def add_sentence_level(self, result: HictlForPreTrainingOutput, sentences: Tensor, level: SentenceLevel) -> None:
+        """Put it where the caller finds it."""
+        result.sentence_embeddings, result.sentence_loss = sentences, level.loss
+        result.hard_negative_lambda, result.negatives_per_anchor = (
+            level.hard_negative_lambda,
+            level.negatives_per_anchor,
+        )
+
+    def word_losses(
+        self, queries: Tensor, vocabulary: Tensor, bag: Tensor, seeds: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """(n,) L_W of each pair (word-level CTL): its words against words sampled from the rest of the vocabulary.
+
+        Also the vocabulary (V, d), whose gradient takes up that of these losses, for its next use.
+        """
+        config = self.config
+        special = [word for word in config.special_token_ids or () if word < len(vocabulary)]
+        excluded = torch.cat([bag, bag.new_tensor(special).expand(len(bag), -1)], 1)
+        with torch.autocast(queries.device.type, enabled=False):
+            queries = in_full_precision(queries)
+            sampled = sample_words(
+                queries.detach(), vocabulary.detach(), excluded, config.word_negatives,
+                config.word_sampling_temperature or config.word_temperature, seeds,
+            )  # fmt: skip
+            return word_contrast(queries, vocabulary, bag, sampled, config.word_temperature)
+
+    def total(self, result: HictlForPreTrainingOutput) -> Tensor:
+        """L = L_LM + L_S + L_W with the weights of the configuration (overall objective)."""
+        weighted = {"lm_loss": "lm_weight", "sentence_loss": "sentence_weight", "word_loss": "word_weight"}
+        terms = [getattr(self.config, weight) * result[loss] for loss, weight in weighted.items() if loss in result]
+        return torch.stack(terms).sum()
+
+
+def refuse_unknown(model: type, arguments: Iterable[str], allowed: Iterable[str]) -> None:
+    """Refuse keyword arguments of `forward` that would have no effect: transformers' own `forward`s ignore them.
+
+    Raises:
+        TypeError: one of the arguments is not allowed.
+    """
+    if unknown := sorted({*arguments} - {*allowed}):
+        raise TypeError(
+            f"{model.__name__}.forward() got unexpected arguments {', '.join(unknown)}; allowed are those of its "
+            f"signature and {', '.join(allowed)}"
+        )
+
+
+def in_full_precision(values: Tensor) -> Tensor:
+    """Half precision becomes fp32, in which similarities and their losses are always computed."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def with_gradient(sentences: Tensor, cached: CachedSentenceLevel) -> SentenceLevel:
+    """The same loss, whose gradient by the sentences (N, r) is the cached one."""
+    sentences = in_full_precision(sentences)
+    return replace(cached, loss=cached.loss + ((sentences - sentences.detach()) * cached.gradients).sum())
+
+
+@contextmanager
+def random_numbers_of(seeds: Tensor) -> Iterator[None]:
+    """Random numbers, such as those of dropout, follow from the seeds (n,); afterwards they go on as before."""
+    devices = [seeds.device] if seeds.device.type != "cpu" else []
+    with torch.random.fork_rng(devices, device_type=devices[0].type if devices else "cuda"):
+        torch.manual_seed(int(seeds[0]))
+        yield
+
+
+def export_encoder(model: HictlForPreTraining, folder: str | Path) -> None:
+    """Write the encoder as a plain `xlm-roberta` directory, which loads without any code of ours.
+
+    Where the projection keeps the hidden size it becomes the pooler of the exported model: `pooler_output` is tanh(r).
+    Where sentence vectors are read stays in the configuration.
+    """
+    known = XLMRobertaConfig().to_dict().keys() - {"model_type", "architectures", "transformers_version"}
+    known |= {"embedding_layer", "embedding_pooling"}
+    config = XLMRobertaConfig(**{name: value for name, value in model.config.to_dict().items() if name in known})
+    pooled = model.projection.out_features == config.hidden_size
+    encoder = XLMRobertaModel(config, add_pooling_layer=pooled).to(dtype=model.dtype)
+    weights = model.roberta.state_dict()
+    if pooled:
+        weight = model.projection.weight.detach()
+        weights |= {"pooler.dense.weight": weight, "pooler.dense.bias": torch.zeros_like(weight[0])}
+    encoder.load_state_dict(weights)
+    encoder.save_pretrained(folder)
+
+
+AutoConfig.register("hictl", HictlConfig)
+HictlConfig.register_for_auto_class()
+for auto, cls in {
+    AutoModel: HictlModel,
+    AutoModelForPreTraining: HictlForPreTraining,
+    AutoModelForMaskedLM: HictlForMaskedLM,
+    AutoModelForSequenceClassification: HictlForSequenceClassification,
+    AutoModelForTokenClassification: HictlForTokenClassification,
+    AutoModelForQuestionAnswering: HictlForQuestionAnswering,
+}.items():
+    auto.register(HictlConfig, cls)
+    cls.register_for_auto_class(auto.__name__)
+
+__all__ = [
+    "HictlForMaskedLM",
+    "HictlForPreTraining",
+    "HictlForPreTrainingOutput",
+    "HictlForQuestionAnswering",
+    "HictlForSequenceClassification",
+    "HictlForTokenClassification",
+    "HictlModel",
+    "export_encoder",
+]

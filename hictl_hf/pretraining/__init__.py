@@ -1,0 +1,1 @@
+"""Pre-training as in the paper: arguments, trainer, run, report."""

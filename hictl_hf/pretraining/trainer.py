@@ -1,0 +1,291 @@
+"""Training: HF's Trainer with HiCTL's losses, their logs, the mixture's order, and retrieval as the evaluation."""
+
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from time import time
+from typing import Any
+
+import torch
+from accelerate.utils import send_to_device
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Sampler
+from transformers import Trainer, TrainerCallback
+from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.trainer_utils import speed_metrics
+
+from ..data.collator import OBJECTIVES
+from ..embedding.encoder import Readout, all_readouts
+from ..retrieval.held_out import best_readout, evaluate_retrieval, mean_accuracies
+from ..models.gathering import stack_pairs
+from ..models.modeling_hictl import CachedSentenceLevel, in_full_precision
+from ..data.formats import BadInput
+from ..training.trainer import RobustTrainer, nan_unless_finite
+from ..data.streaming import StreamedBatches, collate_streamed
+from ..models.supported_versions import overrides_private
+
+logger = logging.getLogger(__name__)
+
+LOSSES = ("lm_loss", "sentence_loss", "word_loss")
+WATCHED = ("hard_negative_lambda", "negatives_per_anchor")
+
+
+class HictlTrainer(RobustTrainer):
+    """Trains `HictlForPreTraining`; losses are means over the whole batch of an optimiser step.
+
+    Args (beside the Trainer's):
+        train_dataset: rows, or `StreamedBatches`.
+        batches: gives this process its batches of training rows, such as a `MixtureSampler`; `None`: the Trainer's own
+            order.
+        gather_sentences: contrast the sentences of all processes, as one process with the whole batch would.
+        gradient_cache: contrast the sentences of all micro-batches of an optimiser step, too (Gao et al., 2021): they
+            are encoded once more, before, without keeping what a backward pass needs.
+        readouts: where sentence vectors are read in evaluation, everywhere if empty; the best one on the held-out pairs
+            counts.
+        eval_dataset: held-out pairs, text columns `x`, `y`, `x_lang`, `y_lang`, or several such sets by name.
+    """
+
+    loss_is_scaled_for_ga = True  # the model divides by the items of all micro-batches and processes
+
+    def __init__(
+        self,
+        *args: Any,
+        batches: Sampler[Any] | None = None,
+        gather_sentences: bool = True,
+        gradient_cache: bool = False,
+        readouts: Sequence[Readout] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        if self.args.remove_unused_columns:
+            raise BadInput("remove_unused_columns would take x, y and seed from the collator; set it to False")
+        if self.is_fsdp_enabled or is_deepspeed_zero3_enabled():
+            raise BadInput(
+                "Accelerate's FSDP and DeepSpeed ZeRO-3 spread the word embeddings over processes, but a step needs "
+                "them whole; use DDP or ZeRO-1 or 2, with gradient_cache and activation_checkpointing to save memory, "
+                "or shard_parameters, which is FSDP that knows of it"
+            )
+        last = self.model.config.num_hidden_layers
+        self.batches = batches
+        self.readouts = readouts or all_readouts(range(last + 1), last, projection=True)
+        self.stream = self.train_dataset if isinstance(self.train_dataset, StreamedBatches) else None
+        if self.stream is not None:
+            self.args.ignore_data_skip = True  # a stream goes on where it was; HF would read all that was read before
+        self.gather_sentences, self.gradient_cache = gather_sentences and self.args.world_size > 1, gradient_cache
+        self.check_objectives()
+        self.check_negatives()
+        self.step_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
+        self.log_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
+        self.steps_since_log = 0
+        self.log_started: float | None = None
+        self.add_callback(StepEnd(self))
+
+    def check_objectives(self) -> None:
+        """Tell of what the configuration says to train and the collator leaves out."""
+        made = getattr(self.data_collator, "objectives", OBJECTIVES)
+        if absent := [name for name in OBJECTIVES if name not in made and self.weight_of(name) > 0]:
+            logger.warning("not trained, as the collator makes no input for it: %s", ", ".join(absent))
+
+    def weight_of(self, objective: str) -> float:
+        return float(getattr(self.model.config, f"{objective}_weight"))
+
+    def check_negatives(self) -> None:
+        """Tell how many negatives a sentence has, and refuse a batch that has none."""
+        pairs, factors = self.args.train_batch_size, [f"{self.args.train_batch_size} pairs"]
+        for used, number, name in (
+            (self.gather_sentences, self.args.world_size, "processes"),
+            (self.gradient_cache, self.args.gradient_accumulation_steps, "micro-batches"),
+        ):
+            if used and number > 1:
+                pairs, factors = pairs * number, [*factors, f"{number} {name}"]
+        if pairs == 1 and self.weight_of("sentence") > 0:
+            raise BadInput(
+                "a contrastive batch has one pair, which leaves its sentences without negatives; raise "
+                "per_device_train_batch_size, or use gather_sentences (several processes) or gradient_cache"
+            )
+        logger.info("negatives per anchor: %d (%s), less where texts are equal", 2 * pairs - 2, " x ".join(factors))
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """The sampler, or the stream, already gives each process its own rows: nobody else divides them."""
+        if self.stream is not None:
+            # the loader draws a number when it starts, and a resumed run starts it once more after its random state
+            # was restored; everything random of a stream follows from its rows
+            return self.make_loader(
+                batch_size=None, collate_fn=partial(collate_streamed, collator=self.data_collator),
+                generator=torch.Generator(),
+            )  # fmt: skip
+        if self.batches is None:
+            return super().get_train_dataloader()
+        return self.make_loader(batch_sampler=self.batches, collate_fn=self.data_collator)
+
+    def resume_stream(self) -> None:
+        """Go on in the stream, if there is one, where this process was when the checkpoint was saved."""
+        if self.stream is None or self.resumed_from is None:
+            return
+        path = self.stream_file(self.resumed_from)
+        if not path.is_file():
+            raise BadInput(f"{path}: does not exist; this checkpoint is of a run of fewer processes, or of no stream")
+        self.stream.load_state_dict(json.loads(path.read_text(encoding="utf-8")))
+
+    @overrides_private(Trainer)
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Save the place in the stream of each process in the checkpoint: `on_save` comes when it is complete, and the
+        state of a callback is that of the first process alone."""
+        super()._save_rng_state(output_dir)
+        if self.stream is not None:
+            self.stream_file(output_dir).write_text(json.dumps(self.stream.state_dict()), encoding="utf-8")
+
+    def stream_file(self, checkpoint: str | Path) -> Path:
+        """Where the place of this process in the stream is kept."""
+        return Path(checkpoint) / f"stream_{self.args.process_index}.json"
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], dict[str, Tensor] | None]:
+        """The micro-batches of one optimiser step, and how many items each loss has in all of them together."""
+        self.log_started = time() if self.log_started is None else self.log_started
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if self.stream is not None:
+            for batch in batches:
+                self.stream.consumed(batch)
+        counts = [
+            sum(int((batch["labels"] != -100).sum()) for batch in batches if "labels" in batch),
+            sum(len(batch["sentence_input_ids"]) for batch in batches if "sentence_input_ids" in batch),
+            sum(len(batch["bag"]) for batch in batches if "bag" in batch),
+        ]
+        reduced = self.accelerator.reduce(torch.tensor(counts, device=device), "sum").clamp_min(1)
+        items = dict(zip(("lm", "sentence", "word"), reduced))
+        if self.gradient_cache and any("sentence_input_ids" in batch for batch in batches):
+            self.cache_sentence_level(batches, items["sentence"])
+        return batches, items
+
+    def cache_sentence_level(self, batches: list[dict[str, Any]], items: Tensor) -> None:
+        """L_S of all micro-batches together, of which each is given its share and its gradient."""
+        model = self.accelerator.unwrap_model(self.model_wrapped)
+        model.train()
+
+        def encode(batch: dict[str, Any]) -> Tensor:
+            ids, mask = batch["sentence_input_ids"], batch["sentence_attention_mask"]
+            return model.encode_sentences(ids, mask, batch["row_seeds"])
+
+        with torch.no_grad(), self.accelerator.autocast():
+            parts = self.run_inside(lambda: [encode(send_to_device(batch, self.args.device)) for batch in batches])
+        sentences, part_of = stack_pairs(parts)
+        texts, _ = stack_pairs([batch["sentence_texts"].to(sentences.device) for batch in batches])
+        sentences = in_full_precision(sentences).requires_grad_()
+        level = model.sentence_level(sentences, texts, items, self.gather_sentences)
+        (gradients,) = torch.autograd.grad(level.loss, sentences)
+        share = level.loss.detach() / len(batches)
+        for number, batch in enumerate(batches):
+            batch["cached"] = CachedSentenceLevel(
+                share, level.hard_negative_lambda, level.negatives_per_anchor, gradients[part_of == number]
+            )
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        outputs = model(**inputs, items_in_batch=num_items_in_batch, gather=self.gather_sentences and model.training)
+        if num_items_in_batch is not None:
+            self.watch(inputs, outputs)
+        # DDP averages what is to be a sum over processes
+        loss = nan_unless_finite(outputs.loss * self.accelerator.num_processes)
+        return (loss, outputs) if return_outputs else loss
+
+    def watch(self, inputs: dict[str, Tensor], outputs: Any) -> None:
+        """Add up what the micro-batches of a step say."""
+        for name in LOSSES:
+            if outputs.get(name) is not None:
+                self.step_sums[name] += outputs[name].detach()
+        for name in WATCHED:
+            if outputs.get(name) is not None:
+                self.step_sums[name] += outputs[name].detach() * len(inputs["row_seeds"])
+        self.step_sums["rows"] += len(inputs["row_seeds"])
+        self.step_sums["tokens"] += sum(inputs[name].sum() for name in inputs if name.endswith("attention_mask"))
+
+    def finish_step(self) -> None:
+        """One optimiser step is done: its L_S enters p_avg, its sums enter the next log."""
+        sums = dict(sorted(self.step_sums.items()))
+        self.step_sums.clear()
+        if self.step_was_skipped:
+            return
+        step = dict(zip(sums, self.accelerator.reduce(torch.stack([*sums.values()]), "sum")))
+        for name in WATCHED:
+            if name in step:
+                step[name] = step[name] / step["rows"]
+        if step.get("negatives_per_anchor", 0) > 0:
+            self.accelerator.unwrap_model(self.model).sentence_probability.record(step["sentence_loss"])
+        for name, value in step.items():
+            self.log_sums[name] += value
+        self.steps_since_log += 1
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs and self.steps_since_log and self.log_started is not None:
+            sums = {name: float(value) for name, value in self.log_sums.items()}
+            self.log_sums.clear()
+            logs |= {name: sums[name] / self.steps_since_log for name in (*LOSSES, *WATCHED) if name in sums}
+            logs["p_avg"] = float(self.accelerator.unwrap_model(self.model).sentence_probability.mean())
+            logs["tokens_per_second"] = round(sums["tokens"] / (time() - self.log_started))
+            self.steps_since_log, self.log_started = 0, time()
+        super().log(logs, start_time)
+
+    def evaluate(
+        self,
+        eval_dataset: Dataset | Mapping[str, Dataset] | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """Retrieval accuracy of held-out pairs: the mean of every readout, and each language at the best one."""
+        started = time()
+        pairs = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(pairs, Mapping):
+            several = [self.evaluate(each, ignore_keys, f"{metric_key_prefix}_{name}") for name, each in pairs.items()]
+            return {name: value for metrics in several for name, value in metrics.items()}
+        if None in pairs["y"]:
+            raise BadInput("eval_dataset has rows without y, and only pairs can be retrieved; leave these rows out")
+        model = self.accelerator.unwrap_model(self.model)
+        accuracies = self.run_inside(lambda: evaluate_retrieval(model, self.processing_class, pairs, self.readouts))
+        best = best_readout(accuracies)
+        metrics: dict[str, Any] = {
+            f"retrieval_{name}": both for name, both in mean_accuracies(accuracies[best]).items()
+        }
+        metrics |= {metric_name(place): accuracies[place].mean for place in accuracies}
+        metrics |= {"retrieval": accuracies[best].mean, "layer": best.layer, "pooling": best.pooling}
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
+        metrics |= speed_metrics(metric_key_prefix, started, len(pairs))
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        if self.log_started is not None:  # else it is before the first step
+            self.log_started += time() - started
+        return metrics
+
+
+def metric_name(readout: Readout) -> str:
+    """As which the accuracy of a readout is logged, without the prefix.
+
+    >>> metric_name(Readout("first token", 3))
+    'first_token_3'
+    """
+    return f"{readout.pooling.replace(' ', '_')}_{readout.layer}"
+
+
+class StepEnd(TrainerCallback):
+    """Tells the trainer when an optimiser step, with all its micro-batches, is over."""
+
+    def __init__(self, trainer: HictlTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.resume_stream()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.trainer.stream is not None:
+            state.epoch = state.global_step / state.max_steps  # HF counts from where it resumed
+        self.trainer.finish_step()

@@ -1,0 +1,1 @@
+"""From vectors to pairs: nearest neighbours, margins, mining, held-out retrieval."""

@@ -1,0 +1,306 @@
+"""Who is whose translation, among sentence vectors alone: how often a sentence finds its own, which are its nearest
+neighbours, and which pairs of two corpora are translations (Artetxe and Schwenk, ACL 2019). Nothing here is
+approximate, and memory grows with the number of sentences, not with its square. How neighbours are found in both
+directions at once is left to `neighbours`, where vectors come from to `embedding`, how good pairs are to `metrics`."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from .nearest_neighbours import MEMORY, Neighbours, Rows, Source, Vectors, search_both
+
+logger = logging.getLogger(__name__)
+
+IdPair = tuple[str, str]  # ids of a query and a candidate
+Margin = Literal["ratio", "distance", "absolute"]
+Direction = Literal["max", "intersect", "forward", "backward"]
+MARGINS: dict[Margin, Callable[[Vectors, Vectors], Vectors]] = {
+    "ratio": lambda similarity, mean: similarity / mean,
+    "distance": lambda similarity, mean: similarity - mean,
+    "absolute": lambda similarity, mean: similarity,
+}
+TIE = 1e-12  # cosines that differ by less differ by rounding
+
+
+@dataclass(frozen=True)
+class Bitext:
+    """Two corpora among whose sentences translations are searched; `gold` holds the true pairs where they are known."""
+
+    queries: Sequence[str]
+    candidates: Sequence[str]
+    query_ids: Sequence[str]
+    candidate_ids: Sequence[str]
+    gold: frozenset[IdPair] | None = None
+
+
+def retrieval_accuracy(x: Vectors, y: Vectors, block: int = 1024) -> tuple[float, float]:
+    """Percent of rows of x whose nearest row of y, by cosine, is the one of the same number; and the other way round.
+
+    Computed in double precision; a tie with a wrong row counts as an error, and so does each pair with a vector that
+    holds infinity or no number, of which a warning tells.
+
+    Args:
+        x, y: (sentences, d), row i of one being the translation of row i of the other.
+        block: rows compared at a time, which bounds the memory to block × sentences.
+
+    >>> retrieval_accuracy(np.eye(2), np.array([[1.0, 0.1], [1.0, 0.2]]))
+    (100.0, 50.0)
+    """
+    x, y = (np.asarray(v, np.float64) for v in (x, y))
+    if broken := int((~(np.isfinite(x).all(1) & np.isfinite(y).all(1))).sum()):
+        logger.warning("%d of %d pairs have a vector with infinity or no number: never found", broken, len(x))
+    with np.errstate(invalid="ignore"):  # infinite by infinite
+        x, y = (v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in (x, y))
+    return one_direction(x, y, block), one_direction(y, x, block)
+
+
+def one_direction(queries: Vectors, keys: Vectors, block: int) -> float:
+    """Percent of unit rows of `queries` that are nearest to the same row of `keys`."""
+    right = 0
+    for start in range(0, len(queries), block):
+        scores = queries[start : start + block] @ keys.T  # (block, sentences)
+        scores[np.isnan(scores)] = -np.inf
+        own = np.arange(len(scores))
+        partner = scores[own, own + start].copy()
+        scores[own, own + start] = -np.inf
+        right += int((partner > scores.max(1) + TIE).sum())
+    return 100 * right / len(queries)
+
+
+def nearest(queries: Vectors, candidates: Vectors, block: int = 1024) -> Rows:
+    """(queries,) the row of `candidates` nearest to each query by cosine, in double precision; of equals the first.
+
+    Args:
+        queries, candidates: (sentences, d), two numbers of sentences, of any length but none.
+        block: queries compared at a time, which bounds the memory to block × candidates.
+
+    >>> nearest(np.array([[0.0, 2], [1, 0]]), np.array([[3.0, 0], [1, 1], [0, 1], [0, 4]])).tolist()
+    [2, 0]
+    """
+    keys = unit_rows(candidates.astype(np.float64))
+    found = []
+    for start in range(0, len(queries), block):
+        scores = unit_rows(queries[start : start + block].astype(np.float64)) @ keys.T  # (block, candidates)
+        found.append((scores > scores.max(1, keepdims=True) - TIE).argmax(1))
+    return np.concatenate(found)
+
+
+def unit_rows(vectors: Vectors) -> Vectors:
+    """The rows with length 1, a zero row as it is; in single precision where they were in half."""
+    vectors = np.asarray(vectors, np.result_type(vectors, np.float32))
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    if not np.isfinite(lengths).all():
+        raise ValueError("a vector holds infinity or no number; allowed are finite numbers.")
+    return vectors / np.maximum(lengths, 1e-12)
+
+
+# --- mining -----------------------------------------------------------------------------------------------------------
+
+
+class UnitRows:
+    """The rows of some vectors with length 1, made as they are read, and columns (rows,) beside them."""
+
+    def __init__(self, vectors: Source, *columns: Vectors) -> None:
+        self.vectors, self.columns = vectors, columns
+        self.shape = (len(vectors), vectors.shape[1] + len(columns))
+        self.dtype = np.result_type(vectors.dtype, np.float32)
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def __getitem__(self, some: slice, /) -> Vectors:
+        rows = unit_rows(self.vectors[some])
+        return np.column_stack([rows, *(column[some] for column in self.columns)]) if self.columns else rows
+
+
+def mine_bitext(
+    x: Source,
+    y: Source,
+    margin: Margin = "ratio",
+    direction: Direction = "max",
+    neighbours: int = 4,
+    threshold: float = 0.0,
+    shift: bool = False,
+    max_memory: int = MEMORY,
+) -> tuple[Rows, Vectors]:
+    """(pairs, 2) rows of x and y that are likely translations, and (pairs,) their scores, as `pair_neighbours` says.
+
+    Computed in single precision unless x or y is double. The vectors are read some at a time and may be memory maps.
+
+    Args:
+        x, y: (sentences, d), two numbers of sentences, of any length but none.
+        neighbours: k, over which the cosines of a sentence are averaged; no more than there are sentences.
+        shift: move each side by the difference of the mean unit vectors before it is compared, as XTREME's code can.
+        max_memory: bytes it may take beside x and y to find neighbours.
+    """
+    check_ways(margin, direction)
+    if not shift:
+        found = search_both(UnitRows(x), UnitRows(y), neighbours, max_memory=max_memory)
+        return pair_neighbours(*found, margin, direction, threshold)
+    moved = mean_unit_row(x) - mean_unit_row(y)  # (d,) m; x from its side is x - m, and y from its side is y + m
+    from_x, from_y = (np.concatenate([rows @ moved for rows in blocks(side)]) for side in (x, y))
+    # (x - m)·y and x·(y + m) are x·y + x·m - m·y, but for what all neighbours of a sentence have in common
+    sides = UnitRows(x, from_x, np.ones_like(from_x)), UnitRows(y, np.ones_like(from_y), -from_y)
+    forward, backward = search_both(*sides, neighbours, max_memory=max_memory)
+    forward = forward._replace(similarities=forward.similarities - from_x[:, None])
+    backward = backward._replace(similarities=backward.similarities + from_y[:, None])
+    return pair_neighbours(forward, backward, margin, direction, threshold)
+
+
+def check_ways(margin: str, direction: str) -> None:
+    """ValueError for what is no way to mine."""
+    for value, allowed in ((margin, get_args(Margin)), (direction, get_args(Direction))):
+        if value not in allowed:
+            raise ValueError(f"{value!r} is no way to mine; allowed are {', '.join(allowed)}.")
+
+
+def blocks(vectors: Source, block: int = 4096) -> Iterator[Vectors]:
+    """Some unit rows at a time."""
+    return (unit_rows(vectors[start : start + block]) for start in range(0, len(vectors), block))
+
+
+def mean_unit_row(vectors: Source) -> Vectors:
+    total: Vectors = np.sum([rows.sum(0) for rows in blocks(vectors)], axis=0)
+    return total / len(vectors)
+
+
+def pair_neighbours(
+    forward: Neighbours, backward: Neighbours, margin: Margin, direction: Direction, threshold: float = 0.0
+) -> tuple[Rows, Vectors]:
+    """(pairs, 2) rows of x and y, and (pairs,) their margin scores above the threshold.
+
+    A sentence and each of its neighbours score margin(cosine, mean over the cosines of both sentences' neighbours):
+    their ratio, their difference (distance) or the cosine alone (absolute). Of these, each sentence keeps its best.
+
+    - max: the best of both directions from the highest score down, each sentence in one pair at most; ties in the order
+      of x's, then of y's sentences.
+    - intersect: pairs in which each is the other's best, in the order of x.
+    - forward, backward: the best of each x in the order of x, of each y in the order of y; here XTREME's code fails.
+
+    Args:
+        forward: of each x among y.
+        backward: of each y among x.
+    """
+    mean_x, mean_y = (side.similarities.mean(1) for side in (forward, backward))
+    best_y, scores_x = best_neighbours(forward, mean_x, mean_y, margin)
+    best_x, scores_y = best_neighbours(backward, mean_y, mean_x, margin)
+    from_x = np.stack([np.arange(len(best_y)), best_y], 1)  # (x, 2)
+    from_y = np.stack([best_x, np.arange(len(best_x))], 1)  # (y, 2)
+    if direction == "max":
+        pairs, scores = one_to_one(np.concatenate([from_x, from_y]), np.concatenate([scores_x, scores_y]))
+    elif direction == "intersect":
+        mutual = best_x[best_y] == np.arange(len(best_y))
+        pairs, scores = from_x[mutual], scores_x[mutual]
+    else:
+        pairs, scores = (from_x, scores_x) if direction == "forward" else (from_y, scores_y)
+    kept = scores > threshold
+    return pairs[kept], scores[kept]
+
+
+def best_neighbours(own: Neighbours, mean: Vectors, other_mean: Vectors, margin: Margin) -> tuple[Rows, Vectors]:
+    """(rows,) the neighbour of each row with the highest margin score, and (rows,) that score."""
+    scores = MARGINS[margin](own.similarities, (mean[:, None] + other_mean[own.rows]) / 2)  # (rows, k)
+    number, best = np.arange(len(scores)), scores.argmax(1)
+    return own.rows[number, best], scores[number, best]
+
+
+def one_to_one(pairs: Rows, scores: Vectors) -> tuple[Rows, Vectors]:
+    """From the highest score down, the pairs of which no earlier one has either sentence."""
+    order = np.argsort(-scores, kind="stable")
+    seen_x, seen_y, kept = set(), set(), []
+    for number, (x, y) in zip(order.tolist(), pairs[order].tolist()):
+        if x not in seen_x and y not in seen_y:
+            seen_x.add(x)
+            seen_y.add(y)
+            kept.append(number)
+    return pairs[kept], scores[kept]
+
+
+# --- BUCC 2018 --------------------------------------------------------------------------------------------------------
+
+
+def mine_id_pairs(bitext: Bitext, queries: Vectors, candidates: Vectors) -> dict[IdPair, float]:
+    """Margin score by pair of ids, mined with the defaults of `mine_bitext` as XTREME does for BUCC.
+
+    Of a sentence that occurs more than once on its side only the last vector is used, and its pairs are left out then.
+
+    Args:
+        queries, candidates: (sentences, d) of the bitext's two sides.
+    """
+    sides = ((bitext.queries, queries), (bitext.candidates, candidates))
+    for sentences, vectors in sides:
+        if len(sentences) != len(vectors):
+            raise ValueError(f"{len(vectors)} vectors for {len(sentences)} sentences; allowed is one for each.")
+    x, y = (last_occurrences(sentences) for sentences, _ in sides)
+    pairs, scores = mine_bitext(queries[x], candidates[y])
+    mined = zip(x[pairs[:, 0]].tolist(), y[pairs[:, 1]].tolist(), scores.tolist())
+    return scores_by_ids(bitext, ((bitext.queries[i], bitext.candidates[j], score) for i, j, score in mined))
+
+
+def last_occurrences(sentences: Sequence[str]) -> Rows:
+    """The row of the last occurrence of each sentence, in the order of the first ones.
+
+    >>> last_occurrences(["a", "b", "a", "c"]).tolist()
+    [2, 1, 3]
+    """
+    return np.array(list({sentence: row for row, sentence in enumerate(sentences)}.values()), np.int64)
+
+
+def scores_by_ids(bitext: Bitext, mined: Iterable[tuple[str, str, float]]) -> dict[IdPair, float]:
+    """Score by pair of ids of mined (query, candidate, score), in the order mined; of equal pairs the highest score.
+
+    Sentences are compared without white space around them. Left out are those that the bitext does not have, or has
+    more than once on their side.
+    """
+    query_ids = ids_of_single_sentences(bitext.queries, bitext.query_ids)
+    candidate_ids = ids_of_single_sentences(bitext.candidates, bitext.candidate_ids)
+    scores: dict[IdPair, float] = {}
+    for query, candidate, score in mined:
+        query, candidate = query.strip(), candidate.strip()
+        if query in query_ids and candidate in candidate_ids:
+            pair = query_ids[query], candidate_ids[candidate]
+            scores[pair] = max(score, scores.get(pair, score))
+    return scores
+
+
+def ids_of_single_sentences(sentences: Iterable[str], ids: Iterable[str]) -> dict[str, str]:
+    """The id of each sentence that, without white space around it, occurs once."""
+    stripped = [sentence.strip() for sentence in sentences]
+    times = Counter(stripped)
+    return {sentence: name for sentence, name in zip(stripped, ids, strict=True) if times[sentence] == 1}
+
+
+def best_threshold(scores: Mapping[IdPair, float], gold: Collection[IdPair]) -> float:
+    """The score from which on pairs should be taken so that F1 against `gold` is highest; 0 if no pair is right.
+
+    As in XTREME's code: the pairs are taken one by one from the highest score down, ties in the order given, and the
+    threshold is half way between the last one of the first best F1 and the next. A tie at that point is therefore not
+    broken, and the F1 reached may be lower. Where the last pair is the best, at which XTREME's code fails, the
+    threshold is its score.
+
+    >>> best_threshold({("a", "1"): 1.5, ("b", "2"): 1.25, ("c", "9"): 0.75}, {("a", "1"), ("b", "2"), ("c", "3")})
+    1.0
+    """
+    pairs = sorted(scores, key=lambda pair: -scores[pair])
+    right, best_f1, threshold = 0, 0.0, 0.0
+    for number, pair in enumerate(pairs, start=1):
+        right += pair in gold
+        precision, recall = right / number, right / max(len(gold), 1)
+        f1 = 2 * precision * recall / (precision + recall) if right else 0.0
+        if f1 > best_f1:
+            following = pairs[number] if number < len(pairs) else pair
+            best_f1, threshold = f1, (scores[pair] + scores[following]) / 2
+    return threshold
+
+
+def extract_pairs(scores: Mapping[IdPair, float], threshold: float) -> list[IdPair]:
+    """The pairs that score the threshold or more, in the order given.
+
+    >>> extract_pairs({("a", "1"): 1.5, ("b", "2"): 1.0, ("c", "3"): 0.5}, 1.0)
+    [('a', '1'), ('b', '2')]
+    """
+    return [pair for pair, score in scores.items() if score >= threshold]

@@ -1,0 +1,113 @@
+"""How good mined pairs are where the true ones are known: precision and recall at each threshold, as numbers, as a
+picture and on a page. Which pairs there are is left to `mining`."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..xtreme.metrics import pair_f1
+from .nearest_neighbours import Vectors
+from ..reports.plots import plot_precision_and_recall
+from ..reports.page import Listing, Picture, write_sections
+from ..reports.results import write_json
+from .bitext import IdPair, best_threshold, extract_pairs
+from ..reports.tables import Cell, Table
+
+SHOWN = 15
+
+
+class Curve(NamedTuple):
+    """Precision and recall, in percent, of the pairs that score each threshold or more; the highest threshold first."""
+
+    thresholds: Vectors
+    precision: Vectors
+    recall: Vectors
+
+    @property
+    def f1(self) -> Vectors:
+        total = self.precision + self.recall
+        return np.divide(2 * self.precision * self.recall, total, out=np.zeros_like(total), where=total > 0)
+
+
+def precision_and_recall(scores: Mapping[IdPair, float], gold: Collection[IdPair]) -> Curve:
+    """
+    >>> curve = precision_and_recall({("a", "1"): 1.5, ("b", "9"): 1.25, ("b", "2"): 1.0}, {("a", "1"), ("b", "2")})
+    >>> curve.thresholds.tolist(), curve.precision.round(1).tolist(), curve.recall.tolist()
+    ([1.5, 1.25, 1.0], [100.0, 50.0, 66.7], [50.0, 50.0, 100.0])
+    """
+    pairs = sorted(scores, key=lambda pair: -scores[pair])
+    thresholds = np.array([scores[pair] for pair in pairs])
+    right = np.cumsum([pair in gold for pair in pairs])
+    last = np.flatnonzero(np.diff(thresholds, append=-np.inf))  # pairs of equal scores are taken together
+    taken = last + 1
+    return Curve(thresholds[last], 100 * right[last] / taken, 100 * right[last] / len(gold))
+
+
+def write_mining_report(
+    folder: str | Path,
+    scores: Mapping[IdPair, float],
+    gold: Collection[IdPair],
+    facts: Sequence[tuple[str, str]],
+    command: str,
+) -> Path:
+    """Write `report.html`, `report.md`, `results.json` and the picture; returns the path of the page.
+
+    Args:
+        scores: of each mined pair of sentences.
+        gold: all true pairs; a pair that is not among them counts as wrong.
+        facts: numbers of the search, each with what it is.
+        command: by which it can be done again.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    curve, threshold = precision_and_recall(scores, gold), best_threshold(scores, gold)
+    best = pair_f1(extract_pairs(scores, threshold), gold)
+    picture = plot_precision_and_recall(curve.recall, curve.precision, best, folder / "precision_and_recall.png")
+    write_json(
+        folder / "results.json",
+        {
+            "threshold": threshold,
+            "best": best,
+            "all": pair_f1(list(scores), gold),
+            "mined": len(scores),
+            "gold": len(gold),
+            "command": command,
+            "curve": {name: values.tolist() for name, values in curve._asdict().items()},
+        },
+    )
+    caption = "A mined pair that is not among the given ones counts as wrong, although it may be a translation."
+    numbers = [(f"{best['f1']:.1f}%", "best F1"), (f"{threshold:.4f}", "at this threshold"), *facts]
+    return write_sections(
+        folder,
+        f"Mined pairs: F1 {best['f1']:.1f}%",
+        numbers,
+        {
+            "Precision and recall": [Picture("Precision and recall", caption, picture)],
+            "Thresholds": [threshold_table(curve)],
+            "Wrong at the best threshold": [wrong_pairs(scores, gold, threshold)],
+            "Command": [Listing("Command", command)],
+        },
+        f"{len(scores)} mined pairs, {len(gold)} given ones.",
+    )
+
+
+def threshold_table(curve: Curve) -> Table:
+    """Thresholds at about equal steps of recall, and the last."""
+    steps = np.linspace(0, curve.recall.max(initial=0), SHOWN)
+    last = range(max(0, len(curve.recall) - 1), len(curve.recall))
+    rows = sorted({*np.searchsorted(curve.recall, steps - 1e-9).tolist(), *last} & {*range(len(curve.recall))})
+    columns = (curve.precision, curve.recall, curve.f1)
+    body = [[Cell(f"{curve.thresholds[row]:.4f}"), *(Cell(f"{column[row]:.1f}") for column in columns)] for row in rows]
+    heads = [Cell(name) for name in ("threshold", "precision", "recall", "F1")]
+    return Table("Thresholds", "In percent, of the pairs that score the threshold or more.", heads, {"": body})
+
+
+def wrong_pairs(scores: Mapping[IdPair, float], gold: Collection[IdPair], threshold: float) -> Table:
+    """The pairs with the highest scores that are not among the true ones."""
+    wrong = [pair for pair in extract_pairs(scores, threshold) if pair not in gold]
+    wrong.sort(key=lambda pair: -scores[pair])
+    body = [[Cell(f"{scores[pair]:.4f}"), *map(Cell, pair)] for pair in wrong[:SHOWN]]
+    caption = f"{len(body)} of {len(wrong)}, the highest scores first."
+    return Table("Wrong at the best threshold", caption, [Cell("score"), Cell("x"), Cell("y")], {"": body})

@@ -1,0 +1,141 @@
+"""Whether a folder is a whole checkpoint: the last thing written into one is a list of its files, and only a folder
+that agrees with its list is used. Also how a folder is written whole, or removed and the full disk told. What is in a
+checkpoint, when one is written and which old ones go is left to `robust_training`."""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..data.formats import BadInput
+
+logger = logging.getLogger(__name__)
+
+FAILED_WRITES = (
+    "(os error", "I/O error",  # safetensors and tokenizers, which are Rust, raise exceptions of their own
+    "inline_container", "iostream", "Parent directory",  # torch.save raises RuntimeError
+)  # fmt: skip
+MANIFEST = "manifest.json"  # {"path of a file in the folder": [bytes, blake2b digest]}
+
+
+def write_manifest(folder: str | Path) -> None:
+    """Bring the files of a folder to the disk, then list them; the list appears whole or not at all."""
+    folder = Path(folder)
+    inside = [path for path in sorted(folder.rglob("*")) if path != folder / MANIFEST]
+    files = {}
+    for path in inside:
+        flush(path)
+        if path.is_file():
+            files[path.relative_to(folder).as_posix()] = [path.stat().st_size, digest(path)]
+    flush(folder)
+    draft = folder / f".{MANIFEST}"
+    draft.write_text(json.dumps(files, indent=1), encoding="utf-8")
+    flush(draft)
+    os.replace(draft, folder / MANIFEST)
+    flush(folder)
+    flush(folder.parent)
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write to, which takes the place of `folder` once it is complete."""
+    unfinished = folder.with_name(folder.name + ".unfinished")
+    with writing(unfinished, "free space or make it writable, then resume from the last checkpoint, or run again"):
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        yield unfinished
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished.rename(folder)
+
+
+@contextmanager
+def writing(folder: Path, fix: str) -> Iterator[None]:
+    """Remove a folder that is not written whole; `BadInput` with the space on its disk where it cannot be."""
+    try:
+        yield
+    except Exception as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not isinstance(error, OSError) and not any(text in str(error) for text in FAILED_WRITES):
+            raise
+        free = shutil.disk_usage(next(place for place in folder.parents if place.exists())).free >> 20
+        raise BadInput(f"{folder}: cannot be saved, with {free} MiB free on its disk: {error}; {fix}") from error
+
+
+def flush(path: Path) -> None:
+    """Have the system write a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def digest(path: Path) -> str:
+    """16 bytes of blake2b of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def find_fault(checkpoint: str | Path, contents: bool = True) -> str | None:
+    """What is wrong with a checkpoint, `None` if it is whole; without contents, by names and sizes alone."""
+    folder = Path(checkpoint)
+    try:
+        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        for name, (size, written) in files.items():
+            path = folder / name
+            if not path.is_file():
+                return f"{name} is missing"
+            if path.stat().st_size != size:
+                return f"{name} has {path.stat().st_size} bytes, {size} were written"
+            if contents and digest(path) != written:
+                return f"{name} is not what was written, its blake2b digest differs"
+    except FileNotFoundError:
+        return f"it has no {MANIFEST}, which is written last"
+    except OSError as error:
+        return f"it cannot be read: {error}"
+    except (ValueError, TypeError, AttributeError):
+        return f"{MANIFEST} is damaged"
+    return None
+
+
+def check_checkpoint(checkpoint: str | Path) -> None:
+    """Raise `BadInput` if this is not a whole checkpoint."""
+    if fault := find_fault(checkpoint):
+        raise BadInput(
+            f"{checkpoint}: not a whole checkpoint: {fault}; name another one, or take the newest that is whole by "
+            "--resume_from_checkpoint true"
+        )
+
+
+def last_whole_checkpoint(folder: str | Path) -> str | None:
+    """The newest whole `checkpoint-N` of a folder; those passed over are told, with what is wrong."""
+    faults: dict[Path, str] = {}
+    whole = None
+    for checkpoint in newest_first(folder):
+        if fault := find_fault(checkpoint):
+            faults[checkpoint] = fault
+        else:
+            whole = str(checkpoint)
+            break
+    for checkpoint, fault in faults.items():
+        instead = whole or "nothing, as no older one is whole"
+        logger.warning("%s: not a whole checkpoint: %s; used instead: %s", checkpoint, fault, instead)
+    return whole
+
+
+def newest_first(folder: str | Path) -> list[Path]:
+    """The folders `checkpoint-N` of a folder, whole or not, largest N first."""
+    numbers = {path: path.name.removeprefix("checkpoint-") for path in Path(folder).glob("checkpoint-*")}
+    numbered = {path: int(number) for path, number in numbers.items() if number.isdecimal() and path.is_dir()}
+    return sorted(numbered, key=lambda path: -numbered[path])
+
+
+def remove_broken_checkpoints(folder: str | Path) -> None:
+    """Remove each `checkpoint-N` whose saving or removal was cut short, as names and sizes tell."""
+    for checkpoint in newest_first(folder):
+        if find_fault(checkpoint, contents=False):
+            shutil.rmtree(checkpoint, ignore_errors=True)

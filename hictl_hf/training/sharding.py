@@ -1,0 +1,169 @@
+"""Weights, gradients and moments divided among the processes (FSDP2), for models that no device can train whole.
+
+Each layer is a unit, whole in every process only while it runs. All the rest is one more unit, whole from the model's
+forward pass until its gradient is complete; so a step may use the word embeddings outside of their module, as HiCTL's
+does. Checkpoints are those of a run without shards, and either kind of run continues those of the other. What is
+trained, and when it is saved, is left to subclasses.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from accelerate.utils import AutocastKwargs, recursively_apply
+from torch import Tensor, distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers import PreTrainedModel, Trainer
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
+
+from ..data.formats import BadInput
+from ..models.supported_versions import overrides_private
+
+Result = TypeVar("Result")
+
+
+def shard(model: PreTrainedModel) -> None:
+    """Divide a model, in place, among all processes, which begin with the weights of the first."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        distributed.broadcast(tensor.detach(), 0)
+    mesh = init_device_mesh(model.device.type, (distributed.get_world_size(),))
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    for unit in (*layers, model):
+        fully_shard(unit, mesh=mesh).unshard()  # if inference_mode were the first to gather it, it could not be trained
+        unit.reshard()
+    model.run_inside = lambda function: function()
+    register_fsdp_forward_method(model, "run_inside")
+    model.register_load_state_dict_pre_hook(divide_weights)
+
+
+def gather(tensor: Tensor, keep: bool) -> Tensor | None:
+    """All of a tensor, on the CPU, in processes that are to keep it; all processes call this together."""
+    whole = tensor.detach()
+    whole = whole.full_tensor() if isinstance(whole, DTensor) else whole
+    return whole.cpu() if keep else None
+
+
+def gather_model(model: PreTrainedModel, keep: bool) -> PreTrainedModel:
+    """A model without shards, on the CPU, to be saved by processes that keep it; others get theirs. All call this."""
+    original: Any = next(cls for cls in type(model).__mro__ if not issubclass(cls, FSDPModule))
+    if original is type(model):
+        return model
+    state = model.state_dict(keep_vars=True)
+    gathered = {tensor: gather(tensor, keep) for tensor in dict.fromkeys(state.values())}  # tied ones once
+    if not keep:
+        return model
+    with torch.device("meta"):
+        whole = original(model.config)
+    whole.load_state_dict({name: gathered[tensor] for name, tensor in state.items()}, assign=True)
+    return whole
+
+
+def divide(tensor: Tensor, like: Tensor) -> Tensor:
+    """The shard of a whole tensor that belongs to a shard of a weight."""
+    assert isinstance(like, DTensor)
+    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def divide_weights(model: PreTrainedModel, state: dict[str, Tensor], *_: Any) -> None:
+    """Let a model in shards load whole weights."""
+    model.reshard()  # evaluation leaves some of it whole
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        if name in state and not isinstance(state[name], DTensor):
+            state[name] = divide(state[name], weight)
+
+
+class ShardedTrainer(Trainer):
+    """A Trainer that can divide its model among the processes, instead of wrapping it into DDP.
+
+    Args (beside the Trainer's):
+        shard_parameters: whether it does. Gradients are then reduced after each micro-batch, as whole ones to add up
+            would take as much memory as the weights.
+    """
+
+    model: PreTrainedModel
+
+    def __init__(self, *args: Any, shard_parameters: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # accelerate marks a model that a Trainer before this one trained, and would leave out autocast and compiling
+        vars(self.model).pop("_is_accelerate_prepared", None)
+        self.shard_parameters = shard_parameters
+        if shard_parameters and (self.args.world_size == 1 or self.is_deepspeed_enabled or self.args.fp16):
+            raise BadInput(
+                "shard_parameters divides a model among several processes, without DeepSpeed and without fp16; start "
+                "them by torchrun or accelerate launch, in bf16 or fp32, or leave it out"
+            )
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the model is in shards, as it is from the beginning of the training on."""
+        return isinstance(self.model, FSDPModule)
+
+    def run_inside(self, function: Callable[[], Result]) -> Result:
+        """What a function returns that calls parts of the model, which may be in shards, as its forward pass does.
+
+        All processes call this together, with functions that run the same layers.
+        """
+        return self.model.run_inside(function) if self.is_sharded else function()
+
+    @overrides_private(Trainer)
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        """Divide the model before HF makes its optimizer, and keep accelerate from wrapping it into DDP: no callback
+        comes before that."""
+        if self.shard_parameters and not self.is_sharded:
+            shard(self.model)
+            accelerator = self.accelerator
+            accelerator.prepare_model = partial(accelerator.prepare_model, evaluation_mode=True)  # without DDP
+            accelerator.autocast_handler = AutocastKwargs(cache_enabled=False)  # it would keep layers in bf16
+        return super()._prepare_for_training(*args, **kwargs)
+
+    @overrides_private(Trainer)
+    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        """The norm of all shards, not of those of this process: HF logs what it is given."""
+        norm = super()._get_grad_norm(*args, **kwargs)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm  # not a part of it in each process
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """HF's; all processes gather the shards together, also before transformers 5.23, where one alone saves."""
+        if self.is_sharded and not self.args.should_save:
+            gather_model(self.model, keep=False)
+        else:
+            super().save_model(output_dir, _internal_call)
+
+    @overrides_private(Trainer)
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        """Save the model without shards: HF writes the tensors of the first process."""
+        model = self.model
+        try:
+            self.model = gather_model(model, self.args.should_save)
+            super()._save(output_dir, state_dict)
+        finally:
+            self.model = model
+
+    @overrides_private(Trainer)
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Save moments without shards, so that runs with and without continue each other."""
+        if not self.is_sharded:
+            return super()._save_optimizer_and_scheduler(output_dir)
+        state = recursively_apply(partial(gather, keep=self.args.should_save), self.optimizer.state_dict())
+        if self.args.should_save:
+            torch.save(state, Path(output_dir) / OPTIMIZER_NAME)
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
+
+    @overrides_private(Trainer)
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load the shards of this process: HF would take the complete moments to each device."""
+        if not self.is_sharded or checkpoint is None or not (Path(checkpoint) / OPTIMIZER_NAME).is_file():
+            return super()._load_optimizer_and_scheduler(checkpoint)
+        state = torch.load(Path(checkpoint) / OPTIMIZER_NAME, map_location="cpu", mmap=True, weights_only=True)
+        weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
+        numbers = [number for group in state["param_groups"] for number in group["params"]]
+        for number, weight in zip(numbers, weights, strict=True):
+            moments = state["state"].get(number, {})
+            moments |= {name: divide(whole, weight) for name, whole in moments.items() if whole.shape == weight.shape}
+        self.optimizer.load_state_dict(state)
+        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER_NAME, weights_only=True))

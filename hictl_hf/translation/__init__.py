@@ -1,0 +1,1 @@
+"""Machine translation with the encoder: data, training, beam search, scores, report."""

@@ -1,0 +1,261 @@
+"""What a translation run can be told: HF's `TrainingArguments` and a few of ours, as flags or as a recipe."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+
+from .beam_search import BeamSearch
+from ..models.configuration_hictl import HictlConfig
+from ..data.corpus import Cleaning
+from ..parsing import parse_flags_or_recipe
+from .moses import MosesTokenizer
+from ..data.formats import BadInput, language_code
+from ..training.arguments import (
+    UNUSED,
+    RunArguments,
+    read_dictionaries,
+    refuse_impossible,
+    refuse_unused,
+    repository_to_publish_to,
+)
+from .corpus import Direction, directions_between
+from .scores import METRICS, check_language
+
+LEARNING_RATES = {1: 5e-4, 2: 2e-5}
+DICTIONARIES = {"model_config": HictlConfig, "cleaning": Cleaning, "multi_bleu": MosesTokenizer}
+OF_A_NEW_MODEL = ("decoder_layers", "cls_bias", "cls_bias_scale", "model_config", "random_encoder", "trim_target_vocab")
+BY_TOKENS = "batches have as many tokens as --max_tokens says"
+BY_METRIC = "--metric names what the best state is best in"
+UNUSED_HERE = UNUSED | {
+    "per_device_train_batch_size": BY_TOKENS,
+    "per_device_eval_batch_size": BY_TOKENS,
+    "auto_find_batch_size": BY_TOKENS,
+    "train_sampling_strategy": "pairs of similar length share a batch",
+    "metric_for_best_model": BY_METRIC,
+    "greater_is_better": BY_METRIC,
+}
+LISTS = ("train", "validation", "test", "source_lang", "target_lang")
+
+
+@dataclass
+class TranslationArguments(RunArguments):
+    """HF's training arguments with defaults for translation, and what its two steps need."""
+
+    step: int = field(
+        default=1, metadata={"help": "1: a new decoder beside the encoder as it is; 2: all weights, of a pair."}
+    )
+    encoder: str | None = field(
+        default=None, metadata={"help": "XLM-R or HiCTL checkpoint that gets a new decoder: where step 1 begins."}
+    )
+    model: str | None = field(
+        default=None, metadata={"help": "Translation model to go on with, such as runs/step1/model: step 2, or a test."}
+    )
+    train: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Sources of pairs: files, folders, corpus.{en,de}, hub:name:config:split; none: only test."},
+    )
+    validation: list[str] = field(
+        default_factory=list, metadata={"help": "Sources of pairs to choose the best state by."}
+    )
+    test: list[str] = field(
+        default_factory=list, metadata={"help": "Sources of pairs to translate and score in the end."}
+    )
+    source_lang: list[str] = field(default_factory=list, metadata={"help": "Languages to translate from."})
+    target_lang: list[str] = field(
+        default_factory=list, metadata={"help": "Languages to translate into: each from each other source_lang."}
+    )
+    freeze_encoder: bool | None = field(default=None, metadata={"help": "Train the decoder alone; step 1 does."})
+    decoder_layers: int | None = field(
+        default=None, metadata={"help": "Of a new decoder; the paper: 4, and 6 beside 24 encoder layers."}
+    )
+    cls_bias: str | None = field(
+        default=None, metadata={"help": "What [CLS] adds to the logits: none, dot or cosine (the paper); dot."}
+    )
+    cls_bias_scale: str | None = field(
+        default=None, metadata={"help": "Its scale: learned, from 0, or fixed at 1 (the paper); learned."}
+    )
+    model_config: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": 'More fields of HictlConfig as JSON, such as {"hidden_dropout_prob": 0.3}.'}
+    )
+    trim_target_vocab: str = field(
+        default="auto",
+        metadata={"help": "Ids a new decoder can say: auto, what the targets in train use; a number; off, all."},
+    )
+    random_encoder: bool = field(
+        default=False, metadata={"help": "The encoder's sizes with new weights: the baseline of a pre-trained one."}
+    )
+    cleaning: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": "Fields of Cleaning as JSON; without it all whole rows of train are kept."}
+    )
+    strict: bool = field(default=False, metadata={"help": "Stop at the first broken row of train, do not count it."})
+    max_tokens: int = field(
+        default=4096, metadata={"help": "Tokens of a batch on a device, on its longer side, padding included."}
+    )
+    max_length: int = field(
+        default=512, metadata={"help": "Tokens of a longer side above which a row is left out of training and counted."}
+    )
+    average_checkpoints: int = field(
+        default=1, metadata={"help": "Mean of the last so many checkpoints, where it is better on validation; 1: none."}
+    )
+    metric: str = field(default="sacrebleu", metadata={"help": f"Score to choose by: {', '.join(METRICS)}."})
+    multi_bleu: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={"help": 'Words of multi-bleu, fields of MosesTokenizer as JSON, such as {"aggressive": true}.'},
+    )
+    beams: int = field(default=5, metadata={"help": "Beams of the search; the paper: 5, and 4 on WMT14 en-de."})
+    length_penalty: float = field(
+        default=1.0, metadata={"help": "log-probability / length ** this; the paper: 1.0, and 0.6 on WMT14 en-de."}
+    )
+    max_length_a: float = field(default=1.2, metadata={"help": "A translation has at most a * source tokens + b ..."})
+    max_length_b: int = field(default=10, metadata={"help": "... tokens, this being b, and never more than 200."})
+
+    output_dir: str = field(
+        default="runs/translation", metadata={"help": "Where all of the run is; a begun run goes on."}
+    )
+    learning_rate: float | None = field(
+        default=None, metadata={"help": "Peak learning rate; 5e-4 in step 1, 2e-5 (the paper) in step 2."}
+    )
+    lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "How it falls after warming up."})
+    warmup_steps: float = field(
+        default=0.1, metadata={"help": "Steps in which it rises, or below 1 a share of all steps."}
+    )
+    adam_beta2: float = field(default=0.98, metadata={"help": "β2 of Adam, as of the first Transformer."})
+    weight_decay: float = field(default=0.01, metadata={"help": "Weight decay; the paper names none."})
+    label_smoothing_factor: float = field(default=0.1, metadata={"help": "ε of label smoothing, over all words."})
+    eval_strategy: str = field(default="epoch", metadata={"help": "When to validate: no, steps or epoch."})
+    save_strategy: str | None = field(
+        default=None, metadata={"help": "When to save a checkpoint: no, steps or epoch; when it validates, else epoch."}
+    )
+    save_steps: float | None = field(
+        default=None, metadata={"help": "Steps between checkpoints; those of --eval_steps, else 500."}
+    )
+    save_total_limit: int | None = field(
+        default=None,
+        metadata={"help": "Checkpoints to keep, the best one included; 2, or one more than are averaged."},
+    )
+    logging_steps: float = field(default=50, metadata={"help": "Steps between logs."})
+    dataloader_pin_memory: bool = field(
+        default_factory=torch.cuda.is_available, metadata={"help": "Pin batches in memory; of use with a GPU."}
+    )
+    dataloader_num_workers: int = field(
+        default_factory=lambda: 2 * torch.cuda.is_available(),
+        metadata={"help": "Processes that make batches beside the training; 2 with a GPU, else 0."},
+    )
+    remove_unused_columns: bool = field(default=False, metadata={"help": "Must stay false: the collator reads all."})
+    publish_to: str | None = field(default=None, init=False)  # what push_to_hub and hub_model_id say
+
+    def __post_init__(self) -> None:
+        self.publish_to = repository_to_publish_to(self)
+        refuse_unused(self, UNUSED_HERE)
+        for name in LISTS:
+            if isinstance(value := getattr(self, name), str):
+                setattr(self, name, [value])
+        self.trim_target_vocab = str(self.trim_target_vocab)
+        read_dictionaries(self, DICTIONARIES)
+        self.check_choices()
+        self.check_model()
+        self.check_data()
+        if self.learning_rate is None:
+            self.learning_rate = LEARNING_RATES[self.step]
+        if self.freeze_encoder is None:
+            self.freeze_encoder = self.step == 1
+        if self.save_total_limit is None:
+            self.save_total_limit = 2
+        if self.average_checkpoints > 1 and self.save_total_limit > 0:  # the best one is among them
+            self.save_total_limit = max(self.save_total_limit, self.average_checkpoints + 1)
+        if not self.validation or not self.train:
+            self.eval_strategy = "no"
+        self.load_best_model_at_end = self.eval_strategy != "no"
+        self.choose_saving()
+        self.metric_for_best_model, self.greater_is_better = f"eval_{self.metric}", True
+        self.ddp_find_unused_parameters = False  # all are used
+        if not torch.accelerator.is_available():
+            self.use_cpu = True  # as it is anyway, but bf16 is refused where it is not said
+        super().__post_init__()
+        refuse_impossible(self)
+
+    def choose_saving(self) -> None:
+        """Save when the model is validated, unless told otherwise."""
+        if self.save_strategy is None:
+            self.save_strategy = self.eval_strategy if self.load_best_model_at_end else "epoch"
+        if self.save_steps is None:
+            self.save_steps = (self.eval_strategy == "steps" and (self.eval_steps or self.logging_steps)) or 500
+        if self.load_best_model_at_end and self.save_strategy not in (self.eval_strategy, "best"):
+            raise BadInput(
+                f"save_strategy is {self.save_strategy} and eval_strategy {self.eval_strategy}: the best state on "
+                f"validation is kept as a checkpoint, so they have to be the same; give --save_strategy "
+                f"{self.eval_strategy}, or --eval_strategy no"
+            )
+
+    def check_choices(self) -> None:
+        for name, allowed in (("step", tuple(LEARNING_RATES)), ("metric", METRICS)):
+            if getattr(self, name) not in allowed:
+                raise BadInput(f"{name} is {getattr(self, name)!r}; allowed are {', '.join(map(str, allowed))}")
+        if self.trim_target_vocab not in ("auto", "off") and not self.trim_target_vocab.isdecimal():
+            raise BadInput(
+                f"trim_target_vocab is {self.trim_target_vocab!r}; allowed are auto, off, or a number of ids"
+            )
+        for name in ("max_tokens", "max_length", "average_checkpoints", "beams"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name} is {getattr(self, name)}; allowed is 1 or more")
+        if (self.resume_from_checkpoint or "").lower() == "false":
+            raise BadInput(
+                f"resume_from_checkpoint is {self.resume_from_checkpoint!r}; a run goes on by itself where it was "
+                "interrupted: leave it out, and to begin anew name another --output_dir"
+            )
+        if not 0 <= self.label_smoothing_factor < 1:
+            raise BadInput(f"label_smoothing_factor is {self.label_smoothing_factor}; allowed is 0 to below 1")
+        assert self.beam  # which refuses lengths that no translation can have
+
+    def check_model(self) -> None:
+        if (self.encoder is None) == (self.model is None):
+            raise BadInput(
+                "give either --encoder, which gets a new decoder (step 1), or --model, a translation model to go on "
+                f"with (step 2, or a test); given are encoder {self.encoder!r} and model {self.model!r}"
+            )
+        defaults = {item.name: item.default for item in fields(type(self))} | {"model_config": {}}
+        given = [name for name in OF_A_NEW_MODEL if getattr(self, name) != defaults[name]]
+        if self.model is not None and given:
+            raise BadInput(f"{', '.join(given)} is decided when a decoder is made: give it with --encoder, not --model")
+
+    def check_data(self) -> None:
+        if not (self.train or self.test):
+            raise BadInput("there is neither --train nor --test; name at least one source of pairs")
+        if self.publish_to and not self.train:
+            raise BadInput("push_to_hub shares the model that a run has trained; give --train, or leave it out")
+        if self.encoder and not self.train:
+            raise BadInput("a new decoder has to be trained: give --train, or a --model that is trained")
+        if self.validation and not self.train:
+            raise BadInput("--validation chooses among the states of a training; give --train, or name it as --test")
+        if self.average_checkpoints > 1 and self.save_strategy == "no":
+            raise BadInput(
+                "average_checkpoints needs checkpoints; give --save_strategy steps or epoch, or leave it out"
+            )
+        for name in ("source_lang", "target_lang"):
+            for language in getattr(self, name):
+                check_language(language)
+            languages = [language_code(language) for language in getattr(self, name)]  # as rows have them
+            if len({*languages}) < len(languages):
+                raise BadInput(f"{name} is {' '.join(languages)}; allowed is each language once")
+            setattr(self, name, languages)
+        if not self.directions:
+            raise BadInput(
+                f"source_lang is {self.source_lang} and target_lang {self.target_lang}; allowed are one or more "
+                "languages each, and two that differ, such as --source_lang de --target_lang en"
+            )
+
+    @property
+    def directions(self) -> list[Direction]:
+        """What is translated into what."""
+        return directions_between(self.source_lang, self.target_lang)
+
+    @property
+    def beam(self) -> BeamSearch:
+        a, b = self.max_length_a, self.max_length_b
+        return BeamSearch(self.beams, self.length_penalty, max_length_a=a, max_length_b=b)
+
+
+def parse_translation_arguments(argv: list[str]) -> TranslationArguments:
+    """Flags, or a recipe (JSON or YAML) and flags that change it: `recipes/translation/x.json --max_steps 10`."""
+    return parse_flags_or_recipe(argv, TranslationArguments)

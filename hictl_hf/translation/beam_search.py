@@ -1,0 +1,262 @@
+"""Beam search: source ids to hypotheses, those that `generate(early_stopping=True)` finds, in a fraction of its time.
+
+The beams of a sentence are positions of one decoder row, and a mask says which earlier positions are the past of a
+beam. So nothing of the encoder is repeated, keys and values stay where they are when beams change places, and a step
+only writes its own. Sentences that are done leave the batch.
+
+How the best words are found is left to `output_layer`; which sentences stand in a batch, and all text, to `decoding`.
+Shapes: n sentences, S source tokens, k beams, t tokens of a hypothesis with its start, c cached positions, W target
+words, d dimensions.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import DynamicLayer
+
+from ..models.modeling_hictl_translation import CACHE, HictlForConditionalGeneration
+from .output_layer import OutputLayer
+from ..data.formats import BadInput
+
+LEAVING = 8  # one part of so many must be done before sentences leave: the others have to be moved
+MASKS = ("sdpa", "eager")  # attention that takes any mask
+
+
+@dataclass(frozen=True)
+class BeamSearch:
+    """How hypotheses are searched. The paper has 4 beams and penalty 0.6 for WMT'14 en-de, 5 and 1.0 elsewhere.
+
+    Args:
+        beams: hypotheses kept at each step; 1 is greedy search.
+        length_penalty: a score is log-probability / length ** length_penalty, as in fairseq.
+        best: how many hypotheses of a sentence are wanted, at most `beams`.
+        max_length_a, max_length_b, max_length: a hypothesis has at most
+            min(max_length, max_length_a * source tokens + max_length_b) tokens, `</s>` included.
+    """
+
+    beams: int = 5
+    length_penalty: float = 1.0
+    best: int = 1
+    max_length_a: float = 1.2
+    max_length_b: int = 10
+    max_length: int = 200
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.best <= self.beams:
+            raise BadInput(f"best is {self.best} and beams is {self.beams}; allowed is 1 <= best <= beams")
+        if not math.isfinite(self.length_penalty):
+            raise BadInput(f"length_penalty is {self.length_penalty}; allowed are finite numbers")
+        if not 0 <= self.max_length_a < math.inf or self.max_length_b < 1 or self.max_length < 1:
+            raise BadInput(
+                f"max_length_a, max_length_b and max_length are {self.max_length_a}, {self.max_length_b} and "
+                f"{self.max_length}; allowed are 0, 1 and 1 or more"
+            )
+
+    @classmethod
+    def of(cls, model: HictlForConditionalGeneration, **changes: Any) -> Self:
+        """Beams and penalty that the model was saved with, but for changes; a change to `None` is none."""
+        saved = model.generation_config
+        chosen = {"beams": saved.num_beams, "length_penalty": saved.length_penalty}
+        chosen |= {name: value for name, value in changes.items() if value is not None}
+        return cls(**{name: value for name, value in chosen.items() if value is not None})
+
+    def limits(self, source_tokens: Tensor) -> Tensor:
+        """(n,) most tokens of a hypothesis for sources of (n,) tokens."""
+        wanted = (self.max_length_a * source_tokens + self.max_length_b).long()
+        return wanted.clamp_max(self.max_length)
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """Tokenizer ids, the last one `</s>` unless the limit was reached, and their score."""
+
+    tokens: list[int]
+    score: float
+
+
+@torch.inference_mode()
+def search(
+    model: HictlForConditionalGeneration,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    start_ids: Tensor,
+    settings: BeamSearch,
+    limits: Tensor | None = None,
+) -> list[list[Hypothesis]]:
+    """The best hypotheses of each sentence, best first.
+
+    Args:
+        model: in eval mode.
+        input_ids: (n, S), padded on either side.
+        attention_mask: (n, S).
+        start_ids: (n,) what each target begins with, see `model.start_ids_of`.
+        limits: (n,) most tokens of a hypothesis, `</s>` included; `None`: those of the settings.
+    """
+    if (attention := model.decoder.config._attn_implementation) not in MASKS:
+        raise ValueError(f"attention is {attention!r}; beam search needs one of {MASKS}: model.set_attn_implementation")
+    if 2 * settings.beams > (size := len(model.target_token_ids)):
+        raise BadInput(f"beams is {settings.beams}; allowed is up to {size // 2}, half the decoder's {size} words")
+    limits = settings.limits(attention_mask.sum(-1)) if limits is None else limits
+    limits = limits.clamp_max(model.decoder.config.max_position_embeddings - model.first_position)
+    beams = Beams.begin(model, input_ids, attention_mask, start_ids, limits, settings.beams)
+    output_layer = OutputLayer(model.lm_head, model.generation_config.suppress_tokens or ())
+    finished: list[list[tuple[float, list[int]]]] = [[] for _ in input_ids]
+    while len(beams.sentences):
+        states = advance(model, beams)
+        scores, parents, words = output_layer.best(states, beams.scores, 2 * settings.beams, beams.word_bias)
+        ends = words == model.end_id
+        # only what is among the best k can end here, as in `generate`; the others are there to go on with
+        for sentence, tokens, score in beams.end(
+            *(each[:, : settings.beams] for each in (scores, parents, words, ends))
+        ):
+            finished[sentence].append((score / len(tokens) ** settings.length_penalty, tokens))
+        going_on = ends.long().argsort(dim=-1, stable=True)[:, : settings.beams]
+        beams.grow(*(each.gather(1, going_on) for each in (scores, parents, words)))
+        staying = (beams.open > 0).nonzero().flatten()
+        if len(beams.open) - len(staying) >= max(1, len(beams.open) // LEAVING) or not len(staying):
+            beams.keep(staying)
+
+    def in_tokenizer_ids(score: float, tokens: list[int]) -> Hypothesis:
+        return Hypothesis(model.token_ids(torch.tensor(tokens, device=input_ids.device)).tolist(), score)
+
+    best = (sorted(found, key=lambda pair: -pair[0])[: settings.best] for found in finished)
+    return [[in_tokenizer_ids(*pair) for pair in found] for found in best]
+
+
+def advance(model: HictlForConditionalGeneration, beams: "Beams") -> Tensor:
+    """(n, k, d) what the decoder makes of the last token of each hypothesis, with the "dot" bias."""
+    last = beams.tokens[..., -1]
+    states = model.decoder(
+        inputs_embeds=model.embed(last),
+        position_ids=torch.full_like(last, model.first_position + beams.tokens.shape[-1] - 1),
+        attention_mask=beams.past,
+        encoder_hidden_states=beams.encoded,
+        encoder_attention_mask=beams.source_mask,
+        use_cache=True,
+        return_dict=True,
+        **{CACHE: beams.cache},
+    ).last_hidden_state
+    return states if beams.state_bias is None else states + beams.state_bias[:, None]
+
+
+@dataclass
+class Beams:
+    """The hypotheses that go on, of the sentences in the batch; of all tensors the first dimension is sentences."""
+
+    sentences: Tensor
+    """(n,) rows of the batch as it was given."""
+    limits: Tensor
+    """(n,) most tokens."""
+    open: Tensor
+    """(n,) how many more hypotheses may end; the sentence is done at 0 or below."""
+    tokens: Tensor
+    """(n, k, t) start and target ids; k is 1 at first."""
+    scores: Tensor
+    """(n, k) log-probabilities."""
+    past: Tensor
+    """(n, 1, k, c) added to attention: 0 on what a hypothesis has behind it."""
+    encoded: Tensor
+    """(n, S, d)."""
+    source_mask: Tensor
+    """(n, 1, 1, S) added to attention."""
+    state_bias: Tensor | None
+    """(n, d) of "dot"."""
+    word_bias: Tensor | None
+    """(n, W) of "cosine"."""
+    cache: EncoderDecoderCache
+
+    @classmethod
+    def begin(
+        cls,
+        model: HictlForConditionalGeneration,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        start_ids: Tensor,
+        limits: Tensor,
+        beams: int,
+    ) -> "Beams":
+        """All sentences, each with its start."""
+        encoded = model.get_encoder()(input_ids, attention_mask, return_dict=True).last_hidden_state
+        source_mask = encoded.new_zeros(attention_mask.shape)
+        source_mask.masked_fill_(attention_mask == 0, torch.finfo(encoded.dtype).min)
+        room = beams * int(limits.max())  # the first step has one position, the last token needs none
+        return cls(
+            sentences=torch.arange(len(input_ids), device=input_ids.device),
+            limits=limits,
+            open=torch.full_like(limits, beams),
+            tokens=start_ids[:, None, None],
+            scores=torch.zeros(len(input_ids), 1, device=input_ids.device),
+            past=encoded.new_zeros(len(input_ids), 1, 1, 1),
+            encoded=encoded,
+            source_mask=source_mask[:, None, None],
+            state_bias=model.state_bias(encoded, attention_mask),
+            word_bias=model.word_bias(encoded, attention_mask) if model.config.cls_bias == "cosine" else None,
+            cache=EncoderDecoderCache(Cache(layer_class_to_replicate=partial(RoomyLayer, room)), DynamicCache()),
+        )
+
+    def end(
+        self, scores: Tensor, parents: Tensor, words: Tensor, ends: Tensor
+    ) -> Iterator[tuple[int, list[int], float]]:
+        """Sentence, target ids and log-probability of those of (n, k) continuations that end, or are at the limit."""
+        ended = (ends | (self.limits == self.tokens.shape[-1])[:, None]) & (self.open > 0)[:, None]
+        self.open -= ended.sum(-1)
+        rows, ranks = ended.nonzero(as_tuple=True)
+        tokens = torch.cat([self.tokens[rows, parents[rows, ranks], 1:], words[rows, ranks, None]], -1)
+        return zip(self.sentences[rows].tolist(), tokens.tolist(), scores[rows, ranks].tolist())
+
+    def grow(self, scores: Tensor, parents: Tensor, words: Tensor) -> None:
+        """Go on with (n, k) words behind hypotheses `parents`, whose scores are then these."""
+
+        def of_parents(values: Tensor) -> Tensor:  # (n, k before, ...) -> (n, k, ...)
+            return values.gather(1, parents[..., None].expand(-1, -1, values.shape[-1]))
+
+        beams = words.shape[1]
+        own = self.past.new_full((beams, beams), torch.finfo(self.past.dtype).min).fill_diagonal_(0)
+        self.scores = scores
+        self.tokens = torch.cat([of_parents(self.tokens), words[..., None]], -1)
+        self.past = torch.cat([of_parents(self.past[:, 0]), own.expand(len(words), -1, -1)], -1)[:, None]
+
+    def keep(self, rows: Tensor) -> None:
+        """Have only some sentences stay."""
+        for field in fields(self):
+            if isinstance(value := getattr(self, field.name), Tensor):
+                setattr(self, field.name, value[rows])
+        self.cache.self_attention_cache.batch_select_indices(rows)
+        self.cache.cross_attention_cache.batch_select_indices(rows)
+
+
+class RoomyLayer(DynamicLayer):
+    """Keys and values with room for those to come: a step writes its own and copies none."""
+
+    memory: Tensor  # (2, n, room, heads, size of a head)
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        begin, new = self.get_seq_length(), torch.stack([key_states, value_states]).transpose(2, 3)
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.memory = new.new_empty(2, len(key_states), self.room, *new.shape[3:])
+        self.show(begin + new.shape[2])
+        self.memory[:, :, begin : begin + new.shape[2]] = new
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Indices ascend."""
+        length = self.get_seq_length()
+        for memory in self.memory:
+            memory[: len(indices), :length] = memory[indices, :length]
+        self.memory = self.memory[:, : len(indices)]
+        self.show(length)
+
+    def show(self, length: int) -> None:
+        """Let the first positions be seen, (n, heads, length, size of a head)."""
+        self.keys, self.values = self.memory[:, :, :length].transpose(2, 3)

@@ -1,0 +1,300 @@
+"""From sources of pairs to batches of tensors: which pairs, in which direction, and how many tokens are a batch. Rows
+(`load_pairs`) become ids (`tokenize_pairs`), rows of similar length a batch (`TokenBatches`), and a batch tensors
+(`TranslationCollator`). How files are read and what a broken row is, is left to `readers` and `corpus`; what a model
+does with the tensors, to `modeling_hictl_translation`."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+from datasets import Dataset, Features, Value, concatenate_datasets
+from datasets import Sequence as List
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Sampler
+from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase
+
+from ..data.corpus import Cleaning, CorpusReport, load_corpus, rows_of, wanted_language
+from ..data.formats import BadInput
+
+# rows of parallel corpora are kept as they are: a corpus of the paper is prepared before, and lengths count in tokens
+ONLY_WHOLE = Cleaning(2**31, float("inf"), drop_equal_sides=False, drop_duplicates=False)
+
+
+class Direction(NamedTuple):
+    """From which language into which."""
+
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.source}-{self.target}"
+
+
+class Pair(NamedTuple):
+    """A text, its translation, what is translated into what, and where it stands ("file:line")."""
+
+    source: str
+    target: str
+    direction: Direction
+    origin: str
+
+
+def directions_between(sources: Sequence[str], targets: Sequence[str]) -> list[Direction]:
+    """Each source language into each other target language.
+
+    >>> list(map(str, directions_between(["en", "de"], ["de", "fr"])))
+    ['en-de', 'en-fr', 'de-fr']
+    """
+    return [Direction(source, target) for source, target in product(sources, targets) if source != target]
+
+
+def load_pairs(
+    sources: Sequence[str],
+    directions: Sequence[Direction],
+    cleaning: Cleaning = ONLY_WHOLE,
+    strict: bool = False,
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> tuple[dict[Direction, Dataset], CorpusReport]:
+    """All rows of all sources, for training, and what was lost on the way.
+
+    Returns:
+        For each direction text columns `source` and `target`, memory-mapped; and the counts, of which `kept` is by
+        direction.
+    """
+    corpus, report = load_corpus(sources, cleaning, strict, cache_dir)
+    found, report.kept = dict(report.kept), Counter()
+    languages = corpus.select_columns(["x_lang", "y_lang"]).to_pandas().fillna("")
+    parts: dict[Direction, list[Dataset]] = {}
+    for (x_lang, y_lang), numbers in languages.groupby(["x_lang", "y_lang"]).indices.items():
+        rows = corpus.select(numbers)
+        matching = {direction: columns for direction in directions if (columns := sides(direction, x_lang, y_lang))}
+        for direction, (source, target) in matching.items():
+            named = rows.rename_columns({source: "source", target: "target"}).select_columns(["source", "target"])
+            parts.setdefault(direction, []).append(named)
+        if not matching:
+            report.skipped["other language" if y_lang else "untranslated"] += len(rows)
+    pairs = {direction: concatenate_datasets(parts[direction]) for direction in directions if direction in parts}
+    report.kept.update({str(direction): len(rows) for direction, rows in pairs.items()})
+    refuse_missing(sources, directions, found, pairs)
+    return pairs, report
+
+
+def sides(direction: Direction, x_lang: str, y_lang: str) -> tuple[str, str] | None:
+    """Which columns are source and target in this direction, if the languages are its ("pt-BR" is "pt", too)."""
+    x, y = (wanted_language(language, direction) if language else "" for language in (x_lang, y_lang))
+    return ("x", "y") if (x, y) == direction else ("y", "x") if (y, x) == direction else None
+
+
+def refuse_missing(
+    sources: Sequence[str], directions: Sequence[Direction], found: Mapping[str, int], kept: Iterable[Direction]
+) -> None:
+    """Some rows for every source and every target language: each was named for a reason."""
+    kept = list(kept)
+    for side in ("source", "target"):
+        there = {getattr(direction, side) for direction in kept}
+        missing = {name: 0 for direction in directions if (name := getattr(direction, side)) not in there}
+        if missing:
+            pairs = ", ".join(f"{pair} ({number:,})" for pair, number in found.items())
+            raise BadInput(
+                f"{', '.join(sources)}: no row has {', '.join(missing)} as its {side}, with one of the other side's "
+                f"languages; allowed are languages that occur, here {pairs or 'none'}. Correct the tags of the rows, "
+                "or --source_lang and --target_lang"
+            )
+
+
+def read_pairs(sources: Sequence[str], directions: Sequence[Direction]) -> list[Pair]:
+    """All rows of validation or test sets in the directions asked for, in order; none is left out unseen.
+
+    Raises:
+        BadInput: of a broken row, of a text without its translation, and where no row has a language asked for.
+    """
+    pairs, found = [], Counter[str]()
+    for row in rows_of(sources, CorpusReport(strict=True)):
+        found["-".join(row.texts)] += 1
+        if len(row.texts) == 1:
+            raise BadInput(
+                f"{row.origin}: has no translation to score with; allowed are rows of two languages. Complete the row, "
+                "or translate texts alone by hictl translate"
+            )
+        texts = dict(zip(("x", "y"), row.texts.values(), strict=True))
+        for direction in directions:
+            if matched := sides(direction, *row.texts):
+                pairs.append(Pair(texts[matched[0]], texts[matched[1]], direction, row.origin))
+    refuse_missing(sources, directions, found, {pair.direction for pair in pairs})
+    return pairs
+
+
+# --- token ids --------------------------------------------------------------------------------------------------------
+
+
+def tokenize_pairs(
+    pairs: Mapping[Direction, Dataset], tokenizer: PreTrainedTokenizerBase, max_length: int, report: CorpusReport
+) -> Dataset:
+    """Rows of all directions as the model reads them; those with nothing, or too much, on a side are counted instead.
+
+    Args:
+        max_length: tokens of the longer side, special ones included.
+
+    Returns:
+        `input_ids` (`<s> … </s>`), `labels` (`… </s>`: a start token stands before them) and `target_language`.
+    """
+    ids, parts = List(Value("int32")), []
+    for direction, rows in pairs.items():
+        tokens = rows.map(
+            tokenize_batch, batched=True, fn_kwargs={"tokenizer": tokenizer, "target_language": direction.target},
+            remove_columns=rows.column_names, desc=f"tokenize {direction}",
+            features=Features({"input_ids": ids, "labels": ids, "target_language": Value("string")}),
+        )  # fmt: skip
+        empty, too_long = (int(faulty.sum()) for faulty in find_faulty(*side_lengths(tokens), max_length))
+        report.skipped.update({"empty": empty, "too long": too_long})
+        report.kept[str(direction)] = len(tokens) - empty - too_long
+        if empty + too_long:  # written anew: rows that are selected would be looked up one by one ever after
+            tokens = tokens.with_format("arrow").map(
+                drop_faulty, batched=True, fn_kwargs={"max_length": max_length}, features=tokens.features,
+                desc=f"leave out {direction}",
+            ).with_format(None)  # fmt: skip
+        parts.append(tokens)
+    if not report.kept.total():
+        raise BadInput(
+            f"no pair is left: {report.skipped['empty']} have a side without a token, {report.skipped['too long']} one "
+            f"of more than {max_length} tokens; split them into sentences, or raise --max_length and --max_tokens"
+        )
+    return concatenate_datasets(parts)
+
+
+def tokenize_batch(
+    batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, target_language: str
+) -> dict[str, list[Any]]:
+    """The columns of a batch of rows as ids."""
+    source = tokenizer(batch["source"], verbose=False)["input_ids"]
+    target = tokenizer(batch["target"], add_special_tokens=False, verbose=False)["input_ids"]
+    labels = [[*ids, tokenizer.eos_token_id] for ids in target]
+    return {"input_ids": source, "labels": labels, "target_language": [target_language] * len(labels)}
+
+
+def find_faulty(
+    source: NDArray[np.int64], target: NDArray[np.int64], max_length: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """(rows,) which rows of these lengths have nothing, and which of the others too much, on a side."""
+    empty = (source <= 2) | (target <= 1)  # characters that leave no token, such as a lone zero-width space
+    return empty, ~empty & (np.maximum(source, target) > max_length)
+
+
+def drop_faulty(batch: pa.Table, max_length: int) -> pa.Table:
+    """The rows of a batch that can be trained on."""
+    empty, too_long = find_faulty(*lengths_of(batch), max_length)
+    return batch.filter(pa.array(~empty & ~too_long))
+
+
+def side_lengths(tokens: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(rows,) tokens of the source and of the target of each row."""
+    return lengths_of(tokens.with_format("arrow")[:])
+
+
+def lengths_of(columns: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """`side_lengths` of rows as they lie in memory."""
+    source, target = (pyarrow.compute.list_value_length(columns[name]).to_numpy() for name in ("input_ids", "labels"))
+    return source.astype(np.int64), target.astype(np.int64)
+
+
+class TranslationCollator:
+    """Pads rows to tensors: `input_ids`, `attention_mask`, `labels` (−100 is padding) and `start_ids` (rows,).
+
+    Args:
+        start_ids: the decoder's start token for each target language.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, start_ids: Mapping[str, Tensor]) -> None:
+        self.pad, self.start_ids = DataCollatorForSeq2Seq(tokenizer), start_ids
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        starts = [{"start_ids": int(self.start_ids[row["target_language"]])} for row in rows]
+        sides = [{name: row[name] for name in ("input_ids", "labels")} for row in rows]
+        return dict(self.pad([side | start for side, start in zip(sides, starts)]))
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """One process among several."""
+
+    process: int = 0
+    processes: int = 1
+
+
+ALONE = Place()
+
+
+class TokenBatches(Sampler[NDArray[np.int64]]):
+    """Every row once an epoch, in batches of similar length; their order follows from (seed, epoch) alone.
+
+    Rows are sorted by length and cut into batches once. An epoch puts rows of equal lengths into a new order, which
+    changes who is together but no length, and then the batches; so every epoch has as many. Batch by batch, processes
+    take turns; the largest batches are halved until all processes have as many.
+
+    Args:
+        source, target: (rows,) tokens of each side.
+        max_tokens: most tokens of a batch on its longer side, padding included: rows times the longest text of either.
+        place: whose batches are given out.
+    """
+
+    def __init__(
+        self,
+        source: NDArray[np.int64],
+        target: NDArray[np.int64],
+        max_tokens: int,
+        seed: int,
+        place: Place = ALONE,
+    ) -> None:
+        self.widths = np.maximum(source, target)
+        self.place = place
+        if len(source) < place.processes or self.widths.max() > max_tokens:
+            raise self.refusal(max_tokens)
+        self.lengths = (self.widths << 40) | (source << 20) | target  # one key to sort by
+        self.seed, self.epoch = seed, 0
+        self.borders = self.cut(np.sort(self.widths), max_tokens)
+
+    def refusal(self, max_tokens: int) -> BadInput:
+        return BadInput(
+            f"{len(self.widths)} rows of up to {self.widths.max()} tokens cannot be divided into batches of "
+            f"{max_tokens} tokens for {self.place.processes} processes; add rows, raise max_tokens, or start fewer "
+            "processes"
+        )
+
+    def cut(self, widths: NDArray[np.int64], max_tokens: int) -> NDArray[np.int64]:
+        """(batches + 1,) where each batch of the sorted rows begins."""
+        borders = [0]
+        while borders[-1] < len(widths):
+            begun = widths[borders[-1] : borders[-1] + max_tokens]
+            fits = begun * np.arange(1, len(begun) + 1) <= max_tokens  # true, then false: widths ascend
+            borders.append(borders[-1] + int(fits.sum()))
+        while (len(borders) - 1) % self.place.processes:
+            largest = int(np.diff(borders).argmax())
+            if borders[largest + 1] - borders[largest] < 2:  # all have one row
+                raise self.refusal(max_tokens)
+            borders.insert(largest + 1, (borders[largest] + borders[largest + 1]) // 2)
+        return np.array(borders)
+
+    def __len__(self) -> int:
+        return (len(self.borders) - 1) // self.place.processes
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration goes through; the Trainer calls it."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+        random = np.random.default_rng([self.seed, self.epoch])
+        order = random.permutation(len(self.lengths))
+        order = order[np.argsort(self.lengths[order], kind="stable")]
+        batches = random.permutation(len(self.borders) - 1)
+        for number in batches[self.place.process :: self.place.processes].tolist():
+            yield order[self.borders[number] : self.borders[number + 1]]

@@ -1,0 +1,120 @@
+"""Texts to translations: this module decides what stands in a batch, which texts never reach the model, and the order
+in which translations come back. How hypotheses are found is left to `beam_search`, files to `translate`.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from .beam_search import BeamSearch, search
+from ..models.modeling_hictl_translation import HictlForConditionalGeneration
+from ..data.formats import BadInput, shown
+from ..data.tokenization import list_of_texts, token_batches
+
+logger = logging.getLogger(__name__)
+
+TOKENS_AT_ONCE = 512  # on a CPU; more is not faster there, and costs memory
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A text, its score (log-probability of base e / length ** length_penalty) and its length, `</s>` included."""
+
+    text: str
+    score: float
+    tokens: int
+
+
+def translate(
+    model: HictlForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    settings: BeamSearch | None = None,
+    target_language: str | Sequence[str] | None = None,
+    max_tokens: int | None = None,
+    progress: bool = True,
+    cut: bool = False,
+) -> list[list[Translation]]:
+    """The `settings.best` translations of each text, best first, in the order of the texts.
+
+    Each distinct text is translated once; one without a word gives one empty translation, without the model.
+
+    Args:
+        settings: `None`: those the model was saved with, one translation each.
+        target_language: of all texts, or of each; needed where the model has several.
+        max_tokens: source tokens of a batch, padding included; `None`: 512 on a CPU, 8192 elsewhere.
+        cut: cut texts that are longer than the model can read (512 tokens if it is XLM-R's), and warn of their number;
+            an error otherwise.
+    """
+    texts, settings = list_of_texts(texts), settings or BeamSearch.of(model)
+    if max_tokens is not None and max_tokens < 1:
+        raise BadInput(f"max_tokens is {max_tokens}; allowed is 1 or more")
+    languages: list[str | None]
+    if target_language is None or isinstance(target_language, str):
+        languages = [target_language] * len(texts)
+    else:
+        languages = list(target_language)
+    if len(languages) != len(texts):
+        raise BadInput(f"there are {len(languages)} target languages for {len(texts)} texts; give one, or one each")
+    jobs = list(dict.fromkeys(job for job in zip(texts, languages) if job[0] and not job[0].isspace()))
+    sources = tokenize([text for text, _ in jobs], tokenizer, model.config.max_position_embeddings - 2, cut)
+    least = tokenizer.num_special_tokens_to_add() + 1  # a sign without width may leave no word
+    worded = [(job, source) for job, source in zip(jobs, sources) if len(source) >= least]
+    jobs, sources = [job for job, _ in worded], [source for _, source in worded]
+    starts = start_ids(model, [language for _, language in jobs])
+    found = {}
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with tqdm(total=len(jobs), desc="translate", unit=" texts", disable=None if progress else True) as bar:
+            for batch in token_batches([len(source) for source in sources], max_tokens or tokens_at_once(model)):
+                rows = tokenizer.pad({"input_ids": [sources[number] for number in batch]}, return_tensors="pt")
+                rows = rows.to(model.device)
+                hypotheses = search(model, rows["input_ids"], rows["attention_mask"], starts[batch], settings)
+                for number, best in zip(batch, hypotheses):
+                    decoded = tokenizer.batch_decode([each.tokens for each in best], skip_special_tokens=True)
+                    found[jobs[number]] = [Translation(text, h.score, len(h.tokens)) for text, h in zip(decoded, best)]
+                bar.update(len(batch))
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    return [list(found.get(job, [Translation("", 0.0, 0)])) for job in zip(texts, languages)]
+
+
+def tokenize(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int, cut: bool = False
+) -> list[list[int]]:
+    """The token ids of texts; what is longer than the longest source is refused, or cut and counted in a warning."""
+    sources = tokenizer(list(texts), verbose=False)["input_ids"] if texts else []
+    too_long = [number for number, source in enumerate(sources) if len(source) > longest]
+    if too_long and not cut:
+        raise BadInput(
+            f"{len(too_long)} of {len(texts)} texts are too long for the model: {shown(texts[too_long[0]])} has "
+            f"{len(sources[too_long[0]])} tokens; allowed are {longest}. Split them into sentences, or have them cut: "
+            "cut=True, --cut true."
+        )
+    for number in too_long:
+        sources[number] = [*sources[number][: longest - 1], tokenizer.eos_token_id]
+    if too_long:
+        logger.warning("%d of %d texts were cut after %d tokens", len(too_long), len(texts), longest)
+    return sources
+
+
+def start_ids(model: HictlForConditionalGeneration, languages: Sequence[str | None]) -> Tensor:
+    """(n,) the start id of each language; `None` is the only language there is, or the model's default."""
+    try:
+        known = {name: int(model.start_ids_of([name])) for name in set(languages) if name is not None}
+        default = model.default_start_id() if None in languages else 0
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    ids = [default if name is None else known[name] for name in languages]
+    return torch.tensor(ids, dtype=torch.long, device=model.device)
+
+
+def tokens_at_once(model: HictlForConditionalGeneration) -> int:
+    return TOKENS_AT_ONCE if model.device.type == "cpu" else 16 * TOKENS_AT_ONCE

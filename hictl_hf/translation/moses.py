@@ -1,0 +1,83 @@
+"""Text in the words of Moses, as tokenised BLEU and the filters of the translation corpora count them: by Moses' own
+tokenizer.perl where its folder is given, otherwise by sacremoses, which differs from it in a few sentences of a
+hundred. Which of them it was is said in the signature. What is done with the words is left to `translation_scores.py`
+and `translation_data.py`."""
+
+import importlib.metadata
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..data.formats import BadInput, main_part, shown
+
+SCRIPT = "scripts/tokenizer/tokenizer.perl"
+NO_SPACE = r"[^ \t\n\r\f\v]"  # what perl, reading bytes, takes for none
+COMPOUND = re.compile(rf"({NO_SPACE})-({NO_SPACE})")
+
+
+@dataclass(frozen=True)
+class MosesTokenizer:
+    """Words of one language, parted by spaces, punctuation apart and XML's special characters escaped.
+
+    >>> MosesTokenizer("en", lowercase=True).tokenize(["It's R&D, he said."])
+    ['it &apos;s r &amp; d , he said .']
+    """
+
+    language: str
+    """A region or script, as in pt-BR, changes nothing: Moses knows languages."""
+    moses_dir: str | Path | None = None
+    """A copy of github.com/moses-smt/mosesdecoder; sacremoses without it."""
+    aggressive: bool = False
+    """Hyphens within words become words: well @-@ known (-a)."""
+    split_compounds: bool = False
+    """The same for what still has hyphens: well ##AT##-##AT## known, as get_ende_bleu.sh does; raises BLEU."""
+    lowercase: bool = False
+    """As lowercase.perl, in all alphabets."""
+
+    @property
+    def signature(self) -> str:
+        """The program, with its version where it tells one, and its flags."""
+        program = "tokenizer.perl" if self.moses_dir else f"sacremoses {importlib.metadata.version('sacremoses')}"
+        chosen = (("-a", self.aggressive), ("compounds", self.split_compounds), ("lc", self.lowercase))
+        return " ".join([program, f"-l {main_part(self.language)}", *(name for name, given in chosen if given)])
+
+    def tokenize(self, lines: Sequence[str]) -> list[str]:
+        """Each line's words; there are as many lines afterwards as before.
+
+        Raises:
+            BadInput: `moses_dir` has no tokenizer.perl, or perl cannot run it.
+        """
+        lines = [" ".join(line.split()) for line in lines]  # a line feed within a line would be another line
+        words = self._by_perl(lines) if self.moses_dir else self._by_sacremoses(lines)
+        if self.lowercase:
+            words = [line.lower() for line in words]
+        return [COMPOUND.sub(r"\1 ##AT##-##AT## \2", line) for line in words] if self.split_compounds else words
+
+    def _by_sacremoses(self, lines: list[str]) -> list[str]:
+        import sacremoses
+
+        tokenizer = sacremoses.MosesTokenizer(main_part(self.language))
+        return [tokenizer.tokenize(line, aggressive_dash_splits=self.aggressive, return_str=True) for line in lines]
+
+    def _by_perl(self, lines: list[str]) -> list[str]:
+        script = Path(str(self.moses_dir)) / SCRIPT
+        if not script.is_file():
+            found = f"{self.moses_dir}: has no {SCRIPT}; allowed is a copy of github.com/moses-smt/mosesdecoder"
+            raise BadInput(f"{found}. Correct --moses_dir, or leave it out to use sacremoses.")
+        command = ["perl", str(script), "-q", "-l", main_part(self.language), *(["-a"] if self.aggressive else [])]
+        text = "".join(f"{line}\n" for line in lines)
+        try:
+            done = subprocess.run(command, input=text, capture_output=True, check=True, encoding="utf-8")
+        except (OSError, subprocess.CalledProcessError) as error:
+            found = str(getattr(error, "stderr", None) or error).strip().split("\n")[-1]
+            fix = "Install perl, or leave --moses_dir out to use sacremoses."
+            raise BadInput(
+                f"{script}: cannot be run ({shown(found)}); allowed is a script that perl runs. {fix}"
+            ) from error
+        words = done.stdout.split("\n")[:-1]
+        if len(words) != len(lines):
+            found = f"made {len(words)} lines of {len(lines)}; allowed is one of each"
+            raise BadInput(f"{script}: {found}. Use Moses' own tokenizer.perl, unchanged.")
+        return [line.strip() for line in words]

@@ -1,0 +1,170 @@
+"""Translation as Hugging Face's pipelines look: `[{"translation_text": ...}]`, which transformers 5 no longer has. What
+is done for a text is left to `decoding`; this module decides how a model gets ready for it, and in which number format.
+
+    from hictl_hf import translation_pipeline
+    translator = translation_pipeline("runs/translation/model", target_language="de")
+    translator("The house is small.")
+    translator(["One.", "Two."], beams=4, length_penalty=0.6)
+
+or, with the package imported, `transformers.pipeline("hictl-translation", "runs/translation/model")`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Pipeline, PreTrainedTokenizerBase
+from transformers.pipelines import PIPELINE_REGISTRY
+
+from .beam_search import BeamSearch
+from ..hub.loading import check_sizes
+from ..models.configuration_hictl import HictlConfig
+from .decoding import translate
+from ..models.modeling_hictl_translation import HictlForConditionalGeneration
+from ..dtypes import warn_where_slow
+from ..data.formats import BadInput, teaching
+
+TASK = "hictl-translation"
+DTYPES = ("float32", "bfloat16", "int8")
+SEARCH = tuple(field.name for field in fields(BeamSearch))
+KIND, TRAIN = "a folder or Hub name of a translation model", "Train one by run_translation.py."
+OTHERS = ("target_language", "max_tokens", "progress", "cut")
+
+
+class TranslationPipeline(Pipeline):
+    """Texts to `{"translation_text": ...}`; with `best` above 1 to a list of these for each text, with scores.
+
+    Called with a text or a sequence of texts, and with any setting of `BeamSearch` and `translate`; settings given when
+    it was made hold unless a call says otherwise. Beams and length penalty are else those the model was saved with.
+    """
+
+    _load_processor = False
+    _load_image_processor = False
+    _load_feature_extractor = False
+    _load_tokenizer = True
+
+    def _sanitize_parameters(self, **settings: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        if unknown := [name for name in settings if name not in SEARCH + OTHERS]:
+            raise BadInput(f"translation has no setting {', '.join(unknown)}; allowed are {', '.join(SEARCH + OTHERS)}")
+        return {}, settings, {}
+
+    def __call__(self, texts: str | Sequence[str], **settings: Any) -> list[Any]:
+        chosen = {"progress": False} | self._forward_params | self._sanitize_parameters(**settings)[1]
+        return self._forward([texts] if isinstance(texts, str) else list(texts), **chosen)
+
+    def _forward(self, texts: list[str], **settings: Any) -> list[Any]:
+        search = BeamSearch.of(self.model, **{name: settings.pop(name) for name in SEARCH if name in settings})
+        translations = translate(self.model, self.tokenizer, texts, search, **settings)
+        if search.best == 1:
+            return [{"translation_text": best.text} for (best,) in translations]
+        return [[{"translation_text": each.text, "score": each.score} for each in found] for found in translations]
+
+    def preprocess(self, texts: Any, **_: Any) -> Any:
+        """Nothing: tokenizing belongs to the batches, which are made of all texts."""
+        return texts
+
+    def postprocess(self, found: Any, **_: Any) -> Any:
+        return found
+
+
+def translation_pipeline(
+    model: str | Path | HictlForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    dtype: str | None = None,
+    device: str | torch.device | None = None,
+    **settings: Any,
+) -> TranslationPipeline:
+    """A translator of texts.
+
+    Args:
+        model: a folder or Hub name; or a model, which is changed in place where the number format says so.
+        tokenizer: the model's own without it; a model that is already loaded needs it.
+        dtype: "float32", "bfloat16" or, on CPUs, "int8": the weights of linear layers, quantised when used. `None`:
+            bfloat16 on a GPU, float32 elsewhere; a model that is already loaded keeps its own.
+        device: a GPU where there is one without it.
+        settings: of `BeamSearch` and of `translate`, for all calls.
+    """
+    network, tokenizer = load_translator(model, tokenizer, dtype, device)
+    return TranslationPipeline(model=network, tokenizer=tokenizer, task=TASK, device=network.device, **settings)
+
+
+def load_translator(
+    model: str | Path | HictlForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    dtype: str | None = None,
+    device: str | torch.device | None = None,
+) -> tuple[HictlForConditionalGeneration, PreTrainedTokenizerBase]:
+    """A model that is ready to translate, and its tokenizer; arguments as of `translation_pipeline`."""
+    if dtype is not None and dtype not in DTYPES:
+        raise BadInput(f"dtype is {dtype!r}; allowed are {', '.join(DTYPES)}")
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu"
+    if dtype == "int8" and torch.device(device).type != "cpu":
+        raise BadInput(f"dtype is int8 and the device {device}; allowed is int8 on a CPU. Use bfloat16 on a GPU")
+    if isinstance(model, str | Path):
+        dtype = dtype or choose_dtype(torch.device(device))
+        with teaching(str(model), KIND, TRAIN):
+            check_translator(model)
+            tokenizer = tokenizer or AutoTokenizer.from_pretrained(model)
+            network = HictlForConditionalGeneration.from_pretrained(model, dtype=torch.float32)
+    else:
+        network = model
+    if tokenizer is None:
+        raise BadInput("a model that is already loaded was given without its tokenizer; give both")
+    network = network.to(device).eval()
+    if dtype == "bfloat16":
+        warn_where_slow("bf16", torch.device(device))
+    if dtype == "int8":
+        return quantize(network), tokenizer
+    return network if dtype is None else network.to(getattr(torch, dtype)), tokenizer
+
+
+def choose_dtype(device: torch.device) -> str:
+    return "bfloat16" if device.type == "cuda" else "float32"
+
+
+def check_translator(model: str | Path) -> None:
+    """Raise `BadInput` for a path that is no folder, which the Hub would be asked for, and for what has no decoder."""
+    name = str(model)
+    path_like = isinstance(model, Path) or name.startswith((".", "/", "runs/")) or name.count("/") > 1
+    if path_like and not Path(name).is_dir():
+        raise BadInput(f"{name}: is no folder; allowed is {KIND}. {TRAIN}")
+    config, _ = HictlConfig.get_config_dict(model)
+    if config.get("model_type") != HictlConfig.model_type or not config.get("is_encoder_decoder"):
+        found = ", ".join(config.get("architectures") or []) or f"a model of type {config.get('model_type')!r}"
+        lack = "" if config.get("is_encoder_decoder") else ", without a decoder"
+        raise BadInput(f"{name}: is {found}{lack}; allowed is {KIND}. {TRAIN}")
+    check_sizes(name)
+
+
+class QuantizedHead(nn.Module):
+    """An output layer in int8, and its own weights, by which the words it proposes are scored again."""
+
+    only_proposes = True
+
+    def __init__(self, head: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = head.weight, head.bias
+        self.proposals = quantize_dynamic(nn.Sequential(head))
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.proposals(states)
+
+
+def quantize(model: HictlForConditionalGeneration) -> HictlForConditionalGeneration:
+    """The model with its linear layers in int8, for good."""
+    if not isinstance(model.lm_head, QuantizedHead):
+        quantize_dynamic(model.roberta, inplace=True)
+        quantize_dynamic(model.decoder, inplace=True)
+        model.add_module("lm_head", QuantizedHead(model.lm_head))
+    return model
+
+
+def quantize_dynamic(module: nn.Module, inplace: bool = False) -> nn.Module:
+    return torch.ao.quantization.quantize_dynamic(module, {nn.Linear}, torch.qint8, inplace=inplace)
+
+
+PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, pt_model=AutoModelForSeq2SeqLM)

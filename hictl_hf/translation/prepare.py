@@ -1,0 +1,240 @@
+"""From the raw files of IWSLT, WMT, IITB and FLoRes to the line-aligned files of a row of the paper's tables: this
+module decides what is kept, counted and written. Which files a row has is left to `paper_corpora.py`, how they are read
+to `raw_bitext.py`, training to `run_translation.py`.
+
+    python -m hictl_hf.translation.prepare iwslt14-en-de raw data/iwslt14-en-de --moses_dir mosesdecoder
+
+Files are looked for anywhere below the raw folder, packed with gzip or not, archives unpacked. The output folder
+appears whole or not at all: `train`, `validation` and `test`, each with the two languages as endings, zero-shot test
+sets as `test-ro`, and `preparation.json`. Data whose size is not the paper's is refused, or told of in every score.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from ..cli.main import run
+from .moses import MosesTokenizer
+from .paper_corpora import CORPORA, PaperCorpus
+from .raw_bitext import GUIDE, Pair, find_files, read_pairs
+from ..data.formats import MOSES, BadInput, BrokenRow, checked_text, shown
+from ..reports.results import write_json
+from ..version import __version__
+
+RECORD = "preparation.json"
+TOLERANCE = 0.03
+CHUNK = 10_000  # pairs that are tokenised at a time
+COMMAS = {"Ş": "Ș", "ş": "ș", "Ţ": "Ț", "ţ": "ț"}  # Romanian's own letters for those with a cedilla
+PLAIN = {"Ș": "S", "ș": "s", "Ț": "T", "ț": "t", "Ă": "A", "ă": "a", "Â": "A", "â": "a", "Î": "I", "î": "i"}
+ROMANIAN = {
+    "keep": {},
+    "normalise": str.maketrans(COMMAS),
+    "strip": str.maketrans(PLAIN | {letter: PLAIN[comma] for letter, comma in COMMAS.items()}),
+}
+
+
+# --- what is kept ---------------------------------------------------------------------------------------------------
+
+
+def clean(pairs: Iterator[Pair], corpus: PaperCorpus, moses_dir: str | None, skipped: Counter[str]) -> Iterator[Pair]:
+    """Training pairs with text on both sides that are neither too long nor of too unequal lengths, in Moses' words;
+    these are counted on a copy, what comes out is the text as it was."""
+    tokenizers = [MosesTokenizer(language, moses_dir) for language in corpus.pair]
+    while chunk := list(islice(pairs, CHUNK)):
+        reasons = [reason_to_skip(pair, corpus) for pair in chunk]
+        skipped.update(filter(None, reasons))
+        chunk = [pair for pair, reason in zip(chunk, reasons) if not reason]
+        if corpus.longest is None or corpus.ratio is None:
+            yield from chunk
+            continue
+        words = [tokenizer.tokenize(side) for tokenizer, side in zip(tokenizers, zip(*chunk))]
+        for pair, *lengths in zip(chunk, *([len(line.split()) for line in side] for side in words)):
+            if max(lengths) > corpus.longest:
+                skipped["too long"] += 1
+            elif max(lengths) > corpus.ratio * min(lengths):
+                skipped["length ratio"] += 1
+            else:
+                yield pair
+
+
+def reason_to_skip(pair: Pair, corpus: PaperCorpus) -> str | None:
+    if not all(pair):
+        return "empty"
+    try:
+        for language, text in zip(corpus.pair, pair):
+            checked_text(language, text)
+    except BrokenRow:
+        return "broken"
+    return None
+
+
+def finished(text: str, language: str, corpus: PaperCorpus, romanian: str) -> str:
+    """The text as the model sees it: never tokenised."""
+    text = text.translate(ROMANIAN[romanian]) if language == "ro" else text
+    return text.lower() if corpus.lowercase else text
+
+
+def deviations(corpus: PaperCorpus, lines: Mapping[str, int]) -> list[str]:
+    """How the numbers of lines differ from those that are allowed, in words; empty if they do not."""
+    found = [
+        f"{split} has {lines[split]} lines where its public recipe has {expected}"
+        for split, expected in corpus.exact_lines.items()
+        if lines[split] != expected
+    ]
+    rounded, train = corpus.rounded_train, lines["train"]
+    if "train" not in corpus.exact_lines and abs(train - rounded) > TOLERANCE * rounded:
+        found.append(f"train has {train} lines where the paper has about {rounded}")
+    return found
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def prepare(
+    corpus: PaperCorpus,
+    raw: Path,
+    output: Path,
+    moses_dir: str | None = None,
+    romanian: str = "keep",
+    allow_other_counts: bool = False,
+) -> dict[str, Any]:
+    """Writes the files of a row; returns what `preparation.json` says of them.
+
+    Raises:
+        BadInput: a file is missing or broken, the output is there already, or, unless they are allowed, there are other
+            numbers of lines than the paper's.
+    """
+    if romanian not in ROMANIAN:
+        raise BadInput(f"romanian is {romanian!r}; allowed are {', '.join(ROMANIAN)}. Choose one of them.")
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise BadInput(f"{output}: is there already; allowed is a new folder. Remove it, or name another.")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    skipped: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as unfinished:
+        folder = Path(unfinished) / output.name
+        folder.mkdir()
+        lines, hashes = write_splits(folder, splits(corpus, raw, moses_dir, romanian, skipped))
+        others = deviations(corpus, lines)
+        if others and not allow_other_counts:
+            fix = "Check the raw files, or give --allow_other_counts, of which every score then tells"
+            raise BadInput(f"{raw}: is not the data of {corpus.name}: {'; '.join(others)}. {fix}; {GUIDE}.")
+        record = {
+            "recipe": corpus.name,
+            "lines": dict(lines),
+            "other_counts": others,
+            "skipped": dict(skipped),
+            "words": MosesTokenizer(corpus.source, moses_dir).signature if corpus.ratio else None,
+            "romanian": romanian,
+            "sha256": hashes,
+            "version": __version__,
+        }
+        write_json(folder / RECORD, record)
+        os.replace(folder, output)
+    return record
+
+
+def splits(
+    corpus: PaperCorpus, raw: Path, moses_dir: str | None, romanian: str, skipped: Counter[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Split, language and text of each line; all files are found before the first is read."""
+    pair, every = corpus.pair, corpus.validation if isinstance(corpus.validation, int) else 0
+    held_out = {"test": (pair, corpus.test)} | {
+        f"test-{language}": ((language, corpus.target), patterns) for language, patterns in corpus.more_tests.items()
+    }
+    if not isinstance(corpus.validation, int):
+        held_out = {"validation": (pair, corpus.validation)} | held_out
+    train = find_files(raw, corpus.train, pair, optional=corpus.any_train)
+    found = {split: find_files(raw, patterns, languages) for split, (languages, patterns) in held_out.items()}
+    kept = clean(read_pairs(train, pair, corpus.kept_tags), corpus, moses_dir, skipped)
+    for number, texts in enumerate(kept, start=1):
+        split = "validation" if every and number % every == 0 else "train"
+        yield from ((split, name, finished(text, name, corpus, romanian)) for name, text in zip(pair, texts))
+    for split, (languages, _) in held_out.items():
+        for texts in read_pairs(found[split], languages):
+            for name, text in zip(languages, texts):
+                text = text.replace("’", "'") if corpus.straight_apostrophes else text
+                yield split, name, finished(text, name, corpus, romanian)
+
+
+def write_splits(folder: Path, lines: Iterator[tuple[str, str, str]]) -> tuple[Counter[str], dict[str, str]]:
+    """Lines of each split, and SHA-256 of each file."""
+    counts: Counter[str] = Counter()
+    files: dict[str, IO[bytes]] = {}
+    with ExitStack() as stack:
+        for split, language, text in lines:
+            name = f"{split}.{language}"
+            if name not in files:
+                files[name] = stack.enter_context((folder / name).open("wb"))
+            try:
+                files[name].write(f"{text}\n".encode())
+            except UnicodeEncodeError as error:
+                found = f"{name} would have {shown(text)} in line {counts[name] + 1}; allowed is UTF-8"
+                raise BadInput(f"{found}. Correct the raw file, or convert it with iconv.") from error
+            counts[name] += 1
+    hashes = {name: sha256(folder / name) for name in files}
+    return Counter({name.rsplit(".", 1)[0]: count for name, count in counts.items()}), hashes
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def preparation_signature(source: str) -> dict[str, str]:
+    """What a score says of prepared data, `data/iwslt14-en-de/test.{en,de}` or one of its files; nothing of other data.
+
+    Raises:
+        BadInput: a file is not as it was when it was prepared.
+    """
+    named = MOSES.fullmatch(source)
+    names = [named["before"] + name.strip() + named["after"] for name in named["languages"].split(",")] if named else []
+    paths = sorted(map(Path, names or [source]))
+    place = paths[0].parent / RECORD
+    if not place.is_file():
+        return {}
+    record = json.loads(place.read_text("utf-8"))
+    for path in paths:
+        if not path.is_file() or sha256(path) != record["sha256"].get(path.name):
+            allowed = f"allowed is the file as it was prepared. Prepare it again, or remove {RECORD} to use your own"
+            raise BadInput(f"{path}: is not the file that {place} tells of; {allowed}.")
+    split = paths[0].stem
+    hashes = [value[:8] for name, value in sorted(record["sha256"].items()) if Path(name).stem == split]
+    signature = {"data": f"{record['recipe']} {split} {' '.join(hashes)}"}
+    if record["romanian"] != "keep":
+        signature["romanian"] = record["romanian"]
+    if record["other_counts"]:
+        signature["override"] = "; ".join(record["other_counts"])
+    return signature
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """The command; returns what is in `preparation.json`."""
+    parser = argparse.ArgumentParser("python -m hictl_hf.translation.prepare", description="Prepare the paper's corpora.")
+    parser.add_argument("recipe", help=f"one of {', '.join(CORPORA)}, or its file in recipes/translation")
+    parser.add_argument("raw", type=Path, help="folder with the raw files anywhere below")
+    parser.add_argument("output", type=Path, help="folder to write, which must not be there yet")
+    parser.add_argument("--moses_dir", help="copy of mosesdecoder, for its tokenizer.perl; sacremoses without it")
+    parser.add_argument("--romanian", default="keep", help="diacritics of Romanian: keep, normalise or strip")
+    parser.add_argument("--allow_other_counts", action="store_true", help="take data of another size, and tell it")
+    arguments = parser.parse_args(argv)
+    name = Path(arguments.recipe).name.removesuffix(".json")
+    if name not in CORPORA:
+        raise BadInput(f"no recipe is called {arguments.recipe}; allowed are {', '.join(CORPORA)}. Choose one of them.")
+    options = (arguments.moses_dir, arguments.romanian, arguments.allow_other_counts)
+    record = prepare(CORPORA[name], arguments.raw, arguments.output, *options)
+    for title in ("lines", "skipped"):
+        print("\n".join([title, *(f"  {split:<14}{count:>12,}" for split, count in record[title].items())]))
+    print("\n".join(f"not the paper's: {found}" for found in record["other_counts"]) or "counts: the paper's")
+    return record
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,276 @@
+"""How good translations are, over plain lists of sentences: BLEU as multi-bleu.perl computes it, sacreBLEU, chrF and
+COMET, each with its full signature, and whether one system is better than another. This module decides what is
+compared; the arithmetic is sacrebleu's. Words of tokenised BLEU are left to `moses.py`, data and what is known of them
+to `translation_data.py`.
+
+multi-bleu.perl is sacreBLEU without tokenizer and smoothing, but it reads bytes: spaces beyond ASCII part no words, and
+-lc lowers ASCII only. Here they are spaces, and all capitals are lowered, in translations and references alike; the
+signature says text:unicode, and a warning is logged where there is such a character. `strict` does as the script does
+and says text:bytes. Where the script dies, of nothing but empty translations, the score is 0.
+"""
+
+import importlib
+import importlib.metadata
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.significance import PairedTest, Result, _bootstrap_resample
+
+from .moses import MosesTokenizer
+from ..data.formats import LANGUAGE, BadInput, main_part, shown
+
+logger = logging.getLogger(__name__)
+
+METRICS = ("sacrebleu", "multi-bleu", "chrf", "comet")
+COMET = "Unbabel/wmt22-comet-da"
+TAKEN_FOR = {  # codes for which sacreBLEU would not take the language's own tokenizer
+    "cn": "zh", "zho": "zh", "chi": "zh", "cmn": "zh", "jp": "ja", "jpn": "ja", "kr": "ko", "kor": "ko",
+}  # fmt: skip
+ASCII_SPACES = " \t\n\r\f\v"
+# Characters that split() takes for spaces and perl, reading bytes, does not, each with one that nobody splits at.
+NO_SPACES_IN_PERL = {
+    code: chr(0xF0000 + code) for code in range(0x3001) if chr(code).isspace() and chr(code) not in ASCII_SPACES
+}
+
+Streams = Sequence[Sequence[str]]
+Tokenised = Literal["tokenised"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A value and what one must know to get it again; BLEU and chrF of 100, COMET of 1.
+
+    >>> print(Score("sacrebleu", 31.876, "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"))
+    sacrebleu = 31.88 nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0
+    """
+
+    name: str
+    """As in `METRICS`."""
+    value: float
+    signature: str
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.value:.2f} {self.signature}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two systems by one score; the second is better with 95 % confidence where `low` is above 0."""
+
+    name: str
+    baseline: float
+    system: float
+    low: float
+    """Of the interval that holds the difference, system minus baseline, in 95 % of the samples."""
+    high: float
+    p_value: float
+    """sacrebleu's; it is small for two systems whose translations are the same, too."""
+    signature: str
+
+    def __str__(self) -> str:
+        gain = f"{self.system - self.baseline:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+        return (
+            f"{self.name} = {self.system:.2f}, {gain} over {self.baseline:.2f}, p = {self.p_value:.4f} {self.signature}"
+        )
+
+
+@dataclass(frozen=True)
+class Measure:
+    """sacrebleu's metric, what is done to every sentence before it, and what the signature says of that."""
+
+    name: str
+    metric: Metric
+    prepare: Callable[[Sequence[str]], Sequence[str]] = list
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def signature(self, about: Mapping[str, str]) -> str:
+        """sacrebleu's, once something was scored, and what was done and is known beside."""
+        return signed(str(self.metric.get_signature()), {**self.notes, **about})
+
+
+def score_translations(
+    hypotheses: Sequence[str],
+    references: Streams,
+    language: str,
+    metrics: Sequence[str] = ("sacrebleu", "chrf"),
+    *,
+    sources: Sequence[str] | None = None,
+    tokenizer: MosesTokenizer | Tokenised | None = None,
+    tokenize: str | None = None,
+    lowercase: bool = False,
+    strict: bool = False,
+    about: Mapping[str, str] | None = None,
+) -> list[Score]:
+    """One score for each metric, in their order.
+
+    Args:
+        references: one or more streams, each with a sentence for every translation.
+        language: of the translations; for zh, ja and ko sacreBLEU has tokenizers of their own.
+        metrics: some of `METRICS`.
+        sources: what was translated, which only COMET needs.
+        tokenizer: makes the words of multi-bleu, without it sacremoses; "tokenised": never tokenise text again.
+        tokenize: another tokenizer of sacreBLEU than the language's.
+        lowercase: both sides, in all metrics but COMET; multi-bleu's -lc.
+        strict: multi-bleu as the perl script, see above.
+        about: what the signatures say beside, such as `translation_data.preparation_signature`.
+
+    Raises:
+        ValueError: there is nothing to score, numbers of lines differ, COMET has no sources.
+        BadInput: a metric is not known, or what it needs is not installed.
+    """
+    check_lines(hypotheses, references)
+    scores = []
+    for name in metrics:
+        if name == "comet":
+            scores.append(score_by_comet(hypotheses, references, sources, about or {}))
+            continue
+        measure = measure_of(name, language, tokenizer, tokenize, lowercase, strict)
+        prepared = [list(measure.prepare(stream)) for stream in references]
+        value = measure.metric.corpus_score(list(measure.prepare(hypotheses)), prepared).score
+        scores.append(Score(measure.name, value, measure.signature(about or {})))
+    return scores
+
+
+def paired_bootstrap(
+    baseline: Sequence[str],
+    system: Sequence[str],
+    references: Streams,
+    language: str,
+    metrics: Sequence[str] = ("sacrebleu", "chrf"),
+    *,
+    samples: int = 1000,
+    tokenizer: MosesTokenizer | Tokenised | None = None,
+    tokenize: str | None = None,
+    lowercase: bool = False,
+    strict: bool = False,
+    about: Mapping[str, str] | None = None,
+) -> list[Comparison]:
+    """Paired bootstrap resampling (Koehn, 2004), sacrebleu's: both systems are scored on the same samples of the test
+    set, drawn with the seed in SACREBLEU_SEED, 12345 without it.
+
+    Raises:
+        ValueError: there is nothing to score, numbers of lines differ, or a metric is COMET.
+        BadInput: a metric is not known, or what it needs is not installed.
+    """
+    check_lines(baseline, references)
+    check_lines(system, references)
+    found = []
+    for name in metrics:
+        if name == "comet":
+            raise ValueError("COMET has no sums to sample; compare by other metrics.")
+        measure = measure_of(name, language, tokenizer, tokenize, lowercase, strict)
+        prepared = [list(measure.prepare(stream)) for stream in references]
+        systems = [list(measure.prepare(texts)) for texts in (baseline, system)]
+        named: list[tuple[str, Sequence[str]]] = [("baseline", systems[0]), ("system", systems[1])]
+        tested = PairedTest(named, {name: measure.metric}, prepared, test_type="bs", n_samples=samples)()[1]
+        first, second = (result for results in tested.values() for result in results if isinstance(result, Result))
+        # sacrebleu tells p and each system's own interval; its samples, the same for both, give the difference's
+        drawn = []
+        for texts in systems:
+            statistics = measure.metric._extract_corpus_statistics(texts, prepared)
+            seed, scores = _bootstrap_resample(statistics, measure.metric, samples)
+            drawn.append([score.score for score in scores])
+        low, high = map(float, np.percentile(np.subtract(drawn[1], drawn[0]), (2.5, 97.5)))
+        signature = signed(measure.signature(about or {}), {"bs": str(samples), "seed": seed})
+        found.append(
+            Comparison(measure.name, first.score, second.score, low, high, float(second.p_value or 0), signature)
+        )
+    return found
+
+
+def measure_of(
+    name: str,
+    language: str,
+    tokenizer: MosesTokenizer | Tokenised | None,
+    tokenize: str | None,
+    lowercase: bool,
+    strict: bool,
+) -> Measure:
+    if name == "multi-bleu":
+        words = tokenizer or MosesTokenizer(language)
+        return multi_bleu(words if isinstance(words, MosesTokenizer) else None, lowercase, strict)
+    if name == "chrf":
+        return Measure("chrf", CHRF(lowercase=lowercase))
+    if name != "sacrebleu":
+        raise BadInput(f"the metric is {name!r}; allowed here are {', '.join(METRICS)}. Choose one of them.")
+    try:
+        return Measure("sacrebleu", BLEU(lowercase=lowercase, tokenize=tokenize, trg_lang=main_part(language)))
+    except (ImportError, RuntimeError) as error:  # MeCab is missing
+        fix = f'Install it: pip install "sacrebleu[{language}]", or choose another tokenizer, such as char'
+        raise BadInput(
+            f"sacreBLEU has no tokenizer for {language} here ({' '.join(str(error).split())}). {fix}."
+        ) from error
+    except KeyError as error:
+        allowed = ", ".join(BLEU.TOKENIZERS)
+        raise BadInput(f"sacreBLEU's tokenizer is {tokenize!r}; allowed are {allowed}. Choose one of them.") from error
+
+
+def check_language(language: str) -> None:
+    """Raise `BadInput` for what is no code of a language: its text would be parted into words that are none."""
+    code = main_part(language)
+    if not LANGUAGE.fullmatch(language) or code in TAKEN_FOR:
+        fix = f"Write {TAKEN_FOR[code]}" if code in TAKEN_FOR else "Look it up: zh is Chinese, ja Japanese, ko Korean"
+        raise BadInput(f"the language is {shown(language)}; allowed are codes of ISO 639, such as de or pt-BR. {fix}.")
+
+
+def multi_bleu(tokenizer: MosesTokenizer | None, lowercase: bool, strict: bool) -> Measure:
+    """BLEU of tokenised text, of the script's arithmetic: no smoothing, so 0 without any equal 4-gram."""
+
+    def prepare(texts: Sequence[str]) -> Sequence[str]:
+        words = tokenizer.tokenize(texts) if tokenizer else texts
+        if strict:
+            words = [line.translate(NO_SPACES_IN_PERL) for line in words]
+            return [line.encode().lower().decode() for line in words] if lowercase else words  # bytes: ASCII alone
+        if any(differs(line, lowercase) for line in words):
+            logger.warning("multi-bleu.perl scores this text otherwise: see the signature's text:unicode, and --strict")
+        return words
+
+    metric = BLEU(tokenize="none", smooth_method="none", force=True, lowercase=lowercase and not strict)
+    notes = {"moses": tokenizer.signature if tokenizer else "none", "text": "bytes" if strict else "unicode"}
+    return Measure("multi-bleu", metric, prepare, notes | ({"lc": "ascii"} if strict and lowercase else {}))
+
+
+def differs(line: str, lowercase: bool) -> bool:
+    """Whether a line has what multi-bleu.perl, reading bytes, takes otherwise."""
+    if line.isascii():
+        return any(character in line for character in "\x1c\x1d\x1e\x1f")
+    return line.translate(NO_SPACES_IN_PERL) != line or (lowercase and line.encode().lower() != line.lower().encode())
+
+
+def score_by_comet(
+    hypotheses: Sequence[str], references: Streams, sources: Sequence[str] | None, about: Mapping[str, str]
+) -> Score:
+    """Mean of COMET over the sentences, against the first stream of references. The model is downloaded."""
+    if sources is None:
+        raise ValueError("COMET compares with what was translated; give sources.")
+    check_lines(sources, references)
+    try:
+        comet = importlib.import_module("comet")
+    except ImportError as error:
+        fix = "Score by its own comet-score in another environment (docs/translation.md), or choose other metrics"
+        raise BadInput(f"the metric comet needs the package unbabel-comet, which is not installed. {fix}.") from error
+    model = comet.load_from_checkpoint(comet.download_model(COMET))
+    rows = [{"src": a, "mt": b, "ref": c} for a, b, c in zip(sources, hypotheses, references[0], strict=True)]
+    version = importlib.metadata.version("unbabel-comet")
+    return Score("comet", float(model.predict(rows).system_score), signed(f"model:{COMET}|version:{version}", about))
+
+
+def check_lines(hypotheses: Sequence[str], references: Streams) -> None:
+    if not references or not len(hypotheses):
+        raise ValueError("no translations or no references; allowed is one or more of each.")
+    for number, stream in enumerate(references, start=1):
+        if len(stream) != len(hypotheses):
+            found = f"{len(hypotheses)} translations for {len(stream)} lines of reference {number}"
+            raise ValueError(f"{found}; allowed is one for each.")
+
+
+def signed(signature: str, notes: Mapping[str, str]) -> str:
+    """The signature with more in it; what parts its entries is in none of them."""
+    values = (f"{name}:{value.replace('|', '/').replace(':', '=')}" for name, value in notes.items())
+    return "|".join([signature, *values])

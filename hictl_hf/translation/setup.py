@@ -1,0 +1,167 @@
+"""What a translation run begins with: the rows of its sources, and the model, made or loaded. Each is checked here, so
+that a run ends before it trains where something is missing. Their order is `translation.py`'s."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from ..hub.loading import check_sizes
+from ..models.configuration_hictl import HictlConfig
+from ..data.corpus import Cleaning, CorpusReport
+from ..models.modeling_hictl import HictlModel
+from ..models.modeling_hictl_translation import HictlForConditionalGeneration
+from ..data.formats import BadInput
+from ..training.arguments import read_dictionary
+from .target_vocabulary import Counts, count_pieces, count_unknown, ids_to_keep
+from .arguments import TranslationArguments
+from .corpus import ONLY_WHOLE, Direction, Pair, load_pairs, read_pairs, tokenize_pairs
+from .prepare import preparation_signature
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Data:
+    """What a run reads: `train` as token ids (`None` without training), validation and test as text."""
+
+    train: Dataset | None
+    validation: list[Pair]
+    test: list[Pair]
+    report: CorpusReport
+    cut: dict[str, int]
+    """Sources of validation and test that are longer than the model reads."""
+    about: dict[Direction, dict[str, str]]
+    """What is known of the preparation of the test set."""
+    counts: dict[str, Counts] = field(default_factory=dict)
+    """How often train has each id on its target side, by language."""
+    unknown: dict[str, int] = field(default_factory=dict)
+    """Target tokens in train that the decoder cannot say, by language."""
+
+
+def read_data(args: TranslationArguments, config: HictlConfig, tokenizer: PreTrainedTokenizerBase) -> Data:
+    """Read the sources; what was left out of train is told."""
+    longest = config.max_position_embeddings - 2  # XLM-R's positions start at 2
+    validation = read_pairs(args.validation, args.directions) if args.validation else []
+    test = read_pairs(args.test, args.directions) if args.test else []
+    cut = {
+        name: count_long([pair.source for pair in pairs], tokenizer, longest)
+        for name, pairs in (("validation", validation), ("test", test))
+    }
+    data = Data(None, validation, test, CorpusReport(), cut, about_preparation(test))
+    if args.train:
+        cleaning = Cleaning(**asdict(ONLY_WHOLE) | read_dictionary("cleaning", args.cleaning))
+        pairs, data.report = load_pairs(args.train, args.directions, cleaning, args.strict)
+        data.train = tokenize_pairs(pairs, tokenizer, min(args.max_length, args.max_tokens, longest), data.report)
+        data.counts = count_pieces(data.train, len(tokenizer))
+        logger.info("%s", data.report.summary())
+    return data
+
+
+def about_preparation(pairs: Sequence[Pair]) -> dict[Direction, dict[str, str]]:
+    """What `preparation_signature` knows of the sources of each direction."""
+    found: dict[Direction, dict[str, str]] = {}
+    for direction, source in dict.fromkeys((pair.direction, pair.origin.rpartition(":")[0]) for pair in pairs):
+        of_direction = found.setdefault(direction, {})
+        for name, value in preparation_signature(source).items():
+            of_direction[name] = f"{of_direction[name]}, {value}" if name in of_direction else value
+    return found
+
+
+def count_long(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int) -> int:
+    """How many texts have more tokens than the model reads."""
+    ids = tokenizer(list(texts), verbose=False)["input_ids"] if texts else []
+    return sum(len(tokens) > longest for tokens in ids)
+
+
+# --- model ------------------------------------------------------------------------------------------------------------
+
+
+def load_config(args: TranslationArguments) -> HictlConfig:
+    """The configuration of the encoder, or of the translation model; `BadInput` where it is neither."""
+    place = args.encoder or args.model
+    try:
+        values, _ = HictlConfig.get_config_dict(place)
+        if values.get("model_type") != HictlConfig.model_type:
+            raise ValueError(f"it is of type {values.get('model_type')!r}")
+        check_sizes(str(place))
+        config = HictlConfig.from_pretrained(place)
+    except (StrictDataclassError, OSError, ValueError) as error:
+        allowed = "an XLM-R or HiCTL checkpoint" if args.encoder else "a translation model, such as runs/step1/model"
+        found = " ".join(str(error).split())
+        raise BadInput(f"--{'encoder' if args.encoder else 'model'} {place}: not {allowed}: {found}") from error
+    if args.model and not config.is_encoder_decoder:
+        raise BadInput(f"--model {place}: has no decoder; give it as --encoder, with --step 1, to train one")
+    if args.model and not config.target_languages:
+        raise BadInput(
+            f"--model {place}: names no target language; allowed are models with target_languages in their "
+            "config.json: train one from --encoder"
+        )
+    unknown = sorted({*args.target_lang} - {*config.target_languages}) if args.model else []
+    if unknown:
+        raise BadInput(
+            f"--target_lang {' '.join(unknown)}: the model translates into {', '.join(config.target_languages)}; name "
+            "one of these, or train a model for it from --encoder"
+        )
+    return config
+
+
+def load_tokenizer(args: TranslationArguments) -> PreTrainedTokenizerBase:
+    place = args.encoder or args.model
+    try:
+        return AutoTokenizer.from_pretrained(place)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{place}: holds no tokenizer that loads: {' '.join(str(error).split())}") from error
+
+
+def load_or_make_model(
+    args: TranslationArguments, config: HictlConfig, tokenizer: PreTrainedTokenizerBase, data: Data
+) -> HictlForConditionalGeneration:
+    """The translation model, or the encoder with a new decoder for the words of train; in float32."""
+    if len(tokenizer) > config.vocab_size:
+        raise BadInput(
+            f"{args.encoder or args.model}: its tokenizer has {len(tokenizer)} ids, its model {config.vocab_size}; "
+            "they do not belong together"
+        )
+    try:
+        if args.model:
+            model = HictlForConditionalGeneration.from_pretrained(args.model, dtype=torch.float32)
+        else:
+            ids = choose_words(args.trim_target_vocab, tokenizer, data)
+            encoder = HictlModel(config) if args.random_encoder else str(args.encoder)
+            model = HictlForConditionalGeneration.from_encoder(
+                encoder, ids, args.target_lang, **new_decoder(args, config)
+            )
+    except (StrictDataclassError, OSError, ValueError, RuntimeError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(f"{args.encoder or args.model}: {error}") from error
+    known = model.target_token_ids
+    data.unknown = count_unknown(data.counts, known[known < len(tokenizer)].tolist())  # a model may have spare rows
+    beams = {"num_beams": args.beams, "length_penalty": args.length_penalty, "early_stopping": True}
+    alone = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}  # or transformers refuses to save it
+    model.generation_config.update(**(beams if args.beams > 1 else alone))
+    return model
+
+
+def choose_words(size: str, tokenizer: PreTrainedTokenizerBase, data: Data) -> list[int] | None:
+    """The ids that a new decoder can say; `None`: all."""
+    if size == "off":
+        return None
+    counts = np.sum([*data.counts.values()], axis=0)
+    return ids_to_keep(counts, tokenizer, None if size == "auto" else int(size))
+
+
+def new_decoder(args: TranslationArguments, config: HictlConfig) -> dict[str, Any]:
+    """The settings of a new decoder, beside those that it has from its encoder."""
+    layers = 6 if args.decoder_layers is None and config.num_hidden_layers >= 24 else args.decoder_layers
+    given = {"decoder_layers": layers, "cls_bias": args.cls_bias, "cls_bias_scale": args.cls_bias_scale}
+    return {name: value for name, value in given.items() if value is not None} | read_dictionary(
+        "model_config", args.model_config
+    )

@@ -1,0 +1,1 @@
+"""The nine tasks of XTREME: data, fine-tuning, predictions, scores, report."""

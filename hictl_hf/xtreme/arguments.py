@@ -1,0 +1,123 @@
+"""What a run over XTREME can be told."""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..parsing import parse_flags_or_recipe
+from ..data.formats import BadInput
+from .data import DataSource, Splits
+from .report import SETTINGS
+from .tasks import TASKS, XtremeTask
+
+SIZES = ("base", "large")
+POOLINGS = ("mean", "mean without special tokens", "first token")
+SELECT_ON = ("english", "target")
+NAMES = tuple(task.name for task in TASKS)
+
+
+@dataclass
+class XtremeArguments:
+    """Settings of `run_xtreme.py`; what a task's own defaults are stands in its row of `xtreme_tasks.TASKS`."""
+
+    encoder: str | None = field(
+        default=None,
+        metadata={"help": "Folder or Hub name of the encoder: HiCTL, XLM-R, mBERT, any with a fast tokenizer."},
+    )
+    data: str = field(
+        default="hub", metadata={"help": "Folder made by XTREME's download_data.sh, or hub: the Hugging Face Hub."}
+    )
+    tasks: list[str] = field(default_factory=lambda: ["all"], metadata={"help": f"all, or some of {', '.join(NAMES)}."})
+    setting: str = field(default="zero-shot", metadata={"help": f"Training data: {', '.join(SETTINGS)}."})
+    languages: list[str] = field(
+        default_factory=list, metadata={"help": "Languages to score; all of a task without it."}
+    )
+    output_dir: str = field(default="runs/xtreme", metadata={"help": "Where all of the run is; a begun run goes on."})
+    size: str | None = field(
+        default=None, metadata={"help": "base or large, whose settings are used; large from 24 layers on without it."}
+    )
+    learning_rate: list[float] = field(
+        default_factory=list, metadata={"help": "Peak learning rates to choose from; the task's own without it."}
+    )
+    batch_size: list[int] = field(
+        default_factory=list, metadata={"help": "Rows of a step, several to choose from; the task's own without it."}
+    )
+    seed: list[int] = field(default_factory=lambda: [42], metadata={"help": "Seeds of fine-tuning to choose from."})
+    epochs: float | None = field(
+        default=None, metadata={"help": "How often each row is seen; the task's own without it."}
+    )
+    select_on: str = field(
+        default="english",
+        metadata={"help": "Whose dev set a model is chosen on: english, or target (not zero-shot then)."},
+    )
+    train_split: str = field(default="train", metadata={"help": "Rows to train on, such as train[1000:]."})
+    select_split: str = field(default="dev", metadata={"help": "Rows to choose by, such as train[:1000]."})
+    score_split: str = field(default="test", metadata={"help": "Rows to score, such as dev[80%%:]."})
+    labels: str | None = field(
+        default=None, metadata={"help": "Folder TASK/test-LANGUAGE.tsv of labels that XTREME's test files lack."}
+    )
+    layer: int | None = field(
+        default=None,
+        metadata={"help": "Layer of the retrieval tasks, 0 the embeddings; 8 of 12 and 14 of 24 without it."},
+    )
+    pooling: str = field(default="mean", metadata={"help": f"Of the retrieval tasks: {', '.join(POOLINGS)}."})
+    sweep_layers: bool = field(default=False, metadata={"help": "Score retrieval at all layers and poolings, on dev."})
+    compat: bool = field(default=False, metadata={"help": "Read quotes and find answers as the official scripts do."})
+    bf16: bool = field(default=False, metadata={"help": "Compute in bf16."})
+    micro_batches: int = field(default=1, metadata={"help": "Parts of a batch computed one by one, for less memory."})
+    similar_lengths: bool = field(
+        default=False, metadata={"help": "Train on rows of similar length together: faster, not the official order."}
+    )
+    predict_batch_size: int = field(default=64, metadata={"help": "Rows predicted at a time."})
+    score: str | None = field(
+        default=None, metadata={"help": "Only score this folder of predictions against --labels, and print JSON."}
+    )
+
+    def __post_init__(self) -> None:
+        self.tasks = list(NAMES) if "all" in self.tasks else self.tasks
+        for name, allowed in (
+            ("setting", SETTINGS), ("size", (None, *SIZES)), ("select_on", SELECT_ON), ("pooling", POOLINGS),
+        ):  # fmt: skip
+            if getattr(self, name) not in allowed:
+                told = ", ".join(value for value in allowed if value)
+                raise BadInput(f"{name} is {getattr(self, name)!r}; allowed are {told}")
+        if unknown := [name for name in self.tasks if name not in NAMES]:
+            raise BadInput(f"no task is called {', '.join(unknown)}; allowed are all, {', '.join(NAMES)}")
+        known = {language for task in self.chosen_tasks for language in task.languages}
+        if unknown := [language for language in self.languages if language not in known]:
+            raise BadInput(f"no task has the language {', '.join(unknown)}; allowed are {', '.join(sorted(known))}")
+        for name in ("epochs", "micro_batches", "predict_batch_size"):
+            if (value := getattr(self, name)) is not None and value <= 0:
+                raise BadInput(f"{name} is {value}; allowed are numbers above 0")
+        if not self.seed or min(self.seed) < 0 or max(self.seed) >= 2**32:
+            raise BadInput(f"seed is {self.seed}; allowed are one or more numbers from 0 to 2**32 - 1")
+        if not all(0 < rate < math.inf for rate in self.learning_rate):
+            raise BadInput(f"learning_rate is {self.learning_rate}; allowed are numbers above 0")
+        if self.score and not self.labels:
+            raise BadInput("--score needs --labels, a folder TASK/test-LANGUAGE.tsv or .json of labels")
+        if self.score and self.languages:
+            raise BadInput("--score scores all languages of a task, as XTREME does; leave --languages out")
+        if not (self.score or self.encoder):
+            raise BadInput("there is no encoder; give --encoder, such as xlm-roberta-base or runs/hictl/checkpoint")
+        for name in ("labels", *(["data"] if self.data != "hub" else [])):
+            if (folder := getattr(self, name)) and not Path(folder).is_dir():
+                raise BadInput(f"--{name} {folder}: no such folder; give one that is there")
+
+    @property
+    def chosen_tasks(self) -> list[XtremeTask]:
+        """In the order of the paper's table."""
+        return [task for task in TASKS if task.name in self.tasks]
+
+    @property
+    def splits(self) -> Splits:
+        return Splits(self.train_split, self.select_split, self.score_split)
+
+    @property
+    def source(self) -> DataSource:
+        return DataSource(None if self.data == "hub" else Path(self.data), self.compat)
+
+
+def parse_xtreme_arguments(argv: list[str]) -> XtremeArguments:
+    """Flags, as `run_xtreme.py --help` lists them, or a recipe and flags that change it."""
+    arguments: XtremeArguments = parse_flags_or_recipe(argv, XtremeArguments)
+    return arguments

@@ -1,0 +1,201 @@
+"""What a run over XTREME reads: for each task the examples to train on, to select by and to score. All of it is read,
+and so checked, before anything is trained. Which files a task has is in its row of `xtreme_tasks`."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, ReadInstruction
+
+from ..data.formats import BadInput
+from ..retrieval.bitext import Bitext
+from .hub import NotOnHub
+from .tasks import Examples, XtremeTask
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Which rows are trained on, selected by and scored, as of `datasets`: "train", "dev[:80%]", "train[1000:]"."""
+
+    train: str = "train"
+    select: str = "dev"
+    score: str = "test"
+
+    @property
+    def official(self) -> bool:
+        return self == Splits()
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Where examples come from: XTREME's download folder, or the Hub where `folder` is `None`."""
+
+    folder: Path | None
+    compat: bool = False
+
+    def read(self, task: XtremeTask, spec: str, language: str) -> Examples:
+        """Rows of a split.
+
+        Raises:
+            Missing: there are none.
+            BadInput: they cannot be used.
+        """
+        split = split_of(spec)
+        if self.folder is None:
+            if task.from_hub is None:
+                raise Missing(task, language, "not on the Hub")
+            try:
+                return cut(task.from_hub(language, split), spec, f"{task.name} {language}")
+            except NotOnHub as error:
+                raise Missing(task, language, str(error)) from error
+        layouts = task.files.get(split, ())
+        for layout in layouts:
+            names = [name.format(language=language, code=task.codes.get(language, language)) for name in layout]
+            if all((self.folder / name).is_file() for name in names if not name.startswith("?")):
+                paths = [self.folder / name.removeprefix("?") for name in names]
+                examples = self.read_files(task, split, language, [path for path in paths if path.is_file()])
+                if not isinstance(examples, Bitext) and not len(examples):
+                    raise Missing(task, language, f"no row in {names[0]}")
+                return cut(examples, spec, str(paths[0]))
+        places = " or ".join(layout[0].format(language="XX", code="XXX") for layout in layouts)
+        raise Missing(task, language, f"no file {places}" if places else f"{task.name} has no {split} set")
+
+    def read_files(self, task: XtremeTask, split: str, language: str, paths: list[Path]) -> Examples:
+        if split == "translated" and task.read_translated:
+            return task.read_translated(language, *paths)
+        if split in ("train", "translated") and task.read_training:
+            return task.read_training(*paths)
+        options: dict[str, Any] = {"compat": True} if self.compat and task.kind.compat == "reading" else {}
+        return task.read(*paths, **options, **({"labels": task.labels} if task.labels else {}))
+
+
+class Missing(BadInput):
+    """A task has no such split in this language here; `reason` says what is missing."""
+
+    def __init__(self, task: XtremeTask, language: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"{task.name}, {language}: {self.reason}; add the file, or run other --tasks or --languages")
+
+
+@dataclass
+class TaskData:
+    """What a task is trained on, selected by and scored on, by language.
+
+    Attributes:
+        golds: of what is scored, where known.
+        missing: why a language that belongs to the task is not scored.
+    """
+
+    task: XtremeTask
+    train: dict[str, Dataset] = field(default_factory=dict)
+    dev: dict[str, Examples] = field(default_factory=dict)
+    test: dict[str, Examples] = field(default_factory=dict)
+    golds: dict[str, Any] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def read_task(
+    task: XtremeTask,
+    source: DataSource,
+    setting: str,
+    splits: Splits,
+    languages: Iterable[str],
+    select_on: str,
+    labels: Path | None,
+) -> TaskData:
+    """Everything that is there for a task; a language without the rows it needs is missing.
+
+    Args:
+        languages: which of the task's to score.
+        select_on: "english" dev, or that of all "target" languages.
+        labels: a folder in the layout of a submission with the golds of what is scored.
+    """
+    data = TaskData(task)
+    for language in languages:
+        try:
+            data.test[language] = source.read(task, splits.score, language)
+            if task.kind.features and setting != "zero-shot" and language != "en":
+                data.train[language] = training_rows(source, task.source, "translated", language)
+        except Missing as missing:
+            data.test.pop(language, None)
+            data.missing[language] = missing.reason
+    if not data.test:
+        return data
+    if task.kind.features is None:
+        data.dev = read_where_there(task, source, split_of(splits.select), data.test)
+    else:
+        data.train = {"en": training_rows(source, task.source, splits.train, "en"), **data.train}
+        wanted, row = (["en"], task.source) if select_on == "english" else ([*data.test], task)
+        data.dev = read_where_there(row, source, splits.select, wanted)
+    for language, examples in data.test.items():
+        data.golds[language] = golds = golds_of(task, examples, language, labels)
+        if isinstance(examples, Bitext) and golds is not None:
+            pairs = golds if isinstance(golds, set) else zip(examples.query_ids, golds)
+            data.test[language] = replace(examples, gold=frozenset(pairs))
+    return data
+
+
+def read_where_there(task: XtremeTask, source: DataSource, spec: str, languages: Iterable[str]) -> dict[str, Examples]:
+    """Rows of a split by language, without languages that have none."""
+    found = {}
+    for language in languages:
+        try:
+            found[language] = source.read(task, spec, language)
+        except Missing as missing:
+            logger.info("%s", missing.reason)
+    return found
+
+
+def training_rows(source: DataSource, task: XtremeTask, spec: str, language: str) -> Dataset:
+    examples = source.read(task, spec, language)
+    if isinstance(examples, Bitext):
+        raise TypeError(f"{task.name} is not trained")
+    return examples
+
+
+def golds_of(task: XtremeTask, examples: Examples, language: str, labels: Path | None) -> Any:
+    """From the folder of labels, or the examples' own; `None` where neither has any."""
+    path = labels and labels / task.name / f"test-{language}.{task.kind.ending}"
+    if not (path and path.is_file()):
+        return task.kind.golds(examples)
+    golds = task.kind.read_golds(path)
+    task.kind.check_golds(str(path), golds, examples, task.labels)
+    return golds
+
+
+def without_golds(examples: Examples) -> Examples:
+    """What predictions are made of."""
+    if isinstance(examples, Bitext):
+        return replace(examples, gold=None)
+    return examples.remove_columns([name for name in ("label", "tags", "answers") if name in examples.column_names])
+
+
+def split_of(spec: str) -> str:
+    """The name in a specification such as "train[1000:]".
+
+    >>> split_of("dev[:80%]")
+    'dev'
+    """
+    return spec.partition("[")[0]
+
+
+def cut(examples: Examples, spec: str, place: str) -> Examples:
+    """The rows that the specification names."""
+    name = split_of(spec)
+    if spec == name:
+        return examples
+    if isinstance(examples, Bitext):
+        raise BadInput(f"{place}: {spec!r} names a part of two corpora; allowed is a whole split, as {name!r}")
+    try:
+        (part,) = ReadInstruction.from_spec(spec).to_absolute({name: len(examples)})
+        rows = range(part.from_, part.to)
+    except (ValueError, AssertionError) as error:
+        allowed = "allowed are train, dev and test, or a part of them such as dev[:80%] or train[1000:]"
+        raise BadInput(f"{place}: {spec!r} names no rows of {len(examples)}; {allowed}: {error}") from error
+    if not len(rows):
+        raise BadInput(f"{place}: {spec!r} names none of its {len(examples)} rows; give a part that has some")
+    return examples.select(rows)

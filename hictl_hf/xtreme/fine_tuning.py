@@ -1,0 +1,297 @@
+"""Fine-tuning for one task: the order of rows, the loss of a whole batch, the choice of the best state on dev, and
+logits for rows of any length. How texts become rows and logits predictions is left to `xtreme_features` and its like,
+what a checkpoint is to `robust_training`, which settings a task has to its table."""
+
+import copy
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute
+import torch
+from datasets import Dataset
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import Sampler
+from tqdm.auto import tqdm
+from transformers import (
+    AutoModel,
+    DataCollatorForTokenClassification,
+    DataCollatorWithPadding,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+from ..training.checkpoints import find_fault, last_whole_checkpoint, newest_first, write_manifest
+from ..data.sampling import Languages, MixtureSampler
+from ..data.formats import BadInput
+from ..training.trainer import TERMINATED, RobustTrainer, nan_unless_finite
+from ..models.supported_versions import overrides_private
+from .sentence_pairs import input_columns
+
+ScoreOnDev = Callable[[PreTrainedModel], float]  # higher is better
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """How long and how fast a task is trained: by Adam (epsilon 1e-8), gradients clipped to norm 1.
+
+    Attributes:
+        learning_rate: the highest one, after warming up; it falls linearly to 0.
+        batch_size: rows of an optimiser step, over all its micro-batches and processes.
+        epochs: how often each row is seen.
+        max_length: of a row, in tokens.
+        warmup: steps in which the learning rate rises; below 1 their share of all.
+        weight_decay: of what is neither a bias nor in a LayerNorm.
+        evaluate_every: steps between two evaluations on dev, of which the best one's state is kept; 0: the last state.
+    """
+
+    learning_rate: float
+    batch_size: int
+    epochs: float
+    max_length: int
+    warmup: float = 0
+    weight_decay: float = 0
+    evaluate_every: int = 0
+
+
+def longest_row(config: PreTrainedConfig) -> int:
+    """Tokens that an encoder reads at most; XLM-R's positions begin after the number of its padding."""
+    with torch.device("meta"):
+        encoder = AutoModel.from_config(config)
+    lengths = [
+        module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+        for name, module in encoder.named_modules()
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding)
+    ]
+    return min(lengths, default=getattr(config, "max_position_embeddings", sys.maxsize))
+
+
+def load_model(model_class: Any, encoder: str, labels: Sequence[str], seed: int = 42) -> PreTrainedModel:
+    """An encoder, in float32, with a new head for these labels, whose weights follow from the seed.
+
+    Args:
+        model_class: an Auto class, or a class of models.
+        encoder: folder or name on the Hub of an XLM-R, HiCTL or BERT-like model.
+        labels: names of the outputs.
+    """
+    names = {"id2label": dict(enumerate(labels)), "label2id": {name: place for place, name in enumerate(labels)}}
+    set_seed(seed)
+    return model_class.from_pretrained(encoder, dtype=torch.float32, **names)
+
+
+def fine_tune(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    features: Dataset,
+    settings: FineTuning,
+    output_dir: str | Path,
+    score: ScoreOnDev | None = None,
+    *,
+    seed: int = 42,
+    bf16: bool = False,
+    micro_batches: int = 1,
+    save_every: int = 500,
+    similar_lengths: bool = False,
+) -> PreTrainedModel:
+    """Train a model, or go on where an earlier call with the same arguments and folder was interrupted.
+
+    On SIGTERM the running step is saved and the process exits with 143. At the end the model is in `output_dir/model`,
+    and the checkpoints are gone; a later call only loads it.
+
+    Args:
+        features: rows for training, as `encode` gives them.
+        score: of a model on dev; `None` where no state is chosen.
+        micro_batches: parts of a batch that are computed one after another, to need less memory.
+        save_every: steps between two checkpoints; rounded up to a multiple of `evaluate_every`.
+        similar_lengths: put rows of similar length together (see `TrainingOrder`); not the official order.
+
+    Returns:
+        The model at its best on dev (the first of equals), or at its last.
+    """
+    finished = Path(output_dir) / "model"
+    if find_fault(finished) is None:
+        return type(model).from_pretrained(finished, dtype=torch.float32).to(model.device)
+    every = settings.evaluate_every if score is not None else 0
+    args = TrainingArguments(
+        str(output_dir), learning_rate=settings.learning_rate, num_train_epochs=settings.epochs,
+        gradient_accumulation_steps=micro_batches, warmup_steps=settings.warmup, weight_decay=settings.weight_decay,
+        adam_epsilon=1e-8, max_grad_norm=1.0, lr_scheduler_type="linear",
+        seed=seed, bf16=bf16, use_cpu=not torch.accelerator.is_available(), remove_unused_columns=False,
+        save_steps=-(-save_every // every) * every if every else save_every, save_total_limit=1, logging_steps=50,
+        eval_strategy="steps" if every else "no", eval_steps=every or None, load_best_model_at_end=bool(every),
+        metric_for_best_model="score" if every else None, greater_is_better=True if every else None,
+        report_to="none",
+    )  # fmt: skip
+    args.per_device_train_batch_size = rows_at_once(settings.batch_size, micro_batches, args.world_size)
+    trainer = FineTuningTrainer(
+        model, args, train_dataset=features, processing_class=tokenizer, score=score, similar_lengths=similar_lengths
+    )
+    trainer.train(resume_from_checkpoint=last_whole_checkpoint(output_dir))
+    if trainer.terminated:
+        raise SystemExit(TERMINATED)
+    trainer.save_model(str(finished))
+    if args.should_save:
+        write_manifest(finished)
+        for checkpoint in newest_first(output_dir):
+            shutil.rmtree(checkpoint)
+    trainer.accelerator.wait_for_everyone()
+    return trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+
+
+def rows_at_once(batch_size: int, micro_batches: int, processes: int) -> int:
+    """Rows of a micro-batch of one process."""
+    rows, rest = divmod(batch_size, micro_batches * processes)
+    if rest or rows < 1:
+        raise BadInput(
+            f"batch_size: is {batch_size}; allowed are multiples of {micro_batches} micro-batches times {processes} "
+            "processes. Change one of them."
+        )
+    return rows
+
+
+class FineTuningTrainer(RobustTrainer):
+    """Trains a model with a stock head on the mean loss of an optimiser step's whole batch.
+
+    The mean is over rows, in tagging over tagged words, however the batch is divided: XTREME's scripts took the same
+    mean over a batch of one part, and the mean of such means over more. (The Trainer would hand the number of items to
+    the model, and stock heads do not look at it.)
+
+    Args (beside the Trainer's):
+        score: what is evaluated; it chooses the best state where the Trainer's arguments say so.
+        similar_lengths: put rows of similar length together.
+    """
+
+    loss_is_scaled_for_ga = True
+    going_on = "give the same command again, or one with other settings and another --output_dir"
+
+    def __init__(
+        self, *args: Any, score: ScoreOnDev | None = None, similar_lengths: bool = False, **kwargs: Any
+    ) -> None:
+        features, tokenizer = kwargs["train_dataset"], copy.copy(kwargs["processing_class"])
+        tokenizer.padding_side = "right"  # where heads find the first token, and places in a row stay what they are
+        kwargs["processing_class"] = tokenizer
+        of_words = isinstance(features[0].get("labels"), list)
+        collator = DataCollatorForTokenClassification if of_words else DataCollatorWithPadding
+        super().__init__(*args, data_collator=collator(tokenizer), eval_dataset=(), **kwargs)
+        self.score, self.similar_lengths = score, similar_lengths
+
+    @overrides_private(Trainer)
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> "TrainingOrder":
+        """The order of XTREME's scripts; the Trainer has no argument for a sampler."""
+        args = self.args
+        batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        return TrainingOrder(row_lengths(self.train_dataset), batch_size, args.seed, self.similar_lengths)
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
+        """The micro-batches of one optimiser step, and how many items all of them have together."""
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        items = torch.tensor(sum(map(count_items, batches)), device=device)
+        return batches, self.accelerator.reduce(items, "sum")
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        outputs = model(**inputs)
+        mean = answer_loss(outputs, inputs) if "start_positions" in inputs else outputs.loss
+        # DDP averages what is to be a sum over processes
+        share = count_items(inputs) / num_items_in_batch * self.accelerator.num_processes
+        loss = nan_unless_finite(mean * share)
+        return (loss, outputs) if return_outputs else loss
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        assert self.score is not None
+        metrics = {"eval_score": self.score(self.accelerator.unwrap_model(self.model))}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+
+def count_items(batch: dict[str, Any]) -> int:
+    """What the loss of a batch is a mean of: rows, or words with a tag."""
+    return int((batch["labels"] != -100).sum()) if "labels" in batch else len(batch["input_ids"])
+
+
+def answer_loss(outputs: Any, batch: dict[str, Tensor]) -> Tensor:
+    """() mean over rows, and over first and last token, each among the row's own tokens. (Heads add the padding to
+    them, so that their loss depends on which rows come together.)"""
+    padding, losses = batch["attention_mask"] == 0, []
+    for logits, name in ((outputs.start_logits, "start_positions"), (outputs.end_logits, "end_positions")):
+        losses.append(F.cross_entropy(logits.masked_fill(padding, -torch.inf), batch[name]))
+    return (losses[0] + losses[1]) / 2
+
+
+class TrainingOrder(Sampler[int]):
+    """Every row once in an epoch, in an order that follows from the seed and the epoch alone.
+
+    Args:
+        lengths: (rows,) tokens of each row.
+        batch_size: rows of an optimiser step.
+        similar_lengths: fill batches with rows of similar length, as `MixtureSampler` does: less padding, but words in
+            long sentences then weigh less beside those in short ones. Otherwise rows are in random order.
+    """
+
+    def __init__(self, lengths: NDArray[np.integer[Any]], batch_size: int, seed: int, similar_lengths: bool) -> None:
+        lengths = lengths if similar_lengths else np.zeros_like(lengths)
+        alone: dict[Languages, NDArray[Any]] = {("all", None): np.arange(len(lengths))}
+        self.mixture = MixtureSampler(lengths, alone, dict.fromkeys(alone, 1.0), batch_size, seed)
+
+    def __len__(self) -> int:
+        return len(self.mixture.lengths)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration goes through; the Trainer calls it."""
+        self.mixture.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.mixture.draws_of_epoch()[:, 0].tolist())
+
+
+def row_lengths(features: Dataset) -> NDArray[np.int32]:
+    """(rows,) tokens of each row."""
+    return pyarrow.compute.list_value_length(features.with_format("arrow")[:]["input_ids"]).to_numpy()
+
+
+@torch.inference_mode()
+def predict_logits(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    features: Dataset,
+    batch_size: int = 64,
+    bf16: bool = False,
+    progress: bool = False,
+) -> list[NDArray[np.float32]]:
+    """Logits of each row, in the order of the rows; computed longest first, with little padding and without dropout.
+
+    Returns:
+        For each row (labels,), of a model that says something of tokens (T, labels) with T the row's own tokens; of
+        question answering (T, 2), scores of being the first and the last token of the answer.
+    """
+    if not len(features):
+        return []
+    lengths = row_lengths(features)
+    order = np.argsort(-lengths, kind="stable")
+    features = features.select_columns([name for name in input_columns(tokenizer) if name in features.column_names])
+    logits: list[Any] = [None] * len(order)
+    training = model.training
+    model.eval()
+    starts = range(0, len(order), batch_size)
+    for start in tqdm(starts, desc="predict", disable=None if progress else True, leave=False):
+        rows = order[start : start + batch_size]
+        batch = tokenizer.pad(features[rows], padding_side="right", return_tensors="pt").to(model.device)
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
+            outputs = model(**batch)
+        values = outputs.logits if "logits" in outputs else torch.stack((outputs.start_logits, outputs.end_logits), -1)
+        for row, of_row in zip(rows, values.float().cpu().numpy()):
+            logits[row] = of_row[: lengths[row]].copy() if of_row.ndim == 2 else of_row
+    model.train(training)
+    return logits

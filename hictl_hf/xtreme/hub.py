@@ -1,0 +1,208 @@
+"""XTREME's tasks from the Hugging Face Hub, one function each, from language and split ("train", "dev", "test", and
+"translated", a training set in another language) to examples; what is not there is `NotOnHub`. This module decides
+which dataset, config and split that is, and undoes what was done to it on its way there. What makes an example is left
+to `xtreme_examples.py`, which languages a task has to `xtreme_tasks.py`.
+
+The Hub's copy of XTREME lost rows of PAWS-X, has no training set of XNLI, and only gold pairs of BUCC; these come from
+elsewhere or are refused. Its test sets have their labels.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import datasets
+from datasets import Dataset
+
+from ..data.formats import BadInput, shown, teaching
+from ..retrieval.bitext import Bitext
+from .examples import (
+    PAIRS,
+    TAGGED,
+    Question,
+    check_label,
+    parse_question,
+    question_dataset,
+    sorted_bitext,
+    text_at,
+)
+
+logger = logging.getLogger(__name__)
+
+XTREME = "google/xtreme"
+XNLI_LABELS = ("entailment", "neutral", "contradiction")  # 0, 1, 2 on the Hub; other numbers in XTREME's scripts
+PAWSX_LABELS = ("0", "1")
+QUESTION_COLUMNS = ("id", "question", "context", "answers")
+SPLITS = {"train": "train", "dev": "validation", "test": "test"}
+FOLDER = "Load it online once, or use the folder that XTREME's download script makes."
+TYDIQA_LANGUAGES = {
+    "ar": "arabic", "bn": "bengali", "en": "english", "fi": "finnish", "id": "indonesian", "ko": "korean",
+    "ru": "russian", "sw": "swahili", "te": "telugu",
+}  # fmt: skip
+UDPOS_LANGUAGES = {
+    "af": "Afrikaans", "ar": "Arabic", "bg": "Bulgarian", "de": "German", "el": "Greek", "en": "English",
+    "es": "Spanish", "et": "Estonian", "eu": "Basque", "fa": "Persian", "fi": "Finnish", "fr": "French",
+    "he": "Hebrew", "hi": "Hindi", "hu": "Hungarian", "id": "Indonesian", "it": "Italian", "ja": "Japanese",
+    "kk": "Kazakh", "ko": "Korean", "mr": "Marathi", "nl": "Dutch", "pt": "Portuguese", "ru": "Russian",
+    "ta": "Tamil", "te": "Telugu", "th": "Thai", "tl": "Tagalog", "tr": "Turkish", "ur": "Urdu",
+    "vi": "Vietnamese", "yo": "Yoruba", "zh": "Chinese",
+}  # fmt: skip
+TATOEBA_CODES = {
+    "af": "afr", "ar": "ara", "bg": "bul", "bn": "ben", "de": "deu", "el": "ell", "es": "spa", "et": "est",
+    "eu": "eus", "fa": "pes", "fi": "fin", "fr": "fra", "he": "heb", "hi": "hin", "hu": "hun", "id": "ind",
+    "it": "ita", "ja": "jpn", "jv": "jav", "ka": "kat", "kk": "kaz", "ko": "kor", "ml": "mal", "mr": "mar",
+    "nl": "nld", "pt": "por", "ru": "rus", "sw": "swh", "ta": "tam", "te": "tel", "th": "tha", "tl": "tgl",
+    "tr": "tur", "ur": "urd", "vi": "vie", "zh": "cmn",
+}  # fmt: skip
+
+
+class NotOnHub(BadInput):
+    """The Hub has no such rows."""
+
+
+class Source(NamedTuple):
+    """Rows of the Hub, and where they are from, as messages name it."""
+
+    place: str
+    rows: Dataset
+
+
+# --- a function for each task ---------------------------------------------------------------------------------------
+
+
+def load_xnli(language: str, split: str) -> Dataset:
+    """The training set of a language other than English is a translation."""
+    if split in ("train", "translated"):
+        columns = ("premise", "hypothesis", "label")
+        return pair_dataset(load("facebook/xnli", language, "train", columns), columns, XNLI_LABELS)
+    columns = ("sentence1", "sentence2", "gold_label")
+    source = load(XTREME, "XNLI", allowed("split of XNLI", SPLITS, split), (*columns, "language"))
+    return pair_dataset(only(source, source.rows["language"], language), columns, XNLI_LABELS)
+
+
+def load_pawsx(language: str, split: str) -> Dataset:
+    """The training set of a language other than English is a translation."""
+    columns = ("sentence1", "sentence2", "label")
+    name, splits = "google-research-datasets/paws-x", SPLITS | {"translated": "train"}  # XTREME's copy has fewer rows
+    return pair_dataset(load(name, language, allowed("split of PAWS-X", splits, split), columns), columns, PAWSX_LABELS)
+
+
+def load_udpos(language: str, split: str) -> Dataset:
+    """Words as treebanks split them; scores on them are not XTREME's, whose words are those of the text."""
+    logger.warning(
+        "google/xtreme has the words of treebanks (de + el), XTREME those of the text (del): scores on it are others in"
+        " ar, de, es, fr, he, it, pt and more. For XTREME's convert Universal Dependencies 2.5: see xtreme_conversion."
+    )
+    config = f"udpos.{allowed('language of UD-POS', UDPOS_LANGUAGES, language)}"
+    source = load(XTREME, config, allowed("split of UD-POS", SPLITS, split), ("tokens", "pos_tags"))
+    return tagged_dataset(source, "tokens", "pos_tags")
+
+
+def load_panx(language: str, split: str) -> Dataset:
+    columns = ("tokens", "ner_tags")
+    return tagged_dataset(
+        load(XTREME, f"PAN-X.{language}", allowed("split of PAN-X", SPLITS, split), columns), *columns
+    )
+
+
+def load_squad(language: str, split: str) -> Dataset:
+    """SQuAD 1.1, on which models for XQuAD and MLQA are trained; English only."""
+    allowed("language of SQuAD", {"en": "en"}, language)
+    return load_questions("SQuAD", allowed("split of SQuAD", {"train": "train", "dev": "validation"}, split))
+
+
+def load_xquad(language: str, split: str) -> Dataset:
+    return load_questions(f"XQuAD.{language}", allowed("split of XQuAD", {"test": "validation"}, split))
+
+
+def load_mlqa(language: str, split: str) -> Dataset:
+    """Question and context in the same language."""
+    splits = {"dev": "validation", "test": "test"}
+    return load_questions(f"MLQA.{language}.{language}", allowed("split of MLQA", splits, split))
+
+
+def load_tydiqa(language: str, split: str) -> Dataset:
+    """One config has all languages; there is no dev set: the one of that name is XTREME's test set."""
+    splits = {"train": "train", "test": "validation"}
+    name = allowed("language of TyDiQA-GoldP", TYDIQA_LANGUAGES, language)
+    source = load(XTREME, "tydiqa", allowed("split of TyDiQA-GoldP", splits, split), QUESTION_COLUMNS)
+    source = only(source, [question.split("-")[0] for question in source.rows["id"]], name)
+    return question_dataset(source.place, read_questions(source), training=split == "train")
+
+
+def load_bucc(language: str, split: str) -> Bitext:
+    """Never there."""
+    pair = f"{language}-en"
+    raise NotOnHub(
+        f"hub:{XTREME}:bucc18.{language}: has the gold pairs alone; allowed are all sentences of both languages, among "
+        f"which XTREME searches. Download bucc2018-{pair}.sample-gold (dev) and .training-gold (test) of the BUCC 2018 "
+        f"shared task, and name their files bucc2018/{pair}.{{dev,test}}.{{{language},en,gold}} in XTREME's folder."
+    )
+
+
+def load_tatoeba(language: str, split: str) -> Bitext:
+    config = f"tatoeba.{allowed('language of Tatoeba', TATOEBA_CODES, language)}"
+    columns = ("source_sentence", "target_sentence")
+    rows = load(XTREME, config, allowed("split of Tatoeba", {"test": "validation"}, split), columns).rows
+    foreign, english = ([text.strip() for text in rows[column]] for column in columns)
+    return sorted_bitext(english, foreign)
+
+
+# --- a function for each format -------------------------------------------------------------------------------------
+
+
+def load(name: str, config: str, split: str, columns: Sequence[str]) -> Source:
+    """Rows that have at least these columns."""
+    place = f"hub:{name}:{config}:{split}"
+    with teaching(place, "a dataset on the Hub, or in its cache here", FOLDER):
+        rows = datasets.load_dataset(name, config, split=split)
+    if not set(columns) <= set(rows.column_names):
+        raise BadInput(f"{place}: has the columns {rows.column_names}; allowed are {', '.join(columns)}. {FOLDER}")
+    return Source(place, rows)
+
+
+def allowed(what: str, names: Mapping[str, str], name: str) -> str:
+    """The Hub's name for ours."""
+    if name not in names:
+        raise NotOnHub(f"hub: has no {what} {shown(name)}; allowed are {', '.join(names)}. Choose one of them.")
+    return names[name]
+
+
+def only(source: Source, languages: Sequence[str], language: str) -> Source:
+    """The rows in this language, of rows whose languages are given."""
+    numbers = [number for number, found in enumerate(languages) if found == language]
+    if not numbers:
+        found = ", ".join(sorted(set(languages)))
+        raise NotOnHub(f"{source.place}: has no row in {shown(language)}; allowed are {found}. Choose one of them.")
+    return Source(source.place, source.rows.select(numbers))
+
+
+def pair_dataset(source: Source, columns: Sequence[str], labels: Sequence[str]) -> Dataset:
+    """Labels are words, or numbers that the dataset names, or numbers of `labels`."""
+    first, second, label = (list(source.rows[column]) for column in columns)
+    names = dict(enumerate(getattr(source.rows.features[columns[-1]], "names", labels)))
+    words = [
+        check_label(f"{source.place}, row {row}", str(names.get(value, value)), labels)
+        for row, value in enumerate(label)
+    ]
+    return Dataset.from_dict({"first": first, "second": second, "label": words}, features=PAIRS)
+
+
+def tagged_dataset(source: Source, words: str, tags: str) -> Dataset:
+    names = source.rows.features[tags].feature.names
+    named = [[names[tag] for tag in sentence] for sentence in source.rows[tags]]
+    return Dataset.from_dict({"words": list(source.rows[words]), "tags": named}, features=TAGGED)
+
+
+def load_questions(config: str, split: str) -> Dataset:
+    source = load(XTREME, config, split, QUESTION_COLUMNS)
+    return question_dataset(source.place, read_questions(source), training=split == "train")
+
+
+def read_questions(source: Source) -> Iterator[Question]:
+    """Answers may be lists in a dictionary or dictionaries in a list, depending on the version of `datasets`."""
+    for number, row in enumerate(source.rows):
+        place, answers = f"{source.place}, row {number}", row["answers"]
+        if isinstance(answers, Mapping):
+            answers = [dict(zip(answers, values, strict=True)) for values in zip(*answers.values(), strict=True)]
+        yield parse_question(place, {**row, "answers": answers}, text_at(place, row, "context"))

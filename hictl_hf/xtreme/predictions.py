@@ -1,0 +1,191 @@
+"""The five forms of predictions of XTREME's tasks: labels, tags, answers, mined pairs, lines. A kind says how they are
+written, read and made, from a fine-tuned model or from sentence vectors. Which task is of which kind is in
+`xtreme_tasks`."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from ..retrieval.nearest_neighbours import Vectors
+from .question_answering import QuestionAnswering
+from ..data.formats import BadInput, shown
+from ..retrieval.bitext import Bitext, IdPair, best_threshold, extract_pairs, mine_id_pairs, nearest
+from .tagging import Tagging
+from .sentence_pairs import SentencePairs
+from .files import (
+    read_answers,
+    read_gold_answers,
+    read_id_pairs,
+    read_tags,
+    read_translations,
+    read_values,
+    write_answers,
+    write_id_pairs,
+    write_tags,
+    write_values,
+)
+
+Embedded = tuple[Bitext, Vectors, Vectors]  # with vectors of its queries and of its candidates
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What tasks with the same form of predictions share: the files of a submission, and who predicts.
+
+    Attributes:
+        ending: of the files of a submission.
+        read_predictions, write_predictions, read_golds: of these files.
+        golds: of examples that have labels, in the form of predictions; `None` for those that have not.
+        check_golds: refuses golds of a file (its name, the golds) that are not those of examples with these labels.
+        features: the `TaskFeatures` between texts and a fine-tuned model; `None`: nothing is trained.
+        retrieve: predictions from sentence vectors of the split that is scored and of dev.
+        tuned_on_dev: whether it needs the golds of dev for that.
+        other_direction: score, in percent, of looking for the queries with the candidates, which others report.
+        labelled: translated training examples with what a model predicts for them, where translations have no labels.
+        compat: what the official scripts do otherwise: "reading" or "answers".
+    """
+
+    ending: str
+    read_predictions: Callable[[Path], Any]
+    write_predictions: Callable[[Path, Any], Path]
+    read_golds: Callable[[Path], Any]
+    golds: Callable[[Any], Any]
+    check_golds: Callable[[str, Any, Any, Collection[str]], None]
+    features: Any = None
+    retrieve: Callable[[Embedded, Embedded | None], Any] | None = None
+    tuned_on_dev: bool = False
+    other_direction: Callable[[Embedded], float] | None = None
+    labelled: Callable[[Dataset, Any], Dataset] | None = None
+    compat: str = ""
+
+
+def labels_of(examples: Dataset) -> list[str] | None:
+    return None if None in (golds := SentencePairs.golds(examples)) else golds
+
+
+def tags_of(examples: Dataset) -> list[list[str]] | None:
+    return None if None in (golds := Tagging.golds(examples)) else golds
+
+
+def answers_of(examples: Dataset) -> dict[str, list[str]] | None:
+    return golds if any((golds := QuestionAnswering.golds(examples)).values()) else None
+
+
+def pairs_of(bitext: Bitext) -> set[IdPair] | None:
+    return None if bitext.gold is None else set(bitext.gold)
+
+
+def lines_of(bitext: Bitext) -> list[str] | None:
+    return None if bitext.gold is None else [dict(bitext.gold)[name] for name in bitext.query_ids]
+
+
+# --- golds of a file --------------------------------------------------------------------------------------------------
+
+FIX = "Give the labels of the examples that are scored"
+
+
+def check_values(path: str, golds: Sequence[str], examples: Dataset | Bitext, labels: Collection[str]) -> None:
+    """One of the labels, or of a bitext's candidates, for each."""
+    if isinstance(examples, Bitext):
+        number, labels = len(examples.queries), examples.candidate_ids
+    else:
+        number = len(examples)
+    check_number(path, golds, number)
+    check_labels(path, golds, labels)
+
+
+def check_tags(path: str, golds: Sequence[Sequence[str]], examples: Dataset, labels: Collection[str]) -> None:
+    """As many as words in each sentence."""
+    check_number(path, golds, len(examples))
+    check_labels(path, [tag for tags in golds for tag in tags], labels)
+    for number, (tags, words) in enumerate(zip(golds, examples["words"]), start=1):
+        if len(tags) != len(words):
+            allowed = f"allowed is one for each of its {len(words)} words"
+            raise BadInput(f"{path}: has {len(tags)} tags in sentence {number}; {allowed}. {FIX}.")
+
+
+def check_answers(path: str, golds: Mapping[str, Sequence[str]], examples: Dataset, labels: Collection[str]) -> None:
+    """One or more for each question, and for no other."""
+    asked, answered = {*examples["id"]}, {name for name, texts in golds.items() if texts}
+    for found, names in (("has no answer to", asked - answered), ("has", golds.keys() - asked)):
+        if names:
+            allowed = f"allowed are answers to each of the {len(asked)} that are asked"
+            raise BadInput(f"{path}: {found} the question {shown(min(names))}; {allowed}. {FIX}.")
+
+
+def check_pairs(path: str, golds: Set[tuple[str, ...]], bitext: Bitext, labels: Collection[str]) -> None:
+    """Of ids that the corpora have."""
+    queries, candidates = {*bitext.query_ids}, {*bitext.candidate_ids}
+    for pair in sorted(golds):
+        if len(pair) != 2 or pair[0] not in queries or pair[1] not in candidates:
+            raise BadInput(
+                f"{path}: has {shown(pair)}; allowed are two ids, a foreign and an English sentence's. {FIX}."
+            )
+
+
+def check_number(path: str, golds: Sequence[Any], number: int) -> None:
+    if len(golds) != number:
+        allowed = f"allowed is one for each of the {number} examples"
+        raise BadInput(f"{path}: has {len(golds)} labels; {allowed}. {FIX}, in their order.")
+
+
+def check_labels(path: str, golds: Sequence[str], labels: Collection[str]) -> None:
+    if labels and (unknown := {*golds} - {*labels}):
+        raise BadInput(f"{path}: has the label {shown(min(unknown))}; allowed are {', '.join(labels)}. {FIX}.")
+
+
+# --- predictions from sentence vectors, and translations --------------------------------------------------------------
+
+
+def mine_pairs(test: Embedded, dev: Embedded | None) -> set[IdPair]:
+    """Translations among two corpora, scored by margin, from the threshold on that is best on dev."""
+    assert dev is not None and dev[0].gold is not None
+    threshold = best_threshold(mine_id_pairs(*dev), dev[0].gold)
+    return set(extract_pairs(mine_id_pairs(*test), threshold))
+
+
+def find_lines(test: Embedded, dev: Embedded | None) -> list[str]:
+    """The id of the nearest candidate of each query."""
+    bitext, queries, candidates = test
+    return [bitext.candidate_ids[row] for row in nearest(queries, candidates)]
+
+
+def other_way_round(test: Embedded) -> float:
+    """Accuracy from foreign to English, the direction of MTEB and LASER."""
+    bitext, queries, candidates = test
+    assert bitext.gold is not None
+    found = nearest(candidates, queries)
+    pairs = {(bitext.query_ids[row], name) for row, name in zip(found, bitext.candidate_ids)}
+    return 100 * len(pairs & bitext.gold) / len(found)
+
+
+def with_tags(translations: Dataset, tags: Sequence[Sequence[str]]) -> Dataset:
+    """Translated sentences as training examples."""
+    return Dataset.from_dict({"words": translations["words"][:], "tags": tags})
+
+
+def translations_into(language: str, path: Path) -> Dataset:
+    """Those of a file of translations into many languages."""
+    return read_translations(path).filter(lambda to: to == language, input_columns="language")
+
+
+# --- the kinds --------------------------------------------------------------------------------------------------------
+
+VALUES = Kind(
+    "tsv", read_values, write_values, read_values, labels_of, check_values, SentencePairs, compat="reading"
+)  # fmt: skip
+TAGS = Kind("tsv", read_tags, write_tags, read_tags, tags_of, check_tags, Tagging, labelled=with_tags)
+ANSWERS = Kind(
+    "json", read_answers, write_answers, read_gold_answers, answers_of, check_answers, QuestionAnswering,
+    compat="answers",
+)  # fmt: skip
+MINED = Kind(
+    "tsv", read_id_pairs, write_id_pairs, read_id_pairs, pairs_of, check_pairs, retrieve=mine_pairs, tuned_on_dev=True
+)  # fmt: skip
+LINES = Kind(
+    "tsv", read_values, write_values, read_values, lines_of, check_values, retrieve=find_lines,
+    other_direction=other_way_round,
+)  # fmt: skip

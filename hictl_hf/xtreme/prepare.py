@@ -1,0 +1,136 @@
+"""From raw treebanks and raw PAN-X to XTREME's files of tagged words, with the tags that its download takes out of test
+files: this module decides what a word and its tag are. Which treebanks make up a language is left to the caller; XTREME
+took all of Universal Dependencies 2.5, those of a language one after another in the order of their file names.
+
+    python -m hictl_hf.xtreme.prepare udpos es udpos/test-es.tsv UD_Spanish-*/es_*-test.conllu
+    python -m hictl_hf.xtreme.prepare panx panx/test-de.tsv de-test
+"""
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from datasets import Dataset, concatenate_datasets
+
+from ..cli.main import run
+from ..data.formats import BadInput, shown
+from ..reports.results import write_text
+from .examples import TAGGED
+from .files import filled_lines_of, sentences
+
+# Of several highest words in a multi-word token the one whose tag stands first here is its head.
+PRECEDENCE = "VERB NOUN PROPN PRON ADJ NUM ADV INTJ AUX ADP DET PART CCONJ SCONJ X PUNCT"
+PRECEDENCES = {
+    "es": "VERB AUX PRON ADP DET",
+    "fr": "VERB AUX PRON NOUN ADJ ADV ADP DET PART SCONJ CONJ",
+    "it": "VERB AUX ADV PRON ADP DET INTJ",
+}
+Rows = list[tuple[str, list[str]]]
+
+
+def read_conllu(path: Path, language: str) -> Dataset:
+    """Words as the text has them: a multi-word token has the tag of its head. Sentences whose words are all, or all but
+    one, underscores are left out, as are empty nodes; words lose spaces and zero-width non-joiners."""
+    examples = []
+    for sentence in sentences(filled_lines_of(path)):
+        rows = [(f"{path}:{number}", line.split("\t")) for number, line in sentence if not line.startswith("#")]
+        tagged = tagged_words(rows, PRECEDENCES.get(language, PRECEDENCE).split())
+        hidden = sum(word == "_" for word, _ in tagged)
+        if tagged and (hidden == 0 or hidden < len(tagged) - 1):
+            words = [word.replace("\u200c", "").replace(" ", "") for word, _ in tagged]
+            examples.append({"words": words, "tags": [tag for _, tag in tagged]})
+    if not examples:
+        raise BadInput(f"{path}: has no sentence with words; allowed is one or more. Download the treebank again.")
+    return Dataset.from_list(examples, features=TAGGED)
+
+
+def tagged_words(rows: Rows, precedence: Sequence[str]) -> list[tuple[str, str]]:
+    """Form and tag of each word of a sentence in CoNLL-U, given as places and columns."""
+    words: dict[int, tuple[str, str]] = {}
+    heads: dict[int, set[int]] = defaultdict(set)
+    spans: list[tuple[str, str, range]] = []
+    for place, columns in rows:
+        first, dash, last = columns[0].partition("-")
+        if len(columns) != 10 or not (first + last).replace(".", "").isdecimal():
+            found = f"has {len(columns)} columns, the first {shown(columns[0])}"
+            raise BadInput(f"{place}: {found}; allowed are the 10 of CoNLL-U. Download the treebank again.")
+        if dash:
+            spans.append((place, columns[1].strip(), range(int(first), int(last) + 1)))
+        elif first.isdecimal():  # 8.1 is an empty node
+            words[int(first)] = columns[1].strip(), columns[3].strip()
+            named = (columns[6], *(relation.split(":")[0] for relation in columns[8].split("|")))
+            heads[int(first)] |= {int(head) for head in named if head.isdecimal()}
+    for place, form, span in spans:
+        if not words.keys() >= set(span):
+            found = f"has {shown(form)} for the words {span.start} to {span.stop - 1}, some of which are missing"
+            raise BadInput(f"{place}: {found}; allowed are words that follow. Download the treebank again.")
+        head = min(span, key=lambda word: (len(ancestors(word, heads)), rank(words[word][1], precedence), word))
+        words[head] = form, words[head][1]
+        for word in set(span) - {head}:
+            del words[word]
+    return list(words.values())
+
+
+def ancestors(word: int, heads: dict[int, set[int]]) -> set[int]:
+    """Everything above a word, the root 0 too, also by enhanced dependencies, whose circles do not count the word."""
+    found: set[int] = set()
+    waiting = [word]
+    while waiting:
+        new = heads.get(waiting.pop(), set()) - found
+        found |= new
+        waiting += new
+    return found - {word}
+
+
+def rank(tag: str, precedence: Sequence[str]) -> int:
+    return precedence.index(tag) if tag in precedence else len(precedence)
+
+
+def read_raw_panx(path: Path) -> Dataset:
+    """Lines such as "de:Berlin TAB B-LOC", the word being what stands behind the first colon; a line without a tag ends
+    a sentence."""
+    examples = []
+    for sentence in sentences(line if line.strip().count("\t") == 1 else "" for line in filled_lines_of(path)):
+        words, tags = [], []
+        for number, line in sentence:
+            name, tag = line.strip().split("\t")
+            _, colon, word = name.partition(":")
+            if not colon:
+                allowed = "allowed is language:word TAB tag"
+                raise BadInput(f"{path}:{number}: has {shown(line)}; {allowed}. Download PAN-X again.")
+            words.append(word.strip())
+            tags.append(tag.strip())
+        examples.append({"words": words, "tags": tags})
+    return Dataset.from_list(examples, features=TAGGED)
+
+
+def write_tagged(path: Path, examples: Iterable[dict[str, list[str]]], tags: bool = True) -> Path:
+    """One word a line, with its tag or, as in XTREME's test files, without, and a blank line between sentences."""
+    lines = (line for example in examples for line in (*word_lines(example, tags), ""))
+    return write_text(path, "\n".join(lines))
+
+
+def word_lines(example: dict[str, list[str]], tags: bool) -> Iterator[str]:
+    for word, tag in zip(example["words"], example["tags"], strict=True):
+        yield f"{word}\t{tag}" if tags else word
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Converts the files of one language and split into one file with tags."""
+    match arguments:
+        case ["udpos", language, output, _, *_]:
+            examples = concatenate_datasets([read_conllu(path, language) for path in by_name(arguments[3:])])
+        case ["panx", output, _, *_]:
+            examples = concatenate_datasets([read_raw_panx(path) for path in by_name(arguments[2:])])
+        case _:
+            raise SystemExit(__doc__)
+    print(f"{write_tagged(Path(output), examples)}: {len(examples)} sentences")
+
+
+def by_name(paths: Iterable[str]) -> list[Path]:
+    return sorted(map(Path, paths), key=lambda path: path.name)
+
+
+if __name__ == "__main__":
+    run(main, sys.argv[1:])

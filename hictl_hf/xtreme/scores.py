@@ -1,0 +1,99 @@
+"""From two folders in XTREME's submission layout to the result of its `evaluate.py`. This module decides which tasks
+are scored and how languages, tasks and groups are averaged; how a file is read and a language scored is in the rows of
+`xtreme_tasks.TASKS`.
+
+A folder has for every language of a task a file TASK/test-LANGUAGE.tsv, or .json for question answering.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ..data.formats import BadInput
+from .tasks import TASKS, XtremeTask
+
+GROUP_NAMES = {"question answering": "qa"}  # where the official name is another
+
+
+class MissingFile(BadInput, FileNotFoundError):
+    """A file of the submission layout is not there; for this XTREME's code raises a FileNotFoundError."""
+
+
+def score_submission(
+    predictions: str | Path, labels: str | Path, chosen: Sequence[XtremeTask] = TASKS
+) -> dict[str, Any]:
+    """{"overall": means, "detailed": scores by task}, in percent, of the chosen tasks that both folders have.
+
+    "detailed" has for each task the score of each language by metric, the means over languages as "avg_METRIC", and the
+    score of the task as "avg_metric". "overall" has the mean over the tasks of a group ("classification", "tagging",
+    "qa", "retrieval") where all of them are scored, and over all tasks as "all_task".
+
+    Raises:
+        BadInput: no task is in both folders, or predictions do not fit their labels.
+        MissingFile: a task in both folders has no file of one of its languages.
+    """
+    tasks = [task for task in chosen if all(Path(folder, task.name).is_dir() for folder in (predictions, labels))]
+    if not tasks:
+        raise BadInput(
+            f"{predictions}: has no folder of a task that {labels} has, too; allowed are "
+            f"{', '.join(task.name for task in chosen)}. Name the folders that hold these."
+        )
+    for folder in (predictions, labels):
+        check_files(folder, tasks)
+    detailed = {task.name: score_task(predictions, labels, task) for task in tasks}
+    return {
+        "overall": overall_scores({name: scores["avg_metric"] for name, scores in detailed.items()}),
+        "detailed": detailed,
+    }
+
+
+def file_of(folder: str | Path, task: XtremeTask, language: str) -> Path:
+    return Path(folder, task.name, f"test-{language}.{task.kind.ending}")
+
+
+def check_files(folder: str | Path, tasks: list[XtremeTask]) -> None:
+    """All are there, so that nothing is scored in vain."""
+    files = [file_of(folder, task, language) for task in tasks for language in task.languages]
+    missing = [str(path) for path in files if not path.is_file()]
+    if missing:
+        others = f" (and {len(missing) - 1} others)" if len(missing) > 1 else ""
+        raise MissingFile(
+            f"{missing[0]}: does not exist{others}; allowed is a file for every language of a task. Add it, or "
+            "remove the folder of the task to score the others."
+        )
+
+
+def score_task(predictions: str | Path, labels: str | Path, task: XtremeTask) -> dict[str, Any]:
+    """Scores by metric and language, and their means."""
+    by_language = {
+        language: score_language(file_of(predictions, task, language), file_of(labels, task, language), task, language)
+        for language in task.languages
+    }
+    metrics = by_language[task.languages[0]]
+    scores = {metric: {name: values[metric] for name, values in by_language.items()} for metric in metrics}
+    means = {f"avg_{metric}": fmean(values.values()) for metric, values in scores.items()}
+    return {**scores, **means, "avg_metric": fmean(means[f"avg_{metric}"] for metric in task.metrics)}
+
+
+def score_language(predictions: Path, labels: Path, task: XtremeTask, language: str) -> dict[str, float]:
+    predicted, gold = task.kind.read_predictions(predictions), task.kind.read_golds(labels)
+    if isinstance(gold, list) and len(predicted) != len(gold):
+        raise BadInput(
+            f"{predictions}: has {len(predicted)} examples, but {labels} has {len(gold)}; allowed are equally many, "
+            "blank lines counted. Write one prediction for each example, in the order of the labels."
+        )
+    try:
+        return task.score(predicted, gold, language)
+    except ValueError as error:
+        raise BadInput(f"{labels}: cannot be scored: {error} Correct or replace the file.") from error
+
+
+def overall_scores(by_task: dict[str, float]) -> dict[str, float]:
+    """Means over all tasks, and over each group, of which none is missing."""
+    groups = {"all_task": [task.name for task in TASKS]}
+    for task in TASKS:
+        groups.setdefault(GROUP_NAMES.get(task.group, task.group), []).append(task.name)
+    return {
+        group: fmean(by_task[name] for name in names) for group, names in groups.items() if by_task.keys() >= set(names)
+    }
