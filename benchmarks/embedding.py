@@ -31,11 +31,11 @@ from tqdm import tqdm
 from transformers import XLMRobertaConfig, XLMRobertaModel
 from workload import SEED, TRAINED_VOCABULARY, VOCABULARY, read_pairs
 
+from hictl_hf.data.tokenization import train_tokenizer
 from hictl_hf.embedding.encoder import LONGEST, Precision, Readout, embed_sentences, load_encoder
 from hictl_hf.embedding.mteb_evaluation import local_pairs
-from hictl_hf.reports.results import write_json
+from hictl_hf.files import write_json
 from hictl_hf.retrieval.bitext import retrieval_accuracy
-from hictl_hf.data.tokenization import train_tokenizer
 
 BASELINE = "sentence_transformers"
 PRECISIONS = get_args(Precision)

@@ -25,9 +25,9 @@ import torch
 from measure import Action, Seconds, peak_memory, seconds_of, take_turns
 from tqdm import tqdm
 
-from hictl_hf.retrieval.nearest_neighbours import MEMORY, Neighbours, Vectors, plan_search, search_both
-from hictl_hf.reports.results import write_json
+from hictl_hf.files import write_json
 from hictl_hf.retrieval.bitext import unit_rows
+from hictl_hf.retrieval.nearest_neighbours import MEMORY, Neighbours, Vectors, plan_search, search_both
 
 BASELINE, K, WIDTH = "two_faiss_flat_searches", 4, 384
 

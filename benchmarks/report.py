@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from variants import LABELS
 
+from hictl_hf.files import write_json, write_text
 from hictl_hf.reports.plots import BLUE, ORANGE, STYLE
-from hictl_hf.reports.results import write_json, write_text
 
 Cell = dict[str, Any]
 RATIOS = {

@@ -39,8 +39,8 @@ from tqdm import tqdm
 
 from hictl_hf.data.corpus import CorpusReport, comparable
 from hictl_hf.data.formats import read_rows
-from hictl_hf.reports.results import write_json
 from hictl_hf.data.tokenization import train_tokenizer
+from hictl_hf.files import write_json
 
 ROOT = Path(__file__).parent.parent
 RECIPES = ROOT / "recipes/study"

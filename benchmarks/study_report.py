@@ -17,7 +17,7 @@ from study_pictures import draw_pictures
 from study_runs import SAMPLES, Runs
 
 import hictl_hf
-from hictl_hf.reports.results import write_json, write_text
+from hictl_hf.files import write_json, write_text
 from hictl_hf.reports.tables import NONE, Cell, Table, markdown
 
 TESTS = {"tatoeba": "Tatoeba", "ntrex": "NTREX", "bucc": "BUCC", "in domain": "in domain"}
@@ -155,7 +155,7 @@ def of_another_seed(rows: Iterable[Mapping[int, float]]) -> NDArray[np.floating]
 @cache
 def paper_rows() -> dict[str, dict[str, list[float]]]:
     """Scores by model of the setting that the paper's ablation is in."""
-    file = json.loads((Path(hictl_hf.__file__).parent / "xtreme_paper.json").read_text("utf-8"))
+    file = json.loads((Path(hictl_hf.__file__).parent / "xtreme/paper.json").read_text("utf-8"))
     rows = [row for row in file["rows"] if (row["size"], row["setting"]) == ("large", "translate-train-all")]
     return {row["model"]: row["scores"] for row in rows}
 

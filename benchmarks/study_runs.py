@@ -15,7 +15,7 @@ from sacrebleu.metrics import BLEU
 from sacrebleu.metrics.base import Metric
 from study_tests import f1
 
-from hictl_hf.reports.results import write_json
+from hictl_hf.files import write_json
 
 SAMPLES = 1000
 # of a run: what tables and pictures are made from

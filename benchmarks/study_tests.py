@@ -21,11 +21,11 @@ from sklearn.manifold import TSNE
 
 from hictl_hf import HictlForPreTraining
 from hictl_hf.data.corpus import CorpusReport
-from hictl_hf.embedding.encoder import all_readouts, embed_sentences, load_encoder
-from hictl_hf.retrieval.held_out import best_readout, evaluate_retrieval
 from hictl_hf.data.formats import read_rows
-from hictl_hf.reports.results import write_json
+from hictl_hf.embedding.encoder import all_readouts, embed_sentences, load_encoder
+from hictl_hf.files import write_json
 from hictl_hf.retrieval.bitext import Bitext, best_threshold, mine_id_pairs, nearest, unit_rows
+from hictl_hf.retrieval.held_out import best_readout, evaluate_retrieval
 from hictl_hf.xtreme.files import read_bucc
 
 DEV_SENTENCES = 250  # of each language, to choose the layer and pooling by

@@ -30,11 +30,11 @@ from transformers.trainer_pt_utils import LabelSmoother
 from workload import SEED, VOCABULARY, Rows, make_workload
 
 from hictl_hf import HictlConfig
+from hictl_hf.data.tokenization import token_batches
+from hictl_hf.files import write_json
+from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.translation.beam_search import BeamSearch, search
 from hictl_hf.translation.decoding import TOKENS_AT_ONCE
-from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.reports.results import write_json
-from hictl_hf.data.tokenization import token_batches
 
 BEGIN, PADDING, END = 0, 1, 2
 CUT = 16_000

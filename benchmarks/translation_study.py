@@ -31,9 +31,9 @@ from tqdm import tqdm
 
 from hictl_hf.data.corpus import CorpusReport
 from hictl_hf.data.formats import read_rows
-from hictl_hf.reports.results import write_json, write_text
-from hictl_hf.translation.target_vocabulary import script_of
+from hictl_hf.files import write_json, write_text
 from hictl_hf.translation.scores import measure_of
+from hictl_hf.translation.target_vocabulary import script_of
 from hictl_hf.xtreme.files import read_values
 
 METRICS = {"sacrebleu": BLEU, "chrf": CHRF}

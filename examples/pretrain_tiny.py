@@ -9,10 +9,10 @@ from transformers import TrainingArguments, set_seed
 
 from hictl_hf import HictlConfig, HictlForPreTraining
 from hictl_hf.data.collator import PretrainingCollator
-from hictl_hf.embedding.encoder import Readout, embed_sentences
-from hictl_hf.retrieval.bitext import retrieval_accuracy
 from hictl_hf.data.tokenization import tokenize_corpus, train_tokenizer, words_never_sampled
+from hictl_hf.embedding.encoder import Readout, embed_sentences
 from hictl_hf.pretraining.trainer import HictlTrainer
+from hictl_hf.retrieval.bitext import retrieval_accuracy
 
 WORDS = {  # a sentence is who, does, what: who has learned the words understands sentences never seen
     "en": ("the cat|a dog|my sister|the child", "sees|likes|buys|paints", "the house|a red apple|cold water|two books"),

@@ -11,11 +11,11 @@ import sys
 from datasets import Dataset
 from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
-from hictl_hf.cli.main import run
 from hictl_hf.data.corpus import CorpusReport
+from hictl_hf.data.formats import read_rows
 from hictl_hf.embedding.encoder import Readout, all_readouts, own_readout, projection_of
+from hictl_hf.errors import BadInput, run, teaching
 from hictl_hf.retrieval.held_out import best_readout, evaluate_retrieval
-from hictl_hf.data.formats import BadInput, read_rows, teaching
 
 
 def read_pairs(sources: list[str]) -> Dataset:

@@ -16,7 +16,8 @@ from transformers import HfArgumentParser
 from transformers.utils import CONFIG_NAME
 
 from .dtypes import warn_where_slow
-from .data.formats import BadInput, check_place, shown
+from .errors import BadInput, shown
+from .files import check_place
 
 PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
 
@@ -110,3 +111,5 @@ def read_recipe(path: str, kind: type[Any]) -> dict[str, Any]:
     if unknown := sorted(recipe.keys() - {item.name for item in fields(kind) if item.init}):
         raise BadInput(f"{path}: no setting is called {', '.join(unknown)}; --help lists them all")
     return recipe
+
+

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from hictl_hf.translation.beam_search import BeamSearch, Hypothesis, RoomyLayer, search
+from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.data.formats import BadInput
+from hictl_hf.translation.beam_search import BeamSearch, Hypothesis, RoomyLayer, search
 
 PADDING, END, FIRST_WORD = 1, 2, 4
 LANGUAGES = ["de", "fr"]

@@ -10,6 +10,8 @@ import pytest
 from safetensors import SafetensorError
 
 import hictl_hf.training.checkpoints
+from hictl_hf.errors import BadInput
+from hictl_hf.files import whole_folder
 from hictl_hf.training.checkpoints import (
     MANIFEST,
     check_checkpoint,
@@ -17,10 +19,8 @@ from hictl_hf.training.checkpoints import (
     last_whole_checkpoint,
     newest_first,
     remove_broken_checkpoints,
-    whole_folder,
     write_manifest,
 )
-from hictl_hf.data.formats import BadInput
 
 
 def save(folder: Path, step: int) -> Path:

@@ -14,10 +14,10 @@ import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import __version__
-from hictl_hf.cli import main as cli
 from hictl_hf.cli import completion
+from hictl_hf.cli import main as cli
+from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.data.formats import BadInput
 
 ROOT = Path(__file__).parent.parent
 WITHOUT_THE_PACKAGE = """

@@ -19,7 +19,8 @@ from hictl_hf.data.corpus import (
     split_held_out,
     weighted_length,
 )
-from hictl_hf.data.formats import BadInput, Row
+from hictl_hf.data.formats import Row
+from hictl_hf.errors import BadInput
 
 COLUMNS = ["x", "y", "x_lang", "y_lang"]
 

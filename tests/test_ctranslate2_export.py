@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hictl_hf.errors import BadInput
+from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.translation.beam_search import BeamSearch, search
 from hictl_hf.translation.ctranslate2_export import export_ctranslate2, main, pieces_of
-from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.data.formats import BadInput
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 

@@ -13,13 +13,13 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaConfig, XLMRobertaForMaskedLM, pipeline
 
+from hictl_hf.cli.translate import main
+from hictl_hf.errors import BadInput
+from hictl_hf.models.modeling_hictl import HictlForPreTraining
+from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.translation import decoding
 from hictl_hf.translation.beam_search import BeamSearch
 from hictl_hf.translation.decoding import Translation, translate
-from hictl_hf.models.modeling_hictl import HictlForPreTraining
-from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.data.formats import BadInput
-from hictl_hf.cli.translate import main
 from hictl_hf.translation.pipeline import QuantizedHead, choose_dtype, load_translator, translation_pipeline
 
 END = 2

@@ -21,8 +21,8 @@ from urllib.parse import unquote, urldefrag
 
 import pytest
 
-from hictl_hf.cli.main import COMMANDS, main_of
 from hictl_hf.cli.completion import parser_of
+from hictl_hf.cli.main import COMMANDS, main_of
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(path.stem for path in (ROOT / "hictl_hf").glob("*.py"))

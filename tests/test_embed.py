@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hictl_hf.cli import embed
 from hictl_hf.cli.embed import main
 from hictl_hf.embedding.encoder import Readout, embed_sentences, load_encoder
-from hictl_hf.data.formats import BadInput
+from hictl_hf.errors import BadInput
 
 
 @pytest.fixture(scope="module")

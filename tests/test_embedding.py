@@ -35,7 +35,7 @@ from hictl_hf.embedding.encoder import (
     own_readout,
     pool,
 )
-from hictl_hf.data.formats import BadInput
+from hictl_hf.errors import BadInput
 
 EVERYWHERE = all_readouts(layers=[0, 1, 2], last_layer=2, projection=True)
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}

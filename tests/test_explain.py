@@ -9,10 +9,10 @@ import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import export_encoder
-from hictl_hf.embedding.encoder import load_encoder
 from hictl_hf.cli.explain import main
+from hictl_hf.embedding.encoder import load_encoder
 from hictl_hf.embedding.nearest_words import EVERY, Explainer
-from hictl_hf.data.formats import BadInput
+from hictl_hf.errors import BadInput
 
 SENTENCE = "die Katze sieht das Haus"
 

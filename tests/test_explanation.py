@@ -24,7 +24,7 @@ from hictl_hf.embedding.nearest_words import (
     sentence_table,
     word_table,
 )
-from hictl_hf.data.formats import BadInput
+from hictl_hf.errors import BadInput
 from hictl_hf.reports.tables import plain
 
 

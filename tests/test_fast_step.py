@@ -13,10 +13,10 @@ from datasets import Dataset
 from torch import Tensor, multiprocessing, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainingArguments
 
-from hictl_hf.models import modeling_hictl
 from hictl_hf.data.collator import PretrainingCollator
-from hictl_hf.models.negatives import sample_words
 from hictl_hf.data.tokenization import tokenize_corpus
+from hictl_hf.models import modeling_hictl
+from hictl_hf.models.negatives import sample_words
 from hictl_hf.pretraining.trainer import HictlTrainer
 
 with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from hictl_hf import HictlForQuestionAnswering, HictlForSequenceClassification, HictlForTokenClassification
+from hictl_hf.errors import BadInput
 from hictl_hf.training.checkpoints import find_fault, newest_first
 from hictl_hf.xtreme.fine_tuning import (
     FineTuning,
@@ -29,9 +30,8 @@ from hictl_hf.xtreme.fine_tuning import (
     row_lengths,
 )
 from hictl_hf.xtreme.question_answering import QuestionAnswering
-from hictl_hf.data.formats import BadInput
-from hictl_hf.xtreme.tagging import Tagging
 from hictl_hf.xtreme.sentence_pairs import SentencePairs, TaskFeatures
+from hictl_hf.xtreme.tagging import Tagging
 
 ROWS, STEPS_PER_EPOCH = 22, 3  # the last batch of an epoch has 6 of 8 rows
 SETTINGS = FineTuning(learning_rate=1e-2, batch_size=8, epochs=2, max_length=62)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from transformers import Trainer, TrainingArguments
 
-from hictl_hf.training import arguments as settings
+from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.arguments import parse_arguments
-from hictl_hf.data.formats import BadInput
+from hictl_hf.training import arguments as settings
 from hictl_hf.xtreme.arguments import parse_xtreme_arguments
 
 XTREME: dict[str, Any] = {"encoder": "x"}

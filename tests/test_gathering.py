@@ -19,8 +19,8 @@ from test_trainers import differing, gradients_of, logs_of, trained, trainer_of,
 from torch import Tensor, multiprocessing
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hictl_hf.models.gathering import stack_pairs
 from hictl_hf.data.tokenization import tokenize_corpus
+from hictl_hf.models.gathering import stack_pairs
 from hictl_hf.pretraining.trainer import HictlTrainer
 
 STEPS = 2

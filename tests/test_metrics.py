@@ -9,6 +9,7 @@ from itertools import groupby
 
 import pytest
 
+from hictl_hf.retrieval.accuracy import pair_f1
 from hictl_hf.xtreme.metrics import (
     MLQA_SPACES,
     Score,
@@ -17,7 +18,6 @@ from hictl_hf.xtreme.metrics import (
     chunk_f1,
     chunks,
     mlqa_words,
-    pair_f1,
     squad_words,
 )
 

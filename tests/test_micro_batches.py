@@ -10,8 +10,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.data.collator import PretrainingCollator
+from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.batch_size import fit_micro_batch
-from hictl_hf.data.formats import BadInput
 from hictl_hf.training.arguments import RunArguments
 
 

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hictl_hf.cli import embed
-from hictl_hf.cli import mine
-from hictl_hf.retrieval import mining
-from hictl_hf.embedding.encoder import embed_sentences, load_encoder
+from hictl_hf.cli import embed, mine
 from hictl_hf.cli.mine import main
+from hictl_hf.embedding.encoder import embed_sentences, load_encoder
+from hictl_hf.errors import BadInput
+from hictl_hf.retrieval import mining
 from hictl_hf.retrieval.mining import Mining, mine_vectors
 from hictl_hf.retrieval.nearest_neighbours import Search
-from hictl_hf.data.formats import BadInput
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,21 @@ import numpy as np
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hictl_hf.embedding.encoder import embed_sentences
+from hictl_hf.errors import BadInput
 from hictl_hf.retrieval import mining
 from hictl_hf.retrieval import nearest_neighbours as neighbours
-from hictl_hf.embedding.encoder import embed_sentences
-from hictl_hf.retrieval.mining import Mining, describe, find_distinct, mine, mine_vectors, score_pairs, search_approximately
-from hictl_hf.retrieval.nearest_neighbours import Search, Vectors, plan_search, search_both
-from hictl_hf.data.formats import BadInput
 from hictl_hf.retrieval.bitext import UnitRows, mine_bitext
+from hictl_hf.retrieval.mining import (
+    Mining,
+    describe,
+    find_distinct,
+    mine,
+    mine_vectors,
+    score_pairs,
+    search_approximately,
+)
+from hictl_hf.retrieval.nearest_neighbours import Search, Vectors, plan_search, search_both
 
 
 def translations(seed: int = 0, sentences: int = 200, noise: float = 0.5) -> tuple[Vectors, Vectors]:

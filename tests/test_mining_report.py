@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hictl_hf.xtreme.metrics import pair_f1
-from hictl_hf.retrieval.report import SHOWN, precision_and_recall, threshold_table, write_mining_report
+from hictl_hf.retrieval.accuracy import pair_f1
 from hictl_hf.retrieval.bitext import extract_pairs
+from hictl_hf.retrieval.report import SHOWN, precision_and_recall, threshold_table, write_mining_report
 
 SCORES = {("a", "1"): 1.5, ("b", "2"): 1.25, ("c", "9"): 1.25, ("d", "4"): 1.1, ("e", "8"): 1.0}
 GOLD = {("a", "1"), ("b", "2"), ("d", "4"), ("f", "6")}

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from hictl_hf.errors import BadInput
 from hictl_hf.translation.moses import SCRIPT, MosesTokenizer
-from hictl_hf.data.formats import BadInput
 
 needs_perl = pytest.mark.skipif(shutil.which("perl") is None, reason="perl is not installed")
 # says how it was called, and parts full stops

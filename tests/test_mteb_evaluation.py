@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
 from hictl_hf.embedding.mteb_evaluation import load_task, main
-from hictl_hf.data.formats import BadInput
+from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.bitext import retrieval_accuracy
 
 pytest.importorskip("mteb", reason="pip install 'hictl_hf[mteb]'")

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from hictl_hf import HictlForPreTraining, export_encoder
 from hictl_hf.embedding.encoder import Readout, embed_sentences, load_encoder
 from hictl_hf.embedding.onnx_export import OPSET, SentenceEncoder, export_onnx, main
-from hictl_hf.data.formats import BadInput
+from hictl_hf.errors import BadInput
 
 MakeModel = Callable[..., PreTrainedModel]
 OTHERS = [

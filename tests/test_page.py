@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hictl_hf.embedding.nearest_words import EVERY, Explainer, NearWord
 from hictl_hf.cli.page import HOST, make_page, serve, word_groups
-from hictl_hf.data.formats import BadInput
+from hictl_hf.embedding.nearest_words import EVERY, Explainer, NearWord
+from hictl_hf.errors import BadInput
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SENTENCE = "die Katze sieht das Haus"

@@ -9,6 +9,7 @@ from datasets import Dataset
 from numpy.typing import NDArray
 from transformers import BertTokenizer, PreTrainedTokenizerBase
 
+from hictl_hf.errors import BadInput
 from hictl_hf.xtreme.question_answering import (
     QuestionAnswering,
     answer_tokens,
@@ -16,7 +17,6 @@ from hictl_hf.xtreme.question_answering import (
     most_context_in,
     official_answer,
 )
-from hictl_hf.data.formats import BadInput
 from hictl_hf.xtreme.sentence_pairs import TaskFeatures
 
 LOW, HIGH = -5.0, 5.0

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from hictl_hf.errors import BadInput
 from hictl_hf.translation.raw_bitext import find_files, read_pairs
-from hictl_hf.data.formats import BadInput
 
 ENGLISH_GERMAN = ("en", "de")
 

@@ -16,7 +16,6 @@ import pyarrow.parquet
 import pytest
 
 from hictl_hf.data.formats import (
-    BadInput,
     Cursor,
     Row,
     check_unchanged,
@@ -26,6 +25,7 @@ from hictl_hf.data.formats import (
     read_rows,
     read_shard,
 )
+from hictl_hf.errors import BadInput
 
 # Quotes and a delimiter for the tables; U+2028 and U+0085, which end a line for str.splitlines but not for us.
 PAIRS = [

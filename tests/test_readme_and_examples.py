@@ -22,13 +22,13 @@ import yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import HictlConfig, __version__, export_encoder
-from hictl_hf.translation import ctranslate2_export
-from hictl_hf.pretraining.arguments import parse_arguments
 from hictl_hf.cli.main import COMMANDS, Command
 from hictl_hf.data.corpus import Cleaning, load_corpus
+from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.data.formats import BadInput
 from hictl_hf.models.supported_versions import NEWEST, OLDEST
+from hictl_hf.pretraining.arguments import parse_arguments
+from hictl_hf.translation import ctranslate2_export
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from hictl_hf.reports.results import comparison_table, retrieval_table, write_json
+from hictl_hf.files import write_json
+from hictl_hf.reports.results import comparison_table, retrieval_table
 
 RESULTS: dict[str, Any] = {
     "retrieval": {

@@ -27,13 +27,13 @@ from torch import Tensor, multiprocessing
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
 
 from hictl_hf.data import formats as readers
-from hictl_hf.training.checkpoints import write_manifest
 from hictl_hf.data.collator import PretrainingCollator
 from hictl_hf.data.corpus import load_corpus
 from hictl_hf.data.sampling import MixtureSampler, PretrainingRows
 from hictl_hf.data.streaming import StreamedBatches
 from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.pretraining.trainer import HictlTrainer
+from hictl_hf.training.checkpoints import write_manifest
 
 STEPS, ROWS_OF_STEP, FILES = 12, 16, 4
 BUFFER = 20  # rows of a block: passes of 96, 48 or 24 rows have some

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hictl_hf.xtreme.metrics import pair_f1
-from hictl_hf.retrieval.nearest_neighbours import Neighbours, Vectors
+from hictl_hf.retrieval.accuracy import pair_f1
 from hictl_hf.retrieval.bitext import (
     Bitext,
     Direction,
@@ -22,6 +21,7 @@ from hictl_hf.retrieval.bitext import (
     retrieval_accuracy,
     scores_by_ids,
 )
+from hictl_hf.retrieval.nearest_neighbours import Neighbours, Vectors
 
 
 def test_three_sentences_worked_by_hand() -> None:

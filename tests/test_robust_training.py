@@ -36,8 +36,8 @@ from transformers import (
 )
 
 import hictl_hf.training.trainer
+from hictl_hf.errors import BadInput
 from hictl_hf.training.checkpoints import MANIFEST, find_fault, last_whole_checkpoint, newest_first, write_manifest
-from hictl_hf.data.formats import BadInput
 from hictl_hf.training.trainer import RobustTrainer, TrainingTime, nan_unless_finite
 
 VOCABULARY, ROWS, LENGTH = 60, 24, 8

@@ -28,10 +28,10 @@ from transformers import (
 )
 
 from hictl_hf import HictlForMaskedLM
+from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.arguments import parse_arguments
-from hictl_hf.training.checkpoints import find_fault, newest_first
 from hictl_hf.pretraining.run import pretrain
-from hictl_hf.data.formats import BadInput
+from hictl_hf.training.checkpoints import find_fault, newest_first
 from run_pretraining import main
 
 MODEL = {

@@ -24,10 +24,10 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertModel, PreTrainedModel, TrainerState
 
 from hictl_hf import HictlConfig, HictlForPreTraining, HictlModel
-from hictl_hf.training.checkpoints import newest_first
-from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.data.formats import BadInput
 from hictl_hf.data.tokenization import train_tokenizer
+from hictl_hf.errors import BadInput
+from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
+from hictl_hf.training.checkpoints import newest_first
 from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
 from hictl_hf.translation.pipeline import load_translator
 from hictl_hf.translation.setup import new_decoder

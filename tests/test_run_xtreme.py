@@ -25,11 +25,11 @@ from transformers import (
 
 from hictl_hf import HictlForPreTraining
 from hictl_hf.embedding.encoder import Readout, embed_at_readouts
-from hictl_hf.xtreme.fine_tuning import longest_row
-from hictl_hf.data.formats import BadInput
+from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.bitext import retrieval_accuracy
 from hictl_hf.xtreme.arguments import parse_xtreme_arguments
 from hictl_hf.xtreme.fine_tuned_models import device, model_name
+from hictl_hf.xtreme.fine_tuning import longest_row
 from hictl_hf.xtreme.tasks import TASKS
 from run_xtreme import main
 

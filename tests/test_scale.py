@@ -24,9 +24,9 @@ from test_run_pretraining import flags
 from torch.distributed.run import get_args_parser
 
 from hictl_hf import HictlConfig, HictlForPreTraining
+from hictl_hf.models.linear_cross_entropy import rows_at_once
 from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
 from hictl_hf.pretraining.trainer import HictlTrainer
-from hictl_hf.models.linear_cross_entropy import rows_at_once
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/scale.md").read_text("utf-8")

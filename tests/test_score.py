@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hictl_hf.translation.moses import MosesTokenizer
-from hictl_hf.data.formats import BadInput
 from hictl_hf.cli.score import main
+from hictl_hf.errors import BadInput
+from hictl_hf.translation.moses import MosesTokenizer
 from hictl_hf.translation.scores import Score, paired_bootstrap, score_translations
 
 REFERENCES = ["Das E-Mail-Programm kostet 20 €.", "Wir reden über Ärzte und Öl.", "Das ist gut so, sagt man."]

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaCon
 
 from hictl_hf import export_encoder
 from hictl_hf.embedding.encoder import Readout, embed_sentences, load_encoder
-from hictl_hf.data.formats import BadInput
 from hictl_hf.embedding.sentence_transformers_files import LONGEST, write_sentence_transformers_files
+from hictl_hf.errors import BadInput
 
 MakeModel = Callable[..., PreTrainedModel]
 LAST = 2

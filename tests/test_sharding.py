@@ -28,13 +28,13 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase, Tr
 import hictl_hf.pretraining.run
 import hictl_hf.training.sharding
 from hictl_hf import HictlConfig, HictlForPreTraining
-from hictl_hf.training.checkpoints import find_fault
 from hictl_hf.data.collator import PretrainingCollator
-from hictl_hf.pretraining.batch_size import fit_micro_batch
-from hictl_hf.training.arguments import RunArguments
-from hictl_hf.training.sharding import gather
 from hictl_hf.data.tokenization import tokenize_corpus
+from hictl_hf.pretraining.batch_size import fit_micro_batch
 from hictl_hf.pretraining.trainer import HictlTrainer
+from hictl_hf.training.arguments import RunArguments
+from hictl_hf.training.checkpoints import find_fault
+from hictl_hf.training.sharding import gather
 from run_pretraining import main
 
 pytestmark = pytest.mark.slow  # a minute: two processes train some twenty small models

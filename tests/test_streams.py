@@ -26,8 +26,8 @@ from hictl_hf.data import formats as readers
 from hictl_hf.data.collator import PretrainingCollator
 from hictl_hf.data.corpus import Cleaning
 from hictl_hf.data.sampling import language_shares, row_seed
-from hictl_hf.data.formats import BadInput
 from hictl_hf.data.streaming import StreamedBatches, collate_streamed, read_batches, source_shares
+from hictl_hf.errors import BadInput
 
 Batch = dict[str, Any]
 

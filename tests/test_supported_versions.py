@@ -19,12 +19,8 @@ from transformers import EncoderDecoderCache, PreTrainedModel, TrainingArguments
 
 from hictl_hf import HictlForConditionalGeneration, HictlForMaskedLM
 from hictl_hf.models import supported_versions
-from hictl_hf.translation.beam_search import BeamSearch, search
 from hictl_hf.models.modeling_hictl_translation import CACHE
 from hictl_hf.models.packing import PackedRows, check_packed
-from hictl_hf.training.trainer import RobustTrainer
-from hictl_hf.training.arguments import RunArguments
-from hictl_hf.training.sharding import ShardedTrainer
 from hictl_hf.models.supported_versions import (
     NEWEST,
     OLDEST,
@@ -33,6 +29,10 @@ from hictl_hf.models.supported_versions import (
     require_parameters,
     warn_if_untested,
 )
+from hictl_hf.training.arguments import RunArguments
+from hictl_hf.training.sharding import ShardedTrainer
+from hictl_hf.training.trainer import RobustTrainer
+from hictl_hf.translation.beam_search import BeamSearch, search
 from hictl_hf.translation.pipeline import translation_pipeline
 
 ROOT = Path(__file__).parent.parent

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from hictl_hf.data.formats import BadInput
-from hictl_hf.xtreme.tagging import Tagging
+from hictl_hf.errors import BadInput
 from hictl_hf.xtreme.sentence_pairs import TaskFeatures
+from hictl_hf.xtreme.tagging import Tagging
 
 TAGS = ("B-LOC", "I-LOC", "O")
 INVISIBLE = "\u200e"  # a word of format characters only

@@ -5,7 +5,8 @@ import pytest
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from hictl_hf.data.formats import BadInput
+from hictl_hf.data.tokenization import train_tokenizer
+from hictl_hf.errors import BadInput
 from hictl_hf.translation.target_vocabulary import (
     choose_target_ids,
     count_pieces,
@@ -14,7 +15,6 @@ from hictl_hf.translation.target_vocabulary import (
     script_of,
     scripts_of,
 )
-from hictl_hf.data.tokenization import train_tokenizer
 
 GREEK, RUSSIAN, CHINESE = "ένα μεγάλο σπίτι", "большой красный дом", "一个红苹果"
 

@@ -8,7 +8,6 @@ import sentencepiece
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from hictl_hf.data.formats import BadInput
 from hictl_hf.data.tokenization import (
     WORD_START,
     token_batches,
@@ -17,6 +16,7 @@ from hictl_hf.data.tokenization import (
     word_starts,
     words_never_sampled,
 )
+from hictl_hf.errors import BadInput
 
 COLUMNS = ("x", "y", "x_lang", "y_lang")
 

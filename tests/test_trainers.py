@@ -22,15 +22,15 @@ from transformers import (
 )
 
 import hictl_hf.pretraining.trainer
-from hictl_hf.training.checkpoints import write_manifest
 from hictl_hf.data.collator import PretrainingCollator
-from hictl_hf.embedding.encoder import Readout
-from hictl_hf.retrieval.held_out import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies
 from hictl_hf.data.sampling import MixtureSampler, PretrainingRows, language_shares
-from hictl_hf.data.formats import BadInput
-from hictl_hf.training.arguments import RunArguments
 from hictl_hf.data.tokenization import tokenize_corpus
+from hictl_hf.embedding.encoder import Readout
+from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.trainer import HictlTrainer
+from hictl_hf.retrieval.held_out import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies
+from hictl_hf.training.arguments import RunArguments
+from hictl_hf.training.checkpoints import write_manifest
 
 READOUTS = [Readout("first token", 2), Readout("mean", 1), Readout("projection", 2)]
 SEED = 5

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 import run_translation
 from hictl_hf.data.corpus import Cleaning, CorpusReport
-from hictl_hf.data.formats import BadInput
+from hictl_hf.errors import BadInput
 from hictl_hf.translation.corpus import (
     Direction,
     Pair,

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from hictl_hf.translation.paper_corpora import CORPORA, PaperCorpus
-from hictl_hf.data.formats import BadInput
+from hictl_hf.errors import BadInput
 from hictl_hf.translation.arguments import parse_translation_arguments
+from hictl_hf.translation.paper_corpora import CORPORA, PaperCorpus
 from hictl_hf.translation.prepare import TOLERANCE, clean, deviations, main, preparation_signature, prepare
 
 RECIPES = Path(__file__).parent.parent / "recipes" / "translation"

@@ -17,12 +17,12 @@ from test_xtreme_report import NASTY, Tags
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import HictlModel
-from hictl_hf.translation import inspection as translation_inspection
-from hictl_hf.translation import report as translation_report
+from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.data.formats import BadInput
 from hictl_hf.reports.page import Picture
 from hictl_hf.reports.tables import Table, markdown
+from hictl_hf.translation import inspection as translation_inspection
+from hictl_hf.translation import report as translation_report
 from hictl_hf.translation.inspection import attention_picture, look_into, proposal_table
 from hictl_hf.translation.report import PAPER, Run, spread, write_translation_report
 from hictl_hf.translation.scores import paired_bootstrap

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hictl_hf.errors import BadInput
 from hictl_hf.translation.moses import MosesTokenizer
-from hictl_hf.data.formats import BadInput
 from hictl_hf.translation.scores import Score, paired_bootstrap, score_translations
 
 PARITY = sorted((Path(__file__).parents[2] / "shared" / "parity" / "mt").glob("0*.json"))

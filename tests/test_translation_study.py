@@ -12,9 +12,9 @@ import pytest
 import sacrebleu
 from transformers import XLMRobertaConfig, XLMRobertaModel
 
-from hictl_hf.translation import run as translation
-from hictl_hf.reports.results import write_json
 from hictl_hf.data.tokenization import train_tokenizer
+from hictl_hf.files import write_json
+from hictl_hf.translation import run as translation
 from hictl_hf.translation.arguments import parse_translation_arguments
 
 with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package

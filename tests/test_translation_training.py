@@ -22,12 +22,10 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
 
 from hictl_hf import HictlModel
-from hictl_hf.translation.beam_search import BeamSearch
-from hictl_hf.training.checkpoints import find_fault, newest_first
 from hictl_hf.data.corpus import CorpusReport
-from hictl_hf.translation.decoding import Translation
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.translation.target_vocabulary import choose_target_ids
+from hictl_hf.training.checkpoints import find_fault, newest_first
+from hictl_hf.translation.beam_search import BeamSearch
 from hictl_hf.translation.corpus import (
     Direction,
     Pair,
@@ -37,6 +35,8 @@ from hictl_hf.translation.corpus import (
     side_lengths,
     tokenize_pairs,
 )
+from hictl_hf.translation.decoding import Translation
+from hictl_hf.translation.target_vocabulary import choose_target_ids
 from hictl_hf.translation.trainer import TranslationTrainer, average_weights, mean_scores, score_directions
 
 EN_DE, EN_ZH = Direction("en", "de"), Direction("en", "zh")

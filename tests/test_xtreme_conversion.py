@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hictl_hf.data.formats import BadInput
-from hictl_hf.xtreme.prepare import ancestors, main, read_conllu, read_raw_panx, tagged_words, write_tagged
+from hictl_hf.errors import BadInput
 from hictl_hf.xtreme.files import read_tagged_examples
+from hictl_hf.xtreme.prepare import ancestors, main, read_conllu, read_raw_panx, tagged_words, write_tagged
 
 COLUMNS = "{id}\t{form}\t_\t{tag}\t_\t_\t{head}\t_\t{deps}\t_"
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from hictl_hf.data.formats import BadInput
+from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.bitext import Bitext
 from hictl_hf.xtreme.examples import (
     Question,

@@ -5,7 +5,7 @@ import pytest
 from datasets import Dataset
 from transformers import BertTokenizer, PreTrainedTokenizerBase
 
-from hictl_hf.data.formats import BadInput
+from hictl_hf.errors import BadInput
 from hictl_hf.xtreme.sentence_pairs import SentencePairs
 
 LABELS = ("contradiction", "entailment", "neutral")

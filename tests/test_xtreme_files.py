@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
-from hictl_hf.xtreme import files as xtreme_files
-from hictl_hf.data.formats import BadInput
+from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.bitext import Bitext
+from hictl_hf.xtreme import files as xtreme_files
 
 LABELS = ("contradiction", "entailment", "neutral")
 # As in the official pre-processing of PAWS-X: rows, and the file that XTREME writes of them.

@@ -9,7 +9,7 @@ import datasets
 import pytest
 from datasets import ClassLabel, Dataset, Features, List, Value
 
-from hictl_hf.data.formats import BadInput
+from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.bitext import Bitext
 from hictl_hf.xtreme.data import DataSource, Splits, TaskData, read_task
 from hictl_hf.xtreme.hub import (

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from test_reporting import ATTACK
 
-from hictl_hf.xtreme import report as xtreme_report
-from hictl_hf.data.formats import BadInput
+from hictl_hf.errors import BadInput
 from hictl_hf.reports.tables import Table, markdown
+from hictl_hf.xtreme import report as xtreme_report
 from hictl_hf.xtreme.report import COLUMNS, PAPER, task_scores
 
 pytest.importorskip("matplotlib")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hictl_hf.data.formats import BadInput
+from hictl_hf.errors import BadInput
 from hictl_hf.xtreme.scores import MissingFile, score_submission
 from hictl_hf.xtreme.tasks import TASKS
 

@@ -29,23 +29,12 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..training.checkpoints import flush
-from ..embedding.encoder import LONGEST, POOLINGS, Readout, check_device, embed_sentences, load_encoder, own_readout
-from ..parsing import parse_flags
+from ..data.formats import READ_AHEAD, Cursor, checked_text, ending_of, read_cells, read_json_lines
 from ..data.lines import check_output, partial_file, read_texts
-from ..data.formats import (
-    READ_AHEAD,
-    BadInput,
-    BrokenRow,
-    Cursor,
-    checked_text,
-    ending_of,
-    read_cells,
-    read_json_lines,
-    shown,
-    teaching,
-)
-from ..reports.results import write_json
+from ..embedding.encoder import LONGEST, POOLINGS, Readout, check_device, embed_sentences, load_encoder, own_readout
+from ..errors import BadInput, BrokenRow, shown, teaching
+from ..files import flush, write_json
+from ..parsing import parse_flags
 
 logger = logging.getLogger(__name__)
 

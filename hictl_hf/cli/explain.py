@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from transformers import HfArgumentParser
 
 from ..data.corpus import CorpusReport
+from ..data.formats import read_rows
+from ..data.lines import read_texts
 from ..embedding.encoder import load_encoder
 from ..embedding.nearest_words import Explainer, sentence_table, word_table
+from ..errors import BadInput
 from ..parsing import parse_flags
-from ..data.lines import read_texts
-from ..data.formats import BadInput, read_rows
 from ..reports.tables import plain
 
 

@@ -6,38 +6,37 @@ is left to `main` of its module, which is imported when the command runs.
     hictl pretrain recipes/demo.json
 """
 
-import os
-import signal
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
+from ..errors import run
 from ..version import __version__
 
 
 class Command(NamedTuple):
-    """A module with `main(argv)`, and what it does in one line."""
+    """A module of the package with `main(argv)`, and what it does in one line."""
 
     module: str
     help: str
 
 
 COMMANDS = {
-    "pretrain": Command("pretraining", "pre-train an encoder, from XLM-R or from scratch"),
-    "xtreme": Command("xtreme", "fine-tune and score an encoder on XTREME"),
-    "train-translation": Command("translation", "train a translation model on an encoder, and score it"),
-    "translate": Command("translate", "translate lines of text"),
-    "score": Command("score", "score translations against references"),
-    "embed": Command("embed", "turn lines of text into vectors"),
-    "mine": Command("mine", "find translations in two texts, filter pairs, remove near-duplicates"),
-    "mteb": Command("mteb_evaluation", "score an encoder on the bitext-mining tasks of MTEB"),
-    "explain": Command("explain", "look inside: the words and the sentences that are near to a sentence"),
-    "page": Command("page", "the same on a local page in the browser"),
-    "publish": Command("publishing", "share a run on the Hugging Face Hub"),
-    "export-onnx": Command("onnx_export", "write the plain encoder as ONNX"),
-    "completion": Command("completion", "print what makes a shell complete all this"),
+    "pretrain": Command("pretraining.run", "pre-train an encoder, from XLM-R or from scratch"),
+    "xtreme": Command("xtreme.run", "fine-tune and score an encoder on XTREME"),
+    "train-translation": Command("translation.run", "train a translation model on an encoder, and score it"),
+    "translate": Command("cli.translate", "translate lines of text"),
+    "score": Command("cli.score", "score translations against references"),
+    "embed": Command("cli.embed", "turn lines of text into vectors"),
+    "mine": Command("cli.mine", "find translations in two texts, filter pairs, remove near-duplicates"),
+    "mteb": Command("embedding.mteb_evaluation", "score an encoder on the bitext-mining tasks of MTEB"),
+    "explain": Command("cli.explain", "look inside: the words and the sentences that are near to a sentence"),
+    "page": Command("cli.page", "the same on a local page in the browser"),
+    "publish": Command("hub.publishing", "share a run on the Hugging Face Hub"),
+    "export-onnx": Command("embedding.onnx_export", "write the plain encoder as ONNX"),
+    "completion": Command("cli.completion", "print what makes a shell complete all this"),
 }
 
 
@@ -64,28 +63,9 @@ def make_parser() -> ArgumentParser:
 
 def main_of(name: str) -> Callable[..., object]:
     """The function that runs this sub-command."""
-    return import_module(f".{COMMANDS[name].module}", __package__).main
+    return import_module(f"hictl_hf.{COMMANDS[name].module}").main
 
 
-def run(main: Callable[..., object], *arguments: Sequence[str], **settings: str) -> None:
-    """Call `main`; input that cannot be used, and a file that cannot be opened, end the program with one line, without
-    the traceback of a worker."""
-    from ..data.formats import BadInput
-
-    try:
-        main(*arguments, **settings)
-    except BadInput as error:
-        sys.exit(f"error: {str(error).rpartition('BadInput: ')[2]}")
-    except BrokenPipeError:  # who reads our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(128 + signal.SIGPIPE)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    except OSError as error:
-        if error.errno is None or error.filename is None:
-            raise
-        place = error.filename2 or error.filename
-        sys.exit(f"error: {place}: {error.strerror}; allowed is what can be read or written there. Check the path.")
 
 
 if __name__ == "__main__":

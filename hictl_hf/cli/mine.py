@@ -25,17 +25,16 @@ import numpy as np
 import torch
 from transformers import HfArgumentParser
 
-from ..training.checkpoints import digest
-from .embed import EmbedArguments, embed_texts, is_a_table
-from ..embedding.encoder import check_device, load_encoder, own_readout
-from ..parsing import parse_flags
 from ..data.lines import check_output, partial_file, read_texts
-from ..retrieval.mining import Mining, SomeRows, describe, find_distinct, mine_vectors, score_pairs
-from ..retrieval.report import write_mining_report
-from ..retrieval.nearest_neighbours import MEMORY, Source
-from ..data.formats import BadInput, check_place, shown, teaching
-from ..reports.results import write_json, write_text
+from ..embedding.encoder import check_device, load_encoder, own_readout
+from ..errors import BadInput, shown, teaching
+from ..files import check_place, digest, write_json, write_text
+from ..parsing import parse_flags
 from ..retrieval.bitext import IdPair
+from ..retrieval.mining import Mining, SomeRows, describe, find_distinct, mine_vectors, score_pairs
+from ..retrieval.nearest_neighbours import MEMORY, Source
+from ..retrieval.report import write_mining_report
+from .embed import EmbedArguments, embed_texts, is_a_table
 
 logger = logging.getLogger(__name__)
 

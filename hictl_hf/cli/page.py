@@ -13,11 +13,11 @@ from typing import Any
 
 from transformers import HfArgumentParser
 
-from .explain import ExplainerArguments
 from ..embedding.nearest_words import Explainer, NearWord, sentence_table, word_table
+from ..errors import BadInput
 from ..parsing import parse_flags
-from ..data.formats import BadInput
 from ..reports.tables import html
+from .explain import ExplainerArguments
 
 HOST = "127.0.0.1"
 STYLE = """.groups { display: flex; flex-wrap: wrap; gap: 1rem 2rem }

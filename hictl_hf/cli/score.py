@@ -8,10 +8,10 @@ whether they are better than another system's. What the scores are is left to `t
 import argparse
 from collections.abc import Sequence
 
-from .main import run
+from ..data.formats import refuse_unequal
 from ..data.lines import read_texts
+from ..errors import BadInput, run
 from ..translation.moses import MosesTokenizer
-from ..data.formats import BadInput, refuse_unequal
 from ..translation.prepare import preparation_signature
 from ..translation.scores import METRICS, Comparison, Score, check_language, paired_bootstrap, score_translations
 

@@ -18,14 +18,13 @@ from itertools import islice
 
 from transformers import HfArgumentParser
 
-from ..translation.beam_search import BeamSearch
-from .main import run
-from ..translation.decoding import Translation, translate
-from ..embedding.encoder import check_device
-from ..parsing import parse_flags
 from ..data.lines import check_inputs, check_output, open_output, read_texts
+from ..embedding.encoder import check_device
+from ..errors import BadInput, run, shown
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
-from ..data.formats import BadInput, shown
+from ..parsing import parse_flags
+from ..translation.beam_search import BeamSearch
+from ..translation.decoding import Translation, translate
 from ..translation.pipeline import DTYPES, load_translator
 
 logger = logging.getLogger(__name__)

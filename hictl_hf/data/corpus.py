@@ -21,7 +21,8 @@ import numpy.typing as npt
 import pyarrow
 from tqdm.auto import tqdm
 
-from .formats import LANGUAGE, BadInput, Row, read_rows
+from ..errors import BadInput
+from .formats import LANGUAGE, Row, read_rows
 
 logger = logging.getLogger(__name__)
 

@@ -10,18 +10,18 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import datasets
 import polib
 import pyarrow
 import pyarrow.parquet
+
+from ..errors import BadInput, BrokenRow, shown, teaching
 
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
 MOSES = re.compile(r"(?P<before>.*)\{(?P<languages>[^{}]*,[^{}]*)\}(?P<after>[^{}]*)")
@@ -31,12 +31,8 @@ READ_AHEAD = 2**20  # bytes of a Parquet column; without it whole row groups are
 COLUMNS = "'translation' (a mapping from language to text), 'text' + 'lang', or nothing but language codes"
 
 
-class BadInput(ValueError):
-    """The input cannot be used; the message names the place, what was found, what is allowed and the fix."""
 
 
-class BrokenRow(Exception):
-    """One row cannot be used; the message says what was found, what is allowed and the fix, but not yet where."""
 
 
 @dataclass(frozen=True)
@@ -285,44 +281,12 @@ def checked_text(language: object, text: object) -> str:
     raise BrokenRow(f"has {found}; allowed are strings of valid Unicode. {fix}")
 
 
-def shown(value: object) -> str:
-    """The value as a message quotes it, cut to one short line."""
-    written = repr(value)
-    return written if len(written) <= 60 else f"{written[:57]}..."
 
 
-@contextmanager
-def teaching(place: str, kind: str, fix: str) -> Iterator[None]:
-    """Turns whatever a library raises about a source into one `BadInput`; polib and pyarrow raise nearly anything."""
-    try:
-        yield
-    except BadInput:
-        raise
-    except Exception as error:
-        found = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise BadInput(f"{place}: cannot be read ({found}); allowed is {kind}. {fix}") from error
 
 
-def check_place(path: str | Path, folder: bool = False) -> None:
-    """Raise `BadInput` where there can be no such output, a file or a folder."""
-    place = Path(path).resolve()
-    there = next(each for each in (place, *place.parents) if each.exists())
-    allowed = f"allowed is a {'folder' if folder else 'file'} where one can be written. Name another output."
-    if there.is_dir() != (folder or there != place):
-        found = "is" if there == place else f"{there} is"
-        raise BadInput(f"{path}: {found} a {'folder' if there.is_dir() else 'file'}; {allowed}")
-    if not os.access(there.parent if there.is_file() else there, os.W_OK):
-        raise BadInput(f"{path}: {there} cannot be written to; {allowed}")
 
 
-def new_folder(path: str | Path) -> Path:
-    """The folder, made; `BadInput` for one that holds anything, or cannot be."""
-    check_place(path, folder=True)
-    folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise BadInput(f"{folder}: is not empty; allowed is a new folder. Remove it or choose another one.")
-    return folder
 
 
 def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:

@@ -11,7 +11,9 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
-from .formats import BadInput, BrokenRow, Cursor, check_place, checked_text, read_lines
+from ..errors import BadInput, BrokenRow
+from ..files import check_place
+from .formats import Cursor, checked_text, read_lines
 
 logger = logging.getLogger(__name__)
 

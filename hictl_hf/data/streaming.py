@@ -21,9 +21,10 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
+from ..errors import BadInput, shown
 from .corpus import DEFAULT_CLEANING, Cleaning, CorpusReport, Reason, clean_rows
+from .formats import Cursor, Shard, check_unchanged, list_shards, read_shard
 from .sampling import Languages, language_shares, row_seed
-from .formats import BadInput, Cursor, Shard, check_unchanged, list_shards, read_shard, shown
 from .tokenization import tokenize_rows
 
 logger = logging.getLogger(__name__)

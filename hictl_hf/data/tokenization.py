@@ -14,7 +14,7 @@ import sentencepiece
 from datasets import Dataset, Features, Sequence, Value
 from transformers import PreTrainedTokenizerBase, XLMRobertaTokenizer
 
-from .formats import BadInput, shown
+from ..errors import BadInput, shown
 
 WORD_START = "▁"
 

@@ -35,12 +35,12 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
-from ..hub.loading import check_sizes, weights_of
-from ..parsing import refuse_run
-from ..models.modeling_hictl import HictlForPreTraining
-from ..dtypes import warn_where_slow
-from ..data.formats import BadInput, shown, teaching
 from ..data.tokenization import list_of_texts, token_batches
+from ..dtypes import warn_where_slow
+from ..errors import BadInput, shown, teaching
+from ..hub.loading import check_sizes, weights_of
+from ..models.modeling_hictl import HictlForPreTraining
+from ..parsing import refuse_run
 
 logger = logging.getLogger(__name__)
 

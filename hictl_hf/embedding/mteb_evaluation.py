@@ -19,11 +19,12 @@ from datasets import Dataset
 from numpy.typing import NDArray
 from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
 
-from .encoder import LONGEST, Readout, embed_sentences, load_encoder, own_readout
+from ..data.formats import Cursor, read_lines, refuse_unequal
+from ..errors import BadInput, teaching
+from ..files import check_place, write_json
 from ..parsing import parse_flags
-from ..data.formats import BadInput, Cursor, check_place, read_lines, refuse_unequal, teaching
-from ..reports.results import write_json
 from ..reports.tables import Cell, Table, plain
+from .encoder import LONGEST, Readout, embed_sentences, load_encoder, own_readout
 
 KIND = "BitextMining"
 METRICS = ("f1", "accuracy")  # the first is MTEB's main score

@@ -21,11 +21,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .encoder import Readout, embed_sentences, encoder_of
-from ..models.negatives import cosines
-from ..data.formats import BadInput, BrokenRow, checked_text
-from ..reports.tables import Cell, Table
+from ..data.formats import checked_text
 from ..data.tokenization import words_never_sampled
+from ..errors import BadInput, BrokenRow
+from ..models.negatives import cosines
+from ..reports.tables import Cell, Table
+from .encoder import Readout, embed_sentences, encoder_of
 
 EVERY = "all"  # languages together
 OWN, SPECIAL = "in the sentence", "special token"

@@ -24,9 +24,10 @@ import torch
 from torch import Tensor, nn
 from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
 
-from .encoder import LONGEST, Readout, check_readouts, encoder_of, load_encoder, own_readout, pool, projection_of
+from ..errors import BadInput
+from ..files import new_folder
 from ..parsing import parse_flags
-from ..data.formats import BadInput, new_folder
+from .encoder import LONGEST, Readout, check_readouts, encoder_of, load_encoder, own_readout, pool, projection_of
 
 OPSET = 18
 INPUTS = ("input_ids", "attention_mask")

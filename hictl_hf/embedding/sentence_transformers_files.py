@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedConfig
 
+from ..errors import BadInput
 from .encoder import DENSE, LONGEST, own_readout
-from ..data.formats import BadInput
 
 MODES = {"first token": "cls", "mean": "mean", "projection": "cls"}
 

@@ -8,7 +8,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
 
-from ..data.formats import BadInput
+from ..errors import BadInput
 
 MOST_LAYERS = 1000  # the largest XLM-R has 48
 FIX = "Take the config.json that was written with the weights."

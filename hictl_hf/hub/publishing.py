@@ -23,10 +23,10 @@ from typing import Any
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from transformers import HfArgumentParser
 
+from ..errors import BadInput
 from ..parsing import parse_flags
-from .cards import encoder_card, model_card, translation_card
-from ..data.formats import BadInput
 from ..reports.results import Results
+from .cards import encoder_card, model_card, translation_card
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from .linear_cross_entropy import memory_for_gradient
 from .negatives import (
     SMALLEST,
     cosines,
@@ -22,7 +23,6 @@ from .negatives import (
     squares_of_rows,
     words_at_once,
 )
-from .linear_cross_entropy import memory_for_gradient
 
 ROWS_AT_ONCE = 256  # queries whose similarities to all others stay in the cache of a CPU
 

@@ -36,11 +36,11 @@ from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_hictl import HictlConfig
 from .gathering import gather_sentences, gather_texts
+from .linear_cross_entropy import linear_cross_entropy, look_up
 from .losses import mean_over_batch, sentence_contrast, word_contrast
 from .negatives import in_batch_negatives, sample_words
 from .packing import PACKED_ATTENTION, PackedRows, check_packed, let_attend
 from .supported_versions import overrides_private, require_parameters
-from .linear_cross_entropy import linear_cross_entropy, look_up
 
 require_parameters(XLMRobertaModel.forward, "attention_mask", "position_ids", "inputs_embeds")
 # What `HictlForPreTraining` as a masked language model passes on to XLM-R's layers.

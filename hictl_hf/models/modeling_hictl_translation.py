@@ -35,9 +35,9 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_hictl import HictlConfig
+from .linear_cross_entropy import linear_cross_entropy, look_up
 from .modeling_hictl import HictlModel, refuse_unknown
 from .supported_versions import overrides_private, parameter_of, require_parameters, warn_if_untested
-from .linear_cross_entropy import linear_cross_entropy, look_up
 
 IGNORED = -100  # a label that is no word
 # What XLM-R as a decoder calls its key-value cache, as argument and in its output: "cache" since transformers 5.24.

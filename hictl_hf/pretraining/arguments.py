@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from ..data.collator import REORDERINGS, SHORTEST_PAIR
-from ..models.configuration_hictl import HictlConfig
 from ..data.corpus import Cleaning
+from ..errors import BadInput
+from ..models.configuration_hictl import HictlConfig
 from ..parsing import parse_flags_or_recipe
-from ..data.formats import BadInput
 from ..training.arguments import (
     UNUSED,
     RunArguments,

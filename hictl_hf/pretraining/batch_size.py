@@ -10,8 +10,8 @@ import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from ..data.collator import PretrainingCollator
+from ..errors import BadInput
 from ..models.modeling_hictl import HictlForPreTraining
-from ..data.formats import BadInput
 from ..training.arguments import RunArguments
 
 logger = logging.getLogger(__name__)

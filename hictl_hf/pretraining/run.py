@@ -20,31 +20,32 @@ from huggingface_hub.errors import StrictDataclassError
 from numpy.typing import NDArray
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
-from .arguments import DECISIVE, PretrainingArguments, parse_arguments
-from ..hub.loading import check_sizes
-from ..training.checkpoints import check_checkpoint, last_whole_checkpoint, newest_first, whole_folder
 from ..data.collator import PretrainingCollator
-from ..models.configuration_hictl import HictlConfig
 from ..data.corpus import Cleaning, CorpusReport, comparable, load_corpus, split_held_out
-from ..embedding.encoder import Readout, all_readouts, check_model_type, embed_sentences
-from ..retrieval.held_out import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies, pair_names
-from .batch_size import fit_micro_batch
 from ..data.sampling import MixtureSampler, PretrainingRows, language_shares
-from ..hub.cards import encoder_card, model_card
-from ..models.modeling_hictl import HictlForPreTraining, export_encoder
-from ..reports.plots import plot_layers, plot_losses, plot_retrieval, plot_tsne
-from ..hub.publishing import push, reserve
-from ..data.formats import BadInput
-from .report import write_report
-from ..reports.results import part, retrieval_table, write_json, write_text
-from ..training.trainer import TERMINATED, SameRows, SameSettings, TrainingTime
-from ..embedding.sentence_transformers_files import write_sentence_transformers_files
-from ..training.arguments import plain_settings, read_dictionary
-from ..training.sharding import gather_model
 from ..data.streaming import StreamedBatches, source_shares
 from ..data.tokenization import tokenize_corpus, train_tokenizer, words_never_sampled
-from .trainer import HictlTrainer, metric_name
+from ..embedding.encoder import Readout, all_readouts, check_model_type, embed_sentences
+from ..embedding.sentence_transformers_files import write_sentence_transformers_files
+from ..errors import BadInput
+from ..files import whole_folder, write_json, write_text
+from ..hub.cards import encoder_card, model_card
+from ..hub.loading import check_sizes
+from ..hub.publishing import push, reserve
+from ..models.configuration_hictl import HictlConfig
+from ..models.modeling_hictl import HictlForPreTraining, export_encoder
+from ..reports.plots import plot_layers, plot_losses, plot_retrieval, plot_tsne
+from ..reports.results import part, retrieval_table
+from ..retrieval.held_out import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies, pair_names
+from ..training.arguments import plain_settings, read_dictionary
+from ..training.checkpoints import check_checkpoint, last_whole_checkpoint, newest_first
+from ..training.sharding import gather_model
+from ..training.trainer import TERMINATED, SameRows, SameSettings, TrainingTime
 from ..version import __version__
+from .arguments import DECISIVE, PretrainingArguments, parse_arguments
+from .batch_size import fit_micro_batch
+from .report import write_report
+from .trainer import HictlTrainer, metric_name
 
 logger = logging.getLogger(__name__)
 

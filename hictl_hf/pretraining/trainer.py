@@ -19,14 +19,14 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import speed_metrics
 
 from ..data.collator import OBJECTIVES
+from ..data.streaming import StreamedBatches, collate_streamed
 from ..embedding.encoder import Readout, all_readouts
-from ..retrieval.held_out import best_readout, evaluate_retrieval, mean_accuracies
+from ..errors import BadInput
 from ..models.gathering import stack_pairs
 from ..models.modeling_hictl import CachedSentenceLevel, in_full_precision
-from ..data.formats import BadInput
-from ..training.trainer import RobustTrainer, nan_unless_finite
-from ..data.streaming import StreamedBatches, collate_streamed
 from ..models.supported_versions import overrides_private
+from ..retrieval.held_out import best_readout, evaluate_retrieval, mean_accuracies
+from ..training.trainer import RobustTrainer, nan_unless_finite
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from ..pretraining.report import PAGE
-from .results import write_text
+from ..files import write_text
 from .tables import Table, escape_markdown, html, markdown
 
 STYLE = """main { max-width: 74rem; }
@@ -97,3 +96,84 @@ def _html_block(block: Block, section: str) -> str:
     else:
         body = f"<pre>{escape(block.text)}</pre>"
     return body if block.title == section else f"<details><summary>{escape(block.title)}</summary>{body}</details>"
+
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+<title>$headline</title>
+<style>
+:root { color-scheme: light dark; --page: #f6f7f9; --card: #fff; --ink: #1d2127; --soft: #5b636e; --line: #e1e4e8;
+  --blue: #0072b2; --rise: #cfe5f3; --fall: #f6d9c6; }
+@media (prefers-color-scheme: dark) { :root { --page: #14171b; --card: #1d2127; --ink: #e8eaed; --soft: #a2abb6;
+  --line: #343a42; --blue: #6cbcee; --rise: #1f4a66; --fall: #6b3a1c; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
+main { max-width: 62rem; margin: 0 auto; padding: clamp(1.5rem, 5vw, 4rem) clamp(1rem, 4vw, 2rem); }
+h1 { font-size: clamp(1.7rem, 4.5vw, 2.7rem); line-height: 1.15; letter-spacing: -.02em; margin: 0 0 1rem;
+  text-wrap: balance; }
+h2 { font-size: 1.3rem; margin: 2.8rem 0 .7rem; }
+h3 { font-size: 1rem; margin: 0 0 .5rem; }
+p, figcaption { color: var(--soft); max-width: 46rem; margin: 0 0 .9rem; }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .8rem; margin: 1.6rem 0; }
+.facts div { background: var(--card); border: 1px solid var(--line); border-radius: .7rem; padding: .8rem 1rem;
+  color: var(--soft); font-size: .9rem; }
+.facts b { display: block; color: var(--ink); font-size: 1.7rem; line-height: 1.2; font-variant-numeric: tabular-nums; }
+.facts div:nth-child(2) b { color: var(--blue); }
+figure { margin: 0; }
+img { display: block; width: 100%; height: auto; background: #fff; border: 1px solid var(--line); border-radius: .7rem;
+  padding: 1rem; margin-bottom: .7rem; }
+.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: 1.5rem; }
+.scroll { max-height: 32rem; overflow: auto; border: 1px solid var(--line); border-radius: .7rem;
+  background: var(--card); }
+table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .35rem .9rem; text-align: right; border-bottom: 1px solid var(--line); }
+tbody tr:last-child td { border-bottom: 0; }
+th:first-child, td:first-child { text-align: left; }
+thead th { position: sticky; top: 0; background: var(--card); color: var(--soft); font-weight: 600; }
+th button { font: inherit; color: inherit; background: none; border: 0; padding: 0; cursor: pointer; }
+th[aria-sort=ascending] button::after { content: " ↑"; }
+th[aria-sort=descending] button::after { content: " ↓"; }
+td.rise, td.fall { min-width: 9rem; }
+.rise { background: linear-gradient(to left, var(--rise) var(--width), transparent 0); }
+.fall { background: linear-gradient(to left, var(--fall) var(--width), transparent 0); }
+details { border: 1px solid var(--line); border-radius: .7rem; background: var(--card); margin: .6rem 0;
+  overflow: hidden; }
+summary { cursor: pointer; padding: .7rem 1rem; font-weight: 600; }
+details td { overflow-wrap: anywhere; }
+pre { margin: 0; padding: 1rem; overflow-x: auto; font-size: .86rem; line-height: 1.5; }
+section > pre { background: var(--card); border: 1px solid var(--line); border-radius: .7rem; }
+footer { margin-top: 3rem; color: var(--soft); font-size: .86rem; overflow-wrap: anywhere; }
+</style>
+</head>
+<body>
+<main>
+<h1>$headline</h1>
+<p>$lead</p>
+<div class="facts">$facts</div>
+$pictures
+$languages
+$corpus
+<section><h2>Use the model</h2><pre>$snippet</pre></section>
+$details
+<footer>$signature<br>HiCTL: Wei et al., On Learning Universal Representations Across Languages, ICLR 2021.</footer>
+</main>
+<script>
+for (const button of document.querySelectorAll(".sortable button")) button.onclick = () => {
+  const head = button.parentNode, body = head.closest("table").tBodies[0];
+  const order = head.getAttribute("aria-sort") === "descending" ? "ascending" : "descending";
+  for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", order);
+  const value = row => row.cells[head.cellIndex].dataset.value;
+  const compare = (a, b) => (value(a) - value(b)) || value(a).localeCompare(value(b));
+  const rows = [...body.rows].sort(compare);
+  body.append(...(order === "ascending" ? rows : rows.reverse()));
+};
+</script>
+</body>
+</html>
+"""

@@ -6,8 +6,6 @@ missing; what was measured is decided by the driver that filled it. To see the m
 """
 
 import json
-import math
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,21 +37,8 @@ class LanguageScore:
         return self.language, sentences, before, f"{self.after:.1f}", gain
 
 
-def write_json(path: str | Path, value: Any) -> Path:
-    """Write a value as JSON, keys in their order and NaN as null; a value that cannot be written changes no file."""
-    return write_text(Path(path), json.dumps(_without_nan(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def write_text(path: Path, text: str) -> Path:
-    """Write a file that appears whole or not at all; returns its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
-    return path
 
 
 def retrieval_table(results: Results) -> str:
@@ -193,12 +178,6 @@ def _place(where: Any) -> str:
     return f"{where.get('pooling')} at layer {where.get('layer')}" if isinstance(where, Mapping) else str(where)
 
 
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _without_nan(item) for key, item in value.items()}
-    return [_without_nan(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 if __name__ == "__main__":

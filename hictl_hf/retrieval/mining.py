@@ -23,9 +23,9 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..embedding.encoder import embed_sentences
-from .nearest_neighbours import MEMORY, Neighbours, Rows, Search, Source, Vectors, plan_search
-from ..data.formats import BadInput
+from ..errors import BadInput
 from .bitext import MARGINS, Direction, Margin, UnitRows, blocks, check_ways, one_to_one, pair_neighbours
+from .nearest_neighbours import MEMORY, Neighbours, Rows, Search, Source, Vectors, plan_search
 
 Approximation = Literal["ivf", "hnsw"]
 SAVED_EVERY = 60.0  # seconds

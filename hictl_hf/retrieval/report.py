@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..xtreme.metrics import pair_f1
-from .nearest_neighbours import Vectors
-from ..reports.plots import plot_precision_and_recall
+from ..files import write_json
 from ..reports.page import Listing, Picture, write_sections
-from ..reports.results import write_json
-from .bitext import IdPair, best_threshold, extract_pairs
+from ..reports.plots import plot_precision_and_recall
 from ..reports.tables import Cell, Table
+from .accuracy import pair_f1
+from .bitext import IdPair, best_threshold, extract_pairs
+from .nearest_neighbours import Vectors
 
 SHOWN = 15
 

@@ -14,7 +14,7 @@ from transformers import Trainer, TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
 from transformers.trainer_utils import HubStrategy
 
-from ..data.formats import BadInput
+from ..errors import BadInput
 
 UNUSED = {  # what HF's Trainer knows and none of ours does, and why
     "neftune_noise_alpha": "no noise is added to embeddings",

@@ -2,23 +2,17 @@
 that agrees with its list is used. Also how a folder is written whole, or removed and the full disk told. What is in a
 checkpoint, when one is written and which old ones go is left to `robust_training`."""
 
-import hashlib
 import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from ..data.formats import BadInput
+from ..errors import BadInput
+from ..files import digest, flush
 
 logger = logging.getLogger(__name__)
 
-FAILED_WRITES = (
-    "(os error", "I/O error",  # safetensors and tokenizers, which are Rust, raise exceptions of their own
-    "inline_container", "iostream", "Parent directory",  # torch.save raises RuntimeError
-)  # fmt: skip
 MANIFEST = "manifest.json"  # {"path of a file in the folder": [bytes, blake2b digest]}
 
 
@@ -40,44 +34,12 @@ def write_manifest(folder: str | Path) -> None:
     flush(folder.parent)
 
 
-@contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write to, which takes the place of `folder` once it is complete."""
-    unfinished = folder.with_name(folder.name + ".unfinished")
-    with writing(unfinished, "free space or make it writable, then resume from the last checkpoint, or run again"):
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        yield unfinished
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished.rename(folder)
 
 
-@contextmanager
-def writing(folder: Path, fix: str) -> Iterator[None]:
-    """Remove a folder that is not written whole; `BadInput` with the space on its disk where it cannot be."""
-    try:
-        yield
-    except Exception as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        if not isinstance(error, OSError) and not any(text in str(error) for text in FAILED_WRITES):
-            raise
-        free = shutil.disk_usage(next(place for place in folder.parents if place.exists())).free >> 20
-        raise BadInput(f"{folder}: cannot be saved, with {free} MiB free on its disk: {error}; {fix}") from error
 
 
-def flush(path: Path) -> None:
-    """Have the system write a file, or the names in a folder, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
-def digest(path: Path) -> str:
-    """16 bytes of blake2b of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def find_fault(checkpoint: str | Path, contents: bool = True) -> str | None:

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, Trainer
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 
-from ..data.formats import BadInput
+from ..errors import BadInput
 from ..models.supported_versions import overrides_private
 
 Result = TypeVar("Result")

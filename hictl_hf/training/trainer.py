@@ -24,11 +24,12 @@ from transformers import Trainer, TrainerCallback, TrainerControl
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, TrainOutput, rotate_checkpoints
 
-from .checkpoints import check_checkpoint, last_whole_checkpoint, remove_broken_checkpoints, write_manifest, writing
-from ..data.formats import BadInput
-from .arguments import refuse_changes
-from .sharding import ShardedTrainer
+from ..errors import BadInput
+from ..files import writing
 from ..models.supported_versions import overrides_private, warn_if_untested
+from .arguments import refuse_changes
+from .checkpoints import check_checkpoint, last_whole_checkpoint, remove_broken_checkpoints, write_manifest
+from .sharding import ShardedTrainer
 
 warn_if_untested()
 logger = logging.getLogger(__name__)

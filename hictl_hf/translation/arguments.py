@@ -5,12 +5,11 @@ from typing import Any
 
 import torch
 
-from .beam_search import BeamSearch
-from ..models.configuration_hictl import HictlConfig
 from ..data.corpus import Cleaning
+from ..data.formats import language_code
+from ..errors import BadInput
+from ..models.configuration_hictl import HictlConfig
 from ..parsing import parse_flags_or_recipe
-from .moses import MosesTokenizer
-from ..data.formats import BadInput, language_code
 from ..training.arguments import (
     UNUSED,
     RunArguments,
@@ -19,7 +18,9 @@ from ..training.arguments import (
     refuse_unused,
     repository_to_publish_to,
 )
+from .beam_search import BeamSearch
 from .corpus import Direction, directions_between
+from .moses import MosesTokenizer
 from .scores import METRICS, check_language
 
 LEARNING_RATES = {1: 5e-4, 2: 2e-5}

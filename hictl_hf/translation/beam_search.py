@@ -20,9 +20,9 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 
+from ..errors import BadInput
 from ..models.modeling_hictl_translation import CACHE, HictlForConditionalGeneration
 from .output_layer import OutputLayer
-from ..data.formats import BadInput
 
 LEAVING = 8  # one part of so many must be done before sentences leave: the others have to be moved
 MASKS = ("sdpa", "eager")  # attention that takes any mask

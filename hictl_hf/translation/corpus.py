@@ -21,7 +21,7 @@ from torch.utils.data import Sampler
 from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase
 
 from ..data.corpus import Cleaning, CorpusReport, load_corpus, rows_of, wanted_language
-from ..data.formats import BadInput
+from ..errors import BadInput
 
 # rows of parallel corpora are kept as they are: a corpus of the paper is prepared before, and lengths count in tokens
 ONLY_WHOLE = Cleaning(2**31, float("inf"), drop_equal_sides=False, drop_duplicates=False)

@@ -25,10 +25,10 @@ import torch
 from torch import Tensor, nn
 from transformers import HfArgumentParser, PreTrainedTokenizerBase, XLMRobertaModel
 
-from ..cli.main import run
-from ..parsing import parse_flags
+from ..errors import BadInput, run
+from ..files import new_folder
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
-from ..data.formats import BadInput, new_folder
+from ..parsing import parse_flags
 from .pipeline import load_translator
 
 NEVER = -1e9  # added to the logit of what is not to be said

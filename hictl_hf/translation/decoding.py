@@ -11,10 +11,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from .beam_search import BeamSearch, search
-from ..models.modeling_hictl_translation import HictlForConditionalGeneration
-from ..data.formats import BadInput, shown
 from ..data.tokenization import list_of_texts, token_batches
+from ..errors import BadInput, shown
+from ..models.modeling_hictl_translation import HictlForConditionalGeneration
+from .beam_search import BeamSearch, search
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
-from ..reports.plots import plot_attention
 from ..reports.page import Picture
+from ..reports.plots import plot_attention
 from ..reports.tables import Cell, Table
 
 PROPOSALS = 10  # for each sentence

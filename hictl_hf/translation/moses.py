@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..data.formats import BadInput, main_part, shown
+from ..data.formats import main_part
+from ..errors import BadInput, shown
 
 SCRIPT = "scripts/tokenizer/tokenizer.perl"
 NO_SPACE = r"[^ \t\n\r\f\v]"  # what perl, reading bytes, takes for none

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Pipeline, PreTrainedTokenizerBase
 from transformers.pipelines import PIPELINE_REGISTRY
 
-from .beam_search import BeamSearch
+from ..dtypes import warn_where_slow
+from ..errors import BadInput, teaching
 from ..hub.loading import check_sizes
 from ..models.configuration_hictl import HictlConfig
-from .decoding import translate
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
-from ..dtypes import warn_where_slow
-from ..data.formats import BadInput, teaching
+from .beam_search import BeamSearch
+from .decoding import translate
 
 TASK = "hictl-translation"
 DTYPES = ("float32", "bfloat16", "int8")

@@ -21,13 +21,13 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from ..cli.main import run
+from ..data.formats import MOSES, checked_text
+from ..errors import BadInput, BrokenRow, run, shown
+from ..files import write_json
+from ..version import __version__
 from .moses import MosesTokenizer
 from .paper_corpora import CORPORA, PaperCorpus
 from .raw_bitext import GUIDE, Pair, find_files, read_pairs
-from ..data.formats import MOSES, BadInput, BrokenRow, checked_text, shown
-from ..reports.results import write_json
-from ..version import __version__
 
 RECORD = "preparation.json"
 TOLERANCE = 0.03

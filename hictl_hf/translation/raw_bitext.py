@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from ..data.formats import BadInput, Cursor, read_lines, refuse_unequal, shown
+from ..data.formats import Cursor, read_lines, refuse_unequal
+from ..errors import BadInput, shown
 
 Pair = tuple[str, str]
 Files = list[tuple[Path, Path]]

@@ -20,16 +20,16 @@ from typing import Any
 from sacrebleu.metrics.chrf import CHRF
 from transformers import PreTrainedTokenizerBase
 
+from ..errors import BadInput
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
-from ..reports.plots import plot_scores_by_step
-from ..data.formats import BadInput
 from ..reports.page import Block, Listing, Picture, write_sections
+from ..reports.plots import plot_scores_by_step
 from ..reports.results import Results, duration, part, setting_groups, signature
 from ..reports.tables import NONE, Cell, Table, plain
 from .inspection import look_into
 from .scores import METRICS, paired_bootstrap
 
-PAPER: Mapping[str, Any] = json.loads(Path(__file__).with_name("translation_paper.json").read_text("utf-8"))
+PAPER: Mapping[str, Any] = json.loads(Path(__file__).with_name("paper.json").read_text("utf-8"))
 NAMES = {"sacrebleu": "sacreBLEU", "multi-bleu": "multi-bleu", "chrf": "chrF", "comet": "COMET"}
 TRANSLATIONS = 20
 ALLOWED = "allowed: the results.json that run_translation.py writes, and predictions.jsonl beside it"

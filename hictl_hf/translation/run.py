@@ -14,15 +14,15 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizerBase, set_seed
 
-from ..training.checkpoints import last_whole_checkpoint, newest_first, whole_folder
-from .decoding import Translation
+from ..errors import BadInput
+from ..files import whole_folder, write_json, write_text
 from ..hub.cards import translation_card
-from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..hub.publishing import push, reserve
-from ..data.formats import BadInput
-from ..reports.results import write_json, write_text
-from ..training.trainer import TERMINATED, SameRows, TrainingTime
+from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..training.arguments import SETTINGS_FILE, plain_settings, read_dictionary, refuse_other_settings
+from ..training.checkpoints import last_whole_checkpoint, newest_first
+from ..training.trainer import TERMINATED, SameRows, TrainingTime
+from ..version import __version__
 from .arguments import TranslationArguments, parse_translation_arguments
 from .corpus import (
     Direction,
@@ -32,6 +32,7 @@ from .corpus import (
     TranslationCollator,
     side_lengths,
 )
+from .decoding import Translation
 from .report import write_translation_report
 from .scores import Score
 from .setup import Data, load_config, load_or_make_model, load_tokenizer, read_data
@@ -42,7 +43,6 @@ from .trainer import (
     checkpoints_to_average,
     score_directions,
 )
-from ..version import __version__
 
 logger = logging.getLogger(__name__)
 

@@ -22,8 +22,9 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest, Result, _bootstrap_resample
 
+from ..data.formats import LANGUAGE, main_part
+from ..errors import BadInput, shown
 from .moses import MosesTokenizer
-from ..data.formats import LANGUAGE, BadInput, main_part, shown
 
 logger = logging.getLogger(__name__)
 

@@ -12,17 +12,17 @@ from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ..data.corpus import Cleaning, CorpusReport
+from ..errors import BadInput
 from ..hub.loading import check_sizes
 from ..models.configuration_hictl import HictlConfig
-from ..data.corpus import Cleaning, CorpusReport
 from ..models.modeling_hictl import HictlModel
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
-from ..data.formats import BadInput
 from ..training.arguments import read_dictionary
-from .target_vocabulary import Counts, count_pieces, count_unknown, ids_to_keep
 from .arguments import TranslationArguments
 from .corpus import ONLY_WHOLE, Direction, Pair, load_pairs, read_pairs, tokenize_pairs
 from .prepare import preparation_signature
+from .target_vocabulary import Counts, count_pieces, count_unknown, ids_to_keep
 
 logger = logging.getLogger(__name__)
 

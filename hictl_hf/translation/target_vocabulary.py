@@ -13,8 +13,8 @@ from datasets import Dataset
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from ..data.formats import BadInput
 from ..data.tokenization import WORD_START
+from ..errors import BadInput
 
 Counts = NDArray[np.int64]  # (vocabulary,) how often each id occurs
 UNKNOWN = 3

@@ -23,14 +23,15 @@ from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import speed_metrics
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from .beam_search import BeamSearch
+from ..data.formats import main_part
+from ..errors import BadInput
+from ..models.supported_versions import overrides_private
 from ..training.checkpoints import find_fault, newest_first
+from ..training.trainer import RobustTrainer, nan_unless_finite
+from .beam_search import BeamSearch
+from .corpus import Direction, Pair, TokenBatches
 from .decoding import Translation, translate
 from .moses import MosesTokenizer
-from ..data.formats import BadInput, main_part
-from ..training.trainer import RobustTrainer, nan_unless_finite
-from ..models.supported_versions import overrides_private
-from .corpus import Direction, Pair, TokenBatches
 from .scores import Score, score_translations
 
 PAPER = BeamSearch()  # 5 beams, penalty 1

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..errors import BadInput
 from ..parsing import parse_flags_or_recipe
-from ..data.formats import BadInput
 from .data import DataSource, Splits
 from .report import SETTINGS
 from .tasks import TASKS, XtremeTask

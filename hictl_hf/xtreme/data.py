@@ -9,7 +9,7 @@ from typing import Any
 
 from datasets import Dataset, ReadInstruction
 
-from ..data.formats import BadInput
+from ..errors import BadInput
 from ..retrieval.bitext import Bitext
 from .hub import NotOnHub
 from .tasks import Examples, XtremeTask

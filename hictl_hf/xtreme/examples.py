@@ -9,7 +9,8 @@ from typing import Any
 
 from datasets import Dataset, Features, List, Value
 
-from ..data.formats import BadInput, BrokenRow, checked_text, shown
+from ..data.formats import checked_text
+from ..errors import BadInput, BrokenRow, shown
 from ..retrieval.bitext import Bitext
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,9 @@ from typing import Any
 
 from datasets import Dataset
 
-from ..data.formats import BadInput, check_encoding, refuse_unequal, shown, teaching
-from ..reports.results import write_text
+from ..data.formats import check_encoding, refuse_unequal
+from ..errors import BadInput, shown, teaching
+from ..files import write_text
 from ..retrieval.bitext import Bitext
 from .examples import (
     AGAIN,

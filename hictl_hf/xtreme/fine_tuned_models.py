@@ -14,13 +14,13 @@ import torch
 from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .fine_tuning import FineTuning, fine_tune, load_model, predict_logits, rows_at_once
-from ..data.formats import BadInput
-from ..reports.results import write_json
+from ..errors import BadInput
+from ..files import write_json
 from .arguments import XtremeArguments
 from .data import TaskData
-from .sentence_pairs import TaskFeatures
 from .files import data_hash
+from .fine_tuning import FineTuning, fine_tune, load_model, predict_logits, rows_at_once
+from .sentence_pairs import TaskFeatures
 from .tasks import Examples, XtremeTask
 
 logger = logging.getLogger(__name__)

@@ -31,11 +31,11 @@ from transformers import (
     set_seed,
 )
 
-from ..training.checkpoints import find_fault, last_whole_checkpoint, newest_first, write_manifest
 from ..data.sampling import Languages, MixtureSampler
-from ..data.formats import BadInput
-from ..training.trainer import TERMINATED, RobustTrainer, nan_unless_finite
+from ..errors import BadInput
 from ..models.supported_versions import overrides_private
+from ..training.checkpoints import find_fault, last_whole_checkpoint, newest_first, write_manifest
+from ..training.trainer import TERMINATED, RobustTrainer, nan_unless_finite
 from .sentence_pairs import input_columns
 
 ScoreOnDev = Callable[[PreTrainedModel], float]  # higher is better

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import datasets
 from datasets import Dataset
 
-from ..data.formats import BadInput, shown, teaching
+from ..errors import BadInput, shown, teaching
 from ..retrieval.bitext import Bitext
 from .examples import (
     PAIRS,

@@ -9,12 +9,9 @@ from typing import Any
 
 from datasets import Dataset
 
-from ..retrieval.nearest_neighbours import Vectors
-from .question_answering import QuestionAnswering
-from ..data.formats import BadInput, shown
+from ..errors import BadInput, shown
 from ..retrieval.bitext import Bitext, IdPair, best_threshold, extract_pairs, mine_id_pairs, nearest
-from .tagging import Tagging
-from .sentence_pairs import SentencePairs
+from ..retrieval.nearest_neighbours import Vectors
 from .files import (
     read_answers,
     read_gold_answers,
@@ -27,6 +24,9 @@ from .files import (
     write_tags,
     write_values,
 )
+from .question_answering import QuestionAnswering
+from .sentence_pairs import SentencePairs
+from .tagging import Tagging
 
 Embedded = tuple[Bitext, Vectors, Vectors]  # with vectors of its queries and of its candidates
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from datasets import Dataset, concatenate_datasets
 
-from ..cli.main import run
-from ..data.formats import BadInput, shown
-from ..reports.results import write_text
+from ..errors import BadInput, run, shown
+from ..files import write_text
 from .examples import TAGGED
 from .files import filled_lines_of, sentences
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 from transformers import AutoModelForQuestionAnswering, PreTrainedTokenizerBase
 
-from ..data.formats import BadInput
+from ..errors import BadInput
 from .sentence_pairs import NUMBER, NUMBERS, Logits, input_columns, map_examples
 
 Ints = Sequence[int] | NDArray[np.integer[Any]]

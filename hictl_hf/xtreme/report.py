@@ -18,13 +18,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ..reports.plots import plot_languages_and_tasks, plot_layers
-from ..data.formats import BadInput
+from ..errors import BadInput
+from ..files import write_text
 from ..reports.page import Block, Listing, Picture, write_sections
-from ..reports.results import Results, part, write_text
+from ..reports.plots import plot_languages_and_tasks, plot_layers
+from ..reports.results import Results, part
 from ..reports.tables import FROM_MEMORY, NONE, Cell, Table, latex, plain
 
-PAPER: Mapping[str, Any] = json.loads(Path(__file__).with_name("xtreme_paper.json").read_text("utf-8"))
+PAPER: Mapping[str, Any] = json.loads(Path(__file__).with_name("paper.json").read_text("utf-8"))
 COLUMNS: Mapping[str, Mapping[str, Any]] = {column["task"]: column for column in PAPER["columns"]}
 SETTINGS = ("zero-shot", "translate-train", "translate-train-all")
 GROUPS = {  # as in results files -> as XTREME calls them

@@ -17,19 +17,19 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..embedding.encoder import Readout, all_readouts, embed_at_readouts
-from .fine_tuning import longest_row
-from .metrics import Score
-from ..data.formats import BadInput
-from ..reports.results import write_json
+from ..errors import BadInput
+from ..files import write_json
+from ..reports.tables import plain
 from ..retrieval.bitext import Bitext
 from ..training.arguments import SETTINGS_FILE, refuse_other_settings
-from ..reports.tables import plain
 from ..version import __version__
 from .arguments import XtremeArguments, parse_xtreme_arguments
 from .data import TaskData, read_task, without_golds
 from .files import data_hash
-from .predictions import Embedded
 from .fine_tuned_models import FineTunedModels, device
+from .fine_tuning import longest_row
+from .metrics import Score
+from .predictions import Embedded
 from .report import main_table, write_report
 from .scores import score_submission
 from .tasks import XtremeTask

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ..data.formats import BadInput
+from ..errors import BadInput
 from .tasks import TASKS, XtremeTask
 
 GROUP_NAMES = {"question answering": "qa"}  # where the official name is another

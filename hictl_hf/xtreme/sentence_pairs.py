@@ -16,7 +16,7 @@ from datasets import Dataset, Features, List, Value
 from numpy.typing import NDArray
 from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerBase
 
-from ..data.formats import BadInput
+from ..errors import BadInput
 
 Logits = Sequence[NDArray[np.float32]]  # of each row: (labels,), or (T, labels) of its T tokens
 NUMBER, NUMBERS = Value("int32"), List(Value("int32"))

@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 
 from datasets import Dataset
 
-from .fine_tuning import FineTuning
-from .metrics import accuracy, answer_scores, chunk_f1, mlqa_words, pair_f1, squad_words
+from ..retrieval.accuracy import pair_f1
 from ..retrieval.bitext import Bitext
 from .files import (
     read_bucc,
@@ -23,6 +22,7 @@ from .files import (
     read_tagged_examples,
     read_tatoeba,
 )
+from .fine_tuning import FineTuning
 from .hub import (
     TATOEBA_CODES,
     load_bucc,
@@ -36,6 +36,7 @@ from .hub import (
     load_xnli,
     load_xquad,
 )
+from .metrics import accuracy, answer_scores, chunk_f1, mlqa_words, squad_words
 from .predictions import ANSWERS, LINES, MINED, TAGS, VALUES, Kind, translations_into
 
 Examples: TypeAlias = Dataset | Bitext
