@@ -17,7 +17,7 @@ from hictl_hf.translation.arguments import parse_translation_arguments
 from hictl_hf.xtreme.arguments import parse_xtreme_arguments
 
 with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package
-    patch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
+    patch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     import study
     import study_runs
     import study_tests
@@ -294,7 +294,7 @@ def test_one_seed_has_a_wider_interval_where_other_rows_tell_how_seeds_differ(tm
 
 
 def test_the_page_of_results_is_made_of_what_is_kept_beside_it(tmp_path: Path) -> None:
-    page, docs = tmp_path / "results.md", Path(__file__).parent.parent / "docs"
+    page, docs = tmp_path / "results.md", Path(__file__).parents[2] / "docs"
     page.write_text((docs / "results.md").read_text("utf-8"), "utf-8")
     write_study(docs / "results", page, {name: variant.label for name, variant in study.VARIANTS.items()})
     assert page.read_text("utf-8") == (docs / "results.md").read_text("utf-8")

@@ -20,7 +20,7 @@ from hictl_hf.models.negatives import sample_words
 from hictl_hf.pretraining.trainer import HictlTrainer
 
 with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package
-    patch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
+    patch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     NaiveHictl = importlib.import_module("naive").NaiveHictl
 
 Batch = dict[str, Tensor]

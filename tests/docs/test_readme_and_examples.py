@@ -30,7 +30,7 @@ from hictl_hf.models.supported_versions import NEWEST, OLDEST
 from hictl_hf.pretraining.arguments import parse_arguments
 from hictl_hf.translation import ctranslate2_export
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in sorted((ROOT / "docs").rglob("*.md"))}
 PAGES |= {name: (ROOT / name).read_text("utf-8") for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")}
@@ -86,7 +86,7 @@ def workplace(
     return tmp_path
 
 
-# docs/data_formats.md is run by test_corpus.py, which has the files for it
+# docs/data_formats.md is run by test_data_corpus.py, which has the files for it
 WITH_PYTHON = [name for name, text in PAGES.items() if blocks(text, "python") and name != "docs/data_formats.md"]
 
 

@@ -24,7 +24,7 @@ import pytest
 from hictl_hf.cli.completion import parser_of
 from hictl_hf.cli.main import COMMANDS, main_of
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 MODULES = sorted(path.stem for path in (ROOT / "hictl_hf").glob("*.py"))
 
 
@@ -156,7 +156,7 @@ def with_site_links() -> Callable[[str, str], str]:
          "[`losses.word_contrast`][hictl_hf.models.losses.word_contrast]"),
         ("docs/tutorials/a.md", "[`word_contrast`](../../hictl_hf/models/losses.py)",
          "[`word_contrast`][hictl_hf.models.losses.word_contrast]"),
-        ("docs/a.md", "[test](../tests/test_losses.py)", "[test](source/tests/test_losses.py.md)"),
+        ("docs/a.md", "[test](../tests/models/test_losses.py)", "[test](source/tests/models/test_losses.py.md)"),
         ("docs/tutorials/a.md", "[r](../../recipes/ablations)", "[r](../source/recipes/ablations/index.md)"),
         ("docs/a.md", "![p](../benchmarks/results.png)", "![p](source/benchmarks/results.png)"),
         ("CONTRIBUTING.md", "[c](docs/choices.md)", "[c](../choices.md)"),

@@ -15,7 +15,7 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 from hictl_hf import HictlForPreTraining, export_encoder
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDERS = ("checkpoint", "encoder")
 
 

@@ -19,7 +19,7 @@ from hictl_hf.cli import main as cli
 from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 WITHOUT_THE_PACKAGE = """
 import sys, types
 sys.modules["hictl_hf"] = types.ModuleType("hictl_hf")  # in place of its __init__, which imports all

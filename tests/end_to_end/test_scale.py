@@ -28,7 +28,7 @@ from hictl_hf.models.linear_cross_entropy import rows_at_once
 from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
 from hictl_hf.pretraining.trainer import HictlTrainer
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/scale.md").read_text("utf-8")
 SBATCH = ROOT / "recipes/slurm/pretrain.sbatch"
 

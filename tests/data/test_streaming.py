@@ -571,7 +571,7 @@ def test_a_stream_of_twenty_times_the_rows_takes_the_same_memory(name: str, tmp_
 
     def resident(count: int) -> int:
         command = [sys.executable, "-c", RESIDENT, source, str(count)]
-        return int(subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parents[1]).stdout)
+        return int(subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parents[2]).stdout)
 
     few, many = resident(5_000), resident(100_000)  # kilobytes
     assert many < 1.2 * few and many - few < 45_000  # half of the file

@@ -35,7 +35,7 @@ from hictl_hf.training.trainer import RobustTrainer
 from hictl_hf.translation.beam_search import BeamSearch, search
 from hictl_hf.translation.pipeline import translation_pipeline
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 MakeModel = Callable[..., PreTrainedModel]
 
 

@@ -34,7 +34,7 @@ from hictl_hf.translation.setup import new_decoder
 from hictl_hf.translation.trainer import TranslationTrainer, is_due
 from run_translation import main
 
-SCRIPT = Path(__file__).parent.parent / "run_translation.py"
+SCRIPT = Path(__file__).parents[2] / "run_translation.py"
 SYLLABLES = ("ba", "ko", "mi", "tu", "ne", "sa", "ri", "lo", "pe", "gu", "di", "ma", "ru", "so", "ki", "na")
 SCRIPTS = {
     "en": str.maketrans({}),

@@ -429,7 +429,7 @@ def test_shards_leave_the_room_of_moments_to_rows(
 
 
 def test_the_page_computes_its_table_for_a_model_of_that_size() -> None:
-    page = (Path(__file__).parent.parent / "docs/scale.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs/scale.md").read_text("utf-8")
     (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {}
     exec(compile(block, "docs/scale.md", "exec"), names)

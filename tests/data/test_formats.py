@@ -561,7 +561,7 @@ def test_a_hub_dataset_that_does_not_load_is_refused(source: str, monkeypatch: p
 
 
 def test_every_example_in_the_document_is_read(tmp_path: Path) -> None:
-    document = (Path(__file__).parents[1] / "docs" / "data_formats.md").read_text(encoding="utf-8")
+    document = (Path(__file__).parents[2] / "docs" / "data_formats.md").read_text(encoding="utf-8")
     examples = dict(re.findall(r"^`([\w./]+)`[^\n]*:\n\n```\w*\n(.*?)```", document, flags=re.MULTILINE | re.DOTALL))
     assert len(examples) == 5
     for name, content in examples.items():

@@ -151,7 +151,7 @@ def test_a_report_knows_a_closed_set_of_reasons() -> None:
 
 
 def test_the_document_lists_exactly_the_reasons_that_are_counted() -> None:
-    document = (Path(__file__).parents[1] / "docs" / "data_formats.md").read_text(encoding="utf-8")
+    document = (Path(__file__).parents[2] / "docs" / "data_formats.md").read_text(encoding="utf-8")
     table = document.split("## Cleaning")[1].split("## Broken input")[0]
     listed = [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")]
     assert sorted(listed) == sorted(get_args(Reason))
@@ -218,7 +218,7 @@ def test_sources_are_a_list(sources: object, tmp_path: Path) -> None:
 
 
 def test_the_example_in_the_document_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    document = (Path(__file__).parents[1] / "docs" / "data_formats.md").read_text(encoding="utf-8")
+    document = (Path(__file__).parents[2] / "docs" / "data_formats.md").read_text(encoding="utf-8")
     example = document.split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")

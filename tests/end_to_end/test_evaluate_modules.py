@@ -7,7 +7,7 @@ from typing import Any
 import evaluate
 import pytest
 
-FOLDER = Path(__file__).parent.parent / "metrics"
+FOLDER = Path(__file__).parents[2] / "metrics"
 Load = Callable[..., evaluate.Metric]
 
 

@@ -18,7 +18,7 @@ from hictl_hf.errors import BadInput
 from hictl_hf.translation.moses import MosesTokenizer
 from hictl_hf.translation.scores import Score, paired_bootstrap, score_translations
 
-PARITY = sorted((Path(__file__).parents[2] / "shared" / "parity" / "mt").glob("0*.json"))
+PARITY = sorted((Path(__file__).parents[3] / "shared" / "parity" / "mt").glob("0*.json"))
 
 
 def multi_bleu(hypotheses: list[str], references: list[list[str]], **settings: Any) -> Score:

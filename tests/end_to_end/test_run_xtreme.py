@@ -33,7 +33,7 @@ from hictl_hf.xtreme.fine_tuning import longest_row
 from hictl_hf.xtreme.tasks import TASKS
 from run_xtreme import main
 
-SCRIPT = Path(__file__).parent.parent / "run_xtreme.py"
+SCRIPT = Path(__file__).parents[2] / "run_xtreme.py"
 QUICK = ["--epochs", "1", "--batch_size", "8", "--learning_rate", "1e-3"]
 
 

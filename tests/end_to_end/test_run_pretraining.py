@@ -435,7 +435,7 @@ def test_a_stream_draws_nothing_of_what_has_no_share(
 
 # --- ended by SIGTERM -------------------------------------------------------------------------------------------------
 
-SCRIPT = Path(__file__).parents[1] / "run_pretraining.py"
+SCRIPT = Path(__file__).parents[2] / "run_pretraining.py"
 LONG = ("--max_steps", "20", "--eval_steps", "20", "--save_strategy", "steps", "--save_steps", "2")
 STREAM = (
     "--streaming", "true", "--stream_shares", "3", "1", "--stream_buffer", "20", "--dataloader_num_workers", "2",

@@ -11,7 +11,7 @@ import pytest
 from hictl_hf import HictlConfig
 
 with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package
-    patch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
+    patch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     measure, run = importlib.import_module("measure"), importlib.import_module("run")
     cells, variants = importlib.import_module("cells"), importlib.import_module("variants")
     floor, workload = importlib.import_module("floor"), importlib.import_module("workload")

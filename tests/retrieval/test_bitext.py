@@ -304,7 +304,7 @@ def test_unknown_ways_to_mine_are_refused(way: dict[str, Any]) -> None:
         mine_bitext(np.eye(2), np.eye(2), **way)
 
 
-CASES = json.loads((Path(__file__).parent / "xtreme_cases" / "mining.json").read_text("utf-8"))
+CASES = json.loads((Path(__file__).parents[1] / "xtreme_cases" / "mining.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])

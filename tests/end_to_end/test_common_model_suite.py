@@ -4,7 +4,7 @@ They are no part of the installed package. Give the folder that holds `tests/` o
 a source distribution, which lacks the tests of generation and of export:
 
     git clone --depth 1 --branch v5.24.0 https://github.com/huggingface/transformers ../transformers
-    TRANSFORMERS_TESTS=../transformers pytest -m slow tests/test_common_model_suite.py
+    TRANSFORMERS_TESTS=../transformers pytest -m slow tests/end_to_end/test_common_model_suite.py
 """
 
 import importlib

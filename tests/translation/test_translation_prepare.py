@@ -16,7 +16,7 @@ from hictl_hf.translation.arguments import parse_translation_arguments
 from hictl_hf.translation.paper_corpora import CORPORA, PaperCorpus
 from hictl_hf.translation.prepare import TOLERANCE, clean, deviations, main, preparation_signature, prepare
 
-RECIPES = Path(__file__).parent.parent / "recipes" / "translation"
+RECIPES = Path(__file__).parents[2] / "recipes" / "translation"
 RAW_LINES = 50
 ROMANIAN = "Ţară şi ţară, Însă când"
 

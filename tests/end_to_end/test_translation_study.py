@@ -18,7 +18,7 @@ from hictl_hf.translation import run as translation
 from hictl_hf.translation.arguments import parse_translation_arguments
 
 with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package
-    patch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
+    patch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     import translation_study
     from study_report import BEGIN, END
 
