@@ -9,7 +9,7 @@ A recipe is a file of settings; flags after it change them. `--help` lists all. 
 `encoder/` (plain XLM-R), `results.json` and `report.html`.
 """
 
-from hictl_hf.cli.main import run
+from hictl_hf.errors import run
 from hictl_hf.pretraining.run import main
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ is a file of settings; flags after it change them. `--help` lists all. In the ou
 interrupted.
 """
 
-from hictl_hf.cli.main import run
+from hictl_hf.errors import run
 from hictl_hf.translation.run import main
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@
 `report.md`, `report.html` and tables in LaTeX. The same command continues a run that was interrupted.
 """
 
-from hictl_hf.cli.main import run
+from hictl_hf.errors import run
 from hictl_hf.xtreme.run import main
 
 if __name__ == "__main__":

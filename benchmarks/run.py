@@ -172,7 +172,7 @@ def tell(bar: tqdm, place: str, done: str) -> None:
 def hash_of_code() -> str:
     """Of the product and of the benchmarks: results of different code are not mixed."""
     folders = (Path(hictl_hf.__file__).parent, Path(__file__).parent)
-    sources = [path.read_bytes() for folder in folders for path in sorted(folder.glob("*.py"))]
+    sources = [path.read_bytes() for folder in folders for path in sorted(folder.rglob("*.py"))]
     return blake2b(b"".join(sources), digest_size=8).hexdigest()
 
 

@@ -82,15 +82,15 @@ def place(name: str) -> str:
 
 
 def module(name: str) -> str | None:
-    """The module that this file is, or none."""
-    found = re.fullmatch(rf"{PACKAGE}/(\w+)\.py", name)
-    return found and found[1]
+    """The module that this file is, as `models.losses`, or none."""
+    found = re.fullmatch(rf"{PACKAGE}/([\w/]+)\.py", name)
+    return found and found[1].replace("/", ".")
 
 
 def documented(module: str, label: str) -> str:
     """What of a module a link is about: `losses.word_contrast` or `word_contrast` names it, else it is the whole."""
-    path = label.removeprefix(f"{module}.").removesuffix("()")
-    tree = ast.parse((ROOT / PACKAGE / f"{module}.py").read_text("utf-8"))
+    path = label.removeprefix(f"{module.rpartition('.')[2]}.").removesuffix("()")
+    tree = ast.parse((ROOT / PACKAGE / f"{module.replace('.', '/')}.py").read_text("utf-8"))
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     return f"{PACKAGE}.{module}.{path}" if path.split(".")[0] in defined else f"{PACKAGE}.{module}"
 

@@ -36,8 +36,6 @@ def teaching(place: str, kind: str, fix: str) -> Iterator[None]:
 def run(main: Callable[..., object], *arguments: Sequence[str], **settings: str) -> None:
     """Call `main`; input that cannot be used, and a file that cannot be opened, end the program with one line, without
     the traceback of a worker."""
-    from ..errors import BadInput
-
     try:
         main(*arguments, **settings)
     except BadInput as error:

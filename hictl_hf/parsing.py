@@ -111,5 +111,3 @@ def read_recipe(path: str, kind: type[Any]) -> dict[str, Any]:
     if unknown := sorted(recipe.keys() - {item.name for item in fields(kind) if item.init}):
         raise BadInput(f"{path}: no setting is called {', '.join(unknown)}; --help lists them all")
     return recipe
-
-

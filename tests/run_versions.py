@@ -25,11 +25,17 @@ ROOT = Path(__file__).parent.parent
 REPORT, README = ROOT / "docs/versions.json", ROOT / "README.md"
 TABLE = re.compile(r"(?<=<!-- versions -->\n).*?(?=<!-- /versions -->)", re.DOTALL)
 SHOWN = ("python", "torch", "transformers", "accelerate", "datasets", "huggingface-hub", "sentence-transformers")
-QUICK = ("supported_versions", "contracts", "beam_search", "modeling_hictl_translation", "fast_step", "fine_tuning")
+QUICK = (
+    "test_contracts.py", "models/test_supported_versions.py", "models/test_modeling_hictl_translation.py",
+    "translation/test_beam_search.py", "xtreme/test_fine_tuning.py", "end_to_end/test_fast_step.py",
+)  # fmt: skip
 COMPLETE = (
-    *QUICK, "common_model_suite", "configuration_hictl", "decoding", "embedding", "flags", "gathering", "micro_batches",
-    "modeling_hictl", "packing", "publishing", "resuming", "robust_training", "run_pretraining", "run_translation",
-    "scale", "sentence_transformers_files", "sharding", "streams", "tokenization", "trainers", "translation_training",
+    "test_contracts.py", "test_parsing.py", "models", "data/test_streaming.py", "data/test_tokenization.py", "training",
+    "hub/test_publishing.py", "embedding/test_encoder.py", "embedding/test_sentence_transformers_files.py",
+    "pretraining", "xtreme/test_fine_tuning.py", "translation/test_beam_search.py", "translation/test_decoding.py",
+    "translation/test_translation_trainer.py", "end_to_end/test_common_model_suite.py", "end_to_end/test_fast_step.py",
+    "end_to_end/test_resuming.py", "end_to_end/test_run_pretraining.py", "end_to_end/test_run_translation.py",
+    "end_to_end/test_scale.py",
 )  # fmt: skip
 
 
@@ -81,7 +87,7 @@ def installed(python: Path) -> dict[str, str]:
 
 def run_tests(python: Path, quick: bool) -> tuple[int, str]:
     """Exit status of pytest, and its last line."""
-    files = [f"tests/test_{name}.py" for name in (QUICK if quick else COMPLETE)]
+    files = [f"tests/{name}" for name in (QUICK if quick else COMPLETE)]
     workers = str(min(4, os.cpu_count() or 1))
     command = [str(python), "-m", "pytest", "--quiet", "--numprocesses", workers, "--dist", "loadfile", *files]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -97,14 +103,15 @@ def table(report: dict[str, dict[str, str]]) -> str:
     """README's table of the releases that passed.
 
     >>> print(table({"oldest": {"torch": "2.11.0"}, "newest": {"torch": "2.15.0"}}))
-    | | oldest | newest |
-    |---|---|---|
-    | torch | 2.11.0 | 2.15.0 |
+    | | torch |
+    |---|---|
+    | oldest | 2.11.0 |
+    | newest | 2.15.0 |
     """
-    rows = ["| | " + " | ".join(report) + " |", "|---|" + "---|" * len(report)]
-    names = [name for name in (*SHOWN, "tests", "date") if name in next(iter(report.values()))]
+    names = [name for name in SHOWN if name in next(iter(report.values()))]
+    rows = [[name, *(releases[each] for each in names)] for name, releases in report.items()]
     return "\n".join(
-        [*rows, *(f"| {name} | " + " | ".join(each[name] for each in report.values()) + " |" for name in names)]
+        [f"| | {' | '.join(names)} |", "|---|" + "---|" * len(names), *(f"| {' | '.join(row)} |" for row in rows)]
     )
 
 

@@ -66,7 +66,5 @@ def main_of(name: str) -> Callable[..., object]:
     return import_module(f"hictl_hf.{COMMANDS[name].module}").main
 
 
-
-
 if __name__ == "__main__":
     main()

@@ -31,10 +31,6 @@ READ_AHEAD = 2**20  # bytes of a Parquet column; without it whole row groups are
 COLUMNS = "'translation' (a mapping from language to text), 'text' + 'lang', or nothing but language codes"
 
 
-
-
-
-
 @dataclass(frozen=True)
 class Row:
     """One text with its language, or a pair; `origin` is "file:line" (for catalogues without lines: the entry)."""
@@ -279,14 +275,6 @@ def checked_text(language: object, text: object) -> str:
     else:
         return text
     raise BrokenRow(f"has {found}; allowed are strings of valid Unicode. {fix}")
-
-
-
-
-
-
-
-
 
 
 def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:

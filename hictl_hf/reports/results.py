@@ -37,10 +37,6 @@ class LanguageScore:
         return self.language, sentences, before, f"{self.after:.1f}", gain
 
 
-
-
-
-
 def retrieval_table(results: Results) -> str:
     """Accuracy of each language before and after training as aligned text, best first, the mean last."""
     scores = language_scores(results)
@@ -176,8 +172,6 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _place(where: Any) -> str:
     return f"{where.get('pooling')} at layer {where.get('layer')}" if isinstance(where, Mapping) else str(where)
-
-
 
 
 if __name__ == "__main__":

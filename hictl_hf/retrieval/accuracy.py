@@ -1,6 +1,7 @@
 """Precision, recall and F1 of mined pairs."""
 
 from collections.abc import Collection
+from typing import Any
 
 
 def pair_f1(predictions: Collection[tuple[str, ...]], golds: Collection[tuple[str, ...]]) -> dict[str, float]:

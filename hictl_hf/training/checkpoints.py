@@ -34,14 +34,6 @@ def write_manifest(folder: str | Path) -> None:
     flush(folder.parent)
 
 
-
-
-
-
-
-
-
-
 def find_fault(checkpoint: str | Path, contents: bool = True) -> str | None:
     """What is wrong with a checkpoint, `None` if it is whole; without contents, by names and sizes alone."""
     folder = Path(checkpoint)

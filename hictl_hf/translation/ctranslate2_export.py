@@ -1,6 +1,6 @@
 """A translation model for CTranslate2, an engine for CPUs and GPUs without PyTorch.
 
-    python -m hictl_hf.translation.ctranslate2_export --model runs/translation/model --output runs/ct2 --quantization int8
+    python -m hictl_hf.translation.ctranslate2_export --model runs/de-en/model --output runs/ct2 --quantization int8
 
 The [CLS] bias cannot be said in it (CTranslate2#1614): a model that has one is refused, unless it may be dropped, which
 changes the translations. What may never be said (`suppress_tokens`) has no probability in the export. Translating:

@@ -217,7 +217,9 @@ def preparation_signature(source: str) -> dict[str, str]:
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """The command; returns what is in `preparation.json`."""
-    parser = argparse.ArgumentParser("python -m hictl_hf.translation.prepare", description="Prepare the paper's corpora.")
+    parser = argparse.ArgumentParser(
+        "python -m hictl_hf.translation.prepare", description="Prepare the paper's corpora."
+    )
     parser.add_argument("recipe", help=f"one of {', '.join(CORPORA)}, or its file in recipes/translation")
     parser.add_argument("raw", type=Path, help="folder with the raw files anywhere below")
     parser.add_argument("output", type=Path, help="folder to write, which must not be there yet")

@@ -107,10 +107,6 @@ def chunks(sentences: Iterable[Sequence[str]]) -> set[tuple[str, int, int]]:
     return found
 
 
-
-
-
-
 def squad_words(text: str) -> list[str]:
     """The words of an answer as of SQuAD v1.1, which XQuAD and TyDiQA-GoldP use in all languages.
 

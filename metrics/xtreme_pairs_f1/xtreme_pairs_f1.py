@@ -5,7 +5,7 @@ from statistics import fmean
 import datasets
 import evaluate
 
-from hictl_hf.xtreme.metrics import pair_f1
+from hictl_hf.retrieval.accuracy import pair_f1
 
 PAIRS = datasets.List(datasets.List(datasets.Value("string"), length=2))
 

@@ -239,10 +239,10 @@ def test_a_translator_into_several_languages_is_told_which_by_a_flag(
 # --- the scripts ------------------------------------------------------------------------------------------------------
 
 SCRIPTS = {
-    "pretrain": ("run_pretraining.py", "pretraining.pretrain", ["--train_data", "a b.jsonl"]),
-    "xtreme": ("run_xtreme.py", "xtreme.run_xtreme", ["--encoder", "a b"]),
+    "pretrain": ("run_pretraining.py", "pretraining.run.pretrain", ["--train_data", "a b.jsonl"]),
+    "xtreme": ("run_xtreme.py", "xtreme.run.run_xtreme", ["--encoder", "a b"]),
     "train-translation": (
-        "run_translation.py", "translation.run_translation",
+        "run_translation.py", "translation.run.run_translation",
         ["--train", "c.{de,en}", "--source_lang", "de", "--target_lang", "en", "--encoder", "a b"],
     ),
 }  # fmt: skip

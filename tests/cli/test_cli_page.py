@@ -71,7 +71,16 @@ def address(
     model_for_text().save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     (folder / "de.txt").write_text("\n".join([HOSTILE, *sentences["de"]]), "utf-8")
-    command = [sys.executable, "-m", "hictl_hf.cli.main", "page", "--model", folder / "model", "--among", folder / "de.txt"]
+    command = [
+        sys.executable,
+        "-m",
+        "hictl_hf.cli.main",
+        "page",
+        "--model",
+        folder / "model",
+        "--among",
+        folder / "de.txt",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout

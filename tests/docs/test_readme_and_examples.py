@@ -96,7 +96,10 @@ def test_python_on_a_page_runs_from_top_to_bottom(name: str, workplace: Path) ->
     for block in blocks(PAGES[name], "python"):
         exec(compile(block, name, "exec"), space)
     if name == "README.md":
-        assert space["vectors"].shape == (2, 32) and space["loss"] > 0
+        assert space["vectors"].shape == (2, 32)
+    if name == "docs/api/objectives.md":
+        assert space["loss"] > 0
+    if name == "docs/pretraining.md":
         assert (workplace / "runs/mine/report.html").is_file() and 0 <= space["results"]["retrieval"]["hictl"] <= 100
     if name == "docs/xtreme.md":
         scores = space["results"]["tasks"]["lareqa"]["languages"]
@@ -104,7 +107,7 @@ def test_python_on_a_page_runs_from_top_to_bottom(name: str, workplace: Path) ->
 
 
 def test_the_readme_shows_python() -> None:
-    assert "README.md" in WITH_PYTHON and len(blocks(README, "python")) >= 4
+    assert "README.md" in WITH_PYTHON and len(blocks(README, "python")) >= 2
 
 
 # --- examples --------------------------------------------------------------------------------------------------------
@@ -158,7 +161,7 @@ def test_an_encoder_that_is_not_there_is_told_in_one_line(tmp_path: Path, monkey
 
 
 def test_every_example_is_run_here() -> None:
-    tests = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").glob("test_*.py"))
+    tests = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     examples = [path.name for path in (ROOT / "examples").glob("*.py")]
     run = set(re.findall(r'run_path\(str\(ROOT / "examples/(\w+\.py)"\)\)|\bexample\("(\w+)', tests))
     names = {name or f"{other.removesuffix('.py')}.py" for name, other in run}
@@ -267,8 +270,8 @@ def tracked_files() -> list[str]:
 
 
 def tree() -> list[str]:
-    """The paths in the tree of README; modules are indented below their package."""
-    (block,) = blocks(README, "text")
+    """The paths in the tree of docs/architecture.md; modules are indented below their package."""
+    (block,) = blocks(PAGES["docs/architecture.md"], "text")
     names, folder = [], ""
     for line in block.splitlines():
         indented, name, words = re.fullmatch(r"( *)(\S+) +(\S.*)", line).groups()
@@ -287,6 +290,7 @@ def test_the_tree_names_everything_tracked() -> None:
     files = tracked_files()
     top = {name.split("/")[0] + ("/" if "/" in name else "") for name in files}
     inside = {name for name in files if name.startswith("hictl_hf/")}
+    inside -= {name for name in inside if name.count("/") > 1 and name.endswith("/__init__.py")}
     assert sorted((top | inside) - set(tree())) == []
 
 
@@ -306,7 +310,11 @@ def flags_of(command: Command) -> set[str]:
 def test_every_flag_and_file_of_a_command_on_a_page_exists(name: str) -> None:
     known = {"help", "nproc_per_node"}.union(*map(flags_of, COMMANDS.values()))
     known |= {field.name for field in fields(ctranslate2_export.ExportArguments)}
-    for file in (*ROOT.glob("benchmarks/*.py"), ROOT / "hictl_hf/cli/score.py", ROOT / "hictl_hf/translation/prepare.py"):
+    for file in (
+        *ROOT.glob("benchmarks/*.py"),
+        ROOT / "hictl_hf/cli/score.py",
+        ROOT / "hictl_hf/translation/prepare.py",
+    ):
         known |= set(re.findall(r'"--(\w+)"', file.read_text("utf-8")))
     # of torchrun and accelerate, whose own parsers read these commands in test_scale.py
     known |= {"config_file", "machine_rank", "main_process_ip", "nnodes", "rdzv_backend", "rdzv_endpoint", "rdzv_id"}
@@ -324,20 +332,22 @@ def test_every_relative_link_leads_somewhere(name: str) -> None:
 
 
 def test_the_paper_map_leads_to_functions_and_tests_that_exist() -> None:
-    functions = re.findall(r"\[`([\w.]+)`\]\(\.\./hictl_hf/(\w+)\.py\)", PAGES["docs/paper_map.md"])
-    tests = re.findall(r"\[`(\w+)\.py::(\w+)`\]\(\.\./tests/(\w+)\.py\)", PAGES["docs/paper_map.md"])
+    functions = re.findall(r"\[`([\w.]+)`\]\(\.\./hictl_hf/([\w/]+)\.py\)", PAGES["docs/paper_map.md"])
+    tests = re.findall(r"\[`(\w+)\.py::(\w+)`\]\(\.\./tests/([\w/]+)\.py\)", PAGES["docs/paper_map.md"])
     assert len(functions) > 20 and len(tests) > 20
     for label, module in functions:
         start, *path = label.split(".")
-        assert start == module
+        assert start == module.split("/")[-1]
         if path != ["py"]:
-            reduce(getattr, path, importlib.import_module(f"hictl_hf.{module}"))
+            reduce(getattr, path, importlib.import_module(f"hictl_hf.{module.replace('/', '.')}"))
     defined = {
         file: {node.name for node in ast.walk(ast.parse((ROOT / f"tests/{file}.py").read_text("utf-8")))
                if isinstance(node, ast.FunctionDef)}
         for _, _, file in tests
     }  # fmt: skip
-    assert [(label, test) for label, test, file in tests if label != file or test not in defined[file]] == []
+    assert [
+        (label, test) for label, test, file in tests if label != file.split("/")[-1] or test not in defined[file]
+    ] == []
 
 
 def test_every_setting_of_the_objectives_is_among_the_choices() -> None:
@@ -357,6 +367,6 @@ def test_readme_shows_the_releases_that_passed() -> None:
     """`make test-versions` writes both; nobody else does."""
     report = json.loads((ROOT / "docs/versions.json").read_text("utf-8"))
     assert report["oldest"]["transformers"] == OLDEST and report["newest"]["transformers"] == NEWEST
-    readme = PAGES["README.md"]
-    for name in report["newest"]:
-        assert f"| {name} | {report['oldest'][name]} | {report['newest'][name]} |" in readme
+    assert len(README.splitlines()) <= 150
+    for releases in report.values():
+        assert f"| {releases['python']} | {releases['torch']} | {releases['transformers']} |" in README

@@ -1,4 +1,4 @@
-"""`evaluate.load` finds the metric modules in `metrics/`, offline, and they give what `hictl_hf.xtreme.metrics` gives."""
+"""`evaluate.load` finds the modules in `metrics/`, offline, and they give what `hictl_hf.xtreme.metrics` gives."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from test_trainers import SEED, SETTINGS, differing, trained, trainer_of, weights_of
+from test_pretraining_trainer import SEED, SETTINGS, differing, trained, trainer_of, weights_of
 from torch import Tensor, multiprocessing
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
 

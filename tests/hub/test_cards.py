@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
-from test_reporting import ATTACK, ATTACKED, INCOMPLETE, RESULTS
+from test_results import ATTACK, ATTACKED, INCOMPLETE, RESULTS
 
 from hictl_hf.hub.cards import encoder_card, model_card, translation_card
 

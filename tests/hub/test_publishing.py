@@ -17,7 +17,7 @@ import pytest
 from hub_stub import Hub, serve
 from huggingface_hub import ModelCard
 from test_modeling_hictl import WITHOUT_THE_PACKAGE
-from test_reporting import RESULTS
+from test_results import RESULTS
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import run_pretraining

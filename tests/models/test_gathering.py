@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from test_trainers import differing, gradients_of, logs_of, trained, trainer_of, weights_of
+from test_pretraining_trainer import differing, gradients_of, logs_of, trained, trainer_of, weights_of
 from torch import Tensor, multiprocessing
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 

@@ -41,7 +41,8 @@ MakeModel = Callable[..., PreTrainedModel]
 MakeBatch = Callable[..., Batch]
 
 HUB_FILES = {f"{module}.py" for module in ("configuration_hictl", "modeling_hictl")} | {
-    f"{module}.py" for module in ("gathering", "losses", "negatives", "packing", "supported_versions", "vocabulary")
+    f"{module}.py"
+    for module in ("gathering", "linear_cross_entropy", "losses", "negatives", "packing", "supported_versions")
 }
 LOSSES = {"lm_loss": "lm_weight", "sentence_loss": "sentence_weight", "word_loss": "word_weight"}
 HEADS = {  # class: the weights that a pre-training checkpoint cannot give it

@@ -63,7 +63,9 @@ def test_a_release_that_was_not_tested_is_told_once(version: str, told: bool) ->
         assert all(part in str(warning.message) for part in (version, OLDEST, NEWEST, "make test-versions"))
 
 
-@pytest.mark.parametrize("module", ["hictl_hf.pretraining.trainer", "hictl_hf.models.modeling_hictl_translation", "hictl_hf"])
+@pytest.mark.parametrize(
+    "module", ["hictl_hf.pretraining.trainer", "hictl_hf.models.modeling_hictl_translation", "hictl_hf"]
+)
 def test_it_is_told_at_import_of_trainer_and_translation_model(module: str) -> None:
     fake = "from transformers import Trainer; import transformers; transformers.__version__ = '5.99.0'"
     code = f"{fake}; import {module}"

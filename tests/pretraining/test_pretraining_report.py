@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_reporting import ATTACKED, INCOMPLETE, RESULTS
+from test_results import ATTACKED, INCOMPLETE, RESULTS
 
 from hictl_hf.pretraining.report import write_report
 

@@ -77,7 +77,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
     def fail(*paths: Path) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("hictl_hf.reports.results.os.replace", fail)
+    monkeypatch.setattr("hictl_hf.files.os.replace", fail)
     with pytest.raises(OSError, match="disk full"):
         write_json(path, {"score": 2})
     assert json.loads(path.read_text()) == {"score": 1}

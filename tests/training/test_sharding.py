@@ -19,8 +19,8 @@ from accelerate.utils import AutocastKwargs
 from datasets import Dataset
 from safetensors.torch import load_file
 from test_gathering import largest_error
+from test_pretraining_trainer import differing, gradients_of, logs_of, trained, trainer_of
 from test_run_pretraining import flags
-from test_trainers import differing, gradients_of, logs_of, trained, trainer_of
 from torch import Tensor, multiprocessing
 from torch.distributed.tensor import DTensor
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback

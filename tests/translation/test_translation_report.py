@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_reporting import ATTACK
+from test_results import ATTACK
 from test_xtreme_report import NASTY, Tags
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 

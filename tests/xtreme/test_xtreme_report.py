@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from test_reporting import ATTACK
+from test_results import ATTACK
 
 from hictl_hf.errors import BadInput
 from hictl_hf.reports.tables import Table, markdown

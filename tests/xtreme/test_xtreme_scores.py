@@ -172,7 +172,9 @@ def test_a_truncated_sentence_is_scored(folders: tuple[Path, Path]) -> None:
     assert scores["f1"]["de"] == 50 and scores["f1"]["en"] == 100  # of what follows the place is another
 
 
-OFFICIAL: dict[str, Any] = json.loads((Path(__file__).parents[1] / "xtreme_cases" / "submission.json").read_text("utf-8"))
+OFFICIAL: dict[str, Any] = json.loads(
+    (Path(__file__).parents[1] / "xtreme_cases" / "submission.json").read_text("utf-8")
+)
 
 
 def test_a_submission_gets_the_scores_of_the_official_code(tmp_path: Path) -> None:
