@@ -1,11 +1,12 @@
 """Run what depends on other libraries on the oldest and the newest releases that setup.cfg admits.
 
     python tests/run_versions.py            # `make test-versions`: oldest and newest of all libraries
-    python tests/run_versions.py --quick    # PyTorch as in constraints.txt, and the tests that silent changes fail
+    python tests/run_versions.py --quick    # in CI: PyTorch of constraints.txt, the tests that silent changes fail
 
-Each set of releases has an environment of its own, `.venv-versions/NAME`. "oldest" are the lower bounds of setup.cfg,
-"newest" what pip finds today. Releases on which all tests passed enter `docs/versions.json`, and README's table from it
-(not with --quick). Exit status 1: tests failed; the last lines say on which releases.
+Each set of releases has an environment of its own, `.venv-versions/NAME`. "oldest" are the lower bounds of setup.cfg;
+"newest" what pip finds today, with --quick what the last complete run found. Releases on which all tests passed enter
+`docs/versions.json`, and README's table from it (not with --quick). Exit status 1: tests failed; the last lines say on
+which releases.
 """
 
 import argparse
@@ -61,6 +62,9 @@ def make_environment(name: str, quick: bool) -> Path:
     """The interpreter of a new environment with these releases."""
     pins = [f"{library}=={version}" for library, version in floors().items()] if name == "oldest" else []
     python = find_python(("python3.11",) if name == "oldest" else ("python3.13", "python3.12"))
+    if quick and name == "newest" and REPORT.exists():
+        known = json.loads(REPORT.read_text("utf-8"))["newest"]
+        pins = [f"{library}=={known[library]}" for library in SHOWN[2:]]
     if quick:
         pinned = re.search(r"^torch==\S+", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
         assert pinned, "constraints.txt pins torch"
