@@ -550,8 +550,8 @@ def test_readers_are_as_many_as_workers_and_take_turns(tmp_path: Path) -> None:
 # getrusage would tell the peak of the process that started this one, where that is higher
 RESIDENT = """
 import sys
-sys.path.insert(0, "tests")
-from test_streams import stream_of
+sys.path[:0] = ["tests", "tests/data"]
+from test_streaming import stream_of
 rows, batches = int(sys.argv[2]), iter(stream_of([sys.argv[1]], batch_size=50, buffer=1000))
 for _ in range(rows // 50):
     next(batches)
