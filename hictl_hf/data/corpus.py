@@ -1,6 +1,6 @@
 """From rows to a clean Arrow dataset with the columns x, y, x_lang, y_lang: this module decides which rows are worth
 training on, counts every loss by its reason, and chooses the held-out sentences. How files are read is left to
-`readers.py`; how languages are mixed and sentences tokenized, to the modules that train."""
+`formats.py`; how languages are mixed and sentences tokenized, to the modules that train."""
 
 import logging
 import os

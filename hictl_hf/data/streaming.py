@@ -1,5 +1,5 @@
 """Training rows read while training, without end: this module decides who reads which rows of which source when, and
-what has to be kept so that a resumed run goes on with the very next row. How a row is read is left to `readers`, which
+what has to be kept so that a resumed run goes on with the very next row. How a row is read is left to `formats`, which
 rows are worth reading to `corpus`, what happens to them to `collators`.
 
 There are `world_size · readers` readers. In each pass over a source, its shards (files) are dealt out among them; those

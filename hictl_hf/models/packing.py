@@ -34,7 +34,7 @@ class PackedRows:
         lengths: of the rows in the buffer, ascending.
         first: name: (R,) places of the first tokens in the buffer.
         attending: attention block of a layer: (k,) places of the tokens that attend in it, where not all do.
-        reached: whether attention was told of these rows.
+        reached: whether the attention function received these rows.
     """
 
     @torch.compiler.disable

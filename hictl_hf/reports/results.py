@@ -1,5 +1,5 @@
 """What a run says at its end: `results.json`, the tables for the terminal, and the sentences that the page
-(`report_page.py`) and the card (`model_cards.py`) share. Results are a plain dictionary in which any key may be
+(`pretraining/report.py`) and the card (`hub/cards.py`) share. Results are a plain dictionary in which any key may be
 missing; what was measured is decided by the driver that filled it. To see the means of several runs side by side:
 
     python -m hictl_hf.reports.results RUN/results.json ANOTHER/results.json

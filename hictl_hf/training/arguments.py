@@ -1,6 +1,6 @@
 """The settings of a run, whatever it trains: dictionaries among them, the repository it is pushed to, and that a run is
 continued as it was begun. Which settings there are is left to the dataclass of the command, how they are given to
-`flags`."""
+`parsing`."""
 
 import json
 import math

@@ -1,6 +1,6 @@
 """Whether a folder is a whole checkpoint: the last thing written into one is a list of its files, and only a folder
 that agrees with its list is used. Also how a folder is written whole, or removed and the full disk told. What is in a
-checkpoint, when one is written and which old ones go is left to `robust_training`."""
+checkpoint, when one is written and which old ones go is left to `trainer`."""
 
 import json
 import logging

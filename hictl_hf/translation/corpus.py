@@ -1,7 +1,6 @@
 """From sources of pairs to batches of tensors: which pairs, in which direction, and how many tokens are a batch. Rows
 (`load_pairs`) become ids (`tokenize_pairs`), rows of similar length a batch (`TokenBatches`), and a batch tensors
-(`TranslationCollator`). How files are read and what a broken row is, is left to `readers` and `corpus`; what a model
-does with the tensors, to `modeling_hictl_translation`."""
+(`TranslationCollator`). Files are read by the package `data`; the tensors are used by `modeling_hictl_translation`."""
 
 import os
 from collections import Counter

@@ -1,6 +1,6 @@
 """Training of a translation model: the loss of an optimiser step's target tokens, the encoder that stands still in step
 1, validation by translating, and the mean of several checkpoints. What a batch is, is decided by `translation_corpus`;
-how sentences are translated, by `decoding`; what makes a checkpoint whole, by `robust_training`."""
+how sentences are translated, by `decoding`; what makes a checkpoint whole, by `training.trainer`."""
 
 import importlib
 import shutil

@@ -1,6 +1,6 @@
 """Fine-tuning for one task: the order of rows, the loss of a whole batch, the choice of the best state on dev, and
 logits for rows of any length. How texts become rows and logits predictions is left to `xtreme_features` and its like,
-what a checkpoint is to `robust_training`, which settings a task has to its table."""
+what a checkpoint is to `training.trainer`, which settings a task has to its table."""
 
 import copy
 import shutil

@@ -1,4 +1,4 @@
-"""What transformers may be, and that a change in it is an error, not another result."""
+"""Tested releases of transformers; a renamed argument or method is an error, not another result."""
 
 import configparser
 import inspect
