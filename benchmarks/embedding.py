@@ -26,13 +26,14 @@ import numpy as np
 import torch
 from measure import Seconds, seconds_of, take_turns
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import Pooling, Transformer
+from sentence_transformers.models import Pooling as PoolingModule
+from sentence_transformers.models import Transformer
 from tqdm import tqdm
 from transformers import XLMRobertaConfig, XLMRobertaModel
 from workload import SEED, TRAINED_VOCABULARY, VOCABULARY, read_pairs
 
 from hictl_hf.data.tokenization import train_tokenizer
-from hictl_hf.embedding.encoder import LONGEST, Precision, Readout, embed_sentences, load_encoder
+from hictl_hf.embedding.encoder import LONGEST, Pooling, Precision, embed_sentences, load_encoder
 from hictl_hf.embedding.mteb_evaluation import local_pairs
 from hictl_hf.files import write_json
 from hictl_hf.retrieval.bitext import retrieval_accuracy
@@ -117,13 +118,13 @@ def measure_embedding(folder: str, sentences: list[str], rounds: int, tatoeba: s
 def make_encoders(folder: str) -> dict[str, Callable[[list[str]], np.ndarray]]:
     """The baseline and ours in each number format, from sentences to unit vectors."""
     transformer = Transformer(folder, max_seq_length=LONGEST)
-    pooling = Pooling(transformer.get_word_embedding_dimension(), "mean")
+    pooling = PoolingModule(transformer.get_word_embedding_dimension(), "mean")
     theirs = SentenceTransformer(modules=[transformer, pooling], device="cpu")
     encoders: dict[str, Any] = {BASELINE: partial(theirs.encode, normalize_embeddings=True, show_progress_bar=False)}
     for name in PRECISIONS:
         model, tokenizer = load_encoder(folder, name, "cpu")
-        readout = Readout("mean", model.config.num_hidden_layers)
-        encoders[name] = partial(embed_sentences, model, tokenizer, readout=readout)
+        pooling = Pooling("mean", model.config.num_hidden_layers)
+        encoders[name] = partial(embed_sentences, model, tokenizer, pooling=pooling)
     return encoders
 
 

@@ -36,15 +36,15 @@ class NaiveHictl(XLMRobertaForMaskedLM):
         labels: Tensor,
         sentence_input_ids: Tensor,
         sentence_attention_mask: Tensor,
-        sentence_texts: Tensor,
+        sentence_hashes: Tensor,
         bag: Tensor,
-        row_seeds: Tensor | None = None,
+        example_seeds: Tensor | None = None,
         word_negatives: Tensor | None = None,
     ) -> HictlForPreTrainingOutput:
         """The losses of a batch of `PretrainingCollator`.
 
         Args:
-            row_seeds: not used; the naive form draws from the global generator.
+            example_seeds: not used; the naive form draws from the global generator.
             word_negatives: (n, m) ids to contrast the bags with, -1 where there is none, instead of a draw.
         """
         config = self.config
@@ -53,7 +53,7 @@ class NaiveHictl(XLMRobertaForMaskedLM):
         masked = super().forward(
             input_ids, attention_mask, labels=labels, output_hidden_states=True, return_dict=True
         )  # scores of V words at every position, padding included
-        sentence_loss = sentence_level(sentences, sentence_texts, config.hard_negative_zeta * self.p_avg, config)
+        sentence_loss = sentence_level(sentences, sentence_hashes, config.hard_negative_zeta * self.p_avg, config)
         word_loss = self.word_level(masked.hidden_states[-1][:, 0], bag, word_negatives)
         total = config.lm_weight * masked.loss + config.sentence_weight * sentence_loss + config.word_weight * word_loss
         return HictlForPreTrainingOutput(

@@ -51,7 +51,7 @@ def word_ours(model: HictlForPreTraining, queries: Tensor, batch: Batch, tempera
     """L_W from the queries (n, d), sampling included."""
     model.config.word_sampling_temperature, kept = temperature, model.config.word_sampling_temperature
     vocabulary = model.get_input_embeddings().weight
-    losses, vocabulary = model.word_losses(queries, vocabulary, batch["bag"], batch["row_seeds"])
+    losses, vocabulary = model.word_losses(queries, vocabulary, batch["bag"], batch["example_seeds"])
     model.config.word_sampling_temperature = kept
     return losses.mean(), vocabulary
 
@@ -83,9 +83,9 @@ def measure_parts(networks: Networks, batch: Batch, rounds: int) -> dict[str, An
 def parts_of_step(networks: Networks, batch: Batch) -> dict[str, Action]:
     """The gradients of the whole step, its optimiser, and the gradients of each part."""
     model, step = networks.ours, Step(VARIANTS[0], networks)
-    counts = (int((batch["labels"] != -100).sum()), len(batch["sentence_texts"]), len(batch["bag"]))
+    counts = (int((batch["labels"] != -100).sum()), len(batch["sentence_hashes"]), len(batch["bag"]))
     hidden, sentences, queries = (torch.randn(n, model.config.hidden_size, requires_grad=True) for n in counts)
-    negatives = in_batch_negatives(batch["sentence_texts"])
+    negatives = in_batch_negatives(batch["sentence_hashes"])
     parts: dict[str, Callable[[], Part]] = {
         "encoder": partial(encode_ours, model, batch),
         "head": partial(language_model_ours, model, hidden, batch),

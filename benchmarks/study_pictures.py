@@ -88,7 +88,7 @@ def draw_layers(runs: Mapping[str, Runs], labels: Mapping[str, str], path: Path)
         axes = figure.subplots()
         for name, colour in zip([name for name in ("full", "lm", "sentence", "word") if name in runs], COLOURS):
             dev = runs[name].found[runs[name].first]["dev"]
-            for pooling, line in (("mean", "-"), ("first token", "--")):
+            for pooling, line in (("mean", "-"), ("cls", "--")):
                 start = f"{pooling}, layer "
                 values = {int(place.removeprefix(start)): dev[place] for place in dev if place.startswith(start)}
                 axes.plot([*values], [*values.values()], line, color=colour, label=f"{labels[name]}: {pooling}")

@@ -22,10 +22,10 @@ from sklearn.manifold import TSNE
 from hictl_hf import HictlForPreTraining
 from hictl_hf.data.corpus import CorpusReport
 from hictl_hf.data.formats import read_rows
-from hictl_hf.embedding.encoder import all_readouts, embed_sentences, load_encoder
+from hictl_hf.embedding.encoder import all_poolings, embed_sentences, load_encoder
 from hictl_hf.files import write_json
 from hictl_hf.retrieval.bitext import Bitext, best_threshold, mine_id_pairs, nearest, unit_rows
-from hictl_hf.retrieval.held_out import best_readout, evaluate_retrieval
+from hictl_hf.retrieval.held_out import best_pooling, evaluate_retrieval
 from hictl_hf.xtreme.files import read_bucc
 
 DEV_SENTENCES = 250  # of each language, to choose the layer and pooling by
@@ -96,9 +96,9 @@ def score_encoder(encoder: str, tests: StudyTests, folder: Path) -> dict[str, An
     folder.mkdir(parents=True, exist_ok=True)
     model, tokenizer = load_encoder(encoder)
     last = model.config.num_hidden_layers
-    readouts = all_readouts(range(last + 1), last, projection=isinstance(model, HictlForPreTraining))
-    dev = evaluate_retrieval(model, tokenizer, as_dataset(tests.bitext("dev", DEV_SENTENCES)), readouts)
-    best = best_readout(dev)
+    poolings = all_poolings(range(last + 1), last, projection=isinstance(model, HictlForPreTraining))
+    dev = evaluate_retrieval(model, tokenizer, as_dataset(tests.bitext("dev", DEV_SENTENCES)), poolings)
+    best = best_pooling(dev)
 
     known: dict[str, NDArray[np.float32]] = {}
 
@@ -120,8 +120,8 @@ def score_encoder(encoder: str, tests: StudyTests, folder: Path) -> dict[str, An
     np.savez_compressed(folder / "map.npz", **places)
     np.savez_compressed(folder / "hits.npz", **hits)
     scores = {
-        "readout": best._asdict(),
-        "dev": {f"{readout.pooling}, layer {readout.layer}": accuracy.mean for readout, accuracy in dev.items()},
+        "pooling": best._asdict(),
+        "dev": {f"{pooling.mode}, layer {pooling.layer}": accuracy.mean for pooling, accuracy in dev.items()},
         "scores": scores_of(hits),
         "mean rank": mean_rank(pictured),
         "languages": {name: 100 * float(found.mean()) for name, found in hits.items() if not name.startswith("bucc")},

@@ -33,7 +33,7 @@ from hictl_hf import HictlConfig
 from hictl_hf.data.tokenization import token_batches
 from hictl_hf.files import write_json
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.translation.beam_search import BeamSearch, search
+from hictl_hf.translation.beam_search import BeamSearchConfig, search
 from hictl_hf.translation.decoding import TOKENS_AT_ONCE
 
 BEGIN, PADDING, END = 0, 1, 2
@@ -185,7 +185,7 @@ def decode_ours(model: HictlForConditionalGeneration, pairs: Pairs) -> None:
         sources, targets = zip(*(pairs[number] for number in batch))
         ids, limits = padded(sources, PADDING), torch.tensor([len(target) for target in targets])
         starts = torch.full((len(ids),), model.default_start_id())
-        found = search(model, ids, (ids != PADDING).long(), starts, BeamSearch(), limits)
+        found = search(model, ids, (ids != PADDING).long(), starts, BeamSearchConfig(), limits)
         assert [len(best.tokens) for (best,) in found] == limits.tolist()
 
 

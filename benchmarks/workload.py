@@ -85,7 +85,7 @@ def make_workload(pairs: str | None, encoder: str | None) -> Workload:
         if encoder
         else train_tokenizer([text for pair in texts for text in pair], TRAINED_VOCABULARY, LONGEST)
     )
-    collator = PretrainingCollator(tokenizer, pair_mask_rate=PAIR_MASK_RATE, max_length=LONGEST)
+    collator = PretrainingCollator(tokenizer, tlm_probability=PAIR_MASK_RATE, max_length=LONGEST)
     x, y = (tokenizer(list(side), add_special_tokens=False, verbose=False)["input_ids"] for side in zip(*texts))
     real = [{"x": a, "y": b} for a, b in zip(x, y)]
     return Workload(tokenizer, collator, {"real": real, "lognormal": lognormal_rows(collator.words)})

@@ -10,7 +10,7 @@ from transformers import TrainingArguments, set_seed
 from hictl_hf import HictlConfig, HictlForPreTraining
 from hictl_hf.data.collator import PretrainingCollator
 from hictl_hf.data.tokenization import tokenize_corpus, train_tokenizer, words_never_sampled
-from hictl_hf.embedding.encoder import Readout, embed_sentences
+from hictl_hf.embedding.encoder import Pooling, embed_sentences
 from hictl_hf.pretraining.trainer import HictlTrainer
 from hictl_hf.retrieval.bitext import retrieval_accuracy
 
@@ -24,7 +24,7 @@ TEXTS = {name: [" ".join(words) for words in product(*(part.split("|") for part 
 
 def found(model: HictlForPreTraining, tokenizer: object, rows: np.ndarray) -> float:
     """Percent of German sentences nearest to their Swahili translation; the two were never seen side by side."""
-    r = Readout("projection", model.config.num_hidden_layers)
+    r = Pooling("projection", model.config.num_hidden_layers)
     german, swahili = (embed_sentences(model, tokenizer, TEXTS[name], r)[rows] for name in ("de", "sw"))
     return retrieval_accuracy(german, swahili)[0]
 

@@ -1,7 +1,7 @@
 """Score any encoder on translations: python examples/score_retrieval.py CHECKPOINT 'tatoeba.deu-eng.{eng,deu}' ...
 
 Each source (see docs/data_formats.md) is one test set, every row of it counts. Prints how often a sentence finds its
-translation, in both directions: at the readout that the model names (an XLM-R that names none: the mean of its last
+translation, in both directions: at the pooling that the model names (an XLM-R that names none: the mean of its last
 layer), which is the score; at the one that is best on these very sentences, which is too good; and at two of the last
 layer.
 """
@@ -13,9 +13,9 @@ from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
 from hictl_hf.data.corpus import CorpusReport
 from hictl_hf.data.formats import read_rows
-from hictl_hf.embedding.encoder import Readout, all_readouts, own_readout, projection_of
-from hictl_hf.errors import BadInput, run, teaching
-from hictl_hf.retrieval.held_out import best_readout, evaluate_retrieval
+from hictl_hf.embedding.encoder import Pooling, all_poolings, own_pooling, projection_of
+from hictl_hf.errors import BadInput, as_bad_input, run
+from hictl_hf.retrieval.held_out import best_pooling, evaluate_retrieval
 
 
 def read_pairs(sources: list[str]) -> Dataset:
@@ -28,22 +28,22 @@ def read_pairs(sources: list[str]) -> Dataset:
 
 
 def main(checkpoint: str, *sources: str) -> float:
-    """The mean of both directions at the model's own readout."""
-    with teaching(checkpoint, "a folder or Hub name of an encoder", "Check the name."):
+    """The mean of both directions at the model's own pooling."""
+    with as_bad_input(checkpoint, "a folder or Hub name of an encoder", "Check the name."):
         tokenizer = AutoTokenizer.from_pretrained(checkpoint)
         model = AutoModel.from_pretrained(checkpoint)
         if model.config.model_type == "hictl":  # then there is a projection, too
             model = AutoModelForPreTraining.from_pretrained(checkpoint)
-    own, last = own_readout(model.config), model.config.num_hidden_layers
-    readouts = [own, *all_readouts(range(last + 1), last, projection=projection_of(model) is not None)]
+    own, last = own_pooling(model.config), model.config.num_hidden_layers
+    poolings = [own, *all_poolings(range(last + 1), last, projection=projection_of(model) is not None)]
     pairs = read_pairs(list(sources))
-    scores = evaluate_retrieval(model, tokenizer, pairs, list(dict.fromkeys(readouts)), progress=True)
-    told = [("the model's own readout", own), ("best on these sentences (optimistic)", best_readout(scores))]
-    told += [("last layer", Readout(pooling, last)) for pooling in ("mean", "first token")]
-    for name, readout in told:
-        print(f"\n{name}: {readout.pooling}, layer {readout.layer}: mean {scores[readout].mean:.1f}")
-        for language, (forward, backward) in scores[readout].both_directions.items():
-            print(f"  {language:8} {scores[readout].sentences[language]:6}  {forward:5.1f} {backward:5.1f}")
+    scores = evaluate_retrieval(model, tokenizer, pairs, list(dict.fromkeys(poolings)), progress=True)
+    told = [("the model's own pooling", own), ("best on these sentences (optimistic)", best_pooling(scores))]
+    told += [("last layer", Pooling(pooling, last)) for pooling in ("mean", "cls")]
+    for name, pooling in told:
+        print(f"\n{name}: {pooling.mode}, layer {pooling.layer}: mean {scores[pooling].mean:.1f}")
+        for language, (forward, backward) in scores[pooling].both_directions.items():
+            print(f"  {language:8} {scores[pooling].sentences[language]:6}  {forward:5.1f} {backward:5.1f}")
     return scores[own].mean
 
 

@@ -15,14 +15,14 @@ class BrokenRow(Exception):
     """One row cannot be used; the message says what was found, what is allowed and the fix, but not yet where."""
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """The value as a message quotes it, cut to one short line."""
     written = repr(value)
     return written if len(written) <= 60 else f"{written[:57]}..."
 
 
 @contextmanager
-def teaching(place: str, kind: str, fix: str) -> Iterator[None]:
+def as_bad_input(place: str, kind: str, fix: str) -> Iterator[None]:
     """Turns whatever a library raises about a source into one `BadInput`; polib and pyarrow raise nearly anything."""
     try:
         yield

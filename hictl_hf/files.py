@@ -67,7 +67,7 @@ FAILED_WRITES = (
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
+def atomic_directory(folder: Path) -> Iterator[Path]:
     """A folder to write to, which takes the place of `folder` once it is complete."""
     unfinished = folder.with_name(folder.name + ".unfinished")
     with writing(unfinished, "free space or make it writable, then resume from the last checkpoint, or run again"):

@@ -16,7 +16,7 @@ from transformers import HfArgumentParser
 from transformers.utils import CONFIG_NAME
 
 from .dtypes import warn_where_slow
-from .errors import BadInput, shown
+from .errors import BadInput, short_repr
 from .files import check_place
 
 PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
@@ -61,9 +61,9 @@ def parse_flags_or_recipe(argv: Sequence[str], kind: type[Any]) -> Any:
                 try:
                     recipe[name] = as_after_flag(action, kinds[name], recipe[name])
                 except (TypeError, ValueError, ArgumentTypeError) as error:
-                    allowed = " or ".join(map(str, action.choices or [told(kinds[name])]))
+                    allowed = " or ".join(map(str, action.choices or [type_name(kinds[name])]))
                     raise BadInput(
-                        f"{path}: {name} is {shown(recipe[name])}; allowed is {allowed}. Correct or remove it."
+                        f"{path}: {name} is {short_repr(recipe[name])}; allowed is {allowed}. Correct or remove it."
                     ) from error
         parser.set_defaults(**recipe)
     return parse_flags(parser, argv)
@@ -89,12 +89,12 @@ def as_word(action: Action, value: Any) -> Any:
     return convert(value if isinstance(value, str) else json.dumps(value))
 
 
-def told(kind: Any) -> str:
+def type_name(kind: Any) -> str:
     """A type in words."""
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", NoneType: "null"}
     if get_origin(kind) is list:
-        return f"a list, each {told(get_args(kind)[0])}"
-    return names.get(kind) or " or ".join(map(told, get_args(kind))) or kind.__name__
+        return f"a list, each {type_name(get_args(kind)[0])}"
+    return names.get(kind) or " or ".join(map(type_name, get_args(kind))) or kind.__name__
 
 
 def read_recipe(path: str, kind: type[Any]) -> dict[str, Any]:

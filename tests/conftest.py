@@ -102,8 +102,8 @@ def toy_batch() -> Callable[..., dict[str, Tensor]]:
             "input_ids": batch["clean_input_ids"].masked_fill(hidden, vocab_size - 1),
             "labels": batch["clean_input_ids"].masked_fill(~hidden, -100),
             "bag": padded([sorted(set(a + b)) for a, b in zip(x, y)], -1),
-            "sentence_texts": torch.arange(2 * pairs),
-            "row_seeds": torch.arange(100, 100 + pairs),
+            "sentence_hashes": torch.arange(2 * pairs),
+            "example_seeds": torch.arange(100, 100 + pairs),
         }
 
     return make

@@ -31,8 +31,8 @@ from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerB
 
 from ..data.formats import READ_AHEAD, Cursor, checked_text, ending_of, read_cells, read_json_lines
 from ..data.lines import check_output, partial_file, read_texts
-from ..embedding.encoder import LONGEST, POOLINGS, Readout, check_device, embed_sentences, load_encoder, own_readout
-from ..errors import BadInput, BrokenRow, shown, teaching
+from ..embedding.encoder import LONGEST, POOLINGS, Pooling, check_device, embed_sentences, load_encoder, own_pooling
+from ..errors import BadInput, BrokenRow, as_bad_input, short_repr
 from ..files import flush, write_json
 from ..parsing import parse_flags
 
@@ -115,11 +115,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_output(args.output, args.input)
     total = sum(1 for _ in read(args)) if args.input else None  # faults are found before the work, not after hours
     model, tokenizer = load_encoder(args.model, args.precision, args.device)
-    own = own_readout(model.config)
+    own = own_pooling(model.config)
     last = model.config.num_hidden_layers
-    pooling = args.pooling or own.pooling
+    pooling = args.pooling or own.mode
     layer = args.layer if args.layer is not None else last if pooling == "projection" else own.layer
-    embed_texts(model, tokenizer, read(args), args, Readout(pooling, layer), total)
+    embed_texts(model, tokenizer, read(args), args, Pooling(pooling, layer), total)
 
 
 def embed_texts(
@@ -127,14 +127,14 @@ def embed_texts(
     tokenizer: PreTrainedTokenizerBase,
     texts: Iterator[str],
     args: EmbedArguments,
-    readout: Readout,
+    pooling: Pooling,
     total: int | None = None,
 ) -> None:
     """Write the vectors of texts to `args.output`, in blocks, behind those of a former call that was stopped."""
 
     def embed(block: Sequence[str]) -> NDArray[np.floating]:
         vectors = embed_sentences(
-            model, tokenizer, block, readout, normalize=args.normalize, max_tokens=args.max_tokens,
+            model, tokenizer, block, pooling, normalize=args.normalize, max_tokens=args.max_tokens,
             max_length=args.max_length, progress=True,
         )  # fmt: skip
         return vectors.astype(args.stored)
@@ -142,10 +142,10 @@ def embed_texts(
     whole = Path(args.output).resolve()
     settings = {name: value for name, value in asdict(args).items() if name in REMEMBERED}
     settings |= {
-        "readout": list(readout),
+        "pooling": list(pooling),
         "model": f"one whose vectors are {hashlib.blake2b(embed([PROBE]).tobytes()).hexdigest()}",
     }
-    unfinished = Unfinished(partial_file(whole), whole.suffix, settings)
+    unfinished = PartialOutput(partial_file(whole), whole.suffix, settings)
     with tqdm(total=total, desc="lines", unit=" lines", disable=None) as bar:
         bar.update(unfinished.skip(texts))
         for block in blocks(texts, args.lines_at_once):
@@ -157,7 +157,7 @@ def embed_texts(
 # --- what was done before ---------------------------------------------------------------------------------------------
 
 
-class Unfinished:
+class PartialOutput:
     """The vectors of the blocks embedded so far, a file each, in a folder that says by which settings they came about.
 
     Args:
@@ -174,7 +174,7 @@ class Unfinished:
             former = json.loads(self.state.read_text("utf-8"))
             for name, value in settings.items():
                 if value != former["settings"].get(name):
-                    found = f"{name} was {shown(former['settings'].get(name))} and is {shown(value)}"
+                    found = f"{name} was {short_repr(former['settings'].get(name))} and is {short_repr(value)}"
                     raise BadInput(f"{folder}: {found}; go on with what was, or remove the folder to begin anew")
             self.done = former["done"]
         elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -286,7 +286,9 @@ def read_records(path: str, column: str) -> Iterator[tuple[int, Mapping[str, Any
     """Numbered rows by the names of columns; of Parquet this column alone is read."""
     ending = ending_of(path).removesuffix(".gz")
     if ending == ".parquet":
-        with teaching(path, f"a complete Parquet file with a column {column!r}", "Write it again, or name another."):
+        with as_bad_input(
+            path, f"a complete Parquet file with a column {column!r}", "Write it again, or name another."
+        ):
             yield from read_parquet_column(path, column)
     elif ending in (".csv", ".tsv"):
         cells = read_cells(path, Cursor())
@@ -325,6 +327,8 @@ def value_at(record: Mapping[str, Any], column: str) -> Any:
     value: Any = record
     for name in column.split("."):
         if not isinstance(value, Mapping) or name not in value:
-            raise BrokenRow(f"has the columns {shown(list(record))}; allowed are rows with {column!r}. Name another.")
+            raise BrokenRow(
+                f"has the columns {short_repr(list(record))}; allowed are rows with {column!r}. Name another."
+            )
         value = value[name]
     return value

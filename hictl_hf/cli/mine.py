@@ -26,12 +26,12 @@ import torch
 from transformers import HfArgumentParser
 
 from ..data.lines import check_output, partial_file, read_texts
-from ..embedding.encoder import check_device, load_encoder, own_readout
-from ..errors import BadInput, shown, teaching
+from ..embedding.encoder import check_device, load_encoder, own_pooling
+from ..errors import BadInput, as_bad_input, short_repr
 from ..files import check_place, digest, write_json, write_text
 from ..parsing import parse_flags
 from ..retrieval.bitext import IdPair
-from ..retrieval.mining import Mining, SomeRows, describe, find_distinct, mine_vectors, score_pairs
+from ..retrieval.mining import MiningConfig, SomeRows, describe, find_distinct, mine_vectors, score_pairs
 from ..retrieval.nearest_neighbours import MEMORY, Source
 from ..retrieval.report import write_mining_report
 from .embed import EmbedArguments, embed_texts, is_a_table
@@ -150,12 +150,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     work.remove()
 
 
-def mine_pairs(args: MineArguments, files: Sequence[str]) -> tuple[list[str], "Work"]:
+def mine_pairs(args: MineArguments, files: Sequence[str]) -> tuple[list[str], "MiningWorkdir"]:
     gold = frozenset(read_pairs(args.gold)) if args.gold else None
     if gold is not None and not gold:
         raise BadInput(f"{args.gold}: has no pair; allowed is one or more")
     sides = [Side(file, list(read_texts([file]))) for file in files]
-    settings, work = settings_of(args), Work(args, files)
+    settings, work = settings_of(args), MiningWorkdir(args, files)
     x, y = work.vectors(sides, settings)
     pairs, scores = mine_vectors(x, y, settings, work.neighbours)
     found = [(sides[0].sentences[i], sides[1].sentences[j]) for i, j in pairs.tolist()]
@@ -168,13 +168,13 @@ def mine_pairs(args: MineArguments, files: Sequence[str]) -> tuple[list[str], "W
     return [written(score, *pair) for score, pair in zip(scores, found)], work
 
 
-def filter_pairs(args: MineArguments) -> tuple[list[str], "Work"]:
+def filter_pairs(args: MineArguments) -> tuple[list[str], "MiningWorkdir"]:
     given = list(read_pairs(str(args.pairs)))
     if not given:
         raise BadInput(f"{args.pairs}: has no pair; allowed is one or more")
     x, y = zip(*given)
     sides = [Side(f"{args.pairs}, x", x), Side(f"{args.pairs}, y", y)]
-    settings, work = settings_of(args), Work(args, [str(args.pairs)])
+    settings, work = settings_of(args), MiningWorkdir(args, [str(args.pairs)])
     vectors = work.vectors(sides, settings)
     row_x, row_y = ({sentence: row for row, sentence in enumerate(side.sentences)} for side in sides)
     rows = np.array([(row_x[one], row_y[other]) for one, other in given], np.int64)
@@ -184,9 +184,9 @@ def filter_pairs(args: MineArguments) -> tuple[list[str], "Work"]:
     return lines, work
 
 
-def deduplicate(args: MineArguments, file: str) -> tuple[list[str], "Work"]:
+def deduplicate(args: MineArguments, file: str) -> tuple[list[str], "MiningWorkdir"]:
     side = Side(file, list(read_texts([file])))
-    settings, work = settings_of(args), Work(args, [file])
+    settings, work = settings_of(args), MiningWorkdir(args, [file])
     (vectors,) = work.vectors([side], settings)
     kept = find_distinct(vectors, float(args.deduplicate or 0), settings, work.neighbours)
     logger.info("%s: %s of %s lines are kept", args.output, f"{len(kept):,}", f"{side.given:,}")
@@ -211,7 +211,7 @@ class Side:
                 logger.info("%s: %s %s lines are left out", name, f"{number:,}", kind)
 
 
-class Work:
+class MiningWorkdir:
     """The folder OUTPUT.partial, and what is done with its help; it is for the same files and settings only."""
 
     def __init__(self, args: MineArguments, files: Sequence[str]) -> None:
@@ -224,22 +224,22 @@ class Work:
         settings["device"] = device_of(args)
         settings["digests"] = {}
         for file in map(str, (*read, *weights)):
-            with teaching(file, "a file", "Check the path."):
+            with as_bad_input(file, "a file", "Check the path."):
                 settings["digests"][file] = digest(Path(file))
         state = self.folder / "settings.json"
         if state.is_file():
-            with teaching(str(state), "what hictl mine has written", f"Remove {self.folder} to begin anew."):
+            with as_bad_input(str(state), "what hictl mine has written", f"Remove {self.folder} to begin anew."):
                 former = json.loads(state.read_text("utf-8"))
             for name, value in settings.items():
                 if former.get(name) != value:
-                    found = f"{name} was {shown(former.get(name))} and is {shown(value)}"
+                    found = f"{name} was {short_repr(former.get(name))} and is {short_repr(value)}"
                     raise BadInput(f"{self.folder}: {found}; go on with what was, or remove the folder to begin anew")
             logger.info("%s: going on with what was found", self.folder)
         elif self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             raise BadInput(f"{self.folder}: is nothing that hictl mine could go on with; remove it")
         self.settings = settings
 
-    def vectors(self, sides: Sequence[Side], settings: Mining) -> list[Source]:
+    def vectors(self, sides: Sequence[Side], settings: MiningConfig) -> list[Source]:
         """The vectors of each side's distinct lines, given or made; what the search will take is said before."""
         given = [self._given(side, file) for side, file in zip(sides, (self.args.x_vectors, self.args.y_vectors))]
         precision: Any = self.args.precision
@@ -260,8 +260,8 @@ class Work:
             path = self.folder / f"{letter}.npy"
             if vectors is None and not path.exists():
                 arguments = EmbedArguments(model=str(self.args.model), output=str(path), precision=self.args.precision)
-                readout = own_readout(model.config)
-                embed_texts(model, tokenizer, iter(side.sentences), arguments, readout, len(side.sentences))
+                pooling = own_pooling(model.config)
+                embed_texts(model, tokenizer, iter(side.sentences), arguments, pooling, len(side.sentences))
             found.append(np.load(path, mmap_mode="r") if vectors is None else vectors)
         return found
 
@@ -271,7 +271,7 @@ class Work:
     def _given(self, side: Side, file: str | None) -> Source | None:
         if file is None:
             return None
-        with teaching(file, VECTORS, "Make them by hictl embed."):
+        with as_bad_input(file, VECTORS, "Make them by hictl embed."):
             vectors = np.load(file, mmap_mode="r", allow_pickle=False)
             if vectors.ndim != 2 or vectors.dtype.kind != "f":
                 raise BadInput(f"{file}: is an array {vectors.shape} of {vectors.dtype}; allowed is {VECTORS}.")
@@ -292,10 +292,10 @@ def one_error() -> Iterator[None]:
         raise BadInput(str(error)) from error
 
 
-def settings_of(args: MineArguments) -> Mining:
+def settings_of(args: MineArguments) -> MiningConfig:
     names = ("margin", "direction", "neighbours", "one_to_one", "approximate", "max_memory")
     threshold = -math.inf if args.threshold is None else args.threshold
-    return Mining(**{name: getattr(args, name) for name in names}, threshold=threshold, device=device_of(args))
+    return MiningConfig(**{name: getattr(args, name) for name in names}, threshold=threshold, device=device_of(args))
 
 
 def report_folder(args: MineArguments) -> str:
@@ -322,7 +322,9 @@ def read_pairs(path: str) -> Iterator[IdPair]:
             found = f'{path}:{number}: has {len(cells)} columns; allowed are "x<TAB>y" and "score<TAB>x<TAB>y"'
             raise BadInput(f"{found}. Correct or remove the line.")
         if len(cells) == 3 and not is_number(cells[0]):
-            found = f"{path}:{number}: has {shown(cells[0])} as its score; allowed is a number, first of three columns"
+            found = (
+                f"{path}:{number}: has {short_repr(cells[0])} as its score; allowed is a number, first of three columns"
+            )
             raise BadInput(f"{found}. Put the score before x and y, or leave it out.")
         x, y = cells[-2:]
         if x.strip() and y.strip():

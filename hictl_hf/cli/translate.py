@@ -20,10 +20,10 @@ from transformers import HfArgumentParser
 
 from ..data.lines import check_inputs, check_output, open_output, read_texts
 from ..embedding.encoder import check_device
-from ..errors import BadInput, run, shown
+from ..errors import BadInput, run, short_repr
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..parsing import parse_flags
-from ..translation.beam_search import BeamSearch
+from ..translation.beam_search import BeamSearchConfig
 from ..translation.decoding import Translation, translate
 from ..translation.pipeline import DTYPES, load_translator
 
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     model, tokenizer = load_translator(args.model, dtype=args.dtype, device=args.device)
     check_target(args, model)
     names = ("beams", "length_penalty", "best", "max_length_a", "max_length_b", "max_length")
-    settings = BeamSearch.of(model, **{name: getattr(args, name) for name in names})
+    settings = BeamSearchConfig.of(model, **{name: getattr(args, name) for name in names})
     typed = not args.input and sys.stdin.isatty()
     size = args.lines_at_once or (1 if typed else LINES_AT_ONCE)
     lines, before = read_texts(args.input), 0
@@ -103,7 +103,7 @@ def check_target(args: TranslateArguments, model: HictlForConditionalGeneration)
     if given is None and model.generation_config.decoder_start_token_id is not None:
         return
     if known and given not in known:
-        found = "is not given" if given is None else f"is {shown(given)}"
+        found = "is not given" if given is None else f"is {short_repr(given)}"
         allowed = f"allowed for {args.model} are {', '.join(known)}"
         raise BadInput(f"target_language {found}; {allowed}. Say it by --target_language {known[0]}.")
 

@@ -35,7 +35,7 @@ class PretrainingCollator:
 
     Args:
         tokenizer: an XLM-R tokenizer.
-        text_mask_rate, pair_mask_rate: share of tokens to predict in monolingual text and in pairs (appendix B).
+        mlm_probability, tlm_probability: share of tokens to predict in monolingual text and in pairs (appendix B).
         max_length: longest input in tokens, special tokens included; of a pair the longer side is cut first.
         reordering: how monolingual x becomes its positive y: shuffle its "words", its "subwords", or its words within a
             "local" window. Text written without spaces is always shuffled by subwords.
@@ -46,8 +46,8 @@ class PretrainingCollator:
     """
 
     tokenizer: PreTrainedTokenizerBase
-    text_mask_rate: float = 0.15
-    pair_mask_rate: float = 0.25
+    mlm_probability: float = 0.15
+    tlm_probability: float = 0.25
     max_length: int = 256
     reordering: str = "words"
     objectives: Sequence[str] = OBJECTIVES
@@ -58,7 +58,7 @@ class PretrainingCollator:
             raise ValueError(f"objectives has {sorted(unknown)}; it may have {', '.join(OBJECTIVES)}")
         if self.reordering not in REORDERINGS:
             raise ValueError(f"reordering is {self.reordering!r}; it must be one of {', '.join(REORDERINGS)}")
-        for name in ("text_mask_rate", "pair_mask_rate"):
+        for name in ("mlm_probability", "tlm_probability"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be a share between 0 and 1")
         size = len(self.tokenizer)
@@ -72,9 +72,9 @@ class PretrainingCollator:
         rows = [self.cut(row) for row in rows]
         seeds, padding = torch.tensor([row["seed"] for row in rows]), self.tokenizer.pad_token_id
         joined, seen = pad([self.join(row["x"], row["y"]) for row in rows], padding)
-        batch = {"row_seeds": seeds}
+        batch = {"example_seeds": seeds}
         if "lm" in self.objectives or "word" in self.objectives:
-            rates = torch.tensor([self.text_mask_rate if row["y"] is None else self.pair_mask_rate for row in rows])
+            rates = torch.tensor([self.mlm_probability if row["y"] is None else self.tlm_probability for row in rows])
             batch["input_ids"], labels = self.mask(joined, rates.unsqueeze(1), seeds)
             batch["attention_mask"] = seen.long()
         if "lm" in self.objectives:
@@ -85,7 +85,7 @@ class PretrainingCollator:
             batch["sentence_input_ids"], seen = pad([self.join(ids, None) for ids in x + y], padding)
             batch["sentence_attention_mask"] = seen.long()
             texts = x + [row["x"] if row["y"] is None else row["y"] for row in rows]
-            batch["sentence_texts"] = torch.tensor([text_hash(text) for text in texts])
+            batch["sentence_hashes"] = torch.tensor([text_hash(text) for text in texts])
         if "word" in self.objectives:
             batch["bag"] = self.bag_of_words(joined)
             if self.clean_word_level:

@@ -21,7 +21,7 @@ import polib
 import pyarrow
 import pyarrow.parquet
 
-from ..errors import BadInput, BrokenRow, shown, teaching
+from ..errors import BadInput, BrokenRow, as_bad_input, short_repr
 
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
 MOSES = re.compile(r"(?P<before>.*)\{(?P<languages>[^{}]*,[^{}]*)\}(?P<after>[^{}]*)")
@@ -144,7 +144,7 @@ def list_shards(source: str) -> Iterator[Shard]:
 def check_unchanged(shard: Shard) -> None:
     """Refuses a shard whose files are gone or have another size than when it was listed."""
     for path, size in shard.sizes.items():
-        with teaching(path, "a file that stays as it was when the run began", "Put it back."):
+        with as_bad_input(path, "a file that stays as it was when the run began", "Put it back."):
             found = os.path.getsize(path)
         if found != size:
             raise BadInput(
@@ -215,7 +215,7 @@ def columns_used(names: Collection[str]) -> list[str]:
         return ["text", "lang"]
     if not names or not all(LANGUAGE.fullmatch(name) for name in names):
         raise BrokenRow(
-            f"has the columns {shown(list(names))}; allowed are {COLUMNS}. Rename the columns, drop the others."
+            f"has the columns {short_repr(list(names))}; allowed are {COLUMNS}. Rename the columns, drop the others."
         )
     if next(iter(names)) == "id":
         raise BrokenRow(
@@ -234,7 +234,7 @@ def checked_texts(record: Mapping[str, Any] | BrokenRow) -> tuple[dict[str, str]
         texts = texts["translation"]
         if not isinstance(texts, Mapping) or not texts:
             raise BrokenRow(
-                f'has {shown(texts)} as "translation"; allowed is a mapping from language to text. Write '
+                f'has {short_repr(texts)} as "translation"; allowed is a mapping from language to text. Write '
                 '{"translation": {"en": "Hello", "de": "Hallo"}} or remove the row.'
             )
     elif "lang" in texts:
@@ -251,7 +251,7 @@ def language_code(name: object) -> str:
     """The code with hyphens (pt_BR -> pt-BR)."""
     if not isinstance(name, str) or not LANGUAGE.fullmatch(name):
         raise BrokenRow(
-            f"has the language {shown(name)}; allowed are codes such as en, pt-BR or zh_Hans. Correct the code."
+            f"has the language {short_repr(name)}; allowed are codes such as en, pt-BR or zh_Hans. Correct the code."
         )
     return name.replace("_", "-")
 
@@ -267,7 +267,7 @@ def main_part(language: str) -> str:
 
 def checked_text(language: object, text: object) -> str:
     if not isinstance(text, str):
-        found, fix = f"{shown(text)} as its {language} text", "Write a text or remove the row."
+        found, fix = f"{short_repr(text)} as its {language} text", "Write a text or remove the row."
     elif "\0" in text:
         found, fix = f"a NUL byte in its {language} text", "Remove the NUL byte."
     elif not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
@@ -281,7 +281,7 @@ def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:
     """Numbered lines without their ends; only a line feed ends a line. Bytes that are not UTF-8 become surrogates."""
     opened = gzip.open if path.lower().endswith(".gz") else open
     fix = "Copy or compress the file again."
-    with teaching(path, "UTF-8 text, with gzip if it ends in .gz", fix), opened(path, "rb") as file:
+    with as_bad_input(path, "UTF-8 text, with gzip if it ends in .gz", fix), opened(path, "rb") as file:
         if cursor.offsets[0]:  # a pipe is read from its beginning alone
             file.seek(cursor.offsets[0])
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=cursor.number + 1):
@@ -326,7 +326,9 @@ def parse_json(line: str) -> Mapping[str, Any] | BrokenRow:
     except (ValueError, RecursionError) as error:
         return BrokenRow(f"is not JSON ({error}); allowed is one object a line. Correct or remove the line.")
     is_object = isinstance(record, dict)
-    return record if is_object else BrokenRow(f"is {shown(record)}; allowed is an object {{...}}. Correct the line.")
+    return (
+        record if is_object else BrokenRow(f"is {short_repr(record)}; allowed is an object {{...}}. Correct the line.")
+    )
 
 
 def read_table(path: str, cursor: Cursor) -> Records:
@@ -402,7 +404,7 @@ def check_columns(place: str, names: list[str]) -> None:
 def read_parquet(path: str, cursor: Cursor) -> Records:
     fix = "Download or write the file again."
     with (
-        teaching(path, "a complete Parquet file with UTF-8 strings", fix),
+        as_bad_input(path, "a complete Parquet file with UTF-8 strings", fix),
         pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=READ_AHEAD) as file,
     ):
         check_columns(path, file.schema_arrow.names)
@@ -469,7 +471,7 @@ def read_catalogue(path: str, cursor: Cursor) -> Records:
 
 def read_entries(path: str) -> Records:
     """English and its translation in a gettext catalogue; of plural forms the singular and the first form."""
-    with teaching(path, "a gettext catalogue", "Check it with msgfmt -c (.po) or msgunfmt (.mo)."):
+    with as_bad_input(path, "a gettext catalogue", "Check it with msgfmt -c (.po) or msgunfmt (.mo)."):
         catalogue = polib.mofile(path) if path.lower().endswith(".mo") else polib.pofile(path)
     language = catalogue_language(path, catalogue.metadata.get("Language", ""))
     for number, entry in enumerate(catalogue, start=1):
@@ -488,7 +490,7 @@ def catalogue_language(path: str, header: str) -> str:
     names = [name.split(".")[0].replace("@", "-") for name in names if name]  # de_DE.UTF-8, sr@latin
     if language := next(filter(LANGUAGE.fullmatch, names), None):
         return language_code(language)
-    found = f"has {shown(next(iter(names), ''))} as its language; allowed are codes such as de, pt_BR or zh_Hans"
+    found = f"has {short_repr(next(iter(names), ''))} as its language; allowed are codes such as de, pt_BR or zh_Hans"
     raise BadInput(f"{path}: {found}. Set its 'Language:' header or move it to locale/<language>/LC_MESSAGES/.")
 
 
@@ -502,7 +504,7 @@ def read_stream(source: str) -> Records:
     if not parts[0] or len(parts) > 3:
         raise BadInput(f"{source}: is no Hub name; allowed is hub:name[:config[:split]]. Write it so.")
     name, config, split = (*parts, "", "")[:3]
-    with teaching(source, "a dataset on the Hub", "Check its name, config and split on huggingface.co/datasets."):
+    with as_bad_input(source, "a dataset on the Hub", "Check its name, config and split on huggingface.co/datasets."):
         stream = datasets.load_dataset(name, config or None, split=split or "train", streaming=True)
         yield from enumerate(stream, start=1)
 

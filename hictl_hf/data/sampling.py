@@ -58,7 +58,7 @@ def language_shares(
     return shares
 
 
-class MixtureSampler(Sampler[NDArray[np.int64]]):
+class TemperatureSampler(Sampler[NDArray[np.int64]]):
     """The draws of one epoch after another, in batches of similar length, each a (rows, 3) array of `Draw`s. It is the
     `batch_sampler` of a `DataLoader`, which gives an array as it is to `PretrainingRows.__getitems__`.
 
@@ -135,7 +135,7 @@ class MixtureSampler(Sampler[NDArray[np.int64]]):
         return np.concatenate([batches[number] for number in [*random.permutation(whole), *range(whole, len(batches))]])
 
 
-class PretrainingRows(TorchDataset[dict[str, Any]]):
+class PretrainingExamples(TorchDataset[dict[str, Any]]):
     """Tokenised rows, each with the seed of its draw.
 
     Args:

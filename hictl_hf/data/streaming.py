@@ -21,7 +21,7 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import BadInput, shown
+from ..errors import BadInput, short_repr
 from .corpus import DEFAULT_CLEANING, Cleaning, CorpusReport, Reason, clean_rows
 from .formats import Cursor, Shard, check_unchanged, list_shards, read_shard
 from .sampling import Languages, language_shares, row_seed
@@ -99,7 +99,7 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
     ) -> None:
         if len(shares) != len(sources) or not sources or not all(0 < share < float("inf") for share in shares):
             raise BadInput(
-                f"stream_shares is {shown(list(shares))}; allowed is a positive number for each of {len(sources)} "
+                f"stream_shares is {short_repr(list(shares))}; allowed is a positive number for each of {len(sources)} "
                 "sources. Give as many, or none to mix languages by their sizes."
             )
         self.sources, self.shards = list(sources), [list(list_shards(source)) for source in sources]

@@ -14,7 +14,7 @@ import sentencepiece
 from datasets import Dataset, Features, Sequence, Value
 from transformers import PreTrainedTokenizerBase, XLMRobertaTokenizer
 
-from ..errors import BadInput, shown
+from ..errors import BadInput, short_repr
 
 WORD_START = "▁"
 
@@ -112,12 +112,12 @@ def tokenize_rows(batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBas
 def list_of_texts(sentences: Iterable[str]) -> list[str]:
     """The sentences in a list; raise `BadInput` for what is no text."""
     if isinstance(sentences, str | bytes) or not isinstance(sentences, Iterable):
-        found = f"sentences is {shown(sentences)}, of type {type(sentences).__name__}"
+        found = f"sentences is {short_repr(sentences)}, of type {type(sentences).__name__}"
         raise BadInput(f"{found}; allowed is a list of texts. Give one text as a list of one.")
     texts = list(sentences)
     for number, text in enumerate(texts):
         if not isinstance(text, str):
-            found = f"sentence {number} is {shown(text)}, of type {type(text).__name__}"
+            found = f"sentence {number} is {short_repr(text)}, of type {type(text).__name__}"
             raise BadInput(f"{found}; allowed are texts. Leave it out, or give its text.")
     return texts
 

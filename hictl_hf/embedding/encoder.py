@@ -37,7 +37,7 @@ from transformers.utils import logging as transformers_logging
 
 from ..data.tokenization import list_of_texts, token_batches
 from ..dtypes import warn_where_slow
-from ..errors import BadInput, shown, teaching
+from ..errors import BadInput, as_bad_input, short_repr
 from ..hub.loading import check_sizes, weights_of
 from ..models.modeling_hictl import HictlForPreTraining
 from ..parsing import refuse_run
@@ -48,7 +48,7 @@ Precision = Literal["fp32", "bf16", "int8"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 MODEL_TYPES = ("hictl", "xlm-roberta")
 KIND = "a folder or Hub name of a HiCTL or XLM-R model, its weights in safetensors"
-POOLINGS = ("first token", "mean", "mean without special tokens", "projection")
+POOLINGS = ("cls", "mean", "mean without special tokens", "projection")
 NEEDED = re.compile(r"embeddings\.|encoder\.layer\.|projection\.")
 LONGEST = 256  # tokens of a sentence that are read
 DENSE = "2_Dense/model.safetensors"
@@ -57,29 +57,31 @@ BY_LAYER = (XLMRobertaModel, RobertaModel, BertModel)  # and HictlModel: whose l
 TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 32768}  # on a CPU more is slower, its caches being small
 
 
-class Readout(NamedTuple):
-    """Where a sentence vector is read: by which pooling ("first token", "mean", "mean without special tokens",
+class Pooling(NamedTuple):
+    """Where a sentence vector is read: by which pooling ("cls", "mean", "mean without special tokens",
     "projection") of which layer (0: embeddings)."""
 
-    pooling: str
+    mode: str
     layer: int
 
 
-def all_readouts(layers: Sequence[int], last_layer: int, projection: bool) -> list[Readout]:
+def all_poolings(layers: Sequence[int], last_layer: int, projection: bool) -> list[Pooling]:
     """First token and mean of each layer, and the projection r, which reads the last layer, where there is one. Of the
     embeddings the mean alone: their first token is the same for every sentence."""
-    readouts = [Readout(pooling, layer) for layer in layers for pooling in ("first token", "mean")]
-    readouts = [readout for readout in readouts if readout != Readout("first token", 0)]
-    return readouts + ([Readout("projection", last_layer)] if projection else [])
+    poolings = [Pooling(pooling, layer) for layer in layers for pooling in ("cls", "mean")]
+    poolings = [pooling for pooling in poolings if pooling != Pooling("cls", 0)]
+    return poolings + ([Pooling("projection", last_layer)] if projection else [])
 
 
-def own_readout(config: PreTrainedConfig) -> Readout:
+def own_pooling(config: PreTrainedConfig) -> Pooling:
     """What a model says of itself in `embedding_pooling` and `embedding_layer`; of one that does not, a plain XLM-R,
     the mean of the last layer."""
     pooling, layer = getattr(config, "embedding_pooling", None), getattr(config, "embedding_layer", None)
     if pooling is None:
         tell_of_the_mean()
-    return Readout(pooling or "mean", config.num_hidden_layers if layer is None else layer)
+    if pooling == "first token":  # as encoders exported before 0.8 say it
+        pooling = "cls"
+    return Pooling(pooling or "mean", config.num_hidden_layers if layer is None else layer)
 
 
 @cache
@@ -103,7 +105,7 @@ def load_encoder(
     device = torch.device(device or ("cuda" if torch.cuda.is_available() and precision != "int8" else "cpu"))
     name = str(name_or_folder)
     refuse_run(name)
-    with teaching(name, KIND, "Check the name; write other weights anew by model.save_pretrained(folder)."):
+    with as_bad_input(name, KIND, "Check the name; write other weights anew by model.save_pretrained(folder)."):
         values = check_model_type(name)
         if not weights_of(name):
             raise BadInput(f"{name}: has no weights in safetensors, and pickles can hold code; allowed is {KIND}.")
@@ -136,7 +138,7 @@ def check_model_type(name: str) -> dict[str, Any]:
     """The configuration of a model; `BadInput` where it is none of HiCTL's or XLM-R's."""
     values, _ = PreTrainedConfig.get_config_dict(name)
     if (found := values.get("model_type")) not in MODEL_TYPES:
-        raise BadInput(f"{name}: is a model of type {shown(found)}; allowed is {KIND}.")
+        raise BadInput(f"{name}: is a model of type {short_repr(found)}; allowed is {KIND}.")
     return values
 
 
@@ -145,7 +147,7 @@ def check_device(device: str | torch.device | None) -> None:
     try:
         torch.empty(0, device=device)
     except Exception as error:  # of a PyTorch without CUDA an AssertionError
-        found = f"device is {shown(str(device))}, which cannot be used ({' '.join(str(error).split())[:200]})"
+        found = f"device is {short_repr(str(device))}, which cannot be used ({' '.join(str(error).split())[:200]})"
         allowed = "allowed are cpu and cuda" if torch.cuda.is_available() else "allowed here is cpu"
         raise BadInput(f"{found}; {allowed}. Choose that, or leave it out.") from error
 
@@ -165,7 +167,7 @@ def embed_sentences(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     sentences: Iterable[str],
-    readout: Readout | None = None,
+    pooling: Pooling | None = None,
     *,
     normalize: bool = True,
     precision: Precision | None = None,
@@ -179,7 +181,7 @@ def embed_sentences(
         model: a HiCTL or XLM-R encoder, or a model with such an encoder in `roberta`; "projection" needs
             `HictlForPreTraining`. Other encoders are called whole, which takes longer where an inner layer is read.
         sentences: texts, in any order; each distinct text is encoded once.
-        readout: the model's own without it.
+        pooling: the model's own without it.
         normalize: to length 1, so that products are cosines.
         precision: of the layers: "fp32", "bf16" or, on a CPU, "int8"; as the model is without it. Each call converts a
             copy of the layers; `load_encoder` converts them once.
@@ -190,28 +192,28 @@ def embed_sentences(
     Returns:
         (sentences, d), rows in the order given.
     """
-    readout = readout or own_readout(model.config)
-    vectors = embed_at_readouts(
-        model, tokenizer, sentences, [readout], precision=precision, max_tokens=max_tokens, max_length=max_length,
+    pooling = pooling or own_pooling(model.config)
+    vectors = embed_at_poolings(
+        model, tokenizer, sentences, [pooling], precision=precision, max_tokens=max_tokens, max_length=max_length,
         progress=progress,
-    )[readout]  # fmt: skip
+    )[pooling]  # fmt: skip
     if normalize:
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     return vectors
 
 
 @torch.inference_mode()
-def embed_at_readouts(
+def embed_at_poolings(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     sentences: Iterable[str],
-    readouts: Sequence[Readout],
+    poolings: Sequence[Pooling],
     *,
     precision: Precision | None = None,
     max_tokens: int | None = None,
     max_length: int = LONGEST,
     progress: bool = False,
-) -> dict[Readout, NDArray[np.float32]]:
+) -> dict[Pooling, NDArray[np.float32]]:
     """Sentences read at several places in one pass: for each an array (sentences, d), not normalised.
 
     Other arguments are those of `embed_sentences`. Layers above the highest that is read are not computed.
@@ -221,17 +223,17 @@ def embed_at_readouts(
     for name, limit, least in (("max_length", max_length, 3), ("max_tokens", max_tokens, 1)):
         if limit is not None and limit < least:
             raise BadInput(f"{name} is {limit}; allowed is {least} or more.")
-    check_readouts(model, readouts)
+    check_poolings(model, poolings)
     encoder, training, device = encoder_of(model), model.training, model.device
     distinct = list(dict.fromkeys(sentences))
     longest = min(max_length, model.config.max_position_embeddings - 2)  # XLM-R's positions start at 2
     heads = [text[: longest * CHARACTERS] for text in distinct]
     tokens = tokenizer(heads, truncation=True, max_length=longest, return_attention_mask=False)["input_ids"]
     batches = list(token_batches(list(map(len, tokens)), max_tokens or TOKENS_AT_ONCE.get(device.type, 1024)))
-    parts: dict[Readout, list[Tensor]] = {readout: [] for readout in readouts}
+    parts: dict[Pooling, list[Tensor]] = {pooling: [] for pooling in poolings}
     model.eval()
     try:
-        layers = layers_of(encoder, max(readout.layer for readout in readouts), precision)
+        layers = layers_of(encoder, max(pooling.layer for pooling in poolings), precision)
         with tqdm(total=len(distinct), desc="embed", disable=None if progress else True, leave=False) as bar:
             for batch in batches:
                 rows = [torch.tensor(tokens[number]) for number in batch]
@@ -241,16 +243,16 @@ def embed_at_readouts(
                 masks = {"mean without special tokens": ((number > 0) & (number < lengths - 1)).to(device)}
                 mask = (number < lengths).to(device)
                 for layer, hidden in enumerate(hidden_states(encoder, layers, ids.to(device), mask)):
-                    for readout in readouts:
-                        if readout.layer == layer:
-                            taking_part = masks.get(readout.pooling, mask)
-                            parts[readout].append(pool(model, hidden, taking_part, readout.pooling).float())
+                    for pooling in poolings:
+                        if pooling.layer == layer:
+                            taking_part = masks.get(pooling.mode, mask)
+                            parts[pooling].append(pool(model, hidden, taking_part, pooling.mode).float())
                 bar.update(len(batch))
     finally:
         model.train(training)
     position = {distinct[number]: row for row, number in enumerate(number for batch in batches for number in batch)}
     wanted = [position[text] for text in sentences]
-    return {readout: torch.cat(part).cpu().numpy()[wanted] for readout, part in parts.items()}
+    return {pooling: torch.cat(part).cpu().numpy()[wanted] for pooling, part in parts.items()}
 
 
 def hidden_states(encoder: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, mask: Tensor) -> Iterator[Tensor]:
@@ -289,20 +291,20 @@ def projection_of(model: PreTrainedModel) -> Any:
     return None if pooler is None else pooler.dense
 
 
-def check_readouts(model: PreTrainedModel, readouts: Sequence[Readout]) -> None:
-    """Raise `BadInput` for a readout that the model does not have."""
+def check_poolings(model: PreTrainedModel, poolings: Sequence[Pooling]) -> None:
+    """Raise `BadInput` for a pooling that the model does not have."""
     last = model.config.num_hidden_layers
-    for readout in readouts:
-        if readout.pooling not in POOLINGS:
-            raise BadInput(f"the pooling is {shown(readout.pooling)}; allowed are {', '.join(POOLINGS)}.")
-        if readout.pooling == "projection" and projection_of(model) is None:
+    for pooling in poolings:
+        if pooling.mode not in POOLINGS:
+            raise BadInput(f"the pooling is {short_repr(pooling.mode)}; allowed are {', '.join(POOLINGS)}.")
+        if pooling.mode == "projection" and projection_of(model) is None:
             raise BadInput(
-                "the readout is the projection, which this model does not have; allowed are 'first token' and 'mean', "
+                "the pooling is the projection, which this model does not have; allowed are 'cls' and 'mean', "
                 "or a whole checkpoint: load_encoder, or HictlForPreTraining.from_pretrained."
             )
-        least = last if readout.pooling == "projection" else 0
-        if not least <= readout.layer <= last:
-            raise BadInput(f"the layer read for {readout.pooling!r} is {readout.layer}; allowed is {least} to {last}.")
+        least = last if pooling.mode == "projection" else 0
+        if not least <= pooling.layer <= last:
+            raise BadInput(f"the layer read for {pooling.mode!r} is {pooling.layer}; allowed is {least} to {last}.")
 
 
 def encoder_of(model: PreTrainedModel) -> Any:
@@ -351,7 +353,7 @@ def layers_of(encoder: Any, last: int, precision: Precision | None) -> nn.Module
 def converted(layers: nn.ModuleList, precision: Precision) -> nn.ModuleList:
     """The layers in this number format: themselves if they are in it, else a copy."""
     if precision not in get_args(Precision):
-        raise BadInput(f"precision is {shown(precision)}; allowed are {', '.join(get_args(Precision))}.")
+        raise BadInput(f"precision is {short_repr(precision)}; allowed are {', '.join(get_args(Precision))}.")
     found = set(map(format_of, layers))
     if found <= {precision}:
         return layers

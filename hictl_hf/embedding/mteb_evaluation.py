@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.formats import Cursor, read_lines, refuse_unequal
-from ..errors import BadInput, teaching
+from ..errors import BadInput, as_bad_input
 from ..files import check_place, write_json
 from ..parsing import parse_flags
 from ..reports.tables import Cell, Table, plain
-from .encoder import LONGEST, Readout, embed_sentences, load_encoder, own_readout
+from .encoder import LONGEST, Pooling, embed_sentences, load_encoder, own_pooling
 
 KIND = "BitextMining"
 METRICS = ("f1", "accuracy")  # the first is MTEB's main score
@@ -75,7 +75,7 @@ def load_task(name: str, subsets: Sequence[str] = (), folder: str | Path | None 
         import mteb
     except ImportError as error:
         raise BadInput("mteb is not installed; pip install 'hictl_hf[mteb]'") from error
-    with teaching(name, f"MTEB's name of a task of the type {KIND}, and of its subsets", "Check the names."):
+    with as_bad_input(name, f"MTEB's name of a task of the type {KIND}, and of its subsets", "Check the names."):
         kind = mteb.get_task(name).metadata.type
         if kind != KIND:
             raise BadInput(f"{name}: is a task of the type {kind}; allowed is {KIND}.")
@@ -130,26 +130,26 @@ def evaluate_mteb(
         mean = {metric: fmean(each[metric] for each in subsets.values()) for metric in METRICS}
         scores[result.task_name] = {"mean": mean, "subsets": subsets}
     protocol = {
-        "mteb": version("mteb"), "metrics": METRICS, "readout": encoder.readout._asdict(), "max_length": max_length,
+        "mteb": version("mteb"), "metrics": METRICS, "pooling": encoder.pooling._asdict(), "max_length": max_length,
         "search": "nearest neighbour by cosine, of the first sentence of each pair among all second ones",
     }  # fmt: skip
     return {"protocol": protocol, "tasks": scores}
 
 
 class MtebEncoder:
-    """What MTEB asks of an encoder, by `embed_sentences` at the model's own readout."""
+    """What MTEB asks of an encoder, by `embed_sentences` at the model's own pooling."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int = LONGEST) -> None:
         from mteb.models import ModelMeta
 
         self.model, self.tokenizer, self.max_length = model, tokenizer, max_length
-        self.readout: Readout = own_readout(model.config)
+        self.pooling: Pooling = own_pooling(model.config)
         self.mteb_model_meta = ModelMeta.create_empty()
 
     def encode(self, inputs: Iterable[dict[str, Any]], **_: Any) -> NDArray[np.float32]:
         """(sentences, d) unit vectors of batches of texts."""
         texts = [text for batch in inputs for text in batch["text"]]
-        return embed_sentences(self.model, self.tokenizer, texts, self.readout, max_length=self.max_length)
+        return embed_sentences(self.model, self.tokenizer, texts, self.pooling, max_length=self.max_length)
 
     def similarity(self, x: NDArray[np.float32], y: NDArray[np.float32]) -> NDArray[np.float32]:
         """(x, y) the cosines of unit vectors."""

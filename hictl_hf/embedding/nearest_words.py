@@ -26,7 +26,7 @@ from ..data.tokenization import words_never_sampled
 from ..errors import BadInput, BrokenRow
 from ..models.negatives import cosines
 from ..reports.tables import Cell, Table
-from .encoder import Readout, embed_sentences, encoder_of
+from .encoder import Pooling, embed_sentences, encoder_of
 
 EVERY = "all"  # languages together
 OWN, SPECIAL = "in the sentence", "special token"
@@ -133,8 +133,8 @@ class Explainer:
 
     def mean_similarities(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(V,) the means over texts of the same cosines."""
-        readout = Readout("first token", self.model.config.num_hidden_layers)
-        mean = embed_sentences(self.model, self.tokenizer, texts, readout).mean(0, keepdims=True)
+        pooling = Pooling("cls", self.model.config.num_hidden_layers)
+        mean = embed_sentences(self.model, self.tokenizer, texts, pooling).mean(0, keepdims=True)
         return self.with_vocabulary(torch.from_numpy(mean).to(self.model.device))
 
     @torch.inference_mode()

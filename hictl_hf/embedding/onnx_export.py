@@ -1,5 +1,5 @@
 """An encoder for ONNX, by PyTorch's own exporter: token ids in, sentence vectors of length 1 out, those of
-`embed_sentences` at the same readout. Layers above the one that is read are left out.
+`embed_sentences` at the same pooling. Layers above the one that is read are left out.
 
     hictl export-onnx --model runs/demo/checkpoint --output runs/demo-onnx
 
@@ -27,7 +27,7 @@ from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerB
 from ..errors import BadInput
 from ..files import new_folder
 from ..parsing import parse_flags
-from .encoder import LONGEST, Readout, check_readouts, encoder_of, load_encoder, own_readout, pool, projection_of
+from .encoder import LONGEST, Pooling, check_poolings, encoder_of, load_encoder, own_pooling, pool, projection_of
 
 OPSET = 18
 INPUTS = ("input_ids", "attention_mask")
@@ -36,13 +36,13 @@ INPUTS = ("input_ids", "attention_mask")
 class SentenceEncoder(nn.Module):
     """(n, T) ids and their mask to (n, d) vectors of length 1."""
 
-    def __init__(self, model: PreTrainedModel, readout: Readout) -> None:
+    def __init__(self, model: PreTrainedModel, pooling: Pooling) -> None:
         super().__init__()
-        check_readouts(model, [readout])
+        check_poolings(model, [pooling])
         self.encoder = deepcopy(encoder_of(model))
-        self.encoder.encoder.layer = self.encoder.encoder.layer[: readout.layer]
+        self.encoder.encoder.layer = self.encoder.encoder.layer[: pooling.layer]
         self.projection = deepcopy(projection_of(model))
-        self.pooling = readout.pooling
+        self.pooling = pooling.mode
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
@@ -53,20 +53,20 @@ class SentenceEncoder(nn.Module):
 
 
 def export_onnx(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path, readout: Readout | None = None
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path, pooling: Pooling | None = None
 ) -> Path:
     """Write the encoder for ONNX, opset 18, into a folder, which must be new or empty; returns the path of the model.
 
     Args:
         model: in float32, on a CPU.
-        readout: the model's own without it.
+        pooling: the model's own without it.
     """
     try:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise BadInput("ONNX needs packages that are not installed: pip install 'hictl_hf[onnx]'") from error
     folder = new_folder(folder)
-    encoder = SentenceEncoder(model, readout or own_readout(model.config)).eval()
+    encoder = SentenceEncoder(model, pooling or own_pooling(model.config)).eval()
     tokenizer = deepcopy(tokenizer)
     tokenizer.padding_side = "right"  # the first token is read in the first column
     batch = tokenizer(["a", "a b c d"], padding=True, return_tensors="pt")

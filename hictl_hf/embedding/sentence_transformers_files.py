@@ -15,9 +15,9 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from ..errors import BadInput
-from .encoder import DENSE, LONGEST, own_readout
+from .encoder import DENSE, LONGEST, own_pooling
 
-MODES = {"first token": "cls", "mean": "mean", "projection": "cls"}
+MODES = {"cls": "cls", "mean": "mean", "projection": "cls"}
 
 
 def write_sentence_transformers_files(
@@ -26,29 +26,29 @@ def write_sentence_transformers_files(
     """Add what sentence-transformers reads beside weights and tokenizer.
 
     Args:
-        config: of the model in the folder; says the readout.
-        projection: (r, d) weight of f, needed where the readout is the projection.
+        config: of the model in the folder; says the pooling.
+        projection: (r, d) weight of f, needed where the pooling is the projection.
         pooler: whether the folder's weights hold a pooler, where a model of this kind has one.
     """
-    folder, readout = Path(folder), own_readout(config)
-    if readout.pooling not in MODES:
-        raise BadInput(f"embedding_pooling is {readout.pooling!r}; allowed in this format are {', '.join(MODES)}")
+    folder, pooling = Path(folder), own_pooling(config)
+    if pooling.mode not in MODES:
+        raise BadInput(f"embedding_pooling is {pooling.mode!r}; allowed in this format are {', '.join(MODES)}")
     reading: dict[str, Any] = {"max_seq_length": min(LONGEST, config.max_position_embeddings - 2)}
     reading["do_lower_case"] = False
     if not pooler:
         reading["model_args"] = {"add_pooling_layer": False}
-    if readout.layer != config.num_hidden_layers:
-        places = {"text": {"method": "forward", "method_output_name": ["hidden_states", readout.layer]}}
+    if pooling.layer != config.num_hidden_layers:
+        places = {"text": {"method": "forward", "method_output_name": ["hidden_states", pooling.layer]}}
         reading |= {"modality_config": places, "module_output_name": "token_embeddings"}
     write(folder / "sentence_bert_config.json", reading)
     size, modules = config.hidden_size, {"": "Transformer", "1_Pooling": "Pooling"}
-    mode = MODES[readout.pooling]
+    mode = MODES[pooling.mode]
     write(
         folder / "1_Pooling" / "config.json",
         {"word_embedding_dimension": size}
         | {f"pooling_mode_{name}": mode == key for key, name in (("cls", "cls_token"), ("mean", "mean_tokens"))},
     )
-    if readout.pooling == "projection":
+    if pooling.mode == "projection":
         if projection is None:
             raise ValueError("the model is read at its projection; give its weight")
         modules["2_Dense"] = "Dense"

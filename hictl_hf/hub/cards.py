@@ -74,7 +74,7 @@ def model_card(
         negatives=_cell(_negatives(results)),
         noise=_cell(_noise(results)),
         snippet=use,
-        readout=_cell(_readout(results)),
+        pooling=_cell(_pooling(results)),
         sentence_transformers=_sentence_transformers(repository, ", trust_remote_code=True"),
         name=json.dumps(repository),
         repository=repository,
@@ -93,7 +93,7 @@ def encoder_card(results: Results, repository: str = "your-name/hictl", encoder_
     )  # fmt: skip
     return Template(ENCODER_CARD).substitute(
         metadata=metadata.to_yaml(), repository=repository, headline=_cell(headline(results)), name=json.dumps(name),
-        readout=_cell(_readout(results)), sentence_transformers=_sentence_transformers(name), citation=CITATION,
+        pooling=_cell(_pooling(results)), sentence_transformers=_sentence_transformers(name), citation=CITATION,
     )  # fmt: skip
 
 
@@ -164,12 +164,12 @@ def _pictures(paths: Sequence[str]) -> str:
     return "\n\n".join(f"![{text}]({path})" for path, text in alternatives.items())
 
 
-def _readout(results: Results) -> str:
+def _pooling(results: Results) -> str:
     protocol, config = part(results, "retrieval", "protocol"), part(results, "settings", "config")
-    own = {"pooling": config.get("embedding_pooling"), "layer": config.get("embedding_layer")}
+    own = {"mode": config.get("embedding_pooling"), "layer": config.get("embedding_layer")}
     read = part(protocol, "hictl") or own
-    pooling, layer = read["pooling"] or "first token", read["layer"]
-    how = {"first token": "the state of the first token", "mean": "the mean of all tokens"}
+    pooling, layer = read["mode"] or "cls", read["layer"]
+    how = {"cls": "the state of the first token", "mean": "the mean of all tokens"}
     place = "in the last layer" if layer is None else f"at layer {layer}"
     chosen = f", as was best on {protocol.get('selected_on', 'dev')}" if "hictl" in protocol else ""
     return f"A vector is {how.get(pooling, f'the {pooling}')} {place}{chosen}, divided by its length"
@@ -311,7 +311,7 @@ With sentence-transformers, 5.4 or above:
 $sentence_transformers
 ```
 
-$readout. With `hictl_hf` the same vectors, and faster:
+$pooling. With `hictl_hf` the same vectors, and faster:
 
 ```python
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
@@ -370,7 +370,7 @@ was trained, on what, its limits and all scores are told by the card of $reposit
 $sentence_transformers
 ```
 
-$readout. With transformers, any `AutoModelFor...`:
+$pooling. With transformers, any `AutoModelFor...`:
 
 ```python
 from transformers import AutoModel, AutoTokenizer

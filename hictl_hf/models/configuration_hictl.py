@@ -25,7 +25,7 @@ CHOICES = {
     "word_level_input": ("masked", "clean"),
     "cls_bias": ("none", "dot", "cosine"),
     "cls_bias_scale": ("learned", "fixed"),
-    "embedding_pooling": ("first token", "mean", "projection"),
+    "embedding_pooling": ("cls", "mean", "projection"),
 }
 TEMPERATURES = ("sentence_temperature", "word_temperature", "word_sampling_temperature", "cls_bias_temperature")
 LEAST = {
@@ -59,8 +59,8 @@ class HictlConfig(XLMRobertaConfig):
         same_side_negatives: whether the other sentences of a query's own side are negatives, too (the paper), or those
             of the other side alone, as in InfoXLM.
         embedding_layer: which layer a sentence vector is read at, 0 being the embeddings; `None`: the last.
-        embedding_pooling: how: the state of the "first token", the "mean" over tokens, or the "projection" r, which is
-            of the last layer. A run of pre-training writes here what was best on its dev set.
+        embedding_pooling: how: the state of the first token ("cls"), the "mean" over tokens, or the
+            "projection" r, which is of the last layer. A run of pre-training writes here what was best on its dev set.
         special_token_ids: ids that never enter a bag of words nor a sample; `None`: XLM-R's `<s> <pad> </s> <unk>` and
             the last id, `<mask>`.
         decoder_layers: layers of the decoder of a translation model (paper: 4, and 6 above 24 encoder layers).
@@ -97,7 +97,7 @@ class HictlConfig(XLMRobertaConfig):
     duplicates: str = "pair"
     same_side_negatives: bool = True
     embedding_layer: int | None = None
-    embedding_pooling: str = "first token"
+    embedding_pooling: str = "cls"
     special_token_ids: list[int] | None = None
     decoder_layers: int = 4
     decoder_attention_heads: int | None = None
@@ -112,6 +112,8 @@ class HictlConfig(XLMRobertaConfig):
         super().__post_init__(**kwargs)
         if self.special_token_ids is None:
             self.special_token_ids = [0, 1, 2, 3, self.vocab_size - 1]
+        if self.embedding_pooling == "first token":  # as releases before 0.8 wrote it
+            self.embedding_pooling = "cls"
         if not getattr(self, "auto_map", None):
             self.auto_map = dict(CODE_ON_THE_HUB)
 

@@ -19,7 +19,7 @@ LOGITS_AT_ONCE = 2**25  # held beside the gradient: 128 MiB
 
 
 @torch.compiler.disable
-def look_up(embeddings: Tensor, ids: Tensor, padding: int | None = None) -> tuple[Tensor, Tensor]:
+def tied_embedding(embeddings: Tensor, ids: Tensor, padding: int | None = None) -> tuple[Tensor, Tensor]:
     """Rows of E, and E for whoever uses it next: the gradients of both meet in one matrix.
 
     Args:
@@ -35,7 +35,7 @@ def look_up(embeddings: Tensor, ids: Tensor, padding: int | None = None) -> tupl
 
 
 class LookUp(torch.autograd.Function):
-    """`look_up`; its backward pass adds the gradients of the rows to that of E, in place."""
+    """`tied_embedding`; its backward pass adds the gradients of the rows to that of E, in place."""
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor, ids: Tensor, padding: int | None) -> tuple[Tensor, Tensor]:
@@ -49,7 +49,7 @@ class LookUp(torch.autograd.Function):
     def backward(ctx: Any, rows: Tensor | None, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
         (ids,) = ctx.saved_tensors
         if rows is not None:
-            gradient = memory_for_gradient(ctx.like).zero_() if gradient is None else gradient.contiguous()
+            gradient = gradient_buffer(ctx.like).zero_() if gradient is None else gradient.contiguous()
             if ctx.padding is not None:
                 rows = rows.masked_fill((ids == ctx.padding).unsqueeze(-1), 0)
             gradient.index_add_(0, ids.flatten(), rows.reshape(-1, rows.shape[-1]).to(gradient.dtype))
@@ -152,7 +152,7 @@ def cross_entropy_and_gradients(
     memory for all at once. Smoothed labels want every word a little, which is one vector for all words: the mean of E
     in place of a part of the target's row.
     """
-    by_embeddings = memory_for_gradient(embeddings)  # (V, d)
+    by_embeddings = gradient_buffer(embeddings)  # (V, d)
     full = by_embeddings.dtype
     by_hidden, by_bias = torch.empty_like(hidden, dtype=full), torch.zeros_like(bias, dtype=full)
     loss = torch.zeros_like(items, dtype=full)
@@ -245,4 +245,4 @@ class LargeMemory:
         return torch.from_numpy(self.block)
 
 
-memory_for_gradient = LargeMemory().like
+gradient_buffer = LargeMemory().like

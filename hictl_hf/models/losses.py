@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from .linear_cross_entropy import memory_for_gradient
+from .linear_cross_entropy import gradient_buffer
 from .negatives import (
     SMALLEST,
     cosines,
@@ -153,7 +153,7 @@ def word_contrast(
 
     Returns:
         (n,) losses, 0 for an empty bag, and (V, d) the vocabulary, unchanged, for its next use, whose gradient takes
-        ours up in place: by this function, `look_up` or `linear_cross_entropy`, nothing else.
+        ours up in place: by this function, `tied_embedding` or `linear_cross_entropy`, nothing else.
     """
     return WordContrast.apply(queries, vocabulary, bag, sampled, temperature)  # type: ignore[no-untyped-call]
 
@@ -184,7 +184,7 @@ class WordContrast(torch.autograd.Function):
             return None, gradient, None, None, None
         directions, lengths, vocabulary, words, similarities, pulls = ctx.saved_tensors
         pulls = pulls * upstream.unsqueeze(1)
-        gradient = memory_for_gradient(vocabulary).zero_() if gradient is None else gradient.contiguous()
+        gradient = gradient_buffer(vocabulary).zero_() if gradient is None else gradient.contiguous()
         by_direction = torch.zeros_like(directions)
         for some in torch.arange(len(words), device=words.device).split(words_at_once(vocabulary)):
             rows = F.embedding(words[some], vocabulary).to(pulls.dtype)

@@ -36,10 +36,10 @@ from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_hictl import HictlConfig
 from .gathering import gather_sentences, gather_texts
-from .linear_cross_entropy import linear_cross_entropy, look_up
+from .linear_cross_entropy import linear_cross_entropy, tied_embedding
 from .losses import mean_over_batch, sentence_contrast, word_contrast
 from .negatives import in_batch_negatives, sample_words
-from .packing import PACKED_ATTENTION, PackedRows, check_packed, let_attend
+from .packing import PACKED_ATTENTION, PackedRows, check_packed, restrict_last_layer
 from .supported_versions import overrides_private, require_parameters
 
 require_parameters(XLMRobertaModel.forward, "attention_mask", "position_ids", "inputs_embeds")
@@ -228,10 +228,10 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         labels: Tensor | None = None,
         sentence_input_ids: Tensor | None = None,
         sentence_attention_mask: Tensor | None = None,
-        sentence_texts: Tensor | None = None,
+        sentence_hashes: Tensor | None = None,
         bag: Tensor | None = None,
         clean_input_ids: Tensor | None = None,
-        row_seeds: Tensor | None = None,
+        example_seeds: Tensor | None = None,
         items_in_batch: dict[str, Tensor] | None = None,
         gather: bool = False,
         cached: CachedSentenceLevel | None = None,
@@ -245,17 +245,17 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             labels: (n, T) original ids at masked positions, -100 elsewhere.
             sentence_input_ids: (N, S) unmasked sentences, x_1 … x_n and then y_1 … y_n.
             sentence_attention_mask: (N, S).
-            sentence_texts: (N,) int64, equal where texts are equal; without it no two texts are.
+            sentence_hashes: (N,) int64, equal where texts are equal; without it no two texts are.
             bag: (n, B) ids of the unique words of the unmasked x∘y, -1 beyond their number.
             clean_input_ids: (n, T) unmasked x∘y, needed where `config.word_level_input` is "clean".
-            row_seeds: (n,) int64 seeds of the word negatives of each pair.
+            example_seeds: (n,) int64 seeds of the word negatives of each pair.
             items_in_batch: how many masked words ("lm"), sentences ("sentence") and pairs ("word") the whole batch has,
                 where this call sees only a part of it: losses are then this part's share of the mean.
             gather: contrast the sentences of all processes, which must all call this at the same time.
             cached: L_S of a whole batch where this is one of its micro-batches (gradient cache), by what
-                `encode_sentences` gave for these sentences and `row_seeds`.
+                `encode_sentences` gave for these sentences and `example_seeds`.
         """
-        if sentence_input_ids is None and bag is None and row_seeds is None and items_in_batch is None:
+        if sentence_input_ids is None and bag is None and example_seeds is None and items_in_batch is None:
             refuse_unknown(type(self), kwargs, PASSED_ON)
             outputs = super().forward(
                 input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, labels=labels,
@@ -285,7 +285,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             )
         vocabulary = self.get_input_embeddings().weight
         if sentence_input_ids is not None and cached is not None:
-            sentences, vocabulary = self.encode_apart(sentence_input_ids, sentence_attention_mask, row_seeds)
+            sentences, vocabulary = self.encode_apart(sentence_input_ids, sentence_attention_mask, example_seeds)
             self.add_sentence_level(result, sentences, with_gradient(sentences, cached))
         if batches:
             rows, read = PackedRows(batches), {}
@@ -300,10 +300,10 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             hidden = dict(zip(read, states.split([len(places) for places in read.values()])))
         if "sentences" in batches:
             sentences = self.projection(hidden["sentences"])  # r = f(g(M(x)))
-            level = self.sentence_level(sentences, sentence_texts, items.get("sentence"), gather)
+            level = self.sentence_level(sentences, sentence_hashes, items.get("sentence"), gather)
             self.add_sentence_level(result, sentences, level)
         if bag is not None:
-            losses, vocabulary = self.word_losses(hidden["pairs"], vocabulary, bag, row_seeds)
+            losses, vocabulary = self.word_losses(hidden["pairs"], vocabulary, bag, example_seeds)
             result.word_loss = mean_over_batch(losses, items.get("word"))
         if labels is not None:
             targets = labels[masked]
@@ -323,13 +323,13 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         vocabulary = words.weight if vocabulary is None else vocabulary
         hooks = words._forward_hooks or words._forward_pre_hooks
         if type(words) is nn.Embedding and words.weight.requires_grad and not hooks:
-            embedded, vocabulary = look_up(vocabulary, rows.input_ids, words.padding_idx)
+            embedded, vocabulary = tied_embedding(vocabulary, rows.input_ids, words.padding_idx)
         else:  # frozen, hooked, or wrapped in an adapter
             embedded, vocabulary = words(rows.input_ids), words.weight
         if self.config._attn_implementation == PACKED_ATTENTION:
             positions = rows.position_ids + self.roberta.embeddings.padding_idx + 1  # XLM-R's begin at 2
             places, order = (None, read) if read is None or not len(read) else read.unique(return_inverse=True)
-            let_attend(places, rows, self.roberta.encoder.layer[-1].attention)
+            restrict_last_layer(places, rows, self.roberta.encoder.layer[-1].attention)
             outputs = self.roberta(inputs_embeds=embedded[None], position_ids=positions[None], packed_rows=rows)
             hidden = outputs[0][0]
             check_packed(rows, hidden, places)
@@ -339,21 +339,21 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         return hidden if read is None else hidden[read], vocabulary
 
     def encode_sentences(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, row_seeds: Tensor | None = None
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, example_seeds: Tensor | None = None
     ) -> Tensor:
         """(N, r) r = f(g(M(x))) of padded sentences: the projection of the first token's last hidden state.
 
-        With row_seeds (n,) their dropout is that of every other call with these seeds.
+        With example_seeds (n,) their dropout is that of every other call with these seeds.
         """
-        return self.encode_apart(input_ids, attention_mask, row_seeds)[0]
+        return self.encode_apart(input_ids, attention_mask, example_seeds)[0]
 
     @torch.compiler.disable  # compiled, dropout would draw other numbers in training than for the gradient cache
     def encode_apart(
-        self, input_ids: Tensor, attention_mask: Tensor | None, row_seeds: Tensor | None
+        self, input_ids: Tensor, attention_mask: Tensor | None, example_seeds: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """`encode_sentences`, and the word embeddings (V, d) for their next use."""
         rows = PackedRows({"sentences": (input_ids, attention_mask)})
-        with nullcontext() if row_seeds is None else random_numbers_of(row_seeds):
+        with nullcontext() if example_seeds is None else random_numbers_of(example_seeds):
             hidden, vocabulary = self.encode(rows, read=rows.first["sentences"])
         return self.projection(hidden), vocabulary
 

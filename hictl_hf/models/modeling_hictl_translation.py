@@ -35,7 +35,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_hictl import HictlConfig
-from .linear_cross_entropy import linear_cross_entropy, look_up
+from .linear_cross_entropy import linear_cross_entropy, tied_embedding
 from .modeling_hictl import HictlModel, refuse_unknown
 from .supported_versions import overrides_private, parameter_of, require_parameters, warn_if_untested
 
@@ -382,7 +382,7 @@ class HictlForConditionalGeneration(XLMRobertaPreTrainedModel, GenerationMixin):
                 raise ValueError("the decoder has no input; give labels or decoder_input_ids, or call generate")
             if without_logits and self.shares_gradient():
                 known = self.without_starts(decoder_input_ids)
-                embedded, vocabulary = look_up(vocabulary, known, self.first_position - 1)
+                embedded, vocabulary = tied_embedding(vocabulary, known, self.first_position - 1)
                 decoder_inputs_embeds = self.with_starts(decoder_input_ids, embedded)
             else:
                 decoder_inputs_embeds = self.embed(decoder_input_ids)

@@ -177,7 +177,7 @@ def attend_by_length(
 
 
 @torch.compiler.disable
-def let_attend(places: Tensor | None, rows: PackedRows, attention: nn.Module) -> None:
+def restrict_last_layer(places: Tensor | None, rows: PackedRows, attention: nn.Module) -> None:
     """Let the tokens at the places (k,), ascending, attend alone in the attention block of a layer, given these rows.
 
     They attend to all tokens of their rows. Queries, the block's output and the feed-forward part after it, five sixths

@@ -25,7 +25,7 @@ UNUSED_HERE = UNUSED | {
     "per_device_eval_batch_size": "sentences are embedded as many at a time as is fast",
 }
 DECISIVE = (  # what is learned depends on these, and on the rows and the batch; how long and where it runs is left open
-    "model_config", "text_alpha", "pair_alpha", "text_share", "max_length", "text_mask_rate", "pair_mask_rate",
+    "model_config", "text_alpha", "pair_alpha", "text_share", "max_length", "mlm_probability", "tlm_probability",
     "reordering", "gather_sentences", "gradient_cache", "seed", "learning_rate", "lr_scheduler_type",
     "lr_scheduler_kwargs", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm",
 )  # fmt: skip
@@ -77,8 +77,8 @@ class PretrainingArguments(RunArguments):
     pair_alpha: float = field(default=0.7, metadata={"help": "Language sampling p^alpha of pairs."})
     text_share: float = field(default=0.5, metadata={"help": "Share of monolingual text where there are also pairs."})
     max_length: int = field(default=256, metadata={"help": "Longest input in tokens, of a sentence and of a pair."})
-    text_mask_rate: float = field(default=0.15, metadata={"help": "Share of tokens masked in monolingual text."})
-    pair_mask_rate: float = field(default=0.25, metadata={"help": "Share of tokens masked in pairs."})
+    mlm_probability: float = field(default=0.15, metadata={"help": "Share of tokens masked in monolingual text."})
+    tlm_probability: float = field(default=0.25, metadata={"help": "Share of tokens masked in pairs."})
     reordering: str = field(
         default="words", metadata={"help": "How monolingual text becomes its positive: words, subwords or local."}
     )
@@ -146,7 +146,7 @@ class PretrainingArguments(RunArguments):
         ):  # fmt: skip
             if getattr(self, name) < least:
                 raise BadInput(f"{name} is {getattr(self, name)}; allowed is {least} or more")
-        for name in ("text_alpha", "pair_alpha", "text_share", "text_mask_rate", "pair_mask_rate"):
+        for name in ("text_alpha", "pair_alpha", "text_share", "mlm_probability", "tlm_probability"):
             if not 0 <= getattr(self, name) <= 1:
                 raise BadInput(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
         if self.held_out_sentences < bool(self.held_out_data):

@@ -22,13 +22,13 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set
 
 from ..data.collator import PretrainingCollator
 from ..data.corpus import Cleaning, CorpusReport, comparable, load_corpus, split_held_out
-from ..data.sampling import MixtureSampler, PretrainingRows, language_shares
+from ..data.sampling import PretrainingExamples, TemperatureSampler, language_shares
 from ..data.streaming import StreamedBatches, source_shares
 from ..data.tokenization import tokenize_corpus, train_tokenizer, words_never_sampled
-from ..embedding.encoder import Readout, all_readouts, check_model_type, embed_sentences
+from ..embedding.encoder import Pooling, all_poolings, check_model_type, embed_sentences
 from ..embedding.sentence_transformers_files import write_sentence_transformers_files
 from ..errors import BadInput
-from ..files import whole_folder, write_json, write_text
+from ..files import atomic_directory, write_json, write_text
 from ..hub.cards import encoder_card, model_card
 from ..hub.loading import check_sizes
 from ..hub.publishing import push, reserve
@@ -36,11 +36,11 @@ from ..models.configuration_hictl import HictlConfig
 from ..models.modeling_hictl import HictlForPreTraining, export_encoder
 from ..reports.plots import plot_layers, plot_losses, plot_retrieval, plot_tsne
 from ..reports.results import part, retrieval_table
-from ..retrieval.held_out import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies, pair_names
+from ..retrieval.held_out import RetrievalAccuracy, best_pooling, evaluate_retrieval, mean_accuracies, pair_names
 from ..training.arguments import plain_settings, read_dictionary
 from ..training.checkpoints import check_checkpoint, last_whole_checkpoint, newest_first
 from ..training.sharding import gather_model
-from ..training.trainer import TERMINATED, SameRows, SameSettings, TrainingTime
+from ..training.trainer import TERMINATED, ExamplesFingerprint, SettingsFingerprint, TrainingTime
 from ..version import __version__
 from .arguments import DECISIVE, PretrainingArguments, parse_arguments
 from .batch_size import fit_micro_batch
@@ -280,7 +280,7 @@ def make_trainer(
     """The trainer with its rows, their order and the collator."""
     weights = {"lm": model.config.lm_weight, "sentence": model.config.sentence_weight, "word": model.config.word_weight}
     collator = PretrainingCollator(
-        tokenizer, args.text_mask_rate, args.pair_mask_rate, args.max_length, args.reordering,
+        tokenizer, args.mlm_probability, args.tlm_probability, args.max_length, args.reordering,
         objectives=[name for name, weight in weights.items() if weight],
         clean_word_level=model.config.word_level_input == "clean",
     )  # fmt: skip
@@ -289,7 +289,7 @@ def make_trainer(
     if args.auto_find_batch_size:
         fit_micro_batch(model, collator, args, args.shard_parameters)
         args.auto_find_batch_size = False  # HF's would change the batch
-    rows: StreamedBatches | PretrainingRows
+    rows: StreamedBatches | PretrainingExamples
     if corpora.train is None:
         rows, sampler = stream_of_batches(args, tokenizer), None
     else:
@@ -299,14 +299,14 @@ def make_trainer(
         if args.eval_strategy != "no" or args.load_best_model_at_end:
             logger.warning("no pairs are held out: nothing is evaluated, and the last state is kept, not the best one")
         args.eval_strategy, args.load_best_model_at_end = "no", False
-    readouts = all_readouts(args.evaluate_layers or range(last + 1), last, projection=True)
-    check_metric(args, corpora.dev, readouts)
+    poolings = all_poolings(args.evaluate_layers or range(last + 1), last, projection=True)
+    check_metric(args, corpora.dev, poolings)
     return HictlTrainer(
         model, args, train_dataset=rows, eval_dataset=corpora.dev, data_collator=collator, processing_class=tokenizer,
-        callbacks=[SameRows(corpora.hash), SameSettings(decisive_settings(args)), training_time],
+        callbacks=[ExamplesFingerprint(corpora.hash), SettingsFingerprint(decisive_settings(args)), training_time],
         batches=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
         shard_parameters=args.shard_parameters,
-        readouts=readouts,
+        poolings=poolings,
     )  # fmt: skip
 
 
@@ -317,11 +317,11 @@ def decisive_settings(args: PretrainingArguments) -> dict[str, Any]:
     return {name: plain[name] for name in DECISIVE} | {"pairs of a step": batch}
 
 
-def check_metric(args: PretrainingArguments, dev: Dataset | None, readouts: Sequence[Readout]) -> None:
+def check_metric(args: PretrainingArguments, dev: Dataset | None, poolings: Sequence[Pooling]) -> None:
     """Raise `BadInput` where the best state is to be the best in what no evaluation measures."""
     if dev is None or args.eval_strategy == "no":
         return
-    allowed = ["retrieval", *(f"retrieval_{name}" for name in sorted({*pair_names(dev)})), *map(metric_name, readouts)]
+    allowed = ["retrieval", *(f"retrieval_{name}" for name in sorted({*pair_names(dev)})), *map(metric_name, poolings)]
     if (given := str(args.metric_for_best_model)).removeprefix("eval_") not in allowed:
         raise BadInput(
             f"metric_for_best_model is {given!r}; allowed are {', '.join(allowed)}; leave it out, or name one"
@@ -330,7 +330,7 @@ def check_metric(args: PretrainingArguments, dev: Dataset | None, readouts: Sequ
 
 def rows_and_sampler(
     args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, train: Dataset
-) -> tuple[PretrainingRows, MixtureSampler]:
+) -> tuple[PretrainingExamples, TemperatureSampler]:
     """Tokenised rows, and the order that mixes their languages."""
     tokens, cut = tokenize_corpus(train, tokenizer, args.max_length)
     if cut:
@@ -343,11 +343,11 @@ def rows_and_sampler(
     sizes = {key: len(rows) for key, rows in groups.items()}
     shares = language_shares(sizes, args.text_alpha, args.pair_alpha, args.text_share)
     micro_batches = args.gradient_accumulation_steps
-    sampler = MixtureSampler(
+    sampler = TemperatureSampler(
         np.asarray(tokens["length"]), groups, shares, args.train_batch_size * micro_batches * args.world_size,
         args.seed, micro_batches, args.process_index, args.world_size,
     )  # fmt: skip
-    return PretrainingRows(tokens, args.seed), sampler
+    return PretrainingExamples(tokens, args.seed), sampler
 
 
 def stream_of_batches(args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> StreamedBatches:
@@ -365,21 +365,21 @@ def stream_of_batches(args: PretrainingArguments, tokenizer: PreTrainedTokenizer
 
 @dataclass
 class Scores:
-    """What a model scores on the held-out pairs, at the readout that is best on dev."""
+    """What a model scores on the held-out pairs, at the pooling that is best on dev."""
 
-    readout: Readout
-    dev: Mapping[Readout, RetrievalAccuracy]
+    pooling: Pooling
+    dev: Mapping[Pooling, RetrievalAccuracy]
     test: RetrievalAccuracy
     pictured: dict[str, NDArray[np.float32]]
 
 
 def score(trainer: HictlTrainer, corpora: Corpora) -> Scores | None:
-    """Choose the readout on dev, score it on test, and embed the sentences of the t-SNE figure."""
+    """Choose the pooling on dev, score it on test, and embed the sentences of the t-SNE figure."""
     if corpora.dev is None or corpora.test is None:
         return None
     model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
-    dev = evaluate_retrieval(model, tokenizer, corpora.dev, trainer.readouts, progress=True)
-    best = best_readout(dev)
+    dev = evaluate_retrieval(model, tokenizer, corpora.dev, trainer.poolings, progress=True)
+    best = best_pooling(dev)
     test = evaluate_retrieval(model, tokenizer, corpora.test, [best], progress=True)[best]
     sentences = pictured_sentences(corpora.test)
     pictured = {
@@ -445,9 +445,9 @@ def retrieval_results(before: Scores, after: Scores) -> dict[str, Any]:
     were, are = mean_accuracies(before.test), mean_accuracies(after.test)
     both, sentences = after.test.both_directions, after.test.sentences
     by_layer: dict[str, list[float | None]] = {}
-    layers = 1 + max(readout.layer for readout in after.dev)
-    for readout, accuracy in after.dev.items():
-        by_layer.setdefault(readout.pooling, [None] * layers)[readout.layer] = accuracy.mean
+    layers = 1 + max(pooling.layer for pooling in after.dev)
+    for pooling, accuracy in after.dev.items():
+        by_layer.setdefault(pooling.mode, [None] * layers)[pooling.layer] = accuracy.mean
     return {
         "untrained": before.test.mean,
         "hictl": after.test.mean,
@@ -458,7 +458,7 @@ def retrieval_results(before: Scores, after: Scores) -> dict[str, Any]:
         },
         "protocol": {
             "metric": "nearest-neighbour accuracy, cosine, mean of both directions",
-            "untrained": before.readout._asdict(), "hictl": after.readout._asdict(), "selected_on": "dev",
+            "untrained": before.pooling._asdict(), "hictl": after.pooling._asdict(), "selected_on": "dev",
         },
         "by_layer": by_layer,
     }  # fmt: skip
@@ -477,15 +477,15 @@ def save(
     """The checkpoint and the plain encoder, each with its card and a folder of sentence-transformers, and the results;
     each appears whole or not at all."""
     if read := part(results, "retrieval", "protocol", "hictl"):
-        model.config.embedding_pooling, model.config.embedding_layer = read["pooling"], read["layer"]
-        results["settings"]["config"] |= {"embedding_pooling": read["pooling"], "embedding_layer": read["layer"]}
+        model.config.embedding_pooling, model.config.embedding_layer = read["mode"], read["layer"]
+        results["settings"]["config"] |= {"embedding_pooling": read["mode"], "embedding_layer": read["layer"]}
     projection = model.projection.weight
-    with whole_folder(Path(args.output_dir) / "checkpoint") as folder:
+    with atomic_directory(Path(args.output_dir) / "checkpoint") as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         write_sentence_transformers_files(folder, model.config, projection)
         write_text(folder / "README.md", model_card(results))
-    with whole_folder(Path(args.output_dir) / "encoder") as folder:
+    with atomic_directory(Path(args.output_dir) / "encoder") as folder:
         export_encoder(model, folder)
         tokenizer.save_pretrained(folder)
         pooler = len(projection) == model.config.hidden_size

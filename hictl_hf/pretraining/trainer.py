@@ -20,12 +20,12 @@ from transformers.trainer_utils import speed_metrics
 
 from ..data.collator import OBJECTIVES
 from ..data.streaming import StreamedBatches, collate_streamed
-from ..embedding.encoder import Readout, all_readouts
+from ..embedding.encoder import Pooling, all_poolings
 from ..errors import BadInput
 from ..models.gathering import stack_pairs
 from ..models.modeling_hictl import CachedSentenceLevel, in_full_precision
 from ..models.supported_versions import overrides_private
-from ..retrieval.held_out import best_readout, evaluate_retrieval, mean_accuracies
+from ..retrieval.held_out import best_pooling, evaluate_retrieval, mean_accuracies
 from ..training.trainer import RobustTrainer, nan_unless_finite
 
 logger = logging.getLogger(__name__)
@@ -39,12 +39,12 @@ class HictlTrainer(RobustTrainer):
 
     Args (beside the Trainer's):
         train_dataset: rows, or `StreamedBatches`.
-        batches: gives this process its batches of training rows, such as a `MixtureSampler`; `None`: the Trainer's own
-            order.
+        batches: gives this process its batches of training rows, such as a `TemperatureSampler`; `None`: in the
+            parent's order.
         gather_sentences: contrast the sentences of all processes, as one process with the whole batch would.
         gradient_cache: contrast the sentences of all micro-batches of an optimiser step, too (Gao et al., 2021): they
             are encoded once more, before, without keeping what a backward pass needs.
-        readouts: where sentence vectors are read in evaluation, everywhere if empty; the best one on the held-out pairs
+        poolings: where sentence vectors are read in evaluation, everywhere if empty; the best one on the held-out pairs
             counts.
         eval_dataset: held-out pairs, text columns `x`, `y`, `x_lang`, `y_lang`, or several such sets by name.
     """
@@ -57,7 +57,7 @@ class HictlTrainer(RobustTrainer):
         batches: Sampler[Any] | None = None,
         gather_sentences: bool = True,
         gradient_cache: bool = False,
-        readouts: Sequence[Readout] = (),
+        poolings: Sequence[Pooling] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -71,7 +71,7 @@ class HictlTrainer(RobustTrainer):
             )
         last = self.model.config.num_hidden_layers
         self.batches = batches
-        self.readouts = readouts or all_readouts(range(last + 1), last, projection=True)
+        self.poolings = poolings or all_poolings(range(last + 1), last, projection=True)
         self.stream = self.train_dataset if isinstance(self.train_dataset, StreamedBatches) else None
         if self.stream is not None:
             self.args.ignore_data_skip = True  # a stream goes on where it was; HF would read all that was read before
@@ -170,12 +170,12 @@ class HictlTrainer(RobustTrainer):
 
         def encode(batch: dict[str, Any]) -> Tensor:
             ids, mask = batch["sentence_input_ids"], batch["sentence_attention_mask"]
-            return model.encode_sentences(ids, mask, batch["row_seeds"])
+            return model.encode_sentences(ids, mask, batch["example_seeds"])
 
         with torch.no_grad(), self.accelerator.autocast():
             parts = self.run_inside(lambda: [encode(send_to_device(batch, self.args.device)) for batch in batches])
         sentences, part_of = stack_pairs(parts)
-        texts, _ = stack_pairs([batch["sentence_texts"].to(sentences.device) for batch in batches])
+        texts, _ = stack_pairs([batch["sentence_hashes"].to(sentences.device) for batch in batches])
         sentences = in_full_precision(sentences).requires_grad_()
         level = model.sentence_level(sentences, texts, items, self.gather_sentences)
         (gradients,) = torch.autograd.grad(level.loss, sentences)
@@ -206,8 +206,8 @@ class HictlTrainer(RobustTrainer):
                 self.step_sums[name] += outputs[name].detach()
         for name in WATCHED:
             if outputs.get(name) is not None:
-                self.step_sums[name] += outputs[name].detach() * len(inputs["row_seeds"])
-        self.step_sums["rows"] += len(inputs["row_seeds"])
+                self.step_sums[name] += outputs[name].detach() * len(inputs["example_seeds"])
+        self.step_sums["rows"] += len(inputs["example_seeds"])
         self.step_sums["tokens"] += sum(inputs[name].sum() for name in inputs if name.endswith("attention_mask"))
 
     def finish_step(self) -> None:
@@ -242,7 +242,7 @@ class HictlTrainer(RobustTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Retrieval accuracy of held-out pairs: the mean of every readout, and each language at the best one."""
+        """Retrieval accuracy of held-out pairs: the mean of every pooling, and each language at the best one."""
         started = time()
         pairs = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(pairs, Mapping):
@@ -251,13 +251,13 @@ class HictlTrainer(RobustTrainer):
         if None in pairs["y"]:
             raise BadInput("eval_dataset has rows without y, and only pairs can be retrieved; leave these rows out")
         model = self.accelerator.unwrap_model(self.model)
-        accuracies = self.run_inside(lambda: evaluate_retrieval(model, self.processing_class, pairs, self.readouts))
-        best = best_readout(accuracies)
+        accuracies = self.run_inside(lambda: evaluate_retrieval(model, self.processing_class, pairs, self.poolings))
+        best = best_pooling(accuracies)
         metrics: dict[str, Any] = {
             f"retrieval_{name}": both for name, both in mean_accuracies(accuracies[best]).items()
         }
         metrics |= {metric_name(place): accuracies[place].mean for place in accuracies}
-        metrics |= {"retrieval": accuracies[best].mean, "layer": best.layer, "pooling": best.pooling}
+        metrics |= {"retrieval": accuracies[best].mean, "layer": best.layer, "pooling": best.mode}
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         metrics |= speed_metrics(metric_key_prefix, started, len(pairs))
         self.log(metrics)
@@ -267,13 +267,13 @@ class HictlTrainer(RobustTrainer):
         return metrics
 
 
-def metric_name(readout: Readout) -> str:
-    """As which the accuracy of a readout is logged, without the prefix.
+def metric_name(pooling: Pooling) -> str:
+    """As which the accuracy of a pooling is logged, without the prefix.
 
-    >>> metric_name(Readout("first token", 3))
+    >>> metric_name(Pooling("cls", 3))
     'first_token_3'
     """
-    return f"{readout.pooling.replace(' ', '_')}_{readout.layer}"
+    return f"{pooling.mode.replace(' ', '_')}_{pooling.layer}"
 
 
 class StepEnd(TrainerCallback):

@@ -171,7 +171,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _place(where: Any) -> str:
-    return f"{where.get('pooling')} at layer {where.get('layer')}" if isinstance(where, Mapping) else str(where)
+    return f"{where.get('mode')} at layer {where.get('layer')}" if isinstance(where, Mapping) else str(where)
 
 
 if __name__ == "__main__":

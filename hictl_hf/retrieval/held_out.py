@@ -1,4 +1,4 @@
-"""Retrieval of translations among held-out pairs: per language, both directions, at every readout asked for."""
+"""Retrieval of translations among held-out pairs: per language, both directions, at every pooling asked for."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..embedding.encoder import Readout, embed_at_readouts
+from ..embedding.encoder import Pooling, embed_at_poolings
 from .bitext import retrieval_accuracy
 
 
@@ -28,25 +28,25 @@ def evaluate_retrieval(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     pairs: Dataset,
-    readouts: Sequence[Readout],
+    poolings: Sequence[Pooling],
     progress: bool = False,
-) -> dict[Readout, RetrievalAccuracy]:
+) -> dict[Pooling, RetrievalAccuracy]:
     """Nearest-neighbour accuracy (cosine) of held-out pairs, each language pair among its own sentences.
 
     Args:
         pairs: text columns `x`, `y`, `x_lang`, `y_lang`; a language pair is named by `y_lang` where x is always in the
             same language, else "x_lang-y_lang".
-        readouts: where to read sentence vectors; all are read in one pass.
+        poolings: where to read sentence vectors; all are read in one pass.
     """
     frame = pairs.select_columns(["x", "y"]).to_pandas()
-    vectors = embed_at_readouts(model, tokenizer, [*frame["x"], *frame["y"]], readouts, progress=progress)
+    vectors = embed_at_poolings(model, tokenizer, [*frame["x"], *frame["y"]], poolings, progress=progress)
     groups = {str(name): rows.to_numpy() for name, rows in frame.groupby(pair_names(pairs)).groups.items()}
     sentences = {name: len(rows) for name, rows in groups.items()}
     return {
-        readout: RetrievalAccuracy(
+        pooling: RetrievalAccuracy(
             {name: retrieval_accuracy(both[rows], both[len(frame) + rows]) for name, rows in groups.items()}, sentences
         )
-        for readout, both in vectors.items()
+        for pooling, both in vectors.items()
     }
 
 
@@ -56,9 +56,9 @@ def pair_names(pairs: Dataset) -> list[str]:
     return y_langs if len({*x_langs}) == 1 else [f"{x}-{y}" for x, y in zip(x_langs, y_langs)]
 
 
-def best_readout(accuracies: Mapping[Readout, RetrievalAccuracy]) -> Readout:
-    """The readout with the highest mean; of equals that of the last layer, and there the first."""
-    return max(accuracies, key=lambda readout: (accuracies[readout].mean, readout.layer))
+def best_pooling(accuracies: Mapping[Pooling, RetrievalAccuracy]) -> Pooling:
+    """The pooling with the highest mean; of equals that of the last layer, and there the first."""
+    return max(accuracies, key=lambda pooling: (accuracies[pooling].mean, pooling.layer))
 
 
 def mean_accuracies(accuracy: RetrievalAccuracy) -> dict[str, float]:

@@ -34,7 +34,7 @@ GRAPH_NEIGHBOURS, GRAPH_CANDIDATES = 32, 128  # of HNSW
 
 
 @dataclass(frozen=True)
-class Mining:
+class MiningConfig:
     """How pairs are scored and chosen; see `retrieval.pair_neighbours`."""
 
     margin: Margin = "ratio"
@@ -70,7 +70,7 @@ def mine(
     y: Sequence[str],
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    settings: Mining = Mining(),
+    settings: MiningConfig = MiningConfig(),
 ) -> list[ScoredPair]:
     """Pairs of sentences that are likely translations, the best first; repeated sentences are taken once."""
     x, y = list(dict.fromkeys(x)), list(dict.fromkeys(y))
@@ -79,7 +79,9 @@ def mine(
     return [ScoredPair(score, x[i], y[j]) for (i, j), score in zip(pairs.tolist(), scores.tolist())]
 
 
-def mine_vectors(x: Source, y: Source, settings: Mining = Mining(), kept: Path | None = None) -> tuple[Rows, Vectors]:
+def mine_vectors(
+    x: Source, y: Source, settings: MiningConfig = MiningConfig(), kept: Path | None = None
+) -> tuple[Rows, Vectors]:
     """(pairs, 2) rows of x and y, and (pairs,) their scores, the best first.
 
     Args:
@@ -94,7 +96,9 @@ def mine_vectors(x: Source, y: Source, settings: Mining = Mining(), kept: Path |
     return pairs[order], scores[order]
 
 
-def score_pairs(x: Source, y: Source, pairs: Rows, settings: Mining = Mining(), kept: Path | None = None) -> Vectors:
+def score_pairs(
+    x: Source, y: Source, pairs: Rows, settings: MiningConfig = MiningConfig(), kept: Path | None = None
+) -> Vectors:
     """(pairs,) the margin scores of given pairs (pairs, 2) of rows, among the neighbours in x and y.
 
     Args:
@@ -111,7 +115,7 @@ def score_pairs(x: Source, y: Source, pairs: Rows, settings: Mining = Mining(), 
     return MARGINS[settings.margin](cosine, (mean_x[pairs[:, 0]] + mean_y[pairs[:, 1]]) / 2)
 
 
-def find_distinct(x: Source, above: float, settings: Mining = Mining(), kept: Path | None = None) -> Rows:
+def find_distinct(x: Source, above: float, settings: MiningConfig = MiningConfig(), kept: Path | None = None) -> Rows:
     """The rows to which no earlier row, be it one of these or not, has a cosine above the number; always searched
     exactly."""
     rows = UnitRows(x)
@@ -122,7 +126,7 @@ def find_distinct(x: Source, above: float, settings: Mining = Mining(), kept: Pa
 
 
 def find_neighbours(
-    x: UnitRows, y: UnitRows, settings: Mining, kept: Path | None = None
+    x: UnitRows, y: UnitRows, settings: MiningConfig, kept: Path | None = None
 ) -> tuple[Neighbours, Neighbours]:
     """The neighbours of x among y, and of y among x."""
     if settings.approximate:
@@ -136,7 +140,7 @@ def find_neighbours(
     return search.neighbours()
 
 
-def describe(x: Source, y: Source, settings: Mining, only_earlier: bool = False) -> str:
+def describe(x: Source, y: Source, settings: MiningConfig, only_earlier: bool = False) -> str:
     """What a search will take, in words; of which only the sizes of x and y are looked at."""
     if settings.approximate and not only_earlier:
         links = 8 * GRAPH_NEIGHBOURS if settings.approximate == "hnsw" else 8

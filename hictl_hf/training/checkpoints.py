@@ -34,7 +34,7 @@ def write_manifest(folder: str | Path) -> None:
     flush(folder.parent)
 
 
-def find_fault(checkpoint: str | Path, contents: bool = True) -> str | None:
+def verify_checkpoint(checkpoint: str | Path, contents: bool = True) -> str | None:
     """What is wrong with a checkpoint, `None` if it is whole; without contents, by names and sizes alone."""
     folder = Path(checkpoint)
     try:
@@ -58,7 +58,7 @@ def find_fault(checkpoint: str | Path, contents: bool = True) -> str | None:
 
 def check_checkpoint(checkpoint: str | Path) -> None:
     """Raise `BadInput` if this is not a whole checkpoint."""
-    if fault := find_fault(checkpoint):
+    if fault := verify_checkpoint(checkpoint):
         raise BadInput(
             f"{checkpoint}: not a whole checkpoint: {fault}; name another one, or take the newest that is whole by "
             "--resume_from_checkpoint true"
@@ -70,7 +70,7 @@ def last_whole_checkpoint(folder: str | Path) -> str | None:
     faults: dict[Path, str] = {}
     whole = None
     for checkpoint in newest_first(folder):
-        if fault := find_fault(checkpoint):
+        if fault := verify_checkpoint(checkpoint):
             faults[checkpoint] = fault
         else:
             whole = str(checkpoint)
@@ -91,5 +91,5 @@ def newest_first(folder: str | Path) -> list[Path]:
 def remove_broken_checkpoints(folder: str | Path) -> None:
     """Remove each `checkpoint-N` whose saving or removal was cut short, as names and sizes tell."""
     for checkpoint in newest_first(folder):
-        if find_fault(checkpoint, contents=False):
+        if verify_checkpoint(checkpoint, contents=False):
             shutil.rmtree(checkpoint, ignore_errors=True)

@@ -339,7 +339,7 @@ class StepGuard(TrainerCallback):
             control.should_log = control.should_evaluate = control.should_save = False
 
 
-class SameRows(TrainerCallback, ExportableState):
+class ExamplesFingerprint(TrainerCallback, ExportableState):
     """Refuses to go on with other rows than those that a checkpoint was trained on: its place in them is a number.
 
     Args:
@@ -362,7 +362,7 @@ class SameRows(TrainerCallback, ExportableState):
         return {"args": {"rows": self.rows}, "attributes": {}}
 
 
-class SameSettings(TrainerCallback, ExportableState):
+class SettingsFingerprint(TrainerCallback, ExportableState):
     """Refuses to go on with other settings than those that a checkpoint was trained with.
 
     Args:

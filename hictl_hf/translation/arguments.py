@@ -18,7 +18,7 @@ from ..training.arguments import (
     refuse_unused,
     repository_to_publish_to,
 )
-from .beam_search import BeamSearch
+from .beam_search import BeamSearchConfig
 from .corpus import Direction, directions_between
 from .moses import MosesTokenizer
 from .scores import METRICS, check_language
@@ -252,9 +252,9 @@ class TranslationArguments(RunArguments):
         return directions_between(self.source_lang, self.target_lang)
 
     @property
-    def beam(self) -> BeamSearch:
+    def beam(self) -> BeamSearchConfig:
         a, b = self.max_length_a, self.max_length_b
-        return BeamSearch(self.beams, self.length_penalty, max_length_a=a, max_length_b=b)
+        return BeamSearchConfig(self.beams, self.length_penalty, max_length_a=a, max_length_b=b)
 
 
 def parse_translation_arguments(argv: list[str]) -> TranslationArguments:

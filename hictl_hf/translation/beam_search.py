@@ -29,7 +29,7 @@ MASKS = ("sdpa", "eager")  # attention that takes any mask
 
 
 @dataclass(frozen=True)
-class BeamSearch:
+class BeamSearchConfig:
     """How hypotheses are searched. The paper has 4 beams and penalty 0.6 for WMT'14 en-de, 5 and 1.0 elsewhere.
 
     Args:
@@ -86,7 +86,7 @@ def search(
     input_ids: Tensor,
     attention_mask: Tensor,
     start_ids: Tensor,
-    settings: BeamSearch,
+    settings: BeamSearchConfig,
     limits: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of each sentence, best first.

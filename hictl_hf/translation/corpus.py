@@ -1,6 +1,6 @@
 """From sources of pairs to batches of tensors: which pairs, in which direction, and how many tokens are a batch. Rows
-(`load_pairs`) become ids (`tokenize_pairs`), rows of similar length a batch (`TokenBatches`), and a batch tensors
-(`TranslationCollator`). Files are read by the package `data`; the tensors are used by `modeling_hictl_translation`."""
+(`load_pairs`) become ids (`tokenize_pairs`), those of similar length a batch (`TokenBudgetBatchSampler`), and a batch
+tensors (`TranslationCollator`). `data` reads the files; `modeling_hictl_translation` uses the tensors."""
 
 import os
 from collections import Counter
@@ -233,7 +233,7 @@ class Place:
 ALONE = Place()
 
 
-class TokenBatches(Sampler[NDArray[np.int64]]):
+class TokenBudgetBatchSampler(Sampler[NDArray[np.int64]]):
     """Every row once an epoch, in batches of similar length; their order follows from (seed, epoch) alone.
 
     Rows are sorted by length and cut into batches once. An epoch puts rows of equal lengths into a new order, which

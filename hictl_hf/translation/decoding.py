@@ -12,9 +12,9 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..data.tokenization import list_of_texts, token_batches
-from ..errors import BadInput, shown
+from ..errors import BadInput, short_repr
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
-from .beam_search import BeamSearch, search
+from .beam_search import BeamSearchConfig, search
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def translate(
     model: HictlForConditionalGeneration,
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],
-    settings: BeamSearch | None = None,
+    settings: BeamSearchConfig | None = None,
     target_language: str | Sequence[str] | None = None,
     max_tokens: int | None = None,
     progress: bool = True,
@@ -51,7 +51,7 @@ def translate(
         cut: cut texts that are longer than the model can read (512 tokens if it is XLM-R's), and warn of their number;
             an error otherwise.
     """
-    texts, settings = list_of_texts(texts), settings or BeamSearch.of(model)
+    texts, settings = list_of_texts(texts), settings or BeamSearchConfig.of(model)
     if max_tokens is not None and max_tokens < 1:
         raise BadInput(f"max_tokens is {max_tokens}; allowed is 1 or more")
     languages: list[str | None]
@@ -94,7 +94,7 @@ def tokenize(
     too_long = [number for number, source in enumerate(sources) if len(source) > longest]
     if too_long and not cut:
         raise BadInput(
-            f"{len(too_long)} of {len(texts)} texts are too long for the model: {shown(texts[too_long[0]])} has "
+            f"{len(too_long)} of {len(texts)} texts are too long for the model: {short_repr(texts[too_long[0]])} has "
             f"{len(sources[too_long[0]])} tokens; allowed are {longest}. Split them into sentences, or have them cut: "
             "cut=True, --cut true."
         )

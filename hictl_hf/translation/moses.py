@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..data.formats import main_part
-from ..errors import BadInput, shown
+from ..errors import BadInput, short_repr
 
 SCRIPT = "scripts/tokenizer/tokenizer.perl"
 NO_SPACE = r"[^ \t\n\r\f\v]"  # what perl, reading bytes, takes for none
@@ -75,7 +75,7 @@ class MosesTokenizer:
             found = str(getattr(error, "stderr", None) or error).strip().split("\n")[-1]
             fix = "Install perl, or leave --moses_dir out to use sacremoses."
             raise BadInput(
-                f"{script}: cannot be run ({shown(found)}); allowed is a script that perl runs. {fix}"
+                f"{script}: cannot be run ({short_repr(found)}); allowed is a script that perl runs. {fix}"
             ) from error
         words = done.stdout.split("\n")[:-1]
         if len(words) != len(lines):

@@ -20,16 +20,16 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Pipeline, PreTrai
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from ..dtypes import warn_where_slow
-from ..errors import BadInput, teaching
+from ..errors import BadInput, as_bad_input
 from ..hub.loading import check_sizes
 from ..models.configuration_hictl import HictlConfig
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
-from .beam_search import BeamSearch
+from .beam_search import BeamSearchConfig
 from .decoding import translate
 
 TASK = "hictl-translation"
 DTYPES = ("float32", "bfloat16", "int8")
-SEARCH = tuple(field.name for field in fields(BeamSearch))
+SEARCH = tuple(field.name for field in fields(BeamSearchConfig))
 KIND, TRAIN = "a folder or Hub name of a translation model", "Train one by run_translation.py."
 OTHERS = ("target_language", "max_tokens", "progress", "cut")
 
@@ -37,8 +37,8 @@ OTHERS = ("target_language", "max_tokens", "progress", "cut")
 class TranslationPipeline(Pipeline):
     """Texts to `{"translation_text": ...}`; with `best` above 1 to a list of these for each text, with scores.
 
-    Called with a text or a sequence of texts, and with any setting of `BeamSearch` and `translate`; settings given when
-    it was made hold unless a call says otherwise. Beams and length penalty are else those the model was saved with.
+    Call it with a text or a sequence of texts, and with any setting of `BeamSearchConfig` and `translate`. Settings of
+    the constructor hold unless a call overrides them; the defaults of beams and length penalty are the saved model's.
     """
 
     _load_processor = False
@@ -56,7 +56,7 @@ class TranslationPipeline(Pipeline):
         return self._forward([texts] if isinstance(texts, str) else list(texts), **chosen)
 
     def _forward(self, texts: list[str], **settings: Any) -> list[Any]:
-        search = BeamSearch.of(self.model, **{name: settings.pop(name) for name in SEARCH if name in settings})
+        search = BeamSearchConfig.of(self.model, **{name: settings.pop(name) for name in SEARCH if name in settings})
         translations = translate(self.model, self.tokenizer, texts, search, **settings)
         if search.best == 1:
             return [{"translation_text": best.text} for (best,) in translations]
@@ -85,7 +85,7 @@ def translation_pipeline(
         dtype: "float32", "bfloat16" or, on CPUs, "int8": the weights of linear layers, quantised when used. `None`:
             bfloat16 on a GPU, float32 elsewhere; a model that is already loaded keeps its own.
         device: a GPU where there is one without it.
-        settings: of `BeamSearch` and of `translate`, for all calls.
+        settings: of `BeamSearchConfig` and of `translate`, for all calls.
     """
     network, tokenizer = load_translator(model, tokenizer, dtype, device)
     return TranslationPipeline(model=network, tokenizer=tokenizer, task=TASK, device=network.device, **settings)
@@ -106,7 +106,7 @@ def load_translator(
         raise BadInput(f"dtype is int8 and the device {device}; allowed is int8 on a CPU. Use bfloat16 on a GPU")
     if isinstance(model, str | Path):
         dtype = dtype or choose_dtype(torch.device(device))
-        with teaching(str(model), KIND, TRAIN):
+        with as_bad_input(str(model), KIND, TRAIN):
             check_translator(model)
             tokenizer = tokenizer or AutoTokenizer.from_pretrained(model)
             network = HictlForConditionalGeneration.from_pretrained(model, dtype=torch.float32)

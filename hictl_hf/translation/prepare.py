@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..data.formats import MOSES, checked_text
-from ..errors import BadInput, BrokenRow, run, shown
+from ..errors import BadInput, BrokenRow, run, short_repr
 from ..files import write_json
 from ..version import __version__
 from .moses import MosesTokenizer
@@ -176,7 +176,7 @@ def write_splits(folder: Path, lines: Iterator[tuple[str, str, str]]) -> tuple[C
             try:
                 files[name].write(f"{text}\n".encode())
             except UnicodeEncodeError as error:
-                found = f"{name} would have {shown(text)} in line {counts[name] + 1}; allowed is UTF-8"
+                found = f"{name} would have {short_repr(text)} in line {counts[name] + 1}; allowed is UTF-8"
                 raise BadInput(f"{found}. Correct the raw file, or convert it with iconv.") from error
             counts[name] += 1
     hashes = {name: sha256(folder / name) for name in files}

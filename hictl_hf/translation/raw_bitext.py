@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from ..data.formats import Cursor, read_lines, refuse_unequal
-from ..errors import BadInput, shown
+from ..errors import BadInput, short_repr
 
 Pair = tuple[str, str]
 Files = list[tuple[Path, Path]]
@@ -78,7 +78,7 @@ def sentences(path: Path, kept_tags: Collection[str]) -> Iterator[str]:
             segment = SEGMENT.search(line)
             if segment is None:
                 allowed = 'allowed is <seg id="1">text</seg> on one line'
-                raise BadInput(f"{path}:{number}: has {shown(line)}; {allowed}. Download the file again.")
+                raise BadInput(f"{path}:{number}: has {short_repr(line)}; {allowed}. Download the file again.")
             line = segment[1]
         elif name.startswith("train.tags."):
             if any(tag in line for tag in TALK_TAGS if tag not in kept_tags):

@@ -15,20 +15,20 @@ import transformers
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from ..errors import BadInput
-from ..files import whole_folder, write_json, write_text
+from ..files import atomic_directory, write_json, write_text
 from ..hub.cards import translation_card
 from ..hub.publishing import push, reserve
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..training.arguments import SETTINGS_FILE, plain_settings, read_dictionary, refuse_other_settings
 from ..training.checkpoints import last_whole_checkpoint, newest_first
-from ..training.trainer import TERMINATED, SameRows, TrainingTime
+from ..training.trainer import TERMINATED, ExamplesFingerprint, TrainingTime
 from ..version import __version__
 from .arguments import TranslationArguments, parse_translation_arguments
 from .corpus import (
     Direction,
     Pair,
     Place,
-    TokenBatches,
+    TokenBudgetBatchSampler,
     TranslationCollator,
     side_lengths,
 )
@@ -138,10 +138,10 @@ def make_trainer(
     batches = None
     if data.train is not None:
         place = Place(args.process_index, args.world_size)
-        batches = TokenBatches(*side_lengths(data.train), args.max_tokens, args.seed, place)
+        batches = TokenBudgetBatchSampler(*side_lengths(data.train), args.max_tokens, args.seed, place)
     return TranslationTrainer(
         model, args, train_dataset=data.train, data_collator=TranslationCollator(tokenizer, start_ids),
-        callbacks=[SameRows(data.report.hash), TrainingTime()],
+        callbacks=[ExamplesFingerprint(data.report.hash), TrainingTime()],
         processing_class=tokenizer, batches=batches, validation=data.validation, metric=args.metric,
         multi_bleu=read_dictionary("multi_bleu", args.multi_bleu), beam=args.beam,
         freeze_encoder=bool(args.freeze_encoder),
@@ -252,7 +252,7 @@ def save(
         lines = (json.dumps(row, ensure_ascii=False) for row in rows)
         write_text(folder / "predictions.jsonl", "".join(f"{line}\n" for line in lines))
     if args.train:
-        with whole_folder(folder / "model") as place:
+        with atomic_directory(folder / "model") as place:
             trainer.accelerator.unwrap_model(trainer.model).save_pretrained(place)
             trainer.processing_class.save_pretrained(place)
             write_text(place / "README.md", translation_card(results))

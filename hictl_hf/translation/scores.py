@@ -23,7 +23,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest, Result, _bootstrap_resample
 
 from ..data.formats import LANGUAGE, main_part
-from ..errors import BadInput, shown
+from ..errors import BadInput, short_repr
 from .moses import MosesTokenizer
 
 logger = logging.getLogger(__name__)
@@ -217,7 +217,9 @@ def check_language(language: str) -> None:
     code = main_part(language)
     if not LANGUAGE.fullmatch(language) or code in TAKEN_FOR:
         fix = f"Write {TAKEN_FOR[code]}" if code in TAKEN_FOR else "Look it up: zh is Chinese, ja Japanese, ko Korean"
-        raise BadInput(f"the language is {shown(language)}; allowed are codes of ISO 639, such as de or pt-BR. {fix}.")
+        raise BadInput(
+            f"the language is {short_repr(language)}; allowed are codes of ISO 639, such as de or pt-BR. {fix}."
+        )
 
 
 def multi_bleu(tokenizer: MosesTokenizer | None, lowercase: bool, strict: bool) -> Measure:

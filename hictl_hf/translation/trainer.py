@@ -26,15 +26,15 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from ..data.formats import main_part
 from ..errors import BadInput
 from ..models.supported_versions import overrides_private
-from ..training.checkpoints import find_fault, newest_first
+from ..training.checkpoints import newest_first, verify_checkpoint
 from ..training.trainer import RobustTrainer, nan_unless_finite
-from .beam_search import BeamSearch
-from .corpus import Direction, Pair, TokenBatches
+from .beam_search import BeamSearchConfig
+from .corpus import Direction, Pair, TokenBudgetBatchSampler
 from .decoding import Translation, translate
 from .moses import MosesTokenizer
 from .scores import Score, score_translations
 
-PAPER = BeamSearch()  # 5 beams, penalty 1
+PAPER = BeamSearchConfig()  # 5 beams, penalty 1
 ALWAYS = ("sacrebleu", "chrf")  # reported whatever the paper reports
 FIXES = {  # of what a metric lacks, for a run
     "sacrebleu": 'Install it: pip install "sacrebleu[{language}]", or leave {direction} out of --test and --validation',
@@ -62,11 +62,11 @@ class TranslationTrainer(RobustTrainer):
     def __init__(
         self,
         *args: Any,
-        batches: TokenBatches | None = None,
+        batches: TokenBudgetBatchSampler | None = None,
         validation: Sequence[Pair] = (),
         metric: str = "sacrebleu",
         multi_bleu: Mapping[str, Any] | None = None,
-        beam: BeamSearch = PAPER,
+        beam: BeamSearchConfig = PAPER,
         freeze_encoder: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -129,7 +129,9 @@ class TranslationTrainer(RobustTrainer):
         stopgaps, limit = [], self.args.save_total_limit
         strategy, due = self.args.save_strategy, is_due(self.state, self.args.save_strategy)
         if self.args.should_save:
-            whole = [path for path in newest_first(self.args.output_dir) if find_fault(path, contents=False) is None]
+            whole = [
+                path for path in newest_first(self.args.output_dir) if verify_checkpoint(path, contents=False) is None
+            ]
             stopgaps = [path for path in whole if not is_due(state_of(path), strategy)]
         with self.changed_arguments(save_total_limit=limit and limit + len(stopgaps) + (not due)):
             super()._save_checkpoint(model, trial)
@@ -221,7 +223,7 @@ def mean_scores(scores: Mapping[Direction, Mapping[str, Score]]) -> dict[str, fl
 
 def checkpoints_to_average(folder: str | Path, number: int, strategy: str | None) -> list[Path]:
     """The last whole checkpoints, newest first, that a run without interruptions has, too."""
-    whole = (path for path in newest_first(folder) if find_fault(path) is None)
+    whole = (path for path in newest_first(folder) if verify_checkpoint(path) is None)
     return list(islice((path for path in whole if is_due(state_of(path), strategy)), number))
 
 

@@ -11,7 +11,7 @@ from .report import SETTINGS
 from .tasks import TASKS, XtremeTask
 
 SIZES = ("base", "large")
-POOLINGS = ("mean", "mean without special tokens", "first token")
+POOLINGS = ("mean", "mean without special tokens", "cls")
 SELECT_ON = ("english", "target")
 NAMES = tuple(task.name for task in TASKS)
 

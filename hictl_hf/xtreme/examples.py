@@ -10,7 +10,7 @@ from typing import Any
 from datasets import Dataset, Features, List, Value
 
 from ..data.formats import checked_text
-from ..errors import BadInput, BrokenRow, shown
+from ..errors import BadInput, BrokenRow, short_repr
 from ..retrieval.bitext import Bitext
 
 logger = logging.getLogger(__name__)
@@ -40,12 +40,14 @@ class Question:
 def parse_question(place: str, record: Any, context: str) -> Question:
     """One entry of "qas"; it may lack "answers"."""
     name, question = text_at(place, record, "id"), text_at(place, record, "question")
-    place = f"{place} (id {shown(name)})"
+    place = f"{place} (id {short_repr(name)})"
     answers = []
     for answer in list_at(place, {"answers": [], **record}, "answers"):
         text = text_at(place, answer, "text")
         if not isinstance(start := answer.get("answer_start"), int):
-            raise BadInput(f"{place}: has {shown(start)} as 'answer_start'; allowed are whole numbers. Correct it.")
+            raise BadInput(
+                f"{place}: has {short_repr(start)} as 'answer_start'; allowed are whole numbers. Correct it."
+            )
         answers.append((text, start))
     return Question(place, name, question, context, answers)
 
@@ -69,7 +71,7 @@ def question_dataset(source: str, questions: Iterable[Question], training: bool)
                 raise BadInput(f"{question.place}: has no text as its context; allowed is one. Correct or remove it.")
             if lost := [text for text, start in starts.items() if start is None]:
                 allowed = "allowed are answers that stand in the context"
-                raise BadInput(f"{question.place}: has the answer {shown(lost[0])}; {allowed}. Correct it.")
+                raise BadInput(f"{question.place}: has the answer {short_repr(lost[0])}; {allowed}. Correct it.")
         elif not answers:
             left_out += 1
             continue
@@ -107,7 +109,7 @@ def check_label(place: str, label: str, labels: Collection[str]) -> str:
     label = OTHER_LABELS.get(label.strip(), label.strip())
     if not label or (labels and label not in labels):
         allowed = ", ".join(labels) or "all but empty ones"
-        raise BadInput(f"{place}: has {shown(label)} as its label; allowed are {allowed}. Correct the label.")
+        raise BadInput(f"{place}: has {short_repr(label)} as its label; allowed are {allowed}. Correct the label.")
     return label
 
 
@@ -115,14 +117,14 @@ def refuse_repeated(places: dict[str, str], name: str, place: str) -> None:
     """Remembers where an id was met, and refuses to meet it again."""
     if name in places:
         allowed = f"allowed is each id once, and {places[name]} has it"
-        raise BadInput(f"{place}: has the id {shown(name)} again; {allowed}. Remove or rename one of them.")
+        raise BadInput(f"{place}: has the id {short_repr(name)} again; {allowed}. Remove or rename one of them.")
     places[name] = place
 
 
 def list_at(place: str, record: Any, key: str) -> list[Any]:
     value = record.get(key) if isinstance(record, Mapping) else None
     if not isinstance(value, list):
-        raise BadInput(f"{place}: has {shown(value)} as '{key}'; allowed is a list, as in SQuAD's format. {AGAIN}")
+        raise BadInput(f"{place}: has {short_repr(value)} as '{key}'; allowed is a list, as in SQuAD's format. {AGAIN}")
     return value
 
 

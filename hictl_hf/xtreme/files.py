@@ -14,7 +14,7 @@ from typing import Any
 from datasets import Dataset
 
 from ..data.formats import check_encoding, refuse_unequal
-from ..errors import BadInput, shown, teaching
+from ..errors import BadInput, as_bad_input, short_repr
 from ..files import write_text
 from ..retrieval.bitext import Bitext
 from .examples import (
@@ -40,7 +40,7 @@ QUOTED = re.compile(r'"(?:[^"]*"")+[^"]*"')  # a column that a writer of CSV quo
 
 def read_text(path: Path) -> str:
     """A whole file in UTF-8, without its byte order mark."""
-    with teaching(str(path), "a file of text in UTF-8", "Check the path."):
+    with as_bad_input(str(path), "a file of text in UTF-8", "Check the path."):
         content = path.read_bytes()
     if content.startswith(b"\x1f\x8b"):
         raise BadInput(f"{path}: is compressed with gzip; allowed is plain text. Unpack it with gunzip.")
@@ -49,7 +49,7 @@ def read_text(path: Path) -> str:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        found = f"has {shown(error.object[error.start : error.end])}, which is not UTF-8; allowed is UTF-8"
+        found = f"has {short_repr(error.object[error.start : error.end])}, which is not UTF-8; allowed is UTF-8"
         raise BadInput(f"{path}:{line}: {found}. Convert the file with iconv or correct the line.") from error
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
@@ -140,7 +140,7 @@ def read_translations(path: Path) -> Dataset:
         source, language, target = (column.split() for column in (*line.split("\t"), "", "")[:3])
         if line.count("\t") not in (2, 3) or len(language) != 1 or not source or not target:
             allowed = "allowed is sentence TAB language TAB translation [TAB alignment], none of them empty"
-            raise BadInput(f"{path}:{number}: has {shown(line)}; {allowed}. Correct or remove the line.")
+            raise BadInput(f"{path}:{number}: has {short_repr(line)}; {allowed}. Correct or remove the line.")
         examples.append({"source_words": source, "language": language[0].removesuffix("-CN"), "words": target})
     return Dataset.from_list(examples, features=TRANSLATIONS)
 
@@ -192,7 +192,7 @@ def read_bucc(foreign: Path, english: Path, gold: Path | None = None) -> Bitext:
         query, _, candidate = line.strip().partition("\t")
         if query not in queries or candidate not in candidates:
             allowed = "allowed is foreign id TAB English id, both of them in the files of sentences"
-            raise BadInput(f"{gold}:{number}: has {shown(line)}; {allowed}. Correct the line, or check the files.")
+            raise BadInput(f"{gold}:{number}: has {short_repr(line)}; {allowed}. Correct the line, or check the files.")
         pairs.add((query, candidate))
     known = frozenset(pairs) if gold else None
     return Bitext([*queries.values()], [*candidates.values()], [*queries], [*candidates], known)
@@ -205,7 +205,7 @@ def read_identified(path: Path) -> dict[str, str]:
     for number, line in enumerate(filled_lines_of(path), start=1):
         name, tab, text = line.partition("\t")
         if not (name and tab):
-            raise BadInput(f"{path}:{number}: has {shown(line)}; allowed is id TAB sentence. Correct the line.")
+            raise BadInput(f"{path}:{number}: has {short_repr(line)}; allowed is id TAB sentence. Correct the line.")
         refuse_repeated(places, name, f"{path}:{number}")
         texts[name] = text
     return texts
@@ -227,7 +227,7 @@ def read_tatoeba(foreign: Path, english: Path, gold: Path | None = None) -> Bite
     for number, label in enumerate(labels, start=1):
         if label not in ids:
             allowed = f"allowed are the lines of {foreign}, 0 to {len(ids) - 1}"
-            raise BadInput(f"{gold}:{number}: has {shown(label)} as its label; {allowed}. Correct the label.")
+            raise BadInput(f"{gold}:{number}: has {short_repr(label)} as its label; {allowed}. Correct the label.")
     return Bitext(queries, candidates, ids, ids, frozenset(zip(ids, labels)) if gold else None)
 
 
@@ -248,7 +248,7 @@ def read_answers(path: Path) -> dict[str, str]:
     """Predicted answers by question id."""
     answers = read_json(path, allow_repeats=False)
     if not isinstance(answers, dict):
-        raise BadInput(f'{path}: has {shown(answers)}; allowed is {{"question id": "answer"}}. {AGAIN}')
+        raise BadInput(f'{path}: has {short_repr(answers)}; allowed is {{"question id": "answer"}}. {AGAIN}')
     return {name: text_at(str(path), answers, name) for name in answers}
 
 
@@ -274,7 +274,7 @@ def write_values(path: Path, values: Iterable[str]) -> Path:
     """A file that is there as a whole or not at all, as are all below."""
     lines = list(values)
     if broken := [line for line in lines if "\n" in line or "\r" in line]:
-        raise ValueError(f"{path}: is to have the line {shown(broken[0])}; allowed are lines without line ends.")
+        raise ValueError(f"{path}: is to have the line {short_repr(broken[0])}; allowed are lines without line ends.")
     return write_text(path, "".join(f"{line}\n" for line in lines))
 
 

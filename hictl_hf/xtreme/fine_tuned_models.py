@@ -19,7 +19,7 @@ from ..files import write_json
 from .arguments import XtremeArguments
 from .data import TaskData
 from .files import data_hash
-from .fine_tuning import FineTuning, fine_tune, load_model, predict_logits, rows_at_once
+from .fine_tuning import FineTuningConfig, fine_tune, load_model, predict_logits, rows_at_once
 from .sentence_pairs import TaskFeatures
 from .tasks import Examples, XtremeTask
 
@@ -145,7 +145,7 @@ class FineTunedModels:
         write_json(self.records / f"{key}.json", choice)
         return FineTuned(model.to(device()), features)
 
-    def candidates(self, row: XtremeTask) -> list[tuple[FineTuning, int]]:
+    def candidates(self, row: XtremeTask) -> list[tuple[FineTuningConfig, int]]:
         """Settings and seed of each: the task's own, with what the arguments give instead."""
         usual = row.large if self.size == "large" else row.base
         assert usual is not None
@@ -159,7 +159,7 @@ class FineTunedModels:
 
     def candidate(
         self, data: TaskData, train: Dataset, trained_on: dict[str, Any], features: TaskFeatures,
-        settings: FineTuning, seed: int, place: Path,
+        settings: FineTuningConfig, seed: int, place: Path,
     ) -> dict[str, Any]:  # fmt: skip
         """Train one, or find what an earlier call made of it."""
         record = place / "candidate.json"

@@ -31,10 +31,10 @@ from transformers import (
     set_seed,
 )
 
-from ..data.sampling import Languages, MixtureSampler
+from ..data.sampling import Languages, TemperatureSampler
 from ..errors import BadInput
 from ..models.supported_versions import overrides_private
-from ..training.checkpoints import find_fault, last_whole_checkpoint, newest_first, write_manifest
+from ..training.checkpoints import last_whole_checkpoint, newest_first, verify_checkpoint, write_manifest
 from ..training.trainer import TERMINATED, RobustTrainer, nan_unless_finite
 from .sentence_pairs import input_columns
 
@@ -42,7 +42,7 @@ ScoreOnDev = Callable[[PreTrainedModel], float]  # higher is better
 
 
 @dataclass(frozen=True)
-class FineTuning:
+class FineTuningConfig:
     """How long and how fast a task is trained: by Adam (epsilon 1e-8), gradients clipped to norm 1.
 
     Attributes:
@@ -93,7 +93,7 @@ def fine_tune(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     features: Dataset,
-    settings: FineTuning,
+    settings: FineTuningConfig,
     output_dir: str | Path,
     score: ScoreOnDev | None = None,
     *,
@@ -119,7 +119,7 @@ def fine_tune(
         The model at its best on dev (the first of equals), or at its last.
     """
     finished = Path(output_dir) / "model"
-    if find_fault(finished) is None:
+    if verify_checkpoint(finished) is None:
         return type(model).from_pretrained(finished, dtype=torch.float32).to(model.device)
     every = settings.evaluate_every if score is not None else 0
     args = TrainingArguments(
@@ -236,14 +236,14 @@ class TrainingOrder(Sampler[int]):
     Args:
         lengths: (rows,) tokens of each row.
         batch_size: rows of an optimiser step.
-        similar_lengths: fill batches with rows of similar length, as `MixtureSampler` does: less padding, but words in
-            long sentences then weigh less beside those in short ones. Otherwise rows are in random order.
+        similar_lengths: fill batches with rows of similar length, as `TemperatureSampler` does: less padding, but words
+            in long sentences then weigh less beside those in short ones. Otherwise rows are in random order.
     """
 
     def __init__(self, lengths: NDArray[np.integer[Any]], batch_size: int, seed: int, similar_lengths: bool) -> None:
         lengths = lengths if similar_lengths else np.zeros_like(lengths)
         alone: dict[Languages, NDArray[Any]] = {("all", None): np.arange(len(lengths))}
-        self.mixture = MixtureSampler(lengths, alone, dict.fromkeys(alone, 1.0), batch_size, seed)
+        self.mixture = TemperatureSampler(lengths, alone, dict.fromkeys(alone, 1.0), batch_size, seed)
 
     def __len__(self) -> int:
         return len(self.mixture.lengths)

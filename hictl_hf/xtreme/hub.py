@@ -14,7 +14,7 @@ from typing import NamedTuple
 import datasets
 from datasets import Dataset
 
-from ..errors import BadInput, shown, teaching
+from ..errors import BadInput, as_bad_input, short_repr
 from ..retrieval.bitext import Bitext
 from .examples import (
     PAIRS,
@@ -154,7 +154,7 @@ def load_tatoeba(language: str, split: str) -> Bitext:
 def load(name: str, config: str, split: str, columns: Sequence[str]) -> Source:
     """Rows that have at least these columns."""
     place = f"hub:{name}:{config}:{split}"
-    with teaching(place, "a dataset on the Hub, or in its cache here", FOLDER):
+    with as_bad_input(place, "a dataset on the Hub, or in its cache here", FOLDER):
         rows = datasets.load_dataset(name, config, split=split)
     if not set(columns) <= set(rows.column_names):
         raise BadInput(f"{place}: has the columns {rows.column_names}; allowed are {', '.join(columns)}. {FOLDER}")
@@ -164,7 +164,7 @@ def load(name: str, config: str, split: str, columns: Sequence[str]) -> Source:
 def allowed(what: str, names: Mapping[str, str], name: str) -> str:
     """The Hub's name for ours."""
     if name not in names:
-        raise NotOnHub(f"hub: has no {what} {shown(name)}; allowed are {', '.join(names)}. Choose one of them.")
+        raise NotOnHub(f"hub: has no {what} {short_repr(name)}; allowed are {', '.join(names)}. Choose one of them.")
     return names[name]
 
 
@@ -173,7 +173,9 @@ def only(source: Source, languages: Sequence[str], language: str) -> Source:
     numbers = [number for number, found in enumerate(languages) if found == language]
     if not numbers:
         found = ", ".join(sorted(set(languages)))
-        raise NotOnHub(f"{source.place}: has no row in {shown(language)}; allowed are {found}. Choose one of them.")
+        raise NotOnHub(
+            f"{source.place}: has no row in {short_repr(language)}; allowed are {found}. Choose one of them."
+        )
     return Source(source.place, source.rows.select(numbers))
 
 

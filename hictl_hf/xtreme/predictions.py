@@ -9,7 +9,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from ..errors import BadInput, shown
+from ..errors import BadInput, short_repr
 from ..retrieval.bitext import Bitext, IdPair, best_threshold, extract_pairs, mine_id_pairs, nearest
 from ..retrieval.nearest_neighbours import Vectors
 from .files import (
@@ -32,7 +32,7 @@ Embedded = tuple[Bitext, Vectors, Vectors]  # with vectors of its queries and of
 
 
 @dataclass(frozen=True)
-class Kind:
+class PredictionFormat:
     """What tasks with the same form of predictions share: the files of a submission, and who predicts.
 
     Attributes:
@@ -113,7 +113,7 @@ def check_answers(path: str, golds: Mapping[str, Sequence[str]], examples: Datas
     for found, names in (("has no answer to", asked - answered), ("has", golds.keys() - asked)):
         if names:
             allowed = f"allowed are answers to each of the {len(asked)} that are asked"
-            raise BadInput(f"{path}: {found} the question {shown(min(names))}; {allowed}. {FIX}.")
+            raise BadInput(f"{path}: {found} the question {short_repr(min(names))}; {allowed}. {FIX}.")
 
 
 def check_pairs(path: str, golds: Set[tuple[str, ...]], bitext: Bitext, labels: Collection[str]) -> None:
@@ -122,7 +122,7 @@ def check_pairs(path: str, golds: Set[tuple[str, ...]], bitext: Bitext, labels: 
     for pair in sorted(golds):
         if len(pair) != 2 or pair[0] not in queries or pair[1] not in candidates:
             raise BadInput(
-                f"{path}: has {shown(pair)}; allowed are two ids, a foreign and an English sentence's. {FIX}."
+                f"{path}: has {short_repr(pair)}; allowed are two ids, a foreign and an English sentence's. {FIX}."
             )
 
 
@@ -134,7 +134,7 @@ def check_number(path: str, golds: Sequence[Any], number: int) -> None:
 
 def check_labels(path: str, golds: Sequence[str], labels: Collection[str]) -> None:
     if labels and (unknown := {*golds} - {*labels}):
-        raise BadInput(f"{path}: has the label {shown(min(unknown))}; allowed are {', '.join(labels)}. {FIX}.")
+        raise BadInput(f"{path}: has the label {short_repr(min(unknown))}; allowed are {', '.join(labels)}. {FIX}.")
 
 
 # --- predictions from sentence vectors, and translations --------------------------------------------------------------
@@ -174,18 +174,18 @@ def translations_into(language: str, path: Path) -> Dataset:
 
 # --- the kinds --------------------------------------------------------------------------------------------------------
 
-VALUES = Kind(
+VALUES = PredictionFormat(
     "tsv", read_values, write_values, read_values, labels_of, check_values, SentencePairs, compat="reading"
 )  # fmt: skip
-TAGS = Kind("tsv", read_tags, write_tags, read_tags, tags_of, check_tags, Tagging, labelled=with_tags)
-ANSWERS = Kind(
+TAGS = PredictionFormat("tsv", read_tags, write_tags, read_tags, tags_of, check_tags, Tagging, labelled=with_tags)
+ANSWERS = PredictionFormat(
     "json", read_answers, write_answers, read_gold_answers, answers_of, check_answers, QuestionAnswering,
     compat="answers",
 )  # fmt: skip
-MINED = Kind(
+MINED = PredictionFormat(
     "tsv", read_id_pairs, write_id_pairs, read_id_pairs, pairs_of, check_pairs, retrieve=mine_pairs, tuned_on_dev=True
 )  # fmt: skip
-LINES = Kind(
+LINES = PredictionFormat(
     "tsv", read_values, write_values, read_values, lines_of, check_values, retrieve=find_lines,
     other_direction=other_way_round,
 )  # fmt: skip

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from datasets import Dataset, concatenate_datasets
 
-from ..errors import BadInput, run, shown
+from ..errors import BadInput, run, short_repr
 from ..files import write_text
 from .examples import TAGGED
 from .files import filled_lines_of, sentences
@@ -52,7 +52,7 @@ def tagged_words(rows: Rows, precedence: Sequence[str]) -> list[tuple[str, str]]
     for place, columns in rows:
         first, dash, last = columns[0].partition("-")
         if len(columns) != 10 or not (first + last).replace(".", "").isdecimal():
-            found = f"has {len(columns)} columns, the first {shown(columns[0])}"
+            found = f"has {len(columns)} columns, the first {short_repr(columns[0])}"
             raise BadInput(f"{place}: {found}; allowed are the 10 of CoNLL-U. Download the treebank again.")
         if dash:
             spans.append((place, columns[1].strip(), range(int(first), int(last) + 1)))
@@ -62,7 +62,7 @@ def tagged_words(rows: Rows, precedence: Sequence[str]) -> list[tuple[str, str]]
             heads[int(first)] |= {int(head) for head in named if head.isdecimal()}
     for place, form, span in spans:
         if not words.keys() >= set(span):
-            found = f"has {shown(form)} for the words {span.start} to {span.stop - 1}, some of which are missing"
+            found = f"has {short_repr(form)} for the words {span.start} to {span.stop - 1}, some of which are missing"
             raise BadInput(f"{place}: {found}; allowed are words that follow. Download the treebank again.")
         head = min(span, key=lambda word: (len(ancestors(word, heads)), rank(words[word][1], precedence), word))
         words[head] = form, words[head][1]
@@ -97,7 +97,7 @@ def read_raw_panx(path: Path) -> Dataset:
             _, colon, word = name.partition(":")
             if not colon:
                 allowed = "allowed is language:word TAB tag"
-                raise BadInput(f"{path}:{number}: has {shown(line)}; {allowed}. Download PAN-X again.")
+                raise BadInput(f"{path}:{number}: has {short_repr(line)}; {allowed}. Download PAN-X again.")
             words.append(word.strip())
             tags.append(tag.strip())
         examples.append({"words": words, "tags": tags})

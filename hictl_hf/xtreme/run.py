@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..embedding.encoder import Readout, all_readouts, embed_at_readouts
+from ..embedding.encoder import Pooling, all_poolings, embed_at_poolings
 from ..errors import BadInput
 from ..files import write_json
 from ..reports.tables import plain
@@ -118,7 +118,7 @@ class XtremeRun:
         }  # fmt: skip
 
         default = RETRIEVAL_LAYERS.get(self.layers, round(2 * self.layers / 3))
-        self.readout = Readout(args.pooling, default if args.layer is None else args.layer)
+        self.pooling = Pooling(args.pooling, default if args.layer is None else args.layer)
 
     def check(self, data: TaskData) -> None:
         """Refuse what would fail later, before anything is trained."""
@@ -127,8 +127,8 @@ class XtremeRun:
             return
         if kind.features is not None:
             self.models.check(data)
-        elif not 0 <= self.readout.layer <= self.layers:
-            raise BadInput(f"layer is {self.readout.layer}; the encoder has the layers 0 (embeddings) to {self.layers}")
+        elif not 0 <= self.pooling.layer <= self.layers:
+            raise BadInput(f"layer is {self.pooling.layer}; the encoder has the layers 0 (embeddings) to {self.layers}")
         elif kind.tuned_on_dev:
             for language in data.test:
                 if language not in data.dev or kind.golds(data.dev[language]) is None:
@@ -236,7 +236,7 @@ class XtremeRun:
 
     def retrieve(self, data: TaskData, entry: dict[str, Any]) -> None:
         """Predictions and scores of a task of the frozen encoder; where asked for, at all layers."""
-        task, chosen, model = data.task, self.readout, self.load_encoder()
+        task, chosen, model = data.task, self.pooling, self.load_encoder()
         if self.args.sweep_layers:
             entry["sweep"] = swept = self.sweep(model, data)
             entry["layers"] = mean_over_languages(swept["languages"])
@@ -253,40 +253,38 @@ class XtremeRun:
                 task.kind.write_predictions(path, task.kind.retrieve(embedded, known))
             if other.exists() and data.golds[language] is not None:
                 entry.setdefault("other_direction", {})[language] = json.loads(other.read_text("utf-8"))
-            signature = {"layer": str(chosen.layer), "pooling": chosen.pooling}
+            signature = {"layer": str(chosen.layer), "pooling": chosen.mode}
             self.score(data, entry, language, task.kind.read_predictions(path), signature)
 
     def load_encoder(self) -> PreTrainedModel:
         return AutoModel.from_pretrained(self.encoder, dtype=torch.float32).to(device()).eval()
 
-    def embed(self, model: PreTrainedModel, bitext: Any, readouts: list[Readout]) -> dict[Readout, Embedded]:
+    def embed(self, model: PreTrainedModel, bitext: Any, poolings: list[Pooling]) -> dict[Pooling, Embedded]:
         """Both sides of a bitext, read at several places."""
         assert isinstance(bitext, Bitext)
         sentences, border = [*bitext.queries, *bitext.candidates], len(bitext.queries)
-        vectors = embed_at_readouts(
-            model, self.tokenizer, sentences, readouts, max_length=RETRIEVAL_LENGTH, progress=True
+        vectors = embed_at_poolings(
+            model, self.tokenizer, sentences, poolings, max_length=RETRIEVAL_LENGTH, progress=True
         )
-        return {readout: (bitext, both[:border], both[border:]) for readout, both in vectors.items()}
+        return {pooling: (bitext, both[:border], both[border:]) for pooling, both in vectors.items()}
 
     def sweep(self, model: PreTrainedModel, data: TaskData) -> dict[str, Any]:
         """The score of each layer by pooling and language, on dev where there is one, else on what is scored."""
         path = self.folder / "sweeps" / f"{data.task.name}.json"
         if path.exists():
             return json.loads(path.read_text("utf-8"))
-        task, readouts = data.task, all_readouts(range(self.layers + 1), self.layers, projection=False)
+        task, poolings = data.task, all_poolings(range(self.layers + 1), self.layers, projection=False)
         scores: dict[str, dict[str, list[float | None]]] = {}
         for language, test in data.test.items():
             bitext = data.dev.get(language, test)
             golds = task.kind.golds(bitext)
             if golds is None:
                 continue
-            of_language = scores[language] = {
-                pooling: [None] * (self.layers + 1) for pooling in ("mean", "first token")
-            }
-            for readout, embedded in self.embed(model, bitext, readouts).items():
+            of_language = scores[language] = {pooling: [None] * (self.layers + 1) for pooling in ("mean", "cls")}
+            for pooling, embedded in self.embed(model, bitext, poolings).items():
                 assert task.kind.retrieve is not None
                 values = task.score(task.kind.retrieve(embedded, embedded), golds, language)
-                of_language[readout.pooling][readout.layer] = fmean(values[metric] for metric in task.metrics)
+                of_language[pooling.mode][pooling.layer] = fmean(values[metric] for metric in task.metrics)
         result = {"split": "dev" if data.dev else self.args.score_split, "languages": scores}
         write_json(path, result)
         return result

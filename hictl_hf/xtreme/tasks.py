@@ -22,7 +22,7 @@ from .files import (
     read_tagged_examples,
     read_tatoeba,
 )
-from .fine_tuning import FineTuning
+from .fine_tuning import FineTuningConfig
 from .hub import (
     TATOEBA_CODES,
     load_bucc,
@@ -37,7 +37,7 @@ from .hub import (
     load_xquad,
 )
 from .metrics import accuracy, answer_scores, chunk_f1, mlqa_words, squad_words
-from .predictions import ANSWERS, LINES, MINED, TAGS, VALUES, Kind, translations_into
+from .predictions import ANSWERS, LINES, MINED, TAGS, VALUES, PredictionFormat, translations_into
 
 Examples: TypeAlias = Dataset | Bitext
 Layout = tuple[str, ...]  # files read together, {language} and {code} in their names; "?": may be missing
@@ -68,15 +68,15 @@ class XtremeTask:
     title: str
     group: str
     languages: tuple[str, ...]
-    kind: Kind
+    kind: PredictionFormat
     metrics: tuple[str, ...]
     score: Callable[[Any, Any, str], dict[str, float]]
     read: Callable[..., Examples]
     files: Mapping[str, tuple[Layout, ...]]
     from_hub: Callable[[str, str], Examples] | None = None
     train_on: "XtremeTask | None" = None
-    base: FineTuning | None = None
-    large: FineTuning | None = None
+    base: FineTuningConfig | None = None
+    large: FineTuningConfig | None = None
     labels: tuple[str, ...] = ()
     read_training: Callable[..., Dataset] | None = None
     read_translated: Callable[[str, Path], Dataset] | None = None
@@ -140,7 +140,7 @@ UDPOS_LANGUAGES = names(
 )
 TATOEBA_LANGUAGES = tuple(name for name in PANX_LANGUAGES if name not in ("en", "ms", "my", "yo"))
 
-ON_QUESTIONS = FineTuning(3e-5, 32, 3, 384, warmup=500, weight_decay=1e-4)
+ON_QUESTIONS = FineTuningConfig(3e-5, 32, 3, 384, warmup=500, weight_decay=1e-4)
 BUCC_FILES = (("", "{language}"), ("", "en"), ("?", "gold"))
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -163,26 +163,29 @@ TASKS = (
         "xnli", "XNLI", "classification", names("ar bg de el en es fr hi ru sw th tr ur vi zh"), VALUES,
         ("accuracy",), anywhere(accuracy), read=read_pair_examples, labels=XNLI_LABELS,
         files=tables("xnli"), from_hub=load_xnli,
-        base=FineTuning(2e-5, 32, 5, 128, evaluate_every=100), large=FineTuning(3e-5, 32, 5, 128, evaluate_every=100),
+        base=FineTuningConfig(2e-5, 32, 5, 128, evaluate_every=100),
+        large=FineTuningConfig(3e-5, 32, 5, 128, evaluate_every=100),
     ),
     XtremeTask(
         "pawsx", "PAWS-X", "classification", names("de en es fr ja ko zh"), VALUES,
         ("accuracy",), anywhere(accuracy), read=read_pair_examples, labels=("0", "1"),
         files=tables("pawsx"), from_hub=load_pawsx,
-        base=FineTuning(2e-5, 32, 5, 128, evaluate_every=200), large=FineTuning(2e-5, 32, 5, 128, evaluate_every=200),
+        base=FineTuningConfig(2e-5, 32, 5, 128, evaluate_every=200),
+        large=FineTuningConfig(2e-5, 32, 5, 128, evaluate_every=200),
     ),
     XtremeTask(
         "udpos", "POS", "tagging", UDPOS_LANGUAGES, TAGS, ("f1",), anywhere(chunk_f1),
         read=read_tagged_examples, labels=PARTS_OF_SPEECH, files=tagged_tables("udpos"),
         from_hub=load_udpos,
-        base=FineTuning(2e-5, 32, 10, 128, evaluate_every=500), large=FineTuning(2e-5, 32, 10, 128, evaluate_every=500),
+        base=FineTuningConfig(2e-5, 32, 10, 128, evaluate_every=500),
+        large=FineTuningConfig(2e-5, 32, 10, 128, evaluate_every=500),
         read_translated=translations_into,
     ),
     XtremeTask(
         "panx", "NER", "tagging", PANX_LANGUAGES, TAGS, ("f1",), anywhere(chunk_f1),
         read=read_tagged_examples, labels=ENTITIES, files=tagged_tables("panx"), from_hub=load_panx,
-        base=FineTuning(2e-5, 32, 10, 128, evaluate_every=1000),
-        large=FineTuning(2e-5, 32, 10, 128, evaluate_every=1000), read_translated=translations_into,
+        base=FineTuningConfig(2e-5, 32, 10, 128, evaluate_every=1000),
+        large=FineTuningConfig(2e-5, 32, 10, 128, evaluate_every=1000), read_translated=translations_into,
     ),
     XtremeTask(
         "xquad", "XQuAD", "question answering", names("en es de el ru tr ar vi th zh hi"), ANSWERS,

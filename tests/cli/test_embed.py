@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.cli import embed
 from hictl_hf.cli.embed import main
-from hictl_hf.embedding.encoder import Readout, embed_sentences, load_encoder
+from hictl_hf.embedding.encoder import Pooling, embed_sentences, load_encoder
 from hictl_hf.errors import BadInput
 
 
@@ -71,7 +71,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 # --- what comes out ---------------------------------------------------------------------------------------------------
 
 
-def test_row_i_is_line_i_of_all_files_by_the_models_own_readout(
+def test_row_i_is_line_i_of_all_files_by_the_models_own_pooling(
     checkpoint: Path, texts: list[str], expected: np.ndarray, tmp_path: Path
 ) -> None:
     files = write_lines(tmp_path / "a.txt", texts[:8]), write_lines(tmp_path / "b.txt.gz", texts[8:])
@@ -89,17 +89,17 @@ def test_parquet_holds_the_texts_too(checkpoint: Path, texts: list[str], expecte
     np.testing.assert_allclose(np.stack(table["vector"].to_numpy()), expected, **CLOSE)
 
 
-def test_readout_length_and_numbers_are_those_asked_for(checkpoint: Path, texts: list[str], tmp_path: Path) -> None:
+def test_pooling_length_and_numbers_are_those_asked_for(checkpoint: Path, texts: list[str], tmp_path: Path) -> None:
     source = write_lines(tmp_path / "a.txt", texts)
     model, tokenizer = load_encoder(checkpoint)
-    raw = embed_sentences(model, tokenizer, texts, Readout("projection", 2), normalize=False, max_length=5)
+    raw = embed_sentences(model, tokenizer, texts, Pooling("projection", 2), normalize=False, max_length=5)
     settings = {"pooling": "projection", "normalize": "false", "max_length": 5, "max_tokens": 40}
     found = np.load(run(checkpoint, tmp_path / "a.npy", source, **settings))
     np.testing.assert_allclose(found, raw, **CLOSE)
     half = np.load(run(checkpoint, tmp_path / "b.npy", source, stored="float16", **settings))
     assert half.dtype == np.float16 and np.array_equal(half, found.astype(np.float16))
-    first = np.load(run(checkpoint, tmp_path / "c.npy", source, pooling="first token", layer=2, precision="bf16"))
-    wanted = embed_sentences(model, tokenizer, texts, Readout("first token", 2))
+    first = np.load(run(checkpoint, tmp_path / "c.npy", source, pooling="cls", layer=2, precision="bf16"))
+    wanted = embed_sentences(model, tokenizer, texts, Pooling("cls", 2))
     assert (np.abs(first - wanted).max() > 1e-5) and ((first * wanted).sum(1) > 0.999).all()
 
 
@@ -204,7 +204,7 @@ def test_work_goes_on_only_with_the_same_lines_settings_and_model(
         run(checkpoint, output, source, lines_at_once=4)
     with pytest.raises(BadInput, match=r"a\.npy\.partial: normalize was True and is False; .* remove the folder"):
         run(checkpoint, output, source, lines_at_once=4, normalize="false")
-    with pytest.raises(BadInput, match=r"readout was \['mean', 1\] and is \['mean', 2\]"):
+    with pytest.raises(BadInput, match=r"pooling was \['mean', 1\] and is \['mean', 2\]"):
         run(checkpoint, output, source, lines_at_once=4, layer=2)
     model_for_text(seed=1, embedding_layer=1, embedding_pooling="mean").save_pretrained(tmp_path / "other")
     tokenizer.save_pretrained(tmp_path / "other")
@@ -283,7 +283,7 @@ def test_what_cannot_be_read_is_one_clear_error_before_anything_is_written(
         ({"lines_at_once": "0"}, "lines_at_once is 0; allowed is 1 or more"),
         ({"column": "text"}, "is no table by its name, and column is text"),
         ({"precision": "fp8"}, "precision is 'fp8'; allowed are fp32, bf16, int8"),
-        ({"pooling": "max"}, "the pooling is 'max'; allowed are first token, mean"),
+        ({"pooling": "max"}, "the pooling is 'max'; allowed are cls, mean"),
         ({"layer": "3"}, "is 3; allowed is 0 to 2"),
         ({"pooling": "projection", "layer": "1"}, "is 1; allowed is 2 to 2"),
     ],

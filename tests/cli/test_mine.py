@@ -16,7 +16,7 @@ from hictl_hf.cli.mine import main
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
 from hictl_hf.errors import BadInput
 from hictl_hf.retrieval import mining
-from hictl_hf.retrieval.mining import Mining, mine_vectors
+from hictl_hf.retrieval.mining import MiningConfig, mine_vectors
 from hictl_hf.retrieval.nearest_neighbours import Search
 
 
@@ -70,7 +70,7 @@ def test_pairs_of_two_files(
     x, y = ([*dict.fromkeys(line for line in read_lines(file) if line)] for file in files)
     encoder = load_encoder(checkpoint)
     pairs, expected = mine_vectors(
-        embed_sentences(*encoder, x), embed_sentences(*encoder, y), Mining(margin="absolute")
+        embed_sentences(*encoder, x), embed_sentences(*encoder, y), MiningConfig(margin="absolute")
     )
     assert {(a, b) for _, a, b in found} == {(x[i], y[j]) for i, j in pairs.tolist()}
     assert scores == pytest.approx(expected.tolist(), abs=1e-5)

@@ -37,7 +37,7 @@ def unpadded(batch: dict[str, Any], name: str, mask: str) -> list[list[int]]:
 
 
 def test_joined_rows_are_those_of_the_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
-    collator = PretrainingCollator(tokenizer, text_mask_rate=0, pair_mask_rate=0)
+    collator = PretrainingCollator(tokenizer, mlm_probability=0, tlm_probability=0)
     texts = [("the cat sees", "die Katze"), ("我的妹妹", "paka"), ("a dog", None)]
     rows = [{"x": ids(tokenizer, x), "y": None if y is None else ids(tokenizer, y), "seed": 1} for x, y in texts]
     batch = collator(rows)
@@ -149,7 +149,7 @@ def test_labels_are_the_original_words_and_the_rest_is_untouched(masked: dict[st
 
 
 def test_special_tokens_are_never_chosen_even_where_everything_is(tokenizer: PreTrainedTokenizerBase) -> None:
-    collator = PretrainingCollator(tokenizer, text_mask_rate=1, pair_mask_rate=1)
+    collator = PretrainingCollator(tokenizer, mlm_probability=1, tlm_probability=1)
     words = [20, tokenizer.unk_token_id, 21]
     batch = collator([{"x": words, "y": words, "seed": 3}, {"x": words, "y": None, "seed": 4}])
     assert batch["labels"].tolist() == [
@@ -181,9 +181,9 @@ def test_equal_seeds_give_equal_batches_and_other_seeds_others(
     first, again = (PretrainingCollator(tokenizer)(rows) for _ in range(2))
     assert same(first, again)
     other = PretrainingCollator(tokenizer)([{**row, "seed": row["seed"] + 1000} for row in rows])
-    for name in ("input_ids", "labels", "sentence_input_ids", "row_seeds"):
+    for name in ("input_ids", "labels", "sentence_input_ids", "example_seeds"):
         assert not first[name].equal(other[name]), name
-    for name in ("attention_mask", "sentence_attention_mask", "sentence_texts", "bag"):
+    for name in ("attention_mask", "sentence_attention_mask", "sentence_hashes", "bag"):
         assert first[name].equal(other[name]), name  # not a matter of chance
 
 
@@ -324,7 +324,7 @@ def test_the_bag_holds_the_unique_words_of_the_unmasked_pair(tokenizer: PreTrain
         {"x": [30, lone, 31, 30], "y": [31, tokenizer.unk_token_id, 29, lone], "seed": 1},
         {"x": [40, 40, 40], "y": None, "seed": 2},
     ]
-    collator = PretrainingCollator(tokenizer, text_mask_rate=1, pair_mask_rate=1)
+    collator = PretrainingCollator(tokenizer, mlm_probability=1, tlm_probability=1)
     batch = collator(rows)
     assert batch["bag"].tolist() == [[29, 30, 31], [40, -1, -1]]
     assert (
@@ -350,7 +350,7 @@ def test_equal_texts_have_equal_hashes_and_reordered_text_that_of_its_original(
         {"x": [30, 31], "y": None, "seed": 3},  # the y of the first
         {"x": [31, 30], "y": None, "seed": 4},  # the same words, but another text
     ]
-    hashes = PretrainingCollator(tokenizer)(rows)["sentence_texts"].tolist()
+    hashes = PretrainingCollator(tokenizer)(rows)["sentence_hashes"].tolist()
     assert len(hashes) == 8 and min(hashes) >= 0
     a, b, c, d, e = hashes[0], hashes[4], hashes[5], hashes[2], hashes[3]
     assert hashes == [a, a, d, e, b, c, d, e]
@@ -370,7 +370,7 @@ def test_a_hash_depends_on_the_tokens_alone() -> None:
     ("objectives", "inputs"),
     [
         (["lm"], {"input_ids", "attention_mask", "labels"}),
-        (["sentence"], {"sentence_input_ids", "sentence_attention_mask", "sentence_texts"}),
+        (["sentence"], {"sentence_input_ids", "sentence_attention_mask", "sentence_hashes"}),
         (["word"], {"input_ids", "attention_mask", "bag"}),
         (
             ["lm", "sentence"],
@@ -380,7 +380,7 @@ def test_a_hash_depends_on_the_tokens_alone() -> None:
                 "labels",
                 "sentence_input_ids",
                 "sentence_attention_mask",
-                "sentence_texts",
+                "sentence_hashes",
             },
         ),
     ],
@@ -389,7 +389,7 @@ def test_objectives_that_are_off_leave_their_inputs_out(
     tokenizer: PreTrainedTokenizerBase, rows: list[Row], objectives: list[str], inputs: set[str]
 ) -> None:
     batch = PretrainingCollator(tokenizer, objectives=objectives)(rows)
-    assert batch.keys() == inputs | {"row_seeds"}
+    assert batch.keys() == inputs | {"example_seeds"}
     everything = PretrainingCollator(tokenizer)(rows)
     assert all(batch[name].equal(everything[name]) for name in batch)  # and change nothing else
 
@@ -406,8 +406,8 @@ def test_the_clean_word_level_also_gets_the_unmasked_pair(tokenizer: PreTrainedT
     ("settings", "message"),
     [
         ({"reordering": "sentences"}, "'sentences'.*words, subwords, local"),
-        ({"text_mask_rate": 15}, "text_mask_rate is 15.*between 0 and 1"),
-        ({"pair_mask_rate": -0.1}, "pair_mask_rate is -0.1.*between 0 and 1"),
+        ({"mlm_probability": 15}, "mlm_probability is 15.*between 0 and 1"),
+        ({"tlm_probability": -0.1}, "tlm_probability is -0.1.*between 0 and 1"),
         ({"objectives": ["lm", "sentences"]}, "'sentences'.*lm, sentence, word"),
     ],
 )

@@ -6,24 +6,26 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from hictl_hf.data.sampling import Draw, Languages, MixtureSampler, PretrainingRows, language_shares, row_seed
+from hictl_hf.data.sampling import Draw, Languages, PretrainingExamples, TemperatureSampler, language_shares, row_seed
 
 ROWS: dict[Languages, int] = {("en", None): 130, ("sw", None): 10, ("en", "de"): 80, ("en", "sw"): 20}
 
 
-def sampler(rows: dict[Languages, int] = ROWS, batch_size: int = 8, seed: int = 1, **settings: float) -> MixtureSampler:
+def sampler(
+    rows: dict[Languages, int] = ROWS, batch_size: int = 8, seed: int = 1, **settings: float
+) -> TemperatureSampler:
     """Over rows numbered language by language, with lengths as uneven as those of text."""
     bounds = np.cumsum([0, *rows.values()])
     groups = {name: np.arange(start, end) for name, start, end in zip(rows, bounds, bounds[1:])}
     lengths = np.random.default_rng(5).geometric(1 / 20, bounds[-1])
-    return MixtureSampler(lengths, groups, language_shares(rows, **settings), batch_size, seed)
+    return TemperatureSampler(lengths, groups, language_shares(rows, **settings), batch_size, seed)
 
 
-def batches(mixture: MixtureSampler) -> list[list[Draw]]:
+def batches(mixture: TemperatureSampler) -> list[list[Draw]]:
     return [[Draw._make(draw) for draw in batch.tolist()] for batch in mixture]
 
 
-def draws_of(mixture: MixtureSampler) -> list[Draw]:
+def draws_of(mixture: TemperatureSampler) -> list[Draw]:
     return [draw for batch in batches(mixture) for draw in batch]
 
 
@@ -189,7 +191,7 @@ def test_a_seed_is_the_same_in_every_process() -> None:
 
 def test_rows_carry_the_seed_of_their_draw() -> None:
     dataset = Dataset.from_dict({"x": [[5, 6], [7]], "y": [[8], None], "length": [7, 3]})
-    rows = PretrainingRows(dataset, seed=13)
+    rows = PretrainingExamples(dataset, seed=13)
     assert len(rows) == 2
     draws = np.array([Draw(0, 2, 1), Draw(1, 0, 0), Draw(1, 1, 0), Draw(1, 1, 1)])
     first, second, third, fourth = rows.__getitems__(draws)
@@ -208,7 +210,7 @@ def test_processes_and_micro_batches_divide_the_batches_of_one_process(
     rows: int, processes: int, micro_batches: int
 ) -> None:
     whole, *others = [
-        MixtureSampler(np.arange(rows), {("en", None): np.arange(rows)}, {("en", None): 1.0}, 12, 1, *of)
+        TemperatureSampler(np.arange(rows), {("en", None): np.arange(rows)}, {("en", None): 1.0}, 12, 1, *of)
         for of in [(1, 0, 1), *((micro_batches, process, processes) for process in range(processes))]
     ]
     expected = [sorted(draw.row for draw in batch) for batch in batches(whole)]
@@ -231,7 +233,7 @@ def test_processes_and_micro_batches_divide_the_batches_of_one_process(
 def test_a_process_has_long_and_short_rows_of_each_batch() -> None:
     lengths = np.arange(64)
     first, second = (
-        MixtureSampler(lengths, {("en", None): lengths}, {("en", None): 1.0}, 64, 1, 1, process, 2)
+        TemperatureSampler(lengths, {("en", None): lengths}, {("en", None): 1.0}, 64, 1, 1, process, 2)
         for process in (0, 1)
     )
     one, other = (sum(int(draw.row) for draw in draws_of(part)) for part in (first, second))

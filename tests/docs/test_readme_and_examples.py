@@ -134,10 +134,10 @@ def test_any_checkpoint_is_scored_on_any_source(
     mean = run_path(str(ROOT / "examples/score_retrieval.py"))["main"](f"runs/demo/{folder}", "pairs.jsonl")
     lines = capsys.readouterr().out.splitlines()
     own, best = (
-        line for line in lines if line.startswith(("the model's own readout: ", "best on these sentences (op"))
+        line for line in lines if line.startswith(("the model's own pooling: ", "best on these sentences (op"))
     )
     assert 0 < mean < 100 and own.endswith(f": mean {mean:.1f}") and float(best.split()[-1]) >= round(mean, 1)
-    assert sum(line.strip().startswith(("de ", "sw ")) for line in lines) == 8  # both languages at four readouts
+    assert sum(line.strip().startswith(("de ", "sw ")) for line in lines) == 8  # both languages at four poolings
 
 
 def test_a_text_without_translation_cannot_be_scored(workplace: Path) -> None:

@@ -26,18 +26,18 @@ from transformers import (
 from hictl_hf import HictlForMaskedLM, HictlForPreTraining, HictlModel, export_encoder
 from hictl_hf.embedding import encoder as embedding
 from hictl_hf.embedding.encoder import (
+    Pooling,
     QuantizedLinear,
-    Readout,
-    all_readouts,
-    embed_at_readouts,
+    all_poolings,
+    embed_at_poolings,
     embed_sentences,
     load_encoder,
-    own_readout,
+    own_pooling,
     pool,
 )
 from hictl_hf.errors import BadInput
 
-EVERYWHERE = all_readouts(layers=[0, 1, 2], last_layer=2, projection=True)
+EVERYWHERE = all_poolings(layers=[0, 1, 2], last_layer=2, projection=True)
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 
 
@@ -55,21 +55,21 @@ def texts(sentences: dict[str, list[str]]) -> list[str]:
     return found
 
 
-def test_readouts_are_first_token_and_mean_of_each_layer_and_the_projection_of_the_last() -> None:
-    assert all_readouts([1, 2], last_layer=2, projection=True) == [
-        Readout("first token", 1), Readout("mean", 1), Readout("first token", 2), Readout("mean", 2),
-        Readout("projection", 2),
+def test_poolings_are_first_token_and_mean_of_each_layer_and_the_projection_of_the_last() -> None:
+    assert all_poolings([1, 2], last_layer=2, projection=True) == [
+        Pooling("cls", 1), Pooling("mean", 1), Pooling("cls", 2), Pooling("mean", 2),
+        Pooling("projection", 2),
     ]  # fmt: skip
-    assert all_readouts([2], last_layer=2, projection=False) == [Readout("first token", 2), Readout("mean", 2)]
+    assert all_poolings([2], last_layer=2, projection=False) == [Pooling("cls", 2), Pooling("mean", 2)]
 
 
 def test_the_first_token_of_the_embeddings_which_all_sentences_share_is_not_offered(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> None:
-    shared = Readout("first token", 0)
-    assert len(np.unique(embed_at_readouts(model, tokenizer, texts, [shared])[shared], axis=0)) == 1
-    assert all_readouts([0, 1], last_layer=2, projection=False) == [
-        Readout("mean", 0), Readout("first token", 1), Readout("mean", 1)
+    shared = Pooling("cls", 0)
+    assert len(np.unique(embed_at_poolings(model, tokenizer, texts, [shared])[shared], axis=0)) == 1
+    assert all_poolings([0, 1], last_layer=2, projection=False) == [
+        Pooling("mean", 0), Pooling("cls", 1), Pooling("mean", 1)
     ]  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def test_padding_takes_no_part_in_a_mean(model: PreTrainedModel) -> None:
     hidden = torch.tensor([[[3.0, 0], [0, 3], [6, 9]], [[1, 0], [3, 4], [99, -99]]])
     mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
     assert pool(model, hidden, mask, "mean").tolist() == [[3, 4], [2, 2]]
-    assert pool(model, hidden, mask, "first token").tolist() == [[3, 0], [1, 0]]
+    assert pool(model, hidden, mask, "cls").tolist() == [[3, 0], [1, 0]]
 
 
 def test_the_mean_stays_exact_in_half_precision(model: PreTrainedModel) -> None:
@@ -89,7 +89,7 @@ def test_the_mean_stays_exact_in_half_precision(model: PreTrainedModel) -> None:
     assert pool(model, hidden, torch.ones(1, 40, dtype=torch.long), "mean").tolist() == [[1, 1]]
 
 
-@pytest.mark.parametrize("pooling", ["first token", "mean"])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_a_pooled_vector_does_not_keep_the_hidden_states(model: PreTrainedModel, pooling: str) -> None:
     pooled = pool(model, torch.ones(2, 40, 3), torch.ones(2, 40, dtype=torch.long), pooling)
     assert pooled.untyped_storage().nbytes() == pooled.nbytes == 2 * 3 * 4
@@ -101,25 +101,25 @@ def test_a_pooled_vector_does_not_keep_the_hidden_states(model: PreTrainedModel,
 def test_vectors_are_those_of_a_direct_call_of_the_model(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> None:
-    vectors = embed_at_readouts(model, tokenizer, texts, EVERYWHERE, max_tokens=60)
+    vectors = embed_at_poolings(model, tokenizer, texts, EVERYWHERE, max_tokens=60)
     assert list(vectors) == EVERYWHERE
     for row, text in enumerate(texts):
         ids = tokenizer(text, return_tensors="pt")["input_ids"]  # one sentence: no padding, no order
         with torch.no_grad():
             states = model.roberta(ids, output_hidden_states=True).hidden_states
-            expected = {Readout("first token", layer): states[layer][0, 0] for layer in (1, 2)}
-            expected |= {Readout("mean", layer): states[layer][0].mean(0) for layer in (0, 1, 2)}
-            expected[Readout("projection", 2)] = model.encode_sentences(ids)[0]
-        for readout, vector in expected.items():
-            np.testing.assert_allclose(vectors[readout][row], vector.numpy(), **CLOSE, err_msg=f"{readout} of {text}")
+            expected = {Pooling("cls", layer): states[layer][0, 0] for layer in (1, 2)}
+            expected |= {Pooling("mean", layer): states[layer][0].mean(0) for layer in (0, 1, 2)}
+            expected[Pooling("projection", 2)] = model.encode_sentences(ids)[0]
+        for pooling, vector in expected.items():
+            np.testing.assert_allclose(vectors[pooling][row], vector.numpy(), **CLOSE, err_msg=f"{pooling} of {text}")
 
 
 def test_a_mean_without_special_tokens_is_of_the_pieces_alone(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> None:
     unknown = "the cat Ω sees"  # a piece that is not known is a piece
-    readout = Readout("mean without special tokens", 2)
-    found = embed_at_readouts(model, tokenizer, [*texts, unknown, " "], [readout])[readout]
+    pooling = Pooling("mean without special tokens", 2)
+    found = embed_at_poolings(model, tokenizer, [*texts, unknown, " "], [pooling])[pooling]
     for vector, text in zip(found, [*texts, unknown]):
         ids = tokenizer(text, return_tensors="pt")["input_ids"]
         with torch.no_grad():
@@ -129,14 +129,14 @@ def test_a_mean_without_special_tokens_is_of_the_pieces_alone(
     assert (found[-1] == 0).all()  # of no piece at all
 
 
-def test_readouts_differ_and_so_do_sentences(
+def test_poolings_differ_and_so_do_sentences(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> None:
-    vectors = embed_at_readouts(model, tokenizer, texts, EVERYWHERE)
-    for readout in EVERYWHERE:
-        pairs = vectors[readout][:, None] - vectors[readout][None]
+    vectors = embed_at_poolings(model, tokenizer, texts, EVERYWHERE)
+    for pooling in EVERYWHERE:
+        pairs = vectors[pooling][:, None] - vectors[pooling][None]
         distances = np.linalg.norm(pairs, axis=-1)[~np.eye(len(texts), dtype=bool)]
-        assert distances.min() > 0.02, readout  # the comparisons of this file would see a row out of place
+        assert distances.min() > 0.02, pooling  # the comparisons of this file would see a row out of place
     for one in EVERYWHERE:
         for other in EVERYWHERE:
             assert one == other or not np.allclose(vectors[one], vectors[other])
@@ -149,16 +149,16 @@ def test_a_bare_encoder_gives_the_same_vectors(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("encoder")
-    readouts = all_readouts([1, 2], last_layer=2, projection=False)
-    whole = embed_at_readouts(model, tokenizer, texts, readouts)
+    poolings = all_poolings([1, 2], last_layer=2, projection=False)
+    whole = embed_at_poolings(model, tokenizer, texts, poolings)
     export_encoder(model, folder / "plain")
     model.save_pretrained(folder / "hictl")
     for encoder in (
         XLMRobertaModel.from_pretrained(folder / "plain"),
         HictlModel.from_pretrained(folder / "hictl"),
     ):
-        alone = embed_at_readouts(encoder, tokenizer, texts, readouts)
-        assert all((whole[readout] == alone[readout]).all() for readout in readouts)
+        alone = embed_at_poolings(encoder, tokenizer, texts, poolings)
+        assert all((whole[pooling] == alone[pooling]).all() for pooling in poolings)
 
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -198,16 +198,16 @@ def encoder_of_type(name: str, vocab_size: int) -> PreTrainedModel:
 def test_vectors_of_other_encoders_are_those_of_a_direct_call(
     tokenizer: PreTrainedTokenizerBase, texts: list[str], name: str
 ) -> None:
-    model, readouts = encoder_of_type(name, len(tokenizer)), all_readouts([0, 1, 2], last_layer=2, projection=False)
-    vectors = embed_at_readouts(model, tokenizer, texts, readouts, max_tokens=60)
-    assert np.abs(vectors[Readout("mean", 2)][0] - vectors[Readout("mean", 2)][1]).max() > 0.02
+    model, poolings = encoder_of_type(name, len(tokenizer)), all_poolings([0, 1, 2], last_layer=2, projection=False)
+    vectors = embed_at_poolings(model, tokenizer, texts, poolings, max_tokens=60)
+    assert np.abs(vectors[Pooling("mean", 2)][0] - vectors[Pooling("mean", 2)][1]).max() > 0.02
     for row, text in enumerate(texts):
         with torch.no_grad():
             called = model(tokenizer(text, return_tensors="pt")["input_ids"], output_hidden_states=True)
-        for readout in readouts:
-            states = called.last_hidden_state if readout.layer == 2 else called.hidden_states[readout.layer]
-            expected = states[0, 0] if readout.pooling == "first token" else states[0].mean(0)
-            np.testing.assert_allclose(vectors[readout][row], expected.numpy(), rtol=1e-5, atol=1e-5)
+        for pooling in poolings:
+            states = called.last_hidden_state if pooling.layer == 2 else called.hidden_states[pooling.layer]
+            expected = states[0, 0] if pooling.mode == "cls" else states[0].mean(0)
+            np.testing.assert_allclose(vectors[pooling][row], expected.numpy(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["distilbert", "modernbert"])
@@ -231,29 +231,29 @@ def test_other_encoders_are_read_in_half_precision_and_not_in_int8(
 def test_the_size_of_batches_changes_no_vector(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str], max_tokens: int
 ) -> None:
-    expected = embed_at_readouts(model, tokenizer, texts, EVERYWHERE, max_tokens=60)
-    found = embed_at_readouts(model, tokenizer, texts, EVERYWHERE, max_tokens=max_tokens)
-    for readout in EVERYWHERE:
-        np.testing.assert_allclose(found[readout], expected[readout], **CLOSE)
+    expected = embed_at_poolings(model, tokenizer, texts, EVERYWHERE, max_tokens=60)
+    found = embed_at_poolings(model, tokenizer, texts, EVERYWHERE, max_tokens=max_tokens)
+    for pooling in EVERYWHERE:
+        np.testing.assert_allclose(found[pooling], expected[pooling], **CLOSE)
 
 
 def test_vectors_come_back_in_the_order_of_the_sentences(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> None:
-    expected = embed_at_readouts(model, tokenizer, texts, EVERYWHERE, max_tokens=60)
+    expected = embed_at_poolings(model, tokenizer, texts, EVERYWHERE, max_tokens=60)
     order = np.random.default_rng(2).permutation(len(texts))
-    found = embed_at_readouts(model, tokenizer, [texts[at] for at in order], EVERYWHERE, max_tokens=60)
-    for readout in EVERYWHERE:
-        np.testing.assert_allclose(found[readout], expected[readout][order], **CLOSE)
+    found = embed_at_poolings(model, tokenizer, [texts[at] for at in order], EVERYWHERE, max_tokens=60)
+    for pooling in EVERYWHERE:
+        np.testing.assert_allclose(found[pooling], expected[pooling][order], **CLOSE)
 
 
 def test_repeated_sentences_have_equal_vectors_each_in_its_place(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> None:
     a, b, c = texts[:3]
-    readout = Readout("projection", 2)
-    found = embed_at_readouts(model, tokenizer, [b, a, b, c, a], [readout])[readout]
-    once = embed_at_readouts(model, tokenizer, [a, b, c], [readout])[readout]
+    pooling = Pooling("projection", 2)
+    found = embed_at_poolings(model, tokenizer, [b, a, b, c, a], [pooling])[pooling]
+    once = embed_at_poolings(model, tokenizer, [a, b, c], [pooling])[pooling]
     np.testing.assert_array_equal(found, once[[1, 0, 1, 2, 0]])
 
 
@@ -265,8 +265,8 @@ def test_dropout_is_off_and_training_mode_comes_back(
     training: bool,
 ) -> None:
     model = model_for_text(hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5).train(training)
-    readout = Readout("mean", 2)
-    first, again = (embed_at_readouts(model, tokenizer, texts, [readout])[readout] for _ in range(2))
+    pooling = Pooling("mean", 2)
+    first, again = (embed_at_poolings(model, tokenizer, texts, [pooling])[pooling] for _ in range(2))
     np.testing.assert_array_equal(first, again)
     assert all(module.training == training for module in model.modules())
     ids = tokenizer(texts[0], return_tensors="pt")["input_ids"]
@@ -285,8 +285,8 @@ def test_long_sentences_are_cut_at_the_limit_asked_for_and_at_that_of_the_model(
     text = "the cat sees a dog " * 20
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert len(ids) > 100 and model.config.max_position_embeddings == 66
-    readout = Readout("mean", 2)
-    found = embed_at_readouts(model, tokenizer, [text, "a dog"], [readout], max_length=max_length)[readout][0]
+    pooling = Pooling("mean", 2)
+    found = embed_at_poolings(model, tokenizer, [text, "a dog"], [pooling], max_length=max_length)[pooling][0]
     with torch.no_grad():
         states = model.roberta(torch.tensor([[0, *ids[: kept - 2], 2]]))[0]
     np.testing.assert_allclose(found, states[0].mean(0).numpy(), **CLOSE)
@@ -294,7 +294,7 @@ def test_long_sentences_are_cut_at_the_limit_asked_for_and_at_that_of_the_model(
 
 def test_no_sentence_at_all_is_refused_in_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     with pytest.raises(ValueError, match="sentence"):
-        embed_at_readouts(model, tokenizer, [], [Readout("mean", 2)])
+        embed_at_poolings(model, tokenizer, [], [Pooling("mean", 2)])
 
 
 @pytest.mark.parametrize("kind", [tuple, iter, np.array, pd.Series, dict.fromkeys])
@@ -338,13 +338,13 @@ def test_limits_that_leave_no_word_are_refused(
         embed_sentences(model, tokenizer, ["the cat"], **limits)
 
 
-# --- the model's own readout ----------------------------------------------------------------------------------------
+# --- the model's own pooling ----------------------------------------------------------------------------------------
 
 
 def test_a_model_is_read_where_its_configuration_says(toy_config: Callable[..., Any]) -> None:
-    assert own_readout(toy_config()) == Readout("first token", 2)
-    assert own_readout(toy_config(embedding_pooling="mean", embedding_layer=0)) == Readout("mean", 0)
-    assert own_readout(toy_config(embedding_pooling="projection")) == Readout("projection", 2)
+    assert own_pooling(toy_config()) == Pooling("cls", 2)
+    assert own_pooling(toy_config(embedding_pooling="mean", embedding_layer=0)) == Pooling("mean", 0)
+    assert own_pooling(toy_config(embedding_pooling="projection")) == Pooling("projection", 2)
 
 
 def test_a_plain_encoder_is_read_at_the_mean_of_its_last_layer_which_is_said_once(
@@ -352,15 +352,15 @@ def test_a_plain_encoder_is_read_at_the_mean_of_its_last_layer_which_is_said_onc
 ) -> None:
     embedding.tell_of_the_mean.cache_clear()
     with caplog.at_level(logging.INFO, "hictl_hf"):
-        readouts = [own_readout(XLMRobertaConfig(num_hidden_layers=7)) for _ in range(2)]
-    assert readouts == [Readout("mean", 7)] * 2
+        poolings = [own_pooling(XLMRobertaConfig(num_hidden_layers=7)) for _ in range(2)]
+    assert poolings == [Pooling("mean", 7)] * 2
     assert len(caplog.messages) == 1 and "mean of its last layer" in caplog.text
 
 
-def test_sentences_have_vectors_of_length_one_at_the_models_own_readout(
+def test_sentences_have_vectors_of_length_one_at_the_models_own_pooling(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> None:
-    raw = embed_at_readouts(model, tokenizer, texts, [Readout("first token", 2)])[Readout("first token", 2)]
+    raw = embed_at_poolings(model, tokenizer, texts, [Pooling("cls", 2)])[Pooling("cls", 2)]
     found = embed_sentences(model, tokenizer, texts)
     assert np.abs(np.linalg.norm(raw, axis=1) - 1).min() > 0.1
     np.testing.assert_allclose(found, raw / np.linalg.norm(raw, axis=1, keepdims=True), **CLOSE)
@@ -368,26 +368,26 @@ def test_sentences_have_vectors_of_length_one_at_the_models_own_readout(
 
 
 @pytest.mark.parametrize(
-    ("readout", "message"),
+    ("pooling", "message"),
     [
-        (Readout("mean", 3), "'mean' is 3; allowed is 0 to 2"),
-        (Readout("mean", -1), "'mean' is -1; allowed is 0 to 2"),
-        (Readout("projection", 1), "'projection' is 1; allowed is 2 to 2"),
-        (Readout("max", 2), "the pooling is 'max'; allowed are first token, mean"),
+        (Pooling("mean", 3), "'mean' is 3; allowed is 0 to 2"),
+        (Pooling("mean", -1), "'mean' is -1; allowed is 0 to 2"),
+        (Pooling("projection", 1), "'projection' is 1; allowed is 2 to 2"),
+        (Pooling("max", 2), "the pooling is 'max'; allowed are cls, mean"),
     ],
 )
-def test_a_readout_that_is_not_there_is_refused(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, readout: Readout, message: str
+def test_a_pooling_that_is_not_there_is_refused(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pooling: Pooling, message: str
 ) -> None:
     with pytest.raises(BadInput, match=message):
-        embed_sentences(model, tokenizer, ["the cat"], readout)
+        embed_sentences(model, tokenizer, ["the cat"], pooling)
 
 
 def test_an_encoder_without_the_projection_refuses_to_be_read_there(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     with pytest.raises(BadInput, match="the projection, which this model does not have"):
-        embed_sentences(model.roberta, tokenizer, ["the cat"], Readout("projection", 2))
+        embed_sentences(model.roberta, tokenizer, ["the cat"], Pooling("projection", 2))
 
 
 @pytest.mark.parametrize(("layer", "computed"), [(0, [0, 0]), (1, [1, 0]), (2, [1, 1])])
@@ -403,7 +403,7 @@ def test_layers_above_the_one_read_are_not_computed(
         return hook
 
     hooks = [each.register_forward_hook(count(at)) for at, each in enumerate(model.roberta.encoder.layer)]
-    embed_sentences(model, tokenizer, ["the cat", "a dog"], Readout("mean", layer))
+    embed_sentences(model, tokenizer, ["the cat", "a dog"], Pooling("mean", layer))
     for hook in hooks:
         hook.remove()
     assert calls == computed
@@ -446,9 +446,9 @@ def test_other_number_formats_give_nearly_the_same_vectors_and_leave_the_model_a
     most: float,
 ) -> None:
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    for readout in (Readout("mean", 2), Readout("first token", 1), Readout("projection", 2)):
-        exact = embed_sentences(model, tokenizer, texts, readout)
-        found = embed_sentences(model, tokenizer, texts, readout, precision=precision)
+    for pooling in (Pooling("mean", 2), Pooling("cls", 1), Pooling("projection", 2)):
+        exact = embed_sentences(model, tokenizer, texts, pooling)
+        found = embed_sentences(model, tokenizer, texts, pooling, precision=precision)
         assert found.dtype == np.float32 and least < (found * exact).sum(1).mean() < most
     assert all(weight.equal(before[name]) for name, weight in model.state_dict().items())
     assert model.state_dict().keys() == before.keys()
@@ -472,8 +472,8 @@ def test_an_encoder_loaded_in_a_number_format_gives_the_vectors_of_one_converted
 def test_the_vector_of_a_sentence_in_int8_does_not_depend_on_its_batch(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> None:
-    together = embed_sentences(model, tokenizer, texts, Readout("mean", 2), precision="int8")
-    alone = [embed_sentences(model, tokenizer, [text], Readout("mean", 2), precision="int8")[0] for text in texts]
+    together = embed_sentences(model, tokenizer, texts, Pooling("mean", 2), precision="int8")
+    alone = [embed_sentences(model, tokenizer, [text], Pooling("mean", 2), precision="int8")[0] for text in texts]
     assert (together * np.stack(alone)).sum(1).min() > 0.9999  # but for rounding that falls to the other side
 
 
@@ -488,8 +488,8 @@ def test_layers_in_half_precision_mask_padding_in_their_own_numbers(
 ) -> None:
     model = copy.deepcopy(model)
     model.set_attn_implementation(implementation)
-    exact = embed_sentences(model, tokenizer, texts, Readout("mean", 2))
-    found = embed_sentences(model, tokenizer, texts, Readout("mean", 2), precision="bf16")
+    exact = embed_sentences(model, tokenizer, texts, Pooling("mean", 2))
+    found = embed_sentences(model, tokenizer, texts, Pooling("mean", 2), precision="bf16")
     assert 0.9995 < (found * exact).sum(1).mean() < 0.9999999
 
 
@@ -528,7 +528,7 @@ def test_the_projection_of_a_plain_encoder_is_in_its_pooler(
     tokenizer.save_pretrained(tmp_path)
     expected = embed_sentences(model, tokenizer, texts)
     np.testing.assert_array_equal(embed_sentences(*load_encoder(tmp_path), texts), expected)
-    np.testing.assert_array_equal(embed_sentences(model, tokenizer, texts, Readout("projection", 2)), expected)
+    np.testing.assert_array_equal(embed_sentences(model, tokenizer, texts, Pooling("projection", 2)), expected)
 
 
 @pytest.mark.parametrize("lost", ["of another size", "by another head"])
@@ -541,10 +541,10 @@ def test_random_weights_are_never_taken_for_a_projection(
         XLMRobertaForSequenceClassification.from_pretrained(tmp_path).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     encoder, _ = load_encoder(tmp_path)
-    assert own_readout(encoder.config).pooling == "projection"
+    assert own_pooling(encoder.config).mode == "projection"
     with pytest.raises(BadInput, match="the projection, which this model does not have"):
         embed_sentences(encoder, tokenizer, ["the cat"])
-    assert embed_sentences(encoder, tokenizer, ["the cat"], Readout("first token", 2)).shape == (1, 32)
+    assert embed_sentences(encoder, tokenizer, ["the cat"], Pooling("cls", 2)).shape == (1, 32)
 
 
 def test_the_pooler_of_an_encoder_of_others_is_no_projection(
@@ -558,7 +558,7 @@ def test_the_pooler_of_an_encoder_of_others_is_no_projection(
     assert not transformers_warnings.messages, "a missing pooler is nothing to be told"
     assert loaded[0].pooler is None, "its random weights are nothing to read"
     with pytest.raises(BadInput, match="the projection, which this model does not have"):
-        embed_sentences(*loaded, ["the cat"], Readout("projection", 1))
+        embed_sentences(*loaded, ["the cat"], Pooling("projection", 1))
 
 
 def change(folder: Path, **values: Any) -> None:

@@ -60,7 +60,7 @@ def test_the_accuracies_are_those_of_our_own_search(
     mean = results["tasks"]["Tatoeba"]["mean"]
     assert mean["f1"] == pytest.approx(sum(each["f1"] for each in found.values()) / 2)
     assert json.loads((tmp_path / "results.json").read_text("utf-8"))["tasks"] == results["tasks"]
-    assert results["protocol"]["readout"] == {"pooling": "mean", "layer": 1}
+    assert results["protocol"]["pooling"] == {"mode": "mean", "layer": 1}
     of_mteb = json.loads((tmp_path / "Tatoeba.json").read_text("utf-8"))
     assert {each["hf_subset"]: 100 * each["main_score"] for each in of_mteb["scores"]["test"]} == pytest.approx(
         {name: each["f1"] for name, each in found.items()}, abs=1e-3

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaModel
 
 from hictl_hf import export_encoder
-from hictl_hf.embedding.encoder import Readout, embed_sentences
+from hictl_hf.embedding.encoder import Pooling, embed_sentences
 from hictl_hf.embedding.nearest_words import (
     EVERY,
     LONGEST,
@@ -174,11 +174,11 @@ def test_a_sentence_is_the_nearest_to_itself(
     assert (near.line, near.text) == (31, sentences["en"][30]) and near.similarity == pytest.approx(1)
 
 
-def test_the_readout_is_the_model_s_own(
+def test_the_pooling_is_the_model_s_own(
     model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, sentences: dict[str, list[str]]
 ) -> None:
     model = model_for_text(embedding_layer=1, embedding_pooling="mean")
-    vectors = embed_sentences(model, tokenizer, ["the cat", *sentences["de"]], Readout("mean", 1))
+    vectors = embed_sentences(model, tokenizer, ["the cat", *sentences["de"]], Pooling("mean", 1))
     found = Explainer(model, tokenizer, among=sentences["de"]).sentences("the cat", number=5)
     expected = np.sort(vectors[1:] @ vectors[0])[::-1][:5]
     assert [near.similarity for near in found] == pytest.approx(expected.tolist(), abs=1e-6)

@@ -10,20 +10,20 @@ import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import HictlForPreTraining, export_encoder
-from hictl_hf.embedding.encoder import Readout, embed_sentences, load_encoder
+from hictl_hf.embedding.encoder import Pooling, embed_sentences, load_encoder
 from hictl_hf.embedding.onnx_export import OPSET, SentenceEncoder, export_onnx, main
 from hictl_hf.errors import BadInput
 
 MakeModel = Callable[..., PreTrainedModel]
 OTHERS = [
-    Readout("first token", 2),
-    Readout("projection", 2),
-    Readout("mean", 0),
-    Readout("mean without special tokens", 1),
+    Pooling("cls", 2),
+    Pooling("projection", 2),
+    Pooling("mean", 0),
+    Pooling("mean without special tokens", 1),
 ]
 
 
-def check(folder: Path, model: PreTrainedModel, readout: Readout, sentences: dict[str, list[str]]) -> None:
+def check(folder: Path, model: PreTrainedModel, pooling: Pooling, sentences: dict[str, list[str]]) -> None:
     """Batches of other sizes and lengths than the one of the export give the vectors of `embed_sentences`."""
     engine = pytest.importorskip("onnxruntime")
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -36,7 +36,7 @@ def check(folder: Path, model: PreTrainedModel, readout: Readout, sentences: dic
     for batch in (texts, texts[:1], [texts[0], " ".join(sentences["en"][:20])]):
         tokens = tokenizer(batch, padding=True, truncation=True, return_tensors="np")
         vectors = session.run(["sentence_embedding"], dict(tokens))[0]
-        expected = embed_sentences(model, tokenizer, batch, readout)
+        expected = embed_sentences(model, tokenizer, batch, pooling)
         np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-4)
 
 
@@ -48,7 +48,7 @@ def test_the_command_exports_what_the_model_itself_is_read_at(
     export_encoder(model, tmp_path / "encoder")
     tokenizer.save_pretrained(tmp_path / "encoder")
     main(["--model", str(tmp_path / "encoder"), "--output", str(tmp_path / "onnx")])
-    check(tmp_path / "onnx", model, Readout("mean", 1), sentences)
+    check(tmp_path / "onnx", model, Pooling("mean", 1), sentences)
     written = onnx.load(tmp_path / "onnx" / "model.onnx", load_external_data=False)
     assert [each.version for each in written.opset_import if each.domain == ""] == [OPSET]
     weights = {tensor.name for tensor in written.graph.initializer}
@@ -60,17 +60,17 @@ def test_the_command_exports_what_the_model_itself_is_read_at(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("readout", OTHERS, ids=str)
-def test_every_readout_can_be_exported(
-    readout: Readout,
+@pytest.mark.parametrize("pooling", OTHERS, ids=str)
+def test_every_pooling_can_be_exported(
+    pooling: Pooling,
     model_for_text: MakeModel,
     tokenizer: PreTrainedTokenizerBase,
     sentences: dict[str, list[str]],
     tmp_path: Path,
 ) -> None:
     model = model_for_text(HictlForPreTraining, initializer_range=0.5, projection_size=20)
-    export_onnx(model, tokenizer, tmp_path, readout)
-    check(tmp_path, model, readout, sentences)
+    export_onnx(model, tokenizer, tmp_path, pooling)
+    check(tmp_path, model, pooling, sentences)
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_a_plain_encoder_is_exported_with_the_projection_that_its_pooler_holds(
     export_encoder(model, tmp_path / "encoder")
     tokenizer.save_pretrained(tmp_path / "encoder")
     export_onnx(*load_encoder(tmp_path / "encoder"), tmp_path / "onnx")
-    check(tmp_path / "onnx", model, Readout("projection", 2), sentences)
+    check(tmp_path / "onnx", model, Pooling("projection", 2), sentences)
 
 
 def test_pooling_is_that_of_embed_sentences_and_rows_begin_on_the_left(
@@ -89,21 +89,21 @@ def test_pooling_is_that_of_embed_sentences_and_rows_begin_on_the_left(
 ) -> None:
     model, texts = model_for_text(initializer_range=0.5), sentences["en"][:3] + ["cat"]
     batch = tokenizer(texts, padding=True, return_tensors="pt")
-    for readout in (Readout("mean without special tokens", 1), Readout("first token", 2)):
-        encoder = SentenceEncoder(model, readout).eval()
+    for pooling in (Pooling("mean without special tokens", 1), Pooling("cls", 2)):
+        encoder = SentenceEncoder(model, pooling).eval()
         with torch.no_grad():
             vectors = encoder(batch["input_ids"], batch["attention_mask"]).numpy()
-        np.testing.assert_allclose(vectors, embed_sentences(model, tokenizer, texts, readout), rtol=0, atol=1e-5)
+        np.testing.assert_allclose(vectors, embed_sentences(model, tokenizer, texts, pooling), rtol=0, atol=1e-5)
 
 
-def test_a_readout_that_is_not_there_and_a_missing_package_are_told(
+def test_a_pooling_that_is_not_there_and_a_missing_package_are_told(
     model_for_text: MakeModel,
     tokenizer: PreTrainedTokenizerBase,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(BadInput, match="allowed is 0 to 2"):
-        export_onnx(model_for_text(), tokenizer, tmp_path, Readout("mean", 3))
+        export_onnx(model_for_text(), tokenizer, tmp_path, Pooling("mean", 3))
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(BadInput, match=r"pip install 'hictl_hf\[onnx\]'"):
         export_onnx(model_for_text(), tokenizer, tmp_path)

@@ -12,21 +12,21 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaConfig
 
 from hictl_hf import export_encoder
-from hictl_hf.embedding.encoder import Readout, embed_sentences, load_encoder
+from hictl_hf.embedding.encoder import Pooling, embed_sentences, load_encoder
 from hictl_hf.embedding.sentence_transformers_files import LONGEST, write_sentence_transformers_files
 from hictl_hf.errors import BadInput
 
 MakeModel = Callable[..., PreTrainedModel]
 LAST = 2
-READOUTS = [
-    Readout("first token", LAST), Readout("mean", LAST), Readout("first token", 1), Readout("mean", 1),
-    Readout("mean", 0), Readout("projection", LAST),
+EVERY_POOLING = [
+    Pooling("cls", LAST), Pooling("mean", LAST), Pooling("cls", 1), Pooling("mean", 1),
+    Pooling("mean", 0), Pooling("projection", LAST),
 ]  # fmt: skip
 
 
-def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, readout: Readout) -> None:
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, pooling: Pooling) -> None:
     """What a run leaves: `checkpoint/` and `encoder/`."""
-    model.config.embedding_pooling, model.config.embedding_layer = readout.pooling, readout.layer
+    model.config.embedding_pooling, model.config.embedding_layer = pooling.mode, pooling.layer
     model.save_pretrained(folder / "checkpoint")
     export_encoder(model, folder / "encoder")
     weight = model.projection.weight
@@ -41,11 +41,11 @@ def texts_of(sentences: dict[str, list[str]]) -> list[str]:
     return [text for texts in sentences.values() for text in texts[:6]] + [" ".join(sentences["en"][:20])]
 
 
-@pytest.mark.parametrize("readout", READOUTS, ids=str)
+@pytest.mark.parametrize("pooling", EVERY_POOLING, ids=str)
 @pytest.mark.parametrize("projection_size", [None, 20])
 @pytest.mark.filterwarnings("error")
 def test_sentence_transformers_reads_the_vectors_of_embed_sentences(
-    readout: Readout,
+    pooling: Pooling,
     projection_size: int | None,
     model_for_text: MakeModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -56,9 +56,9 @@ def test_sentence_transformers_reads_the_vectors_of_embed_sentences(
     library = pytest.importorskip("sentence_transformers")
     model = model_for_text(seed=3, projection_size=projection_size, initializer_range=0.5)  # no two layers are alike
     texts = texts_of(sentences)
-    save(model, tokenizer, tmp_path, readout)
-    expected = embed_sentences(model, tokenizer, texts, readout)
-    others = embed_sentences(model, tokenizer, texts, Readout("first token", 0))
+    save(model, tokenizer, tmp_path, pooling)
+    expected = embed_sentences(model, tokenizer, texts, pooling)
+    others = embed_sentences(model, tokenizer, texts, Pooling("cls", 0))
     assert expected.shape != others.shape or abs(expected - others).max() > 0.1
     transformers_warnings.clear()
     for name in ("checkpoint", "encoder"):
@@ -71,7 +71,7 @@ def test_sentence_transformers_reads_the_vectors_of_embed_sentences(
 def test_the_plain_encoder_keeps_all_layers_and_says_where_it_is_read(
     model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
-    save(model_for_text(), tokenizer, tmp_path, Readout("mean", 1))
+    save(model_for_text(), tokenizer, tmp_path, Pooling("mean", 1))
     config = json.loads((tmp_path / "encoder" / "config.json").read_text("utf-8"))
     assert (config["embedding_pooling"], config["embedding_layer"], config["num_hidden_layers"]) == ("mean", 1, LAST)
     assert config["model_type"] == "xlm-roberta"
@@ -102,7 +102,7 @@ def test_the_trainer_of_sentence_transformers_trains_what_is_read(
     from datasets import Dataset
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
-    save(model_for_text(seed=4), tokenizer, tmp_path, Readout("mean", 1))
+    save(model_for_text(seed=4), tokenizer, tmp_path, Pooling("mean", 1))
     reader = library.SentenceTransformer(str(tmp_path / "checkpoint"), device="cpu", trust_remote_code=True)
     pairs = Dataset.from_dict({"anchor": sentences["en"][:32], "positive": sentences["de"][:32]})
     before = {name: weight.detach().clone() for name, weight in reader.named_parameters()}
@@ -135,7 +135,7 @@ def test_a_projection_that_sentence_transformers_trained_is_read_as_it_left_it(
 ) -> None:
     library = pytest.importorskip("sentence_transformers")
     model = model_for_text(seed=4, projection_size=projection_size)
-    save(model, tokenizer, tmp_path, Readout("projection", LAST))
+    save(model, tokenizer, tmp_path, Pooling("projection", LAST))
     reader = library.SentenceTransformer(str(tmp_path / part), device="cpu", trust_remote_code=True)
     (dense,) = [module for module in reader if type(module).__name__ == "Dense"]
     torch.nn.init.normal_(dense.linear.weight, generator=torch.Generator().manual_seed(5))
@@ -143,5 +143,5 @@ def test_a_projection_that_sentence_transformers_trained_is_read_as_it_left_it(
     texts = texts_of(sentences)
     found = embed_sentences(*load_encoder(tmp_path / "trained"), texts)
     np.testing.assert_allclose(found, reader.encode(texts), rtol=0, atol=1e-5)
-    before = embed_sentences(model, tokenizer, texts, Readout("projection", LAST))
+    before = embed_sentences(model, tokenizer, texts, Pooling("projection", LAST))
     assert found.shape == before.shape and np.abs(found - before).max() > 0.1

@@ -93,7 +93,7 @@ class ToyInputs:
         """What `HictlForPreTraining` takes beside the common inputs to be trained with all of its losses."""
         sentences = torch.cat([words, words.flip(1)])
         seeds = torch.arange(self.batch_size, device=words.device)
-        return {"labels": words, "bag": words, "sentence_input_ids": sentences, "row_seeds": seeds}
+        return {"labels": words, "bag": words, "sentence_input_ids": sentences, "example_seeds": seeds}
 
 
 class HictlCommonTest(model_tests.ModelTesterMixin, unittest.TestCase):

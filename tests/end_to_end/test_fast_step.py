@@ -376,7 +376,7 @@ def test_two_processes_make_the_naive_step_of_all_their_parts(
         pass
     found = [torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in (0, 1)]
     batches, drawn = ([part for each in found for part in each[kind]] for kind in (0, 1))
-    seeds = torch.cat([batch["row_seeds"] for batch in batches])
+    seeds = torch.cat([batch["example_seeds"] for batch in batches])
     assert len(batches) == 4 and sorted(seeds.tolist()) == list(range(16))  # each row once
     expected = naive_step(naive, batches, drawn)
     for _, _, step in found:

@@ -29,7 +29,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from hictl_hf.data import formats as readers
 from hictl_hf.data.collator import PretrainingCollator
 from hictl_hf.data.corpus import load_corpus
-from hictl_hf.data.sampling import MixtureSampler, PretrainingRows
+from hictl_hf.data.sampling import PretrainingExamples, TemperatureSampler
 from hictl_hf.data.streaming import StreamedBatches
 from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.pretraining.trainer import HictlTrainer
@@ -273,7 +273,7 @@ def test_no_more_is_read_before_the_first_step_however_many_are_done(
         monkeypatch.setattr(place, function, lambda *given: counts.update({name: rows(*given)}) or before(*given))
 
     count("parsed", readers, "parse_json", lambda line: 1)
-    count("fetched", PretrainingRows, "__getitems__", lambda _, draws: len(draws))
+    count("fetched", PretrainingExamples, "__getitems__", lambda _, draws: len(draws))
     count("collated", PretrainingCollator, "__call__", lambda _, rows: len(rows))
     trained(trainer_for(case, material, tmp_path, **settings, save_steps=4))
     ahead = ROWS_OF_STEP // 2  # of a micro-batch, which is fetched before the one before it is used
@@ -291,7 +291,7 @@ def test_no_more_is_read_before_the_first_step_however_many_are_done(
 def test_batches_that_are_passed_over_are_slices_of_one_array() -> None:
     batches = 100_000
     lengths = np.random.default_rng(1).integers(5, 60, 8 * batches + 8)
-    sampler = MixtureSampler(lengths, {("sw", None): np.arange(len(lengths))}, {("sw", None): 1.0}, 8, SEED)
+    sampler = TemperatureSampler(lengths, {("sw", None): np.arange(len(lengths))}, {("sw", None): 1.0}, 8, SEED)
     draws = iter(sampler)
     first = next(draws)  # the order of the whole epoch is made, once
     started = time.process_time()

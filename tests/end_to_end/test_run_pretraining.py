@@ -31,7 +31,7 @@ from hictl_hf import HictlForMaskedLM
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.arguments import parse_arguments
 from hictl_hf.pretraining.run import pretrain
-from hictl_hf.training.checkpoints import find_fault, newest_first
+from hictl_hf.training.checkpoints import newest_first, verify_checkpoint
 from run_pretraining import main
 
 MODEL = {
@@ -102,7 +102,7 @@ def test_results_hold_the_protocol_and_consistent_means(run: tuple[Path, dict[st
     assert set(results["history"][0]) >= {"lm_loss", "sentence_loss", "word_loss", "p_avg", "hard_negative_lambda"}
     assert results["settings"]["training"]["encoder"] is None and results["versions"]["hictl_hf"]
     protocol = results["retrieval"]["protocol"]
-    assert protocol["selected_on"] == "dev" and set(protocol["hictl"]) == {"pooling", "layer"}
+    assert protocol["selected_on"] == "dev" and set(protocol["hictl"]) == {"mode", "layer"}
 
 
 def test_the_checkpoint_serves_auto_classes_and_pipelines(run: tuple[Path, dict[str, Any]]) -> None:
@@ -329,7 +329,7 @@ REFUSED = {
     "an unknown cleaning": (("--cleaning", '{"max_words": 3}'), "cleaning has no field max_words"),
     "no vocabulary size": (("--model_config", "{}"), "needs the size of its vocabulary"),
     "too long inputs": (("--max_length", "99"), "the model reads 64 tokens"),
-    "a rate above one": (("--pair_mask_rate", "15"), "pair_mask_rate is 15.0; it must be between 0 and 1"),
+    "a rate above one": (("--tlm_probability", "15"), "tlm_probability is 15.0; it must be between 0 and 1"),
     "inputs without room": (("--max_length", "5"), "max_length is 5; allowed is 6 or more"),
     "no pairs in a batch": (("--per_device_train_batch_size", "0"), "per_device_train_batch_size is 0; allowed is 1"),
     "another sampler": (("--train_sampling_strategy", "sequential"), "sequential, which has no effect here: languages"),
@@ -487,7 +487,7 @@ def test_sigterm_leaves_a_whole_checkpoint_and_the_run_goes_on_though_that_is_da
     step = int(newest.name.split("-")[1])
     assert code == 143 and 2 < step < 20, output
     assert output.count(f"SIGTERM: saving step {step} and ending") == 1 and "Traceback" not in output
-    assert find_fault(newest) is None and not (ended / "results.json").exists()
+    assert verify_checkpoint(newest) is None and not (ended / "results.json").exists()
     damaged = shutil.copytree(ended, tmp_path / "damaged")
     model = damaged / newest.name / "model.safetensors"
     os.truncate(model, model.stat().st_size // 2)

@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from hictl_hf import HictlForPreTraining
-from hictl_hf.embedding.encoder import Readout, embed_at_readouts
+from hictl_hf.embedding.encoder import Pooling, embed_at_poolings
 from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.bitext import retrieval_accuracy
 from hictl_hf.xtreme.arguments import parse_xtreme_arguments
@@ -115,12 +115,12 @@ def test_the_other_direction_is_the_accuracy_of_the_transposed_search(
 ) -> None:
     """Against `retrieval_accuracy` on vectors of the same layer, in the order of the files."""
     model, tokenizer = AutoModel.from_pretrained(encoder), AutoTokenizer.from_pretrained(encoder)
-    entry, readout = read_results(run)["tasks"]["tatoeba"], Readout("mean", 1)  # 8 of 12 layers, 1 of 2
+    entry, pooling = read_results(run)["tasks"]["tatoeba"], Pooling("mean", 1)  # 8 of 12 layers, 1 of 2
     expected = {}
     for language, code in (("de", "deu"), ("sw", "swh"), ("zh", "cmn")):
         files = [xtreme_folder / f"tatoeba/tatoeba.{code}-eng.{end}" for end in ("eng", code)]
-        sides = [embed_at_readouts(model, tokenizer, file.read_text("utf-8").splitlines(), [readout]) for file in files]
-        expected[language] = retrieval_accuracy(*(side[readout] for side in sides))
+        sides = [embed_at_poolings(model, tokenizer, file.read_text("utf-8").splitlines(), [pooling]) for file in files]
+        expected[language] = retrieval_accuracy(*(side[pooling] for side in sides))
         found = entry["languages"][language]["accuracy"], entry["other_direction"][language]
         assert found == pytest.approx(expected[language])
     assert any(there != back for there, back in expected.values())
@@ -156,8 +156,8 @@ def test_a_killed_run_goes_on_and_ends_the_same(run: Path, xtreme_folder: Path, 
 
 
 def test_the_same_folder_with_other_settings_is_refused(run: Path, xtreme_folder: Path, encoder: str) -> None:
-    with pytest.raises(BadInput, match=r"holds a run with pooling 'mean', not 'first token'"):
-        main(arguments(xtreme_folder, encoder, run, "--sweep_layers", "true", "--pooling", "first token"))
+    with pytest.raises(BadInput, match=r"holds a run with pooling 'mean', not 'cls'"):
+        main(arguments(xtreme_folder, encoder, run, "--sweep_layers", "true", "--pooling", "cls"))
 
 
 def test_a_wrong_argument_does_not_occupy_the_folder(xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ def made_up_run(folder: Path, chance: float, seed: int) -> None:
     random = np.random.default_rng(seed)
     np.savez(folder / "hits.npz", **hits)
     np.savez(folder / "map.npz", **{name: random.random((200, 2)) for name in ("en", "fr", "de", "ru", "es")})
-    dev = {f"{pooling}, layer {layer}": 10.0 * layer for pooling in ("mean", "first token") for layer in range(3)}
+    dev = {f"{pooling}, layer {layer}": 10.0 * layer for pooling in ("mean", "cls") for layer in range(3)}
     scores = {"scores": study_tests.scores_of(hits), "dev": dev, "mean rank": 9.0}
     scores["languages"] = {name: 100 * float(found.mean()) for name, found in hits.items()}
     results = {"data_hash": "d", "versions": {}, "settings": {"output_dir": "/home"}}

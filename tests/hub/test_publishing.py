@@ -44,7 +44,7 @@ def hub() -> Iterator[Hub]:
 def results_at(pooling: str, layer: int) -> dict[str, Any]:
     """Results of a run that is read at this layer."""
     results = copy.deepcopy(RESULTS)
-    results["retrieval"]["protocol"]["hictl"] = {"pooling": pooling, "layer": layer}
+    results["retrieval"]["protocol"]["hictl"] = {"mode": pooling, "layer": layer}
     results["history"] = [{"step": step, "loss": 9.0 - step, "lm_loss": 3.0} for step in (1, 2)]
     return results
 
@@ -300,7 +300,7 @@ def test_a_pre_training_run_is_pushed_once_when_it_has_ended(
     }
     kept = json.loads(hub.repositories["me/x"]["results.json"])["retrieval"]["protocol"]["hictl"]
     config = json.loads(hub.repositories["me/x"]["config.json"])
-    assert (config["embedding_pooling"], config["embedding_layer"]) == (kept["pooling"], kept["layer"])
+    assert (config["embedding_pooling"], config["embedding_layer"]) == (kept["mode"], kept["layer"])
 
 
 def expected_of_script(run: Path) -> dict[str, bytes]:

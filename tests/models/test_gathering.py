@@ -259,12 +259,12 @@ def test_dropout_is_replayed(
         with autocast:
             parts = [
                 model.encode_sentences(
-                    batch["sentence_input_ids"], batch["sentence_attention_mask"], batch["row_seeds"] + seeds
+                    batch["sentence_input_ids"], batch["sentence_attention_mask"], batch["example_seeds"] + seeds
                 )
                 for batch in batches
             ]
             sentences, _ = stack_pairs(parts)
-            texts, _ = stack_pairs([batch["sentence_texts"] for batch in batches])
+            texts, _ = stack_pairs([batch["sentence_hashes"] for batch in batches])
             loss = model.sentence_level(sentences, texts).loss
         return loss, gradient_of(model, loss)
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from hictl_hf.models import linear_cross_entropy as vocabulary
-from hictl_hf.models.linear_cross_entropy import linear_cross_entropy, look_up, memory_for_gradient
+from hictl_hf.models.linear_cross_entropy import gradient_buffer, linear_cross_entropy, tied_embedding
 
 V, D, PADDING = 37, 6, 1
 NUMBERS = [0, 1, D - 1, D, D + 1, D + 4, D + 3 * 4 + 2]  # of masked words, in blocks of D and then 4
@@ -32,7 +32,7 @@ def ragged_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def full_of_garbage() -> Iterator[None]:
     """Memory that nobody initialises is NaN: a gradient that is not written everywhere shows."""
     torch.use_deterministic_algorithms(True)
-    memory_for_gradient(torch.empty(V, D, dtype=torch.float64)).fill_(torch.nan)
+    gradient_buffer(torch.empty(V, D, dtype=torch.float64)).fill_(torch.nan)
     yield
     torch.use_deterministic_algorithms(False)
 
@@ -55,7 +55,7 @@ def problem(number: int = 9, dtype: torch.dtype = torch.float64, scale: float = 
 
 def ours(given: Tensors, items: Any = None, used: str = "look-up and head") -> Tensor:
     """() a loss through both uses of the vocabulary, or one of them."""
-    rows, shared = look_up(given["embeddings"], given["ids"], PADDING)
+    rows, shared = tied_embedding(given["embeddings"], given["ids"], PADDING)
     looked_up = (rows * given["direction"]).sum().square()
     predicted = linear_cross_entropy(given["hidden"], shared, given["bias"], given["targets"], items)
     return {"look-up": looked_up, "head": predicted, "look-up and head": looked_up + predicted}[used]
@@ -155,16 +155,16 @@ def test_padding_learns_nothing_from_look_ups_but_all_from_predictions() -> None
     assert (looked_up[PADDING] == 0).all() and (looked_up[3] != 0).all()
     assert (predicted[PADDING] != 0).all()
     given = problem()
-    (look_up(given["embeddings"], given["ids"])[0] * given["direction"]).sum().backward()
+    (tied_embedding(given["embeddings"], given["ids"])[0] * given["direction"]).sum().backward()
     assert (given["embeddings"].grad[PADDING] != 0).all()  # without a padding id it is a word like others
 
 
 def test_look_ups_may_follow_one_another_and_the_embeddings_be_used_besides() -> None:
     def several(given: Tensors) -> Tensor:
-        first, shared = look_up(given["embeddings"], given["ids"], PADDING)
-        second, shared = look_up(shared, given["targets"])
-        _, shared = look_up(shared, given["ids"])  # not used
-        last, _ = look_up(shared, torch.tensor(4))
+        first, shared = tied_embedding(given["embeddings"], given["ids"], PADDING)
+        second, shared = tied_embedding(shared, given["targets"])
+        _, shared = tied_embedding(shared, given["ids"])  # not used
+        last, _ = tied_embedding(shared, torch.tensor(4))
         predicted = linear_cross_entropy(given["hidden"] + second.tanh(), shared, given["bias"], given["targets"])
         penalty = given["embeddings"].square().sum() + shared.cos().sum()
         return predicted + (first * given["direction"]).sum() + last.sum() + penalty

@@ -238,7 +238,7 @@ def test_losses_are_the_functions_of_the_paper_applied_to_first_tokens(
     settings = {"hard_negative_space": space, "duplicates": duplicates, "word_temperature": 0.3}
     model = toy_model(**settings).double()  # sentences of so new a model differ by little more than fp32 can tell
     batch = toy_batch()
-    batch["sentence_texts"][5] = batch["sentence_texts"][0]
+    batch["sentence_hashes"][5] = batch["sentence_hashes"][0]
     model.sentence_probability.record(torch.tensor(0.5))
     drawn = torch.arange(4, 24).view(1, 20).expand(4, 20)
     monkeypatch.setattr("hictl_hf.models.modeling_hictl.sample_words", lambda *arguments: drawn)
@@ -247,7 +247,7 @@ def test_losses_are_the_functions_of_the_paper_applied_to_first_tokens(
     vectors = model.roberta(batch["sentence_input_ids"], batch["sentence_attention_mask"])[0][:, 0]
     sentences = vectors @ model.projection.weight.T
     close(outputs.sentence_embeddings, sentences)
-    negatives = in_batch_negatives(batch["sentence_texts"], duplicates)
+    negatives = in_batch_negatives(batch["sentence_hashes"], duplicates)
     strength = 0.9 * float(torch.tensor(-0.5).exp())
     close(outputs.sentence_loss, sentence_contrast(sentences, negatives, 0.05, strength, space)[0])
     _, lambdas = interpolate_hard_negatives(sentences, negatives, strength, space)
@@ -283,7 +283,7 @@ def test_words_are_drawn_for_the_first_tokens_from_all_but_the_bag_and_special_t
     close(queries, model.roberta(batch["input_ids"], batch["attention_mask"])[0][:, 0].detach())
     assert torch.equal(vocabulary, model.get_input_embeddings().weight)
     assert not queries.requires_grad and not vocabulary.requires_grad  # a draw has no gradient
-    assert (number, temperature) == (16, expected) and torch.equal(seeds, batch["row_seeds"])
+    assert (number, temperature) == (16, expected) and torch.equal(seeds, batch["example_seeds"])
     for row, bag in zip(excluded.tolist(), batch["bag"].tolist()):
         assert {*row} - {-1} == ({*bag} - {-1}) | {0, 1, 2, 3, 199}
 
@@ -297,7 +297,7 @@ def test_the_loss_comes_first_whatever_else_is_trained(toy_model: MakeModel, toy
 
 def test_a_batch_of_masked_words_with_seeds_is_one_of_pre_training(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
     batch = toy_batch()
-    words = {name: batch[name] for name in ("input_ids", "attention_mask", "labels", "row_seeds")}
+    words = {name: batch[name] for name in ("input_ids", "attention_mask", "labels", "example_seeds")}
     outputs = toy_model(lm_weight=0.5, sentence_weight=0.0, word_weight=0.0)(**words)
     close(outputs.loss, outputs.lm_loss / 2)
 
@@ -440,7 +440,7 @@ def test_words_drawn_with_row_seeds_do_not_depend_on_the_split_of_the_batch(
     torch.manual_seed(99)
     single = [model(**part_of(batch, slice(row, row + 1))).word_loss for row in range(4)]
     close(torch.stack(single).mean(), whole)
-    del batch["row_seeds"]
+    del batch["example_seeds"]
     assert (model(**part_of(batch, slice(None))).word_loss - whole).abs() > 1e-5
 
 
@@ -478,7 +478,7 @@ def test_degenerate_batches_have_finite_losses_and_gradients(
     if edge == "empty bag":
         batch["bag"].fill_(-1)
     if edge == "equal texts":
-        batch["sentence_texts"].fill_(7)
+        batch["sentence_hashes"].fill_(7)
         for name in ("sentence_input_ids", "sentence_attention_mask"):
             batch[name] = batch[name][:1].expand(6, -1)
     outputs = model(**batch)
@@ -505,7 +505,7 @@ def test_under_half_precision_the_contrasts_are_computed_in_fp32(
         outputs = model(**batch)
     sentences = outputs.sentence_embeddings
     assert sentences.dtype == torch.bfloat16  # otherwise nothing is shown
-    negatives = in_batch_negatives(batch["sentence_texts"])
+    negatives = in_batch_negatives(batch["sentence_hashes"])
     assert torch.equal(outputs.sentence_loss, sentence_contrast(sentences.float(), negatives, 0.05)[0])
     assert (sentence_contrast(sentences, negatives, 0.05)[0] - outputs.sentence_loss).abs() > 1e-5
     assert seen["words"] == {torch.float32}

@@ -106,7 +106,7 @@ def test_every_token_is_in_the_buffer_once_and_found_again(seed: int) -> None:
 @pytest.mark.parametrize("row", [0, 2])
 def test_a_row_without_a_token_is_refused(row: int) -> None:
     mask = torch.ones(3, 4, dtype=torch.long)
-    mask[row] = 0  # its "first token" would be that of another row
+    mask[row] = 0  # its "cls" would be that of another row
     with pytest.raises(ValueError, match="'sentences' has a row without a token"):
         PackedRows({"masked": (torch.ones(2, 4).long(), None), "sentences": (torch.ones(3, 4).long(), mask)})
 

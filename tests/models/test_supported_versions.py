@@ -32,7 +32,7 @@ from hictl_hf.models.supported_versions import (
 from hictl_hf.training.arguments import RunArguments
 from hictl_hf.training.sharding import ShardedTrainer
 from hictl_hf.training.trainer import RobustTrainer
-from hictl_hf.translation.beam_search import BeamSearch, search
+from hictl_hf.translation.beam_search import BeamSearchConfig, search
 from hictl_hf.translation.pipeline import translation_pipeline
 
 ROOT = Path(__file__).parents[2]
@@ -260,7 +260,7 @@ def test_generate_the_pipeline_and_beam_search_agree_cached_and_not(
     how: dict[str, Any] = {"num_beams": beams, "do_sample": False, "max_new_tokens": 20, "early_stopping": beams > 1}
     cached = trained.generate(**inputs, **how)
     assert torch.equal(trained.generate(**inputs, **how, use_cache=False), cached)
-    settings = BeamSearch(beams=beams, length_penalty=1.0, max_length=20, max_length_a=0, max_length_b=20)
+    settings = BeamSearchConfig(beams=beams, length_penalty=1.0, max_length=20, max_length_a=0, max_length_b=20)
     starts = torch.full((len(texts),), trained.default_start_id())
     found = [best[0].tokens for best in search(trained, **inputs, start_ids=starts, settings=settings)]
     assert found == [[token for token in row[1:].tolist() if token != tokenizer.pad_token_id] for row in cached]

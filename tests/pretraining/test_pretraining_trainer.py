@@ -23,16 +23,16 @@ from transformers import (
 
 import hictl_hf.pretraining.trainer
 from hictl_hf.data.collator import PretrainingCollator
-from hictl_hf.data.sampling import MixtureSampler, PretrainingRows, language_shares
+from hictl_hf.data.sampling import PretrainingExamples, TemperatureSampler, language_shares
 from hictl_hf.data.tokenization import tokenize_corpus
-from hictl_hf.embedding.encoder import Readout
+from hictl_hf.embedding.encoder import Pooling
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.trainer import HictlTrainer
-from hictl_hf.retrieval.held_out import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies
+from hictl_hf.retrieval.held_out import RetrievalAccuracy, best_pooling, evaluate_retrieval, mean_accuracies
 from hictl_hf.training.arguments import RunArguments
 from hictl_hf.training.checkpoints import write_manifest
 
-READOUTS = [Readout("first token", 2), Readout("mean", 1), Readout("projection", 2)]
+EVERY_POOLING = [Pooling("cls", 2), Pooling("mean", 1), Pooling("projection", 2)]
 SEED = 5
 BATCH = 8  # rows of an optimiser step
 SETTINGS = {
@@ -86,12 +86,12 @@ def trainer_of(
     return HictlTrainer(
         model=model.train(),
         args=arguments,
-        train_dataset=PretrainingRows(tokens, SEED),
+        train_dataset=PretrainingExamples(tokens, SEED),
         data_collator=PretrainingCollator(tokenizer, max_length=62, objectives=objectives),
         processing_class=tokenizer,
         eval_dataset=eval_dataset,
-        readouts=READOUTS,
-        batches=MixtureSampler(
+        poolings=EVERY_POOLING,
+        batches=TemperatureSampler(
             np.asarray(tokens["length"]),
             groups,
             shares,
@@ -297,7 +297,7 @@ def test_tokens_per_second_counts_every_token_read_and_no_evaluation(
         def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
             now[0] += 2
 
-    def evaluate_slowly(*arguments: Any) -> dict[Readout, RetrievalAccuracy]:
+    def evaluate_slowly(*arguments: Any) -> dict[Pooling, RetrievalAccuracy]:
         now[0] += 100
         return evaluate_retrieval(*arguments)
 
@@ -339,13 +339,13 @@ def test_logs_come_back_from_the_saved_state(build: Callable[..., HictlTrainer],
 # --- evaluation -----------------------------------------------------------------------------------------------------
 
 
-def test_evaluation_reports_the_best_readout_per_language_and_its_mean(
+def test_evaluation_reports_the_best_pooling_per_language_and_its_mean(
     build: Callable[..., HictlTrainer], held_out: Dataset, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     trainer = build(eval_dataset=held_out)
     metrics = trainer.evaluate()
-    accuracies = evaluate_retrieval(trainer.model, tokenizer, held_out, READOUTS)
-    best = best_readout(accuracies)
+    accuracies = evaluate_retrieval(trainer.model, tokenizer, held_out, EVERY_POOLING)
+    best = best_pooling(accuracies)
     assert len({accuracy.mean for accuracy in accuracies.values()}) > 1  # there is a choice
     assert metrics["eval_retrieval"] == accuracies[best].mean
     assert (metrics["eval_pooling"], metrics["eval_layer"]) == best
@@ -366,7 +366,7 @@ def test_evaluation_takes_several_sets_and_refuses_what_has_no_translation(
     with pytest.raises(BadInput, match="rows without y"):
         trainer.evaluate(corpus)
     again = HictlTrainer(trainer.model, trainer.args, trainer.data_collator, processing_class=trainer.processing_class)
-    assert again.evaluate(held_out)["eval_retrieval"] >= alone["eval_retrieval"]  # the best of all readouts
+    assert again.evaluate(held_out)["eval_retrieval"] >= alone["eval_retrieval"]  # the best of all poolings
 
 
 def test_what_the_collator_leaves_out_is_told(build: Callable[..., HictlTrainer], caplog: Any) -> None:
@@ -395,9 +395,9 @@ def test_the_best_checkpoint_by_retrieval_is_what_a_run_ends_with(
     scores = iter([50.0, 80.0, 20.0])
     at_evaluation: list[dict[str, Tensor]] = []
 
-    def evaluate_by_hand(*_: Any) -> dict[Readout, RetrievalAccuracy]:
+    def evaluate_by_hand(*_: Any) -> dict[Pooling, RetrievalAccuracy]:
         at_evaluation.append(weights_of(trainer))
-        return {READOUTS[0]: RetrievalAccuracy({"de": (next(scores),) * 2}, {"de": 10})}
+        return {EVERY_POOLING[0]: RetrievalAccuracy({"de": (next(scores),) * 2}, {"de": 10})}
 
     monkeypatch.setattr(hictl_hf.pretraining.trainer, "evaluate_retrieval", evaluate_by_hand)
     trainer = build(

@@ -20,8 +20,8 @@ RESULTS: dict[str, Any] = {
         },
         "protocol": {
             "metric": "nearest-neighbour accuracy",
-            "untrained": {"layer": 0, "pooling": "mean"},
-            "hictl": {"layer": 4, "pooling": "projection"},
+            "untrained": {"layer": 0, "mode": "mean"},
+            "hictl": {"layer": 4, "mode": "projection"},
             "selected_on": "dev",
         },
     },

@@ -10,10 +10,10 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from hictl_hf.embedding.encoder import Readout
-from hictl_hf.retrieval.held_out import RetrievalAccuracy, best_readout, evaluate_retrieval, mean_accuracies
+from hictl_hf.embedding.encoder import Pooling
+from hictl_hf.retrieval.held_out import RetrievalAccuracy, best_pooling, evaluate_retrieval, mean_accuracies
 
-FIRST, MEAN = Readout("first token", 0), Readout("mean", 1)
+FIRST, MEAN = Pooling("cls", 0), Pooling("mean", 1)
 VECTORS = {
     "the cat": (1.0, 0.0), "a dog": (0.0, 1.0), "my sister": (-1.0, 0.0),
     "die Katze": (2.0, 0.1), "ein Hund": (0.1, 3.0), "meine Schwester": (-1.0, -0.2),
@@ -99,12 +99,12 @@ def test_the_mean_is_over_languages_and_directions() -> None:
     assert mean_accuracies(accuracy) == {"de": 80, "sw": 30}
 
 
-def test_the_best_readout_has_the_highest_mean_and_of_equals_the_last_layer() -> None:
+def test_the_best_pooling_has_the_highest_mean_and_of_equals_the_last_layer() -> None:
     def accuracy(both: tuple[float, float]) -> RetrievalAccuracy:
         return RetrievalAccuracy({"de": both}, {"de": 9})
 
-    third = Readout("projection", 2)
+    third = Pooling("projection", 2)
     scores = {FIRST: accuracy((99, 1)), MEAN: accuracy((60, 50)), third: accuracy((50, 60))}
-    assert best_readout(scores) == best_readout(dict(reversed(scores.items()))) == third
-    assert best_readout({FIRST: accuracy((50, 50)), MEAN: accuracy((60, 50)), third: accuracy((50, 50))}) == MEAN
+    assert best_pooling(scores) == best_pooling(dict(reversed(scores.items()))) == third
+    assert best_pooling({FIRST: accuracy((50, 50)), MEAN: accuracy((60, 50)), third: accuracy((50, 50))}) == MEAN
     assert np.isclose(scores[MEAN].mean, 55)

@@ -15,7 +15,7 @@ from hictl_hf.retrieval import mining
 from hictl_hf.retrieval import nearest_neighbours as neighbours
 from hictl_hf.retrieval.bitext import UnitRows, mine_bitext
 from hictl_hf.retrieval.mining import (
-    Mining,
+    MiningConfig,
     describe,
     find_distinct,
     mine,
@@ -41,16 +41,16 @@ def test_pairs_come_with_the_best_first_and_above_the_threshold() -> None:
     np.testing.assert_array_equal(scores, np.sort(expected_scores)[::-1])
     assert (pairs.sum(1) == 199).mean() > 0.9
     threshold = float(np.median(scores))
-    some, some_scores = mine_vectors(x, y[::-1], Mining(threshold=threshold))
+    some, some_scores = mine_vectors(x, y[::-1], MiningConfig(threshold=threshold))
     assert 0 < len(some) < len(pairs) and (some_scores > threshold).all()
     np.testing.assert_array_equal(some, pairs[: len(some)])
 
 
 def test_no_sentence_is_taken_twice_where_that_is_asked_for() -> None:
     x, y = translations(noise=1.5)
-    many, many_scores = mine_vectors(x, y, Mining(direction="forward"))
+    many, many_scores = mine_vectors(x, y, MiningConfig(direction="forward"))
     assert (np.diff(many_scores) <= 0).all() and (np.diff(many[:, 0]) < 0).any()
-    one, scores = mine_vectors(x, y, Mining(direction="forward", one_to_one=True))
+    one, scores = mine_vectors(x, y, MiningConfig(direction="forward", one_to_one=True))
     assert len(many) == 200 > len(set(many[:, 1].tolist()))
     assert len(one) == len(set(one[:, 0].tolist())) == len(set(one[:, 1].tolist())) == len(set(many[:, 1].tolist()))
     assert (np.diff(scores) <= 0).all()
@@ -63,14 +63,14 @@ def test_given_pairs_worked_by_hand() -> None:
     # mean of y       0.5        0.7
     x, y, pairs = np.array([[2.0, 0], [0, 1]]), np.array([[1.0, 0], [4, 3]]), np.array([[0, 1], [1, 1], [0, 1]])
     assert score_pairs(x, y, pairs) == pytest.approx([1, 1.2, 1])
-    assert score_pairs(x, y, pairs, Mining(margin="distance")) == pytest.approx([0, 0.1, 0])
-    assert score_pairs(x, y, pairs, Mining(margin="absolute")) == pytest.approx([0.8, 0.6, 0.8])
+    assert score_pairs(x, y, pairs, MiningConfig(margin="distance")) == pytest.approx([0, 0.1, 0])
+    assert score_pairs(x, y, pairs, MiningConfig(margin="absolute")) == pytest.approx([0.8, 0.6, 0.8])
 
 
 @pytest.mark.parametrize("margin", ["ratio", "distance", "absolute"])
 def test_given_pairs_score_what_mined_ones_do(margin: Any) -> None:
     x, y = translations()
-    settings = Mining(margin=margin)
+    settings = MiningConfig(margin=margin)
     pairs, scores = mine_vectors(x, y, settings)
     assert score_pairs(x, y, pairs, settings) == pytest.approx(scores, rel=1e-6, abs=1e-6)
 
@@ -120,7 +120,7 @@ def test_sentences_are_embedded_and_mined(
 ) -> None:
     model = model_for_text(initializer_range=0.3)
     x, y = sentences["en"][:12], sentences["en"][6:18]
-    found = mine([*x, x[0]], y, model, tokenizer, Mining(margin="absolute", threshold=0.9999))
+    found = mine([*x, x[0]], y, model, tokenizer, MiningConfig(margin="absolute", threshold=0.9999))
     assert {(pair.x, pair.y) for pair in found if pair.score > 0.9999} >= {(text, text) for text in x[6:]}
     assert len({pair.x for pair in found}) == len(found)
     cosines = [float(a @ b) for a, b in (embed_sentences(model, tokenizer, [p.x, p.y]) for p in found)]
@@ -138,7 +138,7 @@ def test_approximate_search_finds_nearly_all(way: Any) -> None:
         assert (exact.rows[:, 0] == found.rows[:, 0]).mean() > 0.9
         assert np.mean([len({*some} & {*others}) / 4 for some, others in zip(exact.rows, found.rows)]) > 0.7
         assert (found.similarities[:, 1:] <= found.similarities[:, :-1]).all()
-    mined, exactly = (mine_vectors(x, y, Mining(approximate=how))[0].tolist() for how in (way, None))
+    mined, exactly = (mine_vectors(x, y, MiningConfig(approximate=how))[0].tolist() for how in (way, None))
     assert len({*map(tuple, mined)} & {*map(tuple, exactly)}) > 0.9 * len(exactly)
     few = search_approximately(UnitRows(x[:3]), UnitRows(y[:2]), 4, way)  # fewer than asked for
     assert few.rows.shape == (3, 2) and (few.rows >= 0).all()
@@ -155,18 +155,18 @@ def test_what_is_missing_for_approximate_search_is_named(monkeypatch: pytest.Mon
     monkeypatch.setattr(builtins, "__import__", without)
     x, y = translations()
     with pytest.raises(BadInput, match=r"pip install 'hictl_hf\[mining\]'"):
-        mine_vectors(x, y, Mining(approximate="hnsw"))
+        mine_vectors(x, y, MiningConfig(approximate="hnsw"))
     assert len(mine_vectors(x, y)[0])
 
 
 def test_what_a_search_takes_is_said_in_words() -> None:
     million = np.broadcast_to(np.float32(0), (1_000_000, 384))
-    words = describe(million, million, Mining(max_memory=10**9))
+    words = describe(million, million, MiningConfig(max_memory=10**9))
     assert words.startswith("exact search of 1,000,000 x 1,000,000 vectors of 384 numbers: 1,000,000,000,000 compari")
     assert "at most 999.9 MB beside the vectors" in words
-    assert "500,000,000,000 comparisons" in describe(million, million, Mining(), only_earlier=True)
-    assert describe(million, million[:5], Mining(approximate="ivf")).endswith("1,000,000 x 5 vectors: 1.54 GB")
-    assert "1.79 GB" in describe(million, million, Mining(approximate="hnsw"))
+    assert "500,000,000,000 comparisons" in describe(million, million, MiningConfig(), only_earlier=True)
+    assert describe(million, million[:5], MiningConfig(approximate="ivf")).endswith("1,000,000 x 5 vectors: 1.54 GB")
+    assert "1.79 GB" in describe(million, million, MiningConfig(approximate="hnsw"))
 
 
 @pytest.mark.parametrize(
@@ -180,4 +180,4 @@ def test_what_a_search_takes_is_said_in_words() -> None:
 )
 def test_unknown_settings_are_refused(way: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Mining(**way)
+        MiningConfig(**way)

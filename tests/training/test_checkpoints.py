@@ -11,14 +11,14 @@ from safetensors import SafetensorError
 
 import hictl_hf.training.checkpoints
 from hictl_hf.errors import BadInput
-from hictl_hf.files import whole_folder
+from hictl_hf.files import atomic_directory
 from hictl_hf.training.checkpoints import (
     MANIFEST,
     check_checkpoint,
-    find_fault,
     last_whole_checkpoint,
     newest_first,
     remove_broken_checkpoints,
+    verify_checkpoint,
     write_manifest,
 )
 
@@ -69,14 +69,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 def test_a_checkpoint_as_it_was_saved_is_whole_and_says_what_is_in_it(tmp_path: Path) -> None:
     checkpoint = save(tmp_path, 2)
-    assert find_fault(checkpoint) is None
+    assert verify_checkpoint(checkpoint) is None
     check_checkpoint(checkpoint)
     files = json.loads((checkpoint / MANIFEST).read_text())
     # what `b2sum --length 128` says of the seven bytes
     assert files["deeper/optimizer.pt"] == [7, "2a4fd9f197de10fbfa1846b6ba0dffc0"]
     assert files.keys() == {"model.safetensors", "trainer_state.json", "deeper/optimizer.pt"}
     (checkpoint / "notes.txt").write_text("added by hand")
-    assert find_fault(checkpoint) is None
+    assert verify_checkpoint(checkpoint) is None
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -154,7 +154,7 @@ def test_what_was_cut_short_is_removed_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-of-mine").mkdir()
     remove_broken_checkpoints(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-of-mine"]
-    assert find_fault(whole) is None
+    assert verify_checkpoint(whole) is None
 
 
 # --- other folders ----------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_what_was_cut_short_is_removed_and_nothing_else(tmp_path: Path) -> None:
 
 def test_a_whole_folder_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     for text in ("old", "new"):
-        with whole_folder(tmp_path / "model") as place:
+        with atomic_directory(tmp_path / "model") as place:
             (place / "a.txt").write_text(text)
             assert not (tmp_path / "model").exists() or (tmp_path / "model/a.txt").read_text() == "old"
     assert (tmp_path / "model/a.txt").read_text() == "new" and [*tmp_path.iterdir()] == [tmp_path / "model"]
@@ -176,7 +176,7 @@ def test_a_written_folder_that_cannot_be_renamed_is_kept(tmp_path: Path, monkeyp
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(Path, "rename", fail)
-    with pytest.raises(OSError, match="Input/output"), whole_folder(tmp_path / "model") as place:
+    with pytest.raises(OSError, match="Input/output"), atomic_directory(tmp_path / "model") as place:
         (place / "a.txt").write_text("a")
     assert (tmp_path / "model.unfinished/a.txt").read_text() == "a"
 
@@ -187,7 +187,7 @@ def test_a_folder_that_cannot_be_written_leaves_the_one_before(error: Exception,
     message, expected = None, type(error)
     if error in FULL:
         message, expected = "model.unfinished: cannot be saved, with .* free on its disk: .*No space .*; free", BadInput
-    with pytest.raises(expected, match=message), whole_folder(tmp_path / "model") as place:
+    with pytest.raises(expected, match=message), atomic_directory(tmp_path / "model") as place:
         (place / "a.txt").write_text("a")
         raise error
     assert [*tmp_path.iterdir()] == [tmp_path / "model"] and not [*(tmp_path / "model").iterdir()]

@@ -33,7 +33,7 @@ from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.pretraining.batch_size import fit_micro_batch
 from hictl_hf.pretraining.trainer import HictlTrainer
 from hictl_hf.training.arguments import RunArguments
-from hictl_hf.training.checkpoints import find_fault
+from hictl_hf.training.checkpoints import verify_checkpoint
 from hictl_hf.training.sharding import gather
 from run_pretraining import main
 
@@ -338,7 +338,7 @@ def test_a_checkpoint_of_shards_holds_what_one_of_a_whole_model_does(
     ours, theirs = (folder / kind / f"checkpoint-{STEPS}" for kind in ("shards", "whole"))
     names = {path.name for path in ours.iterdir()}
     assert names == {path.name for path in theirs.iterdir()} and "modeling_hictl.py" in names
-    assert find_fault(ours) is None
+    assert verify_checkpoint(ours) is None
     assert json.loads((ours / "config.json").read_text()) == json.loads((theirs / "config.json").read_text())
     optimizers = [torch.load(place / "optimizer.pt", weights_only=True) for place in (ours, theirs)]
     assert optimizers[0]["param_groups"] == optimizers[1]["param_groups"]

@@ -37,7 +37,13 @@ from transformers import (
 
 import hictl_hf.training.trainer
 from hictl_hf.errors import BadInput
-from hictl_hf.training.checkpoints import MANIFEST, find_fault, last_whole_checkpoint, newest_first, write_manifest
+from hictl_hf.training.checkpoints import (
+    MANIFEST,
+    last_whole_checkpoint,
+    newest_first,
+    verify_checkpoint,
+    write_manifest,
+)
 from hictl_hf.training.trainer import RobustTrainer, TrainingTime, nan_unless_finite
 
 VOCABULARY, ROWS, LENGTH = 60, 24, 8
@@ -76,7 +82,7 @@ def toy_trainer(
     assert config.hidden_dropout_prob == 0.1
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(4, vocabulary, (ROWS, LENGTH), generator=generator)
-    rows = [{"input_ids": row, "labels": row, "row_seeds": 100 + at} for at, row in enumerate(ids)]
+    rows = [{"input_ids": row, "labels": row, "example_seeds": 100 + at} for at, row in enumerate(ids)]
     return kind(
         XLMRobertaForMaskedLM(config), arguments, train_dataset=rows, eval_dataset=rows[:2],
         callbacks=list(callbacks), processing_class=processing_class,
@@ -146,7 +152,7 @@ def test_a_run_that_saves_ends_as_one_that_does_not_and_all_it_saved_is_whole(
     trainer = trained(toy_trainer(tmp_path))
     assert not differing(state_of(trainer), uninterrupted[0])
     assert checkpoints(tmp_path) == [2, 4, 6, 8, 10, 12]
-    assert [find_fault(path) for path in newest_first(tmp_path)] == [None] * 6
+    assert [verify_checkpoint(path) for path in newest_first(tmp_path)] == [None] * 6
     files = json.loads((tmp_path / "checkpoint-4" / MANIFEST).read_text())
     assert {"model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"} <= files.keys()
 
@@ -214,7 +220,7 @@ def test_what_a_killed_attempt_left_is_not_in_the_checkpoint(tmp_path: Path) -> 
     left.mkdir()
     (left / "rng_state_7.pth").write_text("half")
     trained(toy_trainer(tmp_path, max_steps=4))
-    assert find_fault(left) is None
+    assert verify_checkpoint(left) is None
     assert not (left / "rng_state_7.pth").exists()
 
 
@@ -230,7 +236,7 @@ def test_damaged_checkpoints_do_no_harm_to_a_resumed_run(
     trainer = trained(toy_trainer(tmp_path, save_total_limit=limit), resume=True)
     assert trainer.state.log_history[4]["step"] == 5
     assert not differing(state_of(trainer), uninterrupted[0])
-    whole = [path for path in newest_first(tmp_path) if find_fault(path) is None]
+    whole = [path for path in newest_first(tmp_path) if verify_checkpoint(path) is None]
     assert last_whole_checkpoint(tmp_path) == str(tmp_path / "checkpoint-12")
     if limit is None:
         assert checkpoints(tmp_path) == [2, 4, 6, 8, 10, 12, 99] and len(whole) == 5
@@ -269,7 +275,7 @@ def test_the_best_checkpoint_is_kept_and_loaded_also_between_saves(
     trained(trainer)
     assert checkpoints(tmp_path) == kept
     assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-4")
-    assert find_fault(tmp_path / "checkpoint-4") is None
+    assert verify_checkpoint(tmp_path / "checkpoint-4") is None
     parameters = dict(trainer.model.named_parameters())
     assert all(at_four[0][name].equal(value) for name, value in parameters.items())
 
@@ -340,7 +346,7 @@ def test_a_second_sigterm_while_saving_does_nothing(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(hictl_hf.training.trainer, "write_manifest", interrupt_and_write)
     trainer = trained(toy_trainer(tmp_path, callbacks=[AtStep([3], send_sigterm)], save_strategy="no"))
-    assert trainer.terminated and checkpoints(tmp_path) == [3] and find_fault(tmp_path / "checkpoint-3") is None
+    assert trainer.terminated and checkpoints(tmp_path) == [3] and verify_checkpoint(tmp_path / "checkpoint-3") is None
 
 
 def test_what_sigterm_saved_stays_where_only_the_best_checkpoint_may(tmp_path: Path) -> None:
@@ -488,11 +494,11 @@ def test_too_many_in_a_row_end_the_run_and_leave_the_rows_of_the_last(
     assert [(line["micro_batch"], line["row"]) for line in lines] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [line["loss"] for line in lines[:2]] == ["nan"] * 2
     assert all(0 < float(line["loss"]) < 99 for line in lines[2:])
-    assert lines[0].keys() == {"micro_batch", "loss", "row", "input_ids", "row_seeds"}
+    assert lines[0].keys() == {"micro_batch", "loss", "row", "input_ids", "example_seeds"}
     for line in lines:
-        row = trainer.train_dataset[line["row_seeds"] - 100]
+        row = trainer.train_dataset[line["example_seeds"] - 100]
         assert line["input_ids"] == tokenizer.decode(row["input_ids"])
-    assert len({line["row_seeds"] for line in lines}) == 4
+    assert len({line["example_seeds"] for line in lines}) == 4
 
 
 def test_a_finite_step_in_between_starts_the_count_again(tmp_path: Path) -> None:
@@ -512,13 +518,17 @@ def test_rows_are_written_with_all_their_texts(tmp_path: Path, tokenizer: PreTra
     sentences = tokenizer(["the cat", "die Katze", "a dog", "ein Hund"], padding=True, return_tensors="pt")
     joined = tokenizer(["the cat", "a dog"], ["die Katze", "ein Hund"], padding=True, return_tensors="pt")
     trainer.step_batches = [
-        {"input_ids": joined.input_ids, "sentence_input_ids": sentences.input_ids, "row_seeds": torch.tensor([7, 8])}
+        {
+            "input_ids": joined.input_ids,
+            "sentence_input_ids": sentences.input_ids,
+            "example_seeds": torch.tensor([7, 8]),
+        }
         | {"kept": object(), "sentence_attention_mask": sentences.attention_mask}
     ]
     trainer.step_losses = [torch.tensor(2.0)]
     trainer.write_rows_of_step(tmp_path / "rows.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text("utf-8").splitlines()]
-    assert [line.get("row_seeds") for line in lines] == [7, 8, None, None]
+    assert [line.get("example_seeds") for line in lines] == [7, 8, None, None]
     assert ["Katze" in line["sentence_input_ids"] for line in lines] == [False, True, False, False]
     assert "the cat" in lines[0]["input_ids"] and "die Katze" in lines[0]["input_ids"]
 
@@ -576,7 +586,7 @@ def test_a_full_disk_is_one_clear_error_and_costs_no_checkpoint(
         trainer.train()
     limited_files(resource.RLIM_INFINITY)
     assert not isinstance(raised.value.__cause__, OSError)  # or this proves nothing about safetensors and torch.save
-    assert checkpoints(tmp_path) == [2] and find_fault(tmp_path / "checkpoint-2") is None
+    assert checkpoints(tmp_path) == [2] and verify_checkpoint(tmp_path / "checkpoint-2") is None
     resumed = trained(toy_trainer(tmp_path, save_total_limit=1), resume=True)
     assert not differing(state_of(resumed), uninterrupted[0])
 
@@ -590,7 +600,7 @@ def test_errors_of_the_system_are_told_with_the_folder(tmp_path: Path, monkeypat
     monkeypatch.setattr(hictl_hf.training.trainer, "write_manifest", fail)
     with pytest.raises(BadInput, match="checkpoint-4: cannot be saved, .* No space left on device"):
         trained(toy_trainer(tmp_path, save_total_limit=1))
-    assert checkpoints(tmp_path) == [2] and find_fault(tmp_path / "checkpoint-2") is None
+    assert checkpoints(tmp_path) == [2] and verify_checkpoint(tmp_path / "checkpoint-2") is None
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.translation.beam_search import BeamSearch, Hypothesis, RoomyLayer, search
+from hictl_hf.translation.beam_search import BeamSearchConfig, Hypothesis, RoomyLayer, search
 
 PADDING, END, FIRST_WORD = 1, 2, 4
 LANGUAGES = ["de", "fr"]
@@ -60,7 +60,7 @@ def batch_of(lengths: Sequence[int], seed: int = 0, left: bool = False) -> tuple
 
 
 def generated(
-    model: HictlForConditionalGeneration, ids: Tensor, mask: Tensor, starts: Tensor, settings: BeamSearch
+    model: HictlForConditionalGeneration, ids: Tensor, mask: Tensor, starts: Tensor, settings: BeamSearchConfig
 ) -> list[list[Hypothesis]]:
     """What `generate` finds, in our form; greedy search has no scores, they are 0."""
     outputs = model.generate(
@@ -81,9 +81,9 @@ def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]],
             assert [each.score for each in row] == pytest.approx([each.score for each in other], abs=2e-5)
 
 
-def exactly(limit: int = LIMIT, **settings: Any) -> BeamSearch:
+def exactly(limit: int = LIMIT, **settings: Any) -> BeamSearchConfig:
     """The same limit for every source."""
-    return BeamSearch(max_length=limit, max_length_a=0, max_length_b=limit, **settings)
+    return BeamSearchConfig(max_length=limit, max_length_a=0, max_length_b=limit, **settings)
 
 
 # --- the same as generate ---------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_a_sentence_is_translated_as_if_it_were_alone_on_either_side_of_padding(
     model, lengths = sharp_model(0), [9, 3, 12, 5, 7, 4, 4, 10, 6] * 3
     ids, mask = batch_of(lengths, seed=3, left=left)
     starts = model.start_ids_of(["de", "fr", "fr"] * 9)
-    settings = BeamSearch(beams=4, best=4, max_length_a=1.0, max_length_b=2)
+    settings = BeamSearchConfig(beams=4, best=4, max_length_a=1.0, max_length_b=2)
     found = search(model, ids, mask, starts, settings)
     for row, length in enumerate(lengths):
         alone = ids[row, mask[row] > 0][None]
@@ -218,7 +218,10 @@ class Adapter(torch.nn.Module):
 def test_an_adapter_on_the_output_layer_is_searched_with(
     bias: str, sharp_model: Callable[..., HictlForConditionalGeneration]
 ) -> None:
-    model, settings = sharp_model(1, cut=True, cls_bias=bias), BeamSearch(max_length=LIMIT, max_length_b=LIMIT, best=3)
+    model, settings = (
+        sharp_model(1, cut=True, cls_bias=bias),
+        BeamSearchConfig(max_length=LIMIT, max_length_b=LIMIT, best=3),
+    )
     ids, mask = batch_of([5, 9, 7])
     starts = model.start_ids_of(["de", "fr", "de"])
     before = search(model, ids, mask, starts, settings)
@@ -238,7 +241,7 @@ def test_sentences_leave_when_they_are_done(
         model.decoder, "forward", lambda **inputs: (sizes.append(len(inputs["inputs_embeds"])), decode(**inputs))[1]
     )
     limits = torch.tensor([2, 3, 4, 5, 6, 7, 8, 9, 12])
-    found = search(model, ids, mask, model.start_ids_of(["de"] * 9), BeamSearch(), limits)
+    found = search(model, ids, mask, model.start_ids_of(["de"] * 9), BeamSearchConfig(), limits)
     assert [len(row[0].tokens) for row in found] == limits.tolist()
     assert sizes == [9, 9, 8, 7, 6, 5, 4, 3, 2, 1, 1, 1]
 
@@ -248,14 +251,14 @@ def test_sentences_leave_when_they_are_done(
 
 def test_limits_are_a_times_source_tokens_plus_b_and_at_most_the_longest() -> None:
     # 1.2 * 5 + 10 = 16; 1.2 * 11 + 10 = 23.2; 1.2 * 400 + 10 = 490
-    assert BeamSearch().limits(torch.tensor([5, 11, 400])).tolist() == [16, 23, 200]
+    assert BeamSearchConfig().limits(torch.tensor([5, 11, 400])).tolist() == [16, 23, 200]
 
 
 def test_the_decoder_has_no_more_positions_than_it_has(
     sharp_model: Callable[..., HictlForConditionalGeneration],
 ) -> None:
     model, (ids, mask) = sharp_model(0, end=NEVER), batch_of([8])
-    (found,) = search(model, ids, mask, model.start_ids_of(["de"]), BeamSearch(max_length_b=100))
+    (found,) = search(model, ids, mask, model.start_ids_of(["de"]), BeamSearchConfig(max_length_b=100))
     assert len(found[0].tokens) == model.config.max_position_embeddings - 2 == 64
     assert found[0].tokens[-1] != END
 
@@ -268,26 +271,26 @@ def test_the_decoder_has_no_more_positions_than_it_has(
 )  # fmt: skip
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(BadInput, match=told):
-        BeamSearch(**settings)
+        BeamSearchConfig(**settings)
 
 
 def test_no_more_beams_than_half_the_words(sharp_model: Callable[..., HictlForConditionalGeneration]) -> None:
     model, (ids, mask) = sharp_model(0), batch_of([8])
     most = len(model.target_token_ids) // 2
-    (found,) = search(model, ids, mask, model.start_ids_of(["de"]), BeamSearch(most, max_length_b=5))
+    (found,) = search(model, ids, mask, model.start_ids_of(["de"]), BeamSearchConfig(most, max_length_b=5))
     assert found
     with pytest.raises(BadInput, match=f"beams is {most + 1}; allowed is up to {most}, half the decoder's"):
-        search(model, ids, mask, model.start_ids_of(["de"]), BeamSearch(most + 1, max_length_b=5))
+        search(model, ids, mask, model.start_ids_of(["de"]), BeamSearchConfig(most + 1, max_length_b=5))
 
 
 def test_settings_of_a_model_are_those_it_was_saved_with_or_ours(
     sharp_model: Callable[..., HictlForConditionalGeneration],
 ) -> None:
     model = sharp_model(0)
-    assert BeamSearch.of(model) == BeamSearch()
+    assert BeamSearchConfig.of(model) == BeamSearchConfig()
     model.generation_config.update(num_beams=4, length_penalty=0.6)
-    assert BeamSearch.of(model, beams=None, best=2) == BeamSearch(4, 0.6, 2)
-    assert BeamSearch.of(model, beams=1, length_penalty=0.0) == BeamSearch(1, 0.0)
+    assert BeamSearchConfig.of(model, beams=None, best=2) == BeamSearchConfig(4, 0.6, 2)
+    assert BeamSearchConfig.of(model, beams=1, length_penalty=0.0) == BeamSearchConfig(1, 0.0)
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.translation.beam_search import BeamSearch, search
+from hictl_hf.translation.beam_search import BeamSearchConfig, search
 from hictl_hf.translation.ctranslate2_export import export_ctranslate2, main, pieces_of
 
 ctranslate2 = pytest.importorskip("ctranslate2")
@@ -56,7 +56,7 @@ def compare(
     for text in texts:
         ids = tokenizer(text, return_tensors="pt")["input_ids"]
         start = model.default_start_id() if language is None else int(model.start_ids_of([language]))
-        settings = BeamSearch(5, 1.0, 5, max_length=LIMIT, max_length_b=LIMIT)
+        settings = BeamSearchConfig(5, 1.0, 5, max_length=LIMIT, max_length_b=LIMIT)
         (expected,) = search(model, ids, torch.ones_like(ids), torch.tensor([start]), settings)
         (result,) = translator.translate_batch(
             [tokenizer.convert_ids_to_tokens(ids[0])], beam_size=5, num_hypotheses=5, length_penalty=1.0,
@@ -121,7 +121,7 @@ def test_what_is_suppressed_is_never_said(
     tmp_path: Path,
 ) -> None:  # fmt: skip
     model = make_model()
-    settings = BeamSearch(max_length=LIMIT)
+    settings = BeamSearchConfig(max_length=LIMIT)
     ids = tokenizer(texts[0], return_tensors="pt")["input_ids"]
     (hypothesis,) = search(model, ids, torch.ones_like(ids), torch.tensor([END]), settings)[0]
     favourite = hypothesis.tokens[0]

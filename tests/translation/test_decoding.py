@@ -18,12 +18,12 @@ from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl import HictlForPreTraining
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.translation import decoding
-from hictl_hf.translation.beam_search import BeamSearch
+from hictl_hf.translation.beam_search import BeamSearchConfig
 from hictl_hf.translation.decoding import Translation, translate
 from hictl_hf.translation.pipeline import QuantizedHead, choose_dtype, load_translator, translation_pipeline
 
 END = 2
-SHORT = BeamSearch(beams=3, max_length=9)
+SHORT = BeamSearchConfig(beams=3, max_length=9)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_text_is_translated_once_for_each_language_asked_for(
 def test_several_translations_are_best_first_and_batches_do_not_matter(
     model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> None:
-    settings = BeamSearch(beams=4, best=4, max_length=9)
+    settings = BeamSearchConfig(beams=4, best=4, max_length=9)
     together = translate(model, tokenizer, texts, settings, "de")
     for text, found in zip(texts, together, strict=True):
         assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
@@ -343,7 +343,7 @@ def test_scores_and_several_translations_are_written_with_the_number_of_the_line
     folder: str, model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    settings = BeamSearch(beams=3, best=2, length_penalty=0.6, max_length_a=0.5, max_length_b=2)
+    settings = BeamSearchConfig(beams=3, best=2, length_penalty=0.6, max_length_a=0.5, max_length_b=2)
     cat, dog = translate(model, tokenizer, ["the cat sees cold water", "a dog"], settings, "de")
     typed(monkeypatch, "the cat sees cold water\n\na dog\n")
     main(

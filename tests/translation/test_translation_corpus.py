@@ -18,7 +18,7 @@ from hictl_hf.translation.corpus import (
     Direction,
     Pair,
     Place,
-    TokenBatches,
+    TokenBudgetBatchSampler,
     TranslationCollator,
     directions_between,
     load_pairs,
@@ -192,7 +192,7 @@ def lengths(rows: int = 1000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return source, np.clip(source + random.integers(-4, 5, rows), 2, 64)
 
 
-def of_epoch(batches: TokenBatches, epoch: int) -> list[list[int]]:
+def of_epoch(batches: TokenBudgetBatchSampler, epoch: int) -> list[list[int]]:
     batches.set_epoch(epoch)
     found = [batch.tolist() for batch in batches]
     assert len(found) == len(batches)
@@ -202,7 +202,7 @@ def of_epoch(batches: TokenBatches, epoch: int) -> list[list[int]]:
 def test_batches_worked_by_hand() -> None:
     """Widths 2 3 3 4 5 6 8 with 12 tokens: 2+3+3+... 4 rows of 4 are 16, so three rows of 3; then 4 and 5; 6; 8."""
     source, target = np.array([8, 3, 2, 5, 2, 3, 6]), np.array([4, 3, 2, 2, 4, 1, 6])
-    batches = TokenBatches(source, target, 12, seed=0)
+    batches = TokenBudgetBatchSampler(source, target, 12, seed=0)
     assert sorted(map(sorted, of_epoch(batches, 0))) == [[0], [1, 2, 5], [3, 4], [6]]
 
 
@@ -211,10 +211,10 @@ def test_batches_worked_by_hand() -> None:
 def test_every_row_comes_once_and_no_batch_has_too_many_tokens(rows: int, max_tokens: int, processes: int) -> None:
     if rows < processes:
         with pytest.raises(BadInput, match="1 rows of up to .* for . processes; add rows"):
-            TokenBatches(*lengths(rows), max_tokens, 7, Place(0, processes))
+            TokenBudgetBatchSampler(*lengths(rows), max_tokens, 7, Place(0, processes))
         return
     source, target = lengths(rows)
-    shares = [TokenBatches(source, target, max_tokens, 7, Place(at, processes)) for at in range(processes)]
+    shares = [TokenBudgetBatchSampler(source, target, max_tokens, 7, Place(at, processes)) for at in range(processes)]
     for epoch in (0, 1, 5):
         found = [of_epoch(share, epoch) for share in shares]
         assert len({len(batches) for batches in found}) == 1  # none waits for another
@@ -229,8 +229,8 @@ def test_every_row_comes_once_and_no_batch_has_too_many_tokens(rows: int, max_to
 def test_batches_of_one_row_are_not_halved(rows: int, processes: int) -> None:
     width = np.full(rows, 10)
     with pytest.raises(BadInput, match=f"{rows} rows of up to 10 tokens .* of 19 tokens for {processes} processes"):
-        TokenBatches(width, width, 19, 0, Place(0, processes))
-    assert np.diff(TokenBatches(width, width, 20, 0, Place(0, processes)).borders).min() == 1
+        TokenBudgetBatchSampler(width, width, 19, 0, Place(0, processes))
+    assert np.diff(TokenBudgetBatchSampler(width, width, 20, 0, Place(0, processes)).borders).min() == 1
 
 
 def test_batches_are_as_full_as_one_row_after_another_makes_them() -> None:
@@ -241,7 +241,7 @@ def test_batches_are_as_full_as_one_row_after_another_makes_them() -> None:
             slow.append(batch)
             batch = 0
         batch += 1
-    batches = TokenBatches(source, target, 300, seed=3)
+    batches = TokenBudgetBatchSampler(source, target, 300, seed=3)
     assert sorted(map(len, of_epoch(batches, 0))) == sorted([*slow, batch])
     used = sum(len(rows) * np.maximum(source, target)[rows].max() for rows in of_epoch(batches, 0))
     assert sum(widths) / used > 0.95
@@ -249,7 +249,7 @@ def test_batches_are_as_full_as_one_row_after_another_makes_them() -> None:
 
 def test_the_order_follows_from_seed_and_epoch_alone() -> None:
     given = *lengths(5000), 300
-    one, again, other = (TokenBatches(*given, seed=seed) for seed in (1, 1, 2))
+    one, again, other = (TokenBudgetBatchSampler(*given, seed=seed) for seed in (1, 1, 2))
     first, second = of_epoch(one, 0), of_epoch(one, 1)
     assert of_epoch(again, 1) == second and of_epoch(again, 0) == first  # whatever was gone through before
     assert of_epoch(other, 0) != first and first != second
@@ -262,7 +262,7 @@ def test_the_order_follows_from_seed_and_epoch_alone() -> None:
 def test_processes_and_micro_batches_make_the_same_steps() -> None:
     """Two processes with a batch each see in a step what one process sees in two micro-batches."""
     source, target = lengths(1001)
-    alone = of_epoch(TokenBatches(source, target, 300, 4), 2)
+    alone = of_epoch(TokenBudgetBatchSampler(source, target, 300, 4), 2)
     assert len(alone) % 2 == 0
-    shared = [of_epoch(TokenBatches(source, target, 300, 4, Place(at, 2)), 2) for at in range(2)]
+    shared = [of_epoch(TokenBudgetBatchSampler(source, target, 300, 4, Place(at, 2)), 2) for at in range(2)]
     assert [list(step) for step in zip(*shared)] == [alone[at : at + 2] for at in range(0, len(alone), 2)]

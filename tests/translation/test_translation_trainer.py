@@ -24,13 +24,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from hictl_hf import HictlModel
 from hictl_hf.data.corpus import CorpusReport
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.training.checkpoints import find_fault, newest_first
-from hictl_hf.translation.beam_search import BeamSearch
+from hictl_hf.training.checkpoints import newest_first, verify_checkpoint
+from hictl_hf.translation.beam_search import BeamSearchConfig
 from hictl_hf.translation.corpus import (
     Direction,
     Pair,
     Place,
-    TokenBatches,
+    TokenBudgetBatchSampler,
     TranslationCollator,
     side_lengths,
     tokenize_pairs,
@@ -81,7 +81,7 @@ class Material:
         set_seed(arguments.seed)
         model = deepcopy(self.model)
         place = Place(arguments.process_index, arguments.world_size)
-        batches = TokenBatches(*side_lengths(self.tokens), max_tokens, data_seed, place)
+        batches = TokenBudgetBatchSampler(*side_lengths(self.tokens), max_tokens, data_seed, place)
         starts = dict(zip(("de", "zh"), model.start_ids_of(["de", "zh"])))
         return TranslationTrainer(
             model, arguments, train_dataset=self.tokens, data_collator=TranslationCollator(self.tokenizer, starts),
@@ -303,7 +303,9 @@ def test_two_processes_train_as_one_with_two_micro_batches(material: Material, t
         how = TWICE | {"gradient_accumulation_steps": 2, "validation": material.pairs}
         alone = without_dropout(material.trainer(tmp_path / "alone", freeze, **how))
         # of an odd number of batches two processes halve one, which changes the order of what follows
-        alone.batches.borders = TokenBatches(*side_lengths(material.tokens), MAX_TOKENS, SEED, Place(0, 2)).borders
+        alone.batches.borders = TokenBudgetBatchSampler(
+            *side_lengths(material.tokens), MAX_TOKENS, SEED, Place(0, 2)
+        ).borders
         alone.train()
         for name, value in weights(alone).items():
             torch.testing.assert_close(one[freeze][0][name], value, rtol=1e-3, atol=1e-4)
@@ -318,7 +320,7 @@ def test_two_processes_train_as_one_with_two_micro_batches(material: Material, t
 
 
 def test_validation_is_the_score_of_what_generate_says(material: Material, tmp_path: Path) -> None:
-    beam = BeamSearch(3, length_penalty=0.6, max_length=12, max_length_a=0, max_length_b=12)
+    beam = BeamSearchConfig(3, length_penalty=0.6, max_length=12, max_length_a=0, max_length_b=12)
     trainer = material.trainer(tmp_path, validation=material.pairs, beam=beam)
     model = trainer.model.eval()
     texts = []
@@ -369,7 +371,7 @@ def test_the_best_state_is_kept_and_loaded_also_between_saves(
     assert trainer.state.best_global_step == 6 and trainer.state.best_metric == 30  # the later one of equals
     assert not differing(weights(trainer), states[6]) and differing(states[4], states[6])
     assert [path.name for path in newest_first(tmp_path)] == ["checkpoint-8", "checkpoint-6"]
-    assert [find_fault(path) for path in newest_first(tmp_path)] == [None, None]
+    assert [verify_checkpoint(path) for path in newest_first(tmp_path)] == [None, None]
 
 
 # --- averaging --------------------------------------------------------------------------------------------------------

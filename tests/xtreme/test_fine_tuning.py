@@ -19,9 +19,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 
 from hictl_hf import HictlForQuestionAnswering, HictlForSequenceClassification, HictlForTokenClassification
 from hictl_hf.errors import BadInput
-from hictl_hf.training.checkpoints import find_fault, newest_first
+from hictl_hf.training.checkpoints import newest_first, verify_checkpoint
 from hictl_hf.xtreme.fine_tuning import (
-    FineTuning,
+    FineTuningConfig,
     FineTuningTrainer,
     TrainingOrder,
     fine_tune,
@@ -34,7 +34,7 @@ from hictl_hf.xtreme.sentence_pairs import SentencePairs, TaskFeatures
 from hictl_hf.xtreme.tagging import Tagging
 
 ROWS, STEPS_PER_EPOCH = 22, 3  # the last batch of an epoch has 6 of 8 rows
-SETTINGS = FineTuning(learning_rate=1e-2, batch_size=8, epochs=2, max_length=62)
+SETTINGS = FineTuningConfig(learning_rate=1e-2, batch_size=8, epochs=2, max_length=62)
 TAGS = ("A", "B", "O")
 Kinds = dict[str, tuple[TaskFeatures, Dataset, PreTrainedModel]]
 
@@ -336,7 +336,7 @@ def test_a_finished_run_is_loaded_and_its_checkpoints_are_gone(
     features = kind.encode(examples, training=True)
     start = weights(model)
     expected = weights(fine_tune(model, kind.tokenizer, features, SETTINGS, tmp_path, save_every=2))
-    assert not newest_first(tmp_path) and find_fault(tmp_path / "model") is None
+    assert not newest_first(tmp_path) and verify_checkpoint(tmp_path / "model") is None
     model.load_state_dict(start)
     at = AtStep(monkeypatch, 0, lambda: None)
     assert equal(weights(fine_tune(model, kind.tokenizer, features, SETTINGS, tmp_path)), expected) and not at.steps

@@ -443,7 +443,7 @@ class Tags(HTMLParser):
 
 
 def test_the_report_is_written_whole_and_needs_no_other_file(tmp_path: Path) -> None:
-    layers = {"mean": [10.0, 30.0, 20.0], "first token": [5.0, None, 6.0]}
+    layers = {"mean": [10.0, 30.0, 20.0], "cls": [5.0, None, 6.0]}
     runs = {"toy": run(tatoeba=task("tatoeba", 90.0, layers=layers)), "other": {**run(panx=None), "size": "large"}}
     page = xtreme_report.write_report(runs, tmp_path)
     names = ("languages-1.png", "languages-2.png", "layers-1-tatoeba.png", "report.html", "report.md", "table.tex")
