@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
-from ..models.negatives import UniformNumbers
+from ..models.word_sampling import UniformNumbers
 from .tokenization import word_starts, words_never_sampled
 
 Ids = Sequence[int] | NDArray[np.int64]

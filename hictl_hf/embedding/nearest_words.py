@@ -24,7 +24,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.formats import checked_text
 from ..data.tokenization import words_never_sampled
 from ..errors import BadInput, BrokenRow
-from ..models.negatives import cosines
+from ..models.word_sampling import cosines
 from ..reports.tables import Cell, Table
 from .encoder import Pooling, embed_sentences, encoder_of
 

@@ -14,15 +14,14 @@ from torch.nn import functional as F
 from .linear_cross_entropy import gradient_buffer
 from .negatives import (
     SMALLEST,
-    cosines,
     interpolation_weights,
     inverse_lengths,
     mixed_products,
     mixed_squares,
     squared_lengths,
     squares_of_rows,
-    words_at_once,
 )
+from .word_sampling import cosines, words_at_once
 
 ROWS_AT_ONCE = 256  # queries whose similarities to all others stay in the cache of a CPU
 

@@ -8,8 +8,7 @@ V words, d dimensions, r dimensions of the projection.
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +22,6 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     PreTrainedModel,
-    XLMRobertaConfig,
     XLMRobertaForMaskedLM,
     XLMRobertaForQuestionAnswering,
     XLMRobertaForSequenceClassification,
@@ -32,15 +30,18 @@ from transformers import (
 )
 from transformers import initialization as init
 from transformers.activations import gelu
-from transformers.utils import ModelOutput, can_return_tuple
+from transformers.utils import can_return_tuple
 
 from .configuration_hictl import HictlConfig
+from .encoder_export import export_encoder
 from .gathering import gather_sentences, gather_texts
 from .linear_cross_entropy import linear_cross_entropy, tied_embedding
 from .losses import mean_over_batch, sentence_contrast, word_contrast
-from .negatives import in_batch_negatives, sample_words
+from .negatives import in_batch_negatives
+from .outputs import CachedSentenceLevel, HictlForPreTrainingOutput, SentenceLevel
 from .packing import PACKED_ATTENTION, PackedRows, check_packed, restrict_last_layer
 from .supported_versions import overrides_private, require_parameters
+from .word_sampling import sample_words
 
 require_parameters(XLMRobertaModel.forward, "attention_mask", "position_ids", "inputs_embeds")
 # What `HictlForPreTraining` as a masked language model passes on to XLM-R's layers.
@@ -97,57 +98,6 @@ class HictlForQuestionAnswering(XLMRobertaForQuestionAnswering):
     config_class = HictlConfig
     accepts_loss_kwargs = False
     _keys_to_ignore_on_load_unexpected = [r"pooler", r"lm_head", r"projection", r"sentence_probability"]
-
-
-@dataclass
-class HictlForPreTrainingOutput(ModelOutput):
-    """What one batch gives. A loss that was switched off, or had no input, is `None`.
-
-    Args:
-        loss: () weighted sum of the losses.
-        logits: (n, T, V) scores of words, when called as a masked language model; `None` in pre-training.
-        lm_loss, sentence_loss, word_loss: () L_LM, L_S, L_W, before their weights.
-        sentence_embeddings: (N, r) representations r, x before y.
-        hard_negative_lambda: () mean λ over the negatives; 1 = nothing was moved.
-        negatives_per_anchor: () mean number of negatives of a sentence.
-    """
-
-    loss: Tensor | None = None
-    logits: Tensor | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    lm_loss: Tensor | None = None
-    sentence_loss: Tensor | None = None
-    word_loss: Tensor | None = None
-    sentence_embeddings: Tensor | None = None
-    hard_negative_lambda: Tensor | None = None
-    negatives_per_anchor: Tensor | None = None
-
-
-@dataclass
-class SentenceLevel:
-    """L_S of a contrastive batch, and what is worth watching about its negatives.
-
-    Args:
-        loss: () L_S, or the share of it of this process or micro-batch; shares add up to L_S.
-        hard_negative_lambda: () mean λ over the negatives.
-        negatives_per_anchor: () mean number of negatives of a sentence.
-    """
-
-    loss: Tensor
-    hard_negative_lambda: Tensor
-    negatives_per_anchor: Tensor
-
-
-@dataclass
-class CachedSentenceLevel(SentenceLevel):
-    """L_S of a batch that is over, for one of the micro-batches it was made of.
-
-    Args:
-        gradients: (N, r) of L_S by the representations of the micro-batch.
-    """
-
-    gradients: Tensor
 
 
 class SentenceProbability(nn.Module):
@@ -448,25 +398,6 @@ def random_numbers_of(seeds: Tensor) -> Iterator[None]:
     with torch.random.fork_rng(devices, device_type=devices[0].type if devices else "cuda"):
         torch.manual_seed(int(seeds[0]))
         yield
-
-
-def export_encoder(model: HictlForPreTraining, folder: str | Path) -> None:
-    """Write the encoder as a plain `xlm-roberta` directory, which loads without any code of ours.
-
-    Where the projection keeps the hidden size it becomes the pooler of the exported model: `pooler_output` is tanh(r).
-    Where sentence vectors are read stays in the configuration.
-    """
-    known = XLMRobertaConfig().to_dict().keys() - {"model_type", "architectures", "transformers_version"}
-    known |= {"embedding_layer", "embedding_pooling"}
-    config = XLMRobertaConfig(**{name: value for name, value in model.config.to_dict().items() if name in known})
-    pooled = model.projection.out_features == config.hidden_size
-    encoder = XLMRobertaModel(config, add_pooling_layer=pooled).to(dtype=model.dtype)
-    weights = model.roberta.state_dict()
-    if pooled:
-        weight = model.projection.weight.detach()
-        weights |= {"pooler.dense.weight": weight, "pooler.dense.bias": torch.zeros_like(weight[0])}
-    encoder.load_state_dict(weights)
-    encoder.save_pretrained(folder)
 
 
 AutoConfig.register("hictl", HictlConfig)

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from hictl_hf.data.collator import PretrainingCollator
 from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.models import modeling_hictl
-from hictl_hf.models.negatives import sample_words
+from hictl_hf.models.word_sampling import sample_words
 from hictl_hf.pretraining.trainer import HictlTrainer
 
 with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hictl_hf.models import losses as losses_module
-from hictl_hf.models import negatives as negatives_module
+from hictl_hf.models import word_sampling
 from hictl_hf.models.losses import contrast_with_sampled, mean_over_batch, sentence_contrast, word_contrast
 from hictl_hf.models.negatives import in_batch_negatives, interpolate_hard_negatives
 
@@ -430,7 +430,7 @@ def queries_and_words(queries: int = 3, words: int = 12, dtype: torch.dtype = to
 
 @pytest.fixture(params=[1024, 4, 1], ids=lambda words: f"{words} words at once")
 def words_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(negatives_module, "WORDS_AT_ONCE", request.param)
+    monkeypatch.setattr(word_sampling, "WORDS_AT_ONCE", request.param)
     return request.param
 
 

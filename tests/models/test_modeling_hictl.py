@@ -34,7 +34,8 @@ from hictl_hf import (
 )
 from hictl_hf.models.configuration_hictl import CODE_ON_THE_HUB
 from hictl_hf.models.losses import sentence_contrast, word_contrast
-from hictl_hf.models.negatives import in_batch_negatives, interpolate_hard_negatives, sample_words
+from hictl_hf.models.negatives import in_batch_negatives, interpolate_hard_negatives
+from hictl_hf.models.word_sampling import sample_words
 
 Batch = dict[str, Tensor]
 MakeModel = Callable[..., PreTrainedModel]
@@ -42,7 +43,17 @@ MakeBatch = Callable[..., Batch]
 
 HUB_FILES = {f"{module}.py" for module in ("configuration_hictl", "modeling_hictl")} | {
     f"{module}.py"
-    for module in ("gathering", "linear_cross_entropy", "losses", "negatives", "packing", "supported_versions")
+    for module in (
+        "encoder_export",
+        "gathering",
+        "linear_cross_entropy",
+        "losses",
+        "negatives",
+        "outputs",
+        "packing",
+        "supported_versions",
+        "word_sampling",
+    )
 }
 LOSSES = {"lm_loss": "lm_weight", "sentence_loss": "sentence_weight", "word_loss": "word_weight"}
 HEADS = {  # class: the weights that a pre-training checkpoint cannot give it

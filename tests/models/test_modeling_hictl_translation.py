@@ -576,7 +576,7 @@ def test_words_that_the_decoder_does_not_have_need_not_be_left_out(chatty: MakeM
 def test_options_that_cannot_mean_anything_are_refused(chatty: MakeModel) -> None:
     model, whole = chatty(), chatty(cut=False)
     for name in ("forced_bos_token_id", "forced_eos_token_id", "eos_token_id"):
-        with pytest.raises(ValueError, match=f"{name} is 8, which this decoder cannot say; .*target_token_ids"):
+        with pytest.raises(ValueError, match=f"{name} is 8, which this decoder cannot generate; .*target_token_ids"):
             model.generate(**source(), target_language="de", **{name: 8})
     of_all_words = {"stop_strings": "a", "encoder_repetition_penalty": 1.5, "encoder_no_repeat_ngram_size": 1}
     of_all_words["watermarking_config"] = WatermarkingConfig()
@@ -611,7 +611,7 @@ def test_labels_are_shifted_right_behind_the_start(translator: MakeModel) -> Non
     assert shifted.tolist() == [[23, 4, 21, UNKNOWN], [22, 5, END, PADDING]]
     assert translator(languages=["sw"]).prepare_decoder_input_ids_from_labels(labels)[:, 0].tolist() == [22, 22]
     assert translator(languages=None).prepare_decoder_input_ids_from_labels(labels)[:, 0].tolist() == [END, END]
-    with pytest.raises(ValueError, match=r"\['de', 'fr'\]; say into which"):
+    with pytest.raises(ValueError, match=r"\['de', 'fr'\]; choose one"):
         model.prepare_decoder_input_ids_from_labels(labels)
 
 
@@ -990,8 +990,9 @@ def test_a_saved_model_translates_where_the_package_is_not_installed(tmp_path: P
     model = translator(cls_bias="cosine").float()
     model.save_pretrained(tmp_path / "translator")
     modules = (
-        "configuration_hictl", "gathering", "losses", "modeling_hictl", "modeling_hictl_translation", "negatives",
-        "packing", "supported_versions", "linear_cross_entropy",
+        "configuration_hictl", "encoder_export", "gathering", "generation", "linear_cross_entropy", "losses",
+        "modeling_hictl", "modeling_hictl_translation", "negatives", "outputs", "packing", "supported_versions",
+        "target_ids", "word_sampling",
     )  # fmt: skip
     files = {path.name for path in (tmp_path / "translator").glob("*.py")}
     assert files == {f"{module}.py" for module in modules}

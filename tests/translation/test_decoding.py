@@ -151,7 +151,7 @@ def test_a_text_that_leaves_no_word_is_translated_by_none(
 def test_languages_are_asked_for_and_known(
     model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    for language, told in ((None, "say into which"), ("sw", "no target language sw.*de.*fr")):
+    for language, told in ((None, "choose one"), ("sw", "no target language sw.*de.*fr")):
         with pytest.raises(BadInput, match=told):
             translate(model, tokenizer, ["a dog"], SHORT, language)
     with pytest.raises(BadInput, match="2 target languages for 1 texts"):

@@ -1,0 +1,29 @@
+"""Export the encoder of a pre-training model as a plain XLM-R checkpoint."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import XLMRobertaConfig, XLMRobertaModel
+
+
+def export_encoder(model: Any, folder: str | Path) -> None:
+    """Write the encoder as a plain `xlm-roberta` directory, which loads without this package.
+
+    If the projection keeps the hidden size, it becomes the pooler of the exported model: `pooler_output` is tanh(r).
+    The configuration keeps the layer and pooling of sentence vectors.
+
+    Args:
+        model: a `HictlForPreTraining`.
+    """
+    known = XLMRobertaConfig().to_dict().keys() - {"model_type", "architectures", "transformers_version"}
+    known |= {"embedding_layer", "embedding_pooling"}
+    config = XLMRobertaConfig(**{name: value for name, value in model.config.to_dict().items() if name in known})
+    pooled = model.projection.out_features == config.hidden_size
+    encoder = XLMRobertaModel(config, add_pooling_layer=pooled).to(dtype=model.dtype)
+    weights = model.roberta.state_dict()
+    if pooled:
+        weight = model.projection.weight.detach()
+        weights |= {"pooler.dense.weight": weight, "pooler.dense.bias": torch.zeros_like(weight[0])}
+    encoder.load_state_dict(weights)
+    encoder.save_pretrained(folder)

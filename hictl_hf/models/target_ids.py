@@ -1,0 +1,117 @@
+"""The target side of the translation model: its vocabulary, a subset of the tokenizer's, and its target languages.
+
+Three kinds of ids: a *tokenizer id* is one of the XLM-R tokenizer; a *target id* is a column of the output layer,
+0 … W - 1; a *start id* is W + the index of a target language. Users pass and get tokenizer ids (labels, the output of
+`generate`). The decoder works on target and start ids (logits, `decoder_input_ids` of `forward`, the model's
+`generation_config`, all code that sees scores inside `generate`).
+Shapes: n sentences, T target tokens, W target tokens of the vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, XLMRobertaPreTrainedModel
+
+from .configuration_hictl import HictlConfig
+
+UNKNOWN = 3  # <unk>, as a tokenizer id and as a target id; <s> <pad> </s> are 0, 1, 2 in both
+
+
+class TargetIdsModel(XLMRobertaPreTrainedModel):
+    """Base class of the translation model: conversions between tokenizer, target and start ids.
+
+    Subclasses register the buffer `target_token_ids`, (W,) the tokenizer id of each target id, ascending.
+    """
+
+    config: HictlConfig
+    config_class = HictlConfig
+    generation_config: GenerationConfig
+    target_token_ids: Tensor
+
+    def target_ids(self, token_ids: Tensor) -> Tensor:
+        """Convert tokenizer ids of any shape; tokens outside the target vocabulary become `<unk>`, negatives stay."""
+        known = self.target_token_ids.to(token_ids.device)
+        indices = torch.searchsorted(known, token_ids.contiguous()).clamp_max(len(known) - 1)
+        indices = indices.masked_fill(known[indices] != token_ids, UNKNOWN)
+        return torch.where(token_ids < 0, token_ids, indices)
+
+    def token_ids(self, target_ids: Tensor) -> Tensor:
+        """Convert target ids of any shape to tokenizer ids; start ids become `</s>`."""
+        known = self.target_token_ids.to(target_ids.device)
+        starts = target_ids >= len(known)
+        return known[target_ids.masked_fill(starts, 0)].masked_fill(starts, self.end_id)
+
+    def known_ids(self, token_ids: Any) -> Any:
+        """Convert one or more tokenizer ids; `None` if the target vocabulary lacks one of them."""
+        asked = torch.as_tensor(token_ids, dtype=torch.long)
+        ids = self.target_ids(asked)
+        return None if ((ids == UNKNOWN) & (asked != UNKNOWN)).any() else ids.tolist()
+
+    def has_target_ids_of(self, other: Any) -> bool:
+        """Whether target and start ids mean the same in both models."""
+        token_ids = getattr(other, "target_token_ids", torch.empty(0)).to(self.target_token_ids)
+        same_languages = self.config.target_languages == other.config.target_languages
+        return token_ids.equal(self.target_token_ids) and same_languages
+
+    @property
+    def end_id(self) -> int:
+        """The id of `</s>`."""
+        end = self.config.eos_token_id
+        return end if isinstance(end, int) else 2
+
+    @property
+    def first_position(self) -> int:
+        """The position of the first token in the decoder's table, which is laid out like XLM-R's."""
+        return (self.config.pad_token_id or 0) + 1
+
+    # --- start ids ----------------------------------------------------------------------------------------------------
+
+    def start_ids_of(self, languages: Sequence[str]) -> Tensor:
+        """(n,) the start id of each example's target language.
+
+        Raises:
+            ValueError: a language the model does not translate into.
+        """
+        known = self.config.target_languages or []
+        unknown = sorted({*languages} - {*known})
+        if unknown:
+            raise ValueError(
+                f"no target language {', '.join(unknown)}; this model translates into {known or 'one, unnamed'}"
+            )
+        ids = [len(self.target_token_ids) + known.index(language) for language in languages]
+        return torch.tensor(ids, dtype=torch.long, device=self.device)
+
+    def set_default_start_id(self) -> None:
+        """Start translations with the model's only language, or with `</s>`; of several languages none is a default."""
+        languages, settings = self.config.target_languages or [], self.generation_config
+        if settings.decoder_start_token_id is None and len(languages) < 2:
+            settings.decoder_start_token_id = len(self.target_token_ids) if languages else self.end_id
+
+    def adjust_generation_fn(self, *args: Any, **kwargs: Any) -> None:
+        """Like the parent, but a checkpoint without generation settings, such as XLM-R's, keeps the start id."""
+        super().adjust_generation_fn(*args, **kwargs)
+        self.set_default_start_id()
+
+    def default_start_id(self) -> int:
+        """The start id of examples without a language.
+
+        Raises:
+            ValueError: the model has several target languages and none was set.
+        """
+        start = self.generation_config.decoder_start_token_id
+        if start is None:
+            raise ValueError(
+                f"this model translates into {self.config.target_languages}; choose one: generate(..., "
+                "target_language=...), forward(..., start_ids=model.start_ids_of([...])), or for every call by "
+                "generation_config.decoder_start_token_id"
+            )
+        return int(start)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor, start_ids: Tensor | None = None) -> Tensor:
+        """(n, T) target ids: the labels (n, T), tokenizer ids, shifted right behind the start ids (n,)."""
+        before = self.target_ids(labels).new_empty(labels.shape)
+        before[:, 0] = self.default_start_id() if start_ids is None else start_ids
+        before[:, 1:] = self.target_ids(labels[:, :-1])
+        return before.masked_fill(before < 0, self.first_position - 1)

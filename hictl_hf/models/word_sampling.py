@@ -1,0 +1,176 @@
+"""Sample the negatives of the word level: words outside the bag, the nearer to the query the likelier.
+
+Shapes: n pairs, B words of a bag, m sampled words, V words of the vocabulary, d dimensions.
+"""
+
+from math import ceil, exp
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .negatives import SMALLEST
+
+SIMILARITIES_AT_ONCE = 2**23  # of pairs to the whole vocabulary, held: 32 MiB
+WEIGHTS_AT_ONCE = 2**20  # of words to be drawn by, on a CPU, where they are looked at in the cache: 4 MiB
+WEIGHTS_IN_BLOCK = 64  # whose sum is looked at first
+WORDS_AT_ONCE = 1024  # of the vocabulary: they stay in the cache of a CPU, in memory that is not taken anew each time
+STEP, *MIXERS = (odd - 2**64 for odd in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))  # SplitMix64's
+
+
+@torch.compiler.disable  # which rounds otherwise, so that now and then another word would be drawn
+def sample_words(
+    queries: Tensor,
+    vocabulary: Tensor,
+    excluded: Tensor,
+    number: int,
+    temperature: float,
+    seeds: Tensor | None = None,
+) -> Tensor:
+    """Draw words outside the bag for each pair, without replacement, from softmax(cosine / temperature).
+
+    In the paper's words S, a subset of V∖B, is sampled by the similarities to the query. To draw with replacement and
+    pass over words drawn before is to draw without replacement; so any way to draw once will do, and one may finish
+    what another left open. In a large vocabulary near temperature 1 a few thousand words are looked at
+    (`propose_and_accept`), else all (`draw_by_weight`); nothing of the size of `vocabulary` is made.
+
+    Args:
+        queries: (n, d).
+        vocabulary: (V, d) word embeddings.
+        excluded: (n, B) words that must not be drawn, such as the bag and special tokens; -1 names none.
+        number: m; fewer are drawn where fewer words are left.
+        seeds: (n,) int64, one for each pair: its draw does not depend on its neighbours in the batch. Without them the
+            global generator gives them.
+
+    Returns:
+        (n, min(m, V)) word ids in the order they were drawn, -1 where no word was left.
+    """
+    if seeds is None:
+        seeds = torch.randint(2**62, (len(queries),), device=queries.device)
+    number = min(number, len(vocabulary))
+    step = max(SIMILARITIES_AT_ONCE // len(vocabulary), 1)
+    parts = [slice(start, start + step) for start in range(0, max(len(queries), 1), step)]
+    few = (sample_words_of_few(queries[i], excluded[i], seeds[i], vocabulary, number, temperature) for i in parts)
+    return torch.cat(list(few))
+
+
+def sample_words_of_few(
+    queries: Tensor, excluded: Tensor, seeds: Tensor, vocabulary: Tensor, number: int, temperature: float
+) -> Tensor:
+    """`sample_words` for as many pairs as may be compared with the whole vocabulary at once."""
+    queries, random, nobody = F.normalize(queries, dim=-1), UniformNumbers(seeds), len(vocabulary)
+    forbidden = torch.zeros(len(queries), nobody + 1, dtype=torch.bool, device=queries.device)
+    forbidden.scatter_(1, excluded.where(excluded >= 0, nobody), True)[:, nobody] = True
+    words = torch.full((len(queries), number), -1, device=queries.device)
+    proposals = worthwhile_proposals(number, temperature, nobody)
+    if proposals:
+        draws = propose_and_accept(queries, vocabulary, forbidden, temperature, proposals, random)
+        words = first_distinct(draws, number)
+    rows = (words < 0).any(1).nonzero().squeeze(1)  # whose words are not yet as many as wanted
+    if len(rows):
+        similarities = cosines(queries[rows], vocabulary)
+        on_cpu = vocabulary.device.type == "cpu"
+        step = max((WEIGHTS_AT_ONCE if on_cpu else SIMILARITIES_AT_ONCE) // nobody, 1)
+        left_over = WEIGHTS_IN_BLOCK - nobody % WEIGHTS_IN_BLOCK
+        for some, near in zip(rows.split(step), similarities.split(step)):
+            allowed = (near / temperature).masked_fill_(forbidden[some, :nobody], -torch.inf)
+            scores = F.pad(allowed, (0, left_over), value=-torch.inf)
+            words[some] = draw_by_weight(scores, words[some], random.of(some))
+    return words
+
+
+def worthwhile_proposals(number: int, temperature: float, vocabulary_size: int) -> int:
+    """Were all cosines 0, as many as are needed and a tenth more; 0 where it is cheaper to look at all words."""
+    proposals = ceil(1.1 * number * exp(min(1 / temperature, 99))) + 64
+    return proposals if proposals < vocabulary_size / 8 else 0
+
+
+def propose_and_accept(
+    queries: Tensor, vocabulary: Tensor, forbidden: Tensor, temperature: float, number: int, random: "UniformNumbers"
+) -> Tensor:
+    """(n, number) words proposed evenly, accepted with chance exp((cosine - 1) / τ), else -1."""
+    proposals = (random.next(number) * len(vocabulary)).long()
+    words, places = proposals.unique(return_inverse=True)
+    chances = cosines(queries, vocabulary, words).gather(1, places).sub_(1).div_(temperature).exp_()
+    return proposals.where((random.next(number) < chances) & ~forbidden.gather(1, proposals), -1)
+
+
+def draw_by_weight(scores: Tensor, words: Tensor, random: "UniformNumbers") -> Tensor:
+    """Fill up words (n, m), -1 where one is missing, by exp(scores), (n, blocks · words of a block), the last -inf.
+
+    Weights are cumulated in float64, those of blocks first, then those within the blocks that were hit.
+    """
+    nobody = scores.shape[1] - 1
+    while True:
+        scores.scatter_(1, words.where(words >= 0, nobody), -torch.inf)
+        best = scores.amax(-1, keepdim=True)
+        if not ((words < 0).any(1, keepdim=True) & (best > -torch.inf)).any():
+            return words
+        weights = (scores - best.nan_to_num(neginf=0)).exp_().unflatten(1, (-1, WEIGHTS_IN_BLOCK))
+        ends = weights.sum(-1).cumsum(-1, dtype=torch.float64)  # (n, blocks)
+        places = random.next(words.shape[1] * 5 // 4 + 8) * ends[:, -1:]  # (n, draws)
+        blocks = torch.searchsorted(ends, places, right=True).clamp_(max=ends.shape[1] - 1)
+        places -= F.pad(ends, (1, 0)).gather(1, blocks)
+        within = weights.gather(1, blocks.unsqueeze(-1).expand(-1, -1, WEIGHTS_IN_BLOCK)).cumsum(
+            -1, dtype=torch.float64
+        )
+        offsets = torch.searchsorted(within, places.unsqueeze(-1), right=True).squeeze(-1)
+        draws = (blocks * WEIGHTS_IN_BLOCK + offsets).where(offsets < WEIGHTS_IN_BLOCK, -1)
+        words = first_distinct(torch.cat([words, draws], 1), words.shape[1])
+
+
+def cosines(queries: Tensor, vocabulary: Tensor, words: Tensor | None = None) -> Tensor:
+    """(n, V) cosines of unit vectors (n, d) with the vocabulary (V, d), or (n, words) with some of its words."""
+    number = len(vocabulary) if words is None else len(words)
+    step = words_at_once(vocabulary)
+    result = queries.new_empty(len(queries), number)
+    for start in range(0, number, step):
+        some = slice(start, start + step)
+        rows = vocabulary[some] if words is None else F.embedding(words[some], vocabulary)  # (step, d)
+        rows = rows.to(queries.dtype)
+        lengths = torch.linalg.vector_norm(rows, dim=-1).clamp_min(SMALLEST)
+        result[:, some] = (queries @ rows.T).div_(lengths)
+    return result
+
+
+def words_at_once(vocabulary: Tensor) -> int:
+    """How many words of a vocabulary (V, d) are best looked at together on its device."""
+    return WORDS_AT_ONCE if vocabulary.device.type == "cpu" else 16 * WORDS_AT_ONCE
+
+
+def first_distinct(draws: Tensor, number: int) -> Tensor:
+    """(n, number) the first different words in each row of draws (n, K), where -1 is none; -1 beyond their number."""
+    ordered, places = draws.sort(dim=-1, stable=True)
+    new = (ordered >= 0) & (ordered != F.pad(ordered, (1, 0), value=-1)[:, :-1])
+    new = torch.zeros_like(new).scatter_(1, places, new)  # back in the order of the draws
+    ranks = (new.cumsum(-1) - 1).where(new, number).clamp_(max=number)
+    return draws.new_full((len(draws), number + 1), -1).scatter_(1, ranks, draws)[:, :number]
+
+
+class UniformNumbers:
+    """Numbers in [0, 1), a stream for each seed, the same on every device and in every batch (SplitMix64)."""
+
+    def __init__(self, seeds: Tensor, used: int = 0) -> None:
+        self.seeds, self.used = seeds, used
+
+    def of(self, rows: Tensor) -> "UniformNumbers":
+        """The streams of some rows, where they are now."""
+        return UniformNumbers(self.seeds[rows], self.used)
+
+    def next(self, number: int) -> Tensor:
+        """(seeds, number) float64."""
+        counters = torch.arange(self.used + 1, self.used + number + 1, device=self.seeds.device)
+        self.used += number
+        return shifted(scrambled(scrambled(self.seeds)[:, None] + counters * STEP), 11).double() * 2.0**-53
+
+
+def scrambled(bits: Tensor) -> Tensor:
+    """SplitMix64's mixing of 64 bits (Steele et al., 2014), in int64, whose products wrap around."""
+    bits = (bits ^ shifted(bits, 30)) * MIXERS[0]
+    bits = (bits ^ shifted(bits, 27)) * MIXERS[1]
+    return bits ^ shifted(bits, 31)
+
+
+def shifted(bits: Tensor, places: int) -> Tensor:
+    """The 64 bits of int64 shifted to the right, zeros from the left."""
+    return (bits >> places) & (2 ** (64 - places) - 1)
