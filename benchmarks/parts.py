@@ -36,7 +36,7 @@ def encode_ours(model: HictlForPreTraining, batch: Batch) -> Part:
         "sentences": (batch["sentence_input_ids"], batch["sentence_attention_mask"]),
     }
     rows = PackedRows(batches)
-    masked = rows.places_of("masked", batch["labels"] != -100)
+    masked = rows.indices_of("masked", batch["labels"] != -100)
     hidden, vocabulary = model.encode(rows, read=torch.cat([*rows.first.values(), masked]))
     return hidden.sum(), vocabulary
 

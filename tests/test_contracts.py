@@ -14,9 +14,7 @@ import pytest
 import sacrebleu.significance
 import torch
 from sacrebleu.metrics.base import Metric
-from torch import nn
 from transformers import (
-    AttentionInterface,
     DynamicCache,
     EncoderDecoderCache,
     GenerationMixin,
@@ -30,7 +28,6 @@ from transformers import (
     XLMRobertaPreTrainedModel,
 )
 from transformers.cache_utils import Cache, DynamicLayer
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.xlm_roberta.modeling_xlm_roberta import XLMRobertaAttention, XLMRobertaLayer
 
@@ -181,25 +178,31 @@ def test_private_attributes_are_still_there(tmp_path: Path) -> None:
     assert {"prepare_model", "autocast_handler", "scaler"} <= {*dir(trainer.accelerator)}
 
 
-def test_what_is_passed_through_xlm_r_reaches_attention() -> None:
-    """Packed rows travel in `**kwargs` from the model to the attention of each layer."""
+def test_what_is_passed_through_xlm_r_reaches_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed rows travel in `**kwargs` from the model to the attention block of each layer."""
     seen: list[Any] = []
+    forward = XLMRobertaAttention.forward
 
-    def attend(module: nn.Module, query: Any, key: Any, value: Any, attention_mask: Any, **kwargs: Any) -> Any:
-        seen.append(kwargs.get("packed_rows"))
-        assert {"dropout", "scaling"} <= kwargs.keys()
-        kwargs.pop("packed_rows")
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    def attend(block: XLMRobertaAttention, hidden_states: Any, *args: Any, packed_rows: Any, **kwargs: Any) -> Any:
+        seen.append(packed_rows)
+        return forward(block, hidden_states, *args, **kwargs)
 
-    AttentionInterface.register("contract", attend)
+    monkeypatch.setattr(XLMRobertaAttention, "forward", attend)
     config = XLMRobertaConfig(
         vocab_size=9, hidden_size=4, num_hidden_layers=2, num_attention_heads=1, intermediate_size=4
     )
-    model = XLMRobertaModel(config, add_pooling_layer=False).eval()
-    model.set_attn_implementation("contract")
-    told = object()
-    model(torch.tensor([[4, 5]]), packed_rows=told)
-    assert seen == [told, told]
+    passed = object()
+    XLMRobertaModel(config, add_pooling_layer=False).eval()(torch.tensor([[4, 5]]), packed_rows=passed)
+    assert seen == [passed, passed]
+
+
+def test_the_attention_block_of_xlm_r_has_the_parts_it_had() -> None:
+    """`PackedAttention` computes queries, keys and values by these, and the block's output by `output`."""
+    config = XLMRobertaConfig(hidden_size=8, num_attention_heads=2, attention_probs_dropout_prob=0.2)
+    block = XLMRobertaAttention(config)
+    assert block.self.attention_head_size == 4 and block.self.dropout.p == 0.2
+    assert {name for name, _ in block.self.named_children()} == {"query", "key", "value", "dropout"}
+    assert [*inspect.signature(block.output.forward).parameters] == ["hidden_states", "input_tensor"]
 
 
 def test_the_layers_of_xlm_r_are_called_as_they_were() -> None:

@@ -1,8 +1,9 @@
-"""HiCTL's model classes: XLM-R's with another name, and the pre-training model with its four losses.
+"""HiCTL's model classes: XLM-R's under another name, and the pre-training model with its losses.
 
-What a loss is stands in `losses`, which negatives it sees in `negatives`; here hidden states become their arguments.
+`losses` defines the losses, `negatives` and `word_sampling` choose their negatives; this module computes the hidden
+states that they take.
 Shapes: n pairs (or monolingual sentences), N = 2n sentences, T tokens of x∘y, S tokens of a sentence, B words of a bag,
-V words, d dimensions, r dimensions of the projection.
+V words of the vocabulary, d dimensions, r dimensions of the projection.
 """
 
 import logging
@@ -38,13 +39,14 @@ from .gathering import gather_sentences, gather_texts
 from .linear_cross_entropy import linear_cross_entropy, tied_embedding
 from .losses import mean_over_batch, sentence_contrast, word_contrast
 from .negatives import in_batch_negatives
-from .outputs import CachedSentenceLevel, HictlForPreTrainingOutput, SentenceLevel
-from .packing import PACKED_ATTENTION, PackedRows, check_packed, restrict_last_layer
+from .outputs import CachedSentenceLevel, HictlForPreTrainingOutput, PreTrainingBatch, SentenceLevel
+from .packing import PackedPass, PackedRows, accept_packed_rows, accepts_packed_rows
+from .sentence_probability import SentenceProbability
 from .supported_versions import overrides_private, require_parameters
 from .word_sampling import sample_words
 
 require_parameters(XLMRobertaModel.forward, "attention_mask", "position_ids", "inputs_embeds")
-# What `HictlForPreTraining` as a masked language model passes on to XLM-R's layers.
+# Arguments that `HictlForPreTraining` as a masked language model passes on to XLM-R's layers.
 PASSED_ON = (
     "output_attentions", "output_hidden_states", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k",
 )  # fmt: skip
@@ -100,29 +102,6 @@ class HictlForQuestionAnswering(XLMRobertaForQuestionAnswering):
     _keys_to_ignore_on_load_unexpected = [r"pooler", r"lm_head", r"projection", r"sentence_probability"]
 
 
-class SentenceProbability(nn.Module):
-    """p_avg, which sets λ: the mean of exp(-L_S) over the last steps, kept with the weights of the model."""
-
-    recent: Tensor
-    steps: Tensor
-
-    def __init__(self, window: int) -> None:
-        super().__init__()
-        self.register_buffer("recent", torch.zeros(window))
-        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
-
-    @torch.no_grad()
-    def record(self, sentence_loss: Tensor) -> None:
-        """Add one optimiser step, given L_S over its whole batch; the oldest of a full window is forgotten."""
-        self.recent[self.steps % len(self.recent)] = torch.exp(-sentence_loss)
-        self.steps += 1
-
-    def mean(self) -> Tensor:
-        """() p_avg; 0, and with it λ = 1, before the first step."""
-        known = self.steps.clamp(max=len(self.recent))
-        return self.recent.float().sum() / known.clamp_min(1)
-
-
 class HictlForPreTraining(XLMRobertaForMaskedLM):
     """XLM-R with a linear sentence projection f and the objective L = L_LM + L_S + L_W.
 
@@ -147,6 +126,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         super().__init__(config)
         self.projection = nn.Linear(config.hidden_size, config.projection_size or config.hidden_size, bias=False)
         self.sentence_probability = SentenceProbability(config.hard_negative_window)
+        accept_packed_rows(self.roberta)
         self.post_init()
 
     @torch.no_grad()
@@ -187,7 +167,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         cached: CachedSentenceLevel | None = None,
         **kwargs: Any,
     ) -> HictlForPreTrainingOutput:
-        """All losses of a batch in one call.
+        """Compute all losses of a batch.
 
         Args:
             input_ids: (n, T) masked x∘y, or masked x where the text is monolingual.
@@ -195,98 +175,116 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             labels: (n, T) original ids at masked positions, -100 elsewhere.
             sentence_input_ids: (N, S) unmasked sentences, x_1 … x_n and then y_1 … y_n.
             sentence_attention_mask: (N, S).
-            sentence_hashes: (N,) int64, equal where texts are equal; without it no two texts are.
+            sentence_hashes: (N,) int64, equal where texts are equal; without it all texts count as different.
             bag: (n, B) ids of the unique words of the unmasked x∘y, -1 beyond their number.
             clean_input_ids: (n, T) unmasked x∘y, needed where `config.word_level_input` is "clean".
-            example_seeds: (n,) int64 seeds of the word negatives of each pair.
-            items_in_batch: how many masked words ("lm"), sentences ("sentence") and pairs ("word") the whole batch has,
-                where this call sees only a part of it: losses are then this part's share of the mean.
+            example_seeds: (n,) int64 seed of the word negatives of each pair.
+            items_in_batch: number of masked tokens ("lm"), sentences ("sentence") and pairs ("word") of the complete
+                batch if this call gets only a part of it: the losses are then this part's share of the mean.
             gather: contrast the sentences of all processes, which must all call this at the same time.
-            cached: L_S of a whole batch where this is one of its micro-batches (gradient cache), by what
-                `encode_sentences` gave for these sentences and `example_seeds`.
+            cached: L_S of a complete batch, of which this is a micro-batch (gradient cache), computed from the output
+                of `encode_sentences` for these sentences and `example_seeds`.
+
+        Raises:
+            ValueError: arguments that pre-training does not use, or no loss to train.
+            TypeError: an unknown argument.
         """
         if sentence_input_ids is None and bag is None and example_seeds is None and items_in_batch is None:
-            refuse_unknown(type(self), kwargs, PASSED_ON)
-            outputs = super().forward(
-                input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, labels=labels,
-                return_dict=True, **kwargs,
-            )  # fmt: skip
-            return HictlForPreTrainingOutput(lm_loss=outputs.loss, **outputs)
-
+            return self.forward_masked_lm(
+                input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, labels, **kwargs
+            )
         others = dict(kwargs, token_type_ids=token_type_ids, position_ids=position_ids, inputs_embeds=inputs_embeds)
         if unused := [name for name, value in others.items() if value is not None and value is not False]:
             raise ValueError(f"pre-training makes no use of {', '.join(unused)}; leave them out")
-        config, items, result = self.config, items_in_batch or {}, HictlForPreTrainingOutput()
-        labels = labels if config.lm_weight > 0 else None
-        bag = bag if config.word_weight > 0 else None
-        sentence_input_ids = sentence_input_ids if config.sentence_weight > 0 else None
-        batches: dict[str, tuple[Tensor | None, Tensor | None]] = {}
-        if labels is not None or (bag is not None and config.word_level_input == "masked"):
-            batches["masked"] = input_ids, attention_mask
-        if bag is not None and config.word_level_input == "clean":
-            if clean_input_ids is None:
-                raise ValueError("word_level_input is 'clean', but clean_input_ids is None; let the collator make it")
-            batches["clean"] = clean_input_ids, attention_mask
-        if sentence_input_ids is not None and cached is None:
-            batches["sentences"] = sentence_input_ids, sentence_attention_mask
-        if not batches and cached is None:
-            raise ValueError(
-                "no loss to train: every weight of the configuration is 0, or the batch has no input for it"
-            )
-        vocabulary = self.get_input_embeddings().weight
-        if sentence_input_ids is not None and cached is not None:
-            sentences, vocabulary = self.encode_apart(sentence_input_ids, sentence_attention_mask, example_seeds)
-            self.add_sentence_level(result, sentences, with_gradient(sentences, cached))
-        if batches:
-            rows, read = PackedRows(batches), {}
-            if "sentences" in batches:
-                read["sentences"] = rows.first["sentences"]
-            if bag is not None:
-                read["pairs"] = rows.first[config.word_level_input]
-            if labels is not None:
-                masked = (labels != -100) & rows.masks["masked"]
-                read["masked words"] = rows.places_of("masked", masked)
-            states, vocabulary = self.encode(rows, vocabulary, torch.cat([*read.values()]))
-            hidden = dict(zip(read, states.split([len(places) for places in read.values()])))
-        if "sentences" in batches:
+        batch = PreTrainingBatch(
+            input_ids, attention_mask, labels, sentence_input_ids, sentence_attention_mask, sentence_hashes, bag,
+            clean_input_ids, example_seeds, items_in_batch or {},
+        ).of_objectives(self.config)  # fmt: skip
+        if cached is not None and batch.sentence_input_ids is not None:
+            return self.forward_with_cached(batch, cached)
+        return self.forward_pretraining(batch, gather)
+
+    # --- the three paths of `forward` ---------------------------------------------------------------------------------
+
+    def forward_masked_lm(self, *inputs: Tensor | None, **kwargs: Any) -> HictlForPreTrainingOutput:
+        """L_LM as `XLMRobertaForMaskedLM` computes it, with all logits; arguments of its `forward`, in that order."""
+        refuse_unknown(type(self), kwargs, PASSED_ON)
+        *states, labels = inputs
+        outputs = super().forward(*states, labels=labels, return_dict=True, **kwargs)
+        return HictlForPreTrainingOutput(lm_loss=outputs.loss, **outputs)
+
+    def forward_pretraining(self, batch: PreTrainingBatch, gather: bool) -> HictlForPreTrainingOutput:
+        """L_LM + L_S + L_W: one pass of the encoder over all inputs, then the losses of the states they read."""
+        result = HictlForPreTrainingOutput()
+        hidden, embeddings = self.states_read(batch, batch.encoder_inputs(self.config))
+        if batch.sentence_input_ids is not None:
             sentences = self.projection(hidden["sentences"])  # r = f(g(M(x)))
-            level = self.sentence_level(sentences, sentence_hashes, items.get("sentence"), gather)
+            level = self.sentence_level(sentences, batch.sentence_hashes, batch.items.get("sentence"), gather)
             self.add_sentence_level(result, sentences, level)
-        if bag is not None:
-            losses, vocabulary = self.word_losses(hidden["pairs"], vocabulary, bag, example_seeds)
-            result.word_loss = mean_over_batch(losses, items.get("word"))
-        if labels is not None:
-            targets = labels[masked]
-            result.lm_loss = self.masked_word_loss(hidden["masked words"], vocabulary, targets, items.get("lm"))
+        self.add_token_losses(result, batch, hidden, embeddings)
         return HictlForPreTrainingOutput(loss=self.total(result), **result)
 
-    def encode(
-        self, rows: PackedRows, vocabulary: Tensor | None = None, read: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """M of all rows in one pass, (tokens, d), and the word embeddings (V, d) for their next use after this one.
+    def forward_with_cached(self, batch: PreTrainingBatch, cached: CachedSentenceLevel) -> HictlForPreTrainingOutput:
+        """The same for a micro-batch of the gradient cache.
 
-        Given the places (k,) in the buffer that are read, M is (k, d).
+        L_S was computed from the representations r of all micro-batches. Here the sentences of this one are encoded
+        again, with the dropout of the first time, and get the cached gradient of r.
         """
-        if self.config._attn_implementation == "sdpa":
-            self.set_attn_implementation(PACKED_ATTENTION)  # the same for padded rows
+        result = HictlForPreTrainingOutput()
+        inputs = batch.encoder_inputs(self.config)
+        mask = batch.sentence_attention_mask
+        sentences, embeddings = self.encode_apart(inputs.pop("sentences")[0], mask, batch.example_seeds)
+        self.add_sentence_level(result, sentences, with_gradient(sentences, cached))
+        if inputs:
+            hidden, embeddings = self.states_read(batch, inputs, embeddings)
+            self.add_token_losses(result, batch, hidden, embeddings)
+        return HictlForPreTrainingOutput(loss=self.total(result), **result)
+
+    # --- encoder ------------------------------------------------------------------------------------------------------
+
+    def states_read(
+        self, batch: PreTrainingBatch, inputs: dict[str, tuple[Tensor, Tensor | None]], embeddings: Tensor | None = None
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """The last hidden states that the losses read, (k, d) by name, of one pass over all inputs.
+
+        These are "sentences" and "pairs", their first tokens, and "masked tokens". Also returns the word embeddings
+        (V, d) for their next use, whose gradient takes up that of the look-ups.
+        """
+        rows = PackedRows(inputs)
+        read = {}
+        if "sentences" in inputs:
+            read["sentences"] = rows.first["sentences"]
+        if batch.bag is not None:
+            read["pairs"] = rows.first[self.config.word_level_input]
+        if batch.labels is not None:
+            read["masked tokens"] = rows.indices_of("masked", batch.masked())
+        states, embeddings = self.encode(rows, embeddings, torch.cat([*read.values()]))
+        return dict(zip(read, states.split([len(indices) for indices in read.values()]))), embeddings
+
+    def encode(
+        self, rows: PackedRows, embeddings: Tensor | None = None, read: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """M of all rows in one pass, (tokens, d), and the word embeddings (V, d) for their next use.
+
+        With the indices (k,) in the buffer that are read, M is (k, d).
+        """
         words = self.get_input_embeddings()
-        vocabulary = words.weight if vocabulary is None else vocabulary
+        embeddings = words.weight if embeddings is None else embeddings
         hooks = words._forward_hooks or words._forward_pre_hooks
         if type(words) is nn.Embedding and words.weight.requires_grad and not hooks:
-            embedded, vocabulary = tied_embedding(vocabulary, rows.input_ids, words.padding_idx)
+            embedded, embeddings = tied_embedding(embeddings, rows.input_ids, words.padding_idx)
         else:  # frozen, hooked, or wrapped in an adapter
-            embedded, vocabulary = words(rows.input_ids), words.weight
-        if self.config._attn_implementation == PACKED_ATTENTION:
-            positions = rows.position_ids + self.roberta.embeddings.padding_idx + 1  # XLM-R's begin at 2
-            places, order = (None, read) if read is None or not len(read) else read.unique(return_inverse=True)
-            restrict_last_layer(places, rows, self.roberta.encoder.layer[-1].attention)
-            outputs = self.roberta(inputs_embeds=embedded[None], position_ids=positions[None], packed_rows=rows)
-            hidden = outputs[0][0]
-            check_packed(rows, hidden, places)
-            return hidden if order is None else hidden.index_select(0, order), vocabulary
-        padded, mask = rows.padded(embedded)
-        hidden = self.roberta(inputs_embeds=padded, attention_mask=mask)[0][mask]
-        return hidden if read is None else hidden[read], vocabulary
+            embedded, embeddings = words(rows.input_ids), words.weight
+        if self.config._attn_implementation != "sdpa" or not accepts_packed_rows(self.roberta):
+            padded, mask = rows.padded(embedded)
+            hidden = self.roberta(inputs_embeds=padded, attention_mask=mask)[0][mask]
+            return hidden if read is None else hidden[read], embeddings
+        positions = rows.position_ids + self.roberta.embeddings.padding_idx + 1  # XLM-R's begin at 2
+        indices, order = (None, read) if read is None or not len(read) else read.unique(return_inverse=True)
+        packed = PackedPass(rows, indices, self.roberta.encoder.layer[-1].attention)
+        hidden = self.roberta(inputs_embeds=embedded[None], position_ids=positions[None], packed_rows=packed)[0][0]
+        packed.check(hidden)
+        return hidden if order is None else hidden.index_select(0, order), embeddings
 
     def encode_sentences(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, example_seeds: Tensor | None = None
@@ -307,13 +305,26 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             hidden, vocabulary = self.encode(rows, read=rows.first["sentences"])
         return self.projection(hidden), vocabulary
 
-    def masked_word_loss(self, hidden: Tensor, vocabulary: Tensor, targets: Tensor, items: Tensor | None) -> Tensor:
-        """() L_LM: cross-entropy of the masked words, of hidden states (m, d); no others reach the head."""
+    # --- losses -------------------------------------------------------------------------------------------------------
+
+    def add_token_losses(
+        self, result: HictlForPreTrainingOutput, batch: PreTrainingBatch, hidden: dict[str, Tensor], embeddings: Tensor
+    ) -> None:
+        """Store L_W and L_LM of the batch in the output, given `states_read` and the word embeddings (V, d)."""
+        if batch.bag is not None:
+            losses, embeddings = self.word_losses(hidden["pairs"], embeddings, batch.bag, batch.example_seeds)
+            result.word_loss = mean_over_batch(losses, batch.items.get("word"))
+        if batch.labels is not None:
+            targets = batch.labels[batch.masked()]
+            result.lm_loss = self.masked_token_loss(hidden["masked tokens"], embeddings, targets, batch.items.get("lm"))
+
+    def masked_token_loss(self, hidden: Tensor, embeddings: Tensor, targets: Tensor, items: Tensor | None) -> Tensor:
+        """() L_LM: cross-entropy of the masked tokens from their hidden states (m, d); no others reach the head."""
         head = self.lm_head
         hidden = head.layer_norm(gelu(head.dense(hidden)))
         tied = head.decoder.weight is self.get_input_embeddings().weight
         return linear_cross_entropy(
-            hidden, vocabulary if tied else head.decoder.weight, head.decoder.bias, targets, items
+            hidden, embeddings if tied else head.decoder.weight, head.decoder.bias, targets, items
         )
 
     def sentence_level(
@@ -335,12 +346,10 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         return SentenceLevel(loss / processes, mean_lambda, negatives.sum(-1).float().mean())
 
     def add_sentence_level(self, result: HictlForPreTrainingOutput, sentences: Tensor, level: SentenceLevel) -> None:
-        """Put it where the caller finds it."""
+        """Store the sentence-level loss and its statistics in the output."""
         result.sentence_embeddings, result.sentence_loss = sentences, level.loss
-        result.hard_negative_lambda, result.negatives_per_anchor = (
-            level.hard_negative_lambda,
-            level.negatives_per_anchor,
-        )
+        result.hard_negative_lambda = level.hard_negative_lambda
+        result.negatives_per_anchor = level.negatives_per_anchor
 
     def word_losses(
         self, queries: Tensor, vocabulary: Tensor, bag: Tensor, seeds: Tensor | None

@@ -1,12 +1,67 @@
-"""The outputs of a pre-training batch.
+"""The inputs and outputs of a pre-training batch.
 
-Shapes: n examples, N = 2n sentences, T tokens of an example, V words, r dimensions of the projection.
+Shapes: n examples, N = 2n sentences, S tokens of a sentence, T tokens of an example, B words of a bag, V words of the
+vocabulary, r dimensions of the projection.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 from transformers.utils import ModelOutput
+
+from .configuration_hictl import HictlConfig
+
+
+class PreTrainingBatch(NamedTuple):
+    """The tensors of a batch; shapes as in `HictlForPreTraining.forward`. An objective without its tensor is off."""
+
+    input_ids: Tensor | None
+    attention_mask: Tensor | None
+    labels: Tensor | None
+    sentence_input_ids: Tensor | None
+    sentence_attention_mask: Tensor | None
+    sentence_hashes: Tensor | None
+    bag: Tensor | None
+    clean_input_ids: Tensor | None
+    example_seeds: Tensor | None
+    items: dict[str, Tensor]
+
+    def of_objectives(self, config: HictlConfig) -> "PreTrainingBatch":
+        """The batch without the tensors of objectives whose weight is 0."""
+        return self._replace(
+            labels=self.labels if config.lm_weight > 0 else None,
+            bag=self.bag if config.word_weight > 0 else None,
+            sentence_input_ids=self.sentence_input_ids if config.sentence_weight > 0 else None,
+        )
+
+    def encoder_inputs(self, config: HictlConfig) -> dict[str, tuple[Tensor, Tensor | None]]:
+        """Ids and attention mask by name ("masked", "clean", "sentences") of what the objectives need encoded.
+
+        Raises:
+            ValueError: there is none, or `clean_input_ids` is missing.
+        """
+        inputs: dict[str, tuple[Tensor, Tensor | None]] = {}
+        if self.labels is not None or (self.bag is not None and config.word_level_input == "masked"):
+            assert self.input_ids is not None
+            inputs["masked"] = self.input_ids, self.attention_mask
+        if self.bag is not None and config.word_level_input == "clean":
+            if self.clean_input_ids is None:
+                raise ValueError("word_level_input is 'clean', but clean_input_ids is None; let the collator make it")
+            inputs["clean"] = self.clean_input_ids, self.attention_mask
+        if self.sentence_input_ids is not None:
+            inputs["sentences"] = self.sentence_input_ids, self.sentence_attention_mask
+        if not inputs:
+            raise ValueError(
+                "no loss to train: every weight of the configuration is 0, or the batch has no input for it"
+            )
+        return inputs
+
+    def masked(self) -> Tensor:
+        """(n, T) bool, the tokens that have a label."""
+        assert self.labels is not None
+        masked = self.labels != -100
+        return masked if self.attention_mask is None else masked & self.attention_mask.bool()
 
 
 @dataclass

@@ -1,29 +1,29 @@
 """Batches without padding: the tokens of many rows in one buffer, through XLM-R's own layers.
 
-Everything in those layers but attention treats each token alone. Attention is told the lengths of the rows and lets
-each attend to itself: by a kernel for variable lengths on a GPU, elsewhere by one call for all rows of a length. In the
-last layer only those attend whose states are read: first tokens and masked words.
+All parts of these layers but attention treat each token alone. The attention blocks get the lengths of the rows and let
+each row attend to itself: by a kernel for variable lengths on a GPU, elsewhere by one call for all rows of a length. In
+the last layer only those tokens attend whose states are read: first tokens and masked tokens.
+
+The rows travel as an argument, `packed_rows`, from the encoder's `forward` to its attention blocks. Nothing is set on
+the model for a call, so nothing has to be restored after it, and gradient checkpointing, which calls the layers again
+in the backward pass, passes the same rows again.
 Shapes: R rows of a padded batch, T its longest, d dimensions, h heads, k tokens that attend.
 """
 
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.models.xlm_roberta.modeling_xlm_roberta import XLMRobertaAttention
 from transformers.utils import is_flash_attn_2_available
 
 from .supported_versions import not_supported
 
-PACKED_ATTENTION = "sdpa_packed"  # the `attn_implementation` that is PyTorch's own and knows rows in one buffer
-
 
 class PackedRows:
-    """Padded batches and where their tokens lie in one buffer: row after row, short rows first.
+    """Padded batches as one buffer of tokens: row after row, short rows first.
 
     Args:
         batches: name: ids and attention mask, (R, T) each; the mask is 1 on tokens, 0 on padding at either side, and
@@ -32,9 +32,12 @@ class PackedRows:
     Attributes:
         input_ids, position_ids: (tokens,) the buffer; positions count from 0 in each row.
         lengths: of the rows in the buffer, ascending.
-        first: name: (R,) places of the first tokens in the buffer.
-        attending: attention block of a layer: (k,) places of the tokens that attend in it, where not all do.
-        reached: whether the attention function received these rows.
+        masks: name: (R, T) bool, the batch's attention mask.
+        first: name: (R,) indices of the first tokens in the buffer.
+        indices: name: (tokens,) indices in the buffer of the batch's tokens, in the order of `ids[mask]`.
+
+    Raises:
+        ValueError: a row has no token.
     """
 
     @torch.compiler.disable
@@ -48,23 +51,21 @@ class PackedRows:
         starts = torch.empty_like(lengths).scatter_(0, order, ascending.cumsum(0) - ascending)  # of rows as given
         offsets = torch.arange(int(lengths.sum()), device=lengths.device)
         offsets = offsets - (lengths.cumsum(0) - lengths).repeat_interleave(lengths)  # within each row
-        places = starts.repeat_interleave(lengths) + offsets  # of the tokens as given
+        indices = starts.repeat_interleave(lengths) + offsets  # of the tokens as given
         tokens = torch.cat([ids[self.masks[name]] for name, (ids, _) in batches.items()])
         self.input_ids, self.position_ids = torch.empty_like(tokens), torch.empty_like(offsets)
-        self.input_ids[places], self.position_ids[places] = tokens, offsets
+        self.input_ids[indices], self.position_ids[indices] = tokens, offsets
         self.lengths = ascending.tolist()
         if self.lengths[:1] == [0]:
             empty = next(name for name, mask in self.masks.items() if not mask.any(-1).all())
             raise ValueError(f"{empty!r} has a row without a token: its attention mask is 0 everywhere; leave it out")
         self.first = dict(zip(batches, starts.split([len(mask) for mask in self.masks.values()])))
-        self.places = dict(zip(batches, places.split([int(mask.sum()) for mask in self.masks.values()])))
-        self.attending: dict[nn.Module, Tensor] = {}
-        self.reached = False
+        self.indices = dict(zip(batches, indices.split([int(mask.sum()) for mask in self.masks.values()])))
 
     @torch.compiler.disable
-    def places_of(self, name: str, chosen: Tensor) -> Tensor:
-        """Where in the buffer the chosen tokens, (R, T) bool, of a batch lie, in the order of `batch[chosen]`."""
-        return self.places[name][chosen[self.masks[name]]]
+    def indices_of(self, name: str, chosen: Tensor) -> Tensor:
+        """Indices in the buffer of the chosen tokens, (R, T) bool, of a batch, in the order of `batch[chosen]`."""
+        return self.indices[name][chosen[self.masks[name]]]
 
     @torch.compiler.disable
     def padded(self, states: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,46 +75,88 @@ class PackedRows:
         return nn.utils.rnn.pad_sequence(states.split(self.lengths), batch_first=True), mask
 
 
-class AttendedRows(NamedTuple):
-    """Rows in one buffer of which not all tokens attend.
+class PackedPass:
+    """One pass of packed rows through an encoder, which its attention blocks get as `packed_rows`.
 
     Args:
-        rows: all of them.
-        attending: how many tokens of each row attend.
-        states: (1, tokens, d) of all tokens, which are attended to.
+        rows: the buffer.
+        read: (k,) indices in the buffer of the tokens whose last states are read, ascending; `None`: all tokens.
+        last_block: the attention block of the last layer, in which only these attend, to all tokens of their rows.
+            Queries, the block's output and the feed-forward part after it, five sixths of a layer's arithmetic, are
+            then computed for k tokens only.
+
+    Attributes:
+        reached: whether an attention block got these rows.
     """
 
-    rows: PackedRows
-    attending: list[int]
-    states: Tensor
+    @torch.compiler.disable
+    def __init__(self, rows: PackedRows, read: Tensor | None, last_block: nn.Module) -> None:
+        self.rows, self.read, self.reached = rows, read, False
+        self.last_block = None if read is None else last_block
+        if read is not None:
+            row_of = torch.arange(len(rows.lengths)).repeat_interleave(torch.tensor(rows.lengths))  # (tokens,)
+            self.attending = row_of[read.cpu()].bincount(minlength=len(rows.lengths)).tolist()
+
+    @torch.compiler.disable
+    def attending_states(self, block: nn.Module, states: Tensor) -> Tensor:
+        """(1, tokens or k, d) the states of the tokens that attend in this block, of (1, tokens, d) all states."""
+        self.reached = True
+        return states.index_select(1, self.read) if block is self.last_block and self.read is not None else states
+
+    @torch.compiler.disable
+    def attend(
+        self, block: nn.Module, query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: float
+    ) -> Tensor:
+        """(tokens or k, h, d) `attend_within_rows` for this block."""
+        attending = self.attending if block is self.last_block else self.rows.lengths
+        return attend_within_rows(self.rows.lengths, attending, query, key, value, dropout, scaling)
+
+    @torch.compiler.disable
+    def check(self, hidden: Tensor) -> None:
+        """Check the last states (tokens or k, d): if the rows were lost on the way, tokens attended to other rows.
+
+        Raises:
+            ImportError: this release of transformers does not pass the rows on.
+        """
+        if not self.reached:
+            raise not_supported("hands no `packed_rows` from the forward of XLM-R to its attention")
+        if len(hidden) != len(self.rows.input_ids if self.read is None else self.read):
+            raise not_supported("calls the attention block of XLM-R's last layer otherwise than before")
 
 
-def packed_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    packed_rows: PackedRows | AttendedRows | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """Attention of padded rows (R, h, T, d), or within the rows of one buffer, (1, h, tokens or k, d).
+class PackedAttention(XLMRobertaAttention):
+    """XLM-R's attention block, which also takes packed rows; without them it is its parent."""
 
-    Returns:
-        (R, T, h, d) or (1, tokens or k, h, d), and no weights.
+    def forward(
+        self, hidden_states: Tensor, *args: Any, packed_rows: PackedPass | None = None, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """(1, tokens or k, d) the block's output for packed states (1, tokens, d), and no weights."""
+        if packed_rows is None:
+            return super().forward(hidden_states, *args, **kwargs)
+        attention = self.self
+        states = packed_rows.attending_states(self, hidden_states)
+        heads = (-1, attention.attention_head_size)
+        query = attention.query(states).squeeze(0).unflatten(-1, heads)  # (tokens or k, h, d / h)
+        key, value = (
+            layer(hidden_states).squeeze(0).unflatten(-1, heads) for layer in (attention.key, attention.value)
+        )
+        dropout = attention.dropout.p if self.training else 0.0
+        output = packed_rows.attend(self, query, key, value, dropout, attention.attention_head_size**-0.5)
+        return self.output(output.flatten(1).unsqueeze(0), states), None
+
+
+def accept_packed_rows(encoder: Any) -> None:
+    """Make the attention blocks of a new XLM-R encoder `PackedAttention`.
+
+    The blocks change their class in place: made a second time, they would draw other initial weights.
     """
-    if packed_rows is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    if isinstance(packed_rows, AttendedRows):  # key and value are of the tokens that attend
-        rows, attending, states = packed_rows
-        layers = (module.get_submodule(name) for name in ("key", "value"))
-        key, value = (layer(states).unflatten(-1, (-1, query.shape[-1])).transpose(1, 2) for layer in layers)
-    else:
-        rows, attending = packed_rows, packed_rows.lengths
-    rows.reached = True
-    parts = (part.transpose(1, 2).squeeze(0) for part in (query, key, value))  # (tokens, h, d)
-    output = attend_within_rows(rows.lengths, attending, *parts, kwargs["dropout"], kwargs["scaling"])
-    return output.unsqueeze(0), None
+    for layer in encoder.encoder.layer:
+        layer.attention.__class__ = PackedAttention
+
+
+def accepts_packed_rows(encoder: Any) -> bool:
+    """Whether all attention blocks of an encoder take packed rows; one put there by the user may not."""
+    return all(isinstance(layer.attention, PackedAttention) for layer in encoder.encoder.layer)
 
 
 @torch.compiler.disable
@@ -126,7 +169,7 @@ def attend_within_rows(
     dropout: float,
     scaling: float,
 ) -> Tensor:
-    """(k, h, d) attention of each row to itself, by the best means there is.
+    """(k, h, d) attention of each row to itself, by the fastest kernel for device and dtype.
 
     Args:
         lengths: of the rows, each at least 1.
@@ -174,47 +217,3 @@ def attend_by_length(
         output = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
         outputs.append(output.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)
-
-
-@torch.compiler.disable
-def restrict_last_layer(places: Tensor | None, rows: PackedRows, attention: nn.Module) -> None:
-    """Let the tokens at the places (k,), ascending, attend alone in the attention block of a layer, given these rows.
-
-    They attend to all tokens of their rows. Queries, the block's output and the feed-forward part after it, five sixths
-    of a layer's arithmetic, are then computed for k of the tokens. `None` takes an earlier choice back.
-    """
-    rows.attending = {} if places is None else {attention: places}
-    if keep_those_attending not in attention._forward_pre_hooks.values():
-        attention.register_forward_pre_hook(keep_those_attending, with_kwargs=True)
-
-
-@torch.compiler.disable
-def keep_those_attending(attention: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Hook of an attention block, which stays there: its input becomes (1, k, d) of (1, tokens, d)."""
-    rows = kwargs.get("packed_rows")
-    if rows is None or attention not in rows.attending:
-        return None
-    states, *others = inputs
-    places = rows.attending[attention]
-    row_of = torch.arange(len(rows.lengths)).repeat_interleave(torch.tensor(rows.lengths))
-    attending = row_of[places.cpu()].bincount(minlength=len(rows.lengths)).tolist()
-    attended = AttendedRows(rows, attending, states)
-    return (states.index_select(1, places), *others), kwargs | {"packed_rows": attended}
-
-
-@torch.compiler.disable
-def check_packed(rows: PackedRows, hidden: Tensor, places: Tensor | None) -> None:
-    """Raise where the layers of XLM-R lost the rows on the way: tokens would attend to other rows, without an error.
-
-    Args:
-        hidden: (tokens or k, d) what the layers gave.
-        places: (k,) of the tokens that attend in the last layer, if not all.
-    """
-    if not rows.reached:
-        raise not_supported("hands no `packed_rows` from the forward of XLM-R to its attention")
-    if len(hidden) != len(rows.input_ids if places is None else places):
-        raise not_supported("calls the attention block of XLM-R's last layer otherwise than before")
-
-
-AttentionInterface.register(PACKED_ATTENTION, packed_attention)
-AttentionMaskInterface.register(PACKED_ATTENTION, sdpa_mask)

@@ -51,6 +51,7 @@ HUB_FILES = {f"{module}.py" for module in ("configuration_hictl", "modeling_hict
         "negatives",
         "outputs",
         "packing",
+        "sentence_probability",
         "supported_versions",
         "word_sampling",
     )

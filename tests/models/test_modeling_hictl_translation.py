@@ -991,8 +991,8 @@ def test_a_saved_model_translates_where_the_package_is_not_installed(tmp_path: P
     model.save_pretrained(tmp_path / "translator")
     modules = (
         "configuration_hictl", "encoder_export", "gathering", "generation", "linear_cross_entropy", "losses",
-        "modeling_hictl", "modeling_hictl_translation", "negatives", "outputs", "packing", "supported_versions",
-        "target_ids", "word_sampling",
+        "modeling_hictl", "modeling_hictl_translation", "negatives", "outputs", "packing", "sentence_probability",
+        "supported_versions", "target_ids", "word_sampling",
     )  # fmt: skip
     files = {path.name for path in (tmp_path / "translator").glob("*.py")}
     assert files == {f"{module}.py" for module in modules}

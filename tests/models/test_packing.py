@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from transformers import AutoModel, PreTrainedModel, XLMRobertaForMaskedLM, XLMRobertaModel
 
 from hictl_hf import HictlForPreTraining, HictlModel, export_encoder
-from hictl_hf.models.packing import PackedRows, attend_within_rows
+from hictl_hf.models.packing import PackedAttention, PackedRows, accepts_packed_rows, attend_within_rows
 
 Batches = dict[str, tuple[Tensor, Tensor | None]]
 MakeModel = Callable[..., PreTrainedModel]
@@ -70,9 +70,9 @@ def test_first_and_chosen_tokens_are_found_by_their_places(worked_by_hand: tuple
         "left": [0, 3],
         "whole": [5],
     }
-    assert rows.places_of("right", batches["right"][0] > 6).tolist() == [9, 1, 2]  # the words 7, 8, 9
-    assert rows.places_of("left", torch.tensor([[0, 0, 1], [0, 0, 1]]).bool()).tolist() == [0, 4]  # 3 and 2
-    assert rows.places_of("whole", torch.zeros(1, 2, dtype=torch.bool)).tolist() == []
+    assert rows.indices_of("right", batches["right"][0] > 6).tolist() == [9, 1, 2]  # the words 7, 8, 9
+    assert rows.indices_of("left", torch.tensor([[0, 0, 1], [0, 0, 1]]).bool()).tolist() == [0, 4]  # 3 and 2
+    assert rows.indices_of("whole", torch.zeros(1, 2, dtype=torch.bool)).tolist() == []
 
 
 def test_a_buffer_becomes_one_padded_batch(worked_by_hand: tuple[Batches, PackedRows]) -> None:
@@ -89,16 +89,16 @@ def test_every_token_is_in_the_buffer_once_and_found_again(seed: int) -> None:
     assert rows.lengths == sorted(rows.lengths) and len(set(rows.lengths)) > 3
     assert sum(rows.lengths) == len(rows.input_ids) == len(rows.position_ids)
     assert torch.equal(rows.position_ids, torch.cat([torch.arange(length) for length in rows.lengths]))
-    assert torch.equal(torch.cat([*rows.places.values()]).sort().values, torch.arange(len(rows.input_ids)))
+    assert torch.equal(torch.cat([*rows.indices.values()]).sort().values, torch.arange(len(rows.input_ids)))
     for name, (ids, mask) in batches.items():
         tokens = mask_of(ids, mask)
-        assert torch.equal(rows.input_ids[rows.places[name]], ids[tokens])
+        assert torch.equal(rows.input_ids[rows.indices[name]], ids[tokens])
         leading = torch.stack([row[there][0] for row, there in zip(ids, tokens)])
         assert torch.equal(rows.input_ids[rows.first[name]], leading)
         assert (rows.position_ids[rows.first[name]] == 0).all()
         chosen = tokens & (ids % 3 == 0)
         assert 0 < chosen.sum() < tokens.sum()
-        assert torch.equal(rows.input_ids[rows.places_of(name, chosen)], ids[chosen])
+        assert torch.equal(rows.input_ids[rows.indices_of(name, chosen)], ids[chosen])
     padded, mask = rows.padded(rows.input_ids[:, None])
     assert torch.equal(padded[..., 0][mask], rows.input_ids)
 
@@ -204,14 +204,14 @@ def test_hidden_states_are_those_of_padded_calls_wherever_the_padding_is(model: 
     for name, (ids, mask) in batches.items():
         expected = padded_states(model, ids, mask)
         assert expected.std(0).min() > 0.01
-        torch.testing.assert_close(hidden[rows.places[name]], expected, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(hidden[rows.indices[name]], expected, rtol=1e-10, atol=1e-10)
 
 
 def test_gradients_are_those_of_padded_calls(model: PreTrainedModel) -> None:
     batches = random_batches(2)
     rows = PackedRows(batches)
     hidden, _ = model.encode(rows)
-    packed = torch.cat([hidden[rows.places[name]] for name in batches])
+    packed = torch.cat([hidden[rows.indices[name]] for name in batches])
     padded = torch.cat([padded_states(model, *batch) for batch in batches.values()])
     direction = torch.randn(packed.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     parameters = dict(model.roberta.named_parameters())
@@ -240,10 +240,10 @@ def test_in_the_last_layer_only_tokens_that_are_read_attend(copied: bool, toy_mo
     everything = model.encode(rows)[0].shape
     layers = model.roberta.encoder.layer
     for read in (torch.tensor([4]), torch.tensor([], dtype=torch.long), rows.first["both"]):
-        if copied:  # with what it remembers
+        if copied:
             layers.append(copy.deepcopy(layers[-1]))
         seen.clear()
-        parts = [part for layer in layers for part in (layer.attention.self, layer.intermediate)]
+        parts = [part for layer in layers for part in (layer.attention.self.query, layer.intermediate)]
         spies = [part.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1])) for part in parts]
         hidden, _ = model.encode(rows, read=read)
         for spy in spies:
@@ -270,7 +270,7 @@ def test_a_row_never_sees_another(model: PreTrainedModel) -> None:
     rows = PackedRows({"right": (ids, mask)})
     before, after = (model.encode(PackedRows({"right": (each, mask)}))[0] for each in (ids, changed))
     of_row = torch.zeros(len(before), dtype=torch.bool)
-    of_row[rows.places_of("right", mask.bool() & (torch.arange(len(ids)) == 2)[:, None])] = True
+    of_row[rows.indices_of("right", mask.bool() & (torch.arange(len(ids)) == 2)[:, None])] = True
     assert (before - after)[of_row].abs().amax(-1).min() > 0.1
     torch.testing.assert_close(before[~of_row], after[~of_row], rtol=0, atol=1e-12)
 
@@ -294,8 +294,7 @@ def test_the_losses_of_a_padding_attention_are_those_of_a_packed_one(
         outputs.loss.backward()
         losses = outputs.lm_loss, outputs.sentence_loss, outputs.word_loss
         results.append([torch.stack(losses).detach(), *(weight.grad for weight in model.parameters())])
-        expected = {"sdpa": "sdpa_packed", "eager": "eager"}[implementation]
-        assert model.config._attn_implementation == model.roberta.config._attn_implementation == expected
+        assert model.config._attn_implementation == model.roberta.config._attn_implementation == implementation
     torch.testing.assert_close(*results, rtol=1e-9, atol=1e-10)
 
 
@@ -316,7 +315,6 @@ def test_padded_calls_are_bit_for_bit_what_they_were_before_the_first_packed_one
 
     before = calls()
     model(**batch)
-    assert model.config._attn_implementation == "sdpa_packed"
     assert all(map(torch.equal, before, calls()))
     assert not torch.equal(before[1], before[2])  # the mask is heard
 
@@ -328,8 +326,8 @@ def test_in_half_precision_packed_states_are_close_to_those_of_fp32(toy_model: M
     with torch.autocast("cpu", dtype=torch.bfloat16):
         hidden, _ = model.encode(rows)
         padded = torch.cat([padded_states(model, *batch) for batch in batches.values()])
-    packed = torch.cat([hidden[rows.places[name]] for name in batches])
-    expected = torch.cat([expected[rows.places[name]] for name in batches])
+    packed = torch.cat([hidden[rows.indices[name]] for name in batches])
+    expected = torch.cat([expected[rows.indices[name]] for name in batches])
     errors = [((states - expected).norm() / expected.norm()).item() for states in (packed, padded)]
     assert 1e-4 < errors[0] < 0.02  # there is half precision in it, and not more than must be
     assert errors[0] < 1.5 * errors[1]
@@ -373,6 +371,86 @@ def test_dropout_is_at_work_and_repeatable(dropout: str, toy_model: MakeModel) -
     assert not torch.equal(states(1), states(2)) and not torch.equal(states(1), evaluated)
 
 
+def test_the_backward_pass_of_one_call_does_not_depend_on_calls_after_it(toy_model: MakeModel) -> None:
+    gradients = []
+    for between in (False, True):
+        model, rows = toy_model(initializer_range=0.2).train(), PackedRows(random_batches(7))
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        loss = model.encode(rows, read=rows.first["left"])[0].square().sum()
+        if between:
+            model.encode(rows)
+        loss.backward()
+        gradients.append([weight.grad for weight in model.roberta.encoder.parameters()])
+    torch.testing.assert_close(*gradients)
+
+
+# --- what a call leaves on the model --------------------------------------------------------------------------------
+
+
+def state_of(model: PreTrainedModel) -> list[Any]:
+    """What a call could change on a model: settings, hooks, classes and attributes of all modules."""
+    modules = [
+        (
+            name,
+            type(module),
+            module.training,
+            {key: repr(value) for key, value in vars(module).items() if "hook" in key},
+        )
+        for name, module in model.named_modules()
+    ]
+    attributes = [sorted(vars(module)) for module in model.modules()]
+    configs = [module.config for module in model.modules() if hasattr(module, "config")]
+    return [modules, attributes, [(config.to_dict(), config._attn_implementation) for config in configs]]
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop(*_: Any) -> None:
+    raise Stopped
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["", "checkpointing"])
+@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
+def test_no_call_leaves_anything_on_the_model(
+    training: bool, checkpointing: bool, toy_model: MakeModel, toy_batch: MakeBatch
+) -> None:
+    model, batch = toy_model().train(training), toy_batch()
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    before = state_of(model)
+    assert before[2][0][1] == "sdpa"
+    model(**batch).loss.backward()
+    assert state_of(model) == before
+    model.encode_sentences(batch["sentence_input_ids"], batch["sentence_attention_mask"])
+    assert state_of(model) == before
+    for part in (model.roberta.encoder.layer[1].attention.output, model.projection, model.lm_head.dense):
+        spy = part.register_forward_pre_hook(stop)
+        with pytest.raises(Stopped):
+            model(**batch)
+        spy.remove()
+        assert state_of(model) == before
+
+
+def test_a_copy_of_a_used_model_is_packed_and_gives_the_same(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    model, batch = toy_model(), toy_batch()
+    expected = model(**batch).loss
+    other = copy.deepcopy(model)
+    assert torch.equal(other(**batch).loss, expected) and accepts_packed_rows(other.roberta)
+
+
+def test_an_encoder_of_other_attention_blocks_gets_padded_rows(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    model, batch = toy_model(), toy_batch()
+    expected = model(**batch)
+    stock = XLMRobertaModel(model.roberta.config, add_pooling_layer=False).eval()
+    stock.load_state_dict(model.roberta.state_dict())
+    assert type(stock.encoder.layer[0].attention) is not PackedAttention
+    model.roberta = stock
+    model.tie_weights()
+    torch.testing.assert_close(model(**batch).loss, expected.loss)
+
+
 # --- saving ---------------------------------------------------------------------------------------------------------
 
 
@@ -381,7 +459,6 @@ def test_what_is_saved_after_a_packed_pass_loads_with_stock_attention(
 ) -> None:
     model, batch = toy_model(seed=2), toy_batch()
     model(**batch)
-    assert model.config._attn_implementation == "sdpa_packed"
     model.save_pretrained(tmp_path / "checkpoint")
     export_encoder(model, tmp_path / "encoder")
     ids, mask = batch["input_ids"], batch["attention_mask"]
@@ -397,4 +474,3 @@ def test_what_is_saved_after_a_packed_pass_loads_with_stock_attention(
             assert loaded.config._attn_implementation == "sdpa"
             encoder = getattr(loaded, "roberta", loaded)
             torch.testing.assert_close(encoder(ids, mask)[0], expected)
-    assert model.config._attn_implementation == "sdpa_packed"

@@ -20,7 +20,7 @@ from transformers import EncoderDecoderCache, PreTrainedModel, TrainingArguments
 from hictl_hf import HictlForConditionalGeneration, HictlForMaskedLM
 from hictl_hf.models import supported_versions
 from hictl_hf.models.modeling_hictl_translation import CACHE
-from hictl_hf.models.packing import PackedRows, check_packed
+from hictl_hf.models.packing import PackedPass, PackedRows
 from hictl_hf.models.supported_versions import (
     NEWEST,
     OLDEST,
@@ -112,13 +112,15 @@ def test_an_override_of_nothing_is_an_error() -> None:
 
 def test_rows_that_attention_was_not_told_of_are_an_error() -> None:
     rows = PackedRows({"sentences": (torch.tensor([[5, 6], [7, 8]]), None)})
+    block = torch.nn.Identity()
+    packed, of_some = PackedPass(rows, None, block), PackedPass(rows, torch.tensor([0, 2]), block)
     with pytest.raises(ImportError, match="packed_rows"):
-        check_packed(rows, torch.zeros(4, 3), None)
-    rows.reached = True
-    check_packed(rows, torch.zeros(4, 3), None)
-    check_packed(rows, torch.zeros(2, 3), torch.tensor([0, 2]))
+        packed.check(torch.zeros(4, 3))
+    packed.reached = of_some.reached = True
+    packed.check(torch.zeros(4, 3))
+    of_some.check(torch.zeros(2, 3))
     with pytest.raises(ImportError, match="attention block"):
-        check_packed(rows, torch.zeros(4, 3), torch.tensor([0, 2]))
+        of_some.check(torch.zeros(4, 3))
 
 
 def test_pre_training_fails_where_xlm_r_forgets_packed_rows(

@@ -1,0 +1,31 @@
+"""p_avg: how probable the model finds the positives, on which the strength of hard negatives depends."""
+
+import torch
+from torch import Tensor, nn
+
+
+class SentenceProbability(nn.Module):
+    """p_avg, on which λ depends: the mean of exp(-L_S) over the last steps, saved with the weights of the model.
+
+    Args:
+        window: number of optimiser steps.
+    """
+
+    recent: Tensor
+    steps: Tensor
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.register_buffer("recent", torch.zeros(window))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    @torch.no_grad()
+    def record(self, sentence_loss: Tensor) -> None:
+        """Add one optimiser step, given L_S of its complete batch; a full window drops the oldest."""
+        self.recent[self.steps % len(self.recent)] = torch.exp(-sentence_loss)
+        self.steps += 1
+
+    def mean(self) -> Tensor:
+        """() p_avg; 0, and with it λ = 1, before the first step."""
+        known = self.steps.clamp(max=len(self.recent))
+        return self.recent.float().sum() / known.clamp_min(1)
