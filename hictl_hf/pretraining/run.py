@@ -38,9 +38,10 @@ from ..reports.plots import plot_layers, plot_losses, plot_retrieval, plot_tsne
 from ..reports.results import part, retrieval_table
 from ..retrieval.held_out import RetrievalAccuracy, best_pooling, evaluate_retrieval, mean_accuracies, pair_names
 from ..training.arguments import plain_settings, read_dictionary
+from ..training.callbacks import RunFingerprint, TrainingTime
 from ..training.checkpoints import check_checkpoint, last_whole_checkpoint, newest_first
 from ..training.sharding import gather_model
-from ..training.trainer import TERMINATED, ExamplesFingerprint, SettingsFingerprint, TrainingTime
+from ..training.trainer import TERMINATED
 from ..version import __version__
 from .arguments import DECISIVE, PretrainingArguments, parse_arguments
 from .batch_size import fit_micro_batch
@@ -303,7 +304,7 @@ def make_trainer(
     check_metric(args, corpora.dev, poolings)
     return HictlTrainer(
         model, args, train_dataset=rows, eval_dataset=corpora.dev, data_collator=collator, processing_class=tokenizer,
-        callbacks=[ExamplesFingerprint(corpora.hash), SettingsFingerprint(decisive_settings(args)), training_time],
+        callbacks=[RunFingerprint(decisive_settings(args), corpora.hash), training_time],
         batches=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
         shard_parameters=args.shard_parameters,
         poolings=poolings,
