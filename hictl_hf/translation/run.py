@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase, set_seed
 
 from ..errors import BadInput
 from ..files import atomic_directory, write_json, write_text
-from ..hub.cards import translation_card
+from ..hub.loading import load_tokenizer
 from ..hub.publishing import push, reserve
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..training.arguments import SETTINGS_FILE, plain_settings, read_dictionary, refuse_other_settings
@@ -24,6 +24,7 @@ from ..training.checkpoints import last_whole_checkpoint, newest_first
 from ..training.trainer import TERMINATED, ExamplesFingerprint, TrainingTime
 from ..version import __version__
 from .arguments import TranslationArguments, parse_translation_arguments
+from .card import translation_card
 from .corpus import (
     Direction,
     Pair,
@@ -35,7 +36,7 @@ from .corpus import (
 from .decoding import Translation
 from .report import write_translation_report
 from .scores import Score
-from .setup import Data, load_config, load_or_make_model, load_tokenizer, read_data
+from .setup import Data, load_config, load_or_make_model, read_data
 from .trainer import (
     TranslationTrainer,
     average_weights,
@@ -82,7 +83,7 @@ def run_translation(args: TranslationArguments, command: str = "") -> dict[str, 
     if args.publish_to and args.process_index == 0:
         reserve(args.publish_to, args.hub_private_repo)
     set_seed(args.seed)
-    config, tokenizer = load_config(args), load_tokenizer(args)
+    config, tokenizer = load_config(args), load_tokenizer(str(args.encoder or args.model))
     data = read_data(args, config, tokenizer)
     scored = [*data.test, *(data.validation if args.eval_strategy != "no" else ())]
     check_metrics(scored, args.metric, read_dictionary("multi_bleu", args.multi_bleu))
