@@ -1,10 +1,15 @@
-"""Whether the sizes in a `config.json` can be those of the weights beside it. What the weights do not hold is made anew
-when a model is loaded, so that a damaged or hostile configuration would take all memory; this is asked before that.
+"""Loading checkpoints safely: sizes are compared with the weights first, and errors name the checkpoint.
+
+transformers creates what the weights do not hold, so a damaged or hostile `config.json` could take all memory.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 
-from transformers import AutoConfig, PreTrainedConfig
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
 
@@ -15,22 +20,23 @@ FIX = "Take the config.json that was written with the weights."
 
 
 def check_sizes(name_or_folder: str | Path) -> None:
-    """Raise `BadInput` where a model, by its folder or Hub name, would have more parameters than its weights bytes."""
+    """Raise `BadInput` where a model (folder or Hub name) would have more parameters than its weights have bytes."""
     name = str(name_or_folder)
     config = AutoConfig.from_pretrained(name)
     layers = max(config.num_hidden_layers, decoder_layers(config))
     if layers > MOST_LAYERS:
-        raise BadInput(f"{name}: config.json tells of {layers:,} layers; allowed are {MOST_LAYERS:,}. {FIX}")
-    told, there = parameters(config), sum(path.stat().st_size for path in weights_of(name) or Path(name).glob("*.bin"))
-    if told > there:
+        raise BadInput(f"{name}: config.json states {layers:,} layers; allowed are {MOST_LAYERS:,}. {FIX}")
+    stated = parameters(config)
+    size = sum(path.stat().st_size for path in weights_of(name) or Path(name).glob("*.bin"))
+    if stated > size:
         raise BadInput(
-            f"{name}: config.json tells of {told:,} parameters, but the weights have {there:,} bytes; allowed is a "
-            f"parameter for each byte at most. {FIX}"
+            f"{name}: config.json states {stated:,} parameters, but the weights have {size:,} bytes; allowed "
+            f"is at most one parameter a byte. {FIX}"
         )
 
 
 def parameters(config: PreTrainedConfig) -> int:
-    """How many the large matrices of a model have, biases and norms aside."""
+    """The number of parameters in the large matrices of a model, without biases and norms."""
     size, rows = config.hidden_size, config.vocab_size + config.max_position_embeddings + config.type_vocab_size
     total = size * rows + config.num_hidden_layers * (4 * size**2 + 2 * size * config.intermediate_size)
     total += size * (getattr(config, "projection_size", 0) or 0) + getattr(config, "hard_negative_window", 0)
@@ -46,7 +52,7 @@ def decoder_layers(config: PreTrainedConfig) -> int:
 
 
 def weights_of(name: str) -> list[Path]:
-    """The files in safetensors of a folder, or of a Hub name, which are then in the cache."""
+    """The safetensors files of a folder, or of a Hub name (downloaded to the cache)."""
     if Path(name).is_dir():
         return sorted(Path(name).glob("*.safetensors"))
     whole = cached_file(name, SAFE_WEIGHTS_NAME, _raise_exceptions_for_missing_entries=False)
@@ -55,3 +61,37 @@ def weights_of(name: str) -> list[Path]:
 
 def index_of(name: str) -> str:
     return str(cached_file(name, SAFE_WEIGHTS_INDEX_NAME))
+
+
+# --- errors of loading ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def model_errors(place: str) -> Iterator[None]:
+    """Turn what transformers raises when a model is loaded or created into `BadInput` that names the place."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except KeyError as error:
+        raise BadInput(f"{place}: transformers has nothing called {error}") from error
+    except (StrictDataclassError, ValueError, OSError, RuntimeError, UnpicklingError) as error:
+        raise BadInput(f"{place}: {error}") from error
+
+
+def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a checkpoint; `BadInput` where none loads."""
+    try:
+        return AutoTokenizer.from_pretrained(name_or_folder)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise BadInput(f"{name_or_folder}: holds no tokenizer that loads: {reason}") from error
+
+
+def check_vocabulary(place: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
+    """Raise `BadInput` where the tokenizer has more ids than the model has embeddings."""
+    if len(tokenizer) > vocab_size:
+        raise BadInput(
+            f"{place}: its tokenizer has {len(tokenizer)} ids, its model {vocab_size}; they do not belong together. "
+            "Give the tokenizer that was saved with the model."
+        )

@@ -1,13 +1,13 @@
-"""Sharing a finished run on the Hugging Face Hub. This module decides which files of a run go where in a repository,
-and that they arrive in one commit, so that nobody loads half of a push; what the cards say is left to `model_cards`.
+"""Publish a finished run on the Hugging Face Hub, in one commit, so that nobody loads half of a push.
 
     hictl publish runs/demo me/hictl-demo
     hictl publish runs/demo me/hictl-demo --license cc-by-4.0 --private true --encoder_repository me/hictl-demo-encoder
     hictl publish runs/de-en me/hictl-de-en
 
 At the root of the repository are the model with its code, its tokenizer and its card, `results.json`, `report.html` and
-`pictures/`; the plain encoder is in `encoder/`, or in a repository of its own. A push that failed is repeated: what has
-arrived is not sent again. You need to be logged in (`hf auth login`), or HF_TOKEN to be set.
+`pictures/`; the plain encoder is in `encoder/`, or in a separate repository. The cards are those that the run wrote,
+completed by `cards`. A push that failed can be repeated: files that have arrived are not sent again. Log in first by
+`hf auth login`, or set HF_TOKEN.
 """
 
 import json
@@ -18,21 +18,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 from transformers import HfArgumentParser
 
 from ..errors import BadInput
 from ..parsing import parse_flags
-from ..reports.results import Results
-from .cards import encoder_card, model_card, translation_card
+from .cards import card_for_repository, encoder_card_for_repository
 
 logger = logging.getLogger(__name__)
 
 Contents = dict[str, Path | bytes]  # by their paths in the repository
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")  # a file that is run when it is read
-REPLACED = (  # what an earlier push may have left, and would be loaded or shown beside what is pushed now
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")  # reading one runs code
+REPLACED = (  # left by an earlier push, these would be loaded or shown together with the new files
     "*.safetensors", "*.safetensors.index.json", "encoder/*", "pictures/*", "2_Dense/*",
 )  # fmt: skip
 MESSAGE = "Publish a run of hictl_hf"
@@ -77,28 +75,29 @@ def push(
     license: str | None = None,
     private: bool | None = None,
 ) -> str:
-    """Push a run; each repository gets one commit, whole or not at all. Returns the address of the commit.
+    """Push a run, one commit for each repository; returns the address of the (last) commit.
 
     Args:
-        run: the output folder of a pre-training or translation run that has ended.
-        repository: "your-name/model"; made where there is none.
-        license: of the weights, which follows from the data and from what training began with; nobody else knows it.
+        run: the output folder of a finished pre-training or translation run.
+        repository: "your-name/model"; created if it does not exist.
+        encoder_repository: a separate repository for the plain encoder.
+        license: of the weights, for the cards; it depends on the data and on the model that training began with.
+        private: whether a new repository is private; `None`: the default of the account.
 
     Raises:
-        BadInput: the folder is no run, holds what must not be shared, or the Hub refuses.
+        BadInput: the folder is no run, holds files that must not be shared, or the Hub refuses.
     """
     run = Path(run)
-    results = read_results(run) | {"license": license}
-    where = {repository: contents_of(run, results, repository, encoder_repository)}
-    encoder = contents_of_encoder(run, results, repository, encoder_repository)
+    where = {repository: contents_of(run, repository, encoder_repository, license)}
+    encoder = contents_of_encoder(run, repository, encoder_repository, license)
     if encoder_repository is None:
         where[repository] |= {f"encoder/{name}": content for name, content in encoder.items()}
     elif encoder and encoder_repository != repository:
         where = {encoder_repository: encoder} | where  # first, as the card of the model names it
     else:
         raise BadInput(
-            f"encoder_repository is {encoder_repository}; allowed is another repository than that of the model, for a "
-            "pre-training run; leave it out"
+            f"encoder_repository is {encoder_repository}; allowed is another repository than that of the model, "
+            "and only for a pre-training run; leave it out"
         )
     address = ""
     for name, contents in where.items():
@@ -109,14 +108,14 @@ def push(
 
 
 def reserve(repository: str, private: bool | None = None) -> None:
-    """See to it that there is a repository which can be written to; a run asks before it trains."""
+    """Create the repository unless it exists; a run does this before it trains, to fail early."""
     with hub_errors(repository, "log in by `hf auth login`, check the name, which is your-name/model, and the network"):
         HfApi().create_repo(repository, private=private, exist_ok=True)
 
 
 @contextmanager
 def hub_errors(repository: str, fix: str) -> Iterator[None]:
-    """Turns what the Hub and the way to it can raise, which is nearly anything, into one `BadInput`."""
+    """Turn any exception of the Hub client or the network into one `BadInput` that says how to fix it."""
     try:
         yield
     except Exception as error:
@@ -125,62 +124,72 @@ def hub_errors(repository: str, fix: str) -> Iterator[None]:
 
 
 def commit(repository: str, contents: Mapping[str, Path | bytes]) -> str:
-    """Make the repository hold these files, and of those that an earlier push left no others; the commit's address."""
+    """Commit these files, and delete those `REPLACED` by them; returns the address of the commit."""
     api = HfApi()
-    there = api.list_repo_files(repository)
-    left = [name for name in there if name not in contents and any(fnmatch(name, like) for like in REPLACED)]
+    obsolete = [
+        name
+        for name in api.list_repo_files(repository)
+        if name not in contents and any(fnmatch(name, pattern) for pattern in REPLACED)
+    ]
     additions = [
         CommitOperationAdd(name, value if isinstance(value, bytes) else str(value)) for name, value in contents.items()
     ]
-    deletions = [CommitOperationDelete(name) for name in left]
+    deletions = [CommitOperationDelete(name) for name in obsolete]
     done = api.create_commit(repository, [*additions, *deletions], commit_message=MESSAGE)
     return str(done.commit_url)
 
 
-def contents_of(run: Path, results: Results, repository: str, encoder_repository: str | None) -> Contents:
-    """What of a run is shared, but for the encoder."""
+def contents_of(run: Path, repository: str, encoder_repository: str | None, license: str | None) -> Contents:
+    """The shared files of a run without its plain encoder."""
+    model = model_folder(run)
     contents: Contents = {name: run / name for name in ("results.json", "report.html") if (run / name).is_file()}
     contents |= files_of(run / "pictures", run, "pictures/")
     pictures = [name for name in contents if name.endswith(".png")]
-    if (run / "checkpoint").is_dir():
-        card = model_card(results, repository, encoder_repository, pictures)
-        return contents | files_of(run / "checkpoint", run) | {"README.md": card.encode()}
-    return contents | files_of(run / "model", run) | {"README.md": translation_card(results, repository).encode()}
-
-
-def contents_of_encoder(run: Path, results: Results, repository: str, encoder_repository: str | None) -> Contents:
-    """The plain encoder; of a translation run nothing."""
-    files = files_of(run / "encoder", run)
-    card = encoder_card(results, repository, encoder_repository)
-    return files | {"README.md": card.encode()} if files else {}
-
-
-def read_results(run: Path) -> dict[str, Any]:
-    """What a run wrote last; BadInput where it has not ended, or is none."""
-    kind = (
-        "the output folder of a pre-training run (checkpoint/, encoder/) or a translation run (model/) that has ended"
+    card = card_for_repository(
+        model / "README.md", repository, encoder_repository=encoder_repository, license=license, pictures=pictures
     )
+    return contents | files_of(model, run) | {"README.md": card}
+
+
+def contents_of_encoder(run: Path, repository: str, encoder_repository: str | None, license: str | None) -> Contents:
+    """The files of the plain encoder; empty for a translation run."""
+    files = files_of(run / "encoder", run)
+    if not files:
+        return {}
+    readme = run / "encoder" / "README.md"
+    card = encoder_card_for_repository(readme, repository, encoder_repository=encoder_repository, license=license)
+    return files | {"README.md": card}
+
+
+def model_folder(run: Path) -> Path:
+    """The folder of the model in that of a finished run: checkpoint/ (pre-training) or model/ (translation).
+
+    Raises:
+        BadInput: there is none, or the run has not ended.
+    """
+    kind = "the output folder of a finished pre-training run (checkpoint/, encoder/) or translation run (model/)"
     models = [name for name in ("checkpoint", "model") if any((run / name).glob("*.safetensors"))]
     if len(models) != 1:
         raise BadInput(f"{run}: holds {' and '.join(models) or 'no model in safetensors'}; allowed is {kind}")
     try:
-        return dict(json.loads((run / "results.json").read_text("utf-8")))
+        dict(json.loads((run / "results.json").read_text("utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise BadInput(f"{run}/results.json: cannot be read ({error}); allowed is {kind}") from error
+    return run / models[0]
 
 
 def files_of(folder: Path, inside: Path, prefix: str = "") -> Contents:
-    """The files of a folder; BadInput for a link that leads out of `inside`, and for a pickle."""
+    """The files of a folder by their paths; `BadInput` for a link to outside of `inside`, and for a pickle."""
     found: Contents = {}
-    for place, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder):
         for name in sorted(files + folders):
-            path = Path(place, name)
+            path = Path(parent, name)
             if path.is_symlink() and not path.resolve().is_relative_to(inside.resolve()):
-                raise BadInput(
-                    f"{path}: is a link to {path.resolve()}, which is not in {inside}; put a file in its place"
-                )
+                raise BadInput(f"{path}: is a link to {path.resolve()}, which is not in {inside}; replace it by a file")
             if path.suffix in PICKLES:
-                raise BadInput(f"{path}: is a pickle, which runs what is in it; save the model in safetensors")
+                raise BadInput(
+                    f"{path}: is a pickle, which can run code when it is read; save the model in safetensors"
+                )
             if path.is_file():
                 found[prefix + path.relative_to(folder).as_posix()] = path
     return found

@@ -1,10 +1,7 @@
-"""The page of a run, `report.html`: one file for a reader, with its pictures inside, that needs no network. This module
-decides what stands where on it; the sentences and numbers come from `reporting.py`, the pictures from `plotting.py`.
-"""
+"""The page of a run, `report.html`: one file with its pictures inside, that needs no network."""
 
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple
 from html import escape
 from pathlib import Path
 from string import Template
@@ -12,19 +9,11 @@ from typing import Any
 
 from ..files import write_text
 from ..reports.page import PAGE
-from ..reports.results import (
-    Results,
-    before_label,
-    duration,
-    headline,
-    language_scores,
-    lead,
-    mean_scores,
-    part,
-    setting_groups,
-    signature,
-    snippet,
-)
+from ..reports.plots import plot_layers, plot_losses, plot_retrieval, plot_tsne
+from ..reports.results import duration, to_json
+from .card import transformers_snippet
+from .results import PretrainingResults, headline, lead
+from .scoring import Scores
 
 CAPTIONS = {
     "retrieval": (
@@ -58,7 +47,25 @@ CAPTIONS = {
 }
 
 
-def write_report(results: Results, folder: str | Path, pictures: Mapping[str, str | Path]) -> Path:
+def report(
+    folder: str | Path, results: PretrainingResults, before: Scores | None = None, after: Scores | None = None
+) -> Path:
+    """Draw the pictures of a run and write the page that holds them; returns its path."""
+    drawn: dict[str, Path] = {}
+    pictures = Path(folder) / "pictures"
+    pictures.mkdir(parents=True, exist_ok=True)
+    if results.retrieval:
+        languages, labels = to_json(results.retrieval.per_language), (results.before_label, "HiCTL")
+        drawn["retrieval"] = plot_retrieval(languages, pictures / "retrieval.png", labels)
+    drawn["losses"] = plot_losses(results.history, pictures / "losses.png")
+    if before and after and after.pictured:
+        drawn["tsne"] = plot_tsne(before.pictured, after.pictured, pictures / "tsne.png", results.seed or 0)
+    if results.retrieval:
+        drawn["layers"] = plot_layers(results.retrieval.by_layer, pictures / "layers.png")
+    return write_report(results, folder, drawn)
+
+
+def write_report(results: PretrainingResults, folder: str | Path, pictures: Mapping[str, str | Path]) -> Path:
     """Write `report.html`, one page that needs no other file and no network; returns its path."""
     page = Template(PAGE).substitute(
         headline=escape(headline(results)),
@@ -68,20 +75,20 @@ def write_report(results: Results, folder: str | Path, pictures: Mapping[str, st
         languages=_languages(results),
         corpus=_corpus(results),
         details=_details(results),
-        snippet=escape(snippet("path/to/this/folder")),
-        signature=escape(signature(results)),
+        snippet=escape(transformers_snippet("path/to/this/folder")),
+        signature=escape(results.signature()),
     )
     return write_text(Path(folder) / "report.html", page)
 
 
-def _facts(results: Results) -> list[tuple[str, str]]:
-    before, after = mean_scores(results)
-    number, unit = duration(results["train_seconds"]).split() if results.get("train_seconds") else ("", "")
+def _facts(results: PretrainingResults) -> list[tuple[str, str]]:
+    before, after = results.means()
+    number, unit = duration(results.train_seconds).split() if results.train_seconds else ("", "")
     return [
-        (before_label(results), "" if before is None else f"{before:.1f}%"),
+        (results.before_label, "" if before is None else f"{before:.1f}%"),
         ("HiCTL", "" if after is None else f"{after:.1f}%"),
-        ("languages", str(results.get("languages") or "")),
-        ("sentence pairs", f"{results['pairs']:,}" if results.get("pairs") else ""),
+        ("languages", str(results.languages or "")),
+        ("sentence pairs", f"{results.pairs:,}" if results.pairs else ""),
         (f"{unit} of training", number),
     ]
 
@@ -95,16 +102,19 @@ def _figure(name: str, path: Path) -> str:
     )
 
 
-def _languages(results: Results) -> str:
-    names = ("language", "sentences", before_label(results), "HiCTL", "gain")
+def _languages(results: PretrainingResults) -> str:
+    names = ("language", "sentences", results.before_label, "HiCTL", "gain")
     heads = "".join(f'<th scope="col"><button>{escape(name)}</button></th>' for name in names)
     rows = []
-    for score in language_scores(results):
-        gain = score.gain or 0.0
+    for name, accuracy in results.by_accuracy():
+        gain = accuracy.gain or 0.0
         bar = f'class="{"fall" if gain < 0 else "rise"}" style="--width:{min(100.0, abs(gain)):.1f}%" '
-        values = ["" if value is None else str(value) for value in (*astuple(score), score.gain)]
+        values = [
+            "" if value is None else str(value)
+            for value in (name, accuracy.sentences, accuracy.untrained, accuracy.hictl, accuracy.gain)
+        ]
         rows.append("<tr>")
-        for style, value, text in zip(("", "", "", "", bar), values, score.cells):
+        for style, value, text in zip(("", "", "", "", bar), values, accuracy.cells(name)):
             rows.append(f'<td {style}data-value="{escape(value)}">{escape(text)}</td>')
         rows.append("</tr>")
     table = (
@@ -115,26 +125,27 @@ def _languages(results: Results) -> str:
     return table if rows else ""
 
 
-def _corpus(results: Results) -> str:
+def _corpus(results: PretrainingResults) -> str:
     parts = []
-    for key, title, head in (("kept", "Kept", "languages"), ("skipped", "Skipped", "reason")):
-        if counts := part(results, "corpus", key):
+    corpus = results.corpus
+    for counts, title, head in ((corpus.kept, "Kept", "languages"), (corpus.skipped, "Skipped", "reason")):
+        if counts:
             rows = [(name, f"{count:,}") for name, count in sorted(counts.items(), key=lambda row: -row[1])]
             title = f"{title}: {sum(counts.values()):,} rows"
             parts.append(f'<div><h3>{title}</h3><div class="scroll">{_table((head, "rows"), rows)}</div></div>')
     return f'<section><h2>Corpus</h2><div class="columns">{"".join(parts)}</div></section>' if parts else ""
 
 
-def _details(results: Results) -> str:
+def _details(results: PretrainingResults) -> str:
     folds = []
-    if evaluations := results.get("evaluations"):
-        scored = [row for row in evaluations if row.get("retrieval") is not None]
-        rows = [(row.get("step", "–"), f"{row['retrieval']:.1f}") for row in scored]
+    if results.evaluations:
+        scored = [row for row in results.evaluations if row.retrieval is not None]
+        rows = [(row.step, f"{row.retrieval:.1f}") for row in scored]
         folds.append(("Accuracy during training", _table(("step", "mean accuracy (%)"), rows)))
-    for group, values in setting_groups(results).items():
+    for group, values in results.setting_groups().items():
         folds.append((f"Settings: {group}", _table(("setting", "value"), values.items())))
-    if results.get("command"):
-        folds.append(("Command", f"<pre>{escape(str(results['command']))}</pre>"))
+    if results.command:
+        folds.append(("Command", f"<pre>{escape(results.command)}</pre>"))
     folded = "".join(f"<details><summary>{escape(name)}</summary>{body}</details>" for name, body in folds)
     return f"<section><h2>How it was made</h2>{folded}</section>" if folds else ""
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase, set_seed
 
 from ..errors import BadInput
 from ..files import atomic_directory, write_json, write_text
-from ..hub.cards import translation_card
+from ..hub.loading import load_tokenizer
 from ..hub.publishing import push, reserve
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..training.arguments import plain_settings, read_dictionary
@@ -26,6 +26,7 @@ from ..training.fingerprint import SETTINGS_FILE, refuse_other_settings, remembe
 from ..training.trainer import TERMINATED
 from ..version import __version__
 from .arguments import TranslationArguments, parse_translation_arguments
+from .card import translation_card
 from .corpus import (
     Direction,
     Pair,
@@ -37,7 +38,7 @@ from .corpus import (
 from .decoding import Translation
 from .report import write_translation_report
 from .scores import Score
-from .setup import Data, load_config, load_or_make_model, load_tokenizer, read_data
+from .setup import Data, load_config, load_or_make_model, read_data
 from .trainer import (
     TranslationTrainer,
     average_weights,
@@ -84,7 +85,7 @@ def run_translation(args: TranslationArguments, command: str = "") -> dict[str, 
     if args.publish_to and args.process_index == 0:
         reserve(args.publish_to, args.hub_private_repo)
     set_seed(args.seed)
-    config, tokenizer = load_config(args), load_tokenizer(args)
+    config, tokenizer = load_config(args), load_tokenizer(str(args.encoder or args.model))
     data = read_data(args, config, tokenizer)
     scored = [*data.test, *(data.validation if args.eval_strategy != "no" else ())]
     check_metrics(scored, args.metric, read_dictionary("multi_bleu", args.multi_bleu))

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..data.corpus import Cleaning, CorpusReport
 from ..errors import BadInput
-from ..hub.loading import check_sizes
+from ..hub.loading import check_sizes, check_vocabulary, model_errors
 from ..models.configuration_hictl import HictlConfig
 from ..models.modeling_hictl import HictlModel
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
@@ -112,24 +112,13 @@ def load_config(args: TranslationArguments) -> HictlConfig:
     return config
 
 
-def load_tokenizer(args: TranslationArguments) -> PreTrainedTokenizerBase:
-    place = args.encoder or args.model
-    try:
-        return AutoTokenizer.from_pretrained(place)
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{place}: holds no tokenizer that loads: {' '.join(str(error).split())}") from error
-
-
 def load_or_make_model(
     args: TranslationArguments, config: HictlConfig, tokenizer: PreTrainedTokenizerBase, data: Data
 ) -> HictlForConditionalGeneration:
     """The translation model, or the encoder with a new decoder for the words of train; in float32."""
-    if len(tokenizer) > config.vocab_size:
-        raise BadInput(
-            f"{args.encoder or args.model}: its tokenizer has {len(tokenizer)} ids, its model {config.vocab_size}; "
-            "they do not belong together"
-        )
-    try:
+    place = str(args.encoder or args.model)
+    check_vocabulary(place, tokenizer, config.vocab_size)
+    with model_errors(place):
         if args.model:
             model = HictlForConditionalGeneration.from_pretrained(args.model, dtype=torch.float32)
         else:
@@ -138,10 +127,6 @@ def load_or_make_model(
             model = HictlForConditionalGeneration.from_encoder(
                 encoder, ids, args.target_lang, **new_decoder(args, config)
             )
-    except (StrictDataclassError, OSError, ValueError, RuntimeError) as error:
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(f"{args.encoder or args.model}: {error}") from error
     known = model.target_token_ids
     data.unknown = count_unknown(data.counts, known[known < len(tokenizer)].tolist())  # a model may have spare rows
     beams = {"num_beams": args.beams, "length_penalty": args.length_penalty, "early_stopping": True}

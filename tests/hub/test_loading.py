@@ -18,7 +18,7 @@ from hictl_hf.data import formats as readers
 from hictl_hf.data.formats import Cursor, read_lines
 from hictl_hf.embedding.encoder import load_encoder
 from hictl_hf.errors import BadInput
-from hictl_hf.hub.loading import check_sizes, parameters
+from hictl_hf.hub.loading import check_sizes, check_vocabulary, load_tokenizer, model_errors, parameters
 from hictl_hf.translation.pipeline import load_translator
 
 MakeModel = Callable[..., PreTrainedModel]
@@ -69,11 +69,11 @@ def test_a_model_as_it_was_saved_passes(folders: Path, name: str) -> None:
 def test_absurd_sizes_are_refused_before_memory_is_taken(folders: Path, tmp_path: Path, case: str) -> None:
     folder = spoiled(folders / "checkpoint", tmp_path, ABSURD[case])
     tracemalloc.start()
-    with pytest.raises(BadInput, match="config.json tells of [0-9,]+ (parameters|layers)"):
+    with pytest.raises(BadInput, match="config.json states [0-9,]+ (parameters|layers)"):
         check_sizes(folder)
     assert tracemalloc.get_traced_memory()[1] < 2**22
     tracemalloc.stop()
-    with pytest.raises(BadInput, match="config.json tells of"):
+    with pytest.raises(BadInput, match="config.json states"):
         load_encoder(folder)
 
 
@@ -81,7 +81,7 @@ def test_absurd_sizes_are_refused_before_memory_is_taken(folders: Path, tmp_path
     "changes", [{"decoder_layers": 10**6}, {"decoder_vocab_size": 10**9}, {"decoder_ffn_dim": 10**9}]
 )
 def test_absurd_decoders_are_refused(folders: Path, tmp_path: Path, changes: dict[str, int]) -> None:
-    with pytest.raises(BadInput, match="tells of"):
+    with pytest.raises(BadInput, match="states"):
         check_sizes(spoiled(folders / "translation", tmp_path, changes))
 
 
@@ -97,7 +97,7 @@ def test_weights_on_the_hub_are_asked_too(folders: Path, tmp_path: Path) -> None
         put(hub, "me/good", folders / "checkpoint")
         check_sizes("me/good")
         put(hub, "me/bad", spoiled(folders / "checkpoint", tmp_path, {"num_hidden_layers": 900}))
-        with pytest.raises(BadInput, match="me/bad: config.json tells of"):
+        with pytest.raises(BadInput, match="me/bad: config.json states"):
             check_sizes("me/bad")
         HictlForPreTraining.from_pretrained(folders / "checkpoint").save_pretrained(
             tmp_path / "shards", max_shard_size="50KB"
@@ -131,7 +131,7 @@ def test_a_pickle_is_never_run(folders: Path, tmp_path: Path, name: str) -> None
     (folder / "model.safetensors").unlink()
     torch.save({"roberta.embeddings.word_embeddings.weight": Hostile(tmp_path / "run")}, folder / "pytorch_model.bin")
     load = load_translator if name == "translation" else load_encoder
-    with pytest.raises(BadInput, match="has no weights in safetensors, and pickles can hold code|tells of"):
+    with pytest.raises(BadInput, match="has no weights in safetensors, and pickles can hold code|states"):
         load(folder)
     with pytest.raises(Exception, match="[Ww]eights.only|safetensors"):
         HictlForPreTraining.from_pretrained(folder)
@@ -205,3 +205,27 @@ def test_the_longest_line_that_is_allowed_is_read(tmp_path: Path, monkeypatch: p
     (tmp_path / "text").write_bytes(b"12345\n1234567")
     with pytest.raises(BadInput, match="text:2: the line has more than 6 bytes"):
         list(read_lines(str(tmp_path / "text"), Cursor()))
+
+
+# --- errors of loading ------------------------------------------------------------------------------------------------
+
+
+def test_errors_of_loading_name_the_checkpoint() -> None:
+    for error in (KeyError("gelux"), ValueError("no"), OSError("no"), RuntimeError("no")):
+        with pytest.raises(BadInput, match="here: (no|transformers has nothing called 'gelux')"), model_errors("here"):
+            raise error
+    with pytest.raises(BadInput, match="^as it was$"), model_errors("here"):
+        raise BadInput("as it was")
+    with pytest.raises(ZeroDivisionError), model_errors("here"):
+        raise ZeroDivisionError
+
+
+def test_a_tokenizer_that_is_none_or_too_large_is_refused(folders: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(folders / "checkpoint")
+    check_vocabulary("here", tokenizer, len(tokenizer))
+    with pytest.raises(
+        BadInput, match=f"here: its tokenizer has {len(tokenizer)} ids, its model 3; they do not belong"
+    ):
+        check_vocabulary("here", tokenizer, 3)
+    with pytest.raises(BadInput, match="holds no tokenizer that loads"):
+        load_tokenizer(tmp_path)

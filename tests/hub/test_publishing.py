@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import pytest
 from hub_stub import Hub, serve
 from huggingface_hub import ModelCard
 from test_modeling_hictl import WITHOUT_THE_PACKAGE
-from test_results import RESULTS
+from test_pretraining_results import RESULTS, typed
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import run_pretraining
@@ -28,7 +27,9 @@ from hictl_hf.errors import BadInput
 from hictl_hf.files import write_json
 from hictl_hf.hub.publishing import main, push
 from hictl_hf.pretraining.arguments import parse_arguments
-from hictl_hf.pretraining.run import report, save
+from hictl_hf.pretraining.report import report
+from hictl_hf.pretraining.results import PretrainingResults
+from hictl_hf.pretraining.run import save
 from hictl_hf.translation.arguments import parse_translation_arguments
 
 MODELS = ("config.json", "model.safetensors", "tokenizer.json", "modules.json", "1_Pooling/config.json")
@@ -41,12 +42,12 @@ def hub() -> Iterator[Hub]:
         yield stub
 
 
-def results_at(pooling: str, layer: int) -> dict[str, Any]:
+def results_at(pooling: str, layer: int) -> PretrainingResults:
     """Results of a run that is read at this layer."""
     results = copy.deepcopy(RESULTS)
     results["retrieval"]["protocol"]["hictl"] = {"mode": pooling, "layer": layer}
     results["history"] = [{"step": step, "loss": 9.0 - step, "lm_loss": 3.0} for step in (1, 2)]
-    return results
+    return typed(results)
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +59,10 @@ def make_run(
     """`make_run(seed)`: the folder of a finished run with this model, read at the mean of its first layer."""
 
     def make(seed: int) -> Path:
-        args: Any = SimpleNamespace(output_dir=str(tmp_path_factory.mktemp("run") / "out"))
-        results = results_at("mean", 1)
-        save(args, model_for_text(seed=seed, initializer_range=0.5), tokenizer, results)
-        report(args, results, None, None)
-        return Path(args.output_dir)
+        folder, results = tmp_path_factory.mktemp("run") / "out", results_at("mean", 1)
+        save(folder, model_for_text(seed=seed, initializer_range=0.5), tokenizer, results)
+        report(folder, results)
+        return folder
 
     return make
 
@@ -108,7 +108,8 @@ def test_the_card_names_the_repository_and_pictures_that_are_in_it(hub: Hub, run
     files = hub.repositories["me/x"]
     card = ModelCard(files["README.md"].decode())
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", card.text)
-    assert pictures == ["pictures/losses.png"] and files[pictures[0]].startswith(b"\x89PNG")
+    assert pictures == [f"pictures/{name}.png" for name in ("layers", "losses", "retrieval")]
+    assert all(files[picture].startswith(b"\x89PNG") for picture in pictures)
     assert 'SentenceTransformer("me/x", trust_remote_code=True)' in card.text and "your-name" not in card.text
     assert card.data.to_dict()["model-index"][0]["results"][0]["metrics"][0]["value"] == 52.5
     assert "the mean of all tokens at layer 1" in card.text

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_results import ATTACKED, INCOMPLETE, RESULTS
+from test_pretraining_results import ATTACKED, INCOMPLETE, REQUIRED, RESULTS, typed
 
 from hictl_hf.pretraining.report import write_report
 
@@ -15,7 +15,7 @@ PIXEL = b"\x89PNG a picture"
 
 def page(results: dict[str, Any], folder: Path) -> str:
     (folder / "losses.png").write_bytes(PIXEL)
-    return write_report(results, folder, {"losses": folder / "losses.png"}).read_text(encoding="utf-8")
+    return write_report(typed(results), folder, {"losses": folder / "losses.png"}).read_text(encoding="utf-8")
 
 
 def test_the_page_says_the_main_numbers(tmp_path: Path) -> None:
@@ -46,12 +46,12 @@ def test_the_name_of_the_model_before_is_the_one_given(tmp_path: Path) -> None:
     assert "xlm-roberta-base" in text and "untrained model" not in text
 
 
-@pytest.mark.parametrize("missing", INCOMPLETE)
+@pytest.mark.parametrize("missing", sorted(INCOMPLETE))
 def test_a_missing_key_is_survived(missing: str, tmp_path: Path) -> None:
     assert "</html>" in page(INCOMPLETE[missing], tmp_path)
 
 
 def test_values_that_were_nan_are_survived(tmp_path: Path) -> None:
     retrieval = {"untrained": None, "hictl": None, "per_language": {"de": {"untrained": None, "hictl": 3.0}}}
-    text = page({"retrieval": retrieval, "evaluations": [{"step": 1, "retrieval": None}]}, tmp_path)
+    text = page(REQUIRED | {"retrieval": retrieval, "evaluations": [{"step": 1, "retrieval": None}]}, tmp_path)
     assert "Translations are found 3.0% of the time" in text

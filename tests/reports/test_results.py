@@ -1,60 +1,113 @@
-"""What a run says at its end: the file, the table, and results for the tests of the page and the card."""
+"""Results of a run: the file, what is read back, and messages for what cannot be read."""
 
 import json
 import math
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from hictl_hf.errors import BadInput
 from hictl_hf.files import write_json
-from hictl_hf.reports.results import comparison_table, retrieval_table
+from hictl_hf.reports.results import RunResults, duration
 
-RESULTS: dict[str, Any] = {
-    "retrieval": {
-        "untrained": 9.0,
-        "hictl": 52.5,
-        "per_language": {
-            "sw": {"untrained": 10.0, "hictl": 5.0, "sentences": 250},
-            "de": {"untrained": 8.0, "hictl": 100.0, "sentences": 1000},
-        },
-        "protocol": {
-            "metric": "nearest-neighbour accuracy",
-            "untrained": {"layer": 0, "mode": "mean"},
-            "hictl": {"layer": 4, "mode": "projection"},
-            "selected_on": "dev",
-        },
-    },
-    "pairs": 91234,
-    "languages": 2,
-    "language_codes": ["de", "en", "sw"],
-    "train_seconds": 341.2,
-    "history": [{"step": 10, "lm_loss": 3.25, "negatives_per_anchor": 126}, {"step": 20, "lm_loss": 2.125}],
-    "evaluations": [{"step": 10, "retrieval": 20.1}],
-    "corpus": {"kept": {"en-de": 90000, "en-sw": 1234}, "skipped": {"duplicate": 12}},
-    "settings": {
-        "config": {"lm_weight": 1.0, "word_weight": 0, "sentence_temperature": 0.05},
-        "training": {"seed": 42},
-    },
-    "versions": {"torch": "2.13.0"},
-    "seed": 42,
-    "command": "python run_pretraining.py --corpus corpus.jsonl",
-    "data_hash": "sha256:abc",
+
+class Place(NamedTuple):
+    name: str
+    layer: int
+
+
+@dataclass(kw_only=True)
+class Score:
+    value: float | None
+    place: Place | None = None
+
+
+@dataclass(kw_only=True)
+class ToyResults(RunResults):
+    scores: dict[str, Score]
+    curve: list[float | None] = field(default_factory=list)
+    logs: list[dict[str, Any]] = field(default_factory=list)
+    note: str | None = None
+
+
+def toy(**changes: Any) -> ToyResults:
+    scores = {"de": Score(value=1.5, place=Place("mean", 3)), "sw": Score(value=None)}
+    return ToyResults(scores=scores, curve=[1, 2.5, None], logs=[{"step": 1, "any": [True]}], seed=5, **changes)
+
+
+def written(**changes: Any) -> dict[str, Any]:
+    return json.loads(json.dumps(toy().as_dict())) | changes
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    path = toy().write(tmp_path)
+    assert path == tmp_path / "results.json" and list(tmp_path.iterdir()) == [path]
+    assert ToyResults.read(path) == ToyResults.read(tmp_path) == toy()
+    values = json.loads(path.read_text("utf-8"))
+    assert values["schema_version"] == 1 and "note" not in values  # None by default, and None
+    assert values["scores"] == {
+        "de": {"value": 1.5, "place": {"name": "mean", "layer": 3}}, "sw": {"value": None}
+    }  # fmt: skip
+    assert ToyResults.from_dict(toy(note="x").as_dict()).note == "x"
+
+
+def test_nan_is_read_as_none(tmp_path: Path) -> None:
+    results = toy()
+    results.scores["de"].value = math.nan
+    results.write(tmp_path)
+    assert ToyResults.read(tmp_path).scores["de"].value is None
+
+
+def test_unknown_fields_of_the_same_schema_are_ignored() -> None:
+    assert ToyResults.from_dict(written(more=[1])) == toy()
+
+
+MISMATCHED: dict[str, tuple[Any, str]] = {
+    "another schema": (written(schema_version=2), "schema_version is 2; allowed is 1. Read it with the release that"),
+    "no object": ([1, 2], r"is \[1, 2\]; allowed is an object, the results of a training script"),
+    "a missing field": ({"schema_version": 1}, "scores is missing; allowed is an object"),
+    "a text for a number": (written(scores={"de": {"value": "7"}}), "scores.de.value is '7'; allowed is a number"),
+    "a truth for a number": (written(seed=True), "seed is True; allowed is a whole number"),
+    "a number for a list": (written(curve=3), "curve is 3; allowed is a list"),
+    "a text in a list": (written(curve=[1, "x"]), r"curve\[1\] is 'x'; allowed is a number"),
+    "null for a record": (written(scores={"de": None}), "scores.de is None; allowed is an object"),
+    "half a record": (
+        written(scores={"de": {"value": 1, "place": {"name": "x"}}}),
+        "scores.de.place.layer is missing; allowed is a whole number",
+    ),
+    "an older release": ({"seed": 1}, "of hictl_hf 0.7.5 or before, as it has no schema_version.*: scores is missing"),
 }
-INCOMPLETE: dict[str, dict[str, Any]] = {
-    missing: {key: value for key, value in RESULTS.items() if key != missing} for missing in RESULTS
-} | {"all": {}}
-ATTACK = '"><script>alert(1)</script>'
-ATTACKED: dict[str, Any] = {
-    **RESULTS,
-    "retrieval": {"hictl": 1.0, "per_language": {ATTACK: {"untrained": 1.0, "hictl": 1.0}}},
-    "corpus": {"kept": {ATTACK: 1}, "skipped": {ATTACK: 1}},
-    "settings": {ATTACK: {ATTACK: ATTACK}},
-    "versions": {ATTACK: ATTACK},
-    "command": ATTACK,
-    "before_label": ATTACK,
-    "data_hash": ATTACK,
-}
+
+
+@pytest.mark.parametrize("case", MISMATCHED)
+def test_what_cannot_be_read_is_refused_with_its_place(case: str, tmp_path: Path) -> None:
+    values, message = MISMATCHED[case]
+    path = write_json(tmp_path / "results.json", values)
+    with pytest.raises(BadInput, match=message) as refusal:
+        ToyResults.read(path)
+    assert str(path) in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", [None, "[1, 2"], ids=["no file", "no JSON"])
+def test_a_file_that_is_none_is_refused(text: str | None, tmp_path: Path) -> None:
+    if text:
+        (tmp_path / "results.json").write_text(text, "utf-8")
+    with pytest.raises(BadInput, match="results.json: cannot be read .*; allowed is the results.json of a training"):
+        ToyResults.read(tmp_path)
+
+
+def test_settings_are_grouped_and_the_signature_names_versions_seed_and_data() -> None:
+    results = toy(settings={"config": {"a": 1}, "training": {}}, versions={"torch": "2.13.0"}, data_hash="abc")
+    assert results.setting_groups() == {"config": {"a": 1}}
+    assert results.signature() == "torch 2.13.0 · seed 5 · data abc"
+
+
+def test_a_duration_has_one_unit() -> None:
+    assert [duration(seconds) for seconds in (119.6, 120, 7199, 7200)] == [
+        "120 seconds", "2.0 minutes", "120.0 minutes", "2.0 hours",
+    ]  # fmt: skip
 
 
 def test_json_keeps_the_order_of_keys_and_writes_nan_as_null(tmp_path: Path) -> None:
@@ -82,33 +135,3 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
         write_json(path, {"score": 2})
     assert json.loads(path.read_text()) == {"score": 1}
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_the_table_is_aligned_best_first_and_ends_with_the_mean() -> None:
-    assert retrieval_table(RESULTS).splitlines() == [
-        "language  sentences  before  after   gain",
-        "-----------------------------------------",
-        "de            1,000     8.0  100.0  +92.0",
-        "sw              250    10.0    5.0   -5.0",
-        "-----------------------------------------",
-        "mean          1,250     9.0   52.5  +43.5",
-    ]
-
-
-def test_the_mean_is_taken_over_languages_when_it_was_not_recorded() -> None:
-    retrieval = {"per_language": RESULTS["retrieval"]["per_language"]}
-    assert retrieval_table({"retrieval": retrieval}) == retrieval_table(RESULTS)
-
-
-def test_runs_are_compared_by_their_means_in_the_order_given() -> None:
-    runs = {"hictl": RESULTS, "lm": {"retrieval": {"untrained": 9.0, "hictl": 4.5}}}
-    assert comparison_table(runs).splitlines() == [
-        "run    before   after    gain",
-        "hictl     9.0    52.5   +43.5",
-        "lm        9.0     4.5    -4.5",
-    ]
-
-
-@pytest.mark.parametrize("missing", INCOMPLETE)
-def test_the_table_survives_a_missing_key(missing: str) -> None:
-    assert retrieval_table(INCOMPLETE[missing])

@@ -1,0 +1,154 @@
+"""The model cards of a pre-training run: the READMEs of its model and of its plain encoder on the Hub."""
+
+import json
+import math
+from pathlib import Path
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from ..hub.cards import (
+    TAGS,
+    YOUR_FOLDER,
+    YOUR_REPOSITORY,
+    escape_markdown,
+    how_it_was_made,
+    language_codes,
+    licence_and_citation,
+    markdown_table,
+    name_on_the_hub,
+    render_card,
+    sentence_transformers_snippet,
+)
+from .results import HEADS, METRIC, PretrainingResults, data_sentence, headline, lead
+
+TEMPLATE = Path(__file__).with_name("model_card.md")
+ENCODER_TEMPLATE = Path(__file__).with_name("encoder_card.md")
+OBJECTIVES = (  # name in the configuration, on the card, and the field of its temperature
+    ("lm", "masked and translation language model, L_LM", None),
+    ("sentence", "sentence-level contrast with hard negatives, L_S", "sentence_temperature"),
+    ("word", "word-level contrast, L_W", "word_temperature"),
+)
+
+
+def model_card(results: PretrainingResults, repository: str = YOUR_REPOSITORY) -> str:
+    """The README of the model: metadata, scores with their protocol, data, settings, limits and use."""
+    return render_card(
+        TEMPLATE,
+        card_metadata(results, repository),
+        headline=escape_markdown(headline(results)),
+        lead=escape_markdown(lead(results)),
+        before=escape_markdown(results.before_label),
+        scores=markdown_table(HEADS, (accuracy.cells(name) for name, accuracy in results.by_accuracy())),
+        data=escape_markdown(data_sentence(results)),
+        rows=markdown_table(("languages", "rows"), results.corpus.kept.items()),
+        objectives=markdown_table(("objective", "weight", "temperature", "loss at the end"), _objectives(results)),
+        negatives=escape_markdown(_negatives(results)),
+        noise=escape_markdown(_noise(results)),
+        snippet=transformers_snippet(repository),
+        pooling=escape_markdown(_pooling(results)),
+        sentence_transformers=sentence_transformers_snippet(repository, ", trust_remote_code=True"),
+        name=json.dumps(repository),
+        repository=repository,
+        made=how_it_was_made(results),
+        citation=licence_and_citation(),
+    )
+
+
+def encoder_card(results: PretrainingResults, repository: str = YOUR_REPOSITORY) -> str:
+    """The README of the plain encoder."""
+    metadata = ModelCardData(
+        library_name="sentence-transformers", pipeline_tag="sentence-similarity", language=_languages(results) or None,
+        tags=[*TAGS, "sentence-transformers", "feature-extraction"],
+    )  # fmt: skip
+    return render_card(
+        ENCODER_TEMPLATE, metadata, repository=repository, headline=escape_markdown(headline(results)),
+        name=json.dumps(YOUR_FOLDER), pooling=escape_markdown(_pooling(results)),
+        sentence_transformers=sentence_transformers_snippet(YOUR_FOLDER), citation=licence_and_citation(),
+    )  # fmt: skip
+
+
+def card_metadata(results: PretrainingResults, repository: str) -> ModelCardData:
+    """The metadata of the model's card, with the mean accuracy as its evaluation."""
+    after = results.means()[1]
+    score = EvalResult(
+        task_type="sentence-similarity",
+        task_name="Bitext retrieval",
+        dataset_type="held-out-sentence-pairs",
+        dataset_name="held-out sentence pairs",
+        dataset_args={"hash": results.data_hash} if results.data_hash is not None else None,
+        metric_type="accuracy",
+        metric_name=results.protocol.metric if results.protocol else METRIC,
+        metric_value=None if after is None else round(float(after), 2),
+    )
+    return ModelCardData(
+        library_name="transformers",
+        pipeline_tag="fill-mask",
+        language=_languages(results) or None,
+        tags=[*TAGS, "contrastive-learning", "sentence-embeddings", "sentence-transformers", "feature-extraction"],
+        model_name=repository.split("/")[-1],
+        base_model=name_on_the_hub(results.training.get("encoder")),
+        eval_results=None if after is None else [score],
+    )
+
+
+def transformers_snippet(repository: str) -> str:
+    """Python that loads the model from a folder or from the Hub with transformers alone."""
+    name = json.dumps(repository)
+    return f"""from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained({name})
+batch = tokenizer(["Good morning.", "Guten Morgen."], padding=True, return_tensors="pt")
+
+# The plain XLM-R encoder, to fine-tune or to pool; it needs none of our code.
+encoder = AutoModel.from_pretrained({name}, subfolder="encoder")
+words = encoder(**batch).last_hidden_state  # (sentences, tokens, hidden size)
+
+# The HiCTL model with its projection of sentences; its code travels with the weights.
+model = AutoModelForPreTraining.from_pretrained({name}, trust_remote_code=True)
+sentences = model.encode_sentences(batch["input_ids"], batch["attention_mask"])  # (sentences, r)"""
+
+
+def _languages(results: PretrainingResults) -> list[str]:
+    return language_codes([*(name for name, _ in results.by_accuracy()), *(results.language_codes or ())])
+
+
+def _pooling(results: PretrainingResults) -> str:
+    """How a sentence vector is read: as chosen on dev, else as the configuration says."""
+    chosen = results.protocol and results.protocol.hictl
+    mode = chosen.mode if chosen else results.config.get("embedding_pooling") or "cls"
+    layer = chosen.layer if chosen else results.config.get("embedding_layer")
+    how = {"cls": "the state of the first token", "mean": "the mean of all tokens"}.get(mode, f"the {mode}")
+    where = "in the last layer" if layer is None else f"at layer {layer}"
+    reason = f", as was best on {results.protocol.selected_on}" if chosen and results.protocol else ""
+    return f"A vector is {how} {where}{reason}, divided by its length"
+
+
+def _objectives(results: PretrainingResults) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for key, name, temperature in OBJECTIVES:
+        weight, last = results.config.get(f"{key}_weight", "–"), results.last(f"{key}_loss")
+        tau = results.config.get(temperature, "–") if temperature else "–"
+        rows.append((name, "0 (off)" if weight == 0 else str(weight), str(tau), "–" if last is None else f"{last:.3f}"))
+    return rows
+
+
+def _negatives(results: PretrainingResults) -> str:
+    known = [
+        (results.last("negatives_per_anchor"), "{:.0f} negatives for each sentence"),
+        (results.config.get("word_negatives"), "{} words outside the bag for each pair"),
+        (results.last("hard_negative_lambda"), "mean λ {:.2f} at the end"),
+        (results.last("p_avg"), "p_avg {:.2f}"),
+    ]
+    phrases = [phrase.format(value) for value, phrase in known if value is not None]
+    return "; ".join(phrases) or "Negatives were not recorded"
+
+
+def _noise(results: PretrainingResults) -> str:
+    """Chance level, and the half-width of a 95% interval: 1.96 √(0.25 / n) in per cent is 98 / √n."""
+    smallest = min((accuracy.sentences for _, accuracy in results.by_accuracy() if accuracy.sentences), default=None)
+    if smallest is None:
+        return "The size of the test sets was not recorded."
+    return (
+        f"The smallest test set has {smallest} sentences: chance is {100 / smallest:.1f}%, and one language may be off "
+        f"by up to {98 / math.sqrt(smallest):.0f} points (95%) by the choice of sentences alone."
+    )

@@ -1,0 +1,242 @@
+"""Typed results of a pre-training run, and the tables and sentences that the terminal, the page and the card share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isnan
+from typing import Any, ClassVar
+
+from ..embedding.encoder import Pooling
+from ..reports.results import RunResults, duration
+
+HEADS = ("language", "sentences", "before", "after", "gain")
+METRIC = "nearest-neighbour accuracy, cosine, mean of both directions"
+NAMES_OF_0_7_5 = {"first token": "cls"}  # poolings that were renamed
+
+
+@dataclass(kw_only=True)
+class Protocol:
+    """How retrieval was measured: the metric, and the pooling before and after training, chosen on `selected_on`."""
+
+    untrained: Pooling | None = None
+    hictl: Pooling | None = None
+    metric: str = METRIC
+    selected_on: str | None = "dev"
+
+
+@dataclass(kw_only=True)
+class LanguageAccuracy:
+    """Accuracy (%) of a language pair before ("untrained") and after training ("hictl"), among `sentences` candidates.
+
+    `forward` and `backward` are the two directions of "hictl", which is their mean.
+    """
+
+    untrained: float | None = None
+    hictl: float | None
+    forward: float | None = None
+    backward: float | None = None
+    sentences: int | None = None
+
+    @property
+    def gain(self) -> float | None:
+        return None if self.untrained is None or self.hictl is None else self.hictl - self.untrained
+
+    def cells(self, name: str) -> tuple[str, ...]:
+        """The accuracy as a row of text under `HEADS`."""
+        sentences = "–" if self.sentences is None else f"{self.sentences:,}"
+        before, gain = ("–", "–") if self.gain is None else (f"{self.untrained:.1f}", f"{self.gain:+.1f}")
+        return name, sentences, before, f"{self.hictl or 0:.1f}", gain
+
+
+@dataclass(kw_only=True)
+class RetrievalResults:
+    """Retrieval on held-out test pairs.
+
+    Attributes:
+        untrained: mean accuracy (%) before training; `hictl`: after it.
+        by_layer: mean accuracy on dev by pooling mode, then by layer; `None` where it was not measured.
+    """
+
+    untrained: float | None = None
+    hictl: float | None = None
+    per_language: dict[str, LanguageAccuracy] = field(default_factory=dict)
+    protocol: Protocol = field(default_factory=Protocol)
+    by_layer: dict[str, list[float | None]] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class Evaluation:
+    """Mean accuracy (%) on the held-out dev pairs during training, and that of each language."""
+
+    step: int
+    retrieval: float | None
+    per_language: dict[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class CorpusCounts:
+    """Rows kept by language or language pair, rows skipped by reason, messages about the first broken rows."""
+
+    kept: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    messages: list[str] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class PretrainingResults(RunResults):
+    """What a pre-training run reports.
+
+    Attributes:
+        retrieval: `None` if no pairs were held out.
+        pairs: sentence pairs trained on; `None` for a stream, as are the next three.
+        texts: monolingual texts trained on.
+        languages: number of languages in the training data; `language_codes` names them.
+        before_label: the name of the model before training.
+        history: the logs of the training, a dictionary for each `logging_steps` steps.
+        evaluations: retrieval during the training.
+        corpus: what was read.
+    """
+
+    WRITTEN_BY: ClassVar[str] = "a pre-training run"
+
+    retrieval: RetrievalResults | None = None
+    pairs: int | None = None
+    texts: int | None = None
+    languages: int | None = None
+    language_codes: list[str] | None = None
+    before_label: str = "untrained model"
+    history: list[dict[str, Any]]
+    evaluations: list[Evaluation] = field(default_factory=list)
+    corpus: CorpusCounts
+
+    @classmethod
+    def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Values of 0.7.5: in the protocol "pooling" is "mode", and the pooling "first token" is "cls"."""
+        retrieval = values.get("retrieval")
+        if not isinstance(retrieval, dict):
+            return values
+        retrieval = dict(retrieval)
+        if isinstance(protocol := retrieval.get("protocol"), dict):
+            retrieval["protocol"] = {name: _upgraded_pooling(value) for name, value in protocol.items()}
+        if isinstance(by_layer := retrieval.get("by_layer"), dict):
+            retrieval["by_layer"] = {NAMES_OF_0_7_5.get(name, name): scores for name, scores in by_layer.items()}
+        return {**values, "retrieval": retrieval}
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings of the model, as in its `config.json`."""
+        return self.settings.get("config") or {}
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """The settings of the training: `PretrainingArguments` as plain values."""
+        return self.settings.get("training") or {}
+
+    @property
+    def protocol(self) -> Protocol | None:
+        """How retrieval was measured; `None` if it was not."""
+        return self.retrieval.protocol if self.retrieval else None
+
+    def by_accuracy(self) -> list[tuple[str, LanguageAccuracy]]:
+        """The languages that were scored, best first."""
+        languages = self.retrieval.per_language if self.retrieval else {}
+        scored = [(name, accuracy) for name, accuracy in languages.items() if not _is_missing(accuracy.hictl)]
+        return sorted(scored, key=lambda row: row[1].hictl or 0, reverse=True)
+
+    def means(self) -> tuple[float | None, float | None]:
+        """Mean accuracy (%) before and after training: as recorded, else over the languages."""
+        if self.retrieval is None:
+            return None, None
+        rows = [accuracy for _, accuracy in self.by_accuracy()]
+        before, after = self.retrieval.untrained, self.retrieval.hictl
+        return (
+            _mean([row.untrained for row in rows]) if _is_missing(before) else before,
+            _mean([row.hictl for row in rows]) if _is_missing(after) else after,
+        )
+
+    def last(self, name: str) -> float | None:
+        """The last value of a name in the history, such as "lm_loss"."""
+        return next((entry[name] for entry in reversed(self.history) if entry.get(name) is not None), None)
+
+
+def _upgraded_pooling(value: Any) -> Any:
+    if not isinstance(value, dict) or "pooling" not in value:
+        return value
+    return {"mode": NAMES_OF_0_7_5.get(value["pooling"], value["pooling"]), "layer": value.get("layer")}
+
+
+def _is_missing(value: float | None) -> bool:
+    return value is None or isnan(value)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def retrieval_table(results: PretrainingResults) -> str:
+    """Accuracy of each language before and after training as aligned text, best first, the mean last."""
+    languages = results.by_accuracy()
+    if not languages:
+        return "no retrieval score"
+    before, after = results.means()
+    sentences = sum(accuracy.sentences or 0 for _, accuracy in languages) or None
+    mean = LanguageAccuracy(untrained=before, hictl=after, sentences=sentences)
+    rows = [HEADS, *(accuracy.cells(name) for name, accuracy in (*languages, ("mean", mean)))]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = ["  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, "<>>>>", widths)) for row in rows]
+    rule = "-" * len(lines[0])
+    return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
+
+
+def comparison_table(runs: Mapping[str, PretrainingResults]) -> str:
+    """The means of several runs as aligned text, in the order given."""
+    width = max(map(len, runs))
+    lines = [f"{'run'.ljust(width)}  before   after    gain"]
+    for name, results in runs.items():
+        before, after = (mean or 0 for mean in results.means())
+        lines.append(f"{name.ljust(width)}  {before:6.1f}  {after:6.1f}  {after - before:+6.1f}")
+    return "\n".join(lines)
+
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+
+def headline(results: PretrainingResults) -> str:
+    """The mean accuracy in one sentence."""
+    before, after = results.means()
+    if after is None:
+        return "A HiCTL pre-training run"
+    if before is None:
+        return f"Translations are found {after:.1f}% of the time"
+    direction = "up" if after > before else "down" if after < before else "unchanged"
+    return f"Translations are found {after:.1f}% of the time, {direction} from {before:.1f}%"
+
+
+def lead(results: PretrainingResults) -> str:
+    """The training data and how the model was scored, in up to three sentences."""
+    sentences = [data_sentence(results)]
+    if protocol := results.protocol:
+        sentences.append(f"Score: {protocol.metric}.")
+        if protocol.hictl and protocol.untrained:
+            before = f"{_pooling(protocol.untrained)} ({results.before_label})"
+            chosen = f", each chosen on {protocol.selected_on}" if protocol.selected_on else ""
+            sentences.append(f"Sentences are read off by {_pooling(protocol.hictl)} (HiCTL) and by {before}{chosen}.")
+    return " ".join(sentences)
+
+
+def data_sentence(results: PretrainingResults) -> str:
+    """The amount of training data, and the time of training."""
+    amounts = [
+        f"{number:,} {unit}" for number, unit in ((results.pairs, "sentence pairs"), (results.texts, "texts")) if number
+    ]
+    sentence = "Trained on " + (" and ".join(amounts) or "a corpus whose size was not recorded")
+    if results.languages:
+        sentence += f" in {results.languages} language{'s' * (results.languages > 1)}"
+    return sentence + (f" for {duration(results.train_seconds)}." if results.train_seconds else ".")
+
+
+def _pooling(pooling: Pooling) -> str:
+    return f"{pooling.mode} at layer {pooling.layer}"

@@ -1,0 +1,95 @@
+"""Retrieval before and after training: the pooling chosen on dev, its score on test, vectors for the t-SNE picture."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from datasets import Dataset
+from numpy.typing import NDArray
+
+from ..embedding.encoder import Pooling, embed_sentences
+from ..retrieval.held_out import RetrievalAccuracy, best_pooling, evaluate_retrieval, mean_accuracies
+from .results import LanguageAccuracy, Protocol, RetrievalResults
+from .trainer import HictlTrainer
+
+PICTURED_SENTENCES, PICTURED_LANGUAGES = 12, 5  # of the t-SNE picture
+
+
+@dataclass
+class Scores:
+    """Retrieval accuracy of a model on the held-out pairs, and vectors for the t-SNE picture.
+
+    Attributes:
+        pooling: the best one on dev.
+        dev: accuracy at every pooling; `test`: at the best one.
+        pictured: (sentences, d) by language, row i the same sentence in each.
+    """
+
+    pooling: Pooling
+    dev: Mapping[Pooling, RetrievalAccuracy]
+    test: RetrievalAccuracy
+    pictured: dict[str, NDArray[np.float32]]
+
+
+def score(trainer: HictlTrainer, dev_pairs: Dataset | None, test_pairs: Dataset | None) -> Scores | None:
+    """Choose the pooling on dev, score it on test, and embed the sentences of the t-SNE picture.
+
+    Returns `None` where no pairs are held out.
+    """
+    if dev_pairs is None or test_pairs is None:
+        return None
+    model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
+    dev = evaluate_retrieval(model, tokenizer, dev_pairs, trainer.poolings, progress=True)
+    best = best_pooling(dev)
+    test = evaluate_retrieval(model, tokenizer, test_pairs, [best], progress=True)[best]
+    sentences = pictured_sentences(test_pairs)
+    pictured = {
+        language: embed_sentences(model, tokenizer, texts, best, normalize=False)
+        for language, texts in sentences.items()
+    }
+    return Scores(best, dev, test, pictured)
+
+
+def pictured_sentences(test: Dataset) -> dict[str, list[str]]:
+    """Sentences of one language and their translations in the most frequent other languages.
+
+    Returns lists by language, item i the same sentence in each; empty where fewer than two sentences are shared.
+    """
+    translations: dict[tuple[str, str], dict[str, str]] = {}
+    for row in test:
+        translations.setdefault((row["x_lang"], row["x"]), {})[row["y_lang"]] = row["y"]
+    frequent = [language for language, _ in Counter(test["y_lang"]).most_common(PICTURED_LANGUAGES)]
+    shared = [
+        (source, texts) for source, texts in translations.items() if all(language in texts for language in frequent)
+    ]
+    shared = [(source, texts) for source, texts in shared if source[0] == shared[0][0][0]]
+    shared = sorted(shared, key=lambda item: -len(item[0][1]))[:PICTURED_SENTENCES]  # the longest ones
+    if len(shared) < 2:
+        return {}
+    return {shared[0][0][0]: [text for (_, text), _ in shared]} | {
+        name: [texts[name] for _, texts in shared] for name in frequent
+    }
+
+
+def retrieval_results(before: Scores, after: Scores) -> RetrievalResults:
+    """Mean accuracy and that of each language, before and after training, with the protocol."""
+    were, are = mean_accuracies(before.test), mean_accuracies(after.test)
+    both, sentences = after.test.both_directions, after.test.sentences
+    by_layer: dict[str, list[float | None]] = {}
+    layers = 1 + max(pooling.layer for pooling in after.dev)
+    for pooling, accuracy in after.dev.items():
+        by_layer.setdefault(pooling.mode, [None] * layers)[pooling.layer] = accuracy.mean
+    return RetrievalResults(
+        untrained=before.test.mean,
+        hictl=after.test.mean,
+        per_language={
+            name: LanguageAccuracy(
+                untrained=were[name], hictl=are[name], forward=both[name][0], backward=both[name][1],
+                sentences=sentences[name],
+            )
+            for name in are
+        },
+        protocol=Protocol(untrained=before.pooling, hictl=after.pooling),
+        by_layer=by_layer,
+    )  # fmt: skip

@@ -1,0 +1,288 @@
+"""The parts of a pre-training run: corpora, tokenizer, model and trainer, each checked before the training begins."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+
+from ..data.collator import PretrainingCollator
+from ..data.corpus import Cleaning, CorpusReport, comparable, load_corpus, split_held_out
+from ..data.sampling import PretrainingExamples, TemperatureSampler, language_shares
+from ..data.streaming import StreamedBatches, source_shares
+from ..data.tokenization import tokenize_corpus, train_tokenizer, words_never_sampled
+from ..embedding.encoder import Pooling, all_poolings, check_model_type
+from ..errors import BadInput
+from ..hub.loading import check_sizes, check_vocabulary, load_tokenizer, model_errors
+from ..models.configuration_hictl import HictlConfig
+from ..models.modeling_hictl import HictlForPreTraining
+from ..retrieval.held_out import pair_names
+from ..training.arguments import plain_settings, read_dictionary
+from ..training.callbacks import RunFingerprint, TrainingTime
+from .arguments import DECISIVE, PretrainingArguments
+from .batch_size import fit_micro_batch
+from .trainer import HictlTrainer, metric_name
+
+logger = logging.getLogger(__name__)
+
+SENTENCES_FOR_VOCABULARY = 200_000  # a vocabulary is learned from a sample of the corpus of this size
+
+
+# --- corpora ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Corpora:
+    """The texts of a run. Held-out parts are `None` where nothing could be or was to be held out."""
+
+    train: Dataset | None
+    dev: Dataset | None
+    test: Dataset | None
+    report: CorpusReport
+
+    @property
+    def hash(self) -> str:
+        """Of what is trained on, which follows from what was read and what is held out of it, and of what is scored."""
+        digest = blake2b(self.report.hash.encode(), digest_size=16)
+        for pairs in filter(None, (self.dev, self.test)):
+            for text in chain(pairs["x"], pairs["y"]):
+                digest.update(text.encode() + b"\0")
+        return digest.hexdigest()
+
+
+def read_corpora(args: PretrainingArguments) -> Corpora:
+    """Read, clean and split the sources; what was skipped is told."""
+    cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
+    held_out: dict[str, Dataset] = {}
+    if args.held_out_data:
+        pairs, _ = load_corpus(args.held_out_data, cleaning, args.strict)
+        held_out = split_held_out(pairs, args.held_out_sentences, args.seed, keep_half=False)
+        if not (len(held_out["dev"]) and len(held_out["test"])):
+            raise BadInput(
+                f"held_out_data is {', '.join(args.held_out_data)}, which has no sentence pair to choose by (dev) and "
+                "another to score (test); give two or more pairs that share no text"
+            )
+    if args.streaming:
+        return Corpora(None, held_out["dev"] or None, held_out["test"] or None, CorpusReport())
+    train, corpus_report = load_corpus(args.train_data, cleaning, args.strict)
+    if held_out:
+        read = len(train)
+        train = without_texts(train, held_out["dev"], held_out["test"])
+        logger.info("%d of %d rows share a text with held-out data and are not trained on", read - len(train), read)
+        if not len(train):
+            raise BadInput(
+                f"held_out_data is {', '.join(args.held_out_data)}, with which all {read} rows of train_data share a "
+                "text; give other pairs, or hold out fewer by --held_out_sentences"
+            )
+        parts = {"train": train, "dev": held_out["dev"], "test": held_out["test"]}
+    elif args.held_out_sentences:
+        parts = split_held_out(train, args.held_out_sentences, args.seed)
+    else:
+        parts = {"train": train}
+    logger.info("%s", corpus_report.summary())
+    return Corpora(parts["train"], parts.get("dev") or None, parts.get("test") or None, corpus_report)
+
+
+def without_texts(train: Dataset, *held_out: Dataset) -> Dataset:
+    """Train without the rows that share a text with a held-out part, on either side."""
+    texts = {comparable(text) for part in held_out for side in ("x", "y") for text in part[side]}
+    sides = zip(train["x"], train["y"], strict=True)
+    keep = [comparable(x) not in texts and (y is None or comparable(y) not in texts) for x, y in sides]
+    return train.select(np.flatnonzero(keep))
+
+
+# --- tokenizer --------------------------------------------------------------------------------------------------------
+
+
+def load_or_train_tokenizer(args: PretrainingArguments, train: Dataset | None) -> PreTrainedTokenizerBase:
+    """The tokenizer of the checkpoint, the named one, or a new one; a new one is kept for resuming."""
+    kept = Path(args.output_dir) / "tokenizer"
+    if source := args.tokenizer or args.encoder:
+        tokenizer = load_tokenizer(source)
+        check_special_tokens(source, tokenizer)
+        return tokenizer
+    if train is None:
+        raise BadInput("a stream cannot be gone through to learn a vocabulary; give --tokenizer or --encoder")
+    with args.main_process_first(local=False, desc="learning a vocabulary"):
+        if not (args.resume_from_checkpoint and kept.exists()) and args.process_index == 0:
+            sentences = sample_sentences(train, args.seed)
+            train_tokenizer(sentences, vocabulary_size(args.model_config), args.max_length).save_pretrained(kept)
+        return AutoTokenizer.from_pretrained(kept)
+
+
+def check_special_tokens(source: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise `BadInput` for a tokenizer that is not laid out as XLM-R's, whose positions begin after the id of <pad>."""
+    names = ("cls_token", "pad_token", "sep_token", "unk_token")
+    found = {name: getattr(tokenizer, f"{name}_id") for name in (*names, "mask_token")}
+    if [found[name] for name in names] != [0, 1, 2, 3] or found["mask_token"] is None:
+        told = ", ".join(f"{name} {number}" for name, number in found.items())
+        raise BadInput(
+            f"{source}: its tokenizer has {told}; allowed is XLM-R's layout, ids 0, 1, 2, 3 in this order, and a mask; "
+            "give one of that layout, or neither --tokenizer nor --encoder, and one is learned"
+        )
+
+
+def vocabulary_size(model_config: dict[str, Any] | str | None) -> int:
+    """The size of a new vocabulary, a required setting of a new model."""
+    settings = read_dictionary("model_config", model_config)
+    if "vocab_size" not in settings:
+        raise BadInput(
+            "a new model needs the size of its vocabulary: --model_config '{\"vocab_size\": 12000, ...}'; or continue "
+            "a checkpoint with --encoder xlm-roberta-base"
+        )
+    if type(size := settings["vocab_size"]) is not int:
+        raise BadInput(f"model_config: vocab_size is {size!r}; allowed is a whole number, for example 12000")
+    return size
+
+
+def sample_sentences(train: Dataset, seed: int) -> Iterator[str]:
+    """A sample of the texts of a corpus, both sides, in random order."""
+    rows = np.random.default_rng(seed).permutation(len(train))[:SENTENCES_FOR_VOCABULARY]
+    for row in train.select(rows):
+        yield row["x"]
+        if row["y"] is not None:
+            yield row["y"]
+
+
+# --- model ------------------------------------------------------------------------------------------------------------
+
+
+def load_or_make_model(args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> HictlForPreTraining:
+    """The checkpoint with our settings, or a new model of these settings."""
+    settings = read_dictionary("model_config", args.model_config)
+    place = args.encoder or "model_config"
+    with model_errors(place):
+        if args.encoder:
+            kept = {name: value for name, value in settings.items() if name != "vocab_size"}
+            check_model_type(args.encoder)
+            check_sizes(args.encoder)
+            config = HictlConfig.from_pretrained(args.encoder, **kept)
+            refuse_other_shapes(args.encoder, kept)
+            model = HictlForPreTraining.from_pretrained(args.encoder, config=config, dtype=torch.float32)
+        else:
+            model = HictlForPreTraining(HictlConfig(**{**settings, "vocab_size": len(tokenizer)}))
+    if settings.get("vocab_size", model.config.vocab_size) != model.config.vocab_size:
+        logger.info("the vocabulary has %d ids, not model_config's %s", model.config.vocab_size, settings["vocab_size"])
+    check_vocabulary(place, tokenizer, model.config.vocab_size)
+    longest = model.config.max_position_embeddings - 2  # XLM-R's positions start at 2
+    if args.max_length > longest:
+        raise BadInput(
+            f"max_length is {args.max_length}, but the model reads {longest} tokens (max_position_embeddings - 2); "
+            f"give --max_length {longest}, or less"
+        )
+    model.config.special_token_ids = words_never_sampled(tokenizer, model.config.vocab_size)
+    return model
+
+
+def refuse_other_shapes(encoder: str, settings: Mapping[str, Any]) -> None:
+    """What a HiCTL checkpoint holds in a certain shape stays as it is."""
+    before = AutoConfig.from_pretrained(encoder).to_dict()
+    for name in ("hard_negative_window", "projection_size"):
+        if name in settings and before.get(name, settings[name]) != settings[name]:
+            raise BadInput(
+                f"model_config: {name} is {settings[name]}, but {encoder} was trained with {before[name]}, and has its "
+                "state in that shape; leave it out, or begin from the plain encoder of that run (encoder/)"
+            )
+
+
+# --- trainer ----------------------------------------------------------------------------------------------------------
+
+
+def make_trainer(
+    args: PretrainingArguments,
+    model: HictlForPreTraining,
+    tokenizer: PreTrainedTokenizerBase,
+    corpora: Corpora,
+    training_time: TrainingTime,
+) -> HictlTrainer:
+    """The trainer with its rows, their order and the collator."""
+    weights = {"lm": model.config.lm_weight, "sentence": model.config.sentence_weight, "word": model.config.word_weight}
+    collator = PretrainingCollator(
+        tokenizer, args.mlm_probability, args.tlm_probability, args.max_length, args.reordering,
+        objectives=[name for name, weight in weights.items() if weight],
+        clean_word_level=model.config.word_level_input == "clean",
+    )  # fmt: skip
+    if args.ddp_find_unused_parameters is None:
+        args.ddp_find_unused_parameters = not all(weights.values())  # else every parameter is used
+    if args.auto_find_batch_size:
+        fit_micro_batch(model, collator, args, args.shard_parameters)
+        args.auto_find_batch_size = False  # HF's would change the batch
+    rows: StreamedBatches | PretrainingExamples
+    if corpora.train is None:
+        rows, sampler = stream_of_batches(args, tokenizer), None
+    else:
+        rows, sampler = rows_and_sampler(args, tokenizer, corpora.train)
+    last = model.config.num_hidden_layers
+    if corpora.dev is None:
+        if args.eval_strategy != "no" or args.load_best_model_at_end:
+            logger.warning("no pairs are held out: nothing is evaluated, and the last state is kept, not the best one")
+        args.eval_strategy, args.load_best_model_at_end = "no", False
+    poolings = all_poolings(args.evaluate_layers or range(last + 1), last, projection=True)
+    check_metric(args, corpora.dev, poolings)
+    return HictlTrainer(
+        model, args, train_dataset=rows, eval_dataset=corpora.dev, data_collator=collator, processing_class=tokenizer,
+        callbacks=[RunFingerprint(decisive_settings(args), corpora.hash), training_time],
+        batches=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
+        shard_parameters=args.shard_parameters,
+        poolings=poolings,
+    )  # fmt: skip
+
+
+def decisive_settings(args: PretrainingArguments) -> dict[str, Any]:
+    """What a run that goes on has to have in common with the one that was interrupted, as plain values."""
+    plain = plain_settings(args)
+    batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    return {name: plain[name] for name in DECISIVE} | {"pairs of a step": batch}
+
+
+def check_metric(args: PretrainingArguments, dev: Dataset | None, poolings: Sequence[Pooling]) -> None:
+    """Raise `BadInput` where the best state is to be the best in what no evaluation measures."""
+    if dev is None or args.eval_strategy == "no":
+        return
+    allowed = ["retrieval", *(f"retrieval_{name}" for name in sorted({*pair_names(dev)})), *map(metric_name, poolings)]
+    if (given := str(args.metric_for_best_model)).removeprefix("eval_") not in allowed:
+        raise BadInput(
+            f"metric_for_best_model is {given!r}; allowed are {', '.join(allowed)}; leave it out, or name one"
+        )
+
+
+def rows_and_sampler(
+    args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, train: Dataset
+) -> tuple[PretrainingExamples, TemperatureSampler]:
+    """Tokenised rows, and the order that mixes their languages."""
+    tokens, cut = tokenize_corpus(train, tokenizer, args.max_length)
+    if cut:
+        logger.info("%d of %d rows are longer than %d tokens and will be cut", cut, len(tokens), args.max_length)
+    languages = tokens.select_columns(["x_lang", "y_lang"]).to_pandas().fillna("")
+    groups = {
+        (x_lang, y_lang or None): np.asarray(rows)
+        for (x_lang, y_lang), rows in languages.groupby(["x_lang", "y_lang"]).indices.items()
+    }
+    sizes = {key: len(rows) for key, rows in groups.items()}
+    shares = language_shares(sizes, args.text_alpha, args.pair_alpha, args.text_share)
+    micro_batches = args.gradient_accumulation_steps
+    sampler = TemperatureSampler(
+        np.asarray(tokens["length"]), groups, shares, args.train_batch_size * micro_batches * args.world_size,
+        args.seed, micro_batches, args.process_index, args.world_size,
+    )  # fmt: skip
+    return PretrainingExamples(tokens, args.seed), sampler
+
+
+def stream_of_batches(args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> StreamedBatches:
+    """The sources read while training, mixed by their shares, or by their languages' sizes on disk."""
+    cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
+    sources, shares = args.train_data, args.stream_shares
+    if not shares:
+        shares = source_shares(sources, cleaning, args.text_alpha, args.pair_alpha, args.text_share)
+        sources, shares = [list(kept) for kept in zip(*(both for both in zip(sources, shares) if both[1] > 0))]
+    return StreamedBatches(
+        sources, shares, tokenizer, args.train_batch_size, args.seed, cleaning, args.strict, args.stream_buffer,
+        max(args.dataloader_num_workers, 1), args.process_index, args.world_size,
+    )  # fmt: skip

@@ -1,0 +1,84 @@
+"""The cards of a pre-training run: metadata, how the model was made, code that compiles, and no text trusted."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+from test_pretraining_results import ATTACK, ATTACKED, INCOMPLETE, REQUIRED, RESULTS, typed
+
+from hictl_hf.pretraining.card import encoder_card, model_card
+
+
+def test_the_card_carries_its_score_as_metadata() -> None:
+    data: Any = ModelCard(model_card(typed(RESULTS), "someone/small-hictl")).data
+    assert (data.license, data.library_name, data.pipeline_tag) == (None, "transformers", "fill-mask")
+    assert data.language == ["de", "en", "sw"]
+    assert data.model_name == "small-hictl"
+    assert [(score.metric_type, score.metric_value) for score in data.eval_results or []] == [("accuracy", 52.5)]
+
+
+def test_the_card_names_the_model_it_began_from_if_the_hub_knows_it(tmp_path: Path) -> None:
+    """A folder is nobody's base model, and neither is a name that the Hub would refuse."""
+
+    def base_of(encoder: str | None) -> Any:
+        settings = {"settings": {"training": {"encoder": encoder}}}
+        return ModelCard(model_card(typed(RESULTS | settings), "a/b")).data.get("base_model")
+
+    assert base_of("xlm-roberta-base") == "xlm-roberta-base"
+    assert base_of("microsoft/infoxlm-base") == "microsoft/infoxlm-base"
+    assert base_of(str(tmp_path)) is base_of("runs/that/is/gone") is base_of(ATTACK) is base_of(None) is None
+
+
+def test_the_card_tells_how_the_model_was_made() -> None:
+    text = model_card(typed(RESULTS))
+    assert "| de | 1,000 | 8.0 | 100.0 | +92.0 |" in text
+    assert "| en-sw | 1234 |" in text
+    assert "L_LM | 1.0 | – | 2.125 |" in text and "L_W | 0 (off) |" in text
+    assert "126 negatives for each sentence" in text
+    # Half of 250 sentences: 1.96 * sqrt(0.25 / 250) = 6.2 points.
+    assert "by up to 6 points" in text
+    assert "2007.15960" in text and "$" not in text
+
+
+def snippets_of(card: str, language: str = "python") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", card, flags=re.DOTALL)
+
+
+def test_the_python_of_the_cards_compiles() -> None:
+    for card, number in ((model_card, 3), (encoder_card, 2)):
+        snippets = snippets_of(card(typed(RESULTS), "someone/hictl"))
+        assert len(snippets) == number
+        for snippet in snippets:
+            compile(snippet, "card", "exec")
+    assert "".join(snippets_of(model_card(typed(RESULTS), "someone/hictl"))).count('"someone/hictl"') == 5
+
+
+def test_the_card_says_how_sentences_are_read() -> None:
+    text = model_card(typed(RESULTS))
+    assert "A vector is the projection at layer 4, as was best on dev, divided by its length." in text
+    assert "A vector is the state of the first token in the last layer" in model_card(typed(REQUIRED))
+    config = {"embedding_pooling": "projection", "embedding_layer": 2}  # of a run that measured nothing
+    assert "A vector is the projection at layer 2, divided" in model_card(
+        typed(REQUIRED | {"settings": {"config": config}})
+    )
+
+
+def test_the_card_names_languages_by_codes_the_hub_knows() -> None:
+    codes = REQUIRED | {"language_codes": ["pt-br", "sr-Latn", "zh_TW", "en"]}
+    assert ModelCard(model_card(typed(codes), "a/b")).data.get("language") == ["en", "pt", "sr", "zh"]
+
+
+def test_text_from_the_data_never_becomes_markup() -> None:
+    for make in (model_card, encoder_card):
+        card = ModelCard(make(typed(ATTACKED)), ignore_metadata_errors=True).text
+        assert "<script>" not in re.sub(r"```.*?```", "", card, flags=re.DOTALL)
+        assert make is encoder_card or "&lt;script&gt;alert" in card
+
+
+@pytest.mark.parametrize("missing", sorted(INCOMPLETE))
+def test_a_missing_key_is_survived(missing: str) -> None:
+    for card in (model_card, encoder_card):
+        data: Any = ModelCard(card(typed(INCOMPLETE[missing]))).data
+    assert data.library_name

@@ -1,0 +1,145 @@
+"""Results of a pre-training run: files of this and the last release, tables, and data for other tests."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hictl_hf.embedding.encoder import Pooling
+from hictl_hf.errors import BadInput
+from hictl_hf.files import write_json
+from hictl_hf.pretraining.results import (
+    Evaluation,
+    LanguageAccuracy,
+    PretrainingResults,
+    comparison_table,
+    data_sentence,
+    headline,
+    lead,
+    retrieval_table,
+)
+
+RESULTS: dict[str, Any] = {
+    "retrieval": {
+        "untrained": 9.0,
+        "hictl": 52.5,
+        "per_language": {
+            "sw": {"untrained": 10.0, "hictl": 5.0, "sentences": 250},
+            "de": {"untrained": 8.0, "hictl": 100.0, "sentences": 1000},
+        },
+        "protocol": {
+            "metric": "nearest-neighbour accuracy",
+            "untrained": {"layer": 0, "mode": "mean"},
+            "hictl": {"layer": 4, "mode": "projection"},
+            "selected_on": "dev",
+        },
+    },
+    "pairs": 91234,
+    "languages": 2,
+    "language_codes": ["de", "en", "sw"],
+    "train_seconds": 341.2,
+    "history": [{"step": 10, "lm_loss": 3.25, "negatives_per_anchor": 126}, {"step": 20, "lm_loss": 2.125}],
+    "evaluations": [{"step": 10, "retrieval": 20.1}],
+    "corpus": {"kept": {"en-de": 90000, "en-sw": 1234}, "skipped": {"duplicate": 12}},
+    "settings": {
+        "config": {"lm_weight": 1.0, "word_weight": 0, "sentence_temperature": 0.05},
+        "training": {"seed": 42},
+    },
+    "versions": {"torch": "2.13.0"},
+    "seed": 42,
+    "command": "python run_pretraining.py --corpus corpus.jsonl",
+    "data_hash": "sha256:abc",
+}
+REQUIRED: dict[str, Any] = {"history": [], "corpus": {}}
+INCOMPLETE: dict[str, dict[str, Any]] = {
+    missing: {key: value for key, value in RESULTS.items() if key != missing} for missing in RESULTS.keys() - REQUIRED
+} | {"all": REQUIRED}
+ATTACK = '"><script>alert(1)</script>'
+ATTACKED: dict[str, Any] = {
+    **RESULTS,
+    "retrieval": {"hictl": 1.0, "per_language": {ATTACK: {"untrained": 1.0, "hictl": 1.0}}},
+    "corpus": {"kept": {ATTACK: 1}, "skipped": {ATTACK: 1}},
+    "settings": {ATTACK: {ATTACK: ATTACK}},
+    "versions": {ATTACK: ATTACK},
+    "command": ATTACK,
+    "before_label": ATTACK,
+    "data_hash": ATTACK,
+}
+
+
+def typed(values: dict[str, Any]) -> PretrainingResults:
+    return PretrainingResults.from_dict({"schema_version": 1} | values)
+
+
+def test_results_are_read_as_dataclasses_and_written_back() -> None:
+    results = typed(RESULTS)
+    assert results.retrieval and results.protocol and results.protocol.hictl == Pooling("projection", 4)
+    assert results.retrieval.per_language["sw"] == LanguageAccuracy(untrained=10.0, hictl=5.0, sentences=250)
+    assert results.evaluations == [Evaluation(step=10, retrieval=20.1)]
+    assert (results.config["word_weight"], results.training["seed"], results.last("lm_loss")) == (0, 42, 2.125)
+    assert results.last("negatives_per_anchor") == 126 and results.last("p_avg") is None
+    assert PretrainingResults.from_dict(json.loads(json.dumps(results.as_dict()))) == results
+    written = results.as_dict()
+    for name in RESULTS.keys() - {"retrieval", "evaluations", "corpus"}:
+        assert written[name] == RESULTS[name]
+    assert written["retrieval"]["protocol"] == RESULTS["retrieval"]["protocol"]
+
+
+def test_results_of_0_7_5_are_read_with_the_new_names_of_poolings(tmp_path: Path) -> None:
+    old = json.loads(json.dumps(RESULTS))
+    old["retrieval"]["protocol"] |= {
+        "untrained": {"pooling": "first token", "layer": 0}, "hictl": {"pooling": "mean", "layer": 2}
+    }  # fmt: skip
+    old["retrieval"]["by_layer"] = {"first token": [None, 1.0], "mean": [2.0, 3.0]}
+    write_json(tmp_path / "results.json", old)
+    results = PretrainingResults.read(tmp_path)
+    assert results.retrieval and results.protocol
+    assert (results.protocol.untrained, results.protocol.hictl) == (Pooling("cls", 0), Pooling("mean", 2))
+    assert results.retrieval.by_layer == {"cls": [None, 1.0], "mean": [2.0, 3.0]}
+    assert headline(results) == headline(typed(RESULTS))
+
+
+@pytest.mark.parametrize("missing", REQUIRED)
+def test_results_of_another_kind_of_run_are_refused(missing: str, tmp_path: Path) -> None:
+    write_json(tmp_path / "results.json", {key: value for key, value in RESULTS.items() if key != missing})
+    with pytest.raises(BadInput, match=f"{missing} is missing; .*of a pre-training run"):
+        PretrainingResults.read(tmp_path)
+
+
+def test_a_run_without_held_out_pairs_has_no_retrieval() -> None:
+    results = typed(INCOMPLETE["retrieval"])
+    assert results.retrieval is results.protocol is None and "retrieval" not in results.as_dict()
+    assert results.means() == (None, None) and results.by_accuracy() == []
+    assert headline(results) == "A HiCTL pre-training run" and retrieval_table(results) == "no retrieval score"
+
+
+def test_the_table_is_aligned_best_first_and_ends_with_the_mean() -> None:
+    assert retrieval_table(typed(RESULTS)).splitlines() == [
+        "language  sentences  before  after   gain",
+        "-----------------------------------------",
+        "de            1,000     8.0  100.0  +92.0",
+        "sw              250    10.0    5.0   -5.0",
+        "-----------------------------------------",
+        "mean          1,250     9.0   52.5  +43.5",
+    ]
+
+
+def test_the_mean_is_taken_over_languages_when_it_was_not_recorded() -> None:
+    retrieval = {"per_language": RESULTS["retrieval"]["per_language"]}
+    assert retrieval_table(typed(REQUIRED | {"retrieval": retrieval})) == retrieval_table(typed(RESULTS))
+
+
+def test_runs_are_compared_by_their_means_in_the_order_given() -> None:
+    lm_only = typed(REQUIRED | {"retrieval": {"untrained": 9.0, "hictl": 4.5}})
+    assert comparison_table({"hictl": typed(RESULTS), "lm": lm_only}).splitlines() == [
+        "run    before   after    gain",
+        "hictl     9.0    52.5   +43.5",
+        "lm        9.0     4.5    -4.5",
+    ]
+
+
+@pytest.mark.parametrize("missing", sorted(INCOMPLETE))
+def test_tables_and_sentences_survive_a_missing_key(missing: str) -> None:
+    results = typed(INCOMPLETE[missing])
+    assert retrieval_table(results) and headline(results) and lead(results).startswith(data_sentence(results))

@@ -1,0 +1,60 @@
+"""The parts of a run: corpora without held-out texts, the sample for a vocabulary, settings that decide a run."""
+
+from pathlib import Path
+
+import pytest
+from datasets import Dataset
+
+from hictl_hf.data.corpus import CorpusReport
+from hictl_hf.errors import BadInput
+from hictl_hf.pretraining import setup
+from hictl_hf.pretraining.arguments import parse_arguments
+from hictl_hf.pretraining.setup import (
+    Corpora,
+    decisive_settings,
+    sample_sentences,
+    vocabulary_size,
+    without_texts,
+)
+
+TRAIN = Dataset.from_list(
+    [{"x": "a cat", "y": "eine Katze"}, {"x": "a dog", "y": "ein Hund"}, {"x": "a text", "y": None}]
+)
+
+
+def test_no_training_row_shares_a_text_with_held_out_pairs_on_either_side() -> None:
+    assert without_texts(TRAIN, Dataset.from_list([{"x": "A  CAT", "y": "ein Kater"}]))["x"] == ["a dog", "a text"]
+    assert without_texts(TRAIN, Dataset.from_list([{"x": "a hound", "y": "ein Hund"}]))["x"] == ["a cat", "a text"]
+    assert without_texts(TRAIN, Dataset.from_list([{"x": "ein Text", "y": "a text"}]))["x"] == ["a cat", "a dog"]
+
+
+def test_a_vocabulary_is_learned_from_both_sides_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sorted(sample_sentences(TRAIN, 1)) == ["a cat", "a dog", "a text", "ein Hund", "eine Katze"]
+    assert list(sample_sentences(TRAIN, 1)) == list(sample_sentences(TRAIN, 1))
+    monkeypatch.setattr(setup, "SENTENCES_FOR_VOCABULARY", 1)
+    assert 1 <= len(list(sample_sentences(TRAIN, 1))) <= 2
+
+
+def test_a_new_model_needs_the_size_of_its_vocabulary() -> None:
+    assert vocabulary_size('{"vocab_size": 12}') == vocabulary_size({"vocab_size": 12}) == 12
+    for settings, message in (({}, "needs the size of its vocabulary"), ({"vocab_size": "x"}, "vocab_size is 'x'")):
+        with pytest.raises(BadInput, match=message):
+            vocabulary_size(settings)
+
+
+def test_the_hash_of_corpora_changes_with_what_is_held_out() -> None:
+    pair, other = (Dataset.from_list([{"x": text, "y": "y"}]) for text in ("a", "b"))
+    report = CorpusReport(hash="of the rows")
+    hashes = [Corpora(TRAIN, dev, test, report).hash for dev, test in ((None, None), (pair, other), (other, pair))]
+    assert len({*hashes, Corpora(TRAIN, None, None, CorpusReport(hash="other")).hash}) == 4
+
+
+def test_the_number_of_pairs_of_a_step_decides_not_how_it_is_divided(tmp_path: Path) -> None:
+    def settings(*flags: str) -> dict[str, object]:
+        return decisive_settings(parse_arguments(["--train_data", "x", "--output_dir", str(tmp_path), *flags]))
+
+    whole = settings("--per_device_train_batch_size", "8")
+    assert whole["pairs of a step"] == 8
+    assert whole == settings("--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2")
+    assert whole != settings("--per_device_train_batch_size", "8", "--seed", "7")
+    assert whole == settings("--per_device_train_batch_size", "8", "--max_steps", "7")  # it may train longer

@@ -1,0 +1,42 @@
+"""Scoring before and after training: which sentences are pictured, what the results hold."""
+
+from datasets import Dataset
+
+from hictl_hf.embedding.encoder import Pooling
+from hictl_hf.pretraining.results import LanguageAccuracy
+from hictl_hf.pretraining.scoring import Scores, pictured_sentences, retrieval_results
+from hictl_hf.retrieval.held_out import RetrievalAccuracy
+
+
+def pairs(*rows: tuple[str, str, str, str]) -> Dataset:
+    return Dataset.from_list([dict(zip(("x_lang", "x", "y_lang", "y"), row)) for row in rows])
+
+
+def test_pictured_sentences_are_those_translated_into_every_language_the_longest_first() -> None:
+    test = pairs(
+        ("en", "a cat", "de", "eine Katze"), ("en", "a cat", "fr", "un chat"),
+        ("en", "the house", "de", "das Haus"), ("en", "the house", "fr", "la maison"),
+        ("en", "never in French", "de", "nie"),
+    )  # fmt: skip
+    assert pictured_sentences(test) == {
+        "en": ["the house", "a cat"], "de": ["das Haus", "eine Katze"], "fr": ["la maison", "un chat"],
+    }  # fmt: skip
+
+
+def test_without_two_common_sentences_none_are_pictured() -> None:
+    assert pictured_sentences(pairs(("en", "a", "de", "b"), ("en", "c", "fr", "d"))) == {}
+
+
+def test_results_are_means_of_both_directions_with_the_pooling_chosen_on_dev() -> None:
+    def scores(pooling: Pooling, forward: float, backward: float) -> Scores:
+        accuracy = RetrievalAccuracy({"de": (forward, backward)}, {"de": 4})
+        dev = {Pooling("mean", 0): accuracy, Pooling("mean", 2): accuracy, Pooling("cls", 2): accuracy}
+        return Scores(pooling, dev, accuracy, {})
+
+    results = retrieval_results(scores(Pooling("mean", 0), 0.0, 50.0), scores(Pooling("cls", 2), 100.0, 75.0))
+    assert (results.untrained, results.hictl) == (25.0, 87.5)
+    assert results.per_language == {
+        "de": LanguageAccuracy(untrained=25.0, hictl=87.5, forward=100.0, backward=75.0, sentences=4)
+    }
+    assert (results.protocol.untrained, results.protocol.hictl) == (Pooling("mean", 0), Pooling("cls", 2))
+    assert results.by_layer == {"mean": [87.5, None, 87.5], "cls": [None, None, 87.5]}

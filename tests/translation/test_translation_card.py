@@ -1,0 +1,63 @@
+"""The card of a translation model: scores with their signatures, metadata, code that compiles, and no text trusted."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+from test_pretraining_results import ATTACK, ATTACKED
+
+from hictl_hf.translation.card import translation_card
+
+SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+TRANSLATED: dict[str, Any] = {
+    "encoder": "xlm-roberta-base",
+    "rows": {"train": {"de-en": 90000}, "test": {"de-en": 500}},
+    "test": {"de-en": {"sacrebleu": {"value": 31.876, "signature": SIGNATURE}}},
+    "decoding": {"beams": 5, "length_penalty": 1.0},
+    "chosen": {"state": "step 80, the best on validation"},
+    "settings": {
+        "config": {"target_languages": ["en", "fr"]}, "training": {"source_lang": ["de"], "target_lang": ["en"]},
+    },
+    "versions": {"torch": "2.13.0"},
+    "command": "python run_translation.py --train 'x.{de,en}'",
+}  # fmt: skip
+
+
+def test_a_translation_model_tells_its_scores_with_their_signatures() -> None:
+    card = ModelCard(translation_card(TRANSLATED, "someone/de-en"))
+    data: Any = card.data
+    assert (data.pipeline_tag, data.language, data.model_name) == ("translation", ["de", "en"], "de-en")
+    assert [(score.metric_type, score.metric_value) for score in data.eval_results] == [("bleu", 31.88)]
+    escaped = SIGNATURE.replace("|", r"\|")
+    assert f"| de-en | sacrebleu | 31.88 | {escaped} |" in card.text and "| train | de-en | 90,000 |" in card.text
+    assert "beams 5, length_penalty 1.0" in card.text and "step 80, the best on validation" in card.text
+    assert 'target_language="en"' in card.text and "--target_language en" in card.text  # it has two
+    assert "begun from xlm-roberta-base" in card.text and "$" not in card.text
+
+
+@pytest.mark.parametrize("missing", [*TRANSLATED, "all"])
+def test_a_missing_key_of_a_translation_is_survived(missing: str) -> None:
+    known = {key: value for key, value in TRANSLATED.items() if missing not in (key, "all")}
+    data: Any = ModelCard(translation_card(known)).data
+    assert data.library_name
+
+
+def test_a_translation_model_names_the_encoder_it_began_from_if_the_hub_knows_it(tmp_path: Path) -> None:
+    def base_of(encoder: str | None) -> Any:
+        return ModelCard(translation_card(TRANSLATED | {"encoder": encoder}, "a/c")).data.get("base_model")
+
+    assert base_of("xlm-roberta-base") == "xlm-roberta-base"
+    assert base_of(str(tmp_path)) is base_of("runs/that/is/gone") is base_of(ATTACK) is base_of(None) is None
+
+
+def test_the_python_of_a_translation_card_compiles() -> None:
+    [snippet] = re.findall(r"```python\n(.*?)```", translation_card(TRANSLATED, "someone/hictl"), flags=re.DOTALL)
+    compile(snippet, "card", "exec")
+
+
+def test_text_from_translation_data_never_becomes_markup() -> None:
+    attacked = ATTACKED | {"test": {ATTACK: {ATTACK: {"value": 1.0, "signature": ATTACK}}}, "encoder": ATTACK}
+    card = ModelCard(translation_card(attacked), ignore_metadata_errors=True).text
+    assert "<script>" not in re.sub(r"```.*?```", "", card, flags=re.DOTALL) and "&lt;script&gt;alert" in card
