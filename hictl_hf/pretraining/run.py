@@ -20,8 +20,10 @@ from huggingface_hub.errors import StrictDataclassError
 from numpy.typing import NDArray
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set_seed
 
+from ..data.cleaning import Cleaning, CorpusReport
 from ..data.collator import PretrainingCollator
-from ..data.corpus import Cleaning, CorpusReport, comparable, load_corpus, split_held_out
+from ..data.corpus import load_corpus
+from ..data.held_out import comparable, split_held_out
 from ..data.sampling import PretrainingExamples, TemperatureSampler, language_shares
 from ..data.streaming import StreamedBatches, source_shares
 from ..data.tokenization import tokenize_corpus, train_tokenizer, words_never_sampled

@@ -23,7 +23,7 @@ from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import speed_metrics
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from ..data.formats import main_part
+from ..data.languages import main_part
 from ..errors import BadInput
 from ..models.supported_versions import overrides_private
 from ..training.checkpoints import newest_first, verify_checkpoint

@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
 from hictl_hf.data import formats as readers
+from hictl_hf.data.cleaning import Cleaning
 from hictl_hf.data.collator import PretrainingCollator
-from hictl_hf.data.corpus import Cleaning
 from hictl_hf.data.sampling import language_shares, row_seed
 from hictl_hf.data.streaming import StreamedBatches, collate_streamed, read_batches, source_shares
 from hictl_hf.errors import BadInput

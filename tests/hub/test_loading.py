@@ -15,7 +15,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import HictlForConditionalGeneration, HictlForPreTraining, export_encoder
 from hictl_hf.data import formats as readers
-from hictl_hf.data.formats import Cursor, read_lines
+from hictl_hf.data.lines import read_lines
+from hictl_hf.data.records import Cursor
 from hictl_hf.embedding.encoder import load_encoder
 from hictl_hf.errors import BadInput
 from hictl_hf.hub.loading import check_sizes, parameters
