@@ -37,8 +37,9 @@ from study_runs import keep_evidence, write_run
 from study_tests import StudyTests, score_encoder, sentence_statistics
 from tqdm import tqdm
 
-from hictl_hf.data.corpus import CorpusReport, comparable
-from hictl_hf.data.formats import read_rows
+from hictl_hf.data.cleaning import CorpusReport
+from hictl_hf.data.held_out import comparable
+from hictl_hf.data.sources import read_rows
 from hictl_hf.data.tokenization import train_tokenizer
 from hictl_hf.files import write_json
 

@@ -29,8 +29,8 @@ from study_runs import keep_evidence, mean_of_seeds, read_json, resample_metric
 from study_tests import sentence_statistics
 from tqdm import tqdm
 
-from hictl_hf.data.corpus import CorpusReport
-from hictl_hf.data.formats import read_rows
+from hictl_hf.data.cleaning import CorpusReport
+from hictl_hf.data.sources import read_rows
 from hictl_hf.files import write_json, write_text
 from hictl_hf.translation.scores import measure_of
 from hictl_hf.translation.target_vocabulary import script_of

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from hictl_hf.data.cleaning import Cleaning
 from hictl_hf.data.collator import PretrainingCollator
-from hictl_hf.data.corpus import Cleaning, load_corpus
+from hictl_hf.data.corpus import load_corpus
 from hictl_hf.data.sampling import row_seed
 from hictl_hf.data.tokenization import train_tokenizer
 

@@ -29,11 +29,12 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.formats import READ_AHEAD, Cursor, checked_text, ending_of, read_cells, read_json_lines
-from ..data.lines import check_output, partial_file, read_texts
+from ..data.formats import READ_AHEAD, ending_of, read_cells, read_json_lines
+from ..data.lines import check_output, read_texts
+from ..data.records import Cursor, checked_text
 from ..embedding.encoder import LONGEST, POOLINGS, Pooling, check_device, embed_sentences, load_encoder, own_pooling
 from ..errors import BadInput, BrokenRow, as_bad_input, short_repr
-from ..files import flush, write_json
+from ..files import flush, partial_file, write_json
 from ..parsing import parse_flags
 
 logger = logging.getLogger(__name__)

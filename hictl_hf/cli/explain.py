@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from transformers import HfArgumentParser
 
-from ..data.corpus import CorpusReport
-from ..data.formats import read_rows
+from ..data.cleaning import CorpusReport
 from ..data.lines import read_texts
+from ..data.sources import read_rows
 from ..embedding.encoder import load_encoder
 from ..embedding.nearest_words import Explainer, sentence_table, word_table
 from ..errors import BadInput

@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from transformers import HfArgumentParser
 
-from ..data.lines import check_output, partial_file, read_texts
+from ..data.lines import check_output, read_texts
 from ..embedding.encoder import check_device, load_encoder, own_pooling
 from ..errors import BadInput, as_bad_input, short_repr
-from ..files import check_place, digest, write_json, write_text
+from ..files import check_place, digest, partial_file, write_json, write_text
 from ..parsing import parse_flags
 from ..retrieval.bitext import IdPair
 from ..retrieval.mining import MiningConfig, SomeRows, describe, find_distinct, mine_vectors, score_pairs

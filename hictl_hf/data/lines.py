@@ -1,5 +1,5 @@
-"""Lines of text as commands take them, from files or as they come, and give them: a file that is written has its name
-once it is whole, and stands beside it as NAME.partial before."""
+"""Lines of text: numbered lines of files, and what commands read and write. An output file gets its name once it is
+complete; until then it is NAME.partial next to it."""
 
 import gzip
 import logging
@@ -11,27 +11,67 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..errors import BadInput, BrokenRow
-from ..files import check_place
-from .formats import Cursor, checked_text, read_lines
+from ..errors import BadInput, BrokenRow, as_bad_input
+from ..files import atomic_file, check_place, partial_file
+from .records import Cursor, checked_text
 
 logger = logging.getLogger(__name__)
 
-TYPED = "standard input"
+LONGEST_LINE = 2**28  # bytes; an archive can hold a line that is longer than the memory
+STANDARD_INPUT = "standard input"
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:
+    """Yield numbered lines without their ends; only a line feed ends a line. Invalid UTF-8 becomes surrogates."""
+    opened = gzip.open if path.lower().endswith(".gz") else open
+    fix = "Copy or compress the file again."
+    with as_bad_input(path, "UTF-8 text, with gzip if it ends in .gz", fix), opened(path, "rb") as file:
+        if cursor.offsets[0]:  # a pipe can only be read from its beginning
+            file.seek(cursor.offsets[0])
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=cursor.number + 1):
+            if len(line) > LONGEST_LINE:
+                raise BadInput(
+                    f"{path}:{number}: the line has more than {LONGEST_LINE:,} bytes; allowed is text in lines"
+                )
+            cursor.number = number
+            cursor.offsets[0] += len(line)
+            if number == 1:
+                check_encoding(path, line)
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if cursor.wants(number):
+                yield number, _decode(line)
+
+
+def check_encoding(path: str, line: bytes) -> None:
+    """Raise `BadInput` if the first line shows that no line of the file can be read: UTF-16, UTF-32 or gzip."""
+    if line.startswith((b"\xff\xfe", b"\xfe\xff")) or line.count(0) * 4 > len(line):
+        raise BadInput(f"{path}: is UTF-16 or UTF-32; allowed is UTF-8. Convert it: iconv -f UTF-16 -t UTF-8.")
+    if line.startswith(b"\x1f\x8b"):
+        raise BadInput(f"{path}: is compressed with gzip; allowed is that only with the ending .gz. Rename it.")
+
+
+def _decode(line: bytes) -> str:
+    return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
 
 
 def check_output(output: str | None, inputs: Sequence[str]) -> None:
-    """Raise `BadInput` if the output cannot be written, or writing it would destroy an input."""
+    """Raise `BadInput` if the output cannot be written, or if writing it would overwrite an input."""
     if output is not None:
-        whole = Path(output).resolve()
+        complete = Path(output).resolve()
         for path in inputs:
-            if Path(path).resolve() in (whole, partial_file(whole)):
+            if Path(path).resolve() in (complete, partial_file(complete)):
                 raise BadInput(f"{output}: {path}, which writing it would destroy, is an input; name another output")
         check_place(output)
 
 
 def check_inputs(inputs: Sequence[str]) -> None:
-    """Raise `BadInput` if one of several files is not there, before the first is worked on."""
+    """Raise `BadInput` if one of several files cannot be read, before the first is processed."""
     for path in inputs:
         if Path(path).is_dir() or not os.access(path, os.R_OK):
             raise BadInput(f"{path}: no file that can be read; allowed is UTF-8 text. Name another input.")
@@ -39,40 +79,35 @@ def check_inputs(inputs: Sequence[str]) -> None:
 
 @contextmanager
 def open_output(path: str | None) -> Iterator[TextIO]:
-    """Standard output, in UTF-8, without a path; else a file that has its name, and an older one's place, after the
-    block alone."""
+    """Open an output for writing: standard output in UTF-8 for None; else a file that gets its name, and replaces an
+    older one, at the end of the block. If the block fails, the lines written so far stay in NAME.partial."""
     if path is None:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         yield sys.stdout
         return
-    whole = Path(path).resolve()
-    if whole.exists() and not whole.is_file():  # a pipe or a terminal, whose reader waits
-        with whole.open("w", encoding="utf-8", newline="\n") as output:
+    complete = Path(path).resolve()
+    if complete.exists() and not complete.is_file():  # a pipe or a terminal, whose reader waits
+        with complete.open("w", encoding="utf-8", newline="\n") as output:
             yield output
         return
-    partial = partial_file(whole)
-    partial.parent.mkdir(parents=True, exist_ok=True)
+    partial = partial_file(complete)
+    opened: Any = gzip.open if complete.suffix == ".gz" else open
     try:
-        opened: Any = gzip.open if whole.suffix == ".gz" else open
-        with opened(partial, "wt", encoding="utf-8", newline="\n") as output:
+        with (
+            atomic_file(complete, partial, keep_draft=True),
+            opened(partial, "wt", encoding="utf-8", newline="\n") as output,
+        ):
             yield output
-        os.replace(partial, whole)
     except BaseException:
-        if partial.exists() and partial.stat().st_size:
+        if partial.exists():
             logger.warning("%s: not written; the lines translated so far are in %s", path, partial)
-        else:
-            partial.unlink(missing_ok=True)
         raise
 
 
-def partial_file(whole: Path) -> Path:
-    return whole.with_name(f"{whole.name}.partial")
-
-
 def read_texts(paths: Sequence[str]) -> Iterator[str]:
-    """The lines of files in their order, or of standard input as they come; only a line feed ends a line."""
-    sources = [(path, read_lines(path, Cursor())) for path in paths] or [(TYPED, read_standard_input())]
+    """Yield the lines of files in order, or of standard input as they arrive; only a line feed ends a line."""
+    sources = [(path, read_lines(path, Cursor())) for path in paths] or [(STANDARD_INPUT, read_standard_input())]
     for name, lines in sources:
         for number, line in lines:
             try:
@@ -82,5 +117,6 @@ def read_texts(paths: Sequence[str]) -> Iterator[str]:
 
 
 def read_standard_input() -> Iterator[tuple[int, str]]:
+    """Yield numbered lines of standard input as they arrive."""
     for number, line in enumerate(sys.stdin.buffer, start=1):
-        yield number, line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
+        yield number, _decode(line)

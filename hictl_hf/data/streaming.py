@@ -22,9 +22,10 @@ from torch.utils.data import IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import BadInput, short_repr
-from .corpus import DEFAULT_CLEANING, Cleaning, CorpusReport, Reason, clean_rows
-from .formats import Cursor, Shard, check_unchanged, list_shards, read_shard
+from .cleaning import DEFAULT_CLEANING, Cleaning, CorpusReport, Reason, clean_rows
+from .records import Cursor
 from .sampling import Languages, language_shares, row_seed
+from .sources import Shard, check_unchanged, list_shards, read_shard
 from .tokenization import tokenize_rows
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,9 @@ from datasets import Dataset
 from numpy.typing import NDArray
 from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.formats import Cursor, read_lines, refuse_unequal
+from ..data.formats import refuse_unequal
+from ..data.lines import read_lines
+from ..data.records import Cursor
 from ..errors import BadInput, as_bad_input
 from ..files import check_place, write_json
 from ..parsing import parse_flags

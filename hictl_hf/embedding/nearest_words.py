@@ -10,7 +10,6 @@ near to the frequent words; where there are other texts, what counts is how much
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
@@ -21,7 +20,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.formats import checked_text
+from ..data.languages import script_of
+from ..data.records import checked_text
 from ..data.tokenization import words_never_sampled
 from ..errors import BadInput, BrokenRow
 from ..models.word_sampling import cosines
@@ -210,15 +210,9 @@ def script(piece: str) -> str:
     >>> [script(piece) for piece in ("▁house", "дом", "▁家", "42", "▁घर")]
     ['Latin', 'Cyrillic', 'CJK', '', 'Devanagari']
     """
-    found = Counter(filter(None, map(script_of_letter, unicodedata.normalize("NFKC", piece))))
-    return found.most_common(1)[0][0] if found else ""
-
-
-@cache
-def script_of_letter(letter: str) -> str:
-    if not letter.isalpha():
-        return ""
-    name = unicodedata.name(letter, "").partition(" ")[0]
+    letters = filter(str.isalpha, unicodedata.normalize("NFKC", piece))
+    found = Counter(filter(None, map(script_of, letters)))
+    name = found.most_common(1)[0][0] if found else ""
     return name if name == "CJK" else name.capitalize()
 
 

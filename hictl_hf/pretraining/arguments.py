@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from ..data.cleaning import Cleaning
 from ..data.collator import REORDERINGS, SHORTEST_PAIR
-from ..data.corpus import Cleaning
 from ..errors import BadInput
 from ..models.configuration_hictl import HictlConfig
 from ..parsing import parse_flags_or_recipe

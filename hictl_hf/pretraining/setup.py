@@ -14,7 +14,8 @@ from datasets import Dataset
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from ..data.collator import PretrainingCollator
-from ..data.corpus import Cleaning, CorpusReport, comparable, load_corpus, split_held_out
+from ..data.corpus import Cleaning, CorpusReport, load_corpus
+from ..data.held_out import comparable, split_held_out
 from ..data.sampling import PretrainingExamples, TemperatureSampler, language_shares
 from ..data.streaming import StreamedBatches, source_shares
 from ..data.tokenization import tokenize_corpus, train_tokenizer, words_never_sampled

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from ..data.corpus import Cleaning
-from ..data.formats import language_code
+from ..data.cleaning import Cleaning
+from ..data.languages import language_code
 from ..errors import BadInput
 from ..models.configuration_hictl import HictlConfig
 from ..parsing import parse_flags_or_recipe

@@ -19,7 +19,9 @@ from torch import Tensor
 from torch.utils.data import Sampler
 from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase
 
-from ..data.corpus import Cleaning, CorpusReport, load_corpus, rows_of, wanted_language
+from ..data.cleaning import Cleaning, CorpusReport
+from ..data.corpus import load_corpus, rows_of
+from ..data.languages import wanted_language
 from ..errors import BadInput
 
 # rows of parallel corpora are kept as they are: a corpus of the paper is prepared before, and lengths count in tokens

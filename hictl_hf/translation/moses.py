@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..data.formats import main_part
+from ..data.languages import main_part
 from ..errors import BadInput, short_repr
 
 SCRIPT = "scripts/tokenizer/tokenizer.perl"

@@ -21,7 +21,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from ..data.formats import MOSES, checked_text
+from ..data.records import checked_text
+from ..data.sources import MOSES
 from ..errors import BadInput, BrokenRow, run, short_repr
 from ..files import write_json
 from ..version import __version__

@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from ..data.formats import Cursor, read_lines, refuse_unequal
+from ..data.formats import refuse_unequal
+from ..data.lines import read_lines
+from ..data.records import Cursor
 from ..errors import BadInput, short_repr
 
 Pair = tuple[str, str]

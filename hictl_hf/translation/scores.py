@@ -22,7 +22,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest, Result, _bootstrap_resample
 
-from ..data.formats import LANGUAGE, main_part
+from ..data.languages import LANGUAGE, main_part
 from ..errors import BadInput, short_repr
 from .moses import MosesTokenizer
 

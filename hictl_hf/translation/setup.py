@@ -12,7 +12,7 @@ from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedTokenizerBase
 
-from ..data.corpus import Cleaning, CorpusReport
+from ..data.cleaning import Cleaning, CorpusReport
 from ..errors import BadInput
 from ..hub.loading import check_sizes, check_vocabulary, model_errors
 from ..models.configuration_hictl import HictlConfig

@@ -3,7 +3,6 @@ scripts, and the special tokens. A 16th of XLM-R's 250,002 columns makes decodin
 a token that has no column (it is `<unk>`) is left to the model; here such tokens are counted, and refused when there
 are so many that the vocabulary cannot be meant for the language."""
 
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -13,6 +12,7 @@ from datasets import Dataset
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from ..data.languages import script_of
 from ..data.tokenization import WORD_START
 from ..errors import BadInput
 
@@ -71,15 +71,6 @@ def scripts_of(pieces: Sequence[str], counts: Counts) -> set[str]:
             letters[script_of(character)] += int(counts[number])
     del letters[""]
     return {"", *(script for script, number in letters.items() if number >= SCRIPT_SHARE * letters.total())}
-
-
-def script_of(character: str) -> str:
-    """The script of a letter or mark by the first word of its name; "" of everything else.
-
-    >>> [script_of(character) for character in "aЖ猫ひ́3!"]
-    ['LATIN', 'CYRILLIC', 'CJK', 'HIRAGANA', 'COMBINING', '', '']
-    """
-    return unicodedata.name(character, "").split(" ")[0] if unicodedata.category(character)[0] in "LM" else ""
 
 
 def count_pieces(tokens: Dataset, vocabulary: int) -> dict[str, Counts]:

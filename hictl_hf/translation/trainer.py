@@ -22,7 +22,7 @@ from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, speed_metrics
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from ..data.formats import main_part
+from ..data.languages import main_part
 from ..errors import BadInput
 from ..training.checkpoints import newest_first, verify_checkpoint
 from ..training.trainer import RobustTrainer, nan_unless_finite

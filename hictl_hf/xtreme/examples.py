@@ -9,7 +9,7 @@ from typing import Any
 
 from datasets import Dataset, Features, List, Value
 
-from ..data.formats import checked_text
+from ..data.records import checked_text
 from ..errors import BadInput, BrokenRow, short_repr
 from ..retrieval.bitext import Bitext
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from datasets import Dataset
 
-from ..data.formats import check_encoding, refuse_unequal
+from ..data.formats import refuse_unequal
+from ..data.lines import check_encoding
 from ..errors import BadInput, as_bad_input, short_repr
 from ..files import write_text
 from ..retrieval.bitext import Bitext

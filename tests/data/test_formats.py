@@ -3,28 +3,19 @@
 import csv
 import gzip
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import datasets
 import polib
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from hictl_hf.data.formats import (
-    Cursor,
-    Row,
-    check_unchanged,
-    language_code,
-    list_shards,
-    read_lines,
-    read_rows,
-    read_shard,
-)
+from hictl_hf.data.languages import language_code
+from hictl_hf.data.records import Cursor, Row
+from hictl_hf.data.sources import list_shards, read_rows, read_shard
 from hictl_hf.errors import BadInput
 
 # Quotes and a delimiter for the tables; U+2028 and U+0085, which end a line for str.splitlines but not for us.
@@ -159,15 +150,6 @@ def test_a_quote_is_an_ordinary_character_between_tabs(tmp_path: Path) -> None:
     assert texts(path) == [{"en": "two\rlines", "de": "zwei"}]
 
 
-def test_a_pattern_and_a_folder_are_read_in_order_of_names(tmp_path: Path) -> None:
-    for name in ("b", "c", "a"):
-        write_lines(tmp_path / f"{name}.jsonl", [json.dumps({"text": name, "lang": "sw"})])
-    write_lines(tmp_path / "notes.md", ["not data"])
-    expected = [{"sw": "a"}, {"sw": "b"}, {"sw": "c"}]
-    assert texts(tmp_path) == expected
-    assert texts(tmp_path / "*.jsonl") == expected
-
-
 @pytest.mark.parametrize(
     "write",
     [
@@ -234,61 +216,9 @@ def test_a_catalogue_of_english_is_not_a_pair(tmp_path: Path) -> None:
     assert skips.counts == {"untranslated": len(PAIRS)}
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("hub:owner/books", ("owner/books", None, "train")),
-        ("hub:books:de-en", ("books", "de-en", "train")),
-        ("hub:books::dev", ("books", None, "dev")),
-        ("hub:books:de-en:dev", ("books", "de-en", "dev")),
-    ],
-)
-def test_a_hub_dataset_is_streamed(source: str, expected: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def load_dataset(name: str, config: str | None, split: str, streaming: bool) -> list[dict]:
-        asked.append((name, config, split))
-        assert streaming
-        return [{"translation": pair, "id": 1} for pair in TRANSLATIONS]
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert texts(source) == TRANSLATIONS
-    assert asked == [expected]
-
-
-def test_a_hub_dataset_of_one_language_is_named_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"id": "0", "text": "habari"}, {"id": "1"}, {"id": "2", "text": "asante"}]
-    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: rows)
-    skips = Skips()
-    assert [row.texts for row in read_rows("sw:hub:cc100:sw", skips)] == [{"sw": "habari"}, {"sw": "asante"}]
-    assert len(skips.messages) == 1 and "sw:hub:cc100:sw:2" in skips.messages[0]
-
-
-def test_a_package_is_read_by_its_catalogues_without_being_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "shop").mkdir()
-    (tmp_path / "shop" / "__init__.py").write_text("raise ImportError('reading must not run code')")
-    write_lines(tmp_path / "shop" / "rows.jsonl", ['{"en": "not", "de": "nicht"}'])
-    for language in ("de", "pt_BR"):
-        saved(tmp_path / "shop" / "locale" / language / "LC_MESSAGES" / "django.mo", catalogue())
-    monkeypatch.syspath_prepend(tmp_path)
-    languages = [list(row.texts)[1] for row in read_rows("package:shop", Skips())]
-    assert languages == ["de"] * len(PAIRS) + ["pt-BR"] * len(PAIRS)
-    for name in ("no_such_package", "json.decoder", "../shop", "json"):
-        with pytest.raises(BadInput, match=re.escape(name)):
-            list(read_rows(f"package:{name}", Skips()))
-
-
 def test_underscores_in_a_language_become_hyphens_everywhere(tmp_path: Path) -> None:
     assert texts(write_lines(tmp_path / "a.jsonl", ['{"en": "a", "pt_BR": "b"}'])) == [{"en": "a", "pt-BR": "b"}]
     assert language_code("zh_Hans") == "zh-Hans"
-
-
-def test_nothing_is_opened_before_the_first_row_is_asked_for() -> None:
-    rows = read_rows("missing.jsonl", Skips())
-    with pytest.raises(BadInput, match="missing.jsonl"):
-        next(rows)
 
 
 def parquet_with(columns: dict) -> bytes:
@@ -352,66 +282,6 @@ def test_a_broken_row_is_counted_and_named(
         list(read_rows(str(path), Skips(strict=True)))
 
 
-LATIN = pyarrow.array([b"\xe4"]).view(pyarrow.utf8())
-MANY = gzip.compress(GOOD * 1000)
-ENDINGS = "allowed here are .jsonl"
-# Files to write, the source below their folder, the place the message names, what it says was found, and the fix.
-BROKEN_SOURCES = {
-    "missing file": ({}, "a.jsonl", "a.jsonl: does not exist", ENDINGS, "Check the path"),
-    "empty file": ({"a.jsonl": b""}, "a.jsonl", "a.jsonl: is empty", "one row or more", "Fill it or leave it out"),
-    "blank file": ({"a.jsonl": b"\n\n"}, "a.jsonl", "a.jsonl: holds no rows", "one or more", "Fill it"),
-    "empty gzip": ({"a.csv.gz": gzip.compress(b"")}, "a.csv.gz", "a.csv.gz: holds no rows", "", "Fill it"),
-    "only a header": ({"a.csv": b"en,de\n"}, "a.csv", "a.csv: holds no rows", "one or more", "Fill it"),
-    "folder without data": ({"d/x.md": b"x"}, "d", "d: has no file we can read", ENDINGS, "Check the path"),
-    "folder of plain text": ({"d/x.txt": b"x"}, "d", "d: has no file we can read", ENDINGS, "sw:folder"),
-    "pattern without match": ({}, "*.csv", "*.csv: matches no file", ENDINGS, "Check the path"),
-    "unknown ending": ({"a.xlsx": b"x"}, "a.xlsx", "a.xlsx: has the ending '.xlsx'", ENDINGS, "Rename or convert"),
-    "text without language": ({"a.txt": b"x"}, "a.txt", "a.txt: has the ending '.txt'", ENDINGS, "sw:file.txt"),
-    "truncated gzip": ({"a.jsonl.gz": MANY[:-30]}, "a.jsonl.gz", "a.jsonl.gz: cannot be read", "EOFError", "Copy"),
-    "not gzip": ({"a.jsonl.gz": GOOD}, "a.jsonl.gz", "a.jsonl.gz: cannot be read", "BadGzipFile", "compress the file"),
-    "hidden gzip": ({"a.jsonl": MANY}, "a.jsonl", "a.jsonl: is compressed", "ending .gz", "Rename it"),
-    "truncated parquet": (
-        {"a.parquet": parquet_with({"en": ["x"]})[:-20]},
-        "a.parquet",
-        "a.parquet: cannot",
-        "ArrowInvalid",
-        "again",
-    ),
-    "Latin-1 parquet": ({"a.parquet": parquet_with({"en": LATIN})}, "a.parquet", "a.parquet: cannot", "UTF-8", "write"),
-    "parquet columns": (
-        {"a.parquet": parquet_with({"src": [1], "target": [2]})},
-        "a.parquet",
-        "",
-        "'target'",
-        "Rename",
-    ),
-    "UTF-16": ({"a.csv": "en,de\nx,y\n".encode("utf-16")}, "a.csv", "a.csv: is UTF-16", "allowed is UTF-8", "iconv"),
-    "UTF-16 without mark": ({"a.csv": "en,de\nx,y\n".encode("utf-16-be")}, "a.csv", "a.csv: is UTF-16", "", "iconv"),
-    "table without header": ({"a.csv": b"Hello,Hallo\n"}, "a.csv", "a.csv:1: has the columns", "'Hello'", "Rename"),
-    "column twice": ({"a.tsv": b"en\ten\nx\ty\n"}, "a.tsv", "a.tsv:1: has the columns", "each name once", "Rename one"),
-    "open quote": ({"a.csv": b'en,de\nx,y\n"x,y\nx,y\n'}, "a.csv", "a.csv:3: opens a quote", "closed", "Close it"),
-    "JSON array": ({"a.json": b'[{"en": "x"}]'}, "a.json", "a.json:1: is one JSON array", "one object a line", "jq"),
-    "Moses lengths": (
-        {"c.en": b"1\n2\n", "c.de": b"1\n"},
-        "c.{en,de}",
-        "c.en has 2 lines",
-        "c.de has 1 lines",
-        "Align",
-    ),
-    "Moses side missing": ({"c.en": b"1\n"}, "c.{en,de}", "c.de: does not exist", "each of en, de", "Check the path"),
-    "Moses languages": ({"c.en": b"1\n"}, "c.{en,German}", "c.German: ", "en, German", "Write them as corpus.{en,de}"),
-    "damaged mo": ({"de/LC_MESSAGES/a.mo": b"\0" * 40}, "de", "de/LC_MESSAGES/a.mo: cannot be read", "", "msgunfmt"),
-    "damaged po": ({"a.po": b'msgid "x"\nnonsense\n'}, "a.po", "a.po: cannot be read", "line 2", "msgfmt -c"),
-    "po without language": (
-        {"a.po": b'msgid "x"\nmsgstr "y"\n'},
-        "a.po",
-        "a.po: has '' as its language",
-        "en",
-        "header",
-    ),
-}
-
-
 # --- from a place on, and in parts -----------------------------------------------------------------------------------
 
 
@@ -465,14 +335,6 @@ def test_the_lines_that_others_read_are_not_parsed(tmp_path: Path, monkeypatch: 
     assert parsed == ['"1"', '"5"', '"9"']
 
 
-def test_a_pipe_is_read_as_a_file_is() -> None:
-    there, here = os.pipe()
-    os.write(here, "a\nж\n".encode())
-    os.close(here)
-    assert [line for _, line in read_lines(f"/dev/fd/{there}", Cursor())] == ["a", "ж"]
-    os.close(there)
-
-
 @pytest.mark.parametrize(("name", "content", "line", "found", "fix"), BROKEN_ROWS.values(), ids=BROKEN_ROWS)
 def test_a_message_has_the_right_line_after_a_seek(
     name: str, content: bytes, line: int, found: str, fix: str, tmp_path: Path
@@ -482,82 +344,6 @@ def test_a_message_has_the_right_line_after_a_seek(
     (_, number, offsets), *_ = records_of(tmp_path / name, Cursor(), skips)
     records_of(tmp_path / name, Cursor(number, offsets), after)
     assert after.messages == skips.messages and f"{name}:{line}: " in after.messages[0]
-
-
-def test_a_hub_dataset_goes_on_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: [{"translation": pair} for pair in TRANSLATIONS])
-    whole = records_of("hub:books", Cursor(), Skips())
-    assert records_of("hub:books", Cursor(*whole[0][1:]), Skips()) == whole[1:]
-    assert records_of("hub:books", Cursor(part=1, parts=2), Skips()) == whole[::2]
-
-
-def test_shards_are_listed_with_the_bytes_of_their_files(tmp_path: Path) -> None:
-    sizes = []
-    for number in range(3):
-        sizes.append({str(write_lines(tmp_path / f"{number}.jsonl", FLAT_LINES * (number + 1))): 0})
-        sizes[-1] = {path: Path(path).stat().st_size for path in sizes[-1]}
-    assert [shard.sizes for shard in list_shards(str(tmp_path))] == sizes
-    (both,) = list_shards(moses(tmp_path, ""))
-    assert both.sizes == {str(path): path.stat().st_size for path in (tmp_path / "corpus.en", tmp_path / "corpus.de")}
-    (hub,) = list_shards("hub:books")
-    assert not hub.sizes
-
-
-def test_a_file_that_changed_since_it_was_listed_is_refused(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "a.jsonl", FLAT_LINES)
-    (shard,) = list_shards(str(path))
-    check_unchanged(shard)
-    size = path.stat().st_size
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(
-        BadInput, match=f"a.jsonl: has {size - 9} bytes, but had {size} when .*; allowed .* Put it back"
-    ):
-        check_unchanged(shard)
-    path.unlink()
-    with pytest.raises(BadInput, match="a.jsonl: cannot be read .*; allowed is a file that stays .* Put it back"):
-        check_unchanged(shard)
-
-
-@pytest.mark.parametrize("sides", [(5, 4), (4, 5), (5, 3)])
-@pytest.mark.parametrize("parts", [1, 2])
-def test_line_aligned_files_of_unequal_length_are_refused_by_some_reader(
-    sides: tuple[int, int], parts: int, tmp_path: Path
-) -> None:
-    for name, length in zip(("en", "de"), sides):
-        write_lines(tmp_path / f"c.{name}", [str(number) for number in range(length)])
-    (shard,) = list_shards(f"{tmp_path}/c.{{en,de}}")
-    shorter, longer = ("c.en", "c.de") if sides[0] < sides[1] else ("c.de", "c.en")
-    for part in range(parts):
-        rows = 0
-        with pytest.raises(BadInput) as refused:
-            for _ in read_shard(shard, Cursor(part=part, parts=parts), Skips()):
-                rows += 1
-        message = str(refused.value)
-        assert f"{shorter} has {min(sides)} lines" in message and f"{longer} has more lines" in message
-        assert rows == sum(number % parts == part for number in range(1, min(sides) + 1))
-
-
-@pytest.mark.parametrize(("files", "source", "place", "found", "fix"), BROKEN_SOURCES.values(), ids=BROKEN_SOURCES)
-def test_a_broken_source_is_refused(
-    files: dict[str, bytes], source: str, place: str, found: str, fix: str, tmp_path: Path
-) -> None:
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(BadInput) as refused:
-        list(read_rows(f"{tmp_path}/{source}", Skips()))
-    message = str(refused.value)
-    assert f"{tmp_path}/{place}" in message and found in message and "allowed" in message and fix in message
-
-
-@pytest.mark.parametrize("source", ["hub:", "hub:a:b:c:d", "hub:no/such"])
-def test_a_hub_dataset_that_does_not_load_is_refused(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load_dataset(*_: object, **__: object) -> None:
-        raise FileNotFoundError("no such dataset")
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(BadInput, match=f"^{source}: .*; allowed is .*(Check its name|Write it so)"):
-        list(read_rows(source, Skips()))
 
 
 def test_every_example_in_the_document_is_read(tmp_path: Path) -> None:

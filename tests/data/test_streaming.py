@@ -22,9 +22,10 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from hictl_hf.data import formats as readers
+from hictl_hf.data import formats
+from hictl_hf.data import lines as text_lines
+from hictl_hf.data.cleaning import Cleaning
 from hictl_hf.data.collator import PretrainingCollator
-from hictl_hf.data.corpus import Cleaning
 from hictl_hf.data.sampling import language_shares, row_seed
 from hictl_hf.data.streaming import StreamedBatches, collate_streamed, read_batches, source_shares
 from hictl_hf.errors import BadInput
@@ -204,7 +205,7 @@ def test_going_on_reads_one_block_of_lines_however_far_the_run_has_come(
     }[name]
     make = partial(stream_of, [write_source()], buffer=20)
     whole = read(make(), 300)
-    monkeypatch.setattr(readers, "open", CountingFile, raising=False)
+    monkeypatch.setattr(text_lines, "open", CountingFile, raising=False)
     for number in (10, 30, 100, 299):  # after 33, 93, 303 and 900 rows; each but the last within a block
         monkeypatch.setattr(CountingFile, "count", 0)
         next(iter(resumed(make, whole[number - 1][1] if number == 299 else whole[number][1])))
@@ -434,9 +435,9 @@ def test_a_source_without_a_clean_row_is_refused_once_each_reader_has_read_all_o
     world_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = write(tmp_path / "a.jsonl", lines([{"en": "same", "de": "same"}, {"en": 1}, "oops", "oops"]))
-    parsed, parse = Counter[int](), readers.parse_json
+    parsed, parse = Counter[int](), formats.parse_json
     for rank in range(world_size):
-        monkeypatch.setattr(readers, "parse_json", lambda line: parsed.update([rank]) or parse(line))  # noqa: B023
+        monkeypatch.setattr(formats, "parse_json", lambda line: parsed.update([rank]) or parse(line))  # noqa: B023
         with pytest.raises(BadInput, match="a.jsonl: no row is left after cleaning .*allowed is one or more. Correct"):
             rows_of(stream_of([source], rank=rank, world_size=world_size), 1)
     assert parsed == dict.fromkeys(range(world_size), 4)

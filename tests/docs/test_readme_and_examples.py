@@ -23,7 +23,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import HictlConfig, __version__, export_encoder
 from hictl_hf.cli.main import COMMANDS, Command
-from hictl_hf.data.corpus import Cleaning, load_corpus
+from hictl_hf.data.cleaning import Cleaning
+from hictl_hf.data.corpus import load_corpus
 from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.models.supported_versions import NEWEST, OLDEST

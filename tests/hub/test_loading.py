@@ -14,8 +14,9 @@ from hub_stub import Hub, serve
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import HictlForConditionalGeneration, HictlForPreTraining, export_encoder
-from hictl_hf.data import formats as readers
-from hictl_hf.data.formats import Cursor, read_lines
+from hictl_hf.data import lines as text_lines
+from hictl_hf.data.lines import read_lines
+from hictl_hf.data.records import Cursor
 from hictl_hf.embedding.encoder import load_encoder
 from hictl_hf.errors import BadInput
 from hictl_hf.hub.loading import check_sizes, check_vocabulary, load_tokenizer, model_errors, parameters
@@ -190,7 +191,7 @@ def test_a_line_without_an_end_is_refused_before_it_is_in_memory(
         file.write(b"one\n")
         for _ in range(64):
             file.write(bytes(2**20))
-    monkeypatch.setattr(readers, "LONGEST_LINE", 2**20)
+    monkeypatch.setattr(text_lines, "LONGEST_LINE", 2**20)
     tracemalloc.start()
     with pytest.raises(BadInput, match=rf"{name}:2: the line has more than 1,048,576 bytes"):
         list(read_lines(str(tmp_path / name), Cursor()))
@@ -199,7 +200,7 @@ def test_a_line_without_an_end_is_refused_before_it_is_in_memory(
 
 
 def test_the_longest_line_that_is_allowed_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "LONGEST_LINE", 6)
+    monkeypatch.setattr(text_lines, "LONGEST_LINE", 6)
     (tmp_path / "text").write_bytes(b"12345\nabcde\n123456")
     assert [line for _, line in read_lines(str(tmp_path / "text"), Cursor())] == ["12345", "abcde", "123456"]
     (tmp_path / "text").write_bytes(b"12345\n1234567")

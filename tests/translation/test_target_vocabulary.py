@@ -5,6 +5,7 @@ import pytest
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from hictl_hf.data.languages import script_of
 from hictl_hf.data.tokenization import train_tokenizer
 from hictl_hf.errors import BadInput
 from hictl_hf.translation.target_vocabulary import (
@@ -12,7 +13,6 @@ from hictl_hf.translation.target_vocabulary import (
     count_pieces,
     count_unknown,
     ids_to_keep,
-    script_of,
     scripts_of,
 )
 

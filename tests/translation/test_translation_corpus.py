@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 import run_translation
-from hictl_hf.data.corpus import Cleaning, CorpusReport
+from hictl_hf.data.cleaning import Cleaning, CorpusReport
 from hictl_hf.errors import BadInput
 from hictl_hf.translation.corpus import (
     Direction,

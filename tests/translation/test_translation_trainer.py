@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
 
 from hictl_hf import HictlModel
-from hictl_hf.data.corpus import CorpusReport
+from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.training.checkpoints import newest_first, verify_checkpoint
 from hictl_hf.translation.beam_search import BeamSearchConfig

@@ -1,0 +1,134 @@
+"""Which rows are worth training on: each row is kept, or skipped and counted under the first reason that holds."""
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Literal, get_args
+
+from ..errors import BadInput
+from .languages import LANGUAGE, wanted_language, weighted_length
+from .records import Row
+
+Reason = Literal[
+    "broken", "empty", "equal sides", "too long", "length ratio", "duplicate", "untranslated", "other language"
+]
+SHORT = 20  # weighted characters; below, the ratio of two lengths says nothing about the meaning
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """Settings of cleaning; lengths are in characters after collapsing white space."""
+
+    max_characters: int = 1000
+    """Longest side, unweighted."""
+    max_length_ratio: float = 4.0
+    """Longer side over shorter side; Han, Kana and Hangul characters are weighted, short texts exempt."""
+    drop_equal_sides: bool = True
+    """Skip texts that equal their translation: they were not translated."""
+    drop_duplicates: bool = True
+    """Skip rows with the languages and texts of an earlier row, by a hash of 8 bytes."""
+    languages: Sequence[str] = ()
+    """Keep only these languages and pairs of two of them, under these names: "pt" includes "pt-BR", "zh" includes
+    "zh-Hans" but not "zh-Hant" or "zh-TW". Empty: all."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_characters", "max_length_ratio"):
+            if not isinstance(value := getattr(self, name), int | float) or value <= 0:
+                raise BadInput(f"cleaning: {name} is {value!r}; allowed is a number above 0")
+        for name in ("drop_equal_sides", "drop_duplicates"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise BadInput(f"cleaning: {name} is {value!r}; allowed is true or false")
+        if isinstance(self.languages, str) or not all(LANGUAGE.fullmatch(name) for name in self.languages):
+            raise BadInput(
+                f"cleaning: languages is {self.languages!r}; allowed is a list of codes, with English where pairs have "
+                'it: ["en", "de"]'
+            )
+
+
+DEFAULT_CLEANING = Cleaning()
+
+
+@dataclass
+class CorpusReport:
+    """Counts of rows kept and skipped; raises at the first broken row if strict."""
+
+    strict: bool = False
+    kept: Counter[str] = field(default_factory=Counter)
+    """Rows by language ("sw") or pair of languages ("en-de")."""
+    skipped: Counter[Reason] = field(default_factory=Counter)
+    messages: list[str] = field(default_factory=list)
+    """One for each of the first five broken rows."""
+    hash: str = ""
+    """Hash of the kept rows in order; empty unless all of them were read."""
+
+    def skip(self, reason: Reason, message: str = "") -> None:
+        """Count a skipped row."""
+        if reason not in get_args(Reason):
+            raise ValueError(f"'{reason}' is no reason to skip a row; allowed are {', '.join(get_args(Reason))}.")
+        if reason == "broken" and self.strict:
+            raise BadInput(message)
+        self.skipped[reason] += 1
+        if reason == "broken" and len(self.messages) < 5:
+            self.messages.append(message)
+
+    def summary(self) -> str:
+        """Return aligned lines: rows kept by language, rows skipped by reason, the first broken rows."""
+        lines = []
+        for title, counts in (("kept", self.kept), ("skipped", self.skipped)):
+            lines.append(f"{title:<16}{counts.total():>12,}")
+            lines += [f"  {name:<14}{count:>12,}" for name, count in counts.most_common()]
+        return "\n".join(lines + [f"  {message}" for message in self.messages])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counts and messages as JSON can hold them."""
+        return {"kept": dict(self.kept), "skipped": dict(self.skipped), "messages": list(self.messages)}
+
+
+def clean_rows(rows: Iterable[Row], cleaning: Cleaning, report: CorpusReport) -> Iterator[dict[str, str | None]]:
+    """Yield the rows worth training on, as columns; y and y_lang are None for monolingual text."""
+    seen: set[bytes] = set()
+    for row in rows:
+        languages, texts = list(row.texts), [" ".join(text.split()) for text in row.texts.values()]
+        if cleaning.languages:
+            languages = [wanted_language(language, cleaning.languages) for language in languages]
+            if not all(languages) or len(set(languages)) < len(
+                languages
+            ):  # en and en-GB become the same language: no pair
+                report.skip("other language")
+                continue
+        reason = reason_to_skip(texts, cleaning)
+        if reason is None and cleaning.drop_duplicates:
+            key = blake2b("\0".join(languages + texts).encode(), digest_size=8).digest()
+            reason = "duplicate" if key in seen else None
+            seen.add(key)
+        if reason is not None:
+            report.skip(reason)
+            continue
+        report.kept["-".join(languages)] += 1
+        (x, y), (x_lang, y_lang) = (*texts, None)[:2], (*languages, None)[:2]
+        yield {"x": x, "y": y, "x_lang": x_lang, "y_lang": y_lang}
+
+
+def reason_to_skip(texts: Sequence[str], cleaning: Cleaning) -> Reason | None:
+    """Return the first reason to skip a row that its texts give."""
+    if not all(map(is_written, texts)):
+        return "empty"
+    if cleaning.drop_equal_sides and len(texts) > 1 and texts[0] == texts[1]:
+        return "equal sides"
+    if max(map(len, texts)) > cleaning.max_characters:
+        return "too long"
+    lengths = [weighted_length(text) for text in texts]
+    if max(lengths) >= SHORT and max(lengths) > cleaning.max_length_ratio * min(lengths):
+        return "length ratio"
+    return None
+
+
+def is_written(text: str) -> bool:
+    """Whether the text has a visible character: no white space, control or format character (U+200B).
+
+    >>> [is_written(text) for text in ("", "\\u200b\\u00ad", "!", "क")]
+    [False, False, True, True]
+    """
+    return any(not character.isspace() and unicodedata.category(character) not in ("Cc", "Cf") for character in text)

@@ -1,0 +1,120 @@
+"""One record of a source: its position, its texts by language, and the checks that a record has to pass. A broken
+record is counted and skipped (`BrokenRow`); a broken source raises `BadInput`."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from ..errors import BrokenRow, short_repr
+from .languages import LANGUAGE, language_code
+
+COLUMNS = "'translation' (a mapping from language to text), 'text' + 'lang', or nothing but language codes"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A text with its language, or a pair; `origin` is "file:line" (in catalogues without lines: the entry)."""
+
+    texts: dict[str, str]
+    origin: str
+
+
+# What a format reader yields: a line number and columns, a broken row, or None for an untranslated catalogue entry.
+Records = Iterator[tuple[int, Mapping[str, Any] | BrokenRow | None]]
+
+
+@dataclass
+class Cursor:
+    """Position in a shard. A reader starts there and advances it; after each record, reading can resume from it.
+
+    With `parts` readers per shard, this reader yields only the records whose number leaves the remainder `part` when
+    divided by `parts`.
+    """
+
+    number: int = 0
+    """Number of the last record (in text: line) passed; numbers are unique within a shard."""
+    offsets: list[int] = field(default_factory=lambda: [0])
+    """Byte offset of the next line in each file, after decompression for gzip; unused by the other formats."""
+    part: int = 0
+    parts: int = 1
+
+    def wants(self, number: int) -> bool:
+        """Whether this reader yields the record of this number."""
+        return number % self.parts == self.part
+
+
+class SkipCounter(Protocol):
+    """The part of a report that reading needs: count a skip; if strict, raise `BadInput` for a broken row."""
+
+    def skip(self, reason: Literal["broken", "untranslated"], message: str = "") -> None: ...
+
+
+def rows_of_record(record: Mapping[str, Any] | BrokenRow | None, origin: str, report: SkipCounter) -> list[Row]:
+    """Return one row, or one for each language after the first; none if the record is skipped and counted."""
+    if record is None:
+        report.skip("untranslated")
+        return []
+    try:
+        texts, gaps = checked_texts(record)
+    except BrokenRow as problem:
+        report.skip("broken", f"{origin}: {problem}")
+        return []
+    for _ in range(gaps):
+        report.skip("untranslated")
+    (language, text), *others = texts.items()
+    if not others:
+        return [Row({language: text}, origin)]
+    return [Row({language: text, other: translation}, origin) for other, translation in others]
+
+
+def columns_used(names: Collection[str]) -> list[str]:
+    """Return the columns that hold texts and languages; the others are ignored."""
+    if "translation" in names:
+        return ["translation"]
+    if "text" in names and "lang" in names:
+        return ["text", "lang"]
+    if not names or not all(LANGUAGE.fullmatch(name) for name in names):
+        raise BrokenRow(
+            f"has the columns {short_repr(list(names))}; allowed are {COLUMNS}. Rename the columns, drop the others."
+        )
+    if next(iter(names)) == "id":
+        raise BrokenRow(
+            "has 'id' as its first column, which may be a row number or Indonesian; allowed are unmistakable columns. "
+            "Drop the row number, or move Indonesian behind another language."
+        )
+    return list(names)
+
+
+def checked_texts(record: Mapping[str, Any] | BrokenRow) -> tuple[dict[str, str], int]:
+    """Return the texts of a record by language, and how many of three or more languages are null."""
+    if isinstance(record, BrokenRow):
+        raise record
+    texts: Any = {name: record[name] for name in columns_used(record)}
+    if "translation" in texts:
+        texts = texts["translation"]
+        if not isinstance(texts, Mapping) or not texts:
+            raise BrokenRow(
+                f'has {short_repr(texts)} as "translation"; allowed is a mapping from language to text. Write '
+                '{"translation": {"en": "Hello", "de": "Hallo"}} or remove the row.'
+            )
+    elif "lang" in texts:
+        texts = {language_code(texts["lang"]): texts["text"]}
+    present = {name: text for name, text in texts.items() if text is not None}
+    kept = present if len(present) > 1 else texts
+    checked = {language_code(name): checked_text(name, text) for name, text in kept.items()}
+    if len(checked) < len(kept):
+        raise BrokenRow(f"names a language twice in {list(kept)}; allowed is each once. Remove one of them.")
+    return checked, len(texts) - len(kept)
+
+
+def checked_text(language: object, text: object) -> str:
+    """Return the text; `BrokenRow` if it is no string, or has a NUL byte or invalid UTF-8 (surrogates)."""
+    if not isinstance(text, str):
+        found, fix = f"{short_repr(text)} as its {language} text", "Write a text or remove the row."
+    elif "\0" in text:
+        found, fix = f"a NUL byte in its {language} text", "Remove the NUL byte."
+    elif not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        found, fix = f"invalid UTF-8 in its {language} text", "Convert the file with iconv or remove the row."
+    else:
+        return text
+    raise BrokenRow(f"has {found}; allowed are strings of valid Unicode. {fix}")

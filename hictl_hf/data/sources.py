@@ -1,0 +1,134 @@
+"""From the name of a source to its rows: which files or streams it stands for, and reading them in order. How a file is
+parsed is decided in `formats`, which rows are worth training on in `cleaning`."""
+
+import glob
+import importlib.util
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from ..errors import BadInput, as_bad_input
+from .formats import (
+    FORMATS,
+    check_moses,
+    compare_lengths,
+    ending_of,
+    read_hub,
+    read_hub_column,
+    read_moses,
+    read_plain_text,
+)
+from .languages import LANGUAGE
+from .records import Cursor, Records, Row, SkipCounter, rows_of_record
+
+MOSES = re.compile(r"(?P<before>.*)\{(?P<languages>[^{}]*,[^{}]*)\}(?P<after>[^{}]*)")
+ONE_LANGUAGE = re.compile(rf"(?P<language>{LANGUAGE.pattern}):(?P<source>.+)")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A unit of reading: a file, the files of a Moses corpus, or a Hub dataset."""
+
+    name: str
+    """Its name in messages."""
+    read: Callable[[Cursor], Records]
+    sizes: Mapping[str, int]
+    """Bytes of each file; empty for a Hub dataset."""
+
+
+def read_rows(source: str, report: SkipCounter) -> Iterator[Row]:
+    """Yield the rows of a source in order; a record in more than two languages pairs the first with each other one."""
+    for shard in list_shards(source):
+        if len(shard.sizes) > 1:
+            compare_lengths(shard.sizes)
+        for rows in read_shard(shard, Cursor(), report):
+            yield from rows
+
+
+def read_shard(shard: Shard, cursor: Cursor, report: SkipCounter) -> Iterator[list[Row]]:
+    """Yield the rows of each record from the cursor on (an empty list for a skipped one) and advance the cursor.
+
+    Reading seeks to the byte offset in text files and to the row group in Parquet; gzip is decompressed, Hub datasets
+    and catalogues are read from their beginning.
+    """
+    empty = cursor == Cursor() and not shard.name.endswith((".mo", ".po"))  # a catalogue may have a header and no entry
+    for number, record in shard.read(cursor):
+        empty = False
+        yield rows_of_record(record, f"{shard.name}:{number}", report)
+    if empty:
+        raise BadInput(f"{shard.name}: holds no rows; allowed is one or more. Fill it or leave it out.")
+
+
+def list_shards(source: str) -> Iterator[Shard]:
+    """Yield the shards of a source in order of names, without opening them."""
+    if source.startswith("hub:"):
+        yield Shard(source, partial(read_hub, source), {})
+    elif (named := ONE_LANGUAGE.fullmatch(source)) and named["source"].startswith("hub:"):
+        yield Shard(source, partial(read_hub_column, named["source"], named["language"]), {})
+    elif source.startswith("package:"):
+        yield from list_files(package_folder(source.removeprefix("package:")), {".mo": FORMATS[".mo"]})
+    elif named:
+        read = partial(read_plain_text, language=named["language"])
+        yield from list_files(named["source"], dict.fromkeys((".txt", ".txt.gz"), read))
+    elif moses := MOSES.fullmatch(source):
+        languages = [language.strip() for language in moses["languages"].split(",")]
+        paths = {language: moses["before"] + language + moses["after"] for language in languages}
+        check_moses(paths)
+        yield Shard(source, partial(read_moses, paths), {path: os.path.getsize(path) for path in paths.values()})
+    else:
+        yield from list_files(source, FORMATS)
+
+
+def check_unchanged(shard: Shard) -> None:
+    """Raise `BadInput` if a file of the shard is gone or has another size than when it was listed."""
+    for path, size in shard.sizes.items():
+        with as_bad_input(path, "a file that stays as it was when the run began", "Put it back."):
+            found = os.path.getsize(path)
+        if found != size:
+            raise BadInput(
+                f"{path}: has {found} bytes, but had {size} when the run began; allowed is a file that stays as it is. "
+                "Put it back, or begin a new run."
+            )
+
+
+def package_folder(package: str) -> str:
+    """Return the folder of an installed package, without importing it."""
+    specification = importlib.util.find_spec(package) if package.isidentifier() else None
+    if specification is None or not specification.submodule_search_locations:
+        raise BadInput(
+            f"package:{package}: no such package is installed; allowed are packages with message catalogues. Install "
+            "it, and write the name it is imported by (package:rest_framework, not djangorestframework)."
+        )
+    return specification.submodule_search_locations[0]
+
+
+def list_files(source: str, formats: Mapping[str, Callable[[str, Cursor], Records]]) -> Iterator[Shard]:
+    """Yield a shard for each file that a path, folder or pattern stands for; `BadInput` for an unknown ending."""
+    for path in find_files(source, formats):
+        if (ending := ending_of(path)) not in formats:
+            raise BadInput(
+                f"{path}: has the ending '{ending}'; allowed here are {', '.join(formats)}. Rename or convert it; "
+                "plain text is named with its language as sw:file.txt, Moses files together as corpus.{en,de}."
+            )
+        if (size := os.path.getsize(path)) == 0:
+            raise BadInput(f"{path}: is empty; allowed is one row or more. Fill it or leave it out.")
+        yield Shard(path, partial(formats[ending], path), {path: size})
+
+
+def find_files(source: str, endings: Collection[str]) -> list[str]:
+    """Return the file itself, all readable files under a folder, or all files that a pattern matches, sorted."""
+    if os.path.isfile(source):
+        return [source]
+    is_folder, is_pattern = os.path.isdir(source), glob.has_magic(source)
+    pattern = os.path.join(glob.escape(source), "**") if is_folder else source
+    paths = sorted(filter(os.path.isfile, glob.glob(pattern, recursive=True)))
+    paths = [path for path in paths if ending_of(path) in endings] if is_folder else paths
+    if not paths:
+        found = "has no file we can read" if is_folder else "matches no file" if is_pattern else "does not exist"
+        raise BadInput(
+            f"{source}: {found}; allowed here are {', '.join(endings)}. Check the path; plain text is named with its "
+            "language as sw:folder, Moses files together as corpus.{en,de}, a Hub dataset as hub:name:config:split."
+        )
+    return paths

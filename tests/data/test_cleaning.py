@@ -1,0 +1,130 @@
+"""Every row is kept or counted under one reason."""
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from hictl_hf.data.cleaning import Cleaning, CorpusReport, Reason, clean_rows
+from hictl_hf.data.records import Row
+from hictl_hf.errors import BadInput
+
+
+def cleaned(pairs: list[dict[str, str]], **settings: object) -> tuple[list[tuple], CorpusReport]:
+    report = CorpusReport()
+    rows = [Row(pair, f"test:{number}") for number, pair in enumerate(pairs)]
+    return [tuple(row.values()) for row in clean_rows(rows, Cleaning(**settings), report)], report
+
+
+def test_cleaning_counts_agree_with_those_worked_by_hand() -> None:
+    rows, report = cleaned(
+        [
+            {"en": "  one \t cat\n", "de": "eine\u00a0Katze"},  # kept, white space collapsed
+            {"en": "one cat", "de": "eine Katze"},  # duplicate of the collapsed row
+            {"en": "one cat", "fr": "eine Katze"},  # kept: another language
+            {"en": "one cat"},  # kept: no translation
+            {"en": "one cat"},  # duplicate
+            {"en": "cat", "de": " \u2028\u200b\u00ad"},  # empty
+            {"sw": ""},  # empty
+            {"en": "Berlin", "de": "Berlin "},  # equal sides
+            {"en": "a" * 1001, "de": "b" * 1001},  # too long
+            {"en": "a" * 1000, "de": "b" * 1000},  # kept: just short enough
+            {"en": "a" * 21, "de": "bbbbb"},  # length ratio: 21 > 4 * 5
+            {"en": "a" * 20, "de": "bbbbb"},  # kept: 20 = 4 * 5
+            {"en": "a" * 19, "de": "b"},  # kept: both under 20
+        ]
+    )
+    assert rows[:3] == [
+        ("one cat", "eine Katze", "en", "de"),
+        ("one cat", "eine Katze", "en", "fr"),
+        ("one cat", None, "en", None),
+    ]
+    assert report.kept == {"en-de": 4, "en-fr": 1, "en": 1}
+    assert report.skipped == {"duplicate": 2, "empty": 2, "equal sides": 1, "too long": 1, "length ratio": 1}
+    assert len(rows) == report.kept.total()
+
+
+def test_the_weights_decide_what_an_unbalanced_pair_is() -> None:
+    # 10 Han characters weigh 32: 128 letters are 4.0 times as long, 129 are more. Unweighted both would be dropped.
+    kept, report = cleaned([{"en": "a" * 128, "zh": "猫" * 10}, {"en": "a" * 129, "zh": "猫" * 10}])
+    assert [len(row[0]) for row in kept] == [128]
+    assert report.skipped == {"length ratio": 1}
+
+
+@pytest.mark.parametrize(
+    ("setting", "rows"),
+    [
+        ({"drop_equal_sides": False}, [{"en": "Berlin", "de": "Berlin"}]),
+        ({"drop_duplicates": False}, [{"en": "a", "de": "b"}] * 2),
+        ({"max_characters": 2000}, [{"en": "a" * 1001}]),
+        ({"max_length_ratio": 5.0}, [{"en": "a" * 25, "de": "bbbbb"}]),
+    ],
+)
+def test_each_setting_changes_what_is_kept(setting: dict, rows: list[dict[str, str]]) -> None:
+    assert len(cleaned(rows, **setting)[0]) == len(rows) > len(cleaned(rows)[0])
+
+
+@pytest.mark.parametrize("languages", ["de", ["en", "german"], ["en", ""]])
+def test_what_is_no_list_of_codes_is_refused(languages: Any) -> None:
+    with pytest.raises(BadInput, match=r"allowed is a list of codes, with English where pairs have it"):
+        Cleaning(languages=languages)
+
+
+def test_wanted_languages_take_their_regions_but_no_other_script() -> None:
+    languages = ["pt", "pt-BR", "zh", "zh-Hans", "zh-CN", "zh-TW", "zh-Hant", "sr-Latn", "de", "en-GB", "no", "iw"]
+    pairs = [{"en": f"text {at}", language: f"{language} {at}"} for at, language in enumerate(languages)]
+    rows, report = cleaned(pairs, languages=["en", "pt", "zh", "sr", "nb", "he"])
+    assert [y_lang for *_, y_lang in rows] == ["pt", "pt", "zh", "zh", "zh", "nb", "he"]
+    assert report.skipped == {"other language": 5}  # zh-TW zh-Hant sr-Latn de en-GB
+    rows, report = cleaned(pairs, languages=["en", "zh-Hant"])
+    assert [y_lang for *_, y_lang in rows] == ["zh-Hant", "zh-Hant"]
+
+
+def test_every_row_is_kept_or_counted_once() -> None:
+    draw = random.Random(0)
+    pairs = [{"en": "a" * draw.randrange(60), "ja": draw.choice("aねb") * draw.randrange(40)} for _ in range(500)]
+    rows, report = cleaned(pairs, max_characters=50)
+    assert len(rows) + report.skipped.total() == 500
+    assert set(report.skipped) == {"empty", "equal sides", "too long", "length ratio", "duplicate"}
+
+
+# --- report -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_report_keeps_five_messages_and_counts_all() -> None:
+    report = CorpusReport()
+    for line in range(7):
+        report.skip("broken", f"a.jsonl:{line}: oops")
+    assert report.skipped["broken"] == 7
+    assert report.messages == [f"a.jsonl:{line}: oops" for line in range(5)]
+    assert report.as_dict() == {"kept": {}, "skipped": {"broken": 7}, "messages": report.messages}
+    assert json.loads(json.dumps(report.as_dict())) == report.as_dict()
+
+
+def test_a_summary_is_aligned_with_the_largest_counts_first() -> None:
+    report = CorpusReport(kept=Counter({"sw": 5, "en-de": 1200}), skipped=Counter(duplicate=3, broken=1))
+    report.messages.append("a.jsonl:2: oops")
+    assert report.summary().splitlines() == [
+        "kept                   1,205",
+        "  en-de                1,200",
+        "  sw                       5",
+        "skipped                    4",
+        "  duplicate                3",
+        "  broken                   1",
+        "  a.jsonl:2: oops",
+    ]
+
+
+def test_a_report_knows_a_closed_set_of_reasons() -> None:
+    with pytest.raises(ValueError, match="'ugly' is no reason .* allowed are broken, empty"):
+        CorpusReport().skip("ugly")  # type: ignore[arg-type]
+
+
+def test_the_document_lists_exactly_the_reasons_that_are_counted() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "data_formats.md").read_text(encoding="utf-8")
+    table = document.split("## Cleaning")[1].split("## Broken input")[0]
+    listed = [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert sorted(listed) == sorted(get_args(Reason))

@@ -1,0 +1,82 @@
+"""Lines are numbered, outputs appear complete or not at all."""
+
+import gzip
+import io
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hictl_hf.data.lines import check_inputs, check_output, open_output, read_lines, read_texts
+from hictl_hf.data.records import Cursor
+from hictl_hf.errors import BadInput
+
+
+def test_a_pipe_is_read_as_a_file_is() -> None:
+    there, here = os.pipe()
+    os.write(here, "a\nж\n".encode())
+    os.close(here)
+    assert [line for _, line in read_lines(f"/dev/fd/{there}", Cursor())] == ["a", "ж"]
+    os.close(there)
+
+
+def test_reading_resumes_at_the_offset_after_any_line(tmp_path: Path) -> None:
+    path, cursor = tmp_path / "a.txt", Cursor()
+    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\nthree")
+    lines = [(number, line, cursor.offsets[0]) for number, line in read_lines(str(path), cursor)]
+    assert lines == [(1, "one", 8), (2, "two", 12), (3, "three", 17)]  # bytes: 3 of the mark, 5, 4 and 5
+    assert list(read_lines(str(path), Cursor(1, [8]))) == [(2, "two"), (3, "three")]
+    assert list(read_lines(str(path), Cursor(part=0, parts=2))) == [(2, "two")]
+
+
+def test_an_output_has_its_name_once_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.txt.gz"
+    with open_output(str(path)) as output:
+        output.write("eins\n")
+        assert not path.exists()
+    assert gzip.decompress(path.read_bytes()) == b"eins\n" and list(path.parent.iterdir()) == [path]
+
+
+def test_a_failure_leaves_the_old_output_and_the_lines_written_so_far(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old\n")
+    for written in ("", "one\n"):
+        with pytest.raises(KeyboardInterrupt), open_output(str(path)) as output:
+            output.write(written)
+            raise KeyboardInterrupt
+        assert path.read_text() == "old\n"
+        assert (tmp_path / "a.txt.partial").exists() is bool(written)
+    assert (tmp_path / "a.txt.partial").read_text() == "one\n"
+    assert [record.message.rpartition("/")[2] for record in caplog.records] == ["a.txt.partial"]
+
+
+def test_inputs_and_outputs_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("x")
+    check_inputs([str(path)])
+    check_output(str(tmp_path / "b.txt"), [str(path)])
+    check_output(None, [])
+    for inputs in ([str(tmp_path)], [str(path), "missing.txt"]):
+        with pytest.raises(BadInput, match=f"^{inputs[-1]}: no file that can be read"):
+            check_inputs(inputs)
+    for output, given in ((path, path), (tmp_path / "b", tmp_path / "b.partial")):
+        with pytest.raises(BadInput, match="is an input; name another output"):
+            check_output(str(output), [str(given)])
+
+
+def test_texts_are_read_from_files_or_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one\ntwo\x00\n")
+    texts = read_texts([str(path)])
+    assert next(texts) == "one"
+    with pytest.raises(BadInput, match="a.txt:2: has a NUL byte in its source text"):
+        next(texts)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"\xd0\xb6\r\n\xff")))
+    texts = read_texts([])
+    assert next(texts) == "ж"
+    with pytest.raises(BadInput, match="standard input:2: has invalid UTF-8"):
+        next(texts)

@@ -1,0 +1,72 @@
+"""Files and folders appear complete or not at all (hictl_hf/files.py)."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hictl_hf.errors import BadInput
+from hictl_hf.files import atomic_directory, atomic_file, check_place, digest, new_folder, partial_file, write_text
+
+
+def test_a_file_replaces_the_old_one_at_the_end(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "new" / "a.txt", "old")
+    with atomic_file(path) as draft:
+        draft.write_text("new")
+        assert draft.parent == path.parent and path.read_text() == "old"
+    assert path.read_text() == "new" and list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("text", ["", "half"])
+def test_a_failure_leaves_the_old_file_and_a_draft_only_where_it_is_asked_for(
+    keep: bool, text: str, tmp_path: Path
+) -> None:
+    path = write_text(tmp_path / "a.txt", "old")
+    with pytest.raises(KeyboardInterrupt), atomic_file(path, partial_file(path), keep) as draft:
+        draft.write_text(text)
+        raise KeyboardInterrupt
+    assert path.read_text() == "old"
+    assert partial_file(path).exists() is (keep and bool(text))
+
+
+def test_a_folder_replaces_the_old_one_at_the_end(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for name in ("a", "b"):
+        with atomic_directory(folder) as draft:
+            (draft / name).write_text("x")
+    assert [path.name for path in folder.iterdir()] == ["b"] and list(tmp_path.iterdir()) == [folder]
+    message = r"run.unfinished: cannot be saved, with \d+ MiB free on its disk: full"
+    with pytest.raises(BadInput, match=message), atomic_directory(folder):
+        raise OSError("full")
+    assert [path.name for path in folder.iterdir()] == ["b"] and list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_new_folder_is_empty(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path / "a" / "b")
+    assert new_folder(folder) == folder and folder.is_dir()
+    (folder / "x").touch()
+    with pytest.raises(BadInput, match="b: is not empty; allowed is a new folder"):
+        new_folder(folder)
+
+
+def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    check_place(tmp_path / "new" / "a.txt")
+    check_place(tmp_path, folder=True)
+    file = write_text(tmp_path / "file", "x")
+    for path, folder, found in (
+        (tmp_path, False, "is a folder"),
+        (file, True, "is a file"),
+        (file / "a", False, "file is a"),
+    ):
+        with pytest.raises(BadInput, match=f"{found}.*; allowed is a {'folder' if folder else 'file'} where"):
+            check_place(path, folder)
+    if os.geteuid():
+        tmp_path.chmod(0o500)
+        with pytest.raises(BadInput, match="cannot be written to"):
+            check_place(tmp_path / "a.txt")
+
+
+def test_equal_files_have_equal_hashes(tmp_path: Path) -> None:
+    one, same, other = (write_text(tmp_path / name, text) for name, text in (("a", "x"), ("b", "x"), ("c", "y")))
+    assert digest(one) == digest(same) != digest(other) and len(digest(one)) == 32
