@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics.bleu import BLEU
 from tqdm import tqdm
 
 from hictl_hf.data.corpus import CorpusReport, comparable

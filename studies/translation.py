@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 from tqdm import tqdm
 
 from hictl_hf.data.corpus import CorpusReport
@@ -189,7 +190,8 @@ def write_run(folder: Path, cost: Mapping[str, Any]) -> None:
     """run.json and statistics.npz of a run, in which no sentence of the data is."""
     results = read_json(folder / "results.json")
     predictions = [json.loads(line) for line in (folder / "predictions.jsonl").open(encoding="utf-8")]
-    statistics, in_script = {}, {}
+    statistics: dict[str, Any] = {}
+    in_script = {}
     for direction in results["test"]:
         rows = [row for row in predictions if row["direction"] == direction]
         target = direction.split("-")[1]
