@@ -1,0 +1,330 @@
+"""The study: variants of HiCTL on the same data, steps and seeds, and what each is worth.
+
+    python -m studies.pretraining --data shared/data                                    # every row, every seed
+    python -m studies.pretraining --data shared/data --variants full --seeds 1          # one run
+    python -m studies.pretraining --data shared/data --model continued --encoder path/to/encoder
+    python -m studies.pretraining --report docs/results.md                              # tables and pictures again
+
+`--data` is a folder of bitext/, monolingual/, multi30k/, ntrex/ and xtreme/. A run is a call of run_pretraining.py in a
+process of its own, on one thread, from `studies/recipes/MODEL.json` and the changes of its row in `VARIANTS`; then its
+encoder is scored, sentence by sentence, by `scoring.py`, and some are fine-tuned by run_xtreme.py and
+run_translation.py. What a folder of runs holds is not done again: the same command goes on where it was interrupted,
+and commands about different seeds can run at the same time. `report.py` makes tables, intervals and pictures.
+`studies/evidence/pretraining/` keeps the JSON of each run and the intervals, from which the page can be written again.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import resource
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sacrebleu.metrics.bleu import BLEU
+from tqdm import tqdm
+
+from hictl_hf.data.cleaning import CorpusReport
+from hictl_hf.data.held_out import comparable
+from hictl_hf.data.sources import read_rows
+from hictl_hf.data.tokenization import train_tokenizer
+from hictl_hf.files import write_json
+
+from .report import write_study
+from .runs import keep_evidence, write_run
+from .scoring import StudyTests, score_encoder, sentence_statistics
+
+ROOT = Path(__file__).parent.parent
+RECIPES = ROOT / "studies/recipes"
+EVIDENCE = ROOT / "studies/evidence/pretraining"
+SHARED_VARIABLES = ("MALLOC_MMAP_THRESHOLD_=4294967296", "MALLOC_TRIM_THRESHOLD_=17179869184", "OMP_NUM_THREADS=1")
+THREE, ONE = (1, 2, 3), (1,)
+MODELS = ("scratch", "continued")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row of the study: what it changes in the recipe."""
+
+    label: str
+    model_config: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] = ONE
+    data: str = "pairs"
+    """"pairs"; "unpaired", the same sentences of both sides, each by itself; "tenth", every tenth pair."""
+    models: tuple[str, ...] = ("scratch",)
+
+
+def batch_of(pairs: int, steps: int, usual: int) -> dict[str, Any]:
+    """Another number of pairs a step, and as many steps as see the same number of pairs in all."""
+    micro_batches = max(pairs // usual, 1)
+    return {
+        "per_device_train_batch_size": min(pairs, usual),
+        "gradient_accumulation_steps": micro_batches,
+        "gradient_cache": micro_batches > 1,
+        "max_steps": steps * usual // pairs,
+    }
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    recipe: dict[str, Any] = json.loads((RECIPES / f"{name}.json").read_text("utf-8"))
+    return recipe
+
+
+USUAL = read_recipe("scratch")
+LM_ONLY = {"sentence_weight": 0, "word_weight": 0}
+VARIANTS = {
+    "lm": Variant("LM only (XLM-R with TLM)", LM_ONLY, seeds=THREE, models=MODELS),
+    "sentence": Variant("LM + sentence", {"word_weight": 0, "hard_negatives": False}, seeds=THREE),
+    "sentence-hard": Variant("LM + sentence, hard negatives", {"word_weight": 0}, seeds=THREE),
+    "word": Variant("LM + word", {"sentence_weight": 0}, seeds=THREE),
+    "full": Variant("full HiCTL", seeds=THREE, models=MODELS),
+    "unpaired": Variant("full, no parallel data", seeds=THREE, data="unpaired"),
+    "full-easy": Variant("full, no hard negatives", {"hard_negatives": False}),
+    "temperature-1": Variant("full, sentence temperature 1 (the letter)", {"sentence_temperature": 1.0}),
+    "word-temperature-0.05": Variant("full, word temperature 0.05 (the default)", {"word_temperature": 0.05}),
+    "raw": Variant("full, hard negatives in raw space (the letter)", {"hard_negative_space": "raw"}),
+    "other-side": Variant("full, negatives of the other side only (InfoXLM)", {"same_side_negatives": False}),
+    "clean": Variant("full, word level reads clean pairs", {"word_level_input": "clean"}),
+    "lm-tenth": Variant("LM only, a tenth of the pairs", LM_ONLY, data="tenth"),
+    "tenth": Variant("full, a tenth of the pairs", data="tenth"),
+    **{
+        f"batch-{pairs}": Variant(
+            f"full, {pairs} pairs a step",
+            settings=batch_of(pairs, USUAL["max_steps"], USUAL["per_device_train_batch_size"]),
+        )
+        for pairs in (32, 256, 1024)
+    },
+}
+FINE_TUNED = ("lm", "full")  # beside the unchanged start; their first seed is fine-tuned on PANX and Multi30k
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Make the runs the arguments ask for, then the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="of bitext/, monolingual/, ntrex/ and others")
+    parser.add_argument("--model", choices=MODELS, default=MODELS[0])
+    parser.add_argument("--encoder", metavar="FOLDER", help="that the continued model starts from")
+    parser.add_argument(
+        "--variants", nargs="+", choices=VARIANTS, metavar="NAME", help=f"of {', '.join(VARIANTS)} [all of the model]"
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", help="[those of the variant]")
+    parser.add_argument("--output", type=Path, default=Path("runs/study"))
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help="make no run; write this page from the runs in --output and keep their JSON as evidence; "
+        "without runs there, write it from the evidence",
+    )
+    parser.add_argument(
+        "--evidence", type=Path, default=EVIDENCE, metavar="FOLDER", help="[studies/evidence/pretraining]"
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.model == "continued" and not (arguments.encoder or arguments.report):
+        parser.error("--model continued needs --encoder, the folder of what it continues")
+    if not (arguments.data or arguments.report):
+        parser.error("--data is needed, the folder of bitext/, monolingual/, multi30k/, ntrex/ and xtreme/")
+    if not arguments.report and not planned(arguments):
+        parser.error(f"--model {arguments.model} has none of these variants; all but lm and full start from scratch")
+    if not arguments.report:
+        study = Study(arguments.data, arguments.output, arguments.model, arguments.encoder)
+        study.prepare()
+        for name, seed in tqdm(planned(arguments), unit=" runs"):
+            study.run(name, seed)
+    labels = {name: variant.label for name, variant in VARIANTS.items()}
+    if arguments.report:
+        made = any(arguments.output.glob("*/*/run.json"))
+        write_study(arguments.output if made else arguments.evidence, arguments.report, labels)
+        if made:
+            keep_evidence(arguments.output, arguments.evidence)
+    else:
+        write_study(arguments.output, arguments.output / "results.md", labels)
+
+
+def planned(arguments: argparse.Namespace) -> list[tuple[str, int]]:
+    """Variant and seed of each run; the first seed of all comes first."""
+    runs = [
+        (name, seed)
+        for name in arguments.variants or VARIANTS
+        if arguments.model in VARIANTS[name].models
+        for seed in arguments.seeds or VARIANTS[name].seeds
+    ]
+    return sorted(runs, key=lambda run: run[1])
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+def prepare_data(source: Path, tests: StudyTests, folder: Path) -> None:
+    """Write pairs, texts and unpaired sentences without any sentence of a test, on either side, and count what went."""
+    if (folder / "data.json").exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    forbidden = {comparable(text) for text in tests.sentences()}
+    counts = dict.fromkeys(("pairs", "texts", "left out"), 0)
+    digest = blake2b(digest_size=8)
+    names = ("pairs", "tenth", "unpaired", "texts")
+    with ExitStack() as files:
+        pairs, tenth, unpaired, texts = (
+            files.enter_context(gzip.open(folder / f"{name}.jsonl.gz", "wt", encoding="utf-8")) for name in names
+        )
+        for row in rows_of(source):
+            if any(comparable(text) in forbidden for text in row.values()):
+                counts["left out"] += 1
+                continue
+            line = json.dumps(row, ensure_ascii=False, sort_keys=True)
+            digest.update(line.encode())
+            alone = [json.dumps({"text": text, "lang": lang}, ensure_ascii=False) for lang, text in row.items()]
+            if len(row) == 2:
+                if counts["pairs"] % 10 == 0:
+                    print(line, file=tenth)
+                counts["pairs"] += 1
+                print(line, file=pairs)
+                print(*alone, sep="\n", file=unpaired)
+            else:
+                counts["texts"] += 1
+                print(alone[0], file=texts)
+    for name in names:
+        refuse_test_sentences(folder / f"{name}.jsonl.gz", forbidden)
+    write_json(folder / "data.json", {**counts, "hash": digest.hexdigest(), "test sentences": len(forbidden)})
+
+
+def refuse_test_sentences(file: Path, forbidden: Set[str]) -> None:
+    """Read a file of training data again, and stop where a sentence of a test is in it."""
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            row = json.loads(line)
+            for text in [row["text"]] if "text" in row else row.values():
+                if comparable(text) in forbidden:
+                    raise RuntimeError(f"{file}:{number}: a sentence of a test: {text}")
+
+
+def rows_of(source: Path) -> Iterator[dict[str, str]]:
+    """Texts by language of every training row, pairs first."""
+    report = CorpusReport(strict=True)
+    for file in [*sorted(source.glob("bitext/*.train.jsonl.gz")), *sorted(source.glob("monolingual/*.jsonl.gz"))]:
+        for row in read_rows(str(file), report):
+            yield dict(row.texts)
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Study:
+    """Where the data is, where runs go, and what they start from."""
+
+    source: Path
+    output: Path
+    model: str = MODELS[0]
+    encoder: str | None = None
+
+    @cached_property
+    def tests(self) -> StudyTests:
+        return StudyTests(self.source)
+
+    @property
+    def bf16(self) -> bool:
+        """Whether the encoder is trained, and fine-tuned, in half precision."""
+        return bool(read_recipe(self.model).get("bf16"))
+
+    def prepare(self) -> None:
+        """Training data, and what all runs have in common: a vocabulary, or the scores of where they start."""
+        prepare_data(self.source, self.tests, self.output / "data")
+        if self.model == "continued":
+            if not (self.output / "start/0/run.json").exists():
+                self.score(self.encoder, self.output / "start/0")
+                self.fine_tune(self.encoder, self.output / "start/0")
+                write_run(self.output / "start/0")
+        elif not (self.output / "tokenizer").exists():
+            sentences = sample_of(self.output / "data/pairs.jsonl.gz")
+            tokenizer = train_tokenizer(sentences, USUAL["model_config"]["vocab_size"], USUAL["max_length"])
+            tokenizer.save_pretrained(self.output / "tokenizer")
+
+    def run(self, name: str, seed: int) -> None:
+        """Pre-train, score and fine-tune, each unless its result is there."""
+        folder = self.output / (name if self.model == "scratch" else f"continued-{name}") / str(seed)
+        if (folder / "run.json").exists():
+            return
+        if not (folder / "cost.json").exists():
+            used = call("run_pretraining.py", self.recipe(name, seed), folder, "--resume_from_checkpoint", "true")
+            write_json(folder / "cost.json", used)
+        self.score(str(folder / "checkpoint"), folder)
+        if name in FINE_TUNED and seed == VARIANTS[name].seeds[0]:
+            self.fine_tune(str(folder / "checkpoint"), folder)
+        write_run(folder)
+
+    def recipe(self, name: str, seed: int) -> dict[str, Any]:
+        """The recipe of the model with the changes of the variant."""
+        variant, settings = VARIANTS[name], read_recipe(self.model)
+        settings |= {
+            "train_data": [str(self.output / f"data/{source}.jsonl.gz") for source in (variant.data, "texts")],
+            "seed": seed,
+            "model_config": settings.get("model_config", {}) | dict(variant.model_config),
+            **variant.settings,
+        }
+        start = (
+            {"encoder": self.encoder} if self.model == "continued" else {"tokenizer": str(self.output / "tokenizer")}
+        )
+        return settings | start
+
+    def score(self, encoder: str | None, folder: Path) -> None:
+        if not (folder / "scores.json").exists():
+            score_encoder(str(encoder), self.tests, folder)
+
+    def fine_tune(self, encoder: str | None, folder: Path) -> None:
+        """Zero-shot PANX, and a translation model on Multi30k whose encoder stands still."""
+        multi30k = {
+            part: [str(self.source / f"multi30k/en-de.{file}.jsonl.gz")]
+            for part, file in (("train", "train"), ("validation", "val"), ("test", "test_2016_flickr"))
+        }
+        for script, name, given in (
+            ("run_xtreme.py", "panx", {"data": str(self.source / "xtreme")}),
+            ("run_translation.py", "bleu", multi30k),
+        ):
+            if not (folder / name / "cost.json").exists():
+                settings = read_recipe(name) | given | {"encoder": encoder, "bf16": self.bf16}
+                write_json(folder / name / "cost.json", call(script, settings, folder / name))
+        with (folder / "bleu/predictions.jsonl").open(encoding="utf-8") as lines:
+            np.save(folder / "bleu.npy", sentence_statistics(map(json.loads, lines), BLEU()))
+
+
+def sample_of(pairs: Path) -> Iterator[str]:
+    """Both sides of every fifth pair."""
+    with gzip.open(pairs, "rt", encoding="utf-8") as lines:
+        for line in islice(lines, 0, None, 5):
+            yield from json.loads(line).values()
+
+
+def call(script: str, settings: dict[str, Any], folder: Path, *flags: str) -> dict[str, Any]:
+    """Run a script of ours on one thread, what it prints going to log.txt; its command and CPU minutes, `None` where it
+    goes on from an earlier call, whose minutes nobody knows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    goes_on = (folder / "log.txt").exists()
+    file = write_json(folder / "recipe.json", settings | {"output_dir": str(folder)})
+    command = [str(ROOT / script), str(file), *flags]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with (folder / "log.txt").open("a", encoding="utf-8") as log:
+        environment = {**os.environ, **dict(each.split("=") for each in SHARED_VARIABLES), "PYTHONPATH": str(ROOT)}
+        subprocess.run([sys.executable, *command], check=True, stdout=log, stderr=log, env=environment)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {
+        "command": shlex.join(["python", script, *command[1:]]),
+        "cpu_minutes": None if goes_on else round(seconds / 60, 1),
+    }
+
+
+if __name__ == "__main__":
+    main()
