@@ -1,8 +1,6 @@
 """A pre-training run from sources to report: each step is a function, `pretrain` is their order."""
 
 import logging
-import shlex
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,14 +33,14 @@ from ..hub.publishing import push, reserve
 from ..models.configuration_hictl import HictlConfig
 from ..models.modeling_hictl import HictlForPreTraining, export_encoder
 from ..reports.plots import plot_layers, plot_losses, plot_retrieval, plot_tsne
-from ..reports.results import part, retrieval_table
+from ..reports.results import part
 from ..retrieval.held_out import RetrievalAccuracy, best_pooling, evaluate_retrieval, mean_accuracies, pair_names
 from ..training.arguments import plain_settings, read_dictionary
 from ..training.checkpoints import check_checkpoint, last_whole_checkpoint, newest_first
 from ..training.sharding import gather_model
 from ..training.trainer import TERMINATED, ExamplesFingerprint, SettingsFingerprint, TrainingTime
 from ..version import __version__
-from .arguments import DECISIVE, PretrainingArguments, parse_arguments
+from .arguments import DECISIVE, PretrainingArguments
 from .batch_size import fit_micro_batch
 from .report import write_report
 from .trainer import HictlTrainer, metric_name
@@ -70,19 +68,6 @@ class Corpora:
             for text in chain(pairs["x"], pairs["y"]):
                 digest.update(text.encode() + b"\0")
         return digest.hexdigest()
-
-
-def main(argv: Sequence[str] | None = None, program: str = "hictl pretrain") -> dict[str, Any]:
-    """Run with these arguments, those of the command line by default; returns what is in `results.json`."""
-    argv = sys.argv[1:] if argv is None else list(argv)
-    args = parse_arguments(argv)
-    logging.basicConfig(level=args.get_process_log_level(), format="%(message)s")
-    logging.getLogger("hictl_hf").setLevel(logging.INFO if args.should_log else logging.WARNING)
-    results = pretrain(args, command=shlex.join([*program.split(), *argv]))
-    if args.should_log:
-        print(retrieval_table(results))
-        print(f"\nreport: {args.output_dir}/report.html   checkpoint: {args.output_dir}/checkpoint")
-    return results
 
 
 def pretrain(args: PretrainingArguments, command: str = "") -> dict[str, Any]:

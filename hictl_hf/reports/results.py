@@ -1,15 +1,12 @@
 """What a run says at its end: `results.json`, the tables for the terminal, and the sentences that the page
 (`pretraining/report.py`) and the card (`hub/cards.py`) share. Results are a plain dictionary in which any key may be
-missing; what was measured is decided by the driver that filled it. To see the means of several runs side by side:
-
-    python -m hictl_hf.reports.results RUN/results.json ANOTHER/results.json
+missing; what was measured is decided by the driver that filled it. `hictl compare` prints
+the means of several runs side by side.
 """
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 Results = Mapping[str, Any]
@@ -172,10 +169,3 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _place(where: Any) -> str:
     return f"{where.get('mode')} at layer {where.get('layer')}" if isinstance(where, Mapping) else str(where)
-
-
-if __name__ == "__main__":
-    if len(sys.argv) < 3:
-        sys.exit("usage: python -m hictl_hf.reports.results RUN/results.json ANOTHER/results.json ...")
-    runs = {Path(path).parent.name: json.loads(Path(path).read_text(encoding="utf-8")) for path in sys.argv[1:]}
-    print(comparison_table(runs))
