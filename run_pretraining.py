@@ -9,8 +9,8 @@ A recipe is a file of settings; flags after it change them. `--help` lists all. 
 `encoder/` (plain XLM-R), `results.json` and `report.html`.
 """
 
+from hictl_hf.cli.pretrain import main
 from hictl_hf.errors import run
-from hictl_hf.pretraining.run import main
 
 if __name__ == "__main__":
     run(main, program="python run_pretraining.py")

@@ -14,8 +14,8 @@ is a file of settings; flags after it change them. `--help` lists all. In the ou
 interrupted.
 """
 
+from hictl_hf.cli.train_translation import main
 from hictl_hf.errors import run
-from hictl_hf.translation.run import main
 
 if __name__ == "__main__":
     run(main, program="python run_translation.py")

@@ -9,8 +9,8 @@
 `report.md`, `report.html` and tables in LaTeX. The same command continues a run that was interrupted.
 """
 
+from hictl_hf.cli.xtreme import main
 from hictl_hf.errors import run
-from hictl_hf.xtreme.run import main
 
 if __name__ == "__main__":
     run(main, program="python run_xtreme.py")

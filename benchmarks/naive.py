@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from transformers import XLMRobertaForMaskedLM
 
 from hictl_hf import HictlConfig
-from hictl_hf.models.modeling_hictl import HictlForPreTrainingOutput
 from hictl_hf.models.negatives import in_batch_negatives
+from hictl_hf.models.outputs import HictlForPreTrainingOutput
 
 
 class NaiveHictl(XLMRobertaForMaskedLM):

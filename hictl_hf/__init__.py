@@ -1,6 +1,7 @@
 """HiCTL for the Hugging Face ecosystem: universal representations across languages (Wei et al., ICLR 2021)."""
 
 from .models.configuration_hictl import HictlConfig
+from .models.encoder_export import export_encoder
 from .models.modeling_hictl import (
     HictlForMaskedLM,
     HictlForPreTraining,
@@ -8,7 +9,6 @@ from .models.modeling_hictl import (
     HictlForSequenceClassification,
     HictlForTokenClassification,
     HictlModel,
-    export_encoder,
 )
 from .models.modeling_hictl_translation import HictlForConditionalGeneration
 from .translation.pipeline import translation_pipeline

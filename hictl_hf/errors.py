@@ -3,8 +3,11 @@
 import os
 import signal
 import sys
+from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+
+TRACEBACK = "--traceback"
 
 
 class BadInput(ValueError):
@@ -33,20 +36,36 @@ def as_bad_input(place: str, kind: str, fix: str) -> Iterator[None]:
         raise BadInput(f"{place}: cannot be read ({found}); allowed is {kind}. {fix}") from error
 
 
-def run(main: Callable[..., object], *arguments: Sequence[str], **settings: str) -> None:
-    """Call `main`; input that cannot be used, and a file that cannot be opened, end the program with one line, without
-    the traceback of a worker."""
+def add_traceback(parser: ArgumentParser) -> None:
+    """Add `--traceback`, which `run` looks for."""
+    parser.add_argument(
+        TRACEBACK, action="store_true", default=SUPPRESS, help="Show the Python traceback of an error, not one line."
+    )
+
+
+def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settings: str) -> None:
+    """Call `main` with these arguments, by default those of the command line. Input that cannot be used, and a file
+    that cannot be opened, end the program with one line; with `--traceback` the exception is raised instead."""
+    argv = sys.argv[1:] if argv is None else argv
     try:
-        main(*arguments, **settings)
-    except BadInput as error:
-        sys.exit(f"error: {str(error).rpartition('BadInput: ')[2]}")
-    except BrokenPipeError:  # who reads our output has seen enough
+        main(argv, **settings)
+    except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    except OSError as error:
-        if error.errno is None or error.filename is None:
+    except (BadInput, OSError) as error:
+        message = in_one_line(error)
+        if message is None or TRACEBACK in argv:
             raise
-        place = error.filename2 or error.filename
-        sys.exit(f"error: {place}: {error.strerror}; allowed is what can be read or written there. Check the path.")
+        sys.exit(f"error: {message}")
+
+
+def in_one_line(error: BadInput | OSError) -> str | None:
+    """The message for the user, without the traceback of a worker process; `None` for an error without a path."""
+    if isinstance(error, BadInput):
+        return str(error).rpartition("BadInput: ")[2]
+    if error.errno is None or error.filename is None:
+        return None
+    place = error.filename2 or error.filename
+    return f"{place}: {error.strerror}; allowed is what can be read or written there. Check the path."

@@ -3,7 +3,7 @@ there are is left to the dataclass of the command."""
 
 import json
 from argparse import Action, ArgumentTypeError
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,14 +12,44 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 import yaml
-from transformers import HfArgumentParser
+from transformers import HfArgumentParser, TrainingArguments
 from transformers.utils import CONFIG_NAME
 
 from .dtypes import warn_where_slow
-from .errors import BadInput, short_repr
+from .errors import BadInput, add_traceback, short_repr
 from .files import check_place
 
+RECIPE = "All of this may also be in a recipe (JSON or YAML), the first argument; flags after it change it."
+OF_TRANSFORMERS = "Hugging Face's TrainingArguments"
 PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
+
+
+class CommandParser(HfArgumentParser):
+    """The parser of a command: the fields of a dataclass as flags in titled groups, and `--traceback`.
+
+    Args:
+        kind: the dataclass of the arguments.
+        description: the first sentence of `--help`.
+        groups: title -> names of fields; other fields of HF's `TrainingArguments` come last, in one group.
+        recipe: whether a file of arguments may come first (`parse_flags_or_recipe`).
+    """
+
+    def __init__(
+        self, kind: type[Any], description: str, groups: Mapping[str, Sequence[str]], recipe: bool = False
+    ) -> None:
+        rest = {OF_TRANSFORMERS: [item.name for item in fields(kind)]} if issubclass(kind, TrainingArguments) else {}
+        self.title_of = {name: title for title, names in {**rest, **groups}.items() for name in names}
+        self.titles, self.groups = [*groups, *rest], dict[str, Any]()
+        settings = {"usage": "%(prog)s [RECIPE] [--ARGUMENT VALUE ...]"} if recipe else {}
+        super().__init__(kind, description=f"{description} {RECIPE if recipe else ''}".strip(), **settings)
+        add_traceback(self)
+
+    def add_argument(self, *names: str, **settings: Any) -> Action:
+        """Add an argument to the group of its field, or outside all groups."""
+        if not self.groups:
+            self.groups = {title: self.add_argument_group(title) for title in self.titles}
+        title = self.title_of.get(settings.get("dest") or names[0].lstrip("-"))
+        return (self.groups[title] if title else super()).add_argument(*names, **settings)
 
 
 def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> Any:
@@ -40,6 +70,9 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
         warn_where_slow("bf16", torch.device("cpu"))
     if folder := getattr(settings, "output_dir", None):
         check_place(folder, folder=True)
+    for namespace in rest:
+        vars(namespace).pop("traceback", None)  # which `errors.run` reads
+    rest = [namespace for namespace in rest if vars(namespace)]
     return (settings, *rest) if rest else settings
 
 
@@ -50,9 +83,13 @@ def refuse_run(model: str) -> None:
         raise BadInput(f"{model}: is the folder of a run; allowed is a model in it. Did you mean {' or '.join(parts)}?")
 
 
-def parse_flags_or_recipe(argv: Sequence[str], kind: type[Any]) -> Any:
-    """Settings of this class; what is an object in a recipe is JSON as a flag."""
-    parser = HfArgumentParser(kind, description="All of it may also stand in a recipe (JSON or YAML), given first.")
+def parse_flags_or_recipe(argv: Sequence[str], kind: type[Any], parser: CommandParser | None = None) -> Any:
+    """The arguments as a `kind`, from flags, or from a recipe and flags that change it; objects are JSON in a flag.
+
+    Args:
+        parser: the command's parser of `kind`, by default one without groups.
+    """
+    parser = parser or CommandParser(kind, "", {}, recipe=True)
     if argv and not argv[0].startswith("-"):
         path, *argv = argv
         recipe, kinds = read_recipe(path, kind), get_type_hints(kind)

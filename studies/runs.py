@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEU
 
 from hictl_hf.files import write_json
 

@@ -27,11 +27,11 @@ from sacrebleu.metrics.chrf import CHRF
 from tqdm import tqdm
 
 from hictl_hf.data.cleaning import CorpusReport
+from hictl_hf.data.languages import script_of
 from hictl_hf.data.sources import read_rows
 from hictl_hf.files import write_json, write_text
 from hictl_hf.reports.tables import NONE
 from hictl_hf.translation.scores import measure_of
-from hictl_hf.translation.target_vocabulary import script_of
 from hictl_hf.xtreme.files import read_values
 
 from .intervals import Estimate, estimate

@@ -32,7 +32,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.xlm_roberta.modeling_xlm_roberta import XLMRobertaAttention, XLMRobertaLayer
 
 import hictl_hf
-from hictl_hf.models.modeling_hictl_translation import CACHE
+from hictl_hf.models.generation import CACHE
 
 PACKAGE = Path(hictl_hf.__file__).parent
 

@@ -1,55 +1,53 @@
-"""What makes a shell complete `hictl`, made by shtab from the very parsers that the commands use.
+"""`hictl completion`: print the script that completes `hictl` in a shell.
 
 hictl completion bash > ~/.local/share/bash-completion/completions/hictl
 hictl completion zsh > ~/.zfunc/_hictl    # a folder of $fpath
+
+The scripts are files of the package, made by `make completions` from the parsers of all commands: to print them needs
+neither PyTorch nor transformers.
 """
 
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
-from unittest.mock import patch
+from collections.abc import Sequence
+from pathlib import Path
 
-import shtab
+from ..errors import add_traceback
+from .main import COMMANDS, parser_of
 
-from .main import COMMANDS, main_of
-
-
-class ParserFound(Exception):
-    """Ends a command when it is about to parse its arguments."""
+SCRIPTS = {shell: Path(__file__).parent / "completions" / f"hictl.{shell}" for shell in ("bash", "zsh")}
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Print the completion of the shell that is named."""
+def make_parser() -> ArgumentParser:
     parser = ArgumentParser(
-        description="Print what makes a shell complete hictl.", epilog=str(__doc__).split("\n\n")[1],
-        formatter_class=RawDescriptionHelpFormatter,
+        "hictl completion", description="Print the script that completes hictl in a shell.",
+        epilog=str(__doc__).split("\n\n")[1], formatter_class=RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("shell", choices=("bash", "zsh"))
-    shell = parser.parse_args(argv).shell
-    print(shtab.complete(whole_parser(), shell))
-
-
-def whole_parser() -> ArgumentParser:
-    """One parser of all commands."""
-    parser = ArgumentParser("hictl")
-    commands = parser.add_subparsers(dest="command")
-    for name, command in COMMANDS.items():
-        own = commands.add_parser(name, help=command.help, parents=[parser_of(main_of(name))], add_help=False)
-        for action in own._actions:
-            if action.type in (None, str) and action.choices is None and action.nargs != 0:
-                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    parser.add_argument("shell", choices=tuple(SCRIPTS))
+    add_traceback(parser)
     return parser
 
 
-def parser_of(main: Callable[..., object]) -> ArgumentParser:
-    """The parser that a command makes; it is called, and goes no further than to its arguments."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command with these arguments, by default those of the command line."""
+    print(SCRIPTS[make_parser().parse_args(argv).shell].read_text("utf-8"), end="")
 
-    def stop(parser: ArgumentParser, *_: Any, **__: Any) -> NoReturn:
-        raise ParserFound(parser)
 
-    with patch.object(ArgumentParser, "parse_known_args", stop):
-        try:
-            main([])
-        except ParserFound as found:
-            return found.args[0]
-    raise AssertionError(f"{main.__module__}.main parses no arguments")
+def write_scripts() -> None:
+    """Make the files of the package anew, after arguments have changed."""
+    for shell, path in SCRIPTS.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(make_script(shell), "utf-8")
+
+
+def make_script(shell: str) -> str:
+    """The completion script of all commands for this shell."""
+    import shtab
+
+    parser = ArgumentParser("hictl")
+    commands = parser.add_subparsers(dest="command")
+    for name, purpose in COMMANDS.items():
+        command = commands.add_parser(name, help=purpose, parents=[parser_of(name)], add_help=False)
+        for action in command._actions:
+            if action.type in (None, str, Path) and action.choices is None and action.nargs != 0:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    return shtab.complete(parser, shell)

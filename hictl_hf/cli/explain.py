@@ -7,11 +7,8 @@
 """
 
 import json
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-
-from transformers import HfArgumentParser
 
 from ..data.cleaning import CorpusReport
 from ..data.lines import read_texts
@@ -19,8 +16,14 @@ from ..data.sources import read_rows
 from ..embedding.encoder import load_encoder
 from ..embedding.nearest_words import Explainer, sentence_table, word_table
 from ..errors import BadInput
-from ..parsing import parse_flags
+from ..parsing import CommandParser, parse_flags
 from ..reports.tables import plain
+from .logs import log_to_terminal
+
+GROUPS = {
+    "input": ("model", "among", "language_texts", "translation"),
+    "output": ("words", "sentences", "json"),
+}
 
 
 @dataclass
@@ -68,13 +71,16 @@ class ExplainArguments(ExplainerArguments):
             raise BadInput("words is 0 and there is no --among, so that there is nothing to show; give one of them")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run with these arguments, those of the command line by default."""
-    parser = HfArgumentParser(ExplainArguments, description="Show the words and sentences that are near to a sentence.")
+def make_parser() -> CommandParser:
+    parser = CommandParser(ExplainArguments, "Show the words and sentences nearest to a sentence.", GROUPS)
     parser.add_argument("sentence", help="in quotes")
-    args, given = parse_flags(parser, argv)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("hictl_hf").setLevel(logging.INFO)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command with these arguments, by default those of the command line."""
+    args, given = parse_flags(make_parser(), argv)
+    log_to_terminal()
     explainer = args.load()
     words = explainer.words(given.sentence, args.translation, args.words) if args.words else {}
     sentences = explainer.sentences(given.sentence, args.sentences)

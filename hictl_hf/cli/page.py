@@ -4,21 +4,20 @@ public link, without telemetry. What is near is left to `explanation`.
     hictl page --model runs/demo/checkpoint --among news.de.txt
 """
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
 
-from transformers import HfArgumentParser
-
 from ..embedding.nearest_words import Explainer, NearWord, sentence_table, word_table
 from ..errors import BadInput
-from ..parsing import parse_flags
+from ..parsing import CommandParser, parse_flags
 from ..reports.tables import html
 from .explain import ExplainerArguments
+from .logs import log_to_terminal
 
+GROUPS = {"input": ("model", "among", "language_texts"), "page": ("port",)}
 HOST = "127.0.0.1"
 STYLE = """.groups { display: flex; flex-wrap: wrap; gap: 1rem 2rem }
 td, th { text-align: left }
@@ -33,12 +32,14 @@ class PageArguments(ExplainerArguments):
     port: int | None = field(default=None, metadata={"help": "Port of 127.0.0.1; the first free one from 7860 on."})
 
 
+def make_parser() -> CommandParser:
+    return CommandParser(PageArguments, "Show the same as `hictl explain` on a local page.", GROUPS)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    """Serve the page until it is interrupted, for these arguments, those of the command line by default."""
-    parser = HfArgumentParser(PageArguments, description="Show the same as `hictl explain` on a local page.")
-    args = parse_flags(parser, argv)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("hictl_hf").setLevel(logging.INFO)
+    """Serve the page until it is interrupted; the arguments are by default those of the command line."""
+    args = parse_flags(make_parser(), argv)
+    log_to_terminal()
     serve(make_page(args.load()), args.port)
 
 

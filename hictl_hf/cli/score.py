@@ -5,34 +5,42 @@ whether they are better than another system's. What the scores are is left to `t
     hictl score ours.txt data/test.en --language en --baseline theirs.txt
 """
 
-import argparse
+from argparse import ArgumentParser
 from collections.abc import Sequence
 
 from ..data.formats import refuse_unequal
 from ..data.lines import read_texts
-from ..errors import BadInput, run
+from ..errors import BadInput, add_traceback
 from ..translation.moses import MosesTokenizer
 from ..translation.prepare import preparation_signature
 from ..translation.scores import METRICS, Comparison, Score, check_language, paired_bootstrap, score_translations
 
 
-def main(argv: Sequence[str] | None = None) -> list[Score] | list[Comparison]:
-    """The command; returns what it prints."""
-    parser = argparse.ArgumentParser(description="Score translations, one a line.")
+def make_parser() -> ArgumentParser:
+    parser = ArgumentParser("hictl score", description="Score translations, one a line.")
     parser.add_argument("translations", help="file with a translation a line, not tokenised")
     parser.add_argument("references", nargs="+", help="files with as many lines")
-    parser.add_argument("--language", required=True, help="of the translations, such as de")
-    parser.add_argument("--metrics", nargs="+", default=["sacrebleu", "chrf"], help=f"some of {', '.join(METRICS)}")
-    parser.add_argument("--sources", help="file of what was translated, for comet")
-    parser.add_argument("--baseline", help="translations of another system, to compare with by paired bootstrap")
-    parser.add_argument("--tokenize", help="another tokenizer of sacreBLEU than the language's, such as char")
-    parser.add_argument("--tokenised", action="store_true", help="multi-bleu: the files are tokenised already")
-    parser.add_argument("--moses_dir", help="multi-bleu: copy of mosesdecoder, for its tokenizer.perl, not sacremoses")
-    parser.add_argument("--aggressive", action="store_true", help="multi-bleu: hyphens part words (-a)")
-    parser.add_argument("--split_compounds", action="store_true", help="multi-bleu: hyphens part words, at the end")
-    parser.add_argument("--lowercase", action="store_true", help="lower-case both sides")
-    parser.add_argument("--strict", action="store_true", help="multi-bleu: as the perl script, which reads bytes")
-    given = parser.parse_args(argv)
+    group = parser.add_argument_group("input")
+    group.add_argument("--language", required=True, help="of the translations, such as de")
+    group.add_argument("--sources", help="file of the source sentences, for comet")
+    group.add_argument("--baseline", help="translations of another system, to compare with by paired bootstrap")
+    group = parser.add_argument_group("metrics")
+    group.add_argument("--metrics", nargs="+", default=["sacrebleu", "chrf"], help=f"some of {', '.join(METRICS)}")
+    group.add_argument("--lowercase", action="store_true", help="lower-case both sides")
+    group.add_argument("--tokenize", help="another tokenizer of sacreBLEU than the language's, such as char")
+    group = parser.add_argument_group("multi-bleu")
+    group.add_argument("--tokenised", action="store_true", help="the files are tokenised already")
+    group.add_argument("--moses_dir", help="copy of mosesdecoder: use its tokenizer.perl, not sacremoses")
+    group.add_argument("--aggressive", action="store_true", help="split words at hyphens (tokenizer.perl -a)")
+    group.add_argument("--split_compounds", action="store_true", help="split words at hyphens after tokenisation")
+    group.add_argument("--strict", action="store_true", help="count bytes, as the perl script does")
+    add_traceback(parser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> list[Score] | list[Comparison]:
+    """Run the command with these arguments, by default those of the command line; returns what it prints."""
+    given = make_parser().parse_args(argv)
     check_language(given.language)
     paths = [given.translations, *given.references, *filter(None, (given.sources, given.baseline))]
     lines = {path: list(read_texts([path])) for path in paths}
@@ -60,7 +68,3 @@ def main(argv: Sequence[str] | None = None) -> list[Score] | list[Comparison]:
         raise BadInput(str(error)) from error
     print(*found, sep="\n")
     return found
-
-
-if __name__ == "__main__":
-    run(main)

@@ -16,13 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from transformers import HfArgumentParser
-
 from ..data.lines import check_inputs, check_output, open_output, read_texts
 from ..embedding.encoder import check_device
-from ..errors import BadInput, run, short_repr
+from ..errors import BadInput, short_repr
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
-from ..parsing import parse_flags
+from ..parsing import CommandParser, parse_flags
 from ..translation.beam_search import BeamSearchConfig
 from ..translation.decoding import Translation, translate
 from ..translation.pipeline import DTYPES, load_translator
@@ -30,6 +28,11 @@ from ..translation.pipeline import DTYPES, load_translator
 logger = logging.getLogger(__name__)
 
 LINES_AT_ONCE = 8192
+GROUPS = {
+    "input and output": ("model", "input", "output", "target_language", "best", "scores"),
+    "search": ("beams", "length_penalty", "max_length_a", "max_length_b", "max_length"),
+    "computation": ("max_tokens", "lines_at_once", "cut", "dtype", "device"),
+}
 
 
 @dataclass
@@ -74,9 +77,13 @@ class TranslateArguments:
         check_device(self.device)
 
 
+def make_parser() -> CommandParser:
+    return CommandParser(TranslateArguments, "Translate lines of text.", GROUPS)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run with these arguments, those of the command line by default."""
-    args = parse_flags(HfArgumentParser(TranslateArguments), argv)
+    """Run the command with these arguments, by default those of the command line."""
+    args = parse_flags(make_parser(), argv)
     check_inputs(args.input)
     check_output(args.output, args.input)
     model, tokenizer = load_translator(args.model, dtype=args.dtype, device=args.device)
@@ -111,7 +118,3 @@ def check_target(args: TranslateArguments, model: HictlForConditionalGeneration)
 def written(number: int, found: Sequence[Translation], scores: bool) -> Iterator[str]:
     for translation in found:
         yield f"{number}\t{translation.score:.4f}\t{translation.text}" if scores else translation.text
-
-
-if __name__ == "__main__":
-    run(main)

@@ -6,9 +6,7 @@ weighted F1, neither of which is XTREME's way (`xtreme`).
     hictl mteb --model runs/demo/checkpoint --tasks Tatoeba BUCC.v2 --subsets deu-eng de-en --output runs/demo/mteb
 """
 
-import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
@@ -17,58 +15,17 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
-from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.formats import refuse_unequal
 from ..data.lines import read_lines
 from ..data.records import Cursor
 from ..errors import BadInput, as_bad_input
-from ..files import check_place, write_json
-from ..parsing import parse_flags
-from ..reports.tables import Cell, Table, plain
-from .encoder import LONGEST, Pooling, embed_sentences, load_encoder, own_pooling
+from ..reports.tables import Cell, Table
+from .encoder import LONGEST, Pooling, embed_sentences, own_pooling
 
 KIND = "BitextMining"
 METRICS = ("f1", "accuracy")  # the first is MTEB's main score
-
-
-@dataclass
-class MtebArguments:
-    """Settings of `hictl mteb`."""
-
-    model: str = field(metadata={"help": "Folder or Hub name of a HiCTL or XLM-R encoder."})
-    output: str = field(metadata={"help": "Folder for results.json and, of each task, MTEB's own file of results."})
-    tasks: list[str] = field(
-        default_factory=lambda: ["Tatoeba"], metadata={"help": f"MTEB's names of tasks of the type {KIND}."}
-    )
-    subsets: list[str] = field(
-        default_factory=list, metadata={"help": "Language pairs by MTEB's names, such as deu-eng; all without it."}
-    )
-    data: str | None = field(
-        default=None,
-        metadata={
-            "help": "Folder of LASER's Tatoeba, tatoeba.deu-eng.deu and .eng, line i of both being a pair; the Hub "
-            "without it."
-        },
-    )
-    precision: str = field(default="fp32", metadata={"help": "fp32, bf16, or int8 on a CPU."})
-    max_length: int = field(default=LONGEST, metadata={"help": "Tokens of a sentence that are read."})
-    device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; a GPU where there is one without it."})
-
-
-def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Run with these arguments, those of the command line by default; returns what results.json holds."""
-    parser = HfArgumentParser(MtebArguments, description="Score an encoder on the bitext-mining tasks of MTEB.")
-    args = parse_flags(parser, argv)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    check_place(args.output, folder=True)
-    tasks = [load_task(name, args.subsets, args.data) for name in args.tasks]
-    model, tokenizer = load_encoder(args.model, args.precision, args.device)
-    results = evaluate_mteb(model, tokenizer, tasks, args.output, args.max_length)
-    results["protocol"] |= {"model": args.model, "precision": args.precision, "data": args.data or "Hugging Face Hub"}
-    write_json(Path(args.output) / "results.json", results)
-    print(plain(as_table(results)))
-    return results
 
 
 def load_task(name: str, subsets: Sequence[str] = (), folder: str | Path | None = None) -> Any:

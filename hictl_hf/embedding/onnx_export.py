@@ -15,19 +15,16 @@ The ONNX back-end of sentence-transformers is another thing: it needs optimum, w
 
 import logging
 import warnings
-from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import BadInput
 from ..files import new_folder
-from ..parsing import parse_flags
-from .encoder import LONGEST, Pooling, check_poolings, encoder_of, load_encoder, own_pooling, pool, projection_of
+from .encoder import LONGEST, Pooling, check_poolings, encoder_of, own_pooling, pool, projection_of
 
 OPSET = 18
 INPUTS = ("input_ids", "attention_mask")
@@ -85,18 +82,3 @@ def export_onnx(
     tokenizer.model_max_length = min(LONGEST, model.config.max_position_embeddings - 2)
     tokenizer.save_pretrained(folder)
     return folder / "model.onnx"
-
-
-@dataclass
-class ExportArguments:
-    """Settings of `hictl export-onnx`."""
-
-    model: str = field(metadata={"help": "Folder or Hub name of a checkpoint, or of a plain encoder."})
-    output: str = field(metadata={"help": "Folder to write, new or empty."})
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run with these arguments, those of the command line by default."""
-    args = parse_flags(HfArgumentParser(ExportArguments), argv)
-    folder = new_folder(args.output)
-    print(export_onnx(*load_encoder(args.model, device="cpu"), folder))

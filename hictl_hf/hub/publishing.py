@@ -13,17 +13,14 @@ completed by `cards`. A push that failed can be repeated: files that have arrive
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-from transformers import HfArgumentParser
 
 from ..errors import BadInput
-from ..parsing import parse_flags
 from .cards import card_for_repository, encoder_card_for_repository
 
 logger = logging.getLogger(__name__)
@@ -34,37 +31,6 @@ REPLACED = (  # left by an earlier push, these would be loaded or shown together
     "*.safetensors", "*.safetensors.index.json", "encoder/*", "pictures/*", "2_Dense/*",
 )  # fmt: skip
 MESSAGE = "Publish a run of hictl_hf"
-
-
-@dataclass
-class PublishArguments:
-    """Settings of `hictl publish RUN REPOSITORY`."""
-
-    encoder_repository: str | None = field(
-        default=None, metadata={"help": "Repository of its own for the plain encoder; encoder/ without it."}
-    )
-    license: str | None = field(
-        default=None,
-        metadata={
-            "help": "Of the weights, by the Hub's name (apache-2.0, cc-by-4.0, ...); the cards name none without."
-        },
-    )
-    private: bool | None = field(
-        default=None, metadata={"help": "Whether a new repository is private; as your account says without it."}
-    )
-
-
-def make_parser() -> HfArgumentParser:
-    parser = HfArgumentParser(PublishArguments, description="Share a finished run on the Hugging Face Hub.")
-    parser.add_argument("run", help="output folder of a pre-training or translation run")
-    parser.add_argument("repository", help="such as your-name/hictl; it is made where there is none")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run with these arguments, those of the command line by default."""
-    settings, places = parse_flags(make_parser(), argv)
-    print(push(places.run, places.repository, **vars(settings)))
 
 
 def push(

@@ -1,9 +1,7 @@
 """A pre-training run: `pretrain` is the recipe, from the sources to the report."""
 
 import logging
-import shlex
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +13,23 @@ from ..embedding.sentence_transformers_files import write_sentence_transformers_
 from ..errors import BadInput
 from ..files import atomic_directory, write_text
 from ..hub.publishing import push, reserve
-from ..models.modeling_hictl import HictlForPreTraining, export_encoder
+from ..models.encoder_export import export_encoder
+from ..models.modeling_hictl import HictlForPreTraining
 from ..training.arguments import plain_settings
 from ..training.callbacks import TrainingTime
 from ..training.checkpoints import check_checkpoint, last_whole_checkpoint, newest_first
 from ..training.sharding import gather_model
 from ..training.trainer import TERMINATED
 from ..version import __version__
-from .arguments import PretrainingArguments, parse_arguments
+from .arguments import PretrainingArguments
 from .card import encoder_card, model_card
 from .report import report
-from .results import CorpusCounts, Evaluation, PretrainingResults, retrieval_table
+from .results import CorpusCounts, Evaluation, PretrainingResults
 from .scoring import Scores, retrieval_results, score
 from .setup import Corpora, load_or_make_model, load_or_train_tokenizer, make_trainer, read_corpora
 from .trainer import HictlTrainer
 
 logger = logging.getLogger(__name__)
-
-
-def main(argv: Sequence[str] | None = None, program: str = "hictl pretrain") -> dict[str, Any]:
-    """Run with these arguments, those of the command line by default; returns what is in `results.json`."""
-    argv = sys.argv[1:] if argv is None else list(argv)
-    args = parse_arguments(argv)
-    logging.basicConfig(level=args.get_process_log_level(), format="%(message)s")
-    logging.getLogger("hictl_hf").setLevel(logging.INFO if args.should_log else logging.WARNING)
-    results = pretrain(args, command=shlex.join([*program.split(), *argv]))
-    if args.should_log:
-        print(retrieval_table(results))
-        print(f"\nreport: {args.output_dir}/report.html   checkpoint: {args.output_dir}/checkpoint")
-    return results.as_dict()
 
 
 def pretrain(args: PretrainingArguments, command: str = "") -> PretrainingResults:

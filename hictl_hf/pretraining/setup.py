@@ -13,8 +13,9 @@ import torch
 from datasets import Dataset
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
+from ..data.cleaning import Cleaning, CorpusReport
 from ..data.collator import PretrainingCollator
-from ..data.corpus import Cleaning, CorpusReport, load_corpus
+from ..data.corpus import load_corpus
 from ..data.held_out import comparable, split_held_out
 from ..data.sampling import PretrainingExamples, TemperatureSampler, language_shares
 from ..data.streaming import StreamedBatches, source_shares

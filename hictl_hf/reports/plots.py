@@ -6,7 +6,6 @@ scikit-learn; none needs a display.
 """
 
 import math
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import cycle
@@ -521,9 +520,3 @@ def _figure(path: str | Path, width: float, height: float) -> Iterator["Figure"]
         yield figure
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150, bbox_inches="tight")
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m hictl_hf.reports.plots PICTURE.png")
-    plot_lambda_floor(sys.argv[1])

@@ -21,7 +21,8 @@ from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 
 from ..errors import BadInput
-from ..models.modeling_hictl_translation import CACHE, HictlForConditionalGeneration
+from ..models.generation import CACHE
+from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from .output_layer import OutputLayer
 
 LEAVING = 8  # one part of so many must be done before sentences leave: the others have to be moved

@@ -1,6 +1,6 @@
 """A translation model for CTranslate2, an engine for CPUs and GPUs without PyTorch.
 
-    python -m hictl_hf.translation.ctranslate2_export --model runs/de-en/model --output runs/ct2 --quantization int8
+    hictl export-ctranslate2 --model runs/de-en/model --output runs/ct2 --quantization int8
 
 The [CLS] bias cannot be said in it (CTranslate2#1614): a model that has one is refused, unless it may be dropped, which
 changes the translations. What may never be said (`suppress_tokens`) has no probability in the export. Translating:
@@ -16,20 +16,16 @@ CTranslate2 fails where a translation outgrows the decoder's positions: `max_dec
 `translate_batch(..., target_prefix=[["__de__"]])` says into which.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import HfArgumentParser, PreTrainedTokenizerBase, XLMRobertaModel
+from transformers import PreTrainedTokenizerBase, XLMRobertaModel
 
-from ..errors import BadInput, run
+from ..errors import BadInput
 from ..files import new_folder
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
-from ..parsing import parse_flags
-from .pipeline import load_translator
 
 NEVER = -1e9  # added to the logit of what is not to be said
 
@@ -145,26 +141,3 @@ def pieces_of(tokenizer: PreTrainedTokenizerBase, number: int) -> list[str]:
     """The pieces of all ids; ids that the tokenizer does not know have a name of their own."""
     known = tokenizer.convert_ids_to_tokens(range(min(number, len(tokenizer))))
     return [*known, *(f"<unused{place}>" for place in range(len(known), number))]
-
-
-@dataclass
-class ExportArguments:
-    """Settings of `python -m hictl_hf.translation.ctranslate2_export`."""
-
-    model: str = field(metadata={"help": "Folder or Hub name of a translation model."})
-    output: str = field(metadata={"help": "Folder to write, new or empty."})
-    quantization: str | None = field(
-        default=None, metadata={"help": "int8, float16, or another type of CTranslate2; float32 without it."}
-    )
-    allow_drop_bias: bool = field(default=False, metadata={"help": "Export a model with a [CLS] bias without it."})
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run with these arguments, those of the command line by default."""
-    args = parse_flags(HfArgumentParser(ExportArguments), argv)
-    model, tokenizer = load_translator(args.model, dtype="float32", device="cpu")
-    print(export_ctranslate2(model, tokenizer, args.output, args.quantization, args.allow_drop_bias))
-
-
-if __name__ == "__main__":
-    run(main)

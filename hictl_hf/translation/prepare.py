@@ -2,20 +2,19 @@
 module decides what is kept, counted and written. Which files a row has is left to `paper_corpora.py`, how they are read
 to `raw_bitext.py`, training to `run_translation.py`.
 
-    python -m hictl_hf.translation.prepare iwslt14-en-de raw data/iwslt14-en-de --moses_dir mosesdecoder
+    hictl prepare-translation iwslt14-en-de raw data/iwslt14-en-de --moses_dir mosesdecoder
 
 Files are looked for anywhere below the raw folder, packed with gzip or not, archives unpacked. The output folder
 appears whole or not at all: `train`, `validation` and `test`, each with the two languages as endings, zero-shot test
 sets as `test-ro`, and `preparation.json`. Data whose size is not the paper's is refused, or told of in every score.
 """
 
-import argparse
 import hashlib
 import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -23,11 +22,11 @@ from typing import IO, Any
 
 from ..data.records import checked_text
 from ..data.sources import MOSES
-from ..errors import BadInput, BrokenRow, run, short_repr
+from ..errors import BadInput, BrokenRow, short_repr
 from ..files import write_json
 from ..version import __version__
 from .moses import MosesTokenizer
-from .paper_corpora import CORPORA, PaperCorpus
+from .paper_corpora import PaperCorpus
 from .raw_bitext import GUIDE, Pair, find_files, read_pairs
 
 RECORD = "preparation.json"
@@ -214,30 +213,3 @@ def preparation_signature(source: str) -> dict[str, str]:
     if record["other_counts"]:
         signature["override"] = "; ".join(record["other_counts"])
     return signature
-
-
-def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """The command; returns what is in `preparation.json`."""
-    parser = argparse.ArgumentParser(
-        "python -m hictl_hf.translation.prepare", description="Prepare the paper's corpora."
-    )
-    parser.add_argument("recipe", help=f"one of {', '.join(CORPORA)}, or its file in recipes/translation")
-    parser.add_argument("raw", type=Path, help="folder with the raw files anywhere below")
-    parser.add_argument("output", type=Path, help="folder to write, which must not be there yet")
-    parser.add_argument("--moses_dir", help="copy of mosesdecoder, for its tokenizer.perl; sacremoses without it")
-    parser.add_argument("--romanian", default="keep", help="diacritics of Romanian: keep, normalise or strip")
-    parser.add_argument("--allow_other_counts", action="store_true", help="take data of another size, and tell it")
-    arguments = parser.parse_args(argv)
-    name = Path(arguments.recipe).name.removesuffix(".json")
-    if name not in CORPORA:
-        raise BadInput(f"no recipe is called {arguments.recipe}; allowed are {', '.join(CORPORA)}. Choose one of them.")
-    options = (arguments.moses_dir, arguments.romanian, arguments.allow_other_counts)
-    record = prepare(CORPORA[name], arguments.raw, arguments.output, *options)
-    for title in ("lines", "skipped"):
-        print("\n".join([title, *(f"  {split:<14}{count:>12,}" for split, count in record[title].items())]))
-    print("\n".join(f"not the paper's: {found}" for found in record["other_counts"]) or "counts: the paper's")
-    return record
-
-
-if __name__ == "__main__":
-    run(main)

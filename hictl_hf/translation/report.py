@@ -1,14 +1,11 @@
 """What `run_translation.py` measured, for a reader: scores beside the paper's, validation by step, which words [CLS]
 proposes and where the decoder looks, twenty translations from bad to good, and how all of it was made. This module
 reads `results.json` and `predictions.jsonl` and decides what is shown of them, and which sentences; what was measured
-is decided by the driver. To see several runs side by side, and what each is better by than the first:
-
-    python -m hictl_hf.translation.report RUN/results.json ANOTHER/results.json
+is decided by the driver. `hictl compare` prints several runs side by side, and the difference of each from the first.
 """
 
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +22,7 @@ from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..reports.page import Block, Listing, Picture, write_sections
 from ..reports.plots import plot_scores_by_step
 from ..reports.results import Results, duration, part, setting_groups, signature
-from ..reports.tables import NONE, Cell, Table, plain
+from ..reports.tables import NONE, Cell, Table
 from .inspection import look_into
 from .scores import METRICS, paired_bootstrap
 
@@ -298,19 +295,3 @@ STYLE = """th, td { text-align: left; unicode-bidi: plaintext; vertical-align: t
 td:first-child { min-width: 5.2rem; }
 figure { max-width: 46rem; }
 """
-
-
-def main(paths: Sequence[str]) -> None:
-    """Print the scores of runs, and what each is better by than the first."""
-    if not paths:
-        sys.exit("usage: python -m hictl_hf.translation.report RUN/results.json [ANOTHER/results.json ...]")
-    try:
-        runs = read_runs(paths)
-        tables = [score_table(runs), *([comparison_table(runs)] if len(runs) > 1 else [])]
-    except BadInput as error:
-        sys.exit(str(error))
-    print("\n\n".join(f"{table.title}. {table.caption}\n\n{plain(table)}" for table in tables))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import shlex
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -25,7 +23,7 @@ from ..training.checkpoints import last_whole_checkpoint, newest_first
 from ..training.fingerprint import SETTINGS_FILE, refuse_other_settings, remember_settings
 from ..training.trainer import TERMINATED
 from ..version import __version__
-from .arguments import TranslationArguments, parse_translation_arguments
+from .arguments import TranslationArguments
 from .card import translation_card
 from .corpus import (
     Direction,
@@ -56,21 +54,6 @@ WITHOUT_EFFECT = (  # on what comes out of a run: a run goes on though these are
     "dataloader_prefetch_factor", "dataloader_persistent_workers", "save_total_limit",
     "push_to_hub", "hub_model_id", "hub_private_repo", "hub_strategy", "hub_always_push", "hub_revision", "hub_token",
 )  # fmt: skip
-
-
-def main(argv: Sequence[str] | None = None, program: str = "hictl train-translation") -> dict[str, Any]:
-    """Run with these arguments, those of the command line by default; returns what is in `results.json`."""
-    argv = sys.argv[1:] if argv is None else list(argv)
-    args = parse_translation_arguments(argv)
-    logging.basicConfig(level=args.get_process_log_level(), format="%(message)s")
-    logging.getLogger("hictl_hf").setLevel(logging.INFO if args.should_log else logging.WARNING)
-    results = run_translation(args, command=shlex.join([*program.split(), *argv]))
-    if args.should_log:
-        for direction, scores in results["test"].items():
-            for name, score in scores.items():
-                print(f"{direction}  {name} {score['value']:.2f}  {score['signature']}")
-        print(f"\nreport: {args.output_dir}/report.html")
-    return results
 
 
 def run_translation(args: TranslationArguments, command: str = "") -> dict[str, Any]:

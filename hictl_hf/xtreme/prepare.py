@@ -2,18 +2,17 @@
 files: this module decides what a word and its tag are. Which treebanks make up a language is left to the caller; XTREME
 took all of Universal Dependencies 2.5, those of a language one after another in the order of their file names.
 
-    python -m hictl_hf.xtreme.prepare udpos es udpos/test-es.tsv UD_Spanish-*/es_*-test.conllu
-    python -m hictl_hf.xtreme.prepare panx panx/test-de.tsv de-test
+    hictl prepare-xtreme udpos udpos/test-es.tsv UD_Spanish-*/es_*-test.conllu --language es
+    hictl prepare-xtreme panx panx/test-de.tsv de-test
 """
 
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from datasets import Dataset, concatenate_datasets
 
-from ..errors import BadInput, run, short_repr
+from ..errors import BadInput, short_repr
 from ..files import write_text
 from .examples import TAGGED
 from .files import filled_lines_of, sentences
@@ -115,21 +114,14 @@ def word_lines(example: dict[str, list[str]], tags: bool) -> Iterator[str]:
         yield f"{word}\t{tag}" if tags else word
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Converts the files of one language and split into one file with tags."""
-    match arguments:
-        case ["udpos", language, output, _, *_]:
-            examples = concatenate_datasets([read_conllu(path, language) for path in by_name(arguments[3:])])
-        case ["panx", output, _, *_]:
-            examples = concatenate_datasets([read_raw_panx(path) for path in by_name(arguments[2:])])
-        case _:
-            raise SystemExit(__doc__)
-    print(f"{write_tagged(Path(output), examples)}: {len(examples)} sentences")
+def read_raw(task: str, paths: Iterable[Path], language: str = "") -> Dataset:
+    """The examples of raw files in the order of their names, as XTREME took them.
 
-
-def by_name(paths: Iterable[str]) -> list[Path]:
-    return sorted(map(Path, paths), key=lambda path: path.name)
-
-
-if __name__ == "__main__":
-    run(main, sys.argv[1:])
+    Args:
+        task: "udpos", treebanks in CoNLL-U, or "panx", WikiAnn.
+        language: of the treebanks.
+    """
+    ordered = sorted(paths, key=lambda path: path.name)
+    return concatenate_datasets(
+        [read_conllu(path, language) if task == "udpos" else read_raw_panx(path) for path in ordered]
+    )

@@ -2,15 +2,13 @@
 between English and the other languages, and every language of every task, as Markdown, LaTeX and HTML. This module
 decides what counts as an XTREME score: the mean over all languages XTREME lists, each scored on XTREME's test set. What
 is less is marked, with the reason, and enters no average. It reads results files (`results.json`) and the published
-numbers in `xtreme_paper.json`; what was measured is decided by the driver. To see several runs side by side:
-
-    python -m hictl_hf.xtreme.report RUN/results.json ANOTHER/results.json
+numbers in `xtreme_paper.json`; what was measured is decided by the driver. `hictl compare` prints
+several runs side by side.
 """
 
 import json
 import math
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from ..files import write_text
 from ..reports.page import Block, Listing, Picture, write_sections
 from ..reports.plots import plot_languages_and_tasks, plot_layers
 from ..reports.results import Results, part
-from ..reports.tables import FROM_MEMORY, NONE, Cell, Table, latex, plain
+from ..reports.tables import FROM_MEMORY, NONE, Cell, Table, latex
 
 PAPER: Mapping[str, Any] = json.loads(Path(__file__).with_name("paper.json").read_text("utf-8"))
 COLUMNS: Mapping[str, Mapping[str, Any]] = {column["task"]: column for column in PAPER["columns"]}
@@ -418,19 +416,3 @@ def _numbers_of(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 def _sentence(words: str) -> str:
     return f"{words.rstrip('.')}."
-
-
-def main(paths: Sequence[str]) -> None:
-    """Print the tables of all tasks, of groups, and of the transfer gap for these results files."""
-    if not paths:
-        sys.exit("usage: python -m hictl_hf.xtreme.report RUN/results.json [ANOTHER/results.json ...]")
-    try:
-        runs = read_runs(paths)
-    except BadInput as error:
-        sys.exit(str(error))
-    tables = (main_table(runs), group_table(runs), gap_table(runs))
-    print("\n\n".join(f"{table.title}. {table.caption}\n\n{plain(table)}" for table in tables))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

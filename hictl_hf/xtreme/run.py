@@ -5,8 +5,6 @@ interrupted goes on with the task, the language and the step it was at."""
 import itertools
 import json
 import logging
-import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,19 +17,17 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, 
 from ..embedding.encoder import Pooling, all_poolings, embed_at_poolings
 from ..errors import BadInput
 from ..files import write_json
-from ..reports.tables import plain
 from ..retrieval.bitext import Bitext
 from ..training.fingerprint import SETTINGS_FILE, refuse_other_settings, remember_settings
 from ..version import __version__
-from .arguments import XtremeArguments, parse_xtreme_arguments
+from .arguments import XtremeArguments
 from .data import TaskData, read_task, without_golds
 from .files import data_hash
 from .fine_tuned_models import FineTunedModels, device
 from .fine_tuning import longest_row
 from .metrics import Score
 from .predictions import Embedded
-from .report import main_table, write_report
-from .scores import score_submission
+from .report import write_report
 from .tasks import XtremeTask
 
 logger = logging.getLogger(__name__)
@@ -39,22 +35,6 @@ logger = logging.getLogger(__name__)
 RETRIEVAL_LAYERS = {12: 8, 24: 14}  # hidden states that XTREME's Tatoeba script reads, by the layers of the encoder
 RETRIEVAL_LENGTH = 512  # tokens, as in XTREME's scripts
 ROWS_FILE = "rows.json"  # hashes of what predictions and models were made of
-
-
-def main(argv: Sequence[str] | None = None, program: str = "hictl xtreme") -> dict[str, Any]:
-    """Run with these arguments, those of the command line by default; returns what is in `results.json`."""
-    argv = sys.argv[1:] if argv is None else list(argv)
-    args = parse_xtreme_arguments(argv)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("hictl_hf").setLevel(logging.INFO)
-    if args.score:
-        scores = score_submission(args.score, str(args.labels), args.chosen_tasks)
-        print(json.dumps(scores, indent=2))
-        return scores
-    results = run_xtreme(args, command=shlex.join([*program.split(), *argv]))
-    print(plain(main_table({args.output_dir: results})))
-    print(f"\nreport: {args.output_dir}/report.html")
-    return results
 
 
 def run_xtreme(args: XtremeArguments, command: str = "", tasks: Sequence[XtremeTask] | None = None) -> dict[str, Any]:

@@ -14,10 +14,11 @@ import pyarrow.parquet
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hictl_hf.cli import embed
 from hictl_hf.cli.embed import main
+from hictl_hf.embedding import to_file
 from hictl_hf.embedding.encoder import Pooling, embed_sentences, load_encoder
 from hictl_hf.errors import BadInput
+from hictl_hf.version import __version__
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +166,7 @@ def stop_after(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
         calls += 1
         return embed_sentences(*arguments, **settings)
 
-    monkeypatch.setattr(embed, "embed_sentences", counted)
+    monkeypatch.setattr(to_file, "embed_sentences", counted)
 
 
 @pytest.mark.parametrize("ending", ["npy", "parquet"])
@@ -182,9 +183,12 @@ def test_work_that_was_stopped_goes_on_and_ends_the_same_to_the_byte(
     assert not output.exists() and (tmp_path / f"stopped.{ending}.partial").is_dir()
 
     embedded: list[int] = []
-    monkeypatch.setattr(
-        embed, "embed_sentences", lambda m, t, s, *a, **k: embedded.append(len(s)) or embed_sentences(m, t, s, *a, **k)
-    )
+
+    def embed_again(model: Any, tokenizer: Any, block: Sequence[str], *rest: Any, **settings: Any) -> np.ndarray:
+        embedded.append(len(block))
+        return embed_sentences(model, tokenizer, block, *rest, **settings)
+
+    monkeypatch.setattr(to_file, "embed_sentences", embed_again)
     assert run(checkpoint, output, source, **settings).read_bytes() == whole
     assert sum(embedded) == 1 + len(texts) - 4 * blocks, "what was done is not done again"
     assert not (tmp_path / f"stopped.{ending}.partial").exists()
@@ -202,7 +206,7 @@ def test_work_goes_on_only_with_the_same_lines_settings_and_model(
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         stop_after(2, patched)
         run(checkpoint, output, source, lines_at_once=4)
-    with pytest.raises(BadInput, match=r"a\.npy\.partial: normalize was True and is False; .* remove the folder"):
+    with pytest.raises(BadInput, match=r"a\.npy\.partial: normalize was True and is False .*; .* remove the folder"):
         run(checkpoint, output, source, lines_at_once=4, normalize="false")
     with pytest.raises(BadInput, match=r"pooling was \['mean', 1\] and is \['mean', 2\]"):
         run(checkpoint, output, source, lines_at_once=4, layer=2)
@@ -223,10 +227,28 @@ def test_work_goes_on_only_with_the_same_lines_settings_and_model(
     )
 
 
+def test_work_of_release_0_7_5_is_refused_by_its_version(
+    checkpoint: Path, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, state = write_lines(tmp_path / "a.txt", texts), tmp_path / "a.npy.partial" / "state.json"
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        stop_after(2, patched)
+        run(checkpoint, tmp_path / "a.npy", source, lines_at_once=4)
+    kept = json.loads(state.read_text("utf-8"))
+    assert kept.pop("version") == __version__
+    kept["settings"]["readout"] = kept["settings"].pop("pooling")  # as 0.7.5 wrote it
+    state.write_text(json.dumps(kept), "utf-8")
+    before = state.read_bytes()
+    message = r"a\.npy\.partial: was written by a release before 0\.8, .* with that release, or remove the folder"
+    with pytest.raises(BadInput, match=message):
+        run(checkpoint, tmp_path / "a.npy", source, lines_at_once=4)
+    assert state.read_bytes() == before and not (tmp_path / "a.npy").exists()
+
+
 def test_a_folder_of_somebody_else_is_left_alone(checkpoint: Path, texts: list[str], tmp_path: Path) -> None:
     (tmp_path / "a.npy.partial").mkdir()
     (tmp_path / "a.npy.partial" / "thesis.txt").write_text("all of it")
-    with pytest.raises(BadInput, match=r"a\.npy\.partial: is nothing that hictl embed could go on with"):
+    with pytest.raises(BadInput, match=r"a\.npy\.partial: is not partial output of hictl embed"):
         run(checkpoint, tmp_path / "a.npy", write_lines(tmp_path / "a.txt", texts))
     assert (tmp_path / "a.npy.partial" / "thesis.txt").read_text() == "all of it"
 
@@ -235,8 +257,8 @@ def test_a_folder_of_somebody_else_is_left_alone(checkpoint: Path, texts: list[s
 
 
 def test_blocks_of_long_lines_have_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embed, "CHARACTERS_AT_ONCE", 10)
-    assert list(embed.blocks(iter(["a", "b" * 9, "c" * 50, "", "d", "e"]), lines=3)) == [
+    monkeypatch.setattr(to_file, "CHARACTERS_AT_ONCE", 10)
+    assert list(to_file.blocks(iter(["a", "b" * 9, "c" * 50, "", "d", "e"]), lines=3)) == [
         ["a", "b" * 9],
         ["c" * 50],
         ["", "d", "e"],
@@ -256,7 +278,7 @@ def test_a_line_of_five_megabytes_and_control_characters_are_survived(checkpoint
     [
         ("a.txt", b"the cat\n\xff\xfe\xfa\n", r"a\.txt:2: has invalid UTF-8"),
         ("a.txt", b"the cat\na\0dog\n", r"a\.txt:2: has a NUL byte"),
-        ("a.txt", b"", "holds no line"),
+        ("a.txt", b"", "the input has no line"),
         ("a.txt.gz", b"no archive", r"a\.txt\.gz: cannot be read"),
         ("a.jsonl", b'{"text": "the cat"}\n{"txt": "a dog"}\n', r"a\.jsonl:2: has the columns \['txt'\]"),
         ("a.jsonl", b'{"text": 3}\n', r"a\.jsonl:1: has 3 as its 'text' text"),

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hictl_hf.cli import embed, mine
 from hictl_hf.cli.mine import main
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
+from hictl_hf.embedding.to_file import embed_to_file
 from hictl_hf.errors import BadInput
-from hictl_hf.retrieval import mining
+from hictl_hf.retrieval import mining, mining_files, workdir
 from hictl_hf.retrieval.mining import MiningConfig, mine_vectors
 from hictl_hf.retrieval.nearest_neighbours import Search
 
@@ -171,37 +171,37 @@ def test_a_command_that_was_stopped_goes_on(
 
     with monkeypatch.context() as patch:
         if place == "search":
-            patch.setattr(mine, "write_text", stop)
+            patch.setattr(mining_files, "write_text", stop)
         else:
             done: list[str] = []
 
-            def embed_one_side(*given: Any) -> None:
+            def embed_one_side(*given: Any, **settings: Any) -> None:
                 if done:
                     raise Stopped
-                embed.embed_texts(*given)
-                done.append(given[3].output)
+                embed_to_file(*given, **settings)
+                done.append(given[3].name)
 
-            patch.setattr(mine, "embed_texts", embed_one_side)
+            patch.setattr(workdir, "embed_to_file", embed_one_side)
         with pytest.raises(Stopped):
             run(output, *files, model=checkpoint)
     assert not output.exists()
     left = {path.name for path in (tmp_path / "pairs.tsv.partial").iterdir()}
     assert left == {"settings.json", "x.npy"} | ({"y.npy", "neighbours.npz"} if place == "search" else set())
-    with pytest.raises(BadInput, match="neighbours was 4 and is 3; go on with what was, or remove the folder"):
+    with pytest.raises(BadInput, match="neighbours was 4 and is 3 .*; continue with the former value, or remove"):
         run(output, *files, model=checkpoint, neighbours=3)
     embedded: list[str] = []
     strips, compare = 0, Search._compare
 
-    def embed_again(*given: Any) -> None:
-        embedded.append(Path(given[3].output).name)
-        embed.embed_texts(*given)
+    def embed_again(*given: Any, **settings: Any) -> None:
+        embedded.append(given[3].name)
+        embed_to_file(*given, **settings)
 
     def compare_again(*given: Any) -> None:
         nonlocal strips
         strips += 1
         compare(*given)
 
-    monkeypatch.setattr(mine, "embed_texts", embed_again)
+    monkeypatch.setattr(workdir, "embed_to_file", embed_again)
     monkeypatch.setattr(Search, "_compare", compare_again)
     assert run(output, *files, model=checkpoint) == expected
     assert embedded == ([] if place == "search" else ["y.npy"])
@@ -213,19 +213,33 @@ def test_other_lines_are_not_taken_for_those_of_before(
     checkpoint: Path, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(mine, "write_text", lambda *_: 1 / 0)
+        patch.setattr(mining_files, "write_text", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run(tmp_path / "pairs.tsv", *files, model=checkpoint)
     write_lines(files[0], ["another line"])
-    with pytest.raises(BadInput, match="digests was .* go on with what was, or remove the folder"):
+    with pytest.raises(BadInput, match="digests was .* continue with the former value, or remove the folder"):
         run(tmp_path / "pairs.tsv", *files, model=checkpoint)
     shutil.rmtree(tmp_path / "pairs.tsv.partial")
     assert len(run(tmp_path / "pairs.tsv", *files, model=checkpoint)) == 1
     (tmp_path / "other.tsv.partial").mkdir()
     (tmp_path / "other.tsv.partial" / "thesis.tex").touch()
-    with pytest.raises(BadInput, match="is nothing that hictl mine could go on with"):
+    with pytest.raises(BadInput, match="is not partial output of hictl mine"):
         run(tmp_path / "other.tsv", *files, model=checkpoint)
     assert (tmp_path / "other.tsv.partial" / "thesis.tex").exists()
+
+
+def test_work_of_release_0_7_5_is_refused_by_its_version(
+    checkpoint: Path, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(mining_files, "write_text", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(tmp_path / "pairs.tsv", *files, model=checkpoint)
+    state = tmp_path / "pairs.tsv.partial" / "settings.json"
+    state.write_text(json.dumps(json.loads(state.read_text("utf-8"))["settings"]), "utf-8")  # as 0.7.5 wrote it
+    message = r"pairs\.tsv\.partial: was written by a release before 0\.8, .* or remove the folder to begin anew"
+    with pytest.raises(BadInput, match=message):
+        run(tmp_path / "pairs.tsv", *files, model=checkpoint)
 
 
 def test_tabs_in_a_line_are_written_as_spaces(checkpoint: Path, tmp_path: Path) -> None:

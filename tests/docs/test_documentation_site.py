@@ -21,8 +21,7 @@ from urllib.parse import unquote, urldefrag
 
 import pytest
 
-from hictl_hf.cli.completion import parser_of
-from hictl_hf.cli.main import COMMANDS, main_of
+from hictl_hf.cli.main import COMMANDS, main_of, parser_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "hictl_hf"

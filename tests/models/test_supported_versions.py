@@ -19,7 +19,7 @@ from transformers import EncoderDecoderCache, PreTrainedModel, TrainingArguments
 
 from hictl_hf import HictlForConditionalGeneration, HictlForMaskedLM
 from hictl_hf.models import supported_versions
-from hictl_hf.models.modeling_hictl_translation import CACHE
+from hictl_hf.models.generation import CACHE
 from hictl_hf.models.packing import PackedPass, PackedRows
 from hictl_hf.models.supported_versions import (
     NEWEST,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from hictl_hf.data.corpus import CorpusReport
+from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining import setup
 from hictl_hf.pretraining.arguments import parse_arguments

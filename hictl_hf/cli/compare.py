@@ -1,0 +1,90 @@
+"""`hictl compare`: tables of several runs of the same kind, which `results.json` tells.
+
+hictl compare runs/demo-lm-only runs/demo
+hictl compare runs/xtreme/results.json runs/xtreme-baseline/results.json
+"""
+
+import json
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import BadInput, add_traceback
+from ..reports import results as pretraining
+from ..reports.tables import Table, plain
+from ..translation import report as translation
+from ..xtreme import report as xtreme
+
+RESULTS_FILE = "results.json"
+
+
+def make_parser() -> ArgumentParser:
+    parser = ArgumentParser("hictl compare", description="Compare runs of pre-training, of XTREME, or of translation.")
+    parser.add_argument("runs", nargs="+", help="output folders, or their results.json; all of the same kind")
+    add_traceback(parser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command with these arguments, by default those of the command line."""
+    given = map(Path, make_parser().parse_args(argv).runs)
+    paths = [path / RESULTS_FILE if path.is_dir() else path for path in given]
+    kinds = {path: kind_of(path) for path in paths}
+    if others := [path for path in paths if kinds[path] != kinds[paths[0]]]:
+        found = f"is a run of {kinds[others[0]]}, and {paths[0]} of {kinds[paths[0]]}"
+        raise BadInput(f"{others[0]}: {found}; allowed are runs of one kind. Compare them separately.")
+    print(KINDS[kinds[paths[0]]].compare(paths))
+
+
+def kind_of(path: Path) -> str:
+    """The kind of run that wrote this file, a key of `KINDS`."""
+    try:
+        keys = set(json.loads(path.read_text("utf-8")))
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"{path}: cannot be read ({error}); allowed is the {RESULTS_FILE} of a run") from error
+    for name, kind in KINDS.items():
+        if keys.issuperset(kind.keys):
+            return name
+    allowed = f"allowed is the {RESULTS_FILE} of {', '.join(KINDS)}"
+    raise BadInput(f"{path}: holds {', '.join(sorted(keys)) or 'nothing'}; {allowed}")
+
+
+def compare_pretraining(paths: Sequence[Path]) -> str:
+    """Mean retrieval accuracy before and after training."""
+    names = [path.absolute().parent.name for path in paths]
+    unique = [name if names.count(name) == 1 else str(path.parent) for name, path in zip(names, paths)]
+    return pretraining.comparison_table(
+        {name: json.loads(path.read_text("utf-8")) for name, path in zip(unique, paths)}
+    )
+
+
+def compare_xtreme(paths: Sequence[Path]) -> str:
+    """Scores by task and by group, and the gap between English and the other languages."""
+    runs = xtreme.read_runs(paths)
+    return in_words([xtreme.main_table(runs), xtreme.group_table(runs), xtreme.gap_table(runs)])
+
+
+def compare_translation(paths: Sequence[Path]) -> str:
+    """Scores by direction, and the difference of each run from the first, with its confidence interval."""
+    runs = translation.read_runs(paths)
+    comparison = [translation.comparison_table(runs)] if len(runs) > 1 else []
+    return in_words([translation.score_table(runs), *comparison])
+
+
+def in_words(tables: Iterable[Table]) -> str:
+    return "\n\n".join(f"{table.title}. {table.caption}\n\n{plain(table)}" for table in tables)
+
+
+class Kind(NamedTuple):
+    """The keys by which a results file is recognised, and the function that compares such files."""
+
+    keys: tuple[str, ...]
+    compare: Callable[[Sequence[Path]], str]
+
+
+KINDS = {
+    "translation": Kind(("test", "decoding"), compare_translation),
+    "XTREME": Kind(("tasks", "setting"), compare_xtreme),
+    "pre-training": Kind(("retrieval",), compare_pretraining),
+}

@@ -1,0 +1,33 @@
+"""`hictl export-onnx`: write the encoder as ONNX (`embedding.onnx_export.export_onnx`).
+
+hictl export-onnx --model runs/demo/checkpoint --output runs/demo-onnx
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..embedding.encoder import load_encoder
+from ..embedding.onnx_export import export_onnx
+from ..files import new_folder
+from ..parsing import CommandParser, parse_flags
+
+GROUPS = {"input and output": ("model", "output")}
+
+
+@dataclass
+class ExportOnnxArguments:
+    """Settings of `hictl export-onnx`."""
+
+    model: str = field(metadata={"help": "Folder or Hub name of a checkpoint, or of a plain encoder."})
+    output: str = field(metadata={"help": "Folder to write, new or empty."})
+
+
+def make_parser() -> CommandParser:
+    return CommandParser(ExportOnnxArguments, "Write the plain encoder, with its pooling, as ONNX.", GROUPS)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command with these arguments, by default those of the command line."""
+    args = parse_flags(make_parser(), argv)
+    folder = new_folder(args.output)
+    print(export_onnx(*load_encoder(args.model, device="cpu"), folder))

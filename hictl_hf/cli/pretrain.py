@@ -1,0 +1,49 @@
+"""`hictl pretrain`: pre-train an encoder, from XLM-R or from scratch (`pretraining.run.pretrain`).
+
+hictl pretrain recipes/demo.json
+hictl pretrain --encoder xlm-roberta-base --train_data 'corpus.{en,de}' de:news.txt --output_dir runs/de
+"""
+
+import logging
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ..parsing import CommandParser, parse_flags_or_recipe
+from ..pretraining.arguments import PretrainingArguments
+from ..pretraining.results import retrieval_table
+from ..pretraining.run import pretrain
+from .logs import log_to_terminal
+
+GROUPS = {
+    "output": ("output_dir",),
+    "data": (
+        "train_data", "held_out_data", "held_out_sentences", "cleaning", "strict", "streaming", "stream_shares",
+        "stream_buffer", "text_alpha", "pair_alpha", "text_share", "max_length",
+    ),
+    "model": ("encoder", "tokenizer", "model_config"),
+    "objectives": ("mlm_probability", "tlm_probability", "reordering", "gather_sentences", "gradient_cache"),
+    "training": (
+        "per_device_train_batch_size", "auto_find_batch_size", "learning_rate", "warmup_steps", "adam_beta2",
+        "adam_epsilon", "weight_decay", "logging_steps", "save_total_limit", "shard_parameters",
+        "dataloader_num_workers", "dataloader_pin_memory", "remove_unused_columns",
+    ),
+    "evaluation": ("evaluate_layers", "load_best_model_at_end", "metric_for_best_model"),
+}  # fmt: skip
+
+
+def make_parser() -> CommandParser:
+    return CommandParser(PretrainingArguments, "Pre-train an encoder, from XLM-R or from scratch.", GROUPS, recipe=True)
+
+
+def main(argv: Sequence[str] | None = None, program: str = "hictl pretrain") -> dict[str, Any]:
+    """Run the command with these arguments, by default those of the command line; returns what `results.json` holds."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    args: PretrainingArguments = parse_flags_or_recipe(argv, PretrainingArguments, make_parser())
+    log_to_terminal(logging.INFO if args.should_log else logging.WARNING, args.get_process_log_level())
+    results = pretrain(args, command=shlex.join([*program.split(), *argv]))
+    if args.should_log:
+        print(retrieval_table(results))
+        print(f"\nreport: {args.output_dir}/report.html   checkpoint: {args.output_dir}/checkpoint")
+    return results.as_dict()

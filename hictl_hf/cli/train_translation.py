@@ -1,0 +1,53 @@
+"""`hictl train-translation`: train a translation model on an encoder, in the paper's two steps, and score it
+(`translation.run.run_translation`).
+
+hictl train-translation --encoder runs/hictl/checkpoint --train 'corpus.{en,de}' --source_lang de --target_lang en
+hictl train-translation --model runs/de-en/model --test 'test.{nl,en}' --source_lang nl --target_lang en
+"""
+
+import logging
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ..parsing import CommandParser, parse_flags_or_recipe
+from ..translation.arguments import TranslationArguments
+from ..translation.run import run_translation
+from .logs import log_to_terminal
+
+GROUPS = {
+    "output": ("output_dir",),
+    "data": (
+        "train", "validation", "test", "source_lang", "target_lang", "cleaning", "strict", "max_tokens", "max_length",
+    ),
+    "model": (
+        "step", "encoder", "model", "freeze_encoder", "decoder_layers", "cls_bias", "cls_bias_scale", "model_config",
+        "trim_target_vocab", "random_encoder",
+    ),
+    "training": (
+        "learning_rate", "lr_scheduler_type", "warmup_steps", "adam_beta2", "weight_decay", "label_smoothing_factor",
+        "eval_strategy", "save_strategy", "save_steps", "save_total_limit", "average_checkpoints", "logging_steps",
+        "dataloader_num_workers", "dataloader_pin_memory", "remove_unused_columns",
+    ),
+    "search and scores": ("beams", "length_penalty", "max_length_a", "max_length_b", "metric", "multi_bleu"),
+}  # fmt: skip
+
+
+def make_parser() -> CommandParser:
+    description = "Train a translation model on an encoder, and score it."
+    return CommandParser(TranslationArguments, description, GROUPS, recipe=True)
+
+
+def main(argv: Sequence[str] | None = None, program: str = "hictl train-translation") -> dict[str, Any]:
+    """Run the command with these arguments, by default those of the command line; returns what `results.json` holds."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    args: TranslationArguments = parse_flags_or_recipe(argv, TranslationArguments, make_parser())
+    log_to_terminal(logging.INFO if args.should_log else logging.WARNING, args.get_process_log_level())
+    results = run_translation(args, command=shlex.join([*program.split(), *argv]))
+    if args.should_log:
+        for direction, scores in results["test"].items():
+            for name, score in scores.items():
+                print(f"{direction}  {name} {score['value']:.2f}  {score['signature']}")
+        print(f"\nreport: {args.output_dir}/report.html")
+    return results

@@ -1,0 +1,48 @@
+"""`hictl xtreme`: fine-tune and score an encoder on XTREME (`xtreme.run.run_xtreme`), or score predictions.
+
+hictl xtreme --encoder xlm-roberta-base --data xtreme/download --tasks all --output_dir runs/xtreme
+hictl xtreme --score runs/xtreme/predictions --labels xtreme/labels
+"""
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ..parsing import CommandParser, parse_flags_or_recipe
+from ..reports.tables import plain
+from ..xtreme.arguments import XtremeArguments
+from ..xtreme.report import main_table
+from ..xtreme.run import run_xtreme
+from ..xtreme.scores import score_submission
+from .logs import log_to_terminal
+
+GROUPS = {
+    "input and output": ("encoder", "data", "labels", "output_dir", "score"),
+    "tasks": ("tasks", "languages", "setting", "train_split", "select_split", "score_split", "compat"),
+    "fine-tuning": (
+        "size", "learning_rate", "batch_size", "seed", "epochs", "select_on", "similar_lengths",
+    ),
+    "retrieval": ("layer", "pooling", "sweep_layers"),
+    "computation": ("bf16", "micro_batches", "predict_batch_size"),
+}  # fmt: skip
+
+
+def make_parser() -> CommandParser:
+    return CommandParser(XtremeArguments, "Fine-tune and score an encoder on XTREME.", GROUPS, recipe=True)
+
+
+def main(argv: Sequence[str] | None = None, program: str = "hictl xtreme") -> dict[str, Any]:
+    """Run the command with these arguments, by default those of the command line; returns what `results.json` holds."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    args: XtremeArguments = parse_flags_or_recipe(argv, XtremeArguments, make_parser())
+    log_to_terminal()
+    if args.score:
+        scores = score_submission(args.score, str(args.labels), args.chosen_tasks)
+        print(json.dumps(scores, indent=2))
+        return scores
+    results = run_xtreme(args, command=shlex.join([*program.split(), *argv]))
+    print(plain(main_table({args.output_dir: results})))
+    print(f"\nreport: {args.output_dir}/report.html")
+    return results

@@ -1,0 +1,89 @@
+"""The texts of one column of a table: JSON lines, CSV, TSV or Parquet, the first three also with gzip."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import pyarrow.parquet
+
+from ..errors import BadInput, BrokenRow, as_bad_input, short_repr
+from .formats import READ_AHEAD, ending_of, read_cells, read_json_lines
+from .lines import read_texts
+from .records import Cursor, checked_text
+
+TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+
+
+def is_a_table(path: str) -> bool:
+    """Whether the name of a file is that of a table."""
+    return ending_of(path).removesuffix(".gz") in TABLES
+
+
+def read_lines_or_column(paths: Sequence[str], column: str | None) -> Iterator[str]:
+    """The lines of files, of standard input without any, or the texts of a column of tables."""
+    if column is None:
+        return read_texts(paths)
+    return chain.from_iterable(read_column(path, column) for path in paths)
+
+
+def read_column(path: str, column: str) -> Iterator[str]:
+    """The text of each row of a table in this column; `a.b` is the field b of column a."""
+    for number, record in read_records(path, column):
+        try:
+            if isinstance(record, BrokenRow):
+                raise record
+            yield checked_text(f"{column!r}", value_at(record, column))
+        except BrokenRow as problem:
+            raise BadInput(f"{path}:{number}: {problem}") from problem
+
+
+def read_records(path: str, column: str) -> Iterator[tuple[int, Mapping[str, Any] | BrokenRow]]:
+    """Numbered rows by column name; of Parquet only this column is read."""
+    ending = ending_of(path).removesuffix(".gz")
+    if ending == ".parquet":
+        with as_bad_input(
+            path, f"a complete Parquet file with a column {column!r}", "Write it again, or name another."
+        ):
+            yield from read_parquet_column(path, column)
+    elif ending in (".csv", ".tsv"):
+        cells = read_cells(path, Cursor())
+        first, header = next(cells, (1, []))
+        if isinstance(header, BrokenRow):
+            raise BadInput(f"{path}:{first}: {header}")
+        if header.count(column) > 1:
+            raise BadInput(
+                f"{path}:{first}: has {header.count(column)} columns {column!r}; allowed is one. Rename one."
+            )
+        for number, row in cells:
+            if isinstance(row, BrokenRow):
+                yield number, row
+            elif len(row or [""]) == len(header):
+                yield number, dict(zip(header, row or [""]))
+            elif row:
+                yield number, BrokenRow(f"has {len(row)} columns; allowed are {len(header)}, as in the header.")
+    else:
+        for number, record in read_json_lines(path, Cursor()):
+            if record is not None:
+                yield number, record
+
+
+def read_parquet_column(path: str, column: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=READ_AHEAD) as file:
+        name = column if column in file.schema_arrow.names else column.split(".")[0]
+        batches = file.iter_batches(1000, columns=[name])
+        rows = chain.from_iterable(batch.to_pylist(maps_as_pydicts="strict") for batch in batches)
+        yield from enumerate(rows, start=1)
+
+
+def value_at(record: Mapping[str, Any], column: str) -> Any:
+    """The value of a column; `a.b` is the field b of column a unless a column has that name."""
+    if column in record:
+        return record[column]
+    value: Any = record
+    for name in column.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            raise BrokenRow(
+                f"has the columns {short_repr(list(record))}; allowed are rows with {column!r}. Name another."
+            )
+        value = value[name]
+    return value

@@ -1,0 +1,222 @@
+"""Embed a text of any size to a file, in constant memory; an interrupted run continues and gives the same bytes.
+
+    embed_to_file(model, tokenizer, read_texts(["news.de.txt"]), "news.npy", own_pooling(model.config))
+
+Lines go through the model in blocks. The vectors of each block are kept in the folder OUTPUT.partial until all are
+there. The same call after an interruption continues after the last complete block, once it has checked that lines,
+model and settings are the same.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+from numpy.typing import NDArray
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..errors import BadInput, short_repr
+from ..files import flush, partial_file, write_json
+from ..version import __version__
+from .encoder import LONGEST, Pooling, embed_sentences
+
+logger = logging.getLogger(__name__)
+
+LINES_AT_ONCE = 8192
+CHARACTERS_AT_ONCE = 2**26
+OUTPUTS = (".npy", ".parquet")
+STORED = ("float32", "float16")
+PROBE = "Do these vectors come from the same model?"
+
+
+@dataclass(frozen=True)
+class VectorFileConfig:
+    """How lines become the vectors of a file."""
+
+    normalize: bool = True
+    """Make vectors of length 1."""
+    stored: str = "float32"
+    """The numbers of the file, one of `STORED`."""
+    max_length: int = LONGEST
+    """Tokens of a line that are read, special tokens included."""
+    max_tokens: int | None = None
+    """Tokens of a batch, padding included; `embed_sentences` chooses without it."""
+    lines_at_once: int = LINES_AT_ONCE
+    """Lines of a block, which are sorted by length and kept together."""
+
+
+def embed_to_file(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Iterator[str],
+    output: str | Path,
+    pooling: Pooling,
+    config: VectorFileConfig = VectorFileConfig(),
+    *,
+    remembered: Mapping[str, Any] | None = None,
+    total: int | None = None,
+) -> None:
+    """Write the vectors of texts to a file, continuing an interrupted call with the same arguments.
+
+    Args:
+        output: .npy, an array (lines, d), or .parquet, with the columns text and vector.
+        remembered: other facts that must be the same to continue, such as the precision of the model.
+        total: number of texts, for the progress bar.
+
+    Raises:
+        BadInput: OUTPUT.partial was begun with other texts, another model or other settings; or there is no text.
+    """
+
+    def embed(block: Sequence[str]) -> NDArray[np.floating]:
+        vectors = embed_sentences(
+            model, tokenizer, block, pooling, normalize=config.normalize, max_tokens=config.max_tokens,
+            max_length=config.max_length, progress=True,
+        )  # fmt: skip
+        return vectors.astype(config.stored)
+
+    output = Path(output).resolve()
+    settings = {**asdict(config), **(remembered or {})}
+    settings |= {
+        "pooling": list(pooling),
+        "model": f"one whose vectors are {hashlib.blake2b(embed([PROBE]).tobytes()).hexdigest()}",
+    }
+    partial = PartialOutput(partial_file(output), output.suffix, settings)
+    with tqdm(total=total, desc="lines", unit=" lines", disable=None) as bar:
+        bar.update(partial.skip(texts))
+        for block in blocks(texts, config.lines_at_once):
+            partial.add(block, embed(block))
+            bar.update(len(block))
+    partial.finish(output)
+
+
+def check_same_settings(folder: Path, former: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Raise `BadInput` unless an interrupted command can be continued.
+
+    Args:
+        folder: of the partial output.
+        former: what the interrupted command wrote: "version" (since 0.8) and "settings".
+        settings: those of this command.
+    """
+    fix = "or remove the folder to begin anew"
+    if "version" not in former:
+        found = f"was written by a release before 0.8, which {__version__} cannot continue"
+        raise BadInput(f"{folder}: {found}; run the same command with that release, {fix}")
+    for name, value in settings.items():
+        if value != (before := former["settings"].get(name)):
+            found = f"{name} was {short_repr(before)} and is {short_repr(value)} (written by {former['version']})"
+            raise BadInput(f"{folder}: {found}; continue with the former value, {fix}")
+
+
+class PartialOutput:
+    """The blocks of vectors embedded so far, a file each, in a folder with the settings they were made by.
+
+    Args:
+        folder: created if it does not exist.
+        ending: of the files, ".npy" or ".parquet".
+        settings: all that the vectors depend on.
+
+    Raises:
+        BadInput: the folder was begun with other settings, by a release before 0.8, or holds something else.
+    """
+
+    def __init__(self, folder: Path, ending: str, settings: Mapping[str, Any]) -> None:
+        self.folder, self.ending, self.settings = folder, ending, settings
+        self.state, self.digest = folder / "state.json", hashlib.blake2b()
+        self.done: dict[str, Any] = {"lines": [], "digest": self.digest.hexdigest()}  # lines of each block
+        if self.state.is_file():
+            former = json.loads(self.state.read_text("utf-8"))
+            check_same_settings(folder, former, settings)
+            self.done = former["done"]
+        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise BadInput(f"{folder}: is not partial output of hictl embed; move or remove it")
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def skip(self, texts: Iterator[str]) -> int:
+        """Consume the texts that are done, which must be the same as before; returns their number."""
+        for lines in self.done["lines"]:
+            self.digest.update(as_bytes(islice(texts, lines)))
+        if self.digest.hexdigest() != self.done["digest"]:
+            fix = "give the same lines, or remove the folder to begin anew"
+            raise BadInput(f"{self.folder}: was begun with other lines; {fix}")
+        number = sum(self.done["lines"])
+        if number:
+            logger.info("%s: continuing after line %s", self.folder, f"{number:,}")
+        return number
+
+    def add(self, block: list[str], vectors: NDArray[np.floating]) -> None:
+        """Write the next block of vectors; the state counts it only when its file is complete."""
+        path, lines = self.part(len(self.done["lines"])), self.done["lines"]
+        if self.ending == ".npy":
+            np.save(path, vectors)
+        else:
+            pyarrow.parquet.write_table(as_table(block, vectors), path)
+        flush(path)
+        self.digest.update(as_bytes(block))
+        self.done = {"lines": [*lines, len(block)], "digest": self.digest.hexdigest()}
+        write_json(self.state, {"version": __version__, "settings": self.settings, "done": self.done})
+
+    def part(self, number: int) -> Path:
+        return self.folder / f"{number:06}{self.ending}"
+
+    def finish(self, output: Path) -> None:
+        """Join the blocks to the output file, and remove the folder."""
+        lines = self.done["lines"]
+        if not lines:
+            self.folder.rmdir()
+            raise BadInput("the input has no line; allowed is one or more")
+        parts, draft = list(map(self.part, range(len(lines)))), self.folder / f"joined{self.ending}"
+        if self.ending == ".npy":
+            join_arrays(parts, sum(lines), draft)
+        else:
+            join_tables(parts, draft)
+        os.replace(draft, output)
+        shutil.rmtree(self.folder)
+
+
+def join_arrays(parts: Sequence[Path], lines: int, output: Path) -> None:
+    first = np.load(parts[0], mmap_mode="r")
+    joined = np.lib.format.open_memmap(output, "w+", first.dtype, (lines, first.shape[1]))
+    start = 0
+    for part in map(np.load, parts):
+        joined[start : start + len(part)] = part
+        start += len(part)
+    joined.flush()
+
+
+def join_tables(parts: Sequence[Path], output: Path) -> None:
+    with pyarrow.parquet.ParquetWriter(output, pyarrow.parquet.read_schema(parts[0])) as writer:
+        for part in parts:
+            writer.write_table(pyarrow.parquet.read_table(part))
+
+
+def as_table(texts: list[str], vectors: NDArray[np.floating]) -> pyarrow.Table:
+    flat = pyarrow.array(vectors.ravel())
+    return pyarrow.table({"text": texts, "vector": pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])})
+
+
+def as_bytes(block: Iterable[str]) -> bytes:
+    return "".join(f"{len(text)} {text}\n" for text in block).encode()
+
+
+def blocks(texts: Iterator[str], lines: int) -> Iterator[list[str]]:
+    """At most so many texts at a time, fewer if they are very long."""
+    block: list[str] = []
+    characters = 0
+    for text in texts:
+        block.append(text)
+        characters += len(text)
+        if len(block) == lines or characters >= CHARACTERS_AT_ONCE:
+            yield block
+            block, characters = [], 0
+    if block:
+        yield block

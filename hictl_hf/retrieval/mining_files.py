@@ -1,0 +1,120 @@
+"""Mine, filter and deduplicate files; an interrupted call continues (`workdir`). The search itself is in `mining`.
+
+    source = VectorSource("runs/demo/encoder")
+    mine_files("news.de", "news.en", "pairs.tsv", source, MiningConfig(threshold=1.06))
+
+Mined pairs are lines "score<TAB>x<TAB>y", the best first; filtered pairs keep their order. Empty and repeated lines are
+left out and counted.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ..data.lines import read_texts
+from ..errors import BadInput, short_repr
+from ..files import write_text
+from .bitext import IdPair
+from .mining import MiningConfig, find_distinct, mine_vectors, score_pairs
+from .report import write_mining_report
+from .workdir import MiningWorkdir, Side, VectorSource
+
+logger = logging.getLogger(__name__)
+
+
+def mine_files(
+    x: str, y: str, output: str, source: VectorSource, config: MiningConfig, *,
+    gold: str | None = None, command: str = "",
+) -> None:  # fmt: skip
+    """Write the pairs of lines of two files that are likely translations.
+
+    Args:
+        gold: file of true pairs, "x<TAB>y"; a report with precision and recall is then written to `report_folder`.
+        command: that the report shows.
+    """
+    true_pairs = frozenset(read_pairs(gold)) if gold else None
+    if true_pairs is not None and not true_pairs:
+        raise BadInput(f"{gold}: has no pair; allowed is one or more")
+    sides = [Side(file, list(read_texts([file]))) for file in (x, y)]
+    work = MiningWorkdir(output, [x, y], source, config, {"pairs": None, "deduplicate": None})
+    pairs, scores = mine_vectors(*work.vectors(sides), config, work.neighbours)
+    found = [(sides[0].sentences[i], sides[1].sentences[j]) for i, j in pairs.tolist()]
+    logger.info("%s: %s pairs", output, f"{len(found):,}")
+    if true_pairs is not None:
+        facts = [(f"{side.given:,}", f"lines in {Path(side.name).name}") for side in sides]
+        page = write_mining_report(report_folder(output), dict(zip(found, scores.tolist())), true_pairs, facts, command)
+        logger.info("%s: precision and recall", page)
+    finish(output, (scored_line(score, *pair) for score, pair in zip(scores, found)), work)
+
+
+def filter_pairs(pairs: str, output: str, source: VectorSource, config: MiningConfig) -> None:
+    """Write the pairs of a file that score above the threshold, with their scores, in their order."""
+    given = list(read_pairs(pairs))
+    if not given:
+        raise BadInput(f"{pairs}: has no pair; allowed is one or more")
+    sides = [Side(f"{pairs}, {name}", side) for name, side in zip("xy", zip(*given))]
+    work = MiningWorkdir(output, [pairs], source, config, {"pairs": pairs, "deduplicate": None})
+    vectors = work.vectors(sides)
+    row_x, row_y = ({sentence: row for row, sentence in enumerate(side.sentences)} for side in sides)
+    rows = np.array([(row_x[one], row_y[other]) for one, other in given], np.int64)
+    scores = score_pairs(vectors[0], vectors[1], rows, config, work.neighbours)
+    lines = [scored_line(score, *pair) for score, pair in zip(scores, given) if score > config.threshold]
+    logger.info("%s: %s of %s pairs are kept", output, f"{len(lines):,}", f"{len(given):,}")
+    finish(output, lines, work)
+
+
+def deduplicate_lines(file: str, output: str, above: float, source: VectorSource, config: MiningConfig) -> None:
+    """Write the lines of a file to which no earlier line has a cosine above this."""
+    side = Side(file, list(read_texts([file])))
+    work = MiningWorkdir(output, [file], source, config, {"pairs": None, "deduplicate": above})
+    (vectors,) = work.vectors([side])
+    kept = find_distinct(vectors, above, config, work.neighbours)
+    logger.info("%s: %s of %s lines are kept", output, f"{len(kept):,}", f"{side.given:,}")
+    finish(output, (side.sentences[row] for row in kept), work)
+
+
+def finish(output: str, lines: Iterable[str], work: MiningWorkdir) -> None:
+    """Write the output, and remove what an interrupted command would have continued from."""
+    write_text(Path(output).resolve(), "".join(f"{line}\n" for line in lines))
+    work.remove()
+
+
+def report_folder(output: str) -> str:
+    """The folder of the report on pairs mined to this file."""
+    return f"{Path(output).with_suffix('')}-report"
+
+
+def read_pairs(path: str) -> Iterator[IdPair]:
+    """The pairs of a file, lines "x<TAB>y" or "score<TAB>x<TAB>y"; those with an empty side are left out."""
+    empty = 0
+    for number, line in enumerate(read_texts([path]), start=1):
+        cells = line.split("\t")
+        if not 2 <= len(cells) <= 3:
+            found = f'{path}:{number}: has {len(cells)} columns; allowed are "x<TAB>y" and "score<TAB>x<TAB>y"'
+            raise BadInput(f"{found}. Correct or remove the line.")
+        if len(cells) == 3 and not is_number(cells[0]):
+            score = short_repr(cells[0])
+            found = f"{path}:{number}: has {score} as its score; allowed is a number, first of three columns"
+            raise BadInput(f"{found}. Put the score before x and y, or leave it out.")
+        x, y = cells[-2:]
+        if x.strip() and y.strip():
+            yield x, y
+        else:
+            empty += 1
+    if empty:
+        logger.info("%s: %s pairs with an empty side are left out", path, f"{empty:,}")
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def scored_line(score: float, x: str, y: str) -> str:
+    """A line of the output; tabs in a sentence become spaces."""
+    return "\t".join([f"{score:.6f}", x.replace("\t", " "), y.replace("\t", " ")])

@@ -1,0 +1,147 @@
+"""What an interrupted `hictl mine` continues from: vectors and neighbours, in a folder next to the output."""
+
+import json
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..embedding.encoder import Precision, load_encoder, own_pooling
+from ..embedding.to_file import check_same_settings, embed_to_file
+from ..errors import BadInput, as_bad_input
+from ..files import digest, partial_file, write_json
+from ..version import __version__
+from .mining import MiningConfig, SomeRows, describe
+from .nearest_neighbours import Source
+
+logger = logging.getLogger(__name__)
+
+VECTORS = "an array (lines, d) of floating-point numbers in .npy"
+
+
+@dataclass(frozen=True)
+class VectorSource:
+    """Where the vectors of one or two texts come from."""
+
+    model: str | None = None
+    """Folder or Hub name of the encoder, for texts without a file of vectors."""
+    precision: Precision = "fp32"
+    device: str | None = None
+    """A GPU if there is one, by default."""
+    files: tuple[str | None, ...] = (None, None)
+    """Files of vectors (.npy), for example of `hictl embed`: one for each text, row i for line i, or `None`."""
+
+    @property
+    def search_device(self) -> str:
+        """Where neighbours are searched."""
+        return self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class Side:
+    """The distinct lines with text of one file.
+
+    Attributes:
+        name: of the file, for messages.
+        given: number of all its lines.
+        sentences: the distinct lines.
+        rows: (sentences,) the number of the first line of each.
+    """
+
+    def __init__(self, name: str, lines: Sequence[str]) -> None:
+        self.name, self.given = name, len(lines)
+        first: dict[str, int] = {}
+        for row, line in enumerate(lines):
+            if line.strip():
+                first.setdefault(line, row)
+        self.sentences = list(first)
+        self.rows: NDArray[np.int64] = np.array(list(first.values()), np.int64)
+        if not first:
+            raise BadInput(f"{name}: has no line with text; allowed is one or more")
+        empty = sum(not line.strip() for line in lines)
+        for number, kind in ((empty, "empty"), (len(lines) - empty - len(first), "repeated")):
+            if number:
+                logger.info("%s: %s %s lines are left out", name, f"{number:,}", kind)
+
+
+class MiningWorkdir:
+    """The folder OUTPUT.partial with vectors and neighbours; only the same command on the same files continues in it.
+
+    Args:
+        output: of the command.
+        files: all files of text that the command reads.
+        source: of the vectors.
+        config: of the search.
+        task: what else decides about vectors and neighbours.
+
+    Raises:
+        BadInput: the folder was begun with other settings or files, by a release before 0.8, or holds something else.
+    """
+
+    def __init__(
+        self, output: str | Path, files: Sequence[str], source: VectorSource, config: MiningConfig,
+        task: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        self.folder, self.source, self.config = partial_file(Path(output).resolve()), source, config
+        self.neighbours, self.state = self.folder / "neighbours.npz", self.folder / "settings.json"
+        weights = sorted(Path(source.model or "").glob("*.safetensors")) if source.model else []
+        searched = {name: getattr(config, name) for name in ("neighbours", "approximate", "max_memory", "device")}
+        self.settings = {"model": source.model, "precision": source.precision, **searched, **task, "digests": {}}
+        for file in map(str, (*files, *filter(None, source.files), *weights)):
+            with as_bad_input(file, "a file", "Check the path."):
+                self.settings["digests"][file] = digest(Path(file))
+        if self.state.is_file():
+            with as_bad_input(str(self.state), "what hictl mine has written", f"Remove {self.folder} to begin anew."):
+                check_same_settings(self.folder, json.loads(self.state.read_text("utf-8")), self.settings)
+            logger.info("%s: continuing with its vectors and neighbours", self.folder)
+        elif self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            raise BadInput(f"{self.folder}: is not partial output of hictl mine; move or remove it")
+
+    def vectors(self, sides: Sequence[Side]) -> list[Source]:
+        """The vectors of each side's distinct lines, from a file or embedded; prints first what the search takes."""
+        given = [vectors_in_file(side, file) for side, file in zip(sides, self.source.files)]
+        if any(vectors is None for vectors in given):
+            if not self.source.model:
+                raise BadInput("model is not given; allowed without it are vectors for all files. Name a model.")
+            model, tokenizer = load_encoder(self.source.model, self.source.precision, self.source.device)
+            width = model.config.hidden_size
+        widths = {vectors.shape[1] if vectors is not None else width for vectors in given}
+        if len(widths) > 1:
+            raise BadInput(f"vectors have {' and '.join(map(str, widths))} numbers; allowed are those of one model")
+        like = [np.broadcast_to(np.float32(0), (len(side.sentences), *widths)) for side in sides]
+        print(describe(like[0], like[-1], self.config, only_earlier=len(sides) == 1), flush=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.state, {"version": __version__, "settings": self.settings})
+        found: list[Source] = []
+        for letter, side, vectors in zip("xy", sides, given):
+            path = self.folder / f"{letter}.npy"
+            if vectors is None and not path.exists():
+                embed_to_file(
+                    model, tokenizer, iter(side.sentences), path, own_pooling(model.config),
+                    remembered={"precision": self.source.precision}, total=len(side.sentences),
+                )  # fmt: skip
+            found.append(np.load(path, mmap_mode="r") if vectors is None else vectors)
+        return found
+
+    def remove(self) -> None:
+        """Remove the folder, after the output was written."""
+        shutil.rmtree(self.folder)
+
+
+def vectors_in_file(side: Side, file: str | None) -> Source | None:
+    """The vectors of the distinct lines of a text among those of all its lines."""
+    if file is None:
+        return None
+    with as_bad_input(file, VECTORS, "Make them by hictl embed."):
+        vectors = np.load(file, mmap_mode="r", allow_pickle=False)
+        if vectors.ndim != 2 or vectors.dtype.kind != "f":
+            raise BadInput(f"{file}: is an array {vectors.shape} of {vectors.dtype}; allowed is {VECTORS}.")
+    if len(vectors) != side.given:
+        found = f"has {len(vectors):,} vectors, and {side.name} {side.given:,} lines"
+        raise BadInput(f"{file}: {found}; allowed is one for each line. Embed that file again.")
+    return SomeRows(vectors, side.rows)
