@@ -93,6 +93,11 @@ def refuse_impossible(args: TrainingArguments) -> None:
         if value is not None and not least <= value < bound:
             below = f" and below {bound}" if bound < math.inf else ""
             raise BadInput(f"{name} is {value}; allowed is {least} or more{below}")
+    if args.fsdp:
+        raise BadInput(
+            f"fsdp is {args.fsdp}; allowed is none: a step needs complete word embeddings; leave it out, or in "
+            "pre-training give --shard_parameters true"
+        )
     here = get_available_reporting_integrations()
     if missing := [name for name in args.report_to if name not in here]:
         raise BadInput(
