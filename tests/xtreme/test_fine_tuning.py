@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,13 @@ def test_every_row_comes_once_an_epoch_in_an_order_set_by_seed_and_epoch(similar
     assert first != second and first != list(range(1000))
     assert [order for order, _ in orders(similar_lengths)] == [first, second]
     assert next(orders(similar_lengths, seed=8))[0] != first
+
+
+@pytest.mark.parametrize(("similar_lengths", "recorded"), [(False, "471be925ed8644a4"), (True, "498f003999d41d9c")])
+def test_the_order_is_that_recorded_with_0_7_5(similar_lengths: bool, recorded: str) -> None:
+    order = TrainingOrder(np.random.default_rng(0).integers(3, 60, 700), 8, 42, similar_lengths)
+    order.set_epoch(1)
+    assert sha256(np.array([*order]).tobytes()).hexdigest()[:16] == recorded
 
 
 def test_rows_of_similar_length_come_together_only_when_asked_for() -> None:
