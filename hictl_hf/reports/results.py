@@ -1,19 +1,181 @@
-"""What a run says at its end: `results.json`, the tables for the terminal, and the sentences that the page
-(`pretraining/report.py`) and the card (`hub/cards.py`) share. Results are a plain dictionary in which any key may be
-missing; what was measured is decided by the driver that filled it. To see the means of several runs side by side:
+"""Typed results of a run, kept as `results.json`.
 
-    python -m hictl_hf.reports.results RUN/results.json ANOTHER/results.json
+`RunResults` reads and writes them; each kind of run adds its fields.
 """
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
 
+from ..errors import BadInput, short_repr
+from ..files import write_json
+
+RESULTS_FILE = "results.json"
 Results = Mapping[str, Any]
 HEADS = ("language", "sentences", "before", "after", "gain")
+
+
+@dataclass(kw_only=True)
+class RunResults:
+    """Results of a run. A subclass adds fields: plain values, dataclasses, named tuples, their lists and dictionaries.
+
+    In the file NaN is null, so a number that can be NaN is `float | None`. A field whose default is `None` is omitted
+    while it is `None`.
+
+    Attributes:
+        settings: by group, such as "config" (of the model) and "training".
+        versions: of the libraries.
+    """
+
+    SCHEMA_VERSION: ClassVar[int] = 1  # of the fields; raise it when readers of the old file would misread the new one
+    WRITTEN_BY: ClassVar[str] = "a training script"  # named in messages
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    seed: int | None = None
+    data_hash: str | None = None
+    command: str = ""
+    train_seconds: float | None = None
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """Read `results.json`, given as the file or as the folder of the run.
+
+        Raises:
+            BadInput: the file cannot be read, or does not hold these fields.
+        """
+        file = Path(path) / RESULTS_FILE if Path(path).is_dir() else Path(path)
+        try:
+            values = json.loads(file.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise BadInput(
+                f"{file}: cannot be read ({error}); allowed is the {RESULTS_FILE} of {cls.WRITTEN_BY}"
+            ) from error
+        return cls.from_dict(values, str(file))
+
+    @classmethod
+    def from_dict(cls, values: Any, place: str = RESULTS_FILE) -> Self:
+        """Results from the values of a `results.json`; `place` names it in messages."""
+        if not isinstance(values, Mapping):
+            raise BadInput(f"{place}: is {short_repr(values)}; allowed is an object, the results of {cls.WRITTEN_BY}")
+        version = values.get("schema_version")
+        if version is None:
+            values, place = cls.upgrade(values), f"{place} (of hictl_hf 0.7.5 or before, as it has no schema_version)"
+        elif version != cls.SCHEMA_VERSION:
+            raise BadInput(
+                f"{place}: schema_version is {short_repr(version)}; allowed is {cls.SCHEMA_VERSION}. "
+                f"Read it with the release that wrote it, see its versions: {short_repr(values.get('versions'))}"
+            )
+        try:
+            return from_json(cls, values)
+        except MismatchedValue as error:
+            raise BadInput(
+                f"{place}: {error}. Give the {RESULTS_FILE} of {cls.WRITTEN_BY}, or repeat the run."
+            ) from error
+
+    @classmethod
+    def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Values of 0.7.5, which had no schema version, under today's names; a subclass says what was renamed."""
+        return values
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plain values of `results.json`."""
+        return {"schema_version": self.SCHEMA_VERSION, **to_json(self)}
+
+    def write(self, folder: str | Path) -> Path:
+        """Write `results.json` in the folder of the run, completely or not at all; returns its path."""
+        return write_json(Path(folder) / RESULTS_FILE, self.as_dict())
+
+    def setting_groups(self) -> dict[str, dict[str, Any]]:
+        """The settings by group, without empty groups."""
+        return {name: values for name, values in self.settings.items() if isinstance(values, dict) and values}
+
+    def signature(self) -> str:
+        """What reproduces a number together with the settings: versions, seed, data."""
+        parts = [f"{name} {version}" for name, version in self.versions.items()]
+        parts += [f"seed {self.seed}"] * (self.seed is not None) + [f"data {self.data_hash}"] * bool(self.data_hash)
+        return " · ".join(parts)
+
+
+# --- dataclasses as JSON ----------------------------------------------------------------------------------------------
+
+
+class MismatchedValue(ValueError):
+    """A value of a JSON file is not of the type of its field; the message names the field, value and allowed type."""
+
+
+JSON_NAMES: dict[Any, str] = {
+    str: "a string", int: "a whole number", float: "a number", bool: "true or false", dict: "an object", list: "a list",
+    NoneType: "null",
+}  # fmt: skip
+
+
+def to_json(value: Any) -> Any:
+    """Dataclasses and named tuples as dictionaries, at any depth."""
+    if is_dataclass(value):
+        given = ((item, getattr(value, item.name)) for item in fields(value))
+        return {item.name: to_json(found) for item, found in given if found is not None or item.default is not None}
+    if hasattr(value, "_asdict"):
+        return to_json(value._asdict())
+    if isinstance(value, Mapping):
+        return {key: to_json(item) for key, item in value.items()}
+    return [to_json(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def from_json(kind: Any, value: Any, name: str = "") -> Any:
+    """The inverse of `to_json`: a value of this type, from what `json.loads` gives.
+
+    Args:
+        kind: a dataclass, a named tuple, `list[...]`, `dict[str, ...]`, `... | None`, `Any`, or a type of JSON.
+        name: of the field, with the names of those around it.
+
+    Raises:
+        MismatchedValue: a field is missing, or of another type. Fields that are not known are ignored.
+    """
+    arguments, plain = get_args(kind), get_origin(kind) or kind
+    if plain in (Union, UnionType):
+        [inner] = (each for each in arguments if each is not NoneType)
+        return None if value is None else from_json(inner, value, name)
+    if kind is Any or (plain is float and type(value) is int):
+        return value
+    is_record = is_dataclass(plain) or hasattr(plain, "_fields")
+    expected = dict if is_record else plain
+    if not isinstance(value, expected) or (isinstance(value, bool) and plain is not bool):
+        raise MismatchedValue(f"{name or 'it'} is {short_repr(value)}; allowed is {_json_name(kind)}")
+    if is_record:
+        return _record_from_json(kind, value, name)
+    if plain is dict:
+        return {key: from_json(arguments[1], item, f"{name}.{key}") for key, item in value.items()}
+    if plain is list:
+        return [from_json(arguments[0], item, f"{name}[{number}]") for number, item in enumerate(value)]
+    return value
+
+
+def _record_from_json(kind: Any, value: Mapping[str, Any], name: str) -> Any:
+    types = get_type_hints(kind)
+    given = {}
+    for item in fields(kind) if is_dataclass(kind) else kind._fields:
+        key, required = (item.name, _is_required(item)) if isinstance(item, Field) else (item, True)
+        path = f"{name}.{key}" if name else key
+        if key in value:
+            given[key] = from_json(types[key], value[key], path)
+        elif required:
+            raise MismatchedValue(f"{path} is missing; allowed is {_json_name(types[key])}")
+    return kind(**given)
+
+
+def _json_name(kind: Any) -> str:
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(map(_json_name, get_args(kind)))
+    return JSON_NAMES.get(get_origin(kind) or kind, "an object")
+
+
+def _is_required(item: Field[Any]) -> bool:
+    return item.default is MISSING and item.default_factory is MISSING
 
 
 @dataclass(frozen=True)
