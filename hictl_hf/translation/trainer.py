@@ -6,6 +6,7 @@ import importlib
 import shutil
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice, product
 from pathlib import Path
 from statistics import fmean
@@ -26,8 +27,9 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from ..data.formats import main_part
 from ..errors import BadInput
 from ..models.supported_versions import overrides_private
-from ..training.checkpoints import newest_first, verify_checkpoint
-from ..training.trainer import RobustTrainer, nan_unless_finite
+from ..training.checkpoints import last_whole_checkpoint, newest_first, verify_checkpoint
+from ..training.trainer import TERMINATED, RobustTrainer, TrainingTime, nan_unless_finite
+from .arguments import TranslationArguments
 from .beam_search import BeamSearchConfig
 from .corpus import Direction, Pair, TokenBudgetBatchSampler
 from .decoding import Translation, translate
@@ -216,6 +218,59 @@ def mean_scores(scores: Mapping[Direction, Mapping[str, Score]]) -> dict[str, fl
             f"{name}_{direction}": score.value for direction, row in scores.items() for name, score in row.items()
         }
     return means
+
+
+# --- the steps of a run -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenState:
+    """The state of the model that a run keeps.
+
+    Attributes:
+        state: in words, such as "step 20, the best on validation".
+        seconds: of training.
+        validation: its score on the validation set.
+        validation_of_mean: that of the mean of checkpoints, which was not better.
+    """
+
+    state: str = ""
+    seconds: float | None = None
+    validation: float | None = None
+    validation_of_mean: float | None = None
+
+
+def train(args: TranslationArguments, trainer: TranslationTrainer) -> ChosenState:
+    """Train, or go on from the last checkpoint of an interrupted run; leave the chosen state in the trainer's model."""
+    named = str(args.resume_from_checkpoint or "true")
+    checkpoint = last_whole_checkpoint(args.output_dir) if named.lower() == "true" else named
+    trainer.train(resume_from_checkpoint=checkpoint)
+    if trainer.terminated:
+        raise SystemExit(TERMINATED)
+    state, best = trainer.state, trainer.state.best_metric
+    step = f"step {state.global_step}, the last" if best is None else f"step {state.best_global_step}, the best"
+    chosen = ChosenState(
+        state=step if best is None else f"{step} on validation", validation=best,
+        seconds=trainer.pop_callback(TrainingTime).seconds,
+    )  # fmt: skip
+    return average_checkpoints(args, trainer, chosen) if args.average_checkpoints > 1 else chosen
+
+
+def average_checkpoints(args: TranslationArguments, trainer: TranslationTrainer, chosen: ChosenState) -> ChosenState:
+    """Replace the state by the mean of the last checkpoints, unless that is not better on validation."""
+    checkpoints = checkpoints_to_average(args.output_dir, args.average_checkpoints, args.save_strategy)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    model.load_state_dict(average_weights(checkpoints), strict=False)
+    steps = ", ".join(sorted((path.name.removeprefix("checkpoint-") for path in checkpoints), key=int))
+    mean = replace(chosen, state=f"mean of steps {steps}")
+    if chosen.validation is None:
+        return mean
+    value = trainer.validate()[args.metric]
+    if value > chosen.validation:
+        return replace(mean, validation=value)
+    model.load_state_dict(before)
+    return replace(chosen, validation_of_mean=value)
 
 
 # --- averaging --------------------------------------------------------------------------------------------------------

@@ -395,13 +395,13 @@ def test_a_model_learns_what_it_is_shown(kinds: Kinds, tmp_path: Path) -> None:
         learned = fine_tune(model, kind.tokenizer, kind.encode(examples, training=True), settings, tmp_path / name)
         features = kind.encode(examples)
         predictions = kind.decode(examples, features, predict_logits(learned, kind.tokenizer, features))
-        golds = kind.golds(examples)
+        references = kind.references(examples)
         if name == "questions":
-            right = [predictions[key] in golds[key] for key in golds]
+            right = [predictions[key] in references[key] for key in references]
         elif name == "tagging":
-            right = [a == b for found, gold in zip(predictions, golds) for a, b in zip(found, gold, strict=True)]
+            right = [a == b for found, gold in zip(predictions, references) for a, b in zip(found, gold, strict=True)]
         else:
-            right = [a == b for a, b in zip(predictions, golds, strict=True)]
+            right = [a == b for a, b in zip(predictions, references, strict=True)]
         assert np.mean(right) > 0.8, name
 
 
