@@ -13,9 +13,9 @@ from typing import Any
 from ..parsing import CommandParser, parse_flags_or_recipe
 from ..reports.tables import plain
 from ..xtreme.arguments import XtremeArguments
-from ..xtreme.report import main_table
 from ..xtreme.run import run_xtreme
 from ..xtreme.scores import score_submission
+from ..xtreme.tables import main_table
 from .logs import log_to_terminal
 
 GROUPS = {

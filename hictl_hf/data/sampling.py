@@ -126,13 +126,25 @@ class TemperatureSampler(Sampler[NDArray[np.int64]]):
         return draws[self.in_batches_of_similar_length(rows, random)]
 
     def in_batches_of_similar_length(self, rows: NDArray[np.integer[Any]], random: np.random.Generator) -> NDArray[Any]:
-        """(draws,) an order of the draws: shuffled, sorted by length within some batches, batches shuffled again."""
-        order, together = random.permutation(len(rows)), self.batch_size * BATCHES_SORTED_TOGETHER
-        pools = np.split(order, range(together, len(order), together))
-        order = np.concatenate([pool[np.argsort(self.lengths[rows[pool]], kind="stable")] for pool in pools])
+        """(draws,) an order of the draws: sorted by length within pools of batches, full batches in random order."""
+        order = shuffle_by_length(self.lengths[rows], random, self.batch_size * BATCHES_SORTED_TOGETHER)
         batches = np.split(order, range(self.batch_size, len(order), self.batch_size))
-        whole = len(order) // self.batch_size  # a last, smaller batch stays the last
-        return np.concatenate([batches[number] for number in [*random.permutation(whole), *range(whole, len(batches))]])
+        full = len(order) // self.batch_size  # a last, smaller batch stays the last
+        return np.concatenate([batches[number] for number in [*random.permutation(full), *range(full, len(batches))]])
+
+
+def shuffle_by_length(
+    lengths: NDArray[np.integer[Any]], random: np.random.Generator, pool: int | None = None
+) -> NDArray[np.int64]:
+    """(examples,) indices in random order, sorted by length within pools; examples of equal length stay shuffled.
+
+    Args:
+        lengths: (examples,) tokens, or another key to sort by.
+        pool: consecutive examples that are sorted together; `None`: all.
+    """
+    order = random.permutation(len(lengths))
+    pools = [order] if pool is None else np.split(order, range(pool, len(order), pool))
+    return np.concatenate([part[np.argsort(lengths[part], kind="stable")] for part in pools])
 
 
 class PretrainingExamples(TorchDataset[dict[str, Any]]):

@@ -22,6 +22,7 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase
 from ..data.cleaning import Cleaning, CorpusReport
 from ..data.corpus import load_corpus, rows_of
 from ..data.languages import wanted_language
+from ..data.sampling import shuffle_by_length
 from ..errors import BadInput
 
 # rows of parallel corpora are kept as they are: a corpus of the paper is prepared before, and lengths count in tokens
@@ -260,7 +261,7 @@ class TokenBudgetBatchSampler(Sampler[NDArray[np.int64]]):
         self.place = place
         if len(source) < place.processes or self.widths.max() > max_tokens:
             raise self.refusal(max_tokens)
-        self.lengths = (self.widths << 40) | (source << 20) | target  # one key to sort by
+        self.sort_keys = (self.widths << 40) | (source << 20) | target  # by width, then source, then target
         self.seed, self.epoch = seed, 0
         self.borders = self.cut(np.sort(self.widths), max_tokens)
 
@@ -294,8 +295,7 @@ class TokenBudgetBatchSampler(Sampler[NDArray[np.int64]]):
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
         random = np.random.default_rng([self.seed, self.epoch])
-        order = random.permutation(len(self.lengths))
-        order = order[np.argsort(self.lengths[order], kind="stable")]
+        order = shuffle_by_length(self.sort_keys, random)
         batches = random.permutation(len(self.borders) - 1)
         for number in batches[self.place.process :: self.place.processes].tolist():
             yield order[self.borders[number] : self.borders[number + 1]]

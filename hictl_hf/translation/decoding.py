@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from ..data.tokenization import list_of_texts, token_batches
 from ..errors import BadInput, short_repr
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
+from ..training.eval_mode import eval_mode
 from .beam_search import BeamSearchConfig, search
 
 logger = logging.getLogger(__name__)
@@ -68,21 +69,16 @@ def translate(
     jobs, sources = [job for job, _ in worded], [source for _, source in worded]
     starts = start_ids(model, [language for _, language in jobs])
     found = {}
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with tqdm(total=len(jobs), desc="translate", unit=" texts", disable=None if progress else True) as bar:
-            for batch in token_batches([len(source) for source in sources], max_tokens or tokens_at_once(model)):
-                rows = tokenizer.pad({"input_ids": [sources[number] for number in batch]}, return_tensors="pt")
-                rows = rows.to(model.device)
-                hypotheses = search(model, rows["input_ids"], rows["attention_mask"], starts[batch], settings)
-                for number, best in zip(batch, hypotheses):
-                    decoded = tokenizer.batch_decode([each.tokens for each in best], skip_special_tokens=True)
-                    found[jobs[number]] = [Translation(text, h.score, len(h.tokens)) for text, h in zip(decoded, best)]
-                bar.update(len(batch))
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    bar = tqdm(total=len(jobs), desc="translate", unit=" texts", disable=None if progress else True)
+    with eval_mode(model), bar:
+        for batch in token_batches([len(source) for source in sources], max_tokens or tokens_at_once(model)):
+            rows = tokenizer.pad({"input_ids": [sources[number] for number in batch]}, return_tensors="pt")
+            rows = rows.to(model.device)
+            hypotheses = search(model, rows["input_ids"], rows["attention_mask"], starts[batch], settings)
+            for number, best in zip(batch, hypotheses):
+                decoded = tokenizer.batch_decode([each.tokens for each in best], skip_special_tokens=True)
+                found[jobs[number]] = [Translation(text, h.score, len(h.tokens)) for text, h in zip(decoded, best)]
+            bar.update(len(batch))
     return [list(found.get(job, [Translation("", 0.0, 0)])) for job in zip(texts, languages)]
 
 

@@ -1,7 +1,8 @@
-"""What `run_translation.py` measured, for a reader: scores beside the paper's, validation by step, which words [CLS]
-proposes and where the decoder looks, twenty translations from bad to good, and how all of it was made. This module
-reads `results.json` and `predictions.jsonl` and decides what is shown of them, and which sentences; what was measured
-is decided by the driver. `hictl compare` prints several runs side by side, and the difference of each from the first.
+"""The report of translation runs: scores next to the paper's, validation by step, the words that [CLS] proposes, where
+the decoder looks, twenty translations from bad to good, and how all of it was made.
+
+It is made from `results.json` and `predictions.jsonl`. `hictl compare`
+prints several runs side by side, and the difference of each from the first.
 """
 
 import json
@@ -9,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,50 +22,43 @@ from ..errors import BadInput
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..reports.page import Block, Listing, Picture, write_sections
 from ..reports.plots import plot_scores_by_step
-from ..reports.results import Results, duration, part, setting_groups, signature
+from ..reports.results import duration
 from ..reports.tables import NONE, Cell, Table
 from .inspection import look_into
+from .results import ReportedScore, TranslationResults
 from .scores import METRICS, paired_bootstrap
 
 PAPER: Mapping[str, Any] = json.loads(Path(__file__).with_name("paper.json").read_text("utf-8"))
 NAMES = {"sacrebleu": "sacreBLEU", "multi-bleu": "multi-bleu", "chrf": "chrF", "comet": "COMET"}
 TRANSLATIONS = 20
-ALLOWED = "allowed: the results.json that run_translation.py writes, and predictions.jsonl beside it"
-TEXTS = ("direction", "source", "target", "translation")  # of a row of predictions.jsonl
+ALLOWED = "allowed: the results.json that run_translation.py writes, and predictions.jsonl next to it"
+TEXTS = ("direction", "source", "target", "translation")  # in each line of predictions.jsonl
 COMPARED = ("sacrebleu", "chrf")
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run left in its folder."""
+    """The files of a run that the report shows.
+
+    Attributes:
+        rows: lines of `predictions.jsonl`, with `TEXTS`.
+    """
 
     name: str
-    results: Results
+    results: TranslationResults
     rows: Sequence[Row] = ()
-    """Of `predictions.jsonl`, with `TEXTS`."""
-
-    @property
-    def test(self) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-        """Value and signature by direction and metric."""
-        return part(self.results, "test")
 
     def of(self, direction: str) -> list[Row]:
         """The translations of a direction, in order."""
         return [row for row in self.rows if row["direction"] == direction]
 
-    def target_language(self, direction: str) -> str:
-        """The second language of "en-zh-Hans", which is one of those the run translated into."""
-        known = part(self.results, "settings", "training").get("target_lang") or []
-        ends = [language for language in known if direction.endswith(f"-{language}")]
-        return max(ends, key=len, default=direction.partition("-")[2])
-
 
 def read_runs(paths: Sequence[str | Path]) -> list[Run]:
-    """Runs by their results files, called like their folders.
+    """Runs by their results files, named after their folders.
 
     Raises:
-        BadInput: a file is no results file of `run_translation.py`, or the translations beside it are none.
+        BadInput: a file is no results file of `run_translation.py`, or its predictions cannot be read.
     """
     runs = [_read_run(Path(path)) for path in paths]
     twice = Counter(run.name for run in runs)
@@ -72,10 +66,7 @@ def read_runs(paths: Sequence[str | Path]) -> list[Run]:
 
 
 def _read_run(path: Path) -> Run:
-    results = _parsed(path, _read(path))
-    for key in ("test", "decoding"):
-        if not isinstance(results, dict) or not isinstance(results.get(key), dict):
-            raise BadInput(f"{path}: has no {key!r}; {ALLOWED}")
+    results = TranslationResults.read(path)
     place, rows = path.with_name("predictions.jsonl"), []
     for number, line in enumerate(_read(place).rstrip().split("\n") if place.exists() else (), start=1):
         row = _parsed(f"{place}:{number}", line)
@@ -103,48 +94,54 @@ def _parsed(place: object, text: str) -> Any:
 
 
 def score_table(runs: Sequence[Run]) -> Table:
-    """By direction the scores of runs, each with its signature, and the paper's where a run has its test set."""
-    sections: dict[str, list[list[Cell]]] = {}
-    published = {direction: _paper_row(direction, runs) for run in runs for direction in run.test}
-    found = {metric for run in runs for scores in run.test.values() for metric in scores}
+    """By direction the scores of the runs, each with its signature, and the paper's if a run has its test set."""
+    published = {direction: _paper_row(direction, runs) for run in runs for direction in run.results.test}
+    found = {metric for run in runs for scores in run.results.test.values() for metric in scores}
     found |= {row["metric"] or "sacrebleu" for row in published.values() if row}
     metrics = [metric for metric in METRICS if metric in found]
+    sections: dict[str, list[list[Cell]]] = {}
     for direction, row in published.items():
-        scored = [run for run in runs if direction in run.test]
-        cells = [[_score(metric, run.test[direction].get(metric)) for metric in metrics] for run in scored]
-        sections[direction] = [[Cell(run.name, strong=True), *scores] for run, scores in zip(scored, cells)]
-        note = f"As printed in {PAPER['source']}" + ("." if row.get("metric") else ", which names no script for it.")
-        for name, value in part(row, "scores").items():
-            cell = Cell(f"{value:.2f}", (note,))
-            its = row["metric"] or "sacrebleu"
-            sections[direction].append([Cell(name), *(cell if metric == its else Cell(NONE) for metric in metrics)])
+        scored = {run.name: run.results.test[direction] for run in runs if direction in run.results.test}
+        cells = {name: [_score(metric, scores.get(metric)) for metric in metrics] for name, scores in scored.items()}
+        sections[direction] = [[Cell(name, strong=True), *found] for name, found in cells.items()]
+        sections[direction] += _paper_cells(row, metrics) if row else []
     caption = (
         "Out of 100, COMET out of 1. Compare scores of equal signatures, which are below. Bold: what was run here."
     )
     return Table("Scores", caption, [Cell("system"), *(Cell(NAMES[metric]) for metric in metrics)], sections)
 
 
-def _score(metric: str, score: Mapping[str, Any] | None) -> Cell:
-    if score is None or score["value"] is None:
+def _score(metric: str, score: ReportedScore | None) -> Cell:
+    if score is None or score.value is None:
         return Cell(NONE)
-    return Cell(f"{score['value']:.{4 if metric == 'comet' else 2}f}", (str(score["signature"]),))
+    return Cell(f"{score.value:.{4 if metric == 'comet' else 2}f}", (score.signature,))
 
 
-def _paper_row(direction: str, runs: Sequence[Run]) -> Mapping[str, Any]:
+def _paper_cells(row: Mapping[str, Any], metrics: Sequence[str]) -> list[list[Cell]]:
+    """A line for each published system, its score in the column of the row's metric."""
+    note = f"As printed in {PAPER['source']}" + ("." if row["metric"] else ", which names no script for it.")
+    own, empty = row["metric"] or "sacrebleu", Cell(NONE)
+    return [
+        [Cell(name), *(Cell(f"{value:.2f}", (note,)) if metric == own else empty for metric in metrics)]
+        for name, value in row["scores"].items()
+    ]
+
+
+def _paper_row(direction: str, runs: Sequence[Run]) -> Mapping[str, Any] | None:
     """The published scores on the test set of a run, which its signature names: `data:wmt16-ro-en test 1234abcd`."""
-    signatures = [score["signature"] for run in runs for score in part(run.test, direction).values()]
-    noted = [found[1] for text in signatures if (found := re.search(r"\|data:([^|]*)", str(text)))]
+    signatures = [score.signature for run in runs for score in run.results.test.get(direction, {}).values()]
+    noted = [found[1] for text in signatures if (found := re.search(r"\|data:([^|]*)", text))]
     tested = {corpus for text in noted for corpus in re.findall(r"(\S+) test\b", text)}
     rows = [row for row in PAPER["rows"] if row["direction"] == direction and row["data"] in tested]
-    return rows[0] if rows else {}
+    return rows[0] if rows else None
 
 
 def comparison_table(runs: Sequence[Run]) -> Table:
-    """By direction what each run is better by than the first: paired bootstrap on the same test set."""
+    """By direction the difference of each run from the first: paired bootstrap on the same test set."""
     first, *others = runs
     sections = {
         direction: [[Cell(run.name, strong=True), *_differences(direction, first, run)] for run in others]
-        for direction in first.test
+        for direction in first.results.test
     }
     caption = "The difference, and where it lies in 95 % of 1000 samples of the test set."
     heads = [Cell("system"), *(Cell(NAMES[metric]) for metric in COMPARED)]
@@ -157,22 +154,22 @@ def _differences(direction: str, first: Run, run: Run) -> list[Cell]:
     if not rows or sides[0] != sides[1]:
         return [Cell(NONE, (f"It has no translations of the test set that {first.name} translated.",))] * len(COMPARED)
     before, after = ([row["translation"] for row in of_one] for of_one in (baseline, rows))
-    references, language = [[row["target"] for row in rows]], run.target_language(direction)
+    references, language = [[row["target"] for row in rows]], run.results.target_language(direction)
     return [
         Cell(f"{c.system - c.baseline:+.2f} [{c.low:+.2f}, {c.high:+.2f}]", (c.signature,))
         for c in paired_bootstrap(before, after, references, language, COMPARED)
     ]
 
 
-# --- what was made of sentences ---------------------------------------------------------------------------------------
+# --- translations -----------------------------------------------------------------------------------------------------
 
 
 def spread(rows: Sequence[Row], number: int = TRANSLATIONS) -> list[tuple[float, Row]]:
-    """As many rows with their sentence chrF, worst first: the middle ones of equal shares of all, ordered by it."""
+    """Some rows with their sentence chrF, worst first: of all rows, ordered by it, the middle of each equal part."""
     chrf = CHRF()
     scored = [(chrf.sentence_score(row["translation"], [row["target"]]).score, row) for row in rows]
     ranked, number = sorted(scored, key=lambda pair: pair[0]), min(number, len(rows))
-    return [ranked[(2 * place + 1) * len(rows) // (2 * number)] for place in range(number)]
+    return [ranked[(2 * part + 1) * len(rows) // (2 * number)] for part in range(number)]
 
 
 def translation_table(rows: Sequence[tuple[float, Row]]) -> Table:
@@ -189,47 +186,49 @@ def translation_table(rows: Sequence[tuple[float, Row]]) -> Table:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-def validation_picture(results: Results, path: Path) -> Picture | None:
-    """Scores of the validation set by step; those of step 2 behind step 1's, where its results are beside its model."""
-    before: Results = {}
-    if results.get("step") == 2 and results.get("model"):
+def validation_picture(results: TranslationResults, path: Path) -> Picture | None:
+    """Scores of the validation set by step; in step 2 after those of step 1, if its results are next to its model."""
+    first: TranslationResults | None = None
+    if results.step == 2 and results.model:
         with suppress(BadInput):
-            before = _read_run(Path(results["model"]).parent / "results.json").results
-    change = max((entry["step"] for entry in before.get("evaluations") or ()), default=None)
+            first = TranslationResults.read(Path(results.model).parent)
+    change = max((entry["step"] for entry in first.evaluations), default=None) if first else None
     scores: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for metric, direction in product(METRICS, part(results, "rows", "validation")):
+    for metric, direction in product(METRICS, results.rows.validation):
         now = [(step + (change or 0), value) for step, value in _evaluations(results, metric, direction)]
         if now:
-            scores.setdefault(NAMES[metric], {})[direction] = _evaluations(before, metric, direction) + now
-    caption = f"On the validation set; the rings mark the best. Kept: {part(results, 'chosen').get('state', NONE)}."
+            before = _evaluations(first, metric, direction) if first else []
+            scores.setdefault(NAMES[metric], {})[direction] = before + now
+    caption = f"On the validation set; the rings mark the best. Kept: {results.chosen.state or NONE}."
     caption += " Dashed: where step 2 began." if change else ""
     return Picture("Validation", caption, plot_scores_by_step(scores, path, change)) if scores else None
 
 
-def _evaluations(results: Results, metric: str, direction: str) -> list[tuple[float, float]]:
-    """Steps and scores of a direction, which has a name of its own among several."""
-    directions = part(results, "rows", "validation")
+def _evaluations(results: TranslationResults, metric: str, direction: str) -> list[tuple[float, float]]:
+    """Steps and scores of a direction; the key of a score names the direction if there are several."""
+    directions = results.rows.validation
     key = f"eval_{metric}_{direction}" if len(directions) > 1 else f"eval_{metric}"
-    found = results.get("evaluations") or () if direction in directions else ()
+    found = results.evaluations if direction in directions else []
     return [(entry["step"], entry[key]) for entry in found if entry.get(key) is not None]
 
 
-def protocol_table(results: Results) -> Table:
-    """From what a run began, what it read, what it left out, and how it searched."""
-    chosen, words = part(results, "chosen"), part(results, "target_vocabulary")
-    random = " (new weights)" if results.get("random_encoder") else ""
+def protocol_table(results: TranslationResults) -> Table:
+    """What a run began from, read, left out, and how it searched."""
+    random = " (new weights)" if results.random_encoder else ""
+    vocabulary, seconds = results.target_vocabulary, results.chosen.seconds
+    pairs = {"train": results.rows.train, "validation": results.rows.validation, "test": results.rows.test}
     facts = {
-        "began with": f"{results.get('encoder') or results.get('model')}{random}",
-        "step": results.get("step"),
-        "state": chosen.get("state"),
-        "training": duration(chosen["seconds"]) if chosen.get("seconds") else None,
-        **{f"pairs of {name}": _listed(part(results, "rows", name)) for name in ("train", "validation", "test")},
-        "rows left out": _listed(part(results, "skipped")) or "none",
-        "sources cut": _listed(part(results, "cut_sources")),
-        "empty lines of test": _listed(part(results, "empty_lines")),
-        "target vocabulary": f"{words['size']:,} pieces" if words.get("size") else None,
-        "unknown in targets of train": _listed(part(words, "unknown_tokens")),
-        "search": _listed(part(results, "decoding")),
+        "began with": f"{results.began_from}{random}",
+        "step": results.step,
+        "state": results.chosen.state,
+        "training": duration(seconds) if seconds else None,
+        **{f"pairs of {name}": _listed(counts) for name, counts in pairs.items()},
+        "rows left out": _listed(results.skipped) or "none",
+        "sources cut": _listed(results.cut_sources),
+        "empty lines of test": _listed(results.empty_lines),
+        "target vocabulary": f"{vocabulary.size:,} pieces" if vocabulary.size else None,
+        "unknown in targets of train": _listed(vocabulary.unknown_tokens),
+        "search": _listed(asdict(results.decoding)),
     }
     rows = [[Cell(name), Cell(str(value))] for name, value in facts.items() if value not in (None, "")]
     return Table("Protocol", "", [Cell(""), Cell("")], {"": rows})
@@ -247,36 +246,38 @@ def write_translation_report(
     model: HictlForConditionalGeneration | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> None:
-    """Write `report.html`, `report.md` and their pictures beside the `results.json` of a run.
+    """Write `report.html`, `report.md` and their pictures next to the `results.json` of a run.
 
     Args:
-        model: the model of the run, to be looked into; it is put into eval mode. Without it that part is left out.
+        model: the model of the run; without it the words it proposes and its attention are not shown.
     """
     folder = Path(folder)
     run = _read_run(folder / "results.json")
     shown = spread(run.rows)
-    blocks: list[Block | None] = [score_table([run]) if run.test else None]
+    blocks: list[Block | None] = [score_table([run]) if run.results.test else None]
     blocks.append(validation_picture(run.results, folder / "validation.png"))
     if model is not None and tokenizer is not None:
-        languages = [run.target_language(row["direction"]) for _, row in shown]
+        languages = [run.results.target_language(row["direction"]) for _, row in shown]
         blocks += look_into(model, tokenizer, [row for _, row in shown], languages, folder / "attention.png")
     blocks += [translation_table(shown) if shown else None, protocol_table(run.results)]
     sections: dict[str, list[Block]] = {block.title: [block] for block in blocks if block}
     made: list[Block] = []
-    for group, settings in setting_groups(run.results).items():
+    for group, settings in run.results.setting_groups().items():
         rows = [[Cell(str(name)), Cell(str(value))] for name, value in settings.items()]
         made.append(Table(group, "", [Cell("setting"), Cell("value")], {"": rows}))
-    for title, lines in (("Command", [run.results.get("command")]), ("Messages", run.results.get("messages") or [])):
-        text = "\n".join(str(line) for line in lines if line)
+    for title, lines in (("Command", [run.results.command]), ("Messages", run.results.messages)):
+        text = "\n".join(filter(None, lines))
         made += [Listing(title, text)] if text else []
     sections["Settings"] = made
-    write_sections(folder, headline(run), _facts(run), sections, f"{signature(run.results)} · {PAPER['source']}", STYLE)
+    write_sections(
+        folder, headline(run), _facts(run), sections, f"{run.results.signature()} · {PAPER['source']}", STYLE
+    )
 
 
 def headline(run: Run) -> str:
-    """The score of each direction in one sentence; the one the run was chosen by."""
-    metric = part(run.results, "settings", "training").get("metric", "sacrebleu")
-    values = {direction: part(scores, metric).get("value") for direction, scores in run.test.items()}
+    """The score of each direction in one sentence, by the metric the state was chosen by."""
+    metric = run.results.metric
+    values = {direction: scores[metric].value for direction, scores in run.results.test.items() if metric in scores}
     said = ", ".join(f"{direction} {value:.1f}" for direction, value in values.items() if value is not None)
     return f"Translation: {said} {NAMES[metric]}" if said else "A translation run"
 
@@ -284,10 +285,10 @@ def headline(run: Run) -> str:
 def _facts(run: Run) -> list[tuple[str, str]]:
     facts = [
         (_score(metric, score).text, f"{NAMES.get(metric, metric)} {direction}")
-        for direction, scores in run.test.items()
+        for direction, scores in run.results.test.items()
         for metric, score in scores.items()
     ]
-    pairs = sum(part(run.results, "rows", "train").values())
+    pairs = sum(run.results.rows.train.values())
     return facts + ([(f"{pairs:,}", "sentence pairs of training")] if pairs else [])
 
 

@@ -19,10 +19,23 @@ from ..models.configuration_hictl import HictlConfig
 from ..models.modeling_hictl import HictlModel
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..training.arguments import read_dictionary
+from ..training.callbacks import RunFingerprint, TrainingTime
 from .arguments import TranslationArguments
-from .corpus import ONLY_WHOLE, Direction, Pair, load_pairs, read_pairs, tokenize_pairs
+from .corpus import (
+    ONLY_WHOLE,
+    Direction,
+    Pair,
+    Place,
+    TokenBudgetBatchSampler,
+    TranslationCollator,
+    load_pairs,
+    read_pairs,
+    side_lengths,
+    tokenize_pairs,
+)
 from .prepare import preparation_signature
 from .target_vocabulary import Counts, count_pieces, count_unknown, ids_to_keep
+from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -150,3 +163,25 @@ def new_decoder(args: TranslationArguments, config: HictlConfig) -> dict[str, An
     return {name: value for name, value in given.items() if value is not None} | read_dictionary(
         "model_config", args.model_config
     )
+
+
+# --- trainer ----------------------------------------------------------------------------------------------------------
+
+
+def make_trainer(
+    args: TranslationArguments, model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, data: Data
+) -> TranslationTrainer:
+    """The trainer with its examples, their batches and the collator."""
+    languages = list(model.config.target_languages or [])
+    start_ids = dict(zip(languages, model.start_ids_of(languages)))
+    batches = None
+    if data.train is not None:
+        place = Place(args.process_index, args.world_size)
+        batches = TokenBudgetBatchSampler(*side_lengths(data.train), args.max_tokens, args.seed, place)
+    return TranslationTrainer(
+        model, args, train_dataset=data.train, data_collator=TranslationCollator(tokenizer, start_ids),
+        callbacks=[RunFingerprint({}, data.report.hash), TrainingTime()],
+        processing_class=tokenizer, batches=batches, validation=data.validation, metric=args.metric,
+        multi_bleu=read_dictionary("multi_bleu", args.multi_bleu), beam=args.beam,
+        freeze_encoder=bool(args.freeze_encoder),
+    )  # fmt: skip

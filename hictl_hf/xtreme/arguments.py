@@ -7,7 +7,7 @@ from pathlib import Path
 from ..errors import BadInput
 from ..parsing import parse_flags_or_recipe
 from .data import DataSource, Splits
-from .report import SETTINGS
+from .paper import SETTINGS
 from .tasks import TASKS, XtremeTask
 
 SIZES = ("base", "large")

@@ -69,7 +69,7 @@ class DataSource:
             return task.read_translated(language, *paths)
         if split in ("train", "translated") and task.read_training:
             return task.read_training(*paths)
-        options: dict[str, Any] = {"compat": True} if self.compat and task.kind.compat == "reading" else {}
+        options: dict[str, Any] = {"compat": True} if self.compat and task.format.compat == "reading" else {}
         return task.read(*paths, **options, **({"labels": task.labels} if task.labels else {}))
 
 
@@ -86,7 +86,7 @@ class TaskData:
     """What a task is trained on, selected by and scored on, by language.
 
     Attributes:
-        golds: of what is scored, where known.
+        references: of what is scored, where known.
         missing: why a language that belongs to the task is not scored.
     """
 
@@ -94,7 +94,7 @@ class TaskData:
     train: dict[str, Dataset] = field(default_factory=dict)
     dev: dict[str, Examples] = field(default_factory=dict)
     test: dict[str, Examples] = field(default_factory=dict)
-    golds: dict[str, Any] = field(default_factory=dict)
+    references: dict[str, Any] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -112,29 +112,29 @@ def read_task(
     Args:
         languages: which of the task's to score.
         select_on: "english" dev, or that of all "target" languages.
-        labels: a folder in the layout of a submission with the golds of what is scored.
+        labels: a folder in the layout of a submission with the references of what is scored.
     """
     data = TaskData(task)
     for language in languages:
         try:
             data.test[language] = source.read(task, splits.score, language)
-            if task.kind.features and setting != "zero-shot" and language != "en":
+            if task.format.features and setting != "zero-shot" and language != "en":
                 data.train[language] = training_rows(source, task.source, "translated", language)
         except Missing as missing:
             data.test.pop(language, None)
             data.missing[language] = missing.reason
     if not data.test:
         return data
-    if task.kind.features is None:
+    if task.format.features is None:
         data.dev = read_where_there(task, source, split_of(splits.select), data.test)
     else:
         data.train = {"en": training_rows(source, task.source, splits.train, "en"), **data.train}
         wanted, row = (["en"], task.source) if select_on == "english" else ([*data.test], task)
         data.dev = read_where_there(row, source, splits.select, wanted)
     for language, examples in data.test.items():
-        data.golds[language] = golds = golds_of(task, examples, language, labels)
-        if isinstance(examples, Bitext) and golds is not None:
-            pairs = golds if isinstance(golds, set) else zip(examples.query_ids, golds)
+        data.references[language] = references = references_of(task, examples, language, labels)
+        if isinstance(examples, Bitext) and references is not None:
+            pairs = references if isinstance(references, set) else zip(examples.query_ids, references)
             data.test[language] = replace(examples, gold=frozenset(pairs))
     return data
 
@@ -157,17 +157,17 @@ def training_rows(source: DataSource, task: XtremeTask, spec: str, language: str
     return examples
 
 
-def golds_of(task: XtremeTask, examples: Examples, language: str, labels: Path | None) -> Any:
+def references_of(task: XtremeTask, examples: Examples, language: str, labels: Path | None) -> Any:
     """From the folder of labels, or the examples' own; `None` where neither has any."""
-    path = labels and labels / task.name / f"test-{language}.{task.kind.ending}"
+    path = labels and labels / task.name / f"test-{language}.{task.format.ending}"
     if not (path and path.is_file()):
-        return task.kind.golds(examples)
-    golds = task.kind.read_golds(path)
-    task.kind.check_golds(str(path), golds, examples, task.labels)
-    return golds
+        return task.format.references(examples)
+    references = task.format.read_references(path)
+    task.format.check_references(str(path), references, examples, task.labels)
+    return references
 
 
-def without_golds(examples: Examples) -> Examples:
+def without_references(examples: Examples) -> Examples:
     """What predictions are made of."""
     if isinstance(examples, Bitext):
         return replace(examples, gold=None)

@@ -232,7 +232,7 @@ def read_tatoeba(foreign: Path, english: Path, gold: Path | None = None) -> Bite
     return Bitext(queries, candidates, ids, ids, frozenset(zip(ids, labels)) if gold else None)
 
 
-# --- predictions, and golds, in the layout of a submission ----------------------------------------------------------
+# --- predictions and references in the layout of a submission -------------------------------------------------------
 
 
 def read_values(path: Path) -> list[str]:
@@ -253,17 +253,17 @@ def read_answers(path: Path) -> dict[str, str]:
     return {name: text_at(str(path), answers, name) for name in answers}
 
 
-def read_gold_answers(path: Path) -> dict[str, list[str]]:
+def read_reference_answers(path: Path) -> dict[str, list[str]]:
     """Gold answers by question id of a file in SQuAD's format, wherever they stand in the context."""
-    golds: dict[str, list[str]] = {}
+    references: dict[str, list[str]] = {}
     places: dict[str, str] = {}
     for question in read_questions(path):
         refuse_repeated(places, question.id, question.place)
-        golds[question.id] = [text for text, _ in question.answers]
-    if not any(any(texts) for texts in golds.values()):
+        references[question.id] = [text for text, _ in question.answers]
+    if not any(any(texts) for texts in references.values()):
         fix = "Score with the published file; XTREME's download script took the answers out of its test files."
         raise BadInput(f"{path}: has no gold answer; allowed is one or more. {fix}")
-    return golds
+    return references
 
 
 def read_id_pairs(path: Path) -> set[tuple[str, ...]]:
@@ -292,7 +292,7 @@ def write_id_pairs(path: Path, pairs: Iterable[tuple[str, str]]) -> Path:
 
 
 def data_hash(examples: Any) -> str:
-    """What a score says of its data: 8 hexadecimal digits of SHA-256 over examples, predictions or golds, the same
+    """What a score says of its data: 8 hexadecimal digits of SHA-256 over examples, predictions or references, the same
     wherever they were read from.
 
     >>> data_hash({"a": ["x"], "b": []}) == data_hash({"b": [], "a": ["x"]}) != data_hash({"a": [], "b": ["x"]})

@@ -1,12 +1,12 @@
-"""The fine-tuned models of a run over XTREME: which rows make which, and which of several candidates is kept."""
+"""The fine-tuned models of a run on XTREME: the training examples of each, its candidates, and which one is kept."""
 
 import itertools
 import json
 import logging
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import BadInput
 from ..files import write_json
+from ..reports.results import from_json
 from .arguments import XtremeArguments
-from .data import TaskData
+from .data import TaskData, without_references
 from .files import data_hash
 from .fine_tuning import FineTuningConfig, fine_tune, load_model, predict_logits, rows_at_once
+from .results import Candidate, ModelChoice, TaskResults, TrainingExamples
+from .resuming import Derived
+from .scores import submission_file
 from .sentence_pairs import TaskFeatures
 from .tasks import Examples, XtremeTask
 
@@ -28,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class FineTuned:
-    """A model, and what stands between texts and its tensors."""
+    """A model with the conversion of its examples to tensors and of its logits to predictions."""
 
     model: PreTrainedModel
     features: TaskFeatures
@@ -44,36 +48,48 @@ class FineTuned:
 
 
 class FineTunedModels:
-    """Fine-tunes what is asked for, once; tasks with the same training set share a model. The last stays in memory.
+    """Fine-tunes each model once; tasks with the same training set share a model. The last model stays in memory.
 
     Args:
         size: "base" or "large", whose settings are used.
-        longest: tokens that the encoder reads; rows have no more.
+        longest: tokens the encoder reads at most, the upper bound of an example's length.
     """
 
     def __init__(self, args: XtremeArguments, tokenizer: PreTrainedTokenizerBase, size: str, longest: int) -> None:
         self.args, self.tokenizer, self.size, self.longest = args, tokenizer, size, longest
-        self.folder, self.records = Path(args.output_dir) / "models", Path(args.output_dir) / "choices"
+        self.output_dir = Path(args.output_dir)
+        self.folder, self.records = self.output_dir / "models", self.output_dir / "choices"
         self.key = ""
         self.last: FineTuned | None = None
 
+    def signature(self) -> dict[str, str]:
+        """What a score says of its predictions."""
+        return {"setting": self.args.setting}
+
+    def release(self) -> None:
+        """Keep the last model, which the next task may share."""
+
+    # --- before training ----------------------------------------------------------------------------------------------
+
     def check(self, data: TaskData) -> None:
-        """Refuse a task whose model could not be trained or chosen, before any is trained."""
+        """Raise `BadInput` for a task whose model could not be trained or chosen, before any is trained."""
+        if not data.test:
+            return
         candidates, on_target = self.candidates(data.task.source), self.args.select_on == "target"
         for settings, _ in candidates:
             rows_at_once(settings.batch_size, self.args.micro_batches, int(os.environ.get("WORLD_SIZE", 1)))
-        if self.longest < (shortest := data.task.kind.features.shortest):
+        if self.longest < (shortest := data.task.format.features.shortest):
             raise BadInput(
                 f"{data.task.name}: needs rows of {shortest} tokens or more, --encoder {self.args.encoder} reads "
                 f"{self.longest}; give an encoder with more positions, or run other --tasks"
             )
-        row = data.task if on_target else data.task.source
         try:
-            data.task.kind.features.label_names(data.train["en"])
+            data.task.format.features.label_names(data.train["en"])
         except BadInput as error:
             raise BadInput(f"{data.task.source.name}, en, {self.args.train_split!r}: {error}") from error
+        row = self.row_of_dev(data)
         for language, examples in data.dev.items():
-            if row.kind.golds(examples) is None:
+            if row.format.references(examples) is None:
                 raise BadInput(
                     f"{row.name}, {language}: the rows of --select_split {self.args.select_split!r} have no labels, or "
                     "not all; name other rows to choose by, such as train[:1000]"
@@ -85,14 +101,51 @@ class FineTunedModels:
                 f"{', '.join(missing)}; add its files, or name other rows with --select_split, such as train[:1000]"
             )
 
+    def derived(self, data: TaskData) -> Iterator[Derived]:
+        """Each model, and the predictions of each language, with the hash of the examples."""
+        models = self.hashes_of_models(data) if data.test else {}
+        for model, found in models.items():
+            yield Derived(model, (self.folder / model, self.records / f"{model}.json"), found)
+        for language, test in data.test.items():
+            model = self.key_of(data, self.languages_for(data, language))
+            hashes = [data_hash(without_references(test)), models[model]]
+            path = submission_file(self.output_dir / "predictions", data.task, language)
+            yield Derived(f"{data.task.name} {language}", (path,), data_hash(hashes))
+
+    def hashes_of_models(self, data: TaskData) -> dict[str, str]:
+        """By model of a task, the hash of the examples it is trained on and chosen by."""
+        train, dev = ({name: data_hash(rows) for name, rows in part.items()} for part in (data.train, data.dev))
+        return {
+            self.key_of(data, languages): data_hash([*(train[language] for language in languages), *dev.values()])
+            for languages in sorted({("en",), *(self.languages_for(data, language) for language in data.test)})
+        }
+
+    # --- predictions --------------------------------------------------------------------------------------------------
+
+    def predict(self, data: TaskData, language: str) -> Any:
+        """Predictions of the scored split by the model of the language, which is fine-tuned if needed."""
+        return self.of(data, language).predict(data.test[language], self.args)
+
+    def describe(self, data: TaskData, results: TaskResults) -> None:
+        """Add the training examples and the choice of the task's models to the results."""
+        choices = self.choices(data)
+        first, *others = choices.values()
+        results.train = "; ".join(f"{', '.join(each.languages)}, {each.rows} rows" for each in choices.values())
+        results.model_selection = first.select_on or "last state"
+        if others:
+            results.models = choices
+        else:
+            results.candidates, results.chosen = first.candidates, first.chosen
+
+    def choices(self, data: TaskData) -> dict[str, ModelChoice]:
+        """The recorded choice of each model of a task."""
+        keys = dict.fromkeys(self.key_of(data, self.languages_for(data, language)) for language in data.test)
+        records = {key: json.loads((self.records / f"{key}.json").read_text("utf-8")) for key in keys}
+        return {key: from_json(ModelChoice, record) for key, record in records.items()}
+
     def of(self, data: TaskData, language: str) -> FineTuned:
         """The model that predicts a language in the setting of the run."""
         return self.trained_on(data, self.languages_for(data, language))
-
-    def choices(self, data: TaskData) -> dict[str, dict[str, Any]]:
-        """How each model of a task was chosen: all candidates, which of them it is, and the rows trained on."""
-        keys = dict.fromkeys(self.key_of(data, self.languages_for(data, language)) for language in data.test)
-        return {key: json.loads((self.records / f"{key}.json").read_text("utf-8")) for key in keys}
 
     def languages_for(self, data: TaskData, language: str) -> tuple[str, ...]:
         """The languages of the training set of the model that predicts a language."""
@@ -101,52 +154,50 @@ class FineTunedModels:
         return ("en",) if self.args.setting == "zero-shot" else (language,)
 
     def key_of(self, data: TaskData, languages: tuple[str, ...]) -> str:
-        row = data.task if self.args.select_on == "target" else data.task.source
-        return model_name(row.name, languages)
+        """The name of the model of a task with these languages of its training set."""
+        return model_name(self.row_of_dev(data).name, languages)
 
-    def rows_of(self, data: TaskData) -> dict[str, str]:
-        """The hash of what each model of a task is trained on and chosen by."""
-        train, dev = ({name: data_hash(rows) for name, rows in part.items()} for part in (data.train, data.dev))
-        return {
-            self.key_of(data, languages): data_hash([*(train[language] for language in languages), *dev.values()])
-            for languages in sorted({("en",), *(self.languages_for(data, language) for language in data.test)})
-        }
+    def row_of_dev(self, data: TaskData) -> XtremeTask:
+        """The task on whose dev set a model is chosen."""
+        return data.task if self.args.select_on == "target" else data.task.source
+
+    # --- training -----------------------------------------------------------------------------------------------------
 
     def trained_on(self, data: TaskData, languages: tuple[str, ...]) -> FineTuned:
         """The model of these languages of the training set."""
         key = self.key_of(data, languages)
         if key == self.key and self.last is not None:
             return self.last
-        self.last = None  # gives its memory back before the next one is made
+        self.last = None  # frees its memory before the next one is made
         tuned = self.choose(data, languages, key)
         self.key, self.last = key, tuned
         return tuned
 
     def choose(self, data: TaskData, languages: tuple[str, ...], key: str) -> FineTuned:
-        """Train every candidate, and keep the one that is best on dev; of equals the first."""
+        """Train every candidate, and keep the one that is best on dev, the first of equals; record the choice."""
         folder, train = self.folder / key, self.training_set(data, languages)
-        candidates = self.candidates(data.task.source)
-        features = self.features_of(data.task, train, candidates[0][0].max_length)
-        trained_on = {"languages": list(languages), "rows": len(train)}
-        results: list[dict[str, Any]] = []
-        for number, (settings, seed) in enumerate(candidates):
-            place = folder / f"{number:02}-lr{settings.learning_rate:g}-batch{settings.batch_size}-seed{seed}"
-            results.append(self.candidate(data, train, trained_on, features, settings, seed, place))
-            best = max(range(len(results)), key=lambda at: results[at]["dev"] or 0)
-            for at, result in enumerate(results):
-                if at != best:
-                    shutil.rmtree(folder / result["folder"] / "model", ignore_errors=True)
-        chosen = results[best]
-        model = load_model(features.model_class, str(folder / chosen["folder"] / "model"), features.labels)
-        choice = {
-            "chosen": chosen, "candidates": results, **chosen["trained_on"],
-            "select_on": f"{self.args.select_on} {self.args.select_split}" if data.dev else None,
-        }  # fmt: skip
-        write_json(self.records / f"{key}.json", choice)
+        settings = self.candidates(data.task.source)
+        features = self.features_of(data.task, train, settings[0][0].max_length)
+        examples = TrainingExamples(languages=list(languages), rows=len(train))
+        candidates: list[Candidate] = []
+        for number, (config, seed) in enumerate(settings):
+            place = folder / f"{number:02}-lr{config.learning_rate:g}-batch{config.batch_size}-seed{seed}"
+            candidates.append(self.candidate(data, train, examples, features, config, seed, place))
+            best = max(candidates, key=lambda each: each.dev or 0)
+            for each in candidates:
+                if each is not best:
+                    shutil.rmtree(folder / each.folder / "model", ignore_errors=True)
+        model = load_model(features.model_class, str(folder / best.folder / "model"), features.labels)
+        trained_on = best.trained_on or examples
+        choice = ModelChoice(
+            chosen=best, candidates=candidates, languages=trained_on.languages, rows=trained_on.rows,
+            select_on=f"{self.args.select_on} {self.args.select_split}" if data.dev else None,
+        )  # fmt: skip
+        write_json(self.records / f"{key}.json", asdict(choice))
         return FineTuned(model.to(device()), features)
 
     def candidates(self, row: XtremeTask) -> list[tuple[FineTuningConfig, int]]:
-        """Settings and seed of each: the task's own, with what the arguments give instead."""
+        """Settings and seed of each candidate: the task's own, with those of the arguments in their place."""
         usual = row.large if self.size == "large" else row.base
         assert usual is not None
         rates, sizes = self.args.learning_rate or [usual.learning_rate], self.args.batch_size or [usual.batch_size]
@@ -158,52 +209,55 @@ class FineTunedModels:
         ]
 
     def candidate(
-        self, data: TaskData, train: Dataset, trained_on: dict[str, Any], features: TaskFeatures,
-        settings: FineTuningConfig, seed: int, place: Path,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Train one, or find what an earlier call made of it."""
+        self, data: TaskData, train: Dataset, trained_on: TrainingExamples, features: TaskFeatures,
+        config: FineTuningConfig, seed: int, place: Path,
+    ) -> Candidate:  # fmt: skip
+        """Train a candidate, or read the record of an earlier call."""
         record = place / "candidate.json"
         if record.exists():
-            return {"trained_on": trained_on} | json.loads(record.read_text("utf-8"))
-        logger.info("%s: %d rows of up to %d tokens", place, len(train), settings.max_length)
+            found: Candidate = from_json(Candidate, json.loads(record.read_text("utf-8")))
+            return found if found.trained_on else replace(found, trained_on=trained_on)
+        logger.info("%s: %d rows of up to %d tokens", place, len(train), config.max_length)
         tuned = FineTuned(load_model(features.model_class, str(self.args.encoder), features.labels, seed), features)
 
         def score_on_dev(model: PreTrainedModel) -> float:
             return self.score_on_dev(data, replace(tuned, model=model))
 
         tuned.model = fine_tune(
-            tuned.model, self.tokenizer, features.encode(train, training=True), settings, place,
+            tuned.model, self.tokenizer, features.encode(train, training=True), config, place,
             score_on_dev if data.dev else None, seed=seed, bf16=self.args.bf16, micro_batches=self.args.micro_batches,
             similar_lengths=self.args.similar_lengths,
         )  # fmt: skip
-        dev = score_on_dev(tuned.model) if data.dev else None
-        result = {
-            "folder": place.name, "learning_rate": settings.learning_rate, "batch_size": settings.batch_size,
-            "epochs": settings.epochs, "max_length": settings.max_length, "seed": seed, "dev": dev,
-            "trained_on": trained_on,
-        }  # fmt: skip
-        write_json(record, result)
-        return result
+        candidate = Candidate(
+            folder=place.name, learning_rate=config.learning_rate, batch_size=config.batch_size, epochs=config.epochs,
+            max_length=config.max_length, seed=seed, dev=score_on_dev(tuned.model) if data.dev else None,
+            trained_on=trained_on,
+        )  # fmt: skip
+        write_json(record, asdict(candidate))
+        return candidate
 
     def score_on_dev(self, data: TaskData, tuned: FineTuned) -> float:
         """Mean over languages of the mean of the task's metrics."""
         scores = []
-        row = data.task if self.args.select_on == "target" else data.task.source
+        row = self.row_of_dev(data)
         for language, examples in data.dev.items():
-            values = row.score(tuned.predict(examples, self.args, progress=False), row.kind.golds(examples), language)
+            predicted = tuned.predict(examples, self.args, progress=False)
+            values = row.score(predicted, row.format.references(examples), language)
             scores.append(sum(values[metric] for metric in row.metrics) / len(row.metrics))
         return sum(scores) / len(scores)
 
     def features_of(self, task: XtremeTask, train: Dataset, max_length: int) -> TaskFeatures:
-        kind = task.kind.features
-        options = {"compat": True} if self.args.compat and task.kind.compat == "answers" else {}
-        return kind(self.tokenizer, max_length, kind.label_names(train), **options)
+        """The conversion of the task's examples, with the labels of its training set."""
+        features = task.format.features
+        options = {"compat": True} if self.args.compat and task.format.compat == "answers" else {}
+        converted: TaskFeatures = features(self.tokenizer, max_length, features.label_names(train), **options)
+        return converted
 
     def training_set(self, data: TaskData, languages: tuple[str, ...]) -> Dataset:
-        """The rows of all languages; where translations have no labels, those of the English model."""
+        """The examples of all languages; translations without labels get those that the English model predicts."""
         parts = []
         for language in languages:
-            rows, labelled = data.train[language], data.task.kind.labelled
+            rows, labelled = data.train[language], data.task.format.labelled
             if language != "en" and labelled is not None:
                 rows = labelled(rows, self.trained_on(data, ("en",)).predict(rows, self.args))
             parts.append(rows)
@@ -211,7 +265,7 @@ class FineTunedModels:
 
 
 def model_name(task: str, languages: Sequence[str]) -> str:
-    """By which a model is kept: its task and the languages it is trained on, many of them as their hash.
+    """The name of a model's folder: its task and its training languages, five or more as a hash.
 
     >>> model_name("squad", ["en", "de"])
     'squad-en-de'
@@ -221,5 +275,5 @@ def model_name(task: str, languages: Sequence[str]) -> str:
 
 
 def device() -> torch.device:
-    """The accelerator where there is one."""
+    """The accelerator if there is one, else the CPU."""
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")

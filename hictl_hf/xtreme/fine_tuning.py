@@ -35,6 +35,7 @@ from ..data.sampling import Languages, TemperatureSampler
 from ..errors import BadInput
 from ..models.supported_versions import overrides_private
 from ..training.checkpoints import last_whole_checkpoint, newest_first, verify_checkpoint, write_manifest
+from ..training.eval_mode import eval_mode
 from ..training.trainer import TERMINATED, RobustTrainer, nan_unless_finite
 from .sentence_pairs import input_columns
 
@@ -282,16 +283,16 @@ def predict_logits(
     order = np.argsort(-lengths, kind="stable")
     features = features.select_columns([name for name in input_columns(tokenizer) if name in features.column_names])
     logits: list[Any] = [None] * len(order)
-    training = model.training
-    model.eval()
     starts = range(0, len(order), batch_size)
-    for start in tqdm(starts, desc="predict", disable=None if progress else True, leave=False):
-        rows = order[start : start + batch_size]
-        batch = tokenizer.pad(features[rows], padding_side="right", return_tensors="pt").to(model.device)
-        with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
-            outputs = model(**batch)
-        values = outputs.logits if "logits" in outputs else torch.stack((outputs.start_logits, outputs.end_logits), -1)
-        for row, of_row in zip(rows, values.float().cpu().numpy()):
-            logits[row] = of_row[: lengths[row]].copy() if of_row.ndim == 2 else of_row
-    model.train(training)
+    bar = tqdm(starts, desc="predict", disable=None if progress else True, leave=False)
+    with eval_mode(model):
+        for start in bar:
+            rows = order[start : start + batch_size]
+            batch = tokenizer.pad(features[rows], padding_side="right", return_tensors="pt").to(model.device)
+            with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
+                outputs = model(**batch)
+            both = "logits" not in outputs  # of the first and the last token of an answer
+            values = torch.stack((outputs.start_logits, outputs.end_logits), -1) if both else outputs.logits
+            for row, of_row in zip(rows, values.float().cpu().numpy()):
+                logits[row] = of_row[: lengths[row]].copy() if of_row.ndim == 2 else of_row
     return logits

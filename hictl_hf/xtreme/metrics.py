@@ -48,7 +48,7 @@ class Score:
         return f"{values} {self.signature_text}"
 
 
-def accuracy(predictions: Sequence[str], golds: Sequence[str]) -> dict[str, float]:
+def accuracy(predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """Share of predictions that equal their gold label as strings (XNLI, PAWS-X, Tatoeba).
 
     Raises:
@@ -57,19 +57,19 @@ def accuracy(predictions: Sequence[str], golds: Sequence[str]) -> dict[str, floa
     >>> accuracy(["neutral", "entailment"], ["neutral", "contradiction"])
     {'accuracy': 50.0}
     """
-    check_lengths(predictions, golds)
-    right = sum(predicted == gold for predicted, gold in zip(predictions, golds))
-    return {"accuracy": right / len(golds) * 100}
+    check_lengths(predictions, references)
+    right = sum(predicted == gold for predicted, gold in zip(predictions, references))
+    return {"accuracy": right / len(references) * 100}
 
 
-def check_lengths(predictions: Sequence[Any], golds: Sequence[Any]) -> None:
-    if len(predictions) != len(golds):
-        raise ValueError(f"{len(predictions)} predictions for {len(golds)} examples; allowed is one for each.")
-    if len(golds) == 0:
+def check_lengths(predictions: Sequence[Any], references: Sequence[Any]) -> None:
+    if len(predictions) != len(references):
+        raise ValueError(f"{len(predictions)} predictions for {len(references)} examples; allowed is one for each.")
+    if len(references) == 0:
         raise ValueError("no examples; allowed is one or more.")
 
 
-def chunk_f1(predictions: Sequence[Sequence[str]], golds: Sequence[Sequence[str]]) -> dict[str, float]:
+def chunk_f1(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, float]:
     """F1, precision and recall of `chunks`, over all sentences together, as of seqeval 0.0.12 (UD POS, PANX).
 
     Tags of UD POS are scored by the same rules: neighbours with equal tags are one chunk. Later versions of seqeval
@@ -82,8 +82,8 @@ def chunk_f1(predictions: Sequence[Sequence[str]], golds: Sequence[Sequence[str]
     >>> chunk_f1([["B-PER", "I-PER", "O"]], [["B-PER", "I-PER", "B-LOC"]])["recall"]
     50.0
     """
-    check_lengths(predictions, golds)
-    return overlap(chunks(predictions), chunks(golds))
+    check_lengths(predictions, references)
+    return overlap(chunks(predictions), chunks(references))
 
 
 def chunks(sentences: Iterable[Sequence[str]]) -> set[tuple[str, int, int]]:
@@ -138,15 +138,15 @@ def mlqa_words(language: str) -> Callable[[str], list[str]]:
 
 
 def answer_scores(
-    predictions: Mapping[str, str], golds: Mapping[str, Collection[str]], words: Callable[[str], list[str]]
+    predictions: Mapping[str, str], references: Mapping[str, Collection[str]], words: Callable[[str], list[str]]
 ) -> dict[str, float]:
     """Mean F1 over words and share of exact matches, each the best over the gold answers of a question.
 
     Two answers without words match exactly but have no F1, as in the official code.
 
     Args:
-        predictions: answer by question id; a question without one scores 0, ids that are not in `golds` are ignored.
-        golds: the gold answers of each question.
+        predictions: answer by question id; a question without one scores 0, ids not in `references` are ignored.
+        references: the gold answers of each question.
         words: `squad_words` or `mlqa_words(language)`.
 
     Raises:
@@ -155,17 +155,17 @@ def answer_scores(
     >>> answer_scores({"a": "the red house"}, {"a": ["house", "a red house!"], "b": ["x"]}, squad_words)
     {'f1': 50.0, 'exact_match': 50.0}
     """
-    if not golds:
+    if not references:
         raise ValueError("no questions; allowed is one or more.")
     f1 = exact_match = 0.0
-    for question, answers in golds.items():
+    for question, answers in references.items():
         if not answers:
             raise ValueError(f"question {question!r} has no gold answer; allowed is one or more.")
         if question in predictions:
             predicted, accepted = words(predictions[question]), [words(answer) for answer in answers]
             f1 += max(word_f1(predicted, gold) for gold in accepted)
             exact_match += predicted in accepted
-    return {"f1": 100.0 * f1 / len(golds), "exact_match": 100.0 * exact_match / len(golds)}
+    return {"f1": 100.0 * f1 / len(references), "exact_match": 100.0 * exact_match / len(references)}
 
 
 def word_f1(predicted: list[str], gold: list[str]) -> float:

@@ -14,8 +14,8 @@ from ..retrieval.bitext import Bitext, IdPair, best_threshold, extract_pairs, mi
 from ..retrieval.nearest_neighbours import Vectors
 from .files import (
     read_answers,
-    read_gold_answers,
     read_id_pairs,
+    read_reference_answers,
     read_tags,
     read_translations,
     read_values,
@@ -37,12 +37,13 @@ class PredictionFormat:
 
     Attributes:
         ending: of the files of a submission.
-        read_predictions, write_predictions, read_golds: of these files.
-        golds: of examples that have labels, in the form of predictions; `None` for those that have not.
-        check_golds: refuses golds of a file (its name, the golds) that are not those of examples with these labels.
+        read_predictions, write_predictions, read_references: of these files.
+        references: of examples that have labels, in the form of predictions; `None` for those that have not.
+        check_references: raises `BadInput` unless the references of a file (its name, the references) fit examples with
+            these labels.
         features: the `TaskFeatures` between texts and a fine-tuned model; `None`: nothing is trained.
         retrieve: predictions from sentence vectors of the split that is scored and of dev.
-        tuned_on_dev: whether it needs the golds of dev for that.
+        tuned_on_dev: whether it needs the references of dev for that.
         other_direction: score, in percent, of looking for the queries with the candidates, which others report.
         labelled: translated training examples with what a model predicts for them, where translations have no labels.
         compat: what the official scripts do otherwise: "reading" or "answers".
@@ -51,9 +52,9 @@ class PredictionFormat:
     ending: str
     read_predictions: Callable[[Path], Any]
     write_predictions: Callable[[Path, Any], Path]
-    read_golds: Callable[[Path], Any]
-    golds: Callable[[Any], Any]
-    check_golds: Callable[[str, Any, Any, Collection[str]], None]
+    read_references: Callable[[Path], Any]
+    references: Callable[[Any], Any]
+    check_references: Callable[[str, Any, Any, Collection[str]], None]
     features: Any = None
     retrieve: Callable[[Embedded, Embedded | None], Any] | None = None
     tuned_on_dev: bool = False
@@ -63,15 +64,15 @@ class PredictionFormat:
 
 
 def labels_of(examples: Dataset) -> list[str] | None:
-    return None if None in (golds := SentencePairs.golds(examples)) else golds
+    return None if None in (references := SentencePairs.references(examples)) else references
 
 
 def tags_of(examples: Dataset) -> list[list[str]] | None:
-    return None if None in (golds := Tagging.golds(examples)) else golds
+    return None if None in (references := Tagging.references(examples)) else references
 
 
 def answers_of(examples: Dataset) -> dict[str, list[str]] | None:
-    return golds if any((golds := QuestionAnswering.golds(examples)).values()) else None
+    return references if any((references := QuestionAnswering.references(examples)).values()) else None
 
 
 def pairs_of(bitext: Bitext) -> set[IdPair] | None:
@@ -82,58 +83,60 @@ def lines_of(bitext: Bitext) -> list[str] | None:
     return None if bitext.gold is None else [dict(bitext.gold)[name] for name in bitext.query_ids]
 
 
-# --- golds of a file --------------------------------------------------------------------------------------------------
+# --- references of a file ---------------------------------------------------------------------------------------------
 
 FIX = "Give the labels of the examples that are scored"
 
 
-def check_values(path: str, golds: Sequence[str], examples: Dataset | Bitext, labels: Collection[str]) -> None:
+def check_values(path: str, references: Sequence[str], examples: Dataset | Bitext, labels: Collection[str]) -> None:
     """One of the labels, or of a bitext's candidates, for each."""
     if isinstance(examples, Bitext):
         number, labels = len(examples.queries), examples.candidate_ids
     else:
         number = len(examples)
-    check_number(path, golds, number)
-    check_labels(path, golds, labels)
+    check_number(path, references, number)
+    check_labels(path, references, labels)
 
 
-def check_tags(path: str, golds: Sequence[Sequence[str]], examples: Dataset, labels: Collection[str]) -> None:
+def check_tags(path: str, references: Sequence[Sequence[str]], examples: Dataset, labels: Collection[str]) -> None:
     """As many as words in each sentence."""
-    check_number(path, golds, len(examples))
-    check_labels(path, [tag for tags in golds for tag in tags], labels)
-    for number, (tags, words) in enumerate(zip(golds, examples["words"]), start=1):
+    check_number(path, references, len(examples))
+    check_labels(path, [tag for tags in references for tag in tags], labels)
+    for number, (tags, words) in enumerate(zip(references, examples["words"]), start=1):
         if len(tags) != len(words):
             allowed = f"allowed is one for each of its {len(words)} words"
             raise BadInput(f"{path}: has {len(tags)} tags in sentence {number}; {allowed}. {FIX}.")
 
 
-def check_answers(path: str, golds: Mapping[str, Sequence[str]], examples: Dataset, labels: Collection[str]) -> None:
+def check_answers(
+    path: str, references: Mapping[str, Sequence[str]], examples: Dataset, labels: Collection[str]
+) -> None:
     """One or more for each question, and for no other."""
-    asked, answered = {*examples["id"]}, {name for name, texts in golds.items() if texts}
-    for found, names in (("has no answer to", asked - answered), ("has", golds.keys() - asked)):
+    asked, answered = {*examples["id"]}, {name for name, texts in references.items() if texts}
+    for found, names in (("has no answer to", asked - answered), ("has", references.keys() - asked)):
         if names:
             allowed = f"allowed are answers to each of the {len(asked)} that are asked"
             raise BadInput(f"{path}: {found} the question {short_repr(min(names))}; {allowed}. {FIX}.")
 
 
-def check_pairs(path: str, golds: Set[tuple[str, ...]], bitext: Bitext, labels: Collection[str]) -> None:
+def check_pairs(path: str, references: Set[tuple[str, ...]], bitext: Bitext, labels: Collection[str]) -> None:
     """Of ids that the corpora have."""
     queries, candidates = {*bitext.query_ids}, {*bitext.candidate_ids}
-    for pair in sorted(golds):
+    for pair in sorted(references):
         if len(pair) != 2 or pair[0] not in queries or pair[1] not in candidates:
             raise BadInput(
                 f"{path}: has {short_repr(pair)}; allowed are two ids, a foreign and an English sentence's. {FIX}."
             )
 
 
-def check_number(path: str, golds: Sequence[Any], number: int) -> None:
-    if len(golds) != number:
+def check_number(path: str, references: Sequence[Any], number: int) -> None:
+    if len(references) != number:
         allowed = f"allowed is one for each of the {number} examples"
-        raise BadInput(f"{path}: has {len(golds)} labels; {allowed}. {FIX}, in their order.")
+        raise BadInput(f"{path}: has {len(references)} labels; {allowed}. {FIX}, in their order.")
 
 
-def check_labels(path: str, golds: Sequence[str], labels: Collection[str]) -> None:
-    if labels and (unknown := {*golds} - {*labels}):
+def check_labels(path: str, references: Sequence[str], labels: Collection[str]) -> None:
+    if labels and (unknown := {*references} - {*labels}):
         raise BadInput(f"{path}: has the label {short_repr(min(unknown))}; allowed are {', '.join(labels)}. {FIX}.")
 
 
@@ -179,7 +182,7 @@ VALUES = PredictionFormat(
 )  # fmt: skip
 TAGS = PredictionFormat("tsv", read_tags, write_tags, read_tags, tags_of, check_tags, Tagging, labelled=with_tags)
 ANSWERS = PredictionFormat(
-    "json", read_answers, write_answers, read_gold_answers, answers_of, check_answers, QuestionAnswering,
+    "json", read_answers, write_answers, read_reference_answers, answers_of, check_answers, QuestionAnswering,
     compat="answers",
 )  # fmt: skip
 MINED = PredictionFormat(

@@ -168,7 +168,7 @@ class QuestionAnswering:
         return official_answer(" ".join(found.split()), chunk)
 
     @staticmethod
-    def golds(examples: Dataset) -> dict[str, list[str]]:
+    def references(examples: Dataset) -> dict[str, list[str]]:
         rows = zip(examples["id"], examples["answers"])
         return {name: [answer["text"] for answer in answers] for name, answers in rows}
 

@@ -48,13 +48,14 @@ def score_submission(
     }
 
 
-def file_of(folder: str | Path, task: XtremeTask, language: str) -> Path:
-    return Path(folder, task.name, f"test-{language}.{task.kind.ending}")
+def submission_file(folder: str | Path, task: XtremeTask, language: str) -> Path:
+    """The file of a language of a task in a folder of predictions or labels."""
+    return Path(folder, task.name, f"test-{language}.{task.format.ending}")
 
 
 def check_files(folder: str | Path, tasks: list[XtremeTask]) -> None:
     """All are there, so that nothing is scored in vain."""
-    files = [file_of(folder, task, language) for task in tasks for language in task.languages]
+    files = [submission_file(folder, task, language) for task in tasks for language in task.languages]
     missing = [str(path) for path in files if not path.is_file()]
     if missing:
         others = f" (and {len(missing) - 1} others)" if len(missing) > 1 else ""
@@ -67,7 +68,9 @@ def check_files(folder: str | Path, tasks: list[XtremeTask]) -> None:
 def score_task(predictions: str | Path, labels: str | Path, task: XtremeTask) -> dict[str, Any]:
     """Scores by metric and language, and their means."""
     by_language = {
-        language: score_language(file_of(predictions, task, language), file_of(labels, task, language), task, language)
+        language: score_language(
+            submission_file(predictions, task, language), submission_file(labels, task, language), task, language
+        )
         for language in task.languages
     }
     metrics = by_language[task.languages[0]]
@@ -77,7 +80,7 @@ def score_task(predictions: str | Path, labels: str | Path, task: XtremeTask) ->
 
 
 def score_language(predictions: Path, labels: Path, task: XtremeTask, language: str) -> dict[str, float]:
-    predicted, gold = task.kind.read_predictions(predictions), task.kind.read_golds(labels)
+    predicted, gold = task.format.read_predictions(predictions), task.format.read_references(labels)
     if isinstance(gold, list) and len(predicted) != len(gold):
         raise BadInput(
             f"{predictions}: has {len(predicted)} examples, but {labels} has {len(gold)}; allowed are equally many, "

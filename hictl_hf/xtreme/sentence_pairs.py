@@ -51,7 +51,7 @@ class TaskFeatures(Protocol):
         """Predictions as they are scored, in the order of the examples."""
 
     @staticmethod
-    def golds(examples: Dataset) -> Any:
+    def references(examples: Dataset) -> Any:
         """What the predictions are to be, in their form."""
 
 
@@ -87,7 +87,7 @@ class SentencePairs:
         return [self.labels[scores.argmax()] for scores in logits]
 
     @staticmethod
-    def golds(examples: Dataset) -> list[str]:
+    def references(examples: Dataset) -> list[str]:
         return examples["label"][:]
 
 

@@ -105,5 +105,5 @@ class Tagging:
         return predictions
 
     @staticmethod
-    def golds(examples: Dataset) -> list[list[str]]:
+    def references(examples: Dataset) -> list[list[str]]:
         return examples["tags"][:]

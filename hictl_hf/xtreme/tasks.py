@@ -53,7 +53,7 @@ class XtremeTask:
         group: whose average it is a part of.
         languages: all it is scored on, in the official order.
         metrics: whose mean is the score of a language.
-        score: metrics and more, in percent, from predictions, golds and the language.
+        score: metrics and more, in percent, from predictions, references and the language.
         labels: of its examples, which files are checked for; any where none are named.
         read: examples from the files of a layout, by its pattern's order.
         read_training: the same of the training set, where that is read otherwise.
@@ -68,7 +68,7 @@ class XtremeTask:
     title: str
     group: str
     languages: tuple[str, ...]
-    kind: PredictionFormat
+    format: PredictionFormat
     metrics: tuple[str, ...]
     score: Callable[[Any, Any, str], dict[str, float]]
     read: Callable[..., Examples]
@@ -100,17 +100,17 @@ def names(text: str) -> tuple[str, ...]:
 
 def anywhere(score: Callable[[Any, Any], Scores]) -> Callable[[Any, Any, str], Scores]:
     """A score whose rules are the same in all languages."""
-    return lambda predictions, golds, language: score(predictions, golds)
+    return lambda predictions, references, language: score(predictions, references)
 
 
-def squad_scores(predictions: Mapping[str, str], golds: Mapping[str, Sequence[str]], language: str) -> Scores:
+def squad_scores(predictions: Mapping[str, str], references: Mapping[str, Sequence[str]], language: str) -> Scores:
     """With SQuAD's rules for English in all languages, as XTREME scores XQuAD and TyDiQA."""
-    return answer_scores(predictions, golds, squad_words)
+    return answer_scores(predictions, references, squad_words)
 
 
-def mlqa_scores(predictions: Mapping[str, str], golds: Mapping[str, Sequence[str]], language: str) -> Scores:
+def mlqa_scores(predictions: Mapping[str, str], references: Mapping[str, Sequence[str]], language: str) -> Scores:
     """With MLQA's rules for the language."""
-    return answer_scores(predictions, golds, mlqa_words(language))
+    return answer_scores(predictions, references, mlqa_words(language))
 
 
 def tables(task: str) -> dict[str, tuple[Layout, ...]]:

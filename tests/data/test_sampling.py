@@ -1,12 +1,21 @@
 """Languages come up as often as smoothed sampling says, in batches of similar length, in an order set by the seed."""
 
 from collections import Counter
+from hashlib import sha256
 
 import numpy as np
 import pytest
 from datasets import Dataset
 
-from hictl_hf.data.sampling import Draw, Languages, PretrainingExamples, TemperatureSampler, language_shares, row_seed
+from hictl_hf.data.sampling import (
+    Draw,
+    Languages,
+    PretrainingExamples,
+    TemperatureSampler,
+    language_shares,
+    row_seed,
+    shuffle_by_length,
+)
 
 ROWS: dict[Languages, int] = {("en", None): 130, ("sw", None): 10, ("en", "de"): 80, ("en", "sw"): 20}
 
@@ -198,6 +207,27 @@ def test_rows_carry_the_seed_of_their_draw() -> None:
     assert first == {"x": [5, 6], "y": [8], "seed": row_seed(13, 2, 0, 1)}
     assert second == {"x": [7], "y": None, "seed": row_seed(13, 0, 1, 0)}
     assert len({second["seed"], third["seed"], fourth["seed"]}) == 3
+
+
+@pytest.mark.parametrize(("batch_size", "recorded"), [(4, "435ba81c1b0a41cd"), (7, "121d7a54fc43fa28")])
+def test_draws_are_those_recorded_with_0_7_5(batch_size: int, recorded: str) -> None:
+    lengths = np.random.default_rng(0).integers(3, 60, 700)
+    groups: dict[Languages, np.ndarray] = {("en", "de"): np.arange(300), ("sw", None): np.arange(300, 700)}
+    found = TemperatureSampler(lengths, groups, dict(zip(groups, (0.6, 0.4))), batch_size, 5)
+    found.set_epoch(1)
+    assert sha256(np.concatenate([*found]).tobytes()).hexdigest()[:16] == recorded
+
+
+@pytest.mark.parametrize("pool", [None, 10, 7])
+def test_a_shuffle_by_length_sorts_each_pool_and_keeps_equal_lengths_shuffled(pool: int | None) -> None:
+    lengths = np.arange(30) % 3
+    orders = [shuffle_by_length(lengths, np.random.default_rng(seed), pool) for seed in (0, 1)]
+    for order in orders:
+        assert sorted(order) == list(range(30))
+        for start in range(0, 30, pool or 30):
+            found = lengths[order[start : start + (pool or 30)]].tolist()
+            assert found == sorted(found)
+    assert orders[0].tolist() != orders[1].tolist()
 
 
 # --- several processes and micro-batches ------------------------------------------------------------------------------

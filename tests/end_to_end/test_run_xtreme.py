@@ -178,6 +178,18 @@ def test_a_finished_run_needs_its_models_no_more(run: Path, xtreme_folder: Path,
     assert read_results(output)["tasks"] == read_results(run)["tasks"] and not (output / "models").exists()
 
 
+def test_a_run_that_0_7_5_began_is_continued(xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:
+    """Of pooling "cls", then "first token", in its settings, its sweep and its results."""
+    more = ["--tasks", "tatoeba", "--languages", "de", "--pooling", "cls", "--sweep_layers", "true"]
+    command, output = [*arguments(xtreme_folder, encoder, tmp_path / "out"), *more], tmp_path / "out"
+    tasks = main(command)["tasks"]
+    for name in ("settings.json", "sweeps/tatoeba.json", "results.json"):
+        text = (output / name).read_text("utf-8")
+        assert '"cls"' in text
+        (output / name).write_text(text.replace('"cls"', '"first token"').replace('"schema_version": 1,', ""), "utf-8")
+    assert main(command)["tasks"] == tasks
+
+
 def test_the_best_candidate_on_dev_is_kept(xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:
     more = ["--tasks", "panx", "--learning_rate", "1e-9", "3e-3", "--seed", "1", "2", "--epochs", "6"]
     results = main([*arguments(xtreme_folder, encoder, tmp_path / "out"), *more])
@@ -266,7 +278,7 @@ def test_predictions_are_not_said_to_be_those_of_a_model_of_more_languages(
     shutil.copy(data / "pawsx/train-en.tsv", data / "pawsx/train-de.tsv")
     assert main(command)["tasks"]["pawsx"]["train"] == "en, de, 48 rows"
     shutil.copy(data / "pawsx/train-en.tsv", data / "pawsx/train-zh.tsv")
-    with pytest.raises(BadInput, match=r"predictions/pawsx/test-de.tsv: the rows of pawsx de are not"):
+    with pytest.raises(BadInput, match=r"predictions/pawsx/test-de.tsv: the examples of pawsx de are not"):
         main(command)
 
 
@@ -349,10 +361,10 @@ def test_tatoeba_with_a_folder_of_labels_is_scored_as_with_its_own(
 @pytest.mark.parametrize(
     ("task", "file", "message"),
     [
-        ("panx", "panx/test-en.tsv", "predictions/panx/test-en.tsv: the rows of panx en are not"),
-        ("panx", "panx/train-en.tsv", "models/panx-en: the rows of panx-en are not"),
-        ("panx", "panx/dev-en.tsv", "models/panx-en: the rows of panx-en are not"),
-        ("bucc2018", "bucc2018/de-en.dev.de", "predictions/bucc2018/test-de.tsv: the rows of bucc2018 de are not"),
+        ("panx", "panx/test-en.tsv", "predictions/panx/test-en.tsv: the examples of panx en are not"),
+        ("panx", "panx/train-en.tsv", "models/panx-en: the examples of panx-en are not"),
+        ("panx", "panx/dev-en.tsv", "models/panx-en: the examples of panx-en are not"),
+        ("bucc2018", "bucc2018/de-en.dev.de", "predictions/bucc2018/test-de.tsv: the examples of bucc2018 de are not"),
     ],
 )
 def test_a_run_goes_on_only_with_the_rows_that_it_began_with(

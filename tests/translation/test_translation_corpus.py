@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,15 @@ def test_the_order_follows_from_seed_and_epoch_alone() -> None:
     assert len(together[0] & together[1]) < len(first) / 2  # rows meet others
     widths = [[len(batch) for batch in batches] for batches in (first, second)]
     assert widths[0] != widths[1] and sorted(widths[0]) == sorted(widths[1])
+
+
+@pytest.mark.parametrize(("process", "recorded"), [(0, "bf499749a73c20b7"), (1, "a4b7b38c5bb0497e")])
+def test_batches_are_those_recorded_with_0_7_5(process: int, recorded: str) -> None:
+    random = np.random.default_rng(0)
+    source, target = random.integers(3, 60, 700), random.integers(2, 50, 700)
+    batches = TokenBudgetBatchSampler(source, target, 512, 3, Place(process, 2))
+    batches.set_epoch(2)
+    assert sha256(np.concatenate([*batches]).tobytes()).hexdigest()[:16] == recorded
 
 
 def test_processes_and_micro_batches_make_the_same_steps() -> None:

@@ -66,7 +66,7 @@ READERS: dict[str, tuple[Callable[[Path], object], bytes]] = {
     "values": (xtreme_files.read_values, b"a\n"),
     "tags": (xtreme_files.read_tags, b"O\n"),
     "answers": (xtreme_files.read_answers, b'{"1": "a"}'),
-    "gold answers": (xtreme_files.read_gold_answers, json.dumps(ARTICLES).encode()),
+    "gold answers": (xtreme_files.read_reference_answers, json.dumps(ARTICLES).encode()),
 }
 UNREADABLE: dict[str, tuple[Callable[[bytes], bytes | None], str]] = {
     "missing": (lambda good: None, ": cannot be read (FileNotFoundError"),
@@ -452,7 +452,7 @@ def test_broken_answers_are_refused(content: str, found: str, tmp_path: Path) ->
 
 def test_gold_answers_need_not_stand_in_the_context(tmp_path: Path) -> None:
     path = write(tmp_path / "test-de.json", changed(answers=[{"text": "cow", "answer_start": 0}]))
-    assert xtreme_files.read_gold_answers(path) == {"1": ["cow"], "2": ["5", "at 5"], "3": []}
+    assert xtreme_files.read_reference_answers(path) == {"1": ["cow"], "2": ["5", "at 5"], "3": []}
 
 
 def test_gold_without_answers_or_with_an_id_twice_is_refused(tmp_path: Path) -> None:
@@ -461,10 +461,10 @@ def test_gold_without_answers_or_with_an_id_twice_is_refused(tmp_path: Path) -> 
     with pytest.raises(
         BadInput, match="empty.json: has no gold answer; allowed is one or more. Score with the published"
     ):
-        xtreme_files.read_gold_answers(empty)
+        xtreme_files.read_reference_answers(empty)
     assert xtreme_files.read_question_examples(empty)[0]["answers"] == []
     with pytest.raises(BadInput, match="paragraph 2, .* has the id '3' again; .* paragraph 1"):
-        xtreme_files.read_gold_answers(write(tmp_path / "twice.json", changed(id="3")))
+        xtreme_files.read_reference_answers(write(tmp_path / "twice.json", changed(id="3")))
 
 
 # --- the hash of data -----------------------------------------------------------------------------------------------

@@ -281,19 +281,25 @@ def test_punctuation_is_deleted_and_not_a_space() -> None:
 
 def test_answers_worked_by_hand() -> None:
     # red, brick, house against house, and against brick, house: F1 2·(1/3·1)/(4/3) = 1/2, and 2·(2/3·1)/(5/3) = 4/5
-    golds = {"q": ["house", "the brick house"]}
-    assert answer_scores({"q": "a red brick house"}, golds, squad_words) == pytest.approx({"f1": 80, "exact_match": 0})
+    references = {"q": ["house", "the brick house"]}
+    assert answer_scores({"q": "a red brick house"}, references, squad_words) == pytest.approx(
+        {"f1": 80, "exact_match": 0}
+    )
     # F1 and exact match may be best against two answers; words count as often as they occur
-    golds = {"q": ["x", "x x y"]}
+    references = {"q": ["x", "x x y"]}
     for answer in ("x", "x X y."):
-        assert answer_scores({"q": answer}, golds, squad_words) == {"f1": 100, "exact_match": 100}
-    assert answer_scores({"q": "x x"}, golds, squad_words) == pytest.approx({"f1": 80, "exact_match": 0})
+        assert answer_scores({"q": answer}, references, squad_words) == {"f1": 100, "exact_match": 100}
+    assert answer_scores({"q": "x x"}, references, squad_words) == pytest.approx({"f1": 80, "exact_match": 0})
 
 
 def test_official_cases_of_answers() -> None:
-    golds = {"a": ["el la los las unos EL LA LOS LAS UNOS"], "b": ["$5.00 the_the"], "c": ["東京、日本。 in the US"]}
+    references = {
+        "a": ["el la los las unos EL LA LOS LAS UNOS"],
+        "b": ["$5.00 the_the"],
+        "c": ["東京、日本。 in the US"],
+    }
     predictions = {"a": "el la los las unos", "b": "$5.00", "c": "東京、日本。"}
-    for (question, gold), f1 in zip(golds.items(), (0.6666666666666666, 0.6666666666666666, 0.5)):
+    for (question, gold), f1 in zip(references.items(), (0.6666666666666666, 0.6666666666666666, 0.5)):
         assert answer_scores(predictions, {question: gold}, squad_words) == {"f1": 100 * f1, "exact_match": 0}
 
 
@@ -305,10 +311,10 @@ def test_answers_without_words_match_exactly_but_have_no_f1() -> None:
 
 
 def test_a_missing_answer_scores_zero_and_others_do_not_matter() -> None:
-    golds = {"a": ["x"], "b": ["y"]}
-    assert answer_scores({"a": "x"}, golds, squad_words) == {"f1": 50, "exact_match": 50}
-    assert answer_scores({"a": "x", "b": "y", "c": "z"}, golds, squad_words) == {"f1": 100, "exact_match": 100}
-    assert answer_scores({}, golds, squad_words) == {"f1": 0, "exact_match": 0}
+    references = {"a": ["x"], "b": ["y"]}
+    assert answer_scores({"a": "x"}, references, squad_words) == {"f1": 50, "exact_match": 50}
+    assert answer_scores({"a": "x", "b": "y", "c": "z"}, references, squad_words) == {"f1": 100, "exact_match": 100}
+    assert answer_scores({}, references, squad_words) == {"f1": 0, "exact_match": 0}
 
 
 def test_a_question_without_gold_is_an_error_answered_or_not() -> None:

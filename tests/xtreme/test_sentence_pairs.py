@@ -60,7 +60,7 @@ def test_labels_are_numbered_in_alphabetical_order_and_come_back(
     rows = kind.encode(pairs, training=True)
     assert rows["labels"][:4] == [0, 1, 2, 0] and rows.column_names == ["input_ids", "labels"]
     logits = list(np.eye(3, dtype=np.float32)[rows["labels"][:]] - 0.5)
-    assert kind.decode(pairs, rows, logits) == kind.golds(pairs) == pairs["label"][:]
+    assert kind.decode(pairs, rows, logits) == kind.references(pairs) == pairs["label"][:]
 
 
 def test_texts_without_labels_are_encoded_but_not_for_training(

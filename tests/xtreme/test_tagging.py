@@ -103,7 +103,7 @@ def test_each_word_of_each_sentence_is_tagged_once_whatever_the_length(
     assert max(lengths) <= max_length and (max_length > 62 or len(rows) > len(tagged))
     assert trained["input_ids"][:] == rows["input_ids"][:]
     assert sum(label != -100 for row in trained["labels"] for label in row) == sum(map(len, tagged["words"]))
-    assert kind.decode(tagged, rows, one_hot(trained, len(TAGS))) == kind.golds(tagged) == tagged["tags"][:]
+    assert kind.decode(tagged, rows, one_hot(trained, len(TAGS))) == kind.references(tagged) == tagged["tags"][:]
 
 
 def test_rows_hold_as_many_words_as_they_can(tokenizer: PreTrainedTokenizerBase, tagged: Dataset) -> None:

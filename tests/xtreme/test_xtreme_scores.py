@@ -66,7 +66,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     """Predictions and labels of all tasks, the same in every language."""
     for task in TASKS:
         for language in task.languages:
-            name, label, prediction = f"test-{language}.{task.kind.ending}", LABELS[task.name], PREDICTIONS[task.name]
+            name, label, prediction = f"test-{language}.{task.format.ending}", LABELS[task.name], PREDICTIONS[task.name]
             write(tmp_path / "labels" / task.name / name, label if isinstance(label, str) else squad(label))
             text = prediction if isinstance(prediction, str) else json.dumps(prediction)
             write(tmp_path / "predictions" / task.name / name, text)

@@ -1,0 +1,161 @@
+"""Typed results of a translation run: what its `results.json` holds."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+import transformers
+
+from ..reports.results import RunResults
+from ..version import __version__
+from .arguments import TranslationArguments
+from .beam_search import BeamSearchConfig
+from .corpus import Direction
+from .resuming import settings_of
+from .scores import Score
+from .setup import Data
+from .trainer import ChosenState, TranslationTrainer
+
+Counts = dict[str, int]
+
+
+@dataclass(kw_only=True)
+class PairCounts:
+    """Number of sentence pairs by direction."""
+
+    train: Counts = field(default_factory=dict)
+    validation: Counts = field(default_factory=dict)
+    test: Counts = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class TargetVocabulary:
+    """The ids a decoder can produce.
+
+    Attributes:
+        size: their number.
+        unknown_tokens: by target language, tokens of train that it cannot produce.
+        tokens: by target language, all tokens of train.
+    """
+
+    size: int | None = None
+    unknown_tokens: Counts = field(default_factory=dict)
+    tokens: Counts = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class ReportedScore:
+    """The value of a metric, and the signature that reproduces it."""
+
+    value: float | None
+    signature: str
+
+
+@dataclass(kw_only=True)
+class TranslationResults(RunResults):
+    """Results of a translation run.
+
+    Attributes:
+        step: 1 or 2, of the paper; `None` without training.
+        encoder, model: folder or name on the Hub that the run began from; one of them is `None`.
+        random_encoder: whether the encoder began with random weights.
+        rows: number of sentence pairs.
+        skipped: training pairs that were left out, by reason.
+        messages: about broken rows of train.
+        cut_sources: by split, the number of sources longer than the model reads.
+        empty_lines: of the test set, by side.
+        chosen: the state of the model that was tested.
+        test: by direction and metric.
+        history, evaluations: logs of training and of validation, each with its `step`.
+    """
+
+    WRITTEN_BY: ClassVar[str] = "run_translation.py"
+
+    step: int | None
+    encoder: str | None
+    model: str | None
+    random_encoder: bool = False
+    rows: PairCounts = field(default_factory=PairCounts)
+    skipped: Counts = field(default_factory=dict)
+    messages: list[str] = field(default_factory=list)
+    cut_sources: Counts = field(default_factory=dict)
+    empty_lines: Counts = field(default_factory=dict)
+    target_vocabulary: TargetVocabulary = field(default_factory=TargetVocabulary)
+    chosen: ChosenState = field(default_factory=ChosenState)
+    test: dict[str, dict[str, ReportedScore]]
+    decoding: BeamSearchConfig
+    history: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Values of 0.7.5; what they lack is `None`."""
+        return {"step": None, "encoder": None, "model": None, **values}
+
+    @property
+    def began_from(self) -> str | None:
+        return self.encoder or self.model
+
+    @property
+    def metric(self) -> str:
+        """The metric the state was chosen by."""
+        return str(self._training.get("metric") or "sacrebleu")
+
+    def target_language(self, direction: str) -> str:
+        """The target language of a direction such as "en-zh-Hans", one of those the run translated into."""
+        known: list[str] = self._training.get("target_lang") or []
+        ends = [language for language in known if direction.endswith(f"-{language}")]
+        return max(ends, key=len, default=direction.partition("-")[2])
+
+    @property
+    def _training(self) -> Mapping[str, Any]:
+        return self.settings.get("training") or {}
+
+
+def collect_results(
+    args: TranslationArguments,
+    trainer: TranslationTrainer,
+    data: Data,
+    chosen: ChosenState,
+    scores: Mapping[Direction, Mapping[str, Score]],
+    command: str,
+) -> TranslationResults:
+    """The results of a run that has trained, translated and scored."""
+    log, config = trainer.state.log_history, trainer.model.config
+    directions = {
+        name: dict(Counter(str(pair.direction) for pair in pairs))
+        for name, pairs in (("validation", data.validation), ("test", data.test))
+    }
+    return TranslationResults(
+        step=args.step if args.train else None,
+        encoder=args.encoder, model=args.model, random_encoder=args.random_encoder,
+        rows=PairCounts(train=dict(data.report.kept), **directions),
+        skipped={reason: number for reason, number in data.report.skipped.items() if number},
+        messages=data.report.messages,
+        data_hash=data.report.hash,
+        cut_sources=data.cut,
+        empty_lines={
+            "source": sum(not pair.source.strip() for pair in data.test),
+            "reference": sum(not pair.target.strip() for pair in data.test),
+        },
+        target_vocabulary=TargetVocabulary(
+            size=len(trainer.model.target_token_ids), unknown_tokens=data.unknown,
+            tokens={language: int(counts.sum()) for language, counts in data.counts.items()},
+        ),
+        chosen=chosen,
+        test={
+            str(direction): {
+                name: ReportedScore(value=score.value, signature=score.signature) for name, score in of_one.items()
+            }
+            for direction, of_one in scores.items()
+        },
+        decoding=args.beam,
+        history=[entry for entry in log if "loss" in entry],
+        evaluations=[entry for entry in log if f"eval_{args.metric}" in entry],
+        settings={"config": config.to_dict(), "training": settings_of(args)},
+        versions={"hictl_hf": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
+        seed=args.seed,
+        command=command,
+    )  # fmt: skip

@@ -1,0 +1,61 @@
+"""Whether a translation run may go on in its folder: with the settings it was begun with, which the folder records."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadInput
+from ..reports.results import RESULTS_FILE
+from ..training.arguments import plain_settings
+from ..training.checkpoints import newest_first
+from ..training.fingerprint import SETTINGS_FILE, refuse_changes, remember_settings
+from .arguments import TranslationArguments
+
+WITHOUT_EFFECT = (  # settings that do not change the results, so that a run may go on with others
+    "output_dir", "resume_from_checkpoint", "local_rank", "log_level", "log_level_replica", "log_on_each_node",
+    "disable_tqdm", "report_to", "run_name", "use_cpu", "dataloader_num_workers", "dataloader_pin_memory",
+    "dataloader_prefetch_factor", "dataloader_persistent_workers", "save_total_limit",
+    "push_to_hub", "hub_model_id", "hub_private_repo", "hub_strategy", "hub_always_push", "hub_revision", "hub_token",
+)  # fmt: skip
+RENAMED = {  # setting -> its name in 0.7.5, with transformers before 5.23
+    "activation_checkpointing": "gradient_checkpointing",
+    "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
+}
+
+
+def settings_of(args: TranslationArguments) -> dict[str, Any]:
+    """All settings that decide the results, as plain values."""
+    plain = plain_settings(args) | {"processes": args.world_size}
+    return {name: value for name, value in plain.items() if name not in WITHOUT_EFFECT}
+
+
+def refuse_other_settings(args: TranslationArguments) -> None:
+    """Raise `BadInput` if the folder holds a run with other settings; settings of 0.7.5 are understood."""
+    record = Path(args.output_dir) / SETTINGS_FILE
+    if record.exists():
+        refuse_changes(args.output_dir, upgrade_settings(json.loads(record.read_text("utf-8"))), settings_of(args))
+
+
+def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as 0.7.5 recorded them, under today's names."""
+    return {new: settings.get(old) for new, old in RENAMED.items()} | dict(settings)
+
+
+def is_finished(args: TranslationArguments) -> bool:
+    """Whether the run has ended.
+
+    Raises:
+        BadInput: the folder holds a run with other settings, or of another kind.
+    """
+    folder = Path(args.output_dir)
+    refuse_other_settings(args)
+    finished = (folder / RESULTS_FILE).exists()
+    if (newest_first(folder) or finished) and not (folder / SETTINGS_FILE).exists():
+        raise BadInput(f"{folder}: holds the files of another kind of run; choose another --output_dir")
+    return finished
+
+
+def record_settings(args: TranslationArguments) -> None:
+    """Record the settings, so that only a run with the same ones goes on in the folder."""
+    remember_settings(Path(args.output_dir) / SETTINGS_FILE, settings_of(args))

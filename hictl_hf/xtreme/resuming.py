@@ -1,0 +1,44 @@
+"""Whether a run on XTREME may go on in its folder: with the same settings, and from the same examples."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import BadInput
+
+EXAMPLES_FILE = "rows.json"  # by name of `Derived`, the hash of the examples that its files were made from
+
+
+@dataclass(frozen=True)
+class Derived:
+    """Files that were made from examples, by which a later call recognises them.
+
+    Attributes:
+        name: of a model or of predictions.
+        paths: files or folders; those that exist are kept by a later call.
+        hash: of the examples they are made from.
+    """
+
+    name: str
+    paths: tuple[Path, ...]
+    hash: str
+
+
+def refuse_other_examples(folder: Path, derived: Iterable[Derived]) -> dict[str, str]:
+    """Hashes of the examples by name, for `EXAMPLES_FILE`.
+
+    Raises:
+        BadInput: a file that is kept was made from other examples.
+    """
+    record = folder / EXAMPLES_FILE
+    hashes: dict[str, str] = json.loads(record.read_text("utf-8")) if record.exists() else {}
+    for each in derived:
+        kept = [path for path in each.paths if path.exists()]
+        if kept and hashes.get(each.name, each.hash) != each.hash:
+            raise BadInput(
+                f"{kept[0]}: the examples of {each.name} are not those that it was made from (hash {each.hash}, not "
+                f"{hashes[each.name]}): the files changed; give the same files, or choose another --output_dir"
+            )
+        hashes[each.name] = each.hash
+    return hashes

@@ -1,0 +1,58 @@
+"""What a run on XTREME starts from: the encoder's configuration and tokenizer, and the examples of its tasks."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+
+from ..errors import BadInput
+from .arguments import XtremeArguments
+from .data import TaskData, read_task
+from .tasks import XtremeTask
+
+logger = logging.getLogger(__name__)
+
+LARGE_FROM = 24  # layers from which on an encoder has the settings of "large"
+
+
+def load_config_and_tokenizer(encoder: str) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
+    """Those of an encoder, a folder or a name on the Hub.
+
+    Raises:
+        BadInput: one of them does not load.
+    """
+    try:
+        return AutoConfig.from_pretrained(encoder), AutoTokenizer.from_pretrained(encoder)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"--encoder {encoder}: no encoder with a tokenizer that loads: {error}") from error
+
+
+def size_of_settings(args: XtremeArguments, config: PreTrainedConfig) -> str:
+    """Return "base" or "large", whose settings of fine-tuning are used."""
+    return args.size or ("large" if config.num_hidden_layers >= LARGE_FROM else "base")
+
+
+def read_data(tasks: Sequence[XtremeTask], args: XtremeArguments) -> list[TaskData]:
+    """Read and check the examples of all tasks.
+
+    Raises:
+        BadInput: an example cannot be used, or no task has examples to score.
+    """
+    data = [read_task_data(task, args) for task in tasks]
+    if not any(each.test for each in data):
+        reasons = "; ".join(f"{each.task.name}: {next(iter(each.missing.values()), '-')}" for each in data)
+        raise BadInput(
+            f"--data {args.data}: has nothing to score. {reasons}. Give XTREME's folder, or run other tasks."
+        )
+    return data
+
+
+def read_task_data(task: XtremeTask, args: XtremeArguments) -> TaskData:
+    """Read and check the examples of a task; log the languages that have none."""
+    languages = [name for name in task.languages if not args.languages or name in args.languages]
+    labels = Path(args.labels) if args.labels else None
+    data = read_task(task, args.source, args.setting, args.splits, languages, args.select_on, labels)
+    if data.missing:
+        logger.info("%s: not scored: %s", task.name, "; ".join(f"{name}: {why}" for name, why in data.missing.items()))
+    return data

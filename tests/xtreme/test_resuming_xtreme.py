@@ -1,0 +1,47 @@
+"""A run on XTREME goes on with its settings and examples, also where 0.7.5 began it."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hictl_hf.errors import BadInput
+from hictl_hf.xtreme.arguments import XtremeArguments
+from hictl_hf.xtreme.resuming import EXAMPLES_FILE, Derived, refuse_other_examples, refuse_other_settings
+
+OF_0_7_5: dict[str, Any] = {  # settings.json as release 0.7.5 wrote it
+    "encoder": "x", "data": "hub", "tasks": ["tatoeba"], "setting": "zero-shot", "languages": [],
+    "output_dir": "runs/xtreme", "size": None, "learning_rate": [], "batch_size": [], "seed": [42], "epochs": None,
+    "select_on": "english", "train_split": "train", "select_split": "dev", "score_split": "test", "labels": None,
+    "layer": None, "pooling": "first token", "sweep_layers": True, "compat": False, "bf16": False, "micro_batches": 1,
+    "similar_lengths": False, "predict_batch_size": 64, "score": None,
+}  # fmt: skip
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    return asdict(XtremeArguments(encoder="x", tasks=["tatoeba"], sweep_layers=True, **{"pooling": "cls", **changes}))
+
+
+def test_settings_of_0_7_5_are_those_of_today(tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text(json.dumps(OF_0_7_5), "utf-8")
+    refuse_other_settings(tmp_path, settings())
+    with pytest.raises(BadInput, match="holds a run with pooling 'cls', not 'mean'"):
+        refuse_other_settings(tmp_path, settings(pooling="mean"))
+
+
+def test_a_new_folder_takes_any_settings(tmp_path: Path) -> None:
+    refuse_other_settings(tmp_path, settings())
+    assert refuse_other_examples(tmp_path, []) == {}
+
+
+def test_files_are_kept_only_with_the_examples_they_were_made_from(tmp_path: Path) -> None:
+    made = Derived("panx de", (tmp_path / "missing", tmp_path / "test-de.tsv"), "aaaa")
+    (tmp_path / EXAMPLES_FILE).write_text('{"panx de": "bbbb", "panx fr": "cccc"}', "utf-8")
+    assert refuse_other_examples(tmp_path, [made]) == {"panx de": "aaaa", "panx fr": "cccc"}  # nothing is kept
+    made.paths[1].write_text("O\n", "utf-8")
+    with pytest.raises(BadInput, match=r"test-de.tsv: the examples of panx de are not .* \(hash aaaa, not bbbb\)"):
+        refuse_other_examples(tmp_path, [made])
+    (tmp_path / EXAMPLES_FILE).write_text('{"panx de": "aaaa"}', "utf-8")
+    assert refuse_other_examples(tmp_path, [made]) == {"panx de": "aaaa"}
