@@ -29,7 +29,6 @@ DECISIVE = (  # what is learned depends on these, and on the rows and the batch;
     "reordering", "gather_sentences", "gradient_cache", "seed", "learning_rate", "lr_scheduler_type",
     "lr_scheduler_kwargs", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm",
 )  # fmt: skip
-FORMER_SETTINGS = {"text_mask_rate": "mlm_probability", "pair_mask_rate": "tlm_probability"}  # until 0.7.5
 DICTIONARIES = {"model_config": HictlConfig, "cleaning": Cleaning}
 
 

@@ -25,9 +25,8 @@ from ..models.configuration_hictl import HictlConfig
 from ..models.modeling_hictl import HictlForPreTraining
 from ..retrieval.held_out import pair_names
 from ..training.arguments import plain_settings, read_dictionary
-from ..training.former_names import FormerNames
 from ..training.trainer import ExamplesFingerprint, SettingsFingerprint, TrainingTime
-from .arguments import DECISIVE, FORMER_SETTINGS, PretrainingArguments
+from .arguments import DECISIVE, PretrainingArguments
 from .batch_size import fit_micro_batch
 from .trainer import HictlTrainer, metric_name
 
@@ -230,8 +229,7 @@ def make_trainer(
     return HictlTrainer(
         model, args, train_dataset=rows, eval_dataset=corpora.dev, data_collator=collator, processing_class=tokenizer,
         callbacks=[
-            FormerNames(FORMER_SETTINGS), ExamplesFingerprint(corpora.hash),
-            SettingsFingerprint(decisive_settings(args)), training_time,
+            ExamplesFingerprint(corpora.hash), SettingsFingerprint(decisive_settings(args)), training_time,
         ],
         batches=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
         shard_parameters=args.shard_parameters, poolings=poolings,
