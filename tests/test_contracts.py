@@ -49,14 +49,10 @@ class Used(NamedTuple):
 
 
 OVERRIDDEN = {
-    "_determine_best_metric": Used(Trainer, "self metrics trial"),
-    "_finalize_training": Used(Trainer, "self trial num_train_samples start_time"),
     "_get_grad_norm": Used(Trainer, "self model grad_norm"),
     "_get_train_sampler": Used(Trainer, "self train_dataset"),
     "_init_weights": Used(PreTrainedModel, "self module"),
-    "_issue_warnings_after_load": Used(Trainer, "self load_result"),
     "_load_optimizer_and_scheduler": Used(Trainer, "self checkpoint"),
-    "_prepare_for_training": Used(Trainer, "self max_steps train_dataloader resume_from_checkpoint"),
     "_prepare_generation_config": Used(GenerationMixin, "self generation_config kwargs"),
     "_prepare_text_encoder_decoder_kwargs_for_generation": Used(
         GenerationMixin, "self inputs_tensor model_kwargs model_input_name generation_config"
@@ -67,10 +63,8 @@ OVERRIDDEN = {
         "self model epoch train_dataloader steps_in_epoch num_update_steps_per_epoch trial ignore_keys_for_eval "
         "start_time resume_from_checkpoint epochs_trained steps_trained_in_current_epoch",
     ),
-    "_save": Used(Trainer, "self output_dir state_dict"),
     "_save_checkpoint": Used(Trainer, "self model trial"),
     "_save_optimizer_and_scheduler": Used(Trainer, "self output_dir"),
-    "_save_rng_state": Used(Trainer, "self output_dir"),
 }
 ABSTRACT = {
     "_forward": Used(Pipeline, "self input_tensors forward_parameters", "each pipeline has to define it"),
@@ -178,7 +172,7 @@ def test_private_attributes_are_still_there(tmp_path: Path) -> None:
     for name in ("_tr_loss", "_globalstep_last_logged"):
         assert f"self.{name} = " in source, f"Trainer does not set {name} any more"
     assert hasattr(trainer, "model_accepts_loss_kwargs")
-    assert {"prepare_model", "autocast_handler", "scaler"} <= {*dir(trainer.accelerator)}
+    assert {"prepare_model", "clip_grad_norm_", "autocast_handler", "scaler"} <= {*dir(trainer.accelerator)}
 
 
 def test_what_is_passed_through_xlm_r_reaches_attention() -> None:

@@ -18,6 +18,7 @@ from ..training.arguments import (
     refuse_unused,
     repository_to_publish_to,
 )
+from ..training.fingerprint import RENAMED
 
 UNUSED_HERE = UNUSED | {
     "label_smoothing_factor": "the language model predicts words as they are",
@@ -169,4 +170,8 @@ class PretrainingArguments(RunArguments):
 
 def parse_arguments(argv: list[str]) -> PretrainingArguments:
     """Flags, or a recipe (JSON or YAML) and flags that change it: `recipes/demo.json --max_steps 10`."""
-    return parse_flags_or_recipe(argv, PretrainingArguments)
+    try:
+        return parse_flags_or_recipe(argv, PretrainingArguments)
+    except BadInput as error:
+        renamed = [f"{old} is called {new} since release 0.8" for old, new in RENAMED.items() if old in str(error)]
+        raise BadInput("; ".join([str(error), *renamed])) from error

@@ -17,9 +17,10 @@ from ..files import atomic_directory, write_text
 from ..hub.publishing import push, reserve
 from ..models.modeling_hictl import HictlForPreTraining, export_encoder
 from ..training.arguments import plain_settings
+from ..training.callbacks import TrainingTime
 from ..training.checkpoints import check_checkpoint, last_whole_checkpoint, newest_first
 from ..training.sharding import gather_model
-from ..training.trainer import TERMINATED, TrainingTime
+from ..training.trainer import TERMINATED
 from ..version import __version__
 from .arguments import PretrainingArguments, parse_arguments
 from .card import encoder_card, model_card

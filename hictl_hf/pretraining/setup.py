@@ -25,7 +25,7 @@ from ..models.configuration_hictl import HictlConfig
 from ..models.modeling_hictl import HictlForPreTraining
 from ..retrieval.held_out import pair_names
 from ..training.arguments import plain_settings, read_dictionary
-from ..training.trainer import ExamplesFingerprint, SettingsFingerprint, TrainingTime
+from ..training.callbacks import RunFingerprint, TrainingTime
 from .arguments import DECISIVE, PretrainingArguments
 from .batch_size import fit_micro_batch
 from .trainer import HictlTrainer, metric_name
@@ -228,9 +228,7 @@ def make_trainer(
     check_metric(args, corpora.dev, poolings)
     return HictlTrainer(
         model, args, train_dataset=rows, eval_dataset=corpora.dev, data_collator=collator, processing_class=tokenizer,
-        callbacks=[
-            ExamplesFingerprint(corpora.hash), SettingsFingerprint(decisive_settings(args)), training_time,
-        ],
+        callbacks=[RunFingerprint(decisive_settings(args), corpora.hash), training_time],
         batches=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
         shard_parameters=args.shard_parameters, poolings=poolings,
     )  # fmt: skip

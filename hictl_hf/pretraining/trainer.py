@@ -14,8 +14,7 @@ from accelerate.utils import send_to_device
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
-from transformers import Trainer, TrainerCallback
-from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers import TrainerCallback
 from transformers.trainer_utils import speed_metrics
 
 from ..data.collator import OBJECTIVES
@@ -24,8 +23,8 @@ from ..embedding.encoder import Pooling, all_poolings
 from ..errors import BadInput
 from ..models.gathering import stack_pairs
 from ..models.modeling_hictl import CachedSentenceLevel, in_full_precision
-from ..models.supported_versions import overrides_private
 from ..retrieval.held_out import best_pooling, evaluate_retrieval, mean_accuracies
+from ..training.sharding import ShardingMixin
 from ..training.trainer import RobustTrainer, nan_unless_finite
 
 logger = logging.getLogger(__name__)
@@ -34,7 +33,7 @@ LOSSES = ("lm_loss", "sentence_loss", "word_loss")
 WATCHED = ("hard_negative_lambda", "negatives_per_anchor")
 
 
-class HictlTrainer(RobustTrainer):
+class HictlTrainer(ShardingMixin, RobustTrainer):
     """Trains `HictlForPreTraining`; losses are means over the whole batch of an optimiser step.
 
     Args (beside the Trainer's):
@@ -49,6 +48,7 @@ class HictlTrainer(RobustTrainer):
         eval_dataset: held-out pairs, text columns `x`, `y`, `x_lang`, `y_lang`, or several such sets by name.
     """
 
+    how_to_save_memory = "gradient_cache, activation_checkpointing, or shard_parameters (FSDP2 for this model)"
     loss_is_scaled_for_ga = True  # the model divides by the items of all micro-batches and processes
 
     def __init__(
@@ -63,12 +63,6 @@ class HictlTrainer(RobustTrainer):
         super().__init__(*args, **kwargs)
         if self.args.remove_unused_columns:
             raise BadInput("remove_unused_columns would take x, y and seed from the collator; set it to False")
-        if self.is_fsdp_enabled or is_deepspeed_zero3_enabled():
-            raise BadInput(
-                "Accelerate's FSDP and DeepSpeed ZeRO-3 spread the word embeddings over processes, but a step needs "
-                "them whole; use DDP or ZeRO-1 or 2, with gradient_cache and activation_checkpointing to save memory, "
-                "or shard_parameters, which is FSDP that knows of it"
-            )
         last = self.model.config.num_hidden_layers
         self.batches = batches
         self.poolings = poolings or all_poolings(range(last + 1), last, projection=True)
@@ -131,13 +125,10 @@ class HictlTrainer(RobustTrainer):
             raise BadInput(f"{path}: does not exist; this checkpoint is of a run of fewer processes, or of no stream")
         self.stream.load_state_dict(json.loads(path.read_text(encoding="utf-8")))
 
-    @overrides_private(Trainer)
-    def _save_rng_state(self, output_dir: str) -> None:
-        """Save the place in the stream of each process in the checkpoint: `on_save` comes when it is complete, and the
-        state of a callback is that of the first process alone."""
-        super()._save_rng_state(output_dir)
+    def save_process_state(self, folder: Path) -> None:
+        """Save the position of this process in the stream."""
         if self.stream is not None:
-            self.stream_file(output_dir).write_text(json.dumps(self.stream.state_dict()), encoding="utf-8")
+            self.stream_file(folder).write_text(json.dumps(self.stream.state_dict()), encoding="utf-8")
 
     def stream_file(self, checkpoint: str | Path) -> Path:
         """Where the place of this process in the stream is kept."""

@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from transformers import Trainer, TrainingArguments
@@ -30,7 +29,6 @@ FROM_AND_BELOW = {  # allowed numbers, which HF's Trainer does not check, or not
     "logging_steps": (0, math.inf), "eval_steps": (0, math.inf), "save_steps": (0, math.inf),
     "dataloader_num_workers": (0, math.inf), "seed": (0, 2**32),
 }  # fmt: skip
-SETTINGS_FILE = "settings.json"  # in the folder of a run that goes on by itself
 
 
 @dataclass
@@ -128,17 +126,3 @@ def plain_settings(args: TrainingArguments) -> dict[str, Any]:
     """All of them by name, as values that JSON knows."""
     settings: dict[str, Any] = json.loads(json.dumps(args.to_dict(), default=str))
     return settings
-
-
-def refuse_other_settings(folder: str | Path, settings: Mapping[str, Any]) -> None:
-    """A run is continued with the settings that it was begun with, which its folder tells, or left alone."""
-    record = Path(folder) / SETTINGS_FILE
-    if record.exists():
-        refuse_changes(folder, json.loads(record.read_text("utf-8")), settings)
-
-
-def refuse_changes(folder: str | Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raise `BadInput` that names the settings of a run in this folder that are not as before."""
-    if changed := [name for name, value in settings.items() if before.get(name) != value]:
-        told = ", ".join(f"{name} {before.get(name)!r}, not {settings[name]!r}" for name in changed)
-        raise BadInput(f"{folder}: holds a run with {told}; go on with its settings, or choose another --output_dir")

@@ -77,11 +77,17 @@ def divide_weights(model: PreTrainedModel, state: dict[str, Tensor], *_: Any) ->
             state[name] = divide(state[name], weight)
 
 
-class ShardedTrainer(Trainer):
-    """A Trainer that can divide its model among the processes, instead of wrapping it into DDP.
+def clip_by_norm_of_all(clip: Callable[..., Tensor | None], *args: Any, **kwargs: Any) -> Tensor | None:
+    """Clip gradients; returns the norm of all shards, not of those of this process."""
+    norm = clip(*args, **kwargs)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
-    Args (beside the Trainer's):
-        shard_parameters: whether it does. Gradients are then reduced after each micro-batch, as whole ones to add up
+
+class ShardingMixin(Trainer):
+    """Lets a trainer divide its model among the processes, instead of wrapping it into DDP.
+
+    Args (in addition to the Trainer's):
+        shard_parameters: whether it does. Gradients are then reduced after each micro-batch, as complete ones to add up
             would take as much memory as the weights.
     """
 
@@ -89,8 +95,6 @@ class ShardedTrainer(Trainer):
 
     def __init__(self, *args: Any, shard_parameters: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # accelerate marks a model that a Trainer before this one trained, and would leave out autocast and compiling
-        vars(self.model).pop("_is_accelerate_prepared", None)
         self.shard_parameters = shard_parameters
         if shard_parameters and (self.args.world_size == 1 or self.is_deepspeed_enabled or self.args.fp16):
             raise BadInput(
@@ -110,43 +114,31 @@ class ShardedTrainer(Trainer):
         """
         return self.model.run_inside(function) if self.is_sharded else function()
 
-    @overrides_private(Trainer)
-    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        """Divide the model before HF makes its optimizer, and keep accelerate from wrapping it into DDP: no callback
-        comes before that."""
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """Divide the model before the optimizer of its weights is made."""
         if self.shard_parameters and not self.is_sharded:
             shard(self.model)
-            accelerator = self.accelerator
+            accelerator: Any = self.accelerator
             accelerator.prepare_model = partial(accelerator.prepare_model, evaluation_mode=True)  # without DDP
             accelerator.autocast_handler = AutocastKwargs(cache_enabled=False)  # it would keep layers in bf16
-        return super()._prepare_for_training(*args, **kwargs)
-
-    @overrides_private(Trainer)
-    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
-        """The norm of all shards, not of those of this process: HF logs what it is given."""
-        norm = super()._get_grad_norm(*args, **kwargs)
-        return norm.full_tensor() if isinstance(norm, DTensor) else norm  # not a part of it in each process
+            accelerator.clip_grad_norm_ = partial(clip_by_norm_of_all, accelerator.clip_grad_norm_)
+        return super().create_optimizer(*args, **kwargs)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """HF's; all processes gather the shards together, also before transformers 5.23, where one alone saves."""
+        """Save the model without shards, gathered by all processes (HF writes the tensors of the first process)."""
         if self.is_sharded and not self.args.should_save:
             gather_model(self.model, keep=False)
-        else:
-            super().save_model(output_dir, _internal_call)
-
-    @overrides_private(Trainer)
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        """Save the model without shards: HF writes the tensors of the first process."""
+            return
         model = self.model
         try:
             self.model = gather_model(model, self.args.should_save)
-            super()._save(output_dir, state_dict)
+            super().save_model(output_dir, _internal_call)
         finally:
             self.model = model
 
     @overrides_private(Trainer)
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Save moments without shards, so that runs with and without continue each other."""
+        """Save moments without shards, so that both kinds of run continue each other; HF has no hook for it."""
         if not self.is_sharded:
             return super()._save_optimizer_and_scheduler(output_dir)
         state = recursively_apply(partial(gather, keep=self.args.should_save), self.optimizer.state_dict())
@@ -156,7 +148,7 @@ class ShardedTrainer(Trainer):
 
     @overrides_private(Trainer)
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load the shards of this process: HF would take the complete moments to each device."""
+        """Load the shards of this process; HF has no hook, and would load the complete moments to each device."""
         if not self.is_sharded or checkpoint is None or not (Path(checkpoint) / OPTIMIZER_NAME).is_file():
             return super()._load_optimizer_and_scheduler(checkpoint)
         state = torch.load(Path(checkpoint) / OPTIMIZER_NAME, map_location="cpu", mmap=True, weights_only=True)

@@ -1,6 +1,5 @@
-"""Training that loses no step: HF's Trainer with checkpoints that are whole or not used, an orderly end on SIGTERM,
-and steps without effect where loss or gradient is not finite. What is trained is left to subclasses; what makes a
-checkpoint whole, to `checkpoints`."""
+"""Fault-tolerant Trainer: atomic, verified checkpoints; save and exit on SIGTERM; steps with a non-finite loss or
+gradient are skipped. Losses and data are defined by subclasses, complete checkpoints by `checkpoints`."""
 
 import json
 import logging
@@ -8,33 +7,32 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
-from time import time
 from typing import Any
 
 import torch
 from accelerate.data_loader import prepare_data_loader
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainerControl
+from transformers import PreTrainedModel, Trainer, TrainerControl
+from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, TrainOutput, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
 
 from ..errors import BadInput
 from ..files import writing
 from ..models.supported_versions import overrides_private, warn_if_untested
-from .arguments import refuse_changes
+from .callbacks import StepGuard
 from .checkpoints import check_checkpoint, last_whole_checkpoint, remove_broken_checkpoints, write_manifest
-from .sharding import ShardedTrainer
 
 warn_if_untested()
 logger = logging.getLogger(__name__)
 
-TERMINATED = 128 + signal.SIGTERM  # the exit status of a process that it ended
+TERMINATED = 128 + signal.SIGTERM  # exit status of a process that SIGTERM ended
 
 
 def nan_unless_finite(loss: Tensor) -> Tensor:
@@ -45,41 +43,66 @@ def nan_unless_finite(loss: Tensor) -> Tensor:
     return loss * (1 + (loss - loss).detach())
 
 
-class RobustTrainer(ShardedTrainer):
-    """A Trainer whose runs can be ended or killed at any moment and continued without a difference.
+def add_tied_weights(model: PreTrainedModel, state: dict[str, Tensor], *_: Any) -> None:
+    """Before a model loads weights: add the tied ones, which are saved once, and would be reported as missing."""
+    for name, source in model.all_tied_weights_keys.items():
+        if source in state:
+            state.setdefault(name, state[source])
+
+
+class RobustTrainer(Trainer):
+    """A Trainer whose runs can be interrupted or killed at any moment and continued with the same result.
 
     A subclass that overrides `compute_loss` passes its loss through `nan_unless_finite`.
 
     Attributes:
         terminated: whether SIGTERM ended the training; its last step is saved, and the caller exits with 143.
-        skipped_steps: how many optimiser steps had no effect because loss or gradient was not finite.
-        step_was_skipped: whether that happened to the running step.
+        skipped_steps: number of optimiser steps skipped because loss or gradient was not finite.
+        step_was_skipped: whether the running step is one of them.
         max_skipped_steps: after so many in a row training ends with `BadInput`.
-        resumed_from: the checkpoint that the running training went on from, if any.
+        resumed_from: the checkpoint that the running training was resumed from, if any.
+        ties_go_to_the_later: whether of equally good states the later one is the best (HF keeps the earlier one).
+        how_to_continue: the fix that messages end with.
+        how_to_save_memory: what messages offer instead of FSDP and ZeRO-3.
     """
 
+    model: PreTrainedModel
     control: TrainerControl
-    going_on = "continue with --resume_from_checkpoint true"  # as messages tell how
+    how_to_continue = "continue with --resume_from_checkpoint true"
+    how_to_save_memory = "activation_checkpointing and more gradient_accumulation_steps"
     max_skipped_steps = 5
+    ties_go_to_the_later = False
     resumed_from: Path | None = None
     loss_is_scaled_for_ga: bool | None = None  # as of the Trainer
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.refuse_unsupported_devices()
+        # accelerate marks a model that a Trainer before this one trained, and would leave out autocast and compiling
+        vars(self.model).pop("_is_accelerate_prepared", None)
+        if hasattr(self.model, "all_tied_weights_keys"):
+            self.model.register_load_state_dict_pre_hook(add_tied_weights)
+        if self.loss_is_scaled_for_ga and not hasattr(Trainer, "loss_is_scaled_for_ga"):
+            self.model_accepts_loss_kwargs = True  # before transformers 5.19, which has no other way to say the same
+        self.terminated = self.sigterm_received = self.step_was_skipped = False
+        self.skipped_steps = self.skipped_in_a_row = 0
+        self.training = RawValue("b", False)  # shared with the workers of the data loader
+        self.step_batches: list[dict[str, Any]] = []
+        self.step_losses: list[Tensor] = []
+        self._tr_loss = torch.zeros((), device=self.args.device)  # as when a training begins
+        self.add_callback(StepGuard(self))
+
+    def refuse_unsupported_devices(self) -> None:
         if self.args.n_gpu > 1:
             raise BadInput(
                 f"one process sees {self.args.n_gpu} GPUs and would split its batches between them; start one process "
                 "for each (accelerate launch, torchrun), or choose one GPU by CUDA_VISIBLE_DEVICES"
             )
-        if self.loss_is_scaled_for_ga and not hasattr(Trainer, "loss_is_scaled_for_ga"):
-            self.model_accepts_loss_kwargs = True  # before transformers 5.19, which has no other way to say the same
-        self.terminated = self.sigterm_received = self.step_was_skipped = False
-        self.skipped_steps = self.skipped_in_a_row = 0
-        self.training = RawValue("b", False)  # which the workers that load rows see
-        self.step_batches: list[dict[str, Any]] = []
-        self.step_losses: list[Tensor] = []
-        self._tr_loss = torch.zeros((), device=self.args.device)  # as when a training begins
-        self.add_callback(StepGuard(self))
+        if self.is_fsdp_enabled or is_deepspeed_zero3_enabled():
+            raise BadInput(
+                "Accelerate's FSDP (--fsdp) and DeepSpeed ZeRO-3 spread the word embeddings over processes, but a step "
+                f"needs them complete; use DDP or ZeRO-1 or 2, with {self.how_to_save_memory} to save memory"
+            )
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         if resume_from_checkpoint is True:
@@ -94,20 +117,12 @@ class RobustTrainer(ShardedTrainer):
 
     @overrides_private(Trainer)
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Train no step after the last one: resumed from the last checkpoint, HF looks whether it is done only after
-        one step more, and no callback comes before that step."""
+        """Train no step after the last one: resumed from the last checkpoint, HF tests whether it is done only after
+        one more step, and no event before that step can end the epoch."""
         if self.state.global_step < self.state.max_steps:
             super()._run_epoch(*args, **kwargs)
         else:
             self.control.should_training_stop = True
-
-    @overrides_private(Trainer)
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Do not warn of weights that are saved under the name of the one they are tied to: HF reports them as missing
-        and offers no other place to say that they are not."""
-        missing = load_result.missing_keys
-        missing[:] = [name for name in missing if name not in self.model.all_tied_weights_keys]
-        super()._issue_warnings_after_load(load_result)
 
     # --- SIGTERM ------------------------------------------------------------------------------------------------------
 
@@ -158,60 +173,43 @@ class RobustTrainer(ShardedTrainer):
         inner.worker_init_fn = partial(outlive_sigterm, training=self.training, start=inner.worker_init_fn)
         return loader
 
-    @overrides_private(Trainer)
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Save a new best state, and the one that SIGTERM ends with, whenever they come: HF asks this method alone
-        whether `save_strategy="best"` saves, after all callbacks."""
-        is_best = super()._determine_best_metric(metrics, trial)
-        self.control.should_save |= is_best and self.args.load_best_model_at_end  # also between the steps of all saves
-        return is_best or self.terminated  # saves, with save_strategy "best" too
-
-    @overrides_private(Trainer)
-    def _finalize_training(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Keep the last checkpoint after SIGTERM: HF would load the best state and, with `save_total_limit=1`, remove
-        the last one, before it calls `on_train_end`."""
-        if not self.terminated:
-            return super()._finalize_training(*args, **kwargs)
-        with self.changed_arguments(load_best_model_at_end=False, save_total_limit=None):
-            return super()._finalize_training(*args, **kwargs)
-
-    @contextmanager
-    def changed_arguments(self, **changes: Any) -> Iterator[None]:
-        """Other training arguments for a while."""
-        before = {name: getattr(self.args, name) for name in changes}
-        try:
-            for name, value in changes.items():
-                setattr(self.args, name, value)
-            yield
-        finally:
-            for name, value in before.items():
-                setattr(self.args, name, value)
-
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     @overrides_private(Trainer)
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Save a checkpoint that is complete or not used, and only then remove older ones: HF rotates before the
-        callback that follows a save."""
-        run = self._get_output_dir(trial)
+        """Save a checkpoint that is complete or not used, and only then remove older ones: HF removes them before the
+        only event of a save."""
+        run, limit = self._get_output_dir(trial), self.args.save_total_limit
         folder = Path(run) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, ExportableState):  # HF cannot save one that an older checkpoint did not know
                 self.state.stateful_callbacks.setdefault(type(callback).__name__, {})
-        fix = f"older checkpoints are as they were; free space or make it writable, then {self.going_on}"
+        fix = f"older checkpoints are unchanged; free space or make it writable, then {self.how_to_continue}"
         with writing(folder, fix):
             if self.args.should_save and folder.exists():
-                shutil.rmtree(folder)  # what an attempt that was killed has left
+                shutil.rmtree(folder)  # left by an attempt that was killed
             self.accelerator.wait_for_everyone()
-            with self.changed_arguments(save_total_limit=None):  # older ones are needed until this one is whole
+            self.args.save_total_limit = None  # older ones are needed until this one is complete
+            try:
                 super()._save_checkpoint(model, trial)
+                self.save_process_state(folder)
+            finally:
+                self.args.save_total_limit = limit
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 write_manifest(folder)
-        if self.args.should_save and self.args.save_total_limit:
-            remove_broken_checkpoints(run)
-            rotate_checkpoints(run, self.args.save_total_limit, self.state.best_model_checkpoint, use_mtime=True)
+        if self.args.should_save:
+            self.remove_old_checkpoints(run, limit)
         self.accelerator.wait_for_everyone()  # or a launcher would end this process because others are done
+
+    def save_process_state(self, folder: Path) -> None:
+        """Add what a process needs to resume to a checkpoint that is not complete yet; each process calls this."""
+
+    def remove_old_checkpoints(self, run: str, limit: int | None) -> None:
+        """Remove broken checkpoints, and all but the newest `limit` and the best one; no limit: none."""
+        if limit:
+            remove_broken_checkpoints(run)
+            rotate_checkpoints(run, limit, self.state.best_model_checkpoint, use_mtime=True)
 
     # --- loss or gradient that is not finite --------------------------------------------------------------------------
 
@@ -234,7 +232,8 @@ class RobustTrainer(ShardedTrainer):
 
     @overrides_private(Trainer)
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """Skip the step if the norm of its gradient is not finite: callbacks do not see the norm."""
+        """Skip the step if the norm of its gradient is not finite: no event gives the norm, or can keep it from the
+        logs."""
         norm = super()._get_grad_norm(model, grad_norm)  # of the gradient of all processes, before clipping
         if norm is None or torch.as_tensor(norm).isfinite():
             self.skipped_in_a_row = 0
@@ -261,7 +260,7 @@ class RobustTrainer(ShardedTrainer):
             raise BadInput(
                 f"step {step}: loss or gradient was not finite in {self.skipped_in_a_row} steps in a row; the rows of "
                 f"this one are in {path}; mend them if they are broken, else lower learning_rate or train in more "
-                f"precise numbers, then {self.going_on}"
+                f"precise numbers, then {self.how_to_continue}"
             )
 
     def write_rows_of_step(self, path: Path) -> None:
@@ -291,107 +290,3 @@ def outlive_sigterm(worker: int, training: Any, start: Callable[[int], None] | N
     signal.signal(signal.SIGTERM, lambda *_: training.value or os._exit(0))
     if start is not None:
         start(worker)
-
-
-class StepGuard(TrainerCallback):
-    """Ends a run on SIGTERM, and logs skipped steps."""
-
-    def __init__(self, trainer: RobustTrainer) -> None:
-        self.trainer, self.saves_with_epoch = trainer, False
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.find_best_checkpoint(args, state)
-        counts = [log["skipped_steps"] for log in state.log_history if "skipped_steps" in log]
-        self.trainer.skipped_steps, self.trainer.skipped_in_a_row = max(counts, default=0), 0
-
-    def find_best_checkpoint(self, args: Any, state: Any) -> None:
-        """The best checkpoint is the one next to that which is resumed: a run may have been moved, or was begun in
-        another working directory."""
-        resumed_from = self.trainer.resumed_from
-        if resumed_from is None or not args.load_best_model_at_end or not state.best_global_step:
-            return
-        best = resumed_from.parent / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
-        if not best.is_dir():
-            raise BadInput(
-                f"{best}: holds the best state until now, which is to be kept, and is gone; put it back, or begin "
-                "in another --output_dir"
-            )
-        state.best_model_checkpoint = str(best)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.trainer.step_was_skipped:
-            should_log = control.should_log
-            self.trainer.log({"skipped_steps": self.trainer.skipped_steps})  # which also says that a log is done
-            control.should_log = should_log
-        if self.trainer.stop_requested():
-            if state.is_world_process_zero:
-                logger.warning("SIGTERM: saving step %d and ending", state.global_step)
-            self.trainer.terminated = control.should_training_stop = True
-            # what is due at the end of an epoch, if this is one, belongs into the checkpoint
-            due = (args.logging_strategy, args.eval_strategy, args.save_strategy)
-            self.saves_with_epoch = state.epoch % 1 == 0 and IntervalStrategy.EPOCH in due
-            control.should_save = not self.saves_with_epoch
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.trainer.terminated and self.saves_with_epoch:
-            control.should_save = True
-        elif self.trainer.terminated:  # HF calls this after any last step
-            control.should_log = control.should_evaluate = control.should_save = False
-
-
-class ExamplesFingerprint(TrainerCallback, ExportableState):
-    """Refuses to go on with other rows than those that a checkpoint was trained on: its place in them is a number.
-
-    Args:
-        rows: their hash, which is saved with each checkpoint.
-    """
-
-    def __init__(self, rows: str) -> None:
-        self.rows = rows
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        before = state.stateful_callbacks.get(type(self).__name__, self.state())["args"]["rows"]
-        if before != self.rows:
-            raise BadInput(
-                f"{args.output_dir}: the rows to train on are not those of its checkpoints (hash {self.rows}, not "
-                f"{before}): files, cleaning, or what is held out changed; give the same files and settings, or begin "
-                "a new run from the model of this one in another --output_dir"
-            )
-
-    def state(self) -> dict[str, Any]:
-        return {"args": {"rows": self.rows}, "attributes": {}}
-
-
-class SettingsFingerprint(TrainerCallback, ExportableState):
-    """Refuses to go on with other settings than those that a checkpoint was trained with.
-
-    Args:
-        settings: those that decide what is learned, as plain values, which are saved with each checkpoint.
-    """
-
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self.settings = dict(settings)
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        before = state.stateful_callbacks.get(type(self).__name__, self.state())["args"]["settings"]
-        refuse_changes(args.output_dir, before, self.settings)
-
-    def state(self) -> dict[str, Any]:
-        return {"args": {"settings": self.settings}, "attributes": {}}
-
-
-class TrainingTime(TrainerCallback, ExportableState):
-    """Seconds of training, those before the checkpoint that a run went on from among them."""
-
-    def __init__(self) -> None:
-        self.before, self.began, self.seconds = 0.0, time(), 0.0
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        saved = state.stateful_callbacks.get(type(self).__name__, {"args": {}})
-        self.before, self.began = saved["args"].get("seconds", 0.0), time()
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.seconds = self.state()["args"]["seconds"]
-
-    def state(self) -> dict[str, Any]:
-        return {"args": {"seconds": self.before + time() - self.began}, "attributes": {}}

@@ -19,9 +19,11 @@ from ..files import atomic_directory, write_json, write_text
 from ..hub.loading import load_tokenizer
 from ..hub.publishing import push, reserve
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
-from ..training.arguments import SETTINGS_FILE, plain_settings, read_dictionary, refuse_other_settings
+from ..training.arguments import plain_settings, read_dictionary
+from ..training.callbacks import RunFingerprint, TrainingTime
 from ..training.checkpoints import last_whole_checkpoint, newest_first
-from ..training.trainer import TERMINATED, ExamplesFingerprint, TrainingTime
+from ..training.fingerprint import SETTINGS_FILE, refuse_other_settings, remember_settings
+from ..training.trainer import TERMINATED
 from ..version import __version__
 from .arguments import TranslationArguments, parse_translation_arguments
 from .card import translation_card
@@ -114,7 +116,7 @@ def settings_of(args: TranslationArguments) -> dict[str, Any]:
 def finished_results(args: TranslationArguments) -> dict[str, Any] | None:
     """The results of a run that ended; a folder begun with other settings is left alone."""
     folder, settings = Path(args.output_dir), settings_of(args)
-    refuse_other_settings(folder, settings)
+    refuse_other_settings(folder / SETTINGS_FILE, settings)
     done = folder / RESULTS_FILE
     if (newest_first(folder) or done.exists()) and not (folder / SETTINGS_FILE).exists():
         raise BadInput(f"{folder}: holds what another kind of run has left; choose another --output_dir")
@@ -124,7 +126,7 @@ def finished_results(args: TranslationArguments) -> dict[str, Any] | None:
 def record_settings(args: TranslationArguments, trainer: TranslationTrainer) -> None:
     """From now on the folder is that of this run."""
     if trainer.is_world_process_zero():
-        write_json(Path(args.output_dir) / SETTINGS_FILE, settings_of(args))
+        remember_settings(Path(args.output_dir) / SETTINGS_FILE, settings_of(args))
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
@@ -142,7 +144,7 @@ def make_trainer(
         batches = TokenBudgetBatchSampler(*side_lengths(data.train), args.max_tokens, args.seed, place)
     return TranslationTrainer(
         model, args, train_dataset=data.train, data_collator=TranslationCollator(tokenizer, start_ids),
-        callbacks=[ExamplesFingerprint(data.report.hash), TrainingTime()],
+        callbacks=[RunFingerprint({}, data.report.hash), TrainingTime()],
         processing_class=tokenizer, batches=batches, validation=data.validation, metric=args.metric,
         multi_bleu=read_dictionary("multi_bleu", args.multi_bleu), beam=args.beam,
         freeze_encoder=bool(args.freeze_encoder),

@@ -17,15 +17,13 @@ from accelerate.utils import gather_object
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import TrainerState
-from transformers.trainer_utils import speed_metrics
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, speed_metrics
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..data.formats import main_part
 from ..errors import BadInput
-from ..models.supported_versions import overrides_private
 from ..training.checkpoints import newest_first, verify_checkpoint
 from ..training.trainer import RobustTrainer, nan_unless_finite
 from .beam_search import BeamSearchConfig
@@ -57,6 +55,7 @@ class TranslationTrainer(RobustTrainer):
         freeze_encoder: leave the encoder as it is, without dropout: step 1.
     """
 
+    ties_go_to_the_later = True  # BLEU is 0 for a while, and the model learns
     loss_is_scaled_for_ga = True  # the model divides by the tokens of all micro-batches and processes
 
     def __init__(
@@ -113,28 +112,14 @@ class TranslationTrainer(RobustTrainer):
         translations = self.translate(self.validation)
         return mean_scores(score_directions(self.validation, translations, self.metrics, self.multi_bleu))
 
-    @overrides_private(Trainer)
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Ties go to the later checkpoint: BLEU is 0 for a while, and the model learns. HF compares by `>` and keeps
-        the earlier one."""
-        chooser = self.args.metric_for_best_model
-        if chooser and metrics.get(f"eval_{chooser.removeprefix('eval_')}") == self.state.best_metric:
-            self.state.best_metric = None
-        return super()._determine_best_metric(metrics, trial)
-
-    @overrides_private(Trainer)
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """A checkpoint that only SIGTERM saved takes no other's place, and goes when the next one is complete: which
-        ones stay is decided in here, before any callback."""
-        stopgaps, limit = [], self.args.save_total_limit
+    def remove_old_checkpoints(self, run: str, limit: int | None) -> None:
+        """A checkpoint that only SIGTERM saved takes no other's place, and is removed when the next regular one is
+        complete."""
         strategy, due = self.args.save_strategy, is_due(self.state, self.args.save_strategy)
-        if self.args.should_save:
-            whole = [
-                path for path in newest_first(self.args.output_dir) if verify_checkpoint(path, contents=False) is None
-            ]
-            stopgaps = [path for path in whole if not is_due(state_of(path), strategy)]
-        with self.changed_arguments(save_total_limit=limit and limit + len(stopgaps) + (not due)):
-            super()._save_checkpoint(model, trial)
+        whole = [path for path in newest_first(run) if verify_checkpoint(path, contents=False) is None]
+        older = [path for path in whole if path.name != f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"]
+        stopgaps = [path for path in older if not is_due(state_of(path), strategy)]
+        super().remove_old_checkpoints(run, limit and limit + len(stopgaps) + (not due))
         for path in stopgaps if due else ():
             shutil.rmtree(path, ignore_errors=True)
 

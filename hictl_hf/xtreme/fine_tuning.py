@@ -172,7 +172,7 @@ class FineTuningTrainer(RobustTrainer):
     """
 
     loss_is_scaled_for_ga = True
-    going_on = "give the same command again, or one with other settings and another --output_dir"
+    how_to_continue = "give the same command again, or one with other settings and another --output_dir"
 
     def __init__(
         self, *args: Any, score: ScoreOnDev | None = None, similar_lengths: bool = False, **kwargs: Any

@@ -21,7 +21,7 @@ from ..errors import BadInput
 from ..files import write_json
 from ..reports.tables import plain
 from ..retrieval.bitext import Bitext
-from ..training.arguments import SETTINGS_FILE, refuse_other_settings
+from ..training.fingerprint import SETTINGS_FILE, refuse_other_settings, remember_settings
 from ..version import __version__
 from .arguments import XtremeArguments, parse_xtreme_arguments
 from .data import TaskData, read_task, without_golds
@@ -60,14 +60,14 @@ def main(argv: Sequence[str] | None = None, program: str = "hictl xtreme") -> di
 def run_xtreme(args: XtremeArguments, command: str = "", tasks: Sequence[XtremeTask] | None = None) -> dict[str, Any]:
     """Do what the arguments ask for, or the same with rows of one's own; returns what is in `results.json`."""
     folder = Path(args.output_dir)
-    refuse_other_settings(folder, asdict(args))
+    refuse_other_settings(folder / SETTINGS_FILE, asdict(args))
     run = XtremeRun(args, folder, command)
     data = [read_for(task, args) for task in (args.chosen_tasks if tasks is None else tasks)]
     refuse_nothing(args, data)
     for of_task in data:
         run.check(of_task)
     rows = run.refuse_other_rows(data)
-    write_json(folder / SETTINGS_FILE, asdict(args))
+    remember_settings(folder / SETTINGS_FILE, asdict(args))
     write_json(folder / ROWS_FILE, rows)
     for of_task in data:
         run.results["tasks"][of_task.task.name] = run.do(of_task)

@@ -156,7 +156,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(run: Path, xtreme_folder: Path, 
 
 
 def test_the_same_folder_with_other_settings_is_refused(run: Path, xtreme_folder: Path, encoder: str) -> None:
-    with pytest.raises(BadInput, match=r"holds a run with pooling 'mean', not 'cls'"):
+    with pytest.raises(BadInput, match=r"begun with .*pooling was 'mean' and is 'cls'"):
         main(arguments(xtreme_folder, encoder, run, "--sweep_layers", "true", "--pooling", "cls"))
 
 

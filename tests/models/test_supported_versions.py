@@ -30,7 +30,7 @@ from hictl_hf.models.supported_versions import (
     warn_if_untested,
 )
 from hictl_hf.training.arguments import RunArguments
-from hictl_hf.training.sharding import ShardedTrainer
+from hictl_hf.training.sharding import ShardingMixin
 from hictl_hf.training.trainer import RobustTrainer
 from hictl_hf.translation.beam_search import BeamSearchConfig, search
 from hictl_hf.translation.pipeline import translation_pipeline
@@ -145,11 +145,11 @@ def test_half_precision_holds_for_a_model_that_was_trained_before(toy_model: Mak
 
 
 def test_every_process_gathers_shards_when_one_saves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before transformers 5.23 the Trainer calls `_save` in the saving process alone."""
+    """`_save` is called in the saving process alone before transformers 5.23, and does nothing in others after it."""
     gathered: list[bool] = []
-    monkeypatch.setattr(f"{ShardedTrainer.__module__}.gather_model", lambda model, keep: gathered.append(keep))
+    monkeypatch.setattr(f"{ShardingMixin.__module__}.gather_model", lambda model, keep: gathered.append(keep))
     trainer = SimpleNamespace(is_sharded=True, model=None, args=SimpleNamespace(should_save=False))
-    ShardedTrainer.save_model(trainer, "folder")  # type: ignore[arg-type]
+    ShardingMixin.save_model(trainer, "folder")  # type: ignore[arg-type]
     assert gathered == [False]
 
 

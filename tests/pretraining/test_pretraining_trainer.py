@@ -22,6 +22,7 @@ from transformers import (
 )
 
 import hictl_hf.pretraining.trainer
+import hictl_hf.training.trainer
 from hictl_hf.data.collator import PretrainingCollator
 from hictl_hf.data.sampling import PretrainingExamples, TemperatureSampler, language_shares
 from hictl_hf.data.tokenization import tokenize_corpus
@@ -536,8 +537,10 @@ def test_one_process_with_several_gpus_is_refused(
 def test_sharded_word_embeddings_are_refused(
     build: Callable[..., HictlTrainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hictl_hf.pretraining.trainer, "is_deepspeed_zero3_enabled", lambda: True)
-    with pytest.raises(ValueError, match="FSDP and DeepSpeed ZeRO-3 .* use DDP or ZeRO-1 or 2"):
+    monkeypatch.setattr(hictl_hf.training.trainer, "is_deepspeed_zero3_enabled", lambda: True)
+    with pytest.raises(
+        ValueError, match=r"FSDP \(--fsdp\) and DeepSpeed ZeRO-3 .* use DDP or ZeRO-1 or 2, with .* shard_parameters"
+    ):
         build()
 
 

@@ -37,6 +37,7 @@ from transformers import (
 
 import hictl_hf.training.trainer
 from hictl_hf.errors import BadInput
+from hictl_hf.training.callbacks import TrainingTime
 from hictl_hf.training.checkpoints import (
     MANIFEST,
     last_whole_checkpoint,
@@ -44,7 +45,7 @@ from hictl_hf.training.checkpoints import (
     verify_checkpoint,
     write_manifest,
 )
-from hictl_hf.training.trainer import RobustTrainer, TrainingTime, nan_unless_finite
+from hictl_hf.training.trainer import RobustTrainer, nan_unless_finite
 
 VOCABULARY, ROWS, LENGTH = 60, 24, 8
 STEPS, EPOCH = 12, 6  # optimiser steps of a run, and of an epoch

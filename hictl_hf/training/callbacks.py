@@ -1,0 +1,161 @@
+"""Callbacks of a training run: its end on SIGTERM, the choice of the best state, the check that a resumed run has the
+settings and examples of its checkpoint, and the training time."""
+
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from time import time
+from typing import Any, Protocol
+
+from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy
+
+from ..errors import BadInput
+from .fingerprint import Settings, refuse_changes, with_version
+
+logger = logging.getLogger(__name__)
+
+EXAMPLES = "hash of the training examples"
+SAME_RUN = (
+    "give the same settings and data (files, cleaning, held-out pairs), or begin a new run from the model of this one "
+    "in another --output_dir"
+)
+
+
+class GuardedTrainer(Protocol):
+    """What `StepGuard` needs of a `RobustTrainer`, which imports it."""
+
+    terminated: bool
+    step_was_skipped: bool
+    skipped_steps: int
+    skipped_in_a_row: int
+    ties_go_to_the_later: bool
+    resumed_from: Path | None
+
+    def stop_requested(self) -> bool: ...
+
+    def log(self, logs: dict[str, float]) -> None: ...
+
+
+class StepGuard(TrainerCallback):
+    """Save and stop on SIGTERM, save each new best state, log skipped steps."""
+
+    def __init__(self, trainer: GuardedTrainer) -> None:
+        self.trainer = trainer
+        self.saved_step = -1
+        self.changed_arguments: dict[str, Any] = {}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.saved_step = -1
+        self.find_best_checkpoint(args, state)
+        counts = [log["skipped_steps"] for log in state.log_history if "skipped_steps" in log]
+        self.trainer.skipped_steps, self.trainer.skipped_in_a_row = max(counts, default=0), 0
+
+    def find_best_checkpoint(self, args: Any, state: Any) -> None:
+        """Look for the best checkpoint next to the resumed one: the run may have been moved, or begun in another
+        working directory."""
+        resumed_from = self.trainer.resumed_from
+        if resumed_from is None or not args.load_best_model_at_end or not state.best_global_step:
+            return
+        best = resumed_from.parent / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
+        if not best.is_dir():
+            raise BadInput(
+                f"{best}: is missing, and holds the best state of the run so far; put it back, or begin in another "
+                "--output_dir"
+            )
+        state.best_model_checkpoint = str(best)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.trainer.step_was_skipped:
+            should_log = control.should_log
+            self.trainer.log({"skipped_steps": self.trainer.skipped_steps})  # which also resets should_log
+            control.should_log = should_log
+        if self.trainer.stop_requested():
+            if state.is_world_process_zero:
+                logger.warning("SIGTERM: saving step %d and ending", state.global_step)
+            self.trainer.terminated = control.should_training_stop = control.should_save = True
+            if state.epoch % 1 == 0:  # what is due at the end of the epoch must come before the checkpoint is saved
+                control.should_log |= args.logging_strategy == IntervalStrategy.EPOCH
+                control.should_evaluate |= args.eval_strategy == IntervalStrategy.EPOCH
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        """Save a new best state also between the steps of regular saves, so that it can be loaded at the end."""
+        name = f"eval_{str(args.metric_for_best_model).removeprefix('eval_')}"
+        value = (metrics or {}).get(name)
+        if value is None:
+            return
+        if self.trainer.ties_go_to_the_later and value == state.best_metric:
+            state.best_metric = None  # HF compares after this event
+        sign = 1 if args.greater_is_better else -1
+        best = -math.inf if state.best_metric is None else sign * state.best_metric
+        control.should_save |= args.load_best_model_at_end and sign * value > best
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """After SIGTERM keep the last checkpoint: HF would load the best state and, with `save_total_limit=1`, remove
+        the last one before `on_train_end`."""
+        self.saved_step = state.global_step
+        if self.trainer.terminated:
+            for name, value in {"load_best_model_at_end": False, "save_total_limit": None}.items():
+                self.changed_arguments.setdefault(name, getattr(args, name))
+                setattr(args, name, value)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Save what SIGTERM ended and `save_strategy="best"` did not save; HF calls this after any last step."""
+        if self.trainer.terminated:
+            control.should_log = control.should_evaluate = False
+            control.should_save = self.saved_step != state.global_step
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        for name, value in self.changed_arguments.items():
+            setattr(args, name, value)
+        self.changed_arguments = {}
+
+
+class RunFingerprint(TrainerCallback, ExportableState):
+    """Refuse to resume a checkpoint with other settings or other training examples; each checkpoint stores both.
+
+    The examples matter because a checkpoint's position among them is a number.
+
+    Args:
+        settings: what decides the result of the training, as plain values.
+        examples: hash of the training examples.
+    """
+
+    def __init__(self, settings: Settings, examples: str) -> None:
+        self.settings = with_version({**settings, EXAMPLES: examples})
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        before = self.stored_settings(state.stateful_callbacks)
+        refuse_changes(args.output_dir, before, self.settings, SAME_RUN)
+
+    def stored_settings(self, callbacks: Mapping[str, Any]) -> Settings:
+        """The settings in a checkpoint; these ones if it stores none."""
+        if stored := callbacks.get(type(self).__name__):
+            before = stored["args"]["settings"]
+        else:  # releases 0.7 had two callbacks
+            before = dict(callbacks.get("SameSettings", {"args": {"settings": {}}})["args"]["settings"])
+            if rows := callbacks.get("SameRows"):
+                before[EXAMPLES] = rows["args"]["rows"]
+        return before or self.settings
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {"settings": self.settings}, "attributes": {}}
+
+
+class TrainingTime(TrainerCallback, ExportableState):
+    """Seconds of training, those before the checkpoint that a run went on from among them."""
+
+    def __init__(self) -> None:
+        self.before, self.began, self.seconds = 0.0, time(), 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        saved = state.stateful_callbacks.get(type(self).__name__, {"args": {}})
+        self.before, self.began = saved["args"].get("seconds", 0.0), time()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.seconds = self.state()["args"]["seconds"]
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {"seconds": self.before + time() - self.began}, "attributes": {}}
