@@ -232,8 +232,7 @@ def make_trainer(
         model, args, train_dataset=rows, eval_dataset=corpora.dev, data_collator=collator, processing_class=tokenizer,
         callbacks=[RunFingerprint(decisive_settings(args), corpora.hash), training_time],
         batches=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
-        shard_parameters=args.shard_parameters,
-        poolings=poolings,
+        shard_parameters=args.shard_parameters, poolings=poolings,
     )  # fmt: skip
 
 

@@ -263,7 +263,7 @@ def metric_name(pooling: Pooling) -> str:
     """As which the accuracy of a pooling is logged, without the prefix.
 
     >>> metric_name(Pooling("cls", 3))
-    'first_token_3'
+    'cls_3'
     """
     return f"{pooling.mode.replace(' ', '_')}_{pooling.layer}"
 

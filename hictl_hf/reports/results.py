@@ -81,8 +81,10 @@ class RunResults:
         return values
 
     def as_dict(self) -> dict[str, Any]:
-        """The plain values of `results.json`."""
-        return {"schema_version": self.SCHEMA_VERSION, **to_json(self)}
+        """The plain values of `results.json`, those of the kind of run first."""
+        values: dict[str, Any] = to_json(self)
+        shared = {item.name: values.pop(item.name) for item in fields(RunResults) if item.name in values}
+        return {"schema_version": self.SCHEMA_VERSION, **values, **shared}
 
     def write(self, folder: str | Path) -> Path:
         """Write `results.json` in the folder of the run, completely or not at all; returns its path."""
