@@ -36,7 +36,7 @@ from ..hub.loading import check_sizes
 from ..hub.publishing import push, reserve
 from ..models.configuration_hictl import HictlConfig
 from ..models.modeling_hictl import HictlForPreTraining, export_encoder
-from ..reports.plots import plot_layers, plot_losses, plot_retrieval, plot_tsne
+from ..reports.plots import plot_layers
 from ..reports.results import part, retrieval_table
 from ..retrieval.held_out import RetrievalAccuracy, best_pooling, evaluate_retrieval, mean_accuracies, pair_names
 from ..training.arguments import plain_settings, read_dictionary
@@ -46,6 +46,7 @@ from ..training.trainer import TERMINATED, ExamplesFingerprint, SettingsFingerpr
 from ..version import __version__
 from .arguments import DECISIVE, PretrainingArguments, parse_arguments
 from .batch_size import fit_micro_batch
+from .plots import plot_losses, plot_retrieval, plot_tsne
 from .report import write_report
 from .trainer import HictlTrainer, metric_name
 

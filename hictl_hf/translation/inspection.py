@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..reports.page import Picture
-from ..reports.plots import plot_attention
 from ..reports.tables import Cell, Table
+from .plots import plot_attention
 
 PROPOSALS = 10  # for each sentence
 PIECES = 30  # at most, on either side of a sentence that is shown

@@ -23,10 +23,10 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import BadInput
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..reports.page import Block, Listing, Picture, write_sections
-from ..reports.plots import plot_scores_by_step
 from ..reports.results import Results, duration, part, setting_groups, signature
 from ..reports.tables import NONE, Cell, Table, plain
 from .inspection import look_into
+from .plots import plot_scores_by_step
 from .scores import METRICS, paired_bootstrap
 
 PAPER: Mapping[str, Any] = json.loads(Path(__file__).with_name("paper.json").read_text("utf-8"))

@@ -21,9 +21,10 @@ from typing import Any
 from ..errors import BadInput
 from ..files import write_text
 from ..reports.page import Block, Listing, Picture, write_sections
-from ..reports.plots import plot_languages_and_tasks, plot_layers
+from ..reports.plots import plot_layers
 from ..reports.results import Results, part
 from ..reports.tables import FROM_MEMORY, NONE, Cell, Table, latex, plain
+from .plots import plot_languages_and_tasks
 
 PAPER: Mapping[str, Any] = json.loads(Path(__file__).with_name("paper.json").read_text("utf-8"))
 COLUMNS: Mapping[str, Mapping[str, Any]] = {column["task"]: column for column in PAPER["columns"]}
