@@ -9,9 +9,10 @@ from typing import Any
 
 from ..files import write_text
 from ..reports.page import PAGE
-from ..reports.plots import plot_layers, plot_losses, plot_retrieval, plot_tsne
+from ..reports.plots import plot_layers
 from ..reports.results import duration, to_json
 from .card import transformers_snippet
+from .plots import plot_losses, plot_retrieval, plot_tsne
 from .results import PretrainingResults, headline, lead
 from .scoring import Scores
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from ..files import write_json
 from ..reports.page import Listing, Picture, write_sections
-from ..reports.plots import plot_precision_and_recall
 from ..reports.tables import Cell, Table
 from .accuracy import pair_f1
 from .bitext import IdPair, best_threshold, extract_pairs
 from .nearest_neighbours import Vectors
+from .plots import plot_precision_and_recall
 
 SHOWN = 15
 

@@ -8,7 +8,6 @@ from transformers import PreTrainedTokenizerBase
 
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..reports.page import Picture
-from ..reports.plots import plot_attention
 from ..reports.tables import Cell, Table
 from ..training.eval_mode import eval_mode
 

@@ -21,10 +21,10 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import BadInput
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..reports.page import Block, Listing, Picture, write_sections
-from ..reports.plots import plot_scores_by_step
 from ..reports.results import duration
 from ..reports.tables import NONE, Cell, Table
 from .inspection import look_into
+from .plots import plot_scores_by_step
 from .results import ReportedScore, TranslationResults
 from .scores import METRICS, paired_bootstrap
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from ..files import write_text
 from ..reports.page import Block, Listing, Picture, write_sections
-from ..reports.plots import plot_languages_and_tasks, plot_layers
+from ..reports.plots import plot_layers
 from ..reports.tables import Table, latex
 from .paper import PAPER
+from .plots import plot_languages_and_tasks
 from .results import TaskResults, XtremeResults
 from .tables import (
     GROUPS,

@@ -1,0 +1,217 @@
+"""Pictures of a pre-training run: losses, retrieval accuracy by language, the t-SNE map of sentence embeddings.
+Input is plain dictionaries and arrays. Needs matplotlib and, for the map, scikit-learn.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..reports.plots import (
+    BLUE,
+    GREEN,
+    GREY,
+    LANGUAGE_MARKERS,
+    ORANGE,
+    PURPLE,
+    Array,
+    figure_at,
+    mean,
+    set_headline,
+    smooth,
+    write_notice,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Embeddings = Mapping[str, Array]  # language -> (sentences, dimensions), one meaning per row
+LOSSES = {
+    "loss": ("total loss", "#30343B"),
+    "lm_loss": ("language model", BLUE),
+    "sentence_loss": ("sentence contrast", ORANGE),
+    "word_loss": ("word contrast", GREEN),
+}
+MEANING_COLOURS = (
+    *("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#882255", "#117733"),
+    *("#332288", "#999933", "#AA4499", "#44AA99", "#661100", "#6699CC", "#888888"),
+)
+ROWS_PER_COLUMN = 40
+
+
+def plot_losses(history: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
+    """Draw a panel for each loss in the history, and one for p_avg and the mean λ; returns the path."""
+    losses = [key for key in LOSSES if len(_series(history, key)[0])]
+    strengths = [("p_avg", "$p_{avg}$", PURPLE), ("hard_negative_lambda", r"mean $\lambda$", BLUE)]
+    strengths = [row for row in strengths if len(_series(history, row[0])[0])]
+    panels = max(1, len(losses) + bool(strengths))
+    columns = 2 if panels == 4 else min(3, panels)
+    rows = math.ceil(panels / columns)
+    with figure_at(path, 3.9 * columns, 2.9 * rows + 0.6) as figure:
+        grid = figure.add_gridspec(rows, columns)
+        for index, key in enumerate(losses):
+            axes = figure.add_subplot(grid[index // columns, index % columns])
+            name, colour = LOSSES[key]
+            first, last = _curve(axes, history, key, colour)
+            axes.set(title=f"{name}: {first:.2f} → {last:.2f}", xlabel="step" if index // columns == rows - 1 else "")
+        if strengths:
+            row, column = divmod(len(losses), columns)
+            axes = figure.add_subplot(grid[row, column:])
+            ends = [
+                f"{name} ends at {_curve(axes, history, key, shade, name)[1]:.2f}" for key, name, shade in strengths
+            ]
+            axes.set(ylim=(-0.03, 1.03), title=", ".join(ends), xlabel="step")
+            axes.legend(ncols=2, handlelength=1.2)
+        if not figure.axes:
+            write_notice(figure.add_subplot(grid[0, 0]), "no loss was logged")
+        set_headline(figure, "Losses by step (faint: as logged, bold: running mean)")
+    return Path(path)
+
+
+def plot_retrieval(
+    per_language: Mapping[str, Mapping[str, float]], path: str | Path, labels: tuple[str, str] = ("before", "after")
+) -> Path:
+    """Draw accuracy before → after for each language, best first, with both means; returns the path."""
+    measured = {language: row for language, row in per_language.items() if row.get("hictl") is not None}
+    scores = [(language, row.get("untrained"), float(row["hictl"])) for language, row in measured.items()]
+    scores.sort(key=lambda score: score[2], reverse=True)
+    columns = max(1, math.ceil(len(scores) / ROWS_PER_COLUMN))
+    rows = math.ceil(len(scores) / columns)
+    with figure_at(path, 8.5 if columns == 1 else 5.2 * columns, 0.225 * rows + 1.5) as figure:
+        panels = figure.subplots(1, columns, squeeze=False)[0]
+        if not scores:
+            write_notice(panels[0], "no language was measured")
+            return Path(path)
+        compared = [(before, after) for _, before, after in scores if before is not None]
+        means = [(mean([after for _, _, after in scores]), labels[1], BLUE)]
+        if compared:
+            means.insert(0, (mean([before for before, _ in compared]), labels[0], GREY))
+        largest = max(max(after, before or 0.0) for _, before, after in scores) or 1.0
+        for column, axes in enumerate(panels):
+            _dumbbells(axes, scores[column * rows : (column + 1) * rows], means)
+            axes.set(xlim=(-0.09 * largest, 1.09 * largest), ylim=(rows - 0.4, -0.6), xlabel="accuracy (%)")
+        change = " → ".join(f"{value:.1f}" for value, _, _ in means)
+        gains = sum(after > before for before, after in compared)
+        won = f": {gains} of {len(compared)} languages gain" if compared else f" over {len(scores)} languages"
+        set_headline(figure, f"Mean retrieval accuracy {change}%{won}")
+    return Path(path)
+
+
+def plot_tsne(before: Embeddings, after: Embeddings, path: str | Path, seed: int = 42) -> Path:
+    """Draw t-SNE of translations before and after training: colour is meaning, marker is language; returns the path."""
+    languages, sentences = list(before), len(next(iter(before.values())))
+    if list(after) != languages or any(len(rows) != sentences for rows in (*before.values(), *after.values())):
+        raise ValueError(f"before and after must hold the same languages, {sentences} rows each: row = meaning")
+    if len(languages) > len(LANGUAGE_MARKERS) or not 2 <= sentences <= len(MEANING_COLOURS):
+        allowed = f"up to {len(LANGUAGE_MARKERS)} languages and 2 to {len(MEANING_COLOURS)} sentences"
+        raise ValueError(f"the map stays readable for {allowed}, not {len(languages)} and {sentences}: pass fewer")
+    labels = ("before training", "after training")
+    chance = (len(languages) - 1) / (len(languages) * sentences - 1)
+    with figure_at(path, 11, 5.9) as figure:
+        shares = [same_meaning_share(embeddings) for embeddings in (before, after)]
+        for axes, embeddings, label, share in zip(figure.subplots(1, 2), (before, after), labels, shares, strict=True):
+            _draw_meanings(axes, embeddings, seed)
+            axes.set_title(f"{label}\n{share:.0%} of points lie nearest to a translation (chance {chance:.0%})")
+        legend = figure.legend(
+            *figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(languages)
+        )
+        legend.set_title(f"{sentences} sentences, one colour each, in {len(languages)} languages, one shape each")
+        set_headline(figure, f"The nearest point is a translation: {shares[0]:.0%} → {shares[1]:.0%}")
+    return Path(path)
+
+
+def same_meaning_share(embeddings: Embeddings) -> float:
+    """Return the share of points whose nearest other point, by cosine in the original space, is a translation."""
+    points, meanings = _points(embeddings)
+    directions = points / np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-12)
+    similarity = directions @ directions.T  # (points, points)
+    np.fill_diagonal(similarity, -np.inf)
+    return float(np.mean(meanings[similarity.argmax(axis=1)] == meanings))
+
+
+def _series(history: Sequence[Mapping[str, Any]], key: str) -> tuple[Array, Array]:
+    kept = [(row["step"], row[key]) for row in history if "step" in row and row.get(key) is not None]
+    steps, values = np.array(kept, dtype=float).reshape(-1, 2).T
+    finite = np.isfinite(values)
+    return steps[finite], values[finite]
+
+
+def _curve(
+    axes: "Axes", history: Sequence[Mapping[str, Any]], key: str, colour: str, label: str | None = None
+) -> tuple[float, float]:
+    steps, values = _series(history, key)
+    averaged = smooth(values, 2 * (len(values) // 30) + 1)
+    axes.plot(steps, values, color=colour, alpha=0.28, linewidth=1)
+    axes.plot(steps, averaged, color=colour, linewidth=2.2, label=label, marker="o" if len(values) == 1 else "")
+    return float(averaged[0]), float(averaged[-1])
+
+
+def _dumbbells(
+    axes: "Axes", scores: Sequence[tuple[str, float | None, float]], means: Sequence[tuple[float, str, str]]
+) -> None:
+    for value, label, colour in means:
+        side = "right" if len(means) > 1 and label == min(means)[1] else "left"
+        axes.axvline(value, color=colour, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+        text = axes.text(value, 1.005, f" {label} {value:.1f} ", transform=axes.get_xaxis_transform())
+        text.set(color=colour, ha=side, va="bottom", weight="bold", fontsize=9)
+    for row, (_, before, after) in enumerate(scores):
+        fell = before is not None and after < before
+        colour, sign = (ORANGE, -1) if fell else (BLUE, 1)
+        if before is not None:
+            axes.plot([before, after], [row, row], color=colour, alpha=0.35, linewidth=2.6, solid_capstyle="round")
+            axes.plot(before, row, "o", color=GREY, markersize=6)
+            _write_next_to(axes, before, row, -sign, GREY)
+        axes.plot(after, row, "o", color=colour, markersize=7)
+        _write_next_to(axes, after, row, sign, colour)
+    axes.set_yticks(range(len(scores)), [language for language, _, _ in scores])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)
+
+
+def _write_next_to(axes: "Axes", x: float, y: float, side: int, colour: str) -> None:
+    text = axes.annotate(f"{x:.1f}", (x, y), (7 * side, 0), textcoords="offset points", color=colour, fontsize=8)
+    text.set(ha="left" if side > 0 else "right", va="center")
+    text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.8})
+
+
+def _draw_meanings(axes: "Axes", embeddings: Embeddings, seed: int) -> None:
+    try:
+        from sklearn.manifold import TSNE
+        from threadpoolctl import threadpool_limits
+    except ImportError as error:
+        raise ImportError("this picture needs scikit-learn: pip install matplotlib scikit-learn") from error
+    points, meanings = _points(embeddings)
+    perplexity = min(10.0, (len(points) - 1) / 3)
+    tsne = TSNE(perplexity=perplexity, metric="cosine", init="pca", random_state=seed)
+    if (points == points[0]).all():  # equal points crash scikit-learn, and the process
+        positions = np.zeros((len(points), 2))
+        axes.text(0.5, 0.4, "all sentences have the same vector", ha="center", color=GREY, transform=axes.transAxes)
+    else:
+        with threadpool_limits(1):  # faster for so few points, and reproducible
+            positions = tsne.fit_transform(points)  # (points, 2)
+    colours = np.array(MEANING_COLOURS)[meanings]
+    for meaning in np.unique(meanings):
+        centre = positions[meanings == meaning].mean(axis=0)
+        for position in positions[meanings == meaning]:
+            axes.plot(
+                *zip(centre, position, strict=True), color=MEANING_COLOURS[meaning], alpha=0.3, linewidth=1, zorder=1
+            )
+    sentences = len(meanings) // len(embeddings)
+    for number, language in enumerate(embeddings):
+        rows = slice(number * sentences, (number + 1) * sentences)
+        marker = LANGUAGE_MARKERS[number]
+        x, y = positions[rows].T
+        axes.scatter(x, y, s=48, c=colours[rows], marker=marker, edgecolors="white", linewidths=0.7)
+        axes.scatter([], [], s=48, c="#5A6068", marker=marker, label=language)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[["top", "right"]].set_visible(True)
+
+
+def _points(embeddings: Embeddings) -> tuple[Array, NDArray[np.intp]]:
+    points = np.concatenate(
+        [np.asarray(rows, dtype=float) for rows in embeddings.values()]
+    )  # (languages · sentences, d)
+    return points, np.concatenate([np.arange(len(rows)) for rows in embeddings.values()])

@@ -1,0 +1,90 @@
+"""The pictures of a pre-training run follow their data, and the numbers printed in them."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_plots import is_picture
+
+from hictl_hf.pretraining import plots
+
+pytest.importorskip("matplotlib")
+
+HISTORY: list[dict[str, Any]] = [
+    {"step": step, "loss": 9.0 / step, "lm_loss": 5.0 / step, "p_avg": 1 - 1 / step, "hard_negative_lambda": 0.9}
+    for step in range(1, 80)
+]
+LANGUAGES = {"de": {"untrained": 10.0, "hictl": 50.0}, "sw": {"untrained": 8.0, "hictl": 5.0}}
+
+
+def test_the_share_of_neighbours_with_the_same_meaning_is_as_worked_out_by_hand() -> None:
+    # Directions in degrees: de 0 and 90, en 10 and 40. The nearest to de 0 is en 10, its translation, and back; the
+    # nearest to en 40 is en 10 and the nearest to de 90 is en 40: yes, yes, no, yes. Lengths play no part.
+    def towards(degrees: float, length: float = 1.0) -> list[float]:
+        return [length * math.cos(math.radians(degrees)), length * math.sin(math.radians(degrees))]
+
+    german, english = np.array([towards(0), towards(90, 5.0)]), np.array([towards(10, 3.0), towards(40)])
+    assert plots.same_meaning_share({"de": german, "en": english}) == 0.75
+    assert plots.same_meaning_share({"en": english, "de": german}) == 0.75
+
+
+def test_every_picture_is_written_and_follows_its_data(tmp_path: Path) -> None:
+    longer = [*HISTORY, {"step": 80, "loss": 3.0}]
+    better = {**LANGUAGES, "sw": {"untrained": 8.0, "hictl": 9.0}}
+    pictures = [
+        (plots.plot_losses(HISTORY, tmp_path / "a.png"), plots.plot_losses(longer, tmp_path / "b.png")),
+        (plots.plot_retrieval(LANGUAGES, tmp_path / "c.png"), plots.plot_retrieval(better, tmp_path / "d.png")),
+    ]
+    for first, second in pictures:
+        assert is_picture(first) and is_picture(second)
+        assert first.read_bytes() != second.read_bytes()
+
+
+def test_the_map_of_sentences_is_repeatable(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    random = np.random.default_rng(3)
+    before = {language: random.normal(size=(5, 8)) for language in ("de", "en", "sw")}
+    after = {language: before["en"] + 0.1 * rows for language, rows in before.items()}
+    first = plots.plot_tsne(before, after, tmp_path / "first.png", seed=1)
+    again = plots.plot_tsne(before, after, tmp_path / "again.png", seed=1)
+    other = plots.plot_tsne(before, before, tmp_path / "other.png", seed=1)
+    assert is_picture(first)
+    assert first.read_bytes() == again.read_bytes() != other.read_bytes()
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1])
+def test_sentences_that_all_have_one_vector_are_drawn_as_one_point(value: float, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")  # which would end the process at such points
+    same = {language: np.full((5, 8), value, np.float32) for language in ("de", "en", "sw")}
+    random = np.random.default_rng(3)
+    other = {language: random.normal(size=(5, 8)) for language in same}
+    first = plots.plot_tsne(same, other, tmp_path / "first.png")
+    assert is_picture(first)
+    assert first.read_bytes() != plots.plot_tsne(other, same, tmp_path / "second.png").read_bytes()
+
+
+def test_the_map_of_sentences_refuses_what_cannot_be_read(tmp_path: Path) -> None:
+    many = {f"l{number}": np.eye(4) for number in range(7)}
+    with pytest.raises(ValueError, match="up to 6 languages"):
+        plots.plot_tsne(many, many, tmp_path / "map.png")
+    with pytest.raises(ValueError, match="row = meaning"):
+        plots.plot_tsne({"de": np.eye(4)}, {"de": np.eye(3)}, tmp_path / "map.png")
+
+
+@pytest.mark.parametrize("languages", [0, 1, 100])
+def test_any_number_of_languages_is_drawn(languages: int, tmp_path: Path) -> None:
+    rows = {f"l{number}": {"hictl": float(number)} for number in range(languages)}
+    assert is_picture(plots.plot_retrieval(rows, tmp_path / "retrieval.png"))
+
+
+def test_missing_and_undefined_losses_are_left_out(tmp_path: Path) -> None:
+    assert is_picture(plots.plot_losses([], tmp_path / "empty.png"))
+    plain = plots.plot_losses([{"step": 1, "loss": 2.0}], tmp_path / "plain.png").read_bytes()
+    broken: list[dict[str, Any]] = [
+        {"step": 1, "loss": 2.0},
+        {"step": 2, "loss": math.nan, "lm_loss": None},
+        {"loss": 1.0},
+    ]
+    assert plots.plot_losses(broken, tmp_path / "broken.png").read_bytes() == plain
