@@ -1,9 +1,9 @@
 """Measure one cell of the benchmark: all variants on the same batches of one encoder shape, batch size and text.
 
 Memory is measured first, each variant in a fresh process. The quick run measures ours in the process of the timings,
-before the other network exists, and the naive one while it is timed. The naive step frees gigabytes, so short steps come
-after gradients that are not timed; they are timed several times in a row, and the median counts. The counted floor is
-one more row, from machine speeds measured in the same rounds.
+before the other network exists, and the naive one while it is timed. The naive step frees gigabytes, so short steps
+come after gradients that are not timed; they are timed several times in a row, and the median counts. The counted
+floor is one more row, from machine speeds measured in the same rounds.
 """
 
 import dataclasses

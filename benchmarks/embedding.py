@@ -1,8 +1,7 @@
-"""Compare embedding of sentences with sentence-transformers' `encode` and its defaults, on the same encoder; measure the
-error of bf16 and int8.
+"""Compare embedding with sentence-transformers' `encode` on the same encoder; measure the error of bf16 and int8.
 
-Both take turns on all sentences, mean of the last layer, tokenizing included, the model loaded. Exactness: the largest
-difference to the baseline in fp32, the mean cosine to fp32, and Tatoeba accuracy. Usage:
+Both take turns on all sentences, mean of the last layer, tokenizing included, the model loaded. Exactness: the
+largest difference to the baseline in fp32, the mean cosine to fp32, and Tatoeba accuracy. Usage:
 
     python benchmarks/embedding.py --quick
     python benchmarks/embedding.py --model path/to/encoder --pairs 'corpus.{en,de}' --tatoeba path/to/tatoeba/v1

@@ -1,9 +1,9 @@
 """Count the arithmetic of a step, and measure how fast this machine can do it.
 
 Counted floor: each real token of x, y and x∘y passes every layer once, words are scored at masked positions only;
-padding, word negatives and memory cost nothing; matrix products run at the speed of the best shape that occurs. AdamW
-streams 28 bytes a parameter: weight, gradient and two moments in, weight and moments out. Least floor: in the last layer
-tokens whose states are not used have keys and values only.
+padding, word negatives and memory cost nothing; matrix products run at the speed of the best shape that occurs.
+AdamW streams 28 bytes a parameter: weight, gradient and two moments in, weight and moments out. Least floor: in the
+last layer tokens whose states are not used have keys and values only.
 """
 
 from collections.abc import Callable

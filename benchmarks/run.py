@@ -1,7 +1,7 @@
 """Benchmarks of the pre-training step. `python benchmarks/run.py` measures, and writes results.json, .md and .png.
 
-What is measured: one training step (forward, backward, AdamW) of HiCTL on encoders of 6 and 12 layers of size 384 with
-XLM-R's 250,002 words, on one CPU thread, compared with
+What is measured: one training step (forward, backward, AdamW) of HiCTL on encoders of 6 and 12 layers of size 384
+with XLM-R's 250,002 words, on one CPU thread, compared with
 
     naive.py       the same losses written directly with Hugging Face's parts
     baselines.py   the translation language model alone, and sentence-transformers' contrastive loss alone
@@ -17,8 +17,8 @@ XLM-R's 250,002 words, on one CPU thread, compared with
     embedding.py, mining.py, stream.py, gradient_cache.py  run by themselves
     report.py      ratios, tables, chart
 
-On a processor that emulates bf16 it is omitted: a naive step would take a quarter of an hour. An interrupted run resumes
-where it stopped. Usage:
+On a processor that emulates bf16 it is omitted: a naive step would take a quarter of an hour. An interrupted run
+resumes where it stopped. Usage:
 
     python benchmarks/run.py --quick
     python benchmarks/run.py --pairs corpus.jsonl.gz --encoder path/to/xlm-r

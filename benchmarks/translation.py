@@ -1,8 +1,8 @@
 """Compare translating, and a training step of translation, with Hugging Face's parts and their defaults.
 
 The baseline is `EncoderDecoderModel` of the same layers (12 × 384 and 4 × 384) with XLM-R's 250,002 words on both
-sides: `generate` with 5 beams in batches of 8 in file order, as its Trainer predicts, and a step with the Trainer's label
-smoother. Ours decodes with those words and with 16,000 of them, and trains with 16,000.
+sides: `generate` with 5 beams in batches of 8 in file order, as its Trainer predicts, and a step with the Trainer's
+label smoother. Ours decodes with those words and with 16,000 of them, and trains with 16,000.
 
 Weights are random, so `</s>` is impossible and each translation is as long as the real one: ours stops each sentence
 there, the baseline each batch at its longest. Usage:
