@@ -1,8 +1,8 @@
-"""What a HiCTL step is compared with besides its naive form: the losses of peers, as their own examples call them.
+"""Baselines other than naive HiCTL: the losses of other libraries, called as in their examples.
 
-Both compute less than HiCTL does: Hugging Face's translation language model has no contrast, sentence-transformers'
-contrastive loss no language model. They run on the weights of the naive network, since memory is scarce and the time of
-a step does not depend on whose weights it has; parameters without a gradient cost their optimiser nothing.
+Both compute less than HiCTL: Hugging Face's translation language model has no contrast, sentence-transformers'
+contrastive loss no language model. They use the weights of the naive network, to save memory; parameters without a
+gradient cost their optimizer nothing.
 """
 
 from tempfile import TemporaryDirectory

@@ -1,11 +1,9 @@
-"""One cell of the benchmark: every variant on the same batches of one encoder shape, batch size and text.
+"""Measure one cell of the benchmark: all variants on the same batches of one encoder shape, batch size and text.
 
-Memory comes first, each variant in a fresh process, so that the networks of the timings are not in its way; the quick
-run weighs our step in the process of the timings, before the other network is made, and the naive one while it is
-timed. Before steps that can have their memory from the step before, gradients are computed that are not timed, for the
-naive step took and gave back gigabytes in between; these short steps are timed several times in a row, and the median
-counts. The counted floor is one more row; its seconds follow from speeds of the machine that are measured in the same
-rounds.
+Memory is measured first, each variant in a fresh process. The quick run measures ours in the process of the timings,
+before the other network exists, and the naive one while it is timed. The naive step frees gigabytes, so short steps
+come after gradients that are not timed; they are timed several times in a row, and the median counts. The counted
+floor is one more row, from machine speeds measured in the same rounds.
 """
 
 import dataclasses
@@ -21,12 +19,12 @@ from workload import Batch, Workload, size_of
 
 SMALL = 2  # pairs of the first round, which is dropped
 
-Told = Callable[[str], Any]  # is given what has just been done
+OnDone = Callable[[str], Any]  # called with what has just been measured
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """What a cell is about."""
+    """The shape of a cell."""
 
     layers: int
     pairs: int
@@ -42,7 +40,7 @@ def measure_cell(
     weighed_as_timed: Collection[str],
     rounds: int,
     timings: int,
-    told: Told,
+    on_done: OnDone,
 ) -> dict[str, Any]:
     """Seconds of the timed variants, megabytes of the weighed ones, and the floor; the first round is dropped.
 
@@ -55,8 +53,8 @@ def measure_cell(
     memory = {}
     for variant in weighed:
         memory[variant.row] = weigh(step_to_weigh, variant, networks, small[0], of_median_padding(batches))
-        told(f"{variant.row}, memory")
-    rows, rates, more_memory = time_steps(networks, timed, weighed_as_timed, small + batches, timings, told)
+        on_done(f"{variant.row}, memory")
+    rows, rates, more_memory = time_steps(networks, timed, weighed_as_timed, small + batches, timings, on_done)
     memory |= more_memory
     return {
         **dataclasses.asdict(cell),
@@ -78,7 +76,7 @@ def draw(cell: Cell, workload: Workload, number: int) -> tuple[list[Batch], int]
 
 
 def of_median_padding(batches: Sequence[Batch]) -> Batch:
-    """The batch to weigh: the more padding a batch has, the more memory the naive step takes beside ours."""
+    """The batch to weigh: more padding means more memory of the naive step compared with ours."""
     in_order = sorted(batches, key=lambda batch: size_of(batch).padded_tokens / size_of(batch).tokens)
     return in_order[len(batches) // 2]
 
@@ -95,7 +93,7 @@ def time_steps(
     weighed: Collection[str],
     batches: list[Batch],
     timings: int,
-    told: Told,
+    on_done: OnDone,
 ) -> tuple[dict[str, list[Seconds]], Rates, dict[str, dict[str, float | None]]]:
     """The seconds of each row in the rounds, one for each batch but the first, the speed of the machine in them, and
     the megabytes of the weighed rows in the last of them."""
@@ -122,7 +120,7 @@ def time_steps(
 
         return turn
 
-    seconds = take_turns({"rates": find_rates} | {v.row: step_of(v) for v in variants}, len(batches), told)
+    seconds = take_turns({"rates": find_rates} | {v.row: step_of(v) for v in variants}, len(batches), on_done)
     usual = Rates(*(None if None in each else median(each) for each in zip(*map(dataclasses.astuple, rates))))
     floors = {
         row: [ideal_step(batch, networks, usual, "bf16" in row, "least" in row) for batch in batches[1:]]

@@ -1,14 +1,12 @@
-"""Embedding sentences beside sentence-transformers' `encode` with its defaults, on the same encoder, and what faster
-numbers cost in exactness.
+"""Compare embedding with sentence-transformers' `encode` on the same encoder; measure the error of bf16 and int8.
 
-Both take turns on all sentences, the mean of the last layer, tokenizing included; the model is loaded before. Exactness
-is that of our vectors: their largest difference to the baseline's in fp32, their mean cosine to those in fp32, and how
-often sentences of Tatoeba find each other. Usage:
+Both take turns on all sentences, mean of the last layer, tokenizing included, the model loaded. Exactness: the
+largest difference to the baseline in fp32, the mean cosine to fp32, and Tatoeba accuracy. Usage:
 
     python benchmarks/embedding.py --quick
     python benchmarks/embedding.py --model path/to/encoder --pairs 'corpus.{en,de}' --tatoeba path/to/tatoeba/v1
 
-Without a model its weights are random, so that exactness is shown by --model alone.
+Without --model the weights are random, and exactness means nothing.
 """
 
 import argparse
@@ -92,11 +90,11 @@ def measure_embedding(folder: str, sentences: list[str], rounds: int, tatoeba: s
 
     with tqdm(total=rounds * len(encoders), unit=" turns") as bar:
 
-        def told(done: str) -> None:
+        def on_done(done: str) -> None:
             bar.set_description(f"embedding: {done}")
             bar.update()
 
-        timings = take_turns({name: partial(turn, name) for name in encoders}, rounds, told)
+        timings = take_turns({name: partial(turn, name) for name in encoders}, rounds, on_done)
     rows = {
         name: {"cpu_seconds": median(each.cpu for each in seconds), "cpu_rounds": [each.cpu for each in seconds]}
         for name, seconds in timings.items()

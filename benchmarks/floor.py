@@ -1,10 +1,9 @@
-"""What a step must cost: this module counts its arithmetic, and how fast the machine could do it.
+"""Count the arithmetic of a step, and measure how fast this machine can do it.
 
-The step of the counted floor takes each real token of x, y and x∘y through every layer once, scores words at masked
-positions only, pays nothing for padding, word negatives and memory, and runs its matrix products as fast as this
-machine runs the best of the shapes that occur. AdamW streams 28 bytes for each parameter: weight, gradient and two
-moments in, weight and moments out. The least floor leaves out what the last layer computes for tokens whose states
-nobody reads; there it counts keys and values alone.
+Counted floor: each real token of x, y and x∘y passes every layer once, words are scored at masked positions only;
+padding, word negatives and memory cost nothing; matrix products run at the speed of the best shape that occurs.
+AdamW streams 28 bytes a parameter: weight, gradient and two moments in, weight and moments out. Least floor: in the
+last layer tokens whose states are not used have keys and values only.
 """
 
 from collections.abc import Callable
@@ -49,11 +48,11 @@ def count_operations(size: Size, config: HictlConfig, least: bool = False) -> di
     keys_and_values = 2 * d * d  # weights of a layer
     others = 2 * d * d + 2 * d * config.intermediate_size  # query, output, and feed-forward
     attention = 2 * d * size.squared_lengths  # multiply-adds of a layer: q·k and the weighted sum of v
-    whole = (keys_and_values + others) * size.tokens + attention
-    last = keys_and_values * size.tokens + others * size.read_tokens if least else whole
+    layer = (keys_and_values + others) * size.tokens + attention
+    last = keys_and_values * size.tokens + others * size.read_tokens if least else layer
     similarities = size.sentences**2 * d
     return {
-        "encoder": 6 * ((layers - 1) * whole + last),
+        "encoder": 6 * ((layers - 1) * layer + last),
         "head": 6 * size.masked_words * (config.vocab_size + d) * d,
         "sentence level": 6 * (size.sentences * d * (config.projection_size or d) + similarities),
     }

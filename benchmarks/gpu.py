@@ -1,8 +1,8 @@
-"""The same steps on a GPU, in bf16 at the shape of XLM-R base: this module decides what utilisation means.
+"""Measure the same steps on a GPU, in bf16 at the shape of XLM-R base, with their utilisation.
 
-It is the share of the GPU's measured bf16 peak that the counted arithmetic of the real tokens comes to; padding and
-words scored in vain are no work, nor is, for us, what the last layer need not do. A variant that does not fit into
-memory is given half the pairs until it does.
+Utilisation is the counted arithmetic of the real tokens as a share of the GPU's measured bf16 peak; padding, unneeded
+scores, and for ours what the last layer can skip do not count. A variant that runs out of memory gets half the pairs
+until it fits.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""The gradient cache: a contrastive batch of any size in the memory of one of its micro-batches, and what that costs.
+"""Measure the gradient cache: a contrastive batch of any size in the memory of one micro-batch, and its cost.
 
-Three steps of the same model: one micro-batch alone; as many as make the batch, one after another, each contrasted by
-itself; and the same micro-batches with the gradient cache, which contrasts all their sentences. Seconds are compared
-between the last two, megabytes of a fresh process between the first and the last. Usage:
+Three steps of the same model: one micro-batch; as many as make the batch, each contrasted alone; and the same
+micro-batches with the gradient cache, which contrasts all their sentences. Seconds compare the last two, megabytes of a
+fresh process the first and the last. Usage:
 
     python benchmarks/gradient_cache.py --pairs corpus.jsonl.gz --encoder path/to/xlm-r --batch 1024 --micro_batch 16
 """

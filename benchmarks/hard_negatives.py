@@ -1,8 +1,8 @@
-"""The sentence-level contrast by itself: what hard negatives cost beyond plain InfoNCE and beyond matrix products.
+"""Measure the sentence-level contrast alone: the cost of hard negatives compared with InfoNCE and with matrix products.
 
-For 64 pairs our form is compared with the materialised one, for 1024 pairs, where that does not fit, with the three
-matrix products that the gradient of any similarity matrix needs. They take turns in a process of their own: most of
-what the materialised form costs is fresh memory, of which this one may have kept plenty.
+With 64 pairs our form is compared with the materialised one; with 1,024 pairs, where that does not fit, with the three
+matrix products that the gradient of any similarity matrix needs. They take turns in a separate process: most of the
+materialised form's time is fresh memory, which this process may have kept.
 """
 
 from collections.abc import Callable

@@ -1,10 +1,9 @@
-"""How something is measured: this module decides what a second and a megabyte are.
+"""Measure seconds and megabytes.
 
-Seconds are those of the process on one CPU core (`cpu`) and of the clock (`wall`); on a GPU both wait for it to finish.
-Variants take turns in rounds, A B C A B C …, so that a slow minute of the machine meets all of them; the first round,
-in which memory and optimiser states are made, is dropped. Megabytes are the high-water mark of the resident memory of a
-process during one call, above what was resident when the call began: a fresh process, or, in the quick run, that of
-the timings, which gives back what it has freed first.
+Seconds are CPU time of the process on one core (`cpu`) and clock time (`wall`); on a GPU both wait until it is done.
+Variants take turns in rounds, A B C A B C …, so that a slow minute hits all of them; the first round, which allocates
+memory and optimizer states, is dropped. Megabytes are the high-water mark of resident memory during one call, above the
+resident memory at its start, in a fresh process; the quick run uses that of the timings and trims it first.
 """
 
 import ctypes
@@ -55,25 +54,25 @@ def wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def take_turns(turns: Mapping[str, Turn], rounds: int, told: Callable[[str], Any] = lambda _: None) -> Timings:
-    """Each turn in each round, given its number; the seconds that turns return by name, without those of round 0.
+def take_turns(turns: Mapping[str, Turn], rounds: int, on_done: Callable[[str], Any] = lambda _: None) -> Timings:
+    """Call each turn with each round's number; return the seconds by name, without those of round 0.
 
     Args:
-        told: is given what has just been done.
+        on_done: called with the turn that has just ended.
     """
     timings: Timings = defaultdict(list)
     for number in range(rounds):
         for name, turn in turns.items():
             gc.collect()
             measured = turn(number)
-            told(f"{name}, round {number}")
+            on_done(f"{name}, round {number}")
             for row, seconds in measured.items() if number else ():
                 timings[row].append(seconds)
     return dict(timings)
 
 
 def time_calls(calls: Mapping[str, Action], rounds: int, calls_before: int = 0) -> dict[str, float]:
-    """Median CPU seconds of calls that take turns, each after so many untimed calls of its own."""
+    """Median CPU seconds of calls that take turns, each after `calls_before` untimed calls of itself."""
 
     def turn(name: str, _: int) -> dict[str, Seconds]:
         for _ in range(calls_before):
@@ -119,7 +118,7 @@ def peak_of_call(make: Callable[..., tuple[Action, Action]], arguments: tuple[An
 
 
 def give_back_memory() -> None:
-    """What nobody holds any more, to the system; glibc keeps gigabytes of it."""
+    """Return freed memory to the system; glibc keeps gigabytes of it."""
     gc.collect()
     if WEIGHABLE:
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,9 +1,8 @@
-"""Neighbours in both directions, exactly, beside two flat searches of FAISS: how long each takes, whether they agree,
-and how much memory ours needs.
+"""Compare the exact neighbour search in both directions with two flat searches of FAISS: time, agreement, memory.
 
-All take turns on the same vectors. Without `--vectors` these are made up: pairs of near random directions, which have
-no structure that would help anybody, or (`--common`) such with much in common, as sentence vectors have. The time for
-a million by a million is that of the largest size times the ratio of comparisons. Usage:
+All take turns on the same vectors. Without `--vectors` these are pairs of near random directions; `--common` adds a
+common component, as sentence vectors have. The time for a million by a million is extrapolated from the largest size by
+the number of comparisons. Usage:
 
     python benchmarks/mining.py --quick
     python benchmarks/mining.py --rows 20000 50000 100000

@@ -1,8 +1,8 @@
-"""HiCTL written straight from the paper with Hugging Face's parts: this module decides what "naive" means.
+"""HiCTL written directly from the paper with Hugging Face's parts: the "naive" baseline.
 
-Three padded calls of XLM-R (x, y, the masked x∘y), scores of all words at every position, every hard negative built as
-a vector of its own, and word negatives drawn from similarities to the whole normalised vocabulary. Nothing is slow on
-purpose: there is no loop over sentences or words. The tests use the same code as the slow definition of the losses.
+Three padded calls of XLM-R (x, y, the masked x∘y), scores of all words at every position, a vector for every hard
+negative, and word negatives drawn from similarities to the complete normalised vocabulary. It is not slow on purpose:
+there is no loop over sentences or words. Tests use it as the slow definition of the losses.
 Shapes: n pairs, N = 2n sentences, B words of a bag, m sampled words, V words, d dimensions.
 """
 

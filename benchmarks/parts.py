@@ -1,8 +1,8 @@
-"""The parts of our step by themselves: where its time goes beside the counted floor, and what the contrasts cost.
+"""Measure the parts of our step: where its time goes compared with the counted floor, and the cost of the contrasts.
 
-The functions at the top are all that the benchmarks know of the inside of `HictlForPreTraining`. Each returns what to
-differentiate: a loss and, where the part passes the word embeddings on to the next one, these, whose gradient is then
-given as in a whole step. A part is timed alone, on random inputs; "rest" is what the step takes beyond their sum.
+Only the functions at the top use internals of `HictlForPreTraining`. Each returns what to differentiate: a loss and,
+where the part passes the word embeddings on to the next one, these, whose gradient is then given as in a complete step.
+A part is timed alone, on random inputs; "rest" is the time of the step minus their sum.
 """
 
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def measure_parts(networks: Networks, batch: Batch, rounds: int) -> dict[str, An
 
 
 def parts_of_step(networks: Networks, batch: Batch) -> dict[str, Action]:
-    """The gradients of the whole step, its optimiser, and the gradients of each part."""
+    """The gradients of the step, its optimizer, and the gradients of each part."""
     model, step = networks.ours, Step(VARIANTS[0], networks)
     counts = (int((batch["labels"] != -100).sum()), len(batch["sentence_hashes"]), len(batch["bag"]))
     hidden, sentences, queries = (torch.randn(n, model.config.hidden_size, requires_grad=True) for n in counts)
@@ -101,8 +101,8 @@ def parts_of_step(networks: Networks, batch: Batch) -> dict[str, Action]:
         outputs, gradients = ([loss], [None]) if vocabulary is None else ([loss, vocabulary], [None, given])
         torch.autograd.grad(outputs, inputs, gradients, allow_unused=True)
 
-    whole = {
+    step = {
         "gradients": partial(step.gradients, batch),
         "optimiser": networks.optimizer(ours=True, fused=True).step,
     }
-    return whole | {name: partial(differentiate, part) for name, part in parts.items()}
+    return step | {name: partial(differentiate, part) for name, part in parts.items()}

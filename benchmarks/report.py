@@ -1,7 +1,7 @@
-"""What the seconds say: ratios, tables and the chart. This module decides which ratios are told.
+"""Ratios, tables and the chart of the measured seconds.
 
-A ratio is the median over the rounds of the ratio within a round, so that batches of different length cancel out.
-Beside it stands what the counted floor would allow: the same ratio with the floor in place of our step.
+A ratio is the median over the rounds of the ratio within a round, so that batches of different length cancel out. Next
+to it is the ratio at the counted floor: the floor in place of our step.
 """
 
 from collections.abc import Iterator, Sequence
@@ -135,11 +135,11 @@ def cell_tables(cell: Cell, ratios: dict[str, Any]) -> Iterator[str]:
         ("step", "CPU s", "wall s", "of it AdamW", "transient MB", "peak MB"),
         [(LABELS[row], *(digits(values.get(column)) for column in columns)) for row, values in rows],
     )
-    told = [name for name, value in ratios["cpu"].items() if value is not None]
+    shown = [name for name, value in ratios["cpu"].items() if value is not None]
     yield ""
     yield from table(
         ("ratio", "CPU time", "wall time", "the floor would allow"),
-        [(f"`{name}`", *(digits(ratios[kind][name]) for kind in ("cpu", "wall", "allowed"))) for name in told],
+        [(f"`{name}`", *(digits(ratios[kind][name]) for kind in ("cpu", "wall", "allowed"))) for name in shown],
     )
 
 
@@ -167,8 +167,8 @@ def translation_tables(translation: dict[str, Any]) -> Iterator[str]:
     lines = [(f"`{row}`", *(digits(values.get(column)) for column in columns)) for row, values in rows.items()]
     yield from table(("", "CPU s", "transient MB", "peak MB"), lines)
     yield ""
-    told = [(f"`{name}`", digits(value)) for name, value in translation["ratios"].items() if value is not None]
-    yield from table(("ratio", "CPU time or memory"), told)
+    rows = [(f"`{name}`", digits(value)) for name, value in translation["ratios"].items() if value is not None]
+    yield from table(("ratio", "CPU time or memory"), rows)
 
 
 def gpu_table(gpu: dict[str, Any]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Benchmarks of the pre-training step. `python benchmarks/run.py` measures, and writes results.json, .md and .png.
 
-What is measured: one training step (forward, backward, AdamW) of HiCTL on encoders of 6 and 12 layers of size 384 with
-XLM-R's 250,002 words, on one CPU thread, beside
+What is measured: one training step (forward, backward, AdamW) of HiCTL on encoders of 6 and 12 layers of size 384
+with XLM-R's 250,002 words, on one CPU thread, compared with
 
     naive.py       the same losses written directly with Hugging Face's parts
     baselines.py   the translation language model alone, and sentence-transformers' contrastive loss alone
@@ -11,14 +11,14 @@ XLM-R's 250,002 words, on one CPU thread, beside
     workload.py    the batches: real sentences, or log-normal lengths
     measure.py     seconds and megabytes: rounds in which the variants take turns, fresh processes for memory
     cells.py       one cell: an encoder, a batch size and a text, all variants
-    parts.py       where our step's time goes;  hard_negatives.py  the sentence level by itself
+    parts.py       where our step's time goes;  hard_negatives.py  the sentence level alone
     translation.py translating, and a training step of translation
     gpu.py         the same at the size of XLM-R base on a GPU (--device cuda)
     embedding.py, mining.py, stream.py, gradient_cache.py  run by themselves
     report.py      ratios, tables, chart
 
-A processor that imitates bf16 leaves it out: a naive step would take a quarter of an hour. A run that was interrupted
-goes on where it stopped. Usage:
+On a processor that emulates bf16 it is omitted: a naive step would take a quarter of an hour. An interrupted run
+resumes where it stopped. Usage:
 
     python benchmarks/run.py --quick
     python benchmarks/run.py --pairs corpus.jsonl.gz --encoder path/to/xlm-r
@@ -131,9 +131,11 @@ def measure_cells(arguments: argparse.Namespace, workload: Workload, results: di
     turns = len(weighed) + arguments.rounds * (1 + len(variants))
     with tqdm(total=len(cells) * turns, unit=" steps", smoothing=0.05) as bar:
         for cell in cells:
-            told = partial(tell, bar, f"{cell.layers} layers, {cell.pairs} pairs, {cell.text}")
+            on_done = partial(tell, bar, f"{cell.layers} layers, {cell.pairs} pairs, {cell.text}")
             repeated = arguments.rounds, arguments.timings
-            results["cells"].append(measure_cell(cell, workload, variants, weighed, weigh, as_timed, *repeated, told))
+            results["cells"].append(
+                measure_cell(cell, workload, variants, weighed, weigh, as_timed, *repeated, on_done)
+            )
             add_ratios(results)
             write_report(results, Path(arguments.output))
             give_back_memory()
@@ -160,8 +162,8 @@ def measure_inside(arguments: argparse.Namespace, workload: Workload, results: d
 
 def measure_gpu_steps(arguments: argparse.Namespace, workload: Workload, results: dict[str, Any]) -> None:
     with tqdm(total=len(ON_GPU), unit=" variants") as bar:
-        told = partial(tell, bar, "GPU")
-        results["gpu"] = measure_gpu(workload, arguments.pairs_per_batch[0], arguments.rounds, told)
+        on_done = partial(tell, bar, "GPU")
+        results["gpu"] = measure_gpu(workload, arguments.pairs_per_batch[0], arguments.rounds, on_done)
 
 
 def tell(bar: tqdm, place: str, done: str) -> None:

@@ -1,8 +1,8 @@
-"""How fast rows come out of a stream, and how much memory that takes: this module decides what rows are streamed.
+"""Measure rows per second and memory of a stream.
 
-`python benchmarks/stream.py --rows 5000000` writes that many made-up pairs of about 25 tokens as JSON lines, reads each
-of them once through `StreamedBatches` and `PretrainingCollator` in one process, and prints rows per second and the
-resident memory, beside what that was within the first 50,000 rows. `--source` reads other rows.
+`python benchmarks/stream.py --rows 5000000` writes that many synthetic pairs of about 25 tokens as JSON lines, reads
+each once through `StreamedBatches` and `PretrainingCollator` in one process, and prints rows per second and resident
+memory, also that within the first 50,000 rows. `--source` reads other rows.
 """
 
 import argparse

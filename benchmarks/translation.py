@@ -1,11 +1,11 @@
-"""Translating, and a training step of translation, beside Hugging Face's parts with their defaults.
+"""Compare translating, and a training step of translation, with Hugging Face's parts and their defaults.
 
 The baseline is `EncoderDecoderModel` of the same layers (12 × 384 and 4 × 384) with XLM-R's 250,002 words on both
-sides: `generate` with 5 beams in batches of 8 in the order of the file, as its Trainer predicts, and a step with the
-Trainer's label smoother. Ours decodes with those words and with 16,000 of them, and trains with 16,000.
+sides: `generate` with 5 beams in batches of 8 in file order, as its Trainer predicts, and a step with the Trainer's
+label smoother. Ours decodes with those words and with 16,000 of them, and trains with 16,000.
 
-Weights are random, so `</s>` is made impossible and each translation is as long as the real one: ours stops each
-sentence there, the baseline each batch at its longest. Usage:
+Weights are random, so `</s>` is impossible and each translation is as long as the real one: ours stops each sentence
+there, the baseline each batch at its longest. Usage:
 
     python benchmarks/translation.py --quick
     python benchmarks/translation.py --pairs corpus.jsonl.gz --encoder path/to/xlm-r
@@ -51,7 +51,7 @@ SIZES = {
     "attention_probs_dropout_prob": 0.0,
 }
 DECODERS = {"hf": None, "ours_cut": CUT, "ours": VOCABULARY}
-STEPS = {"hf_step": None, "ours_step": False, "ours_step_frozen_encoder": True}  # whether the encoder stands still
+STEPS = {"hf_step": None, "ours_step": False, "ours_step_frozen_encoder": True}  # whether the encoder is frozen
 LEFT_OUT_QUICKLY = ("ours", "ours_step_frozen_encoder")
 RATIOS = {
     "decode_vs_hf": ("hf", "ours_cut"),
@@ -105,18 +105,20 @@ def measure_translation(pairs: Pairs, quick: bool) -> dict[str, Any]:
     weighed = [] if quick else weighed
     with tqdm(total=len(weighed) + rounds * (len(decoders) + len(steps)), unit=" turns") as bar:
 
-        def told(done: str) -> None:
+        def on_done(done: str) -> None:
             bar.set_description(f"translation: {done}")
             bar.update()
 
         memory = {}
         for make, name in weighed:
             memory[name] = peak_memory(make, name, few)
-            told(f"{name}, memory")
-        timings = take_turns(turns_of({name: partial(make_decoding, name) for name in decoders}, chosen), rounds, told)
+            on_done(f"{name}, memory")
+        timings = take_turns(
+            turns_of({name: partial(make_decoding, name) for name in decoders}, chosen), rounds, on_done
+        )
         of_step = BATCH if quick else 2 * BATCH
         batches = [pairs[at : at + of_step] for at in range(0, len(pairs) - of_step, of_step)]
-        timings |= take_turns(turns_of_steps(steps, batches), rounds, told)
+        timings |= take_turns(turns_of_steps(steps, batches), rounds, on_done)
     rows = {
         name: {"cpu_seconds": median(each.cpu for each in seconds), "cpu_rounds": [each.cpu for each in seconds]}
         | memory.get(name, {})
@@ -140,9 +142,9 @@ def tokens_of(pairs: Pairs, side: int) -> int:
 def turns_of(makers: dict[str, Callable[[Pairs], Action]], pairs: Pairs) -> dict[str, Any]:
     """A turn for each variant, which calls its action once; round 0, which is dropped, has a few words."""
     small = {name: make(a_few_words(pairs)) for name, make in makers.items()}
-    whole = {name: make(pairs) for name, make in makers.items()}
+    full = {name: make(pairs) for name, make in makers.items()}
     return {
-        name: lambda number, name=name: {name: seconds_of(whole[name] if number else small[name])} for name in makers
+        name: lambda number, name=name: {name: seconds_of(full[name] if number else small[name])} for name in makers
     }
 
 

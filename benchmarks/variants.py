@@ -1,8 +1,8 @@
-"""Which steps are compared: a table of variants, and the networks and optimisers they run on.
+"""The table of steps to compare, and the networks and optimizers they run on.
 
-A step is timed in two parts: the gradients (forget the old ones, forward, backward) and the optimiser. AdamW's time
-does not depend on whose gradients it reads, so one computation of them serves torch's plain AdamW and the fused one.
-There are two networks of random weights: ours, and a naive one that all baselines share.
+A step is timed in two parts: gradients (zero, forward, backward) and optimizer. AdamW's time does not depend on the
+gradients, so one computation of them serves torch's plain AdamW and the fused one. There are two networks of random
+weights: ours, and a naive one that all baselines share.
 """
 
 import copy
@@ -39,9 +39,9 @@ class Variant:
 
     @property
     def short(self) -> bool:
-        """Whether a step is timed several times, after gradients that are not timed: its memory is then at hand.
+        """Whether a step is timed several times, after gradients that are not timed and leave it allocated memory.
 
-        The naive step and HF's take their large arrays anew from the system in every step: it changes them little.
+        The naive step and HF's allocate their large arrays in every step, so this changes them little.
         """
         return self.method in ("ours", "sentence_transformers")
 

@@ -1,8 +1,8 @@
-"""Which text a step is timed on: this module decides the sentences, their lengths, and how batches are drawn from them.
+"""The text that a step is timed on: sentences, their lengths, and how batches are drawn.
 
-Two mixes of lengths. "real" are translated sentences, of a file or of the packages that the demo installs; "lognormal"
-are random words with lengths of mean 25 and sigma 0.7, at most 256 tokens. Batches are drawn at random, as a shuffled
-data set gives them, and pairs are masked at 25 %; nothing of this, nor any tokenizing, is timed.
+Two mixes of lengths: "real" are translated sentences, of a file or of the packages that the demo installs; "lognormal"
+are random words with lengths of mean 25 and sigma 0.7, at most 256 tokens. Batches are drawn at random, and pairs are
+masked at 25 %; neither this nor tokenizing is timed.
 """
 
 import json

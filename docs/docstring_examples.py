@@ -1,5 +1,4 @@
-"""Docstrings for the site: doctests, which stand in them without a heading, are set as code, and arguments that are
-given "beside the Trainer's" are arguments."""
+"""Docstrings for the site: set doctests as code, and read `Args (...):` as `Args:`."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the site shows beside the pages in docs/: the notebooks, and files of the repository that pages link to.
+"""Pages of the site made from other files: the notebooks, and files of the repository that pages link to.
 
 Links in docs/ are relative, so that they also lead somewhere in the repository itself. On the site a link to a module
 becomes one to its entry in the API reference; any other file outside of docs/ gets a page under source/.
@@ -88,7 +88,7 @@ def module(name: str) -> str | None:
 
 
 def documented(module: str, label: str) -> str:
-    """What of a module a link is about: `losses.word_contrast` or `word_contrast` names it, else it is the whole."""
+    """Return the target of a link in a module: `losses.word_contrast` or `word_contrast`, else the module."""
     path = label.removeprefix(f"{module.rpartition('.')[2]}.").removesuffix("()")
     tree = ast.parse((ROOT / PACKAGE / f"{module.replace('.', '/')}.py").read_text("utf-8"))
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}

@@ -1,7 +1,7 @@
 """Adapt a checkpoint by LoRA: python examples/adapt_with_lora.py runs/demo/checkpoint pairs.jsonl runs/lora
 
-Only low-rank matrices beside the attention's queries and values are trained, and the projection. The folder then has
-`adapter/`, small, for peft, and `encoder/`, the adapted encoder with the matrices merged: plain XLM-R.
+Trains only low-rank matrices at the attention's queries and values, and the projection. Writes `adapter/`, small,
+for peft, and `encoder/`, the adapted encoder with the matrices merged: plain XLM-R.
 """
 
 import sys
@@ -18,13 +18,13 @@ from hictl_hf.pretraining.trainer import HictlTrainer
 
 
 def main(checkpoint: str, pairs: str, folder: str, steps: int = 100) -> dict[str, float]:
-    """Percent of the parameters that learn, and the loss of the last steps."""
+    """Return the percentage of trained parameters, and the first and last loss."""
     set_seed(1)
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     model = HictlForPreTraining.from_pretrained(checkpoint)  # or xlm-roberta-base
     model.config.special_token_ids = words_never_sampled(tokenizer, model.config.vocab_size)
     settings = LoraConfig(r=8, lora_alpha=16, target_modules=["query", "value"], modules_to_save=["projection"])
-    adapted = get_peft_model(model, settings)  # puts its matrices into `model`, and lets only them learn
+    adapted = get_peft_model(model, settings)  # adds its matrices to `model` and freezes the rest
     learn = sum(weights.numel() for weights in model.parameters() if weights.requires_grad)
 
     longest = min(256, model.config.max_position_embeddings - 2)

@@ -1,4 +1,4 @@
-"""What hard negatives do: as the model grows surer (p_avg), λ falls, negatives come closer, and the loss stays useful.
+"""Hard negatives: as p_avg rises, λ falls, negatives come closer, and the loss stays useful.
 
 python examples/compare_hard_negatives.py
 """
@@ -12,7 +12,7 @@ ZETA, PAIRS, SIZE = 0.9, 64, 32
 
 
 def main() -> list[tuple[float, float, float, float]]:
-    """For growing p_avg: mean λ, the hardest negative's mean cosine, and the sentence loss at τ = 0.05."""
+    """Return for rising p_avg: mean λ, the hardest negative's mean cosine, and the sentence loss at τ = 0.05."""
     random = torch.Generator().manual_seed(1)
     x = torch.randn(PAIRS, SIZE, generator=random)
     y = x + 0.5 * torch.randn(PAIRS, SIZE, generator=random)  # translations: close, not equal

@@ -1,7 +1,7 @@
 """Compile an encoder: python examples/compile_encoder.py runs/demo/encoder
 
-The first batch waits for the compiler, PyTorch's inductor, which needs a C++ compiler on a CPU. `dynamic=True` makes
-one program for batches of all sizes.
+The first batch waits for PyTorch's inductor, which needs a C++ compiler on a CPU. `dynamic=True` makes one program
+for all batch sizes.
 """
 
 import sys
@@ -9,13 +9,13 @@ import sys
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-import hictl_hf  # noqa: F401  the Auto classes know our checkpoints by it
+import hictl_hf  # noqa: F401  registers our classes with the Auto classes
 
 BATCHES = [["the house"], ["the house", "das Haus und die Katze"], ["a house"] * 5]
 
 
 def main(folder: str) -> float:
-    """How far the vectors of the compiled encoder are from those of the encoder as it is."""
+    """Return the largest difference between the vectors of the compiled and the plain encoder."""
     tokenizer, encoder = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     compiled, farthest = torch.compile(encoder, dynamic=True), 0.0
     with torch.no_grad():

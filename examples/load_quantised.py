@@ -1,8 +1,7 @@
 """Load an encoder with fewer bits: python examples/load_quantised.py runs/demo/encoder
 
-Prints, for each way, how many bytes the weights take and the least cosine between its vectors and those in fp32. Our
-bf16 and int8 convert the layers and leave the word embeddings, most of a small XLM-R, as they are. torchao's int8 needs
-`pip install torchao`; what it made can be saved.
+Prints the size of the weights and the lowest cosine to fp32 for each way. bf16 and int8 of this package convert the
+layers, not the word embeddings, most of a small XLM-R. torchao's int8 needs `pip install torchao` and can be saved.
 """
 
 import sys
@@ -19,7 +18,7 @@ SENTENCES = ["the house", "das Haus", "the cat sees the house and the house is r
 
 
 def main(folder: str) -> dict[str, tuple[int, float]]:
-    """Bytes and least cosine of each way that works here."""
+    """Return bytes and lowest cosine of each way that works here."""
     model, tokenizer = load_encoder(folder)
     expected = embed_sentences(model, tokenizer, SENTENCES)
     models: dict[str, PreTrainedModel] = {"fp32": model}
@@ -28,8 +27,8 @@ def main(folder: str) -> dict[str, tuple[int, float]]:
     if find_spec("torchao"):
         from torchao.quantization import Int8WeightOnlyConfig
 
-        settings = TorchAoConfig(Int8WeightOnlyConfig())
-        models["int8 layers of torchao"] = AutoModel.from_pretrained(folder, quantization_config=settings)
+        config = TorchAoConfig(Int8WeightOnlyConfig())
+        models["int8 layers of torchao"] = AutoModel.from_pretrained(folder, quantization_config=config)
         with TemporaryDirectory() as saved:
             models["int8 layers of torchao"].save_pretrained(saved)
             models["the same, saved and loaded"] = AutoModel.from_pretrained(saved)
@@ -41,7 +40,7 @@ def main(folder: str) -> dict[str, tuple[int, float]]:
 
 
 def size(model: PreTrainedModel) -> int:
-    """Bytes of the weights, however they are kept."""
+    """Return the size of the saved weights in bytes."""
     torch.save(model.state_dict(), buffer := BytesIO())
     return buffer.tell()
 

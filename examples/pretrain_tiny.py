@@ -1,4 +1,4 @@
-"""HiCTL by hand, in seconds, from a toy corpus to retrieval of unseen sentences: python examples/pretrain_tiny.py"""
+"""HiCTL in seconds, from a toy corpus to retrieval of unseen sentences: python examples/pretrain_tiny.py"""
 
 from itertools import product
 from tempfile import TemporaryDirectory
@@ -14,7 +14,7 @@ from hictl_hf.embedding.encoder import Pooling, embed_sentences
 from hictl_hf.pretraining.trainer import HictlTrainer
 from hictl_hf.retrieval.bitext import retrieval_accuracy
 
-WORDS = {  # a sentence is who, does, what: who has learned the words understands sentences never seen
+WORDS = {  # a sentence is subject, verb, object; unseen ones combine known words
     "en": ("the cat|a dog|my sister|the child", "sees|likes|buys|paints", "the house|a red apple|cold water|two books"),
     "de": ("die Katze|ein Hund|meine Schwester|das Kind", "sieht|mag|kauft|malt", "das Haus|Äpfel|Wasser|zwei Bücher"),
     "sw": ("paka|mbwa|dada yangu|mtoto", "anaona|anapenda|ananunua|anapaka", "nyumba|tufaha|maji baridi|vitabu viwili"),
@@ -23,9 +23,9 @@ TEXTS = {name: [" ".join(words) for words in product(*(part.split("|") for part 
 
 
 def found(model: HictlForPreTraining, tokenizer: object, rows: np.ndarray) -> float:
-    """Percent of German sentences nearest to their Swahili translation; the two were never seen side by side."""
-    r = Pooling("projection", model.config.num_hidden_layers)
-    german, swahili = (embed_sentences(model, tokenizer, TEXTS[name], r)[rows] for name in ("de", "sw"))
+    """Return the percentage of German sentences nearest to their Swahili translation; training had no such pairs."""
+    pooling = Pooling("projection", model.config.num_hidden_layers)
+    german, swahili = (embed_sentences(model, tokenizer, TEXTS[name], pooling)[rows] for name in ("de", "sw"))
     return retrieval_accuracy(german, swahili)[0]
 
 

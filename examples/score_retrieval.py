@@ -1,9 +1,8 @@
 """Score any encoder on translations: python examples/score_retrieval.py CHECKPOINT 'tatoeba.deu-eng.{eng,deu}' ...
 
-Each source (see docs/data_formats.md) is one test set, every row of it counts. Prints how often a sentence finds its
-translation, in both directions: at the pooling that the model names (an XLM-R that names none: the mean of its last
-layer), which is the score; at the one that is best on these very sentences, which is too good; and at two of the last
-layer.
+Each source (docs/data_formats.md) is a test set, and every row counts. Prints how often a sentence finds its
+translation, in both directions: at the model's pooling (plain XLM-R: the mean of the last layer), which is the
+score; at the best pooling on these sentences, which is optimistic; and at two poolings of the last layer.
 """
 
 import sys
@@ -28,19 +27,19 @@ def read_pairs(sources: list[str]) -> Dataset:
 
 
 def main(checkpoint: str, *sources: str) -> float:
-    """The mean of both directions at the model's own pooling."""
+    """Return the mean of both directions at the model's pooling."""
     with as_bad_input(checkpoint, "a folder or Hub name of an encoder", "Check the name."):
         tokenizer = AutoTokenizer.from_pretrained(checkpoint)
         model = AutoModel.from_pretrained(checkpoint)
-        if model.config.model_type == "hictl":  # then there is a projection, too
+        if model.config.model_type == "hictl":  # with the projection
             model = AutoModelForPreTraining.from_pretrained(checkpoint)
     own, last = own_pooling(model.config), model.config.num_hidden_layers
     poolings = [own, *all_poolings(range(last + 1), last, projection=projection_of(model) is not None)]
     pairs = read_pairs(list(sources))
     scores = evaluate_retrieval(model, tokenizer, pairs, list(dict.fromkeys(poolings)), progress=True)
-    told = [("the model's own pooling", own), ("best on these sentences (optimistic)", best_pooling(scores))]
-    told += [("last layer", Pooling(pooling, last)) for pooling in ("mean", "cls")]
-    for name, pooling in told:
+    shown = [("the model's own pooling", own), ("best on these sentences (optimistic)", best_pooling(scores))]
+    shown += [("last layer", Pooling(pooling, last)) for pooling in ("mean", "cls")]
+    for name, pooling in shown:
         print(f"\n{name}: {pooling.mode}, layer {pooling.layer}: mean {scores[pooling].mean:.1f}")
         for language, (forward, backward) in scores[pooling].both_directions.items():
             print(f"  {language:8} {scores[pooling].sentences[language]:6}  {forward:5.1f} {backward:5.1f}")

@@ -18,7 +18,7 @@ COLOURS = (BLUE, ORANGE, GREEN, PURPLE, GREY)
 
 
 def draw_pictures(runs: Mapping[str, Runs], labels: Mapping[str, str], folder: Path) -> Iterator[tuple[Path, str]]:
-    """Each picture with its description."""
+    """Draw the pictures; yield each with its description."""
     folder.mkdir(parents=True, exist_ok=True)
     for before, after in (("lm", "full"), ("start", "continued-full")):
         if before in runs and after in runs:
@@ -70,7 +70,7 @@ def draw_map(before: Runs, after: Runs, titles: tuple[str, str], path: Path) -> 
 
 
 def draw_hard_negatives(runs: Mapping[str, Runs], labels: Mapping[str, str], path: Path) -> Path:
-    """Mean λ and p_avg of the first seed of what has hard negatives."""
+    """Draw mean λ and p_avg, first seed, of variants with hard negatives."""
     with rc_context(STYLE):
         figure = Figure(figsize=(11, 3.8), layout="constrained")
         for axes, key, title in zip(
@@ -91,7 +91,7 @@ def draw_hard_negatives(runs: Mapping[str, Runs], labels: Mapping[str, str], pat
 
 
 def draw_layers(runs: Mapping[str, Runs], labels: Mapping[str, str], path: Path) -> Path:
-    """Dev accuracy at each layer: mean solid, first token dashed."""
+    """Draw dev accuracy at each layer: mean solid, first token dashed."""
     with rc_context(STYLE):
         figure = Figure(figsize=(7, 3.8), layout="constrained")
         axes = figure.subplots()
@@ -110,7 +110,7 @@ def draw_layers(runs: Mapping[str, Runs], labels: Mapping[str, str], path: Path)
 
 
 def draw_languages(baseline: Runs, full: Runs, path: Path) -> Path:
-    """Tatoeba by language, mean over seeds and directions."""
+    """Draw Tatoeba by language, mean over seeds and directions."""
 
     def by_language(runs: Runs) -> dict[str, float]:
         found: dict[str, list[float]] = {}

@@ -1,16 +1,16 @@
-"""The study: variants of HiCTL on the same data, steps and seeds, and what each is worth.
+"""Pre-train variants of HiCTL on the same data, steps and seeds, and compare them: docs/results.md.
 
     python -m studies.pretraining --data shared/data                                    # every row, every seed
     python -m studies.pretraining --data shared/data --variants full --seeds 1          # one run
     python -m studies.pretraining --data shared/data --model continued --encoder path/to/encoder
-    python -m studies.pretraining --report docs/results.md                              # tables and pictures again
+    python -m studies.pretraining --report docs/results.md                              # the page again
 
-`--data` is a folder of bitext/, monolingual/, multi30k/, ntrex/ and xtreme/. A run is a call of run_pretraining.py in a
-process of its own, on one thread, from `studies/recipes/MODEL.json` and the changes of its row in `VARIANTS`; then its
-encoder is scored, sentence by sentence, by `scoring.py`, and some are fine-tuned by run_xtreme.py and
-run_translation.py. What a folder of runs holds is not done again: the same command goes on where it was interrupted,
-and commands about different seeds can run at the same time. `report.py` makes tables, intervals and pictures.
-`studies/evidence/pretraining/` keeps the JSON of each run and the intervals, from which the page can be written again.
+`--data` is a folder of bitext/, monolingual/, multi30k/, ntrex/ and xtreme/. A run calls run_pretraining.py in a
+separate process, on one thread, with `studies/recipes/MODEL.json` and the changes of its row in `VARIANTS`.
+`scoring.py` scores its encoder; some are fine-tuned by run_xtreme.py and run_translation.py. Finished steps are not
+repeated: the same command resumes, and commands for different seeds can run at the same time. `report.py` makes
+tables and pictures. `studies/evidence/pretraining/` has the JSON of each run and the intervals, from which the page
+can be written again.
 """
 
 import argparse
@@ -54,19 +54,19 @@ MODELS = ("scratch", "continued")
 
 @dataclass(frozen=True)
 class Variant:
-    """A row of the study: what it changes in the recipe."""
+    """A row of the study: its changes of the recipe."""
 
     label: str
     model_config: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = ONE
     data: str = "pairs"
-    """"pairs"; "unpaired", the same sentences of both sides, each by itself; "tenth", every tenth pair."""
+    """"pairs"; "unpaired", the same sentences as monolingual text; "tenth", every tenth pair."""
     models: tuple[str, ...] = ("scratch",)
 
 
 def batch_of(pairs: int, steps: int, usual: int) -> dict[str, Any]:
-    """Another number of pairs a step, and as many steps as see the same number of pairs in all."""
+    """Return settings with another number of pairs a step and the same number of pairs in total."""
     micro_batches = max(pairs // usual, 1)
     return {
         "per_device_train_batch_size": min(pairs, usual),
@@ -91,9 +91,9 @@ VARIANTS = {
     "full": Variant("full HiCTL", seeds=THREE, models=MODELS),
     "unpaired": Variant("full, no parallel data", seeds=THREE, data="unpaired"),
     "full-easy": Variant("full, no hard negatives", {"hard_negatives": False}),
-    "temperature-1": Variant("full, sentence temperature 1 (the letter)", {"sentence_temperature": 1.0}),
+    "temperature-1": Variant("full, sentence temperature 1 (the paper's)", {"sentence_temperature": 1.0}),
     "word-temperature-0.05": Variant("full, word temperature 0.05 (the default)", {"word_temperature": 0.05}),
-    "raw": Variant("full, hard negatives in raw space (the letter)", {"hard_negative_space": "raw"}),
+    "raw": Variant("full, hard negatives in raw space (the paper's)", {"hard_negative_space": "raw"}),
     "other-side": Variant("full, negatives of the other side only (InfoXLM)", {"same_side_negatives": False}),
     "clean": Variant("full, word level reads clean pairs", {"word_level_input": "clean"}),
     "lm-tenth": Variant("LM only, a tenth of the pairs", LM_ONLY, data="tenth"),
@@ -106,15 +106,15 @@ VARIANTS = {
         for pairs in (32, 256, 1024)
     },
 }
-FINE_TUNED = ("lm", "full")  # beside the unchanged start; their first seed is fine-tuned on PANX and Multi30k
+FINE_TUNED = ("lm", "full")  # like the unchanged start; their first seed is fine-tuned on PANX and Multi30k
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Make the runs the arguments ask for, then the report."""
+    """Run the requested variants, then write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="of bitext/, monolingual/, ntrex/ and others")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="with bitext/, monolingual/, ntrex/ and others")
     parser.add_argument("--model", choices=MODELS, default=MODELS[0])
-    parser.add_argument("--encoder", metavar="FOLDER", help="that the continued model starts from")
+    parser.add_argument("--encoder", metavar="FOLDER", help="initial encoder of the continued model")
     parser.add_argument(
         "--variants", nargs="+", choices=VARIANTS, metavar="NAME", help=f"of {', '.join(VARIANTS)} [all of the model]"
     )
@@ -132,11 +132,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     arguments = parser.parse_args(argv)
     if arguments.model == "continued" and not (arguments.encoder or arguments.report):
-        parser.error("--model continued needs --encoder, the folder of what it continues")
+        parser.error("--model continued needs --encoder, the folder of the initial encoder")
     if not (arguments.data or arguments.report):
         parser.error("--data is needed, the folder of bitext/, monolingual/, multi30k/, ntrex/ and xtreme/")
     if not arguments.report and not planned(arguments):
-        parser.error(f"--model {arguments.model} has none of these variants; all but lm and full start from scratch")
+        parser.error(f"--model {arguments.model} has only the variants lm and full")
     if not arguments.report:
         study = Study(arguments.data, arguments.output, arguments.model, arguments.encoder)
         study.prepare()
@@ -153,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def planned(arguments: argparse.Namespace) -> list[tuple[str, int]]:
-    """Variant and seed of each run; the first seed of all comes first."""
+    """Return variant and seed of each run, sorted by seed."""
     runs = [
         (name, seed)
         for name in arguments.variants or VARIANTS
@@ -167,7 +167,7 @@ def planned(arguments: argparse.Namespace) -> list[tuple[str, int]]:
 
 
 def prepare_data(source: Path, tests: StudyTests, folder: Path) -> None:
-    """Write pairs, texts and unpaired sentences without any sentence of a test, on either side, and count what went."""
+    """Write pairs, texts and unpaired sentences without any test sentence on either side; count the removed rows."""
     if (folder / "data.json").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -201,7 +201,7 @@ def prepare_data(source: Path, tests: StudyTests, folder: Path) -> None:
 
 
 def refuse_test_sentences(file: Path, forbidden: Set[str]) -> None:
-    """Read a file of training data again, and stop where a sentence of a test is in it."""
+    """Raise if a file of training data contains a test sentence."""
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             row = json.loads(line)
@@ -211,7 +211,7 @@ def refuse_test_sentences(file: Path, forbidden: Set[str]) -> None:
 
 
 def rows_of(source: Path) -> Iterator[dict[str, str]]:
-    """Texts by language of every training row, pairs first."""
+    """Yield the texts by language of every training row, pairs first."""
     report = CorpusReport(strict=True)
     for file in [*sorted(source.glob("bitext/*.train.jsonl.gz")), *sorted(source.glob("monolingual/*.jsonl.gz"))]:
         for row in read_rows(str(file), report):
@@ -223,7 +223,7 @@ def rows_of(source: Path) -> Iterator[dict[str, str]]:
 
 @dataclass(frozen=True)
 class Study:
-    """Where the data is, where runs go, and what they start from."""
+    """The data, the folder of runs, and the initial model."""
 
     source: Path
     output: Path
@@ -236,11 +236,11 @@ class Study:
 
     @property
     def bf16(self) -> bool:
-        """Whether the encoder is trained, and fine-tuned, in half precision."""
+        """Whether training and fine-tuning use bf16."""
         return bool(read_recipe(self.model).get("bf16"))
 
     def prepare(self) -> None:
-        """Training data, and what all runs have in common: a vocabulary, or the scores of where they start."""
+        """Make the training data and what all runs share: the vocabulary, or the scores of the initial encoder."""
         prepare_data(self.source, self.tests, self.output / "data")
         if self.model == "continued":
             if not (self.output / "start/0/run.json").exists():
@@ -253,7 +253,7 @@ class Study:
             tokenizer.save_pretrained(self.output / "tokenizer")
 
     def run(self, name: str, seed: int) -> None:
-        """Pre-train, score and fine-tune, each unless its result is there."""
+        """Pre-train, score and fine-tune, each unless its result exists."""
         folder = self.output / (name if self.model == "scratch" else f"continued-{name}") / str(seed)
         if (folder / "run.json").exists():
             return
@@ -266,7 +266,7 @@ class Study:
         write_run(folder)
 
     def recipe(self, name: str, seed: int) -> dict[str, Any]:
-        """The recipe of the model with the changes of the variant."""
+        """Return the recipe of the model with the changes of the variant."""
         variant, settings = VARIANTS[name], read_recipe(self.model)
         settings |= {
             "train_data": [str(self.output / f"data/{source}.jsonl.gz") for source in (variant.data, "texts")],
@@ -284,7 +284,7 @@ class Study:
             score_encoder(str(encoder), self.tests, folder)
 
     def fine_tune(self, encoder: str | None, folder: Path) -> None:
-        """Zero-shot PANX, and a translation model on Multi30k whose encoder stands still."""
+        """Fine-tune on PANX (zero-shot), and train a translation model on Multi30k with the encoder frozen."""
         multi30k = {
             part: [str(self.source / f"multi30k/en-de.{file}.jsonl.gz")]
             for part, file in (("train", "train"), ("validation", "val"), ("test", "test_2016_flickr"))
@@ -301,17 +301,16 @@ class Study:
 
 
 def sample_of(pairs: Path) -> Iterator[str]:
-    """Both sides of every fifth pair."""
+    """Yield both sides of every fifth pair."""
     with gzip.open(pairs, "rt", encoding="utf-8") as lines:
         for line in islice(lines, 0, None, 5):
             yield from json.loads(line).values()
 
 
 def call(script: str, settings: dict[str, Any], folder: Path, *flags: str) -> dict[str, Any]:
-    """Run a script of ours on one thread, what it prints going to log.txt; its command and CPU minutes, `None` where it
-    goes on from an earlier call, whose minutes nobody knows."""
+    """Run a script on one thread, output in log.txt; return its command and CPU minutes (`None` if it resumed)."""
     folder.mkdir(parents=True, exist_ok=True)
-    goes_on = (folder / "log.txt").exists()
+    resumed = (folder / "log.txt").exists()
     file = write_json(folder / "recipe.json", settings | {"output_dir": str(folder)})
     command = [str(ROOT / script), str(file), *flags]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -322,7 +321,7 @@ def call(script: str, settings: dict[str, Any], folder: Path, *flags: str) -> di
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {
         "command": shlex.join(["python", script, *command[1:]]),
-        "cpu_minutes": None if goes_on else round(seconds / 60, 1),
+        "cpu_minutes": None if resumed else round(seconds / 60, 1),
     }
 
 

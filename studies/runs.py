@@ -1,4 +1,4 @@
-"""What the runs of a variant found: their scores, and those in samples of the test sentences and of the seeds."""
+"""Scores of a variant's runs, and their bootstrap samples over test sentences and seeds."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ Samples = dict[str, NDArray[np.floating]]  # test: (SAMPLES,) its score in each 
 
 
 def write_run(folder: Path) -> None:
-    """run.json, from what the scripts left in the folder of a run; no sentence of the data is in it."""
+    """Write run.json from the files of a run; it contains no sentence of the data."""
     found = {name: read_json(folder / f"{name}.json") for name in ("scores", "cost", "results")}
     run = found["scores"] | found["cost"]
     if panx := read_json(folder / "panx/results.json"):
@@ -51,7 +51,7 @@ class Runs:
 
     @cached_property
     def found(self) -> dict[int, dict[str, Any]]:
-        """The run.json of each seed."""
+        """run.json by seed."""
         return {seed: read_json(folder / "run.json") for seed, folder in self.folders.items()}
 
     @cached_property
@@ -64,7 +64,7 @@ class Runs:
 
     @cached_property
     def samples(self) -> dict[int, Samples]:
-        """The scores of each seed in each sample of the test sentences."""
+        """Bootstrap samples of the scores, by seed."""
         return {seed: samples_of(folder) for seed, folder in self.folders.items()}
 
     def mean(self, test: str) -> float | None:
@@ -72,15 +72,15 @@ class Runs:
         return float(np.mean(values)) if values else None
 
     def sampled(self, test: str) -> list[int]:
-        """The seeds that have samples of a test."""
+        """Return the seeds that have samples of a test."""
         return [seed for seed in sorted(self.samples) if test in self.samples[seed]]
 
     def of_all(self, test: str) -> NDArray[np.floating] | None:
-        """The samples of all seeds that have some."""
+        """Return (SAMPLES,) the mean over all seeds with samples; `None` without any."""
         return self.drawn(test, seeds) if (seeds := self.sampled(test)) else None
 
     def drawn(self, test: str, seeds: list[int]) -> NDArray[np.floating]:
-        """(SAMPLES,) the mean over these seeds in each sample."""
+        """Return (SAMPLES,) the mean over these seeds in each sample."""
         return mean_of_seeds([self.samples[seed][test] for seed in seeds])
 
     def minutes(self) -> float | None:
@@ -89,7 +89,7 @@ class Runs:
 
 
 def mean_of_seeds(samples: Sequence[NDArray[np.floating]]) -> NDArray[np.floating]:
-    """(SAMPLES,) the mean over seeds, in each sample drawn with replacement as often as there are."""
+    """Return (SAMPLES,) the mean over seeds, which each sample draws with replacement."""
     chosen = np.random.default_rng(len(samples)).integers(len(samples), size=(len(samples), SAMPLES))
     return np.take_along_axis(np.stack(samples), chosen, 0).mean(0)
 
@@ -103,7 +103,7 @@ def keep_evidence(output: Path, kept: Path) -> None:
 
 
 def samples_of(folder: Path) -> Samples:
-    """The scores of a run in each sample of the test sentences."""
+    """Return the scores of a run in each sample of the test sentences."""
     statistics = folder / "bleu.npy"
     bleu = {"bleu": resample_metric(np.load(statistics), BLEU())} if statistics.exists() else {}
     return resample(dict(np.load(folder / "hits.npz"))) | bleu
@@ -111,19 +111,19 @@ def samples_of(folder: Path) -> Samples:
 
 @cache
 def drawn_sentences(sentences: int) -> NDArray[np.float32]:
-    """(SAMPLES, sentences) how often each is drawn; for a number of sentences always the same."""
+    """Return (SAMPLES, sentences) how often each is drawn; equal for equal numbers of sentences."""
     random = np.random.default_rng(sentences)
     return random.multinomial(sentences, np.full(sentences, 1 / sentences), SAMPLES).astype(np.float32)
 
 
 def resample_metric(statistics: NDArray[np.number], metric: Metric) -> NDArray[np.floating]:
-    """(SAMPLES,) BLEU or chrF, from `scoring.sentence_statistics`."""
+    """Return (SAMPLES,) BLEU or chrF, from `scoring.sentence_statistics`."""
     sums = drawn_sentences(len(statistics)) @ statistics
     return np.array([metric._compute_score_from_stats(list(map(int, sample))).score for sample in sums])
 
 
 def resample(hits: Mapping[str, NDArray[np.bool_]]) -> Samples:
-    """The scores of `scoring.scores_of` in each sample."""
+    """Return the scores of `scoring.scores_of` in each sample."""
     by_test: dict[str, list[NDArray[np.floating]]] = {}
     for place in dict.fromkeys(name.rpartition("/")[0] for name in hits):
         parts = {name.rpartition("/")[2]: found for name, found in hits.items() if name.startswith(f"{place}/")}

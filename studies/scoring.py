@@ -1,10 +1,9 @@
-"""What the study measures of an encoder: which sentences find their translation, kept sentence by sentence so that
-encoders can be compared on the same ones. No score of a test takes part in a choice: the layer and pooling are those
-that are best on the dev sentences of the bitext.
+"""Scores of an encoder, with the hits of each sentence, so that encoders are compared on the same sentences. Layer and
+pooling are the best on the dev sentences of the bitext; no test score takes part in a choice.
 
     Tatoeba     18 languages with English, a few words a sentence, both directions
     NTREX       20 languages with English, news, both directions
-    BUCC        zh-en, pairs to be mined among others; the threshold is tuned on the same pairs, as XTREME's dev score
+    BUCC        zh-en, mined pairs; the threshold is tuned on the same pairs, as XTREME's dev score
     in domain   held-out rows of the training sources, 16 languages, both directions
 """
 
@@ -30,16 +29,13 @@ from hictl_hf.xtreme.files import read_bucc
 
 DEV_SENTENCES = 250  # of each language, to choose the layer and pooling by
 RANKED = 100  # sentences among which a translation is ranked
-SETS, SET = (
-    10,
-    20,
-)  # of the t-SNE figure: so many sets, each of so many sentences that follow each other, in 5 languages
+SETS, SET = 10, 20  # the t-SNE figure has 10 sets of 20 consecutive sentences, in 5 languages
 PICTURED = {"en": "src.eng", "fr": "ref.fra", "de": "ref.deu", "ru": "ref.rus", "es": "ref.spa"}
 Sides = tuple[list[str], list[str]]  # English sentences and their translations
 
 
 class StudyTests:
-    """The test sentences of a folder of bitext/, ntrex/ and xtreme/."""
+    """The test sentences of a folder with bitext/, ntrex/ and xtreme/."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -58,7 +54,7 @@ class StudyTests:
         }
 
     def bitext(self, split: str, most: int | None = None) -> dict[str, Sides]:
-        """English and the other side of the bitext's files of a split, by language."""
+        """Return both sides of the bitext's files of a split, by language."""
         found: dict[str, Sides] = {}
         for path in sorted(self.data.glob(f"bitext/*.{split}.jsonl.gz")):
             rows = [dict(row.texts) for row in read_rows(str(path), CorpusReport(strict=True))][:most]
@@ -70,7 +66,7 @@ class StudyTests:
         return read_bucc(*(self.data / f"xtreme/bucc2018/zh-en.dev.{end}" for end in ("zh", "en", "gold")))
 
     def sentences(self) -> Iterator[str]:
-        """Everything that must not be in the training data: the tests above, and the sentences of PANX."""
+        """Yield all sentences that must not be in the training data: those of the tests, PANX and Multi30k."""
         yield from chain.from_iterable(chain(*sides) for test in self.pairs.values() for sides in test.values())
         for path in self.data.glob("multi30k/*.test_*.jsonl.gz"):
             yield from chain.from_iterable(
@@ -83,7 +79,7 @@ class StudyTests:
                 yield " ".join(line.split("\t")[0] for line in sentence.splitlines())
 
     def pictured(self) -> dict[str, list[str]]:
-        """NTREX in five languages, row i the same sentence in each."""
+        """Return NTREX in five languages, aligned."""
         return {name: lines_of(self.data / f"ntrex/newstest2019-{file}.txt") for name, file in PICTURED.items()}
 
 
@@ -92,7 +88,7 @@ def lines_of(path: Path) -> list[str]:
 
 
 def score_encoder(encoder: str, tests: StudyTests, folder: Path) -> dict[str, Any]:
-    """Write scores.json, hits.npz (whether each sentence found its own) and map.npz (places in the t-SNE figure)."""
+    """Write scores.json, hits.npz (whether each sentence found its translation), map.npz (t-SNE coordinates)."""
     folder.mkdir(parents=True, exist_ok=True)
     model, tokenizer = load_encoder(encoder)
     last = model.config.num_hidden_layers
@@ -136,7 +132,7 @@ def as_dataset(languages: dict[str, Sides]) -> Dataset:
 
 
 def bucc_hits(bitext: Bitext, embed: Any) -> dict[str, NDArray[np.bool_]]:
-    """For each Chinese sentence, whether a pair is true, extracted at the best threshold, and both."""
+    """Return for each Chinese sentence whether its pair is gold, extracted at the best threshold, and both."""
     assert bitext.gold is not None
     mined = mine_id_pairs(bitext, embed(list(bitext.queries)), embed(list(bitext.candidates)))
     threshold = best_threshold(mined, bitext.gold)
@@ -147,7 +143,7 @@ def bucc_hits(bitext: Bitext, embed: Any) -> dict[str, NDArray[np.bool_]]:
 
 
 def mean_rank(vectors: Mapping[str, NDArray[np.floating]]) -> float:
-    """Of a sentence's translation among a set of 100 of each other language, 1 the best; over all sets and pairs."""
+    """Return the mean rank of a translation among 100 sentences, 1 the best, over all sets and language pairs."""
     ranks = []
     for one, x in vectors.items():
         for other, y in vectors.items():
@@ -158,20 +154,20 @@ def mean_rank(vectors: Mapping[str, NDArray[np.floating]]) -> float:
 
 
 def map_of(vectors: Mapping[str, NDArray[np.floating]]) -> dict[str, NDArray[np.floating]]:
-    """(SETS · SET, 2) places of each language's sentences in one t-SNE of all."""
+    """Return (SETS · SET, 2) coordinates of each language's sentences in one t-SNE of all."""
     shown = [rows[: SETS * SET] for rows in vectors.values()]
     places = TSNE(init="pca", random_state=0, metric="cosine").fit_transform(np.concatenate(shown))
     return dict(zip(vectors, np.split(places, len(shown))))
 
 
 def sentence_statistics(rows: Iterable[Mapping[str, str]], metric: Metric) -> NDArray[np.number]:
-    """(sentences, numbers) what BLEU or chrF sum over sentences, of the rows of a predictions.jsonl."""
+    """Return (sentences, numbers) the statistics that BLEU or chrF sum, from the rows of a predictions.jsonl."""
     translations, references = zip(*((row["translation"], row["target"]) for row in rows))
     return np.array(metric._extract_corpus_statistics(translations, [references]))
 
 
 def scores_of(hits: dict[str, NDArray[Any]]) -> dict[str, float]:
-    """Percent by test: means over languages, of each direction and of both, and the F1 of BUCC."""
+    """Return percent by test: means over languages, of each direction and of both, and the F1 of BUCC."""
     scores = {"bucc": f1(*(hits[f"bucc/{name}"].sum() for name in ("right", "extracted", "gold")))}
     for test in dict.fromkeys(name.split("/")[0] for name in hits if not name.startswith("bucc")):
         directions = [

@@ -1,13 +1,13 @@
-"""What a pre-trained encoder, and the bias of [CLS], are worth in translation, on real sentence pairs.
+"""Measure what a pre-trained encoder and the [CLS] bias bring in translation, on real pairs: docs/translation.md.
 
     python -m studies.translation --data shared/data --encoder path/to/encoder             # every row
     python -m studies.translation --data shared/data --encoder path/to/encoder --rows none --seeds 1
     python -m studies.translation --report docs/translation.md                             # the table again
 
-`--data` is a folder of bitext/, multi30k/ and xtreme/. A run is a call of run_translation.py in a process of its own,
-on one thread, from `studies/recipes/translation-step1.json` or `-step2.json` and what its row in `ROWS` changes. What a
-folder of runs holds is not done again. Intervals are those of `runs.py`: sentences and seeds drawn with
-replacement, the same sentences for all rows of a test, so that differences are paired.
+`--data` is a folder of bitext/, multi30k/ and xtreme/. A run calls run_translation.py in a separate process, on one
+thread, with `studies/recipes/translation-step1.json` or `-step2.json` and the changes of its row in `ROWS`. Finished
+runs are not repeated. Intervals are those of `runs.py`: sentences and seeds drawn with replacement, the same
+sentences for all rows of a test, so that differences are paired.
 """
 
 import argparse
@@ -50,22 +50,22 @@ TWO_SEEDS = (1, 2)
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the study: what it changes, and the row it is compared with."""
+    """A row of the study: its changes of the recipe, and its baseline."""
 
     label: str
     directions: tuple[Sequence[str], Sequence[str]] = (["en"], ["de"])
     settings: Mapping[str, Any] = field(default_factory=dict)
     after: str | None = None
-    """The row whose model step 2, or a test, goes on with."""
+    """The row whose model step 2, or a test, starts from."""
     baseline: str | None = None
     seeds: tuple[int, ...] = (1,)
     data: str = "multi30k"
-    """"multi30k"; "scripts", four languages that a script tells apart; "others", only tests, from other sources."""
+    """"multi30k"; "scripts", four languages with different scripts; "others", only tests, from other languages."""
 
 
 TO_FRENCH, TO_ENGLISH = (["en"], ["fr"]), (["de"], ["en"])
 OTHER_SOURCES = (["fr", "es"], ["en"])
-# A baseline whose encoder learns from the first step on; at step 1's rate twelve layers learn nothing.
+# A baseline whose encoder is trained from the first step on; at step 1's rate twelve layers learn nothing.
 RANDOM = {"random_encoder": True, "freeze_encoder": False, "learning_rate": 1e-4}
 BOTH_STEPS = {"num_train_epochs": 4}
 ROWS = {
@@ -97,10 +97,10 @@ ROWS = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Make the runs the arguments ask for, or the tables."""
+    """Run the requested rows, or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="of bitext/, multi30k/ and xtreme/")
-    parser.add_argument("--encoder", metavar="FOLDER", help="that is worth something, or not")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="with bitext/, multi30k/ and xtreme/")
+    parser.add_argument("--encoder", metavar="FOLDER", help="initial encoder")
     parser.add_argument(
         "--rows", nargs="+", choices=ROWS, default=[*ROWS], metavar="NAME", help=f"of {', '.join(ROWS)}"
     )
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run(name: str, seed: int, data: Path, encoder: str, output: Path, with_model: bool = False) -> None:
-    """Train and score a row, and what it goes on with, unless that is done; of kept evidence no row can go on."""
+    """Train and score a row, and first the row it starts from, unless they exist; evidence has no models."""
     row, folder = ROWS[name], output / name / str(seed)
     if (folder / "run.json").exists() and ((folder / "model").exists() or not with_model):
         return
@@ -149,7 +149,7 @@ def run(name: str, seed: int, data: Path, encoder: str, output: Path, with_model
 
 
 def sources_of(row: Row, data: Path, output: Path) -> dict[str, Any]:
-    """Files to train on, to choose a state by, and to score."""
+    """Return the files of training, validation and test."""
     captions, bitext = data / "multi30k", data / "bitext"
     parts = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
     if row.data == "multi30k":
@@ -166,7 +166,7 @@ def sources_of(row: Row, data: Path, output: Path) -> dict[str, Any]:
 
 
 def first_pairs(bitext: Path, language: str, split: str, number: int, output: Path) -> str:
-    """A file of the first pairs with short sentences of both languages."""
+    """Write the first pairs whose sentences are both short; return the file."""
     path = output / f"data/en-{language}.{split}.jsonl"
     if not path.exists():
         rows = read_rows(str(bitext / f"en-{language}.{split}.jsonl.gz"), CorpusReport(strict=True))
@@ -177,7 +177,7 @@ def first_pairs(bitext: Path, language: str, split: str, number: int, output: Pa
 
 
 def everyday_pairs(folder: Path, output: Path) -> str:
-    """A file of Tatoeba's Spanish and English sentences."""
+    """Write Tatoeba's Spanish and English sentences; return the file."""
     path = output / "data/es-en.tatoeba.jsonl"
     if not path.exists():
         spanish, english = (read_values(folder / f"tatoeba.spa-eng.{side}") for side in ("spa", "eng"))
@@ -187,7 +187,7 @@ def everyday_pairs(folder: Path, output: Path) -> str:
 
 
 def write_run(folder: Path, cost: Mapping[str, Any]) -> None:
-    """run.json and statistics.npz of a run, in which no sentence of the data is."""
+    """Write run.json and statistics.npz of a run; neither contains a sentence of the data."""
     results = read_json(folder / "results.json")
     predictions = [json.loads(line) for line in (folder / "predictions.jsonl").open(encoding="utf-8")]
     statistics: dict[str, Any] = {}
@@ -209,7 +209,7 @@ def write_run(folder: Path, cost: Mapping[str, Any]) -> None:
 
 
 def script_of_most(text: str) -> str:
-    """That of most letters, as Unicode names them."""
+    """Return the Unicode script of most letters."""
     found = Counter(filter(None, map(script_of, text)))
     return max(found, key=found.__getitem__, default="")
 
@@ -267,7 +267,7 @@ def table_rows(
 
 
 def mean_and_samples(folders: Sequence[Path], way: str, metric: str) -> tuple[float, NDArray[np.floating]]:
-    """The mean score of some runs, and (SAMPLES,) that in samples of sentences and seeds."""
+    """Return the mean score of some runs, and (SAMPLES,) the same in samples of sentences and seeds."""
     scores = [read_json(folder / "run.json")["scores"][way][metric] for folder in folders]
     statistics = [np.load(folder / "statistics.npz")[f"{way}/{metric}"] for folder in folders]
     return fmean(scores), mean_of_seeds([resample_metric(each, METRICS[metric]()) for each in statistics])

@@ -10,6 +10,7 @@ from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..reports.page import Picture
 from ..reports.tables import Cell, Table
 from ..training.eval_mode import eval_mode
+from .plots import plot_attention
 
 PROPOSALS = 10  # for each sentence
 MAX_TOKENS = 30  # on either side of a sentence that is shown

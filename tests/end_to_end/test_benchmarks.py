@@ -82,10 +82,10 @@ def test_the_floors_are_as_worked_out_by_hand() -> None:
     config = HictlConfig(vocab_size=98, hidden_size=2, num_hidden_layers=3, intermediate_size=5, num_attention_heads=1)
     size = workload.Size(tokens=100, padded_tokens=0, masked_words=7, read_tokens=10, squared_lengths=1000, sentences=4)
     weights, attention = 4 * 4 + 2 * 10, 4 * 1000  # of a layer: 4 d² + 2 d inner; 2 d Σ length²
-    whole = weights * 100 + attention
+    layer = weights * 100 + attention
     last = 8 * 100 + 28 * 10  # keys and values of all; query, output and feed-forward part of those that are read
     counted, least = (floor.count_operations(size, config, least) for least in (False, True))
-    assert counted["encoder"] == 6 * 3 * whole and least["encoder"] == 6 * (2 * whole + last)
+    assert counted["encoder"] == 6 * 3 * layer and least["encoder"] == 6 * (2 * layer + last)
     assert counted["head"] == least["head"] == 6 * 7 * 100 * 2
 
 
