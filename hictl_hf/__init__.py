@@ -1,11 +1,12 @@
 """HiCTL for the Hugging Face ecosystem: universal representations across languages (Wei et al., ICLR 2021).
 
 Importing the package imports neither PyTorch nor transformers: the names of `__init__.pyi` are imported when they are
-used, and the Auto classes and pipelines of transformers learn ours when they are imported, whichever comes first.
+used. The Auto classes of transformers know model type "hictl", whichever of the two is imported first.
 """
 
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 import lazy_loader
 from wrapt import when_imported
@@ -13,17 +14,28 @@ from wrapt import when_imported
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
+class _LazyConfig:
+    """Stands for `HictlConfig` until it is used: importing our models while transformers is imported would be a circle.
+
+    The modules of our models, once imported, put the class itself in its place.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(f"{__name__}.models.configuration_hictl").HictlConfig, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return import_module(f"{__name__}.models.configuration_hictl").HictlConfig(*args, **kwargs)
+
+
 @when_imported("transformers.models.auto.configuration_auto")
-def _register_configuration(auto: ModuleType) -> None:
-    from .models.configuration_hictl import HictlConfig
-
-    auto.AutoConfig.register(HictlConfig.model_type, HictlConfig)
+def _register_model_type(auto: ModuleType) -> None:
+    auto.CONFIG_MAPPING.register("hictl", _LazyConfig())
 
 
-# These modules register their classes as they are imported.
-for _theirs, _ours in {
-    "transformers.models.auto.modeling_auto": "models.modeling_hictl",
+# Each of these modules registers its classes as it is imported; who has the configuration needs the models, too.
+for _first, _then in {
+    f"{__name__}.models.configuration_hictl": "models.modeling_hictl",
     f"{__name__}.models.modeling_hictl": "models.modeling_hictl_translation",
     "transformers.pipelines": "translation.pipeline",
 }.items():
-    when_imported(_theirs)(lambda _, name=f"{__name__}.{_ours}": import_module(name))
+    when_imported(_first)(lambda _, name=f"{__name__}.{_then}": import_module(name))

@@ -1,4 +1,4 @@
-"""`import hictl_hf` imports little, and transformers' Auto classes and pipelines know our classes in any order of imports."""
+"""`import hictl_hf` imports little; Auto classes and pipelines of transformers know our classes in any order of imports."""
 
 import subprocess
 import sys
@@ -23,7 +23,14 @@ ORDERS = {
     "Auto class first": f"from transformers import AutoModel; import hictl_hf; {LOADED}",
     "configuration alone": """
 import hictl_hf; from transformers import AutoConfig
-assert type(AutoConfig.from_pretrained(folder)).__name__ == "HictlConfig" and "torch" not in sys.modules
+assert not any(name.startswith("hictl_hf.models") for name in sys.modules)
+assert type(AutoConfig.from_pretrained(folder)) is hictl_hf.HictlConfig
+assert type(AutoConfig.for_model("hictl")) is hictl_hf.HictlConfig
+""",
+    "the model that ours extends": f"import hictl_hf; from transformers import XLMRobertaModel, AutoModel; {LOADED}",
+    "a configuration of ours": """
+from transformers import AutoModel; import hictl_hf
+assert type(AutoModel.from_config(hictl_hf.HictlConfig.from_pretrained(folder))) is hictl_hf.HictlModel
 """,
     "configuration first": """
 from transformers import AutoConfig; import hictl_hf
