@@ -1,12 +1,12 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ablation test test-slow test-versions lint bench docs clean
+.PHONY: help demo demo-ablation test test-slow test-versions lint bench completions docs clean
 PYTHON ?= python3
 export HF_HUB_DISABLE_TELEMETRY := 1
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 # half precision where the CPU computes in it
 BF16 = $(shell grep -qwE 'avx512_bf16|amx_bf16' /proc/cpuinfo 2>/dev/null && echo --bf16 true)
-# glibc keeps freed memory instead of giving it back page by page: about a tenth faster on a CPU; one thread, unless told
-# otherwise: where others use the cores, more of them wait for each other
+# glibc keeps freed memory instead of giving it back page by page: about a tenth faster on a CPU; one thread unless
+# OMP_NUM_THREADS says otherwise: on a shared machine more threads wait for each other
 TRAIN = MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184 OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} \
     .venv/bin/python run_pretraining.py
 # a process for each core, four at most; the tests of a file share one
@@ -33,11 +33,11 @@ demo: .venv/demo  ## pre-train a small model on real sentence pairs in minutes, 
 	rm -rf runs/demo
 	$(TRAIN) recipes/demo.json $(BF16)
 
-demo-ablation: .venv/demo  ## the same with the language model alone, beside the demo
+demo-ablation: .venv/demo  ## the same with the language model alone, compared with the demo
 	test -f runs/demo/results.json || $(MAKE) demo
 	rm -rf runs/demo-lm-only
 	$(TRAIN) recipes/demo-lm-only.json $(BF16)
-	.venv/bin/python -m hictl_hf.reports.results runs/demo-lm-only/results.json runs/demo/results.json
+	.venv/bin/hictl compare runs/demo-lm-only runs/demo
 
 test: .venv/test  ## all tests but the slow ones
 	$(PYTEST)
@@ -53,8 +53,11 @@ lint: .venv/test  ## format, lint and types
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 
-bench: .venv/bench  ## speed and memory beside what one would use instead; QUICK=1: in some five minutes
+bench: .venv/bench  ## speed and memory compared with the alternatives; QUICK=1: in about five minutes
 	.venv/bin/python benchmarks/run.py $(if $(QUICK),--quick) $(BENCH)
+
+completions: .venv/test  ## the completion scripts of the package, after arguments have changed
+	.venv/bin/python -c "from hictl_hf.cli.completion import write_scripts; write_scripts()"
 
 docs: .venv/test  ## the site of all pages: site/index.html
 	.venv/bin/mkdocs build --strict

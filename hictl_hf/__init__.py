@@ -1,29 +1,41 @@
-"""HiCTL for the Hugging Face ecosystem: universal representations across languages (Wei et al., ICLR 2021)."""
+"""HiCTL for the Hugging Face ecosystem: universal representations across languages (Wei et al., ICLR 2021).
 
-from .models.configuration_hictl import HictlConfig
-from .models.encoder_export import export_encoder
-from .models.modeling_hictl import (
-    HictlForMaskedLM,
-    HictlForPreTraining,
-    HictlForQuestionAnswering,
-    HictlForSequenceClassification,
-    HictlForTokenClassification,
-    HictlModel,
-)
-from .models.modeling_hictl_translation import HictlForConditionalGeneration
-from .translation.pipeline import translation_pipeline
-from .version import __version__
+Importing the package imports neither PyTorch nor transformers: the names of `__init__.pyi` are imported when they are
+used. The Auto classes of transformers know model type "hictl", whichever of the two is imported first.
+"""
 
-__all__ = [
-    "HictlConfig",
-    "HictlForConditionalGeneration",
-    "HictlForMaskedLM",
-    "HictlForPreTraining",
-    "HictlForQuestionAnswering",
-    "HictlForSequenceClassification",
-    "HictlForTokenClassification",
-    "HictlModel",
-    "__version__",
-    "export_encoder",
-    "translation_pipeline",
-]
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import lazy_loader
+from wrapt import when_imported
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+class _LazyConfig:
+    """Stands for `HictlConfig` until it is used: importing our models while transformers is imported would be a circle.
+
+    The modules of our models, once imported, put the class itself in its place.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(f"{__name__}.models.configuration_hictl").HictlConfig, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return import_module(f"{__name__}.models.configuration_hictl").HictlConfig(*args, **kwargs)
+
+
+@when_imported("transformers.models.auto.configuration_auto")
+def _register_model_type(auto: ModuleType) -> None:
+    auto.CONFIG_MAPPING.register("hictl", _LazyConfig())
+
+
+# Each of these modules registers its classes as it is imported; who has the configuration needs the models, too.
+for _first, _then in {
+    f"{__name__}.models.configuration_hictl": "models.modeling_hictl",
+    f"{__name__}.models.modeling_hictl": "models.modeling_hictl_translation",
+    "transformers.pipelines": "translation.pipeline",
+}.items():
+    when_imported(_first)(lambda _, name=f"{__name__}.{_then}": import_module(name))

@@ -41,7 +41,7 @@ def kind_of(path: Path) -> str:
     """The kind of run that wrote this file, a key of `KINDS`."""
     try:
         keys = set(json.loads(path.read_text("utf-8")))
-    except (ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise BadInput(f"{path}: cannot be read ({error}); allowed is the {RESULTS_FILE} of a run") from error
     for name, kind in KINDS.items():
         if keys.issuperset(kind.keys):

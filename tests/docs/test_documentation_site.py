@@ -21,7 +21,7 @@ from urllib.parse import unquote, urldefrag
 
 import pytest
 
-from hictl_hf.cli.main import COMMANDS, main_of, parser_of
+from hictl_hf.cli.main import COMMANDS, parser_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "hictl_hf"
@@ -126,7 +126,7 @@ def commands() -> Iterator[list[str]]:
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         for block in re.findall(r"^```bash\n(.*?)^```", path.read_text("utf-8"), re.MULTILINE | re.DOTALL):
             for line in block.replace("\\\n", " ").splitlines():
-                for command in re.findall(r"(?:^|\| )hictl ([^|#]+)", line):
+                for command in re.findall(r"(?:^ *|\| )hictl ([^|#]+)", line):
                     yield shlex.split(command)
 
 
@@ -136,7 +136,7 @@ def test_every_hictl_command_on_a_page_is_understood_by_its_parser() -> None:
         argv = argv[1:] if argv and argv[0].endswith(".json") else argv  # a recipe, which is read before flags are
         with redirect_stderr(io.StringIO()) as said:
             try:
-                parser_of(main_of(name)).parse_args(argv)
+                parser_of(name).parse_args(argv)
             except SystemExit as ended:
                 assert ended.code == 0, f"hictl {name} {shlex.join(argv)}: {said.getvalue()}"
     assert len(shown) > 20 and {name for name, *_ in shown} >= COMMANDS.keys() - {"completion"}

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from functools import reduce
 from pathlib import Path
 from runpy import run_path
@@ -22,14 +22,13 @@ import yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import HictlConfig, __version__, export_encoder
-from hictl_hf.cli.main import COMMANDS, Command
+from hictl_hf.cli.main import COMMANDS, parser_of
 from hictl_hf.data.cleaning import Cleaning
 from hictl_hf.data.corpus import load_corpus
 from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.models.supported_versions import NEWEST, OLDEST
 from hictl_hf.pretraining.arguments import parse_arguments
-from hictl_hf.translation import ctranslate2_export
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -301,22 +300,15 @@ def test_every_make_target_on_a_page_exists(name: str) -> None:
     assert set(re.findall(r"\bmake ([a-z-]+)", code(PAGES[name]))) <= targets
 
 
-def flags_of(command: Command) -> set[str]:
-    """The fields of the dataclasses of arguments that the command's module has."""
-    found = vars(importlib.import_module(f"hictl_hf.{command.module}")).values()
-    return {field.name for each in found if isinstance(each, type) and is_dataclass(each) for field in fields(each)}
+def flags_of(command: str) -> set[str]:
+    """The flags of a command."""
+    return {action.dest for action in parser_of(command)._actions if action.option_strings}
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_flag_and_file_of_a_command_on_a_page_exists(name: str) -> None:
-    known = {"help", "nproc_per_node"}.union(*map(flags_of, COMMANDS.values()))
-    known |= {field.name for field in fields(ctranslate2_export.ExportArguments)}
-    for file in (
-        *ROOT.glob("benchmarks/*.py"),
-        *ROOT.glob("studies/*.py"),
-        ROOT / "hictl_hf/cli/score.py",
-        ROOT / "hictl_hf/translation/prepare.py",
-    ):
+    known = {"nproc_per_node"}.union(*map(flags_of, COMMANDS))
+    for file in (*ROOT.glob("benchmarks/*.py"), *ROOT.glob("studies/*.py")):
         known |= set(re.findall(r'"--(\w+)"', file.read_text("utf-8")))
     # of torchrun and accelerate, whose own parsers read these commands in test_scale.py
     known |= {"config_file", "machine_rank", "main_process_ip", "nnodes", "rdzv_backend", "rdzv_endpoint", "rdzv_id"}

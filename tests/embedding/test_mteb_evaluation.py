@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hictl_hf.cli.mteb import main
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
-from hictl_hf.embedding.mteb_evaluation import load_task, main
+from hictl_hf.embedding.mteb_evaluation import load_task
 from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.bitext import retrieval_accuracy
 

@@ -22,10 +22,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import run_pretraining
 import run_translation
 from hictl_hf import HictlForConditionalGeneration, HictlForPreTraining
+from hictl_hf.cli.publish import main
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
 from hictl_hf.errors import BadInput
 from hictl_hf.files import write_json
-from hictl_hf.hub.publishing import main, push
+from hictl_hf.hub.publishing import push
 from hictl_hf.pretraining.arguments import parse_arguments
 from hictl_hf.pretraining.report import report
 from hictl_hf.pretraining.results import PretrainingResults

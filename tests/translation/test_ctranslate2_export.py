@@ -8,10 +8,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hictl_hf.cli.export_ctranslate2 import main
 from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.translation.beam_search import BeamSearchConfig, search
-from hictl_hf.translation.ctranslate2_export import export_ctranslate2, main, pieces_of
+from hictl_hf.translation.ctranslate2_export import export_ctranslate2, pieces_of
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 

@@ -17,6 +17,7 @@ from test_xtreme_report import NASTY, Tags
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import HictlModel
+from hictl_hf.cli import compare
 from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.reports.page import Picture
@@ -512,13 +513,11 @@ def test_a_line_separator_in_a_text_ends_no_row(tmp_path: Path) -> None:
 def test_the_command_prints_runs_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     worse, better = systems()
     paths = [saved(tmp_path / "a", RESULTS, worse), saved(tmp_path / "b", RESULTS, better)]
-    translation_report.main(list(map(str, paths)))
+    compare.main(list(map(str, paths)))
     printed = capsys.readouterr().out
     assert re.search(r"^a +36\.50 \[1\] +37\.00 \[1\] +60\.25 \[1\]$", printed, re.MULTILINE)
     assert re.search(r"^b +\+\d+\.\d\d \[\+.*, \+.*\] \[1\]", printed, re.MULTILINE) and "Better than a by" in printed
-    translation_report.main([str(paths[0])])
+    compare.main([str(paths[0].parent)])
     assert "Better than" not in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="usage: python -m hictl_hf.translation.report RUN/results.json"):
-        translation_report.main([])
-    with pytest.raises(SystemExit, match="nowhere.json: cannot be read"):
-        translation_report.main([str(tmp_path / "nowhere.json")])
+    with pytest.raises(BadInput, match="nowhere.json: cannot be read"):
+        compare.main([str(tmp_path / "nowhere.json")])

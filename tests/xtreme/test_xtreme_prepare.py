@@ -2,15 +2,15 @@
 
 import itertools
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from hictl_hf.cli.main import main as hictl
+from hictl_hf.cli.prepare_xtreme import main
 from hictl_hf.errors import BadInput
 from hictl_hf.xtreme.files import read_tagged_examples
-from hictl_hf.xtreme.prepare import ancestors, main, read_conllu, read_raw_panx, tagged_words, write_tagged
+from hictl_hf.xtreme.prepare import ancestors, read_conllu, read_raw_panx, tagged_words, write_tagged
 
 COLUMNS = "{id}\t{form}\t_\t{tag}\t_\t_\t{head}\t_\t{deps}\t_"
 
@@ -149,7 +149,7 @@ def test_the_command_joins_treebanks_in_order_of_their_names(tmp_path: Path, cap
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_text(conllu(f"1 {name} X 0"), encoding="utf-8")
     output, inputs = tmp_path / "udpos" / "test-fr.tsv", sorted(map(str, tmp_path.glob("*/*.conllu")))
-    main(["udpos", "fr", str(output), *inputs])
+    main(["udpos", str(output), *inputs, "--language", "fr"])
     assert output.read_text() == "fr_gsd-test.conllu\tX\n\nfr_sequoia-test.conllu\tX\n"
     assert capsys.readouterr().out == f"{output}: 2 sentences\n"
     (tmp_path / "raw").write_text("de:Ada\tB-PER\n", encoding="utf-8")
@@ -157,19 +157,20 @@ def test_the_command_joins_treebanks_in_order_of_their_names(tmp_path: Path, cap
     assert (tmp_path / "test-de.tsv").read_text() == "Ada\tB-PER\n"
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["udpos"], ["udpos", "fr", "x.tsv"], ["panx", "x.tsv"], ["ner", "x", "y", "z"]]
-)
-def test_the_command_explains_itself(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit, match="python -m hictl_hf.xtreme.prepare udpos es"):
+@pytest.mark.parametrize("arguments", [[], ["udpos"], ["udpos", "x.tsv"], ["panx", "x.tsv"], ["ner", "x", "y", "z"]])
+def test_the_command_explains_itself(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert "usage: hictl prepare-xtreme" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["udpos", "x.tsv", "y"], ["panx", "x.tsv", "y", "--language", "de"]])
+def test_a_language_is_for_treebanks(arguments: list[str]) -> None:
+    with pytest.raises(BadInput, match="language is .*; allowed is a language for udpos, none for panx"):
         main(arguments)
 
 
-@pytest.mark.slow
-def test_the_command_runs_as_a_module() -> None:
-    command = [sys.executable, "-m", "hictl_hf.xtreme.prepare"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert found.returncode == 1 and "hictl_hf.xtreme.prepare panx" in found.stderr
-    found = subprocess.run([*command, "panx", "x.tsv", "nowhere"], capture_output=True, text=True, check=False)
-    assert found.returncode == 1 and "error: nowhere: cannot be read" in found.stderr
-    assert "Traceback" not in found.stderr
+def test_the_command_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["hictl"])
+    with pytest.raises(SystemExit, match="^error: nowhere: cannot be read"):
+        hictl(["prepare-xtreme", "panx", "x.tsv", "nowhere"])

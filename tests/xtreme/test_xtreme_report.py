@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from test_results import ATTACK
 
+from hictl_hf.cli import compare
 from hictl_hf.errors import BadInput
 from hictl_hf.reports.tables import Cell, Table, latex, markdown, plain
 from hictl_hf.xtreme import report as xtreme_report
@@ -586,11 +587,11 @@ def test_another_file_gives_one_clear_error(content: Any, message: str, tmp_path
 
 def test_the_command_compares_runs_and_explains_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [saved(tmp_path / "a", run()), saved(tmp_path / "b", {**run(xnli=None), "encoder": "other"})]
-    xtreme_report.main(list(map(str, paths)))
+    compare.main(list(map(str, paths)))
     printed = capsys.readouterr().out
     assert re.search(r"^toy +10\.0 .* 50\.0$", printed, re.MULTILINE) and "transfer gap" in printed
     assert re.search(r"^other +– \[2\] .* –$", printed, re.MULTILINE)
-    with pytest.raises(SystemExit, match="usage: python -m hictl_hf.xtreme.report RUN/results.json"):
-        xtreme_report.main([])
-    with pytest.raises(SystemExit, match="nowhere.json: cannot be read"):
-        xtreme_report.main([str(tmp_path / "nowhere.json")])
+    with pytest.raises(SystemExit):
+        compare.main([])
+    with pytest.raises(BadInput, match="nowhere.json: cannot be read"):
+        compare.main([str(tmp_path / "nowhere.json")])

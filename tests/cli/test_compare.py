@@ -1,0 +1,45 @@
+"""`hictl compare` recognises the kind of run; tables of XTREME and of translation are tested with their reports."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hictl_hf.cli.compare import main
+from hictl_hf.errors import BadInput
+
+
+def saved(folder: Path, results: Any) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text(json.dumps(results), "utf-8")
+    return folder
+
+
+def pretraining(before: float, after: float) -> dict[str, Any]:
+    return {"retrieval": {"untrained": before, "hictl": after}}
+
+
+def test_runs_of_pretraining_by_the_names_of_their_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [saved(tmp_path / name, pretraining(1, after)) for name, after in (("a", 3), ("b/run", 4), ("c/run", 5))]
+    main([str(folders[0]), *(str(folder / "results.json") for folder in folders[1:])])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert lines == [
+        ["a", "1.0", "3.0", "+2.0"],
+        [str(folders[1]), "1.0", "4.0", "+3.0"],
+        [str(folders[2]), "1.0", "5.0", "+4.0"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("results", "message"),
+    [
+        ({"protocol": {}}, r"other/results\.json: holds protocol; allowed is the results.json of translation, XTREME"),
+        ([], "holds nothing; allowed is"),
+        ({"test": {}, "decoding": {}}, "is a run of translation, and .* of pre-training; allowed are runs of one kind"),
+    ],
+)
+def test_what_is_no_run_of_the_same_kind_is_refused(results: Any, message: str, tmp_path: Path) -> None:
+    folders = [saved(tmp_path / "a", pretraining(1, 2)), saved(tmp_path / "other", results)]
+    with pytest.raises(BadInput, match=message):
+        main(list(map(str, folders)))
