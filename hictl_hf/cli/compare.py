@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import BadInput, add_traceback
-from ..reports import results as pretraining
+from ..pretraining.results import PretrainingResults, comparison_table
+from ..reports.results import RESULTS_FILE
 from ..reports.tables import Table, plain
 from ..translation import report as translation
 from ..xtreme import report as xtreme
-
-RESULTS_FILE = "results.json"
+from ..xtreme.tables import gap_table, group_table, main_table
 
 
 def make_parser() -> ArgumentParser:
@@ -54,15 +54,13 @@ def compare_pretraining(paths: Sequence[Path]) -> str:
     """Mean retrieval accuracy before and after training."""
     names = [path.absolute().parent.name for path in paths]
     unique = [name if names.count(name) == 1 else str(path.parent) for name, path in zip(names, paths)]
-    return pretraining.comparison_table(
-        {name: json.loads(path.read_text("utf-8")) for name, path in zip(unique, paths)}
-    )
+    return comparison_table({name: PretrainingResults.read(path) for name, path in zip(unique, paths)})
 
 
 def compare_xtreme(paths: Sequence[Path]) -> str:
     """Scores by task and by group, and the gap between English and the other languages."""
     runs = xtreme.read_runs(paths)
-    return in_words([xtreme.main_table(runs), xtreme.group_table(runs), xtreme.gap_table(runs)])
+    return in_words([main_table(runs), group_table(runs), gap_table(runs)])
 
 
 def compare_translation(paths: Sequence[Path]) -> str:

@@ -46,8 +46,8 @@ def main(argv: Sequence[str] | None = None, program: str = "hictl train-translat
     log_to_terminal(logging.INFO if args.should_log else logging.WARNING, args.get_process_log_level())
     results = run_translation(args, command=shlex.join([*program.split(), *argv]))
     if args.should_log:
-        for direction, scores in results["test"].items():
+        for direction, scores in results.test.items():
             for name, score in scores.items():
-                print(f"{direction}  {name} {score['value']:.2f}  {score['signature']}")
+                print(f"{direction}  {name} {score.value:.2f}  {score.signature}")
         print(f"\nreport: {args.output_dir}/report.html")
-    return results
+    return results.as_dict()

@@ -45,4 +45,4 @@ def main(argv: Sequence[str] | None = None, program: str = "hictl xtreme") -> di
     results = run_xtreme(args, command=shlex.join([*program.split(), *argv]))
     print(plain(main_table({args.output_dir: results})))
     print(f"\nreport: {args.output_dir}/report.html")
-    return results
+    return results.as_dict()
