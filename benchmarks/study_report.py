@@ -18,7 +18,7 @@ from study_runs import SAMPLES, Runs
 
 import hictl_hf
 from hictl_hf.files import write_json, write_text
-from hictl_hf.reports.tables import NONE, Cell, Table, markdown
+from hictl_hf.reports.tables import NONE, Cell, Table
 
 TESTS = {"tatoeba": "Tatoeba", "ntrex": "NTREX", "bucc": "BUCC", "in domain": "in domain"}
 TRANSFER = {"panx": "PANX", "bleu": "BLEU"}
@@ -172,7 +172,7 @@ def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     sections: dict[str, list[list[Cell]]] = {}
     for section, *cells in rows:
         sections.setdefault(section, []).append([Cell(text) for text in cells])
-    return markdown(Table("", "", [Cell(head) for head in heads], sections)).rstrip()
+    return Table("", "", [Cell(head) for head in heads], sections).markdown().rstrip()
 
 
 def spread(value: float | None, samples: NDArray[np.floating] | None = None, sign: str = "") -> str:

@@ -20,7 +20,6 @@ from ..embedding.encoder import load_encoder
 from ..embedding.nearest_words import Explainer, sentence_table, word_table
 from ..errors import BadInput
 from ..parsing import parse_flags
-from ..reports.tables import plain
 
 
 @dataclass
@@ -88,6 +87,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(json.dumps(found, ensure_ascii=False))
         return
     if words:
-        print(explainer.caution, plain(word_table(words)), sep="\n\n" if explainer.caution else "")
+        print(explainer.caution, word_table(words).text(), sep="\n\n" if explainer.caution else "")
     if sentences:
-        print(plain(sentence_table(sentences)))
+        print(sentence_table(sentences).text())

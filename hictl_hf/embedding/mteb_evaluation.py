@@ -25,7 +25,7 @@ from ..data.records import Cursor
 from ..errors import BadInput, as_bad_input
 from ..files import check_place, write_json
 from ..parsing import parse_flags
-from ..reports.tables import Cell, Table, plain
+from ..reports.tables import Cell, Table
 from .encoder import LONGEST, Pooling, embed_sentences, load_encoder, own_pooling
 
 KIND = "BitextMining"
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     results = evaluate_mteb(model, tokenizer, tasks, args.output, args.max_length)
     results["protocol"] |= {"model": args.model, "precision": args.precision, "data": args.data or "Hugging Face Hub"}
     write_json(Path(args.output) / "results.json", results)
-    print(plain(as_table(results)))
+    print(as_table(results).text())
     return results
 
 

@@ -24,7 +24,7 @@ from ..errors import BadInput
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..reports.page import Block, Listing, Picture, write_sections
 from ..reports.results import Results, duration, part, setting_groups, signature
-from ..reports.tables import NONE, Cell, Table, plain
+from ..reports.tables import NONE, Cell, Table
 from .inspection import look_into
 from .plots import plot_scores_by_step
 from .scores import METRICS, paired_bootstrap
@@ -309,7 +309,7 @@ def main(paths: Sequence[str]) -> None:
         tables = [score_table(runs), *([comparison_table(runs)] if len(runs) > 1 else [])]
     except BadInput as error:
         sys.exit(str(error))
-    print("\n\n".join(f"{table.title}. {table.caption}\n\n{plain(table)}" for table in tables))
+    print("\n\n".join(f"{table.title}. {table.caption}\n\n{table.text()}" for table in tables))
 
 
 if __name__ == "__main__":

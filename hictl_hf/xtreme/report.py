@@ -23,7 +23,7 @@ from ..files import write_text
 from ..reports.page import Block, Listing, Picture, write_sections
 from ..reports.plots import plot_layers
 from ..reports.results import Results, part
-from ..reports.tables import FROM_MEMORY, NONE, Cell, Table, latex, plain
+from ..reports.tables import FROM_MEMORY, NONE, Cell, Table
 from .plots import plot_languages_and_tasks
 
 PAPER: Mapping[str, Any] = json.loads(Path(__file__).with_name("paper.json").read_text("utf-8"))
@@ -255,7 +255,8 @@ def write_report(runs: Mapping[str, Results], folder: str | Path) -> Path:
     folder = Path(folder)
     tables = all_tables(runs)
     sections = _sections(runs, tables, list(_pictures(runs, folder)))
-    write_text(folder / "table.tex", "\n\n".join([r"% needs \usepackage{booktabs}", *map(latex, tables)]) + "\n")
+    latex = [r"% needs \usepackage{booktabs}", *(table.latex() for table in tables)]
+    write_text(folder / "table.tex", "\n\n".join(latex) + "\n")
     footer = f"Published numbers: {'. '.join(PAPER['sources'].values())}."
     return write_sections(folder, headline(runs), _facts(runs), sections, footer)
 
@@ -430,7 +431,7 @@ def main(paths: Sequence[str]) -> None:
     except BadInput as error:
         sys.exit(str(error))
     tables = (main_table(runs), group_table(runs), gap_table(runs))
-    print("\n\n".join(f"{table.title}. {table.caption}\n\n{plain(table)}" for table in tables))
+    print("\n\n".join(f"{table.title}. {table.caption}\n\n{table.text()}" for table in tables))
 
 
 if __name__ == "__main__":

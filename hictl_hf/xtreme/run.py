@@ -19,7 +19,6 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, 
 from ..embedding.encoder import Pooling, all_poolings, embed_at_poolings
 from ..errors import BadInput
 from ..files import write_json
-from ..reports.tables import plain
 from ..retrieval.bitext import Bitext
 from ..training.arguments import SETTINGS_FILE, refuse_other_settings
 from ..version import __version__
@@ -52,7 +51,7 @@ def main(argv: Sequence[str] | None = None, program: str = "hictl xtreme") -> di
         print(json.dumps(scores, indent=2))
         return scores
     results = run_xtreme(args, command=shlex.join([*program.split(), *argv]))
-    print(plain(main_table({args.output_dir: results})))
+    print(main_table({args.output_dir: results}).text())
     print(f"\nreport: {args.output_dir}/report.html")
     return results
 

@@ -13,7 +13,7 @@ import pytest
 from test_results import ATTACK
 
 from hictl_hf.errors import BadInput
-from hictl_hf.reports.tables import Table, markdown
+from hictl_hf.reports.tables import Table
 from hictl_hf.xtreme import report as xtreme_report
 from hictl_hf.xtreme.report import COLUMNS, PAPER, task_scores
 
@@ -117,7 +117,7 @@ def test_a_number_from_memory_is_never_shown_without_its_mark() -> None:
 
 def test_the_table_of_a_complete_run_worked_by_hand() -> None:
     # Task scores 10, 20, ..., 90: their mean is 50; 56/44 is the F1 and EM of score 50.
-    assert markdown(xtreme_report.main_table({"toy": run()})).splitlines() == [
+    assert xtreme_report.main_table({"toy": run()}).markdown().splitlines() == [
         "| model | XNLI | PAWS-X | POS | NER | XQuAD | MLQA | TyDiQA | BUCC | Tatoeba | average |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
         "| *zero-shot* |  |  |  |  |  |  |  |  |  |  |",
@@ -227,7 +227,7 @@ def test_what_is_no_xtreme_score_is_marked_says_why_and_enters_no_average(case: 
 def test_a_task_that_was_not_run_is_a_dash_with_a_note() -> None:
     table = xtreme_report.main_table({"toy": run(udpos=None, panx=None)})
     assert rows(table)["toy"][2:4] == ["–", "–"] and rows(table)["toy"][-1] == "–"
-    assert markdown(table).endswith("\n[2] No score: not run.")
+    assert table.markdown().endswith("\n[2] No score: not run.")
 
 
 def test_a_language_code_is_replaced_in_file_names_only() -> None:
@@ -309,7 +309,7 @@ def test_the_table_by_language_keeps_xtremes_order_worked_by_hand() -> None:
     trial = {"toy": run(bucc2018=task("bucc2018", 1.0, note="dev"))}
     assert xtreme_report.language_tables(trial)[-2].heads[-1].text == "toy (trial)"
     [table] = [table for table in xtreme_report.language_tables(runs) if table.title == "BUCC"]
-    assert markdown(table).splitlines() == [
+    assert table.markdown().splitlines() == [
         "| language | XLM-R, large, zero-shot [1] | **toy** [2] | **other** |",
         "|---|---:|---:|---:|",
         "| de | 67.6† | 13.0 | 80.0 |",
@@ -408,9 +408,9 @@ def test_latex_compiles(tmp_path: Path) -> None:
 
 def test_markdown_rows_have_every_cell_whatever_a_name_holds() -> None:
     for table in xtreme_report.all_tables({NASTY: nasty(), ATTACK: nasty()}):
-        lines = [line for line in markdown(table).splitlines() if line.startswith("| ")]
+        lines = [line for line in table.markdown().splitlines() if line.startswith("| ")]
         assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {len(table.heads) + 1}
-        assert "<script>" not in markdown(table).replace("\\<", "")
+        assert "<script>" not in table.markdown().replace("\\<", "")
 
 
 def test_text_for_the_terminal_is_aligned() -> None:
