@@ -8,7 +8,7 @@ from typing import Any
 
 import hictl_hf
 from hictl_hf.files import write_json, write_text
-from hictl_hf.reports.tables import NONE, Cell, Table, markdown
+from hictl_hf.reports.tables import NONE, Cell, Table
 
 from .intervals import BASELINE, BASELINES, TESTS, TRANSFER, Estimate, find_runs, intervals_of, section_of
 from .pictures import draw_pictures
@@ -103,7 +103,7 @@ def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     sections: dict[str, list[list[Cell]]] = {}
     for section, *cells in rows:
         sections.setdefault(section, []).append([Cell(text) for text in cells])
-    return markdown(Table("", "", [Cell(head) for head in heads], sections)).rstrip()
+    return Table("", "", [Cell(head) for head in heads], sections).markdown().rstrip()
 
 
 def spread(estimate: Estimate | None, sign: str = "") -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..errors import BadInput, add_traceback
 from ..pretraining.results import PretrainingResults, comparison_table
 from ..reports.results import RESULTS_FILE
-from ..reports.tables import Table, plain
+from ..reports.tables import Table
 from ..translation import report as translation
 from ..xtreme import report as xtreme
 from ..xtreme.tables import gap_table, group_table, main_table
@@ -71,7 +71,7 @@ def compare_translation(paths: Sequence[Path]) -> str:
 
 
 def in_words(tables: Iterable[Table]) -> str:
-    return "\n\n".join(f"{table.title}. {table.caption}\n\n{plain(table)}" for table in tables)
+    return "\n\n".join(f"{table.title}. {table.caption}\n\n{table.text()}" for table in tables)
 
 
 class Kind(NamedTuple):

@@ -17,7 +17,6 @@ from ..embedding.encoder import load_encoder
 from ..embedding.nearest_words import Explainer, sentence_table, word_table
 from ..errors import BadInput
 from ..parsing import CommandParser, parse_flags
-from ..reports.tables import plain
 from .logs import log_to_terminal
 
 GROUPS = {
@@ -94,6 +93,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(json.dumps(found, ensure_ascii=False))
         return
     if words:
-        print(explainer.caution, plain(word_table(words)), sep="\n\n" if explainer.caution else "")
+        print(explainer.caution, word_table(words).text(), sep="\n\n" if explainer.caution else "")
     if sentences:
-        print(plain(sentence_table(sentences)))
+        print(sentence_table(sentences).text())

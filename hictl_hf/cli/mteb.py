@@ -13,7 +13,6 @@ from ..embedding.encoder import LONGEST, load_encoder
 from ..embedding.mteb_evaluation import KIND, as_table, evaluate_mteb, load_task
 from ..files import check_place, write_json
 from ..parsing import CommandParser, parse_flags
-from ..reports.tables import plain
 from .logs import log_to_terminal
 
 GROUPS = {
@@ -61,5 +60,5 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     results = evaluate_mteb(model, tokenizer, tasks, args.output, args.max_length)
     results["protocol"] |= {"model": args.model, "precision": args.precision, "data": args.data or "Hugging Face Hub"}
     write_json(Path(args.output) / "results.json", results)
-    print(plain(as_table(results)))
+    print(as_table(results).text())
     return results

@@ -13,7 +13,6 @@ from typing import Any
 from ..embedding.nearest_words import Explainer, NearWord, sentence_table, word_table
 from ..errors import BadInput
 from ..parsing import CommandParser, parse_flags
-from ..reports.tables import html
 from .explain import ExplainerArguments
 from .logs import log_to_terminal
 
@@ -53,7 +52,7 @@ def make_page(explainer: Explainer) -> Any:
             sentences = explainer.sentences(sentence, int(number))
         except BadInput as error:
             raise gradio.Error(str(error), print_exception=False) from error
-        return word_groups(words, explainer.caution), html(sentence_table(sentences)) if sentences else ""
+        return word_groups(words, explainer.caution), sentence_table(sentences).html() if sentences else ""
 
     with gradio.Blocks(title="HiCTL: look inside", analytics_enabled=False) as page:
         gradio.Markdown(
@@ -76,7 +75,7 @@ def word_groups(words: Mapping[str, Sequence[NearWord]], caution: str) -> str:
     """The table of near words in HTML, its languages side by side."""
     table = word_table(words)
     texts = "".join(f"<p>{escape(text)}</p>" for text in (caution, table.caption) if text)
-    groups = [html(replace(table, caption="", sections={name: rows})) for name, rows in table.sections.items()]
+    groups = [replace(table, caption="", sections={name: rows}).html() for name, rows in table.sections.items()]
     return f'{texts}<div class="groups">{"".join(f"<div>{group}</div>" for group in groups)}</div>'
 
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..parsing import CommandParser, parse_flags_or_recipe
-from ..reports.tables import plain
 from ..xtreme.arguments import XtremeArguments
 from ..xtreme.run import run_xtreme
 from ..xtreme.scores import score_submission
@@ -43,6 +42,6 @@ def main(argv: Sequence[str] | None = None, program: str = "hictl xtreme") -> di
         print(json.dumps(scores, indent=2))
         return scores
     results = run_xtreme(args, command=shlex.join([*program.split(), *argv]))
-    print(plain(main_table({args.output_dir: results})))
+    print(main_table({args.output_dir: results}).text())
     print(f"\nreport: {args.output_dir}/report.html")
     return results.as_dict()

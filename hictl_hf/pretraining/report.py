@@ -1,14 +1,14 @@
 """The page of a run, `report.html`: one file with its pictures inside, that needs no network."""
 
-from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
-from string import Template
 from typing import Any
 
+from markupsafe import Markup
+
 from ..files import write_text
-from ..reports.page import PAGE
+from ..reports.page import data_uri, render
 from ..reports.plots import plot_layers
 from ..reports.results import duration, to_json
 from .card import transformers_snippet
@@ -68,16 +68,17 @@ def report(
 
 def write_report(results: PretrainingResults, folder: str | Path, pictures: Mapping[str, str | Path]) -> Path:
     """Write `report.html`, one page that needs no other file and no network; returns its path."""
-    page = Template(PAGE).substitute(
-        headline=escape(headline(results)),
-        lead=escape(lead(results)),
-        facts="".join(f"<div><b>{escape(value)}</b>{escape(name)}</div>" for name, value in _facts(results) if value),
-        pictures="".join(_figure(name, Path(path)) for name, path in pictures.items()),
-        languages=_languages(results),
-        corpus=_corpus(results),
-        details=_details(results),
-        snippet=escape(transformers_snippet("path/to/this/folder")),
-        signature=escape(results.signature()),
+    page = render(
+        Path(__file__).with_name("report.html"),
+        headline=headline(results),
+        lead=lead(results),
+        facts=_facts(results),
+        pictures=Markup("".join(_figure(name, Path(path)) for name, path in pictures.items())),
+        languages=Markup(_languages(results)),
+        corpus=Markup(_corpus(results)),
+        details=Markup(_details(results)),
+        snippet=transformers_snippet("path/to/this/folder"),
+        signature=results.signature(),
     )
     return write_text(Path(folder) / "report.html", page)
 
@@ -96,9 +97,8 @@ def _facts(results: PretrainingResults) -> list[tuple[str, str]]:
 
 def _figure(name: str, path: Path) -> str:
     title, caption = map(escape, CAPTIONS.get(name, (name, "")))
-    image = f"data:image/png;base64,{b64encode(path.read_bytes()).decode()}"
     return (
-        f'<section><h2>{title}</h2><figure><img alt="{title}" src="{image}"><figcaption>{caption}</figcaption>'
+        f'<section><h2>{title}</h2><figure><img alt="{title}" src="{data_uri(path)}"><figcaption>{caption}</figcaption>'
         "</figure></section>\n"
     )
 

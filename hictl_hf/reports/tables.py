@@ -1,17 +1,18 @@
-"""Tables as text, Markdown, LaTeX and HTML, with notes at their foot. What is in them is left to whoever makes them."""
+"""One table, written as text, Markdown, LaTeX or HTML, with notes at its foot. Text of cells is data: it is escaped."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any, Self
 
-NONE = "–"
+NONE = "–"  # a score that was not measured
 FROM_MEMORY = "†"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A text, with the notes that the foot of the table has on it."""
+    """A text, with notes for the foot of the table."""
 
     text: str
     notes: tuple[str, ...] = ()
@@ -20,112 +21,129 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under headings, the first cell of a row naming it; a heading may be empty."""
+    """Rows by section heading; a heading may be empty. The first cell of a row names it.
+
+    Equal notes are written once, numbered in the order they first occur.
+    """
 
     title: str
     caption: str
     heads: Sequence[Cell]
     sections: Mapping[str, Sequence[Sequence[Cell]]]
 
+    @classmethod
+    def of(cls, heads: Iterable[str], rows: Iterable[Iterable[Any]], title: str = "", caption: str = "") -> Self:
+        """Make a table of one section without notes from plain values.
 
-def plain(table: Table) -> str:
-    """The table as aligned text for the terminal."""
-    heads, sections, notes = _rendered(table, str, "{}", " [{}]")
-    rows = [heads, *(row for section in sections.values() for row in section)]
-    widths = [max(map(len, column)) for column in zip(*rows)]
+        >>> print(Table.of(["run", "BLEU"], [["base", 31.5], ["ours", 33]]).text().rstrip())
+        run   BLEU
+        ----------
+        base  31.5
+        ours    33
+        """
+        return cls(title, caption, [Cell(head) for head in heads], {"": [[Cell(str(x)) for x in row] for row in rows]})
 
-    def line(row: Sequence[str]) -> str:
-        return "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
+    def text(self) -> str:
+        """Return aligned text for the terminal: the rows, then the notes; without title and caption."""
+        heads, sections, notes = self._rendered(str, "{}", " [{}]")
+        rows = [heads, *(row for section in sections.values() for row in section)]
+        widths = [max(map(len, column)) for column in zip(*rows)]
 
-    lines = [line(heads)]
-    for heading, section in sections.items():
-        lines += [(heading and f"{heading} ").ljust(len(lines[0]), "-"), *map(line, section)]
-    return "\n".join(text.rstrip() for text in [*lines, "", *(f"[{n}] {note}" for n, note in enumerate(notes, 1))])
+        def line(row: Sequence[str]) -> str:
+            return "  ".join(
+                [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]
+            )
 
+        lines = [line(heads)]
+        for heading, section in sections.items():
+            lines += [(heading and f"{heading} ").ljust(len(lines[0]), "-"), *map(line, section)]
+        return "\n".join(text.rstrip() for text in [*lines, "", *(f"[{n}] {note}" for n, note in enumerate(notes, 1))])
 
-def markdown(table: Table) -> str:
-    """The table in Markdown, its notes below it."""
-    heads, sections, notes = _rendered(table, escape_markdown, "**{}**", " [{}]")
-    lines = [_line(heads), "|---" + "|---:" * (len(heads) - 1) + "|"]
-    for heading, rows in sections.items():
-        lines += [_line([f"*{heading}*", *[""] * (len(heads) - 1)])] if heading else []
-        lines += map(_line, rows)
-    return "\n".join(
-        [*lines, "", escape_markdown(table.caption), *(f"\n[{n}] {note}" for n, note in enumerate(notes, 1))]
-    )
+    def markdown(self) -> str:
+        """Return the table in Markdown, its caption and notes below it; without the title."""
+        heads, sections, notes = self._rendered(escape_markdown, "**{}**", " [{}]")
+        lines = [_markdown_row(heads), "|---" + "|---:" * (len(heads) - 1) + "|"]
+        for heading, rows in sections.items():
+            lines += [_markdown_row([f"*{heading}*", *[""] * (len(heads) - 1)])] if heading else []
+            lines += map(_markdown_row, rows)
+        foot = ["", escape_markdown(self.caption), *(f"\n[{n}] {note}" for n, note in enumerate(notes, 1))]
+        return "\n".join([*lines, *foot])
 
+    def latex(self) -> str:
+        r"""Return a LaTeX float for `\usepackage{booktabs}`, with title, caption and notes."""
+        heads, sections, notes = self._rendered(escape_latex, r"\textbf{{{}}}", r"\textsuperscript{{{}}}")
+        body = []
+        for heading, rows in sections.items():
+            body.append(r"\midrule")
+            body += [rf"\multicolumn{{{len(heads)}}}{{l}}{{\emph{{{heading}}}}} \\"] if heading else []
+            body += [" & ".join(row) + r" \\" for row in rows]
+        foot = [rf"\textsuperscript{{{number}}}~{note}\par" for number, note in enumerate(notes, 1)]
+        return "\n".join(
+            [
+                r"\begin{table*}",
+                r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
+                rf"\caption{{{escape_latex(f'{self.title}. {self.caption}')}}}",
+                rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
+                r"\toprule",
+                " & ".join(heads) + r" \\",
+                *body,
+                r"\bottomrule",
+                r"\end{tabular}",
+                *([r"\par\smallskip\raggedright", *foot] if foot else []),
+                r"\end{table*}",
+            ]
+        )
 
-def latex(table: Table) -> str:
-    r"""The table as a LaTeX float for `\usepackage{booktabs}`, its notes below it."""
-    heads, sections, notes = _rendered(table, escape_latex, r"\textbf{{{}}}", r"\textsuperscript{{{}}}")
-    body = []
-    for heading, rows in sections.items():
-        body.append(r"\midrule")
-        body += [rf"\multicolumn{{{len(heads)}}}{{l}}{{\emph{{{heading}}}}} \\"] if heading else []
-        body += [" & ".join(row) + r" \\" for row in rows]
-    foot = [rf"\textsuperscript{{{number}}}~{note}\par" for number, note in enumerate(notes, 1)]
-    return "\n".join(
-        [
-            r"\begin{table*}",
-            r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-            rf"\caption{{{escape_latex(f'{table.title}. {table.caption}')}}}",
-            rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
-            r"\toprule",
-            " & ".join(heads) + r" \\",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-            *([r"\par\smallskip\raggedright", *foot] if foot else []),
-            r"\end{table*}",
-        ]
-    )
+    def html(self) -> str:
+        """Return the table in HTML, its caption above and its notes below it; without the title."""
+        heads, sections, notes = self._rendered(_escape_html, "<b>{}</b>", "<sup>{}</sup>")
+        body = []
+        for heading, rows in sections.items():
+            body += [f'<tr class="setting"><td colspan="{len(heads)}">{heading}</td></tr>'] if heading else []
+            body += ["<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows]
+        head = "".join(f'<th scope="col">{cell}</th>' for cell in heads)
+        foot = "".join(f"<li>{note}</li>" for note in notes)
+        return (
+            f'<p>{escape(self.caption)}</p><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+            f"<tbody>{''.join(body)}</tbody></table></div>" + (f"<ol>{foot}</ol>" if foot else "")
+        )
 
+    def _rendered(
+        self, escaped: Callable[[str], str], strong: str, mark: str
+    ) -> tuple[list[str], dict[str, list[list[str]]], list[str]]:
+        """Return heads, rows by heading, and notes in the order they first occur, all escaped.
 
-def html(table: Table) -> str:
-    """The table in HTML, its caption above and its notes below it."""
-    heads, sections, notes = _rendered(table, _html, "<b>{}</b>", "<sup>{}</sup>")
-    body = []
-    for heading, rows in sections.items():
-        body += [f'<tr class="setting"><td colspan="{len(heads)}">{heading}</td></tr>'] if heading else []
-        body += ["<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows]
-    head = "".join(f'<th scope="col">{cell}</th>' for cell in heads)
-    foot = "".join(f"<li>{note}</li>" for note in notes)
-    return (
-        f'<p>{escape(table.caption)}</p><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>" + (f"<ol>{foot}</ol>" if foot else "")
-    )
+        Args:
+            strong, mark: formats of a strong text and of the numbers of its notes.
+        """
+        notes: dict[str, int] = {}
 
+        def text(cell: Cell) -> str:
+            numbers = ", ".join(str(notes.setdefault(note, len(notes) + 1)) for note in cell.notes)
+            shown = strong.format(escaped(cell.text)) if cell.strong else escaped(cell.text)
+            return shown + (mark.format(numbers) if numbers else "")
 
-def _rendered(
-    table: Table, escaped: Callable[[str], str], strong: str, mark: str
-) -> tuple[list[str], dict[str, list[list[str]]], list[str]]:
-    """Heads, rows by heading, and notes in the order they first come up, equal ones once."""
-    notes: dict[str, int] = {}
-
-    def text(cell: Cell) -> str:
-        numbers = ", ".join(str(notes.setdefault(note, len(notes) + 1)) for note in cell.notes)
-        words = strong.format(escaped(cell.text)) if cell.strong else escaped(cell.text)
-        return words + (mark.format(numbers) if numbers else "")
-
-    heads = list(map(text, table.heads))
-    sections = {escaped(heading): [list(map(text, row)) for row in rows] for heading, rows in table.sections.items()}
-    return heads, sections, list(map(escaped, notes))
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+        heads = list(map(text, self.heads))
+        sections = {escaped(heading): [list(map(text, row)) for row in rows] for heading, rows in self.sections.items()}
+        return heads, sections, list(map(escaped, notes))
 
 
 def escape_markdown(text: str) -> str:
+    """Return the text on one line, without characters that Markdown would interpret."""
     return re.sub(r"([\\`*_<>|\[\]])", r"\\\1", text.replace("\n", " "))
 
 
 def escape_latex(text: str) -> str:
+    """Return the text on one line as LaTeX."""
     special: dict[str, str | int | None] = {character: f"\\{character}" for character in "&%$#_{}"}
     special |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}"}
     special |= {">": r"\textgreater{}", "|": r"\textbar{}", "[": "{[}", "\n": " ", NONE: "--", FROM_MEMORY: r"\dag{}"}
     return text.translate(str.maketrans(special))
 
 
-def _html(text: str) -> str:
-    return re.sub(r"(\d) of (\d)", r"\1&nbsp;of&nbsp;\2", escape(text))  # of "(12 of 40)"
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escape_html(text: str) -> str:
+    return re.sub(r"(\d) of (\d)", r"\1&nbsp;of&nbsp;\2", escape(text))  # keeps "(12 of 40)" on one line

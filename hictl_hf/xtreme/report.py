@@ -11,7 +11,7 @@ from pathlib import Path
 from ..files import write_text
 from ..reports.page import Block, Listing, Picture, write_sections
 from ..reports.plots import plot_layers
-from ..reports.tables import Table, latex
+from ..reports.tables import Table
 from .paper import PAPER
 from .plots import plot_languages_and_tasks
 from .results import TaskResults, XtremeResults
@@ -50,7 +50,8 @@ def write_report(runs: Mapping[str, XtremeResults], folder: str | Path) -> Path:
     folder = Path(folder)
     tables = all_tables(runs)
     sections = _sections(runs, tables, list(_pictures(runs, folder)))
-    write_text(folder / "table.tex", "\n\n".join([r"% needs \usepackage{booktabs}", *map(latex, tables)]) + "\n")
+    latex = [r"% needs \usepackage{booktabs}", *(table.latex() for table in tables)]
+    write_text(folder / "table.tex", "\n\n".join(latex) + "\n")
     footer = f"Published numbers: {'. '.join(PAPER['sources'].values())}."
     return write_sections(folder, headline(runs), _facts(runs), sections, footer)
 

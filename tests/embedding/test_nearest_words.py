@@ -25,7 +25,6 @@ from hictl_hf.embedding.nearest_words import (
     word_table,
 )
 from hictl_hf.errors import BadInput
-from hictl_hf.reports.tables import plain
 
 
 @pytest.fixture(scope="module")
@@ -227,11 +226,11 @@ def test_a_sentence_longer_than_the_model_reads_is_cut(
 
 def test_tables_hold_no_control_characters_and_no_long_lines() -> None:
     text = "\x1b[31mred\x07\t" + "long " * 100
-    told = plain(sentence_table([NearSentence(3, text, 0.25)]))
+    told = sentence_table([NearSentence(3, text, 0.25)]).text()
     assert "�[31mred�" in told and not set("\x1b\x07\t") & set(told) and "0.250" in told
     assert max(map(len, told.splitlines())) < LONGEST + 20
     words = {EVERY: [NearWord("▁a\x1b", 0.5, None, OWN)]}
-    assert "▁a�    0.500  in the sentence" in plain(word_table(words))
-    assert "above" not in plain(word_table(words))
+    assert "▁a�    0.500  in the sentence" in word_table(words).text()
+    assert "above" not in word_table(words).text()
     words = {EVERY: [NearWord("▁a", 0.5, -0.125, "")]}
-    assert "▁a     0.500      -0.125" in plain(word_table(words))
+    assert "▁a     0.500      -0.125" in word_table(words).text()

@@ -21,7 +21,7 @@ from hictl_hf.cli import compare
 from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.reports.page import Picture
-from hictl_hf.reports.tables import Table, markdown
+from hictl_hf.reports.tables import Table
 from hictl_hf.translation import inspection as translation_inspection
 from hictl_hf.translation import report as translation_report
 from hictl_hf.translation.inspection import attention_picture, look_into, proposal_table
@@ -122,7 +122,7 @@ def test_every_published_row_is_that_of_a_recipe_in_its_direction_and_metric() -
 def test_the_table_beside_the_papers_worked_by_hand() -> None:
     plain = {**RESULTS, "test": {"de-en": scored(chrf=60.0, comet=0.81234), "fr-en": scored(sacrebleu=None)}}
     table = translation_report.score_table([run_of("ours", RESULTS), run_of("other", plain)])
-    assert markdown(table).splitlines()[:10] == [
+    assert table.markdown().splitlines()[:10] == [
         "| system | sacreBLEU | multi-bleu | chrF | COMET |",
         "|---|---:|---:|---:|---:|",
         "| *de-en* |  |  |  |  |",
@@ -134,7 +134,7 @@ def test_the_table_beside_the_papers_worked_by_hand() -> None:
         "| *fr-en* |  |  |  |  |",
         "| **other** | – | – | – | – |",
     ]
-    assert r"[1] nrefs:1\|case:mixed\|tok:13a\|data:iwslt14-de-en test 1234abcd 5678abcd" in markdown(table)
+    assert r"[1] nrefs:1\|case:mixed\|tok:13a\|data:iwslt14-de-en test 1234abcd 5678abcd" in table.markdown()
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_translations_of_another_test_set_are_not_compared(change: str) -> None:
     table = translation_report.comparison_table(
         [run_of("worse", RESULTS, worse), run_of("better", RESULTS, others[change])]
     )
-    assert cells(table) == {("de-en", "better"): ["–", "–"]} and "no translations of the test set" in markdown(table)
+    assert cells(table) == {("de-en", "better"): ["–", "–"]} and "no translations of the test set" in table.markdown()
 
 
 def test_the_target_language_of_a_direction_is_one_the_run_translated_into() -> None:

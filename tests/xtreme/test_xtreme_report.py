@@ -14,7 +14,7 @@ from test_results import ATTACK
 
 from hictl_hf.cli import compare
 from hictl_hf.errors import BadInput
-from hictl_hf.reports.tables import Cell, Table, latex, markdown, plain
+from hictl_hf.reports.tables import Cell, Table
 from hictl_hf.xtreme import report as xtreme_report
 from hictl_hf.xtreme import tables as xtreme_tables
 from hictl_hf.xtreme.paper import COLUMNS, PAPER, SETTINGS, paper_rows
@@ -164,7 +164,7 @@ def test_a_number_from_memory_is_never_shown_without_its_mark() -> None:
 
 def test_the_table_of_a_complete_run_worked_by_hand() -> None:
     # Task scores 10, 20, ..., 90: their mean is 50; 56/44 is the F1 and EM of score 50.
-    assert markdown(main_table({"toy": run()})).splitlines() == [
+    assert main_table({"toy": run()}).markdown().splitlines() == [
         "| model | XNLI | PAWS-X | POS | NER | XQuAD | MLQA | TyDiQA | BUCC | Tatoeba | average |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
         "| *zero-shot* |  |  |  |  |  |  |  |  |  |  |",
@@ -274,7 +274,7 @@ def test_what_is_no_xtreme_score_is_marked_says_why_and_enters_no_average(case: 
 def test_a_task_that_was_not_run_is_a_dash_with_a_note() -> None:
     table = main_table({"toy": run(udpos=None, panx=None)})
     assert rows(table)["toy"][2:4] == ["–", "–"] and rows(table)["toy"][-1] == "–"
-    assert markdown(table).endswith("\n[2] No score: not run.")
+    assert table.markdown().endswith("\n[2] No score: not run.")
 
 
 def test_a_language_code_is_replaced_in_file_names_only() -> None:
@@ -352,7 +352,7 @@ def test_the_table_by_language_keeps_xtremes_order_worked_by_hand() -> None:
     trial = {"toy": run(bucc2018=task("bucc2018", 1.0, note="dev"))}
     assert language_tables(trial)[-2].heads[-1].text == "toy (trial)"
     [table] = [table for table in language_tables(runs) if table.title == "BUCC"]
-    assert markdown(table).splitlines() == [
+    assert table.markdown().splitlines() == [
         "| language | XLM-R, large, zero-shot [1] | **toy** [2] | **other** |",
         "|---|---:|---:|---:|",
         "| de | 67.6† | 13.0 | 80.0 |",
@@ -414,17 +414,17 @@ def nasty() -> dict[str, Any]:
 def test_latex_escapes_what_is_special() -> None:
     cells = [[Cell("a_b & 50%", ("#1",), strong=True), Cell(r"$\{~}^ <|> – †")]]
     table = Table("T", "", [Cell("x"), Cell("y")], {"s_1": cells})
-    text = latex(table)
+    text = table.latex()
     assert r"\textbf{a\_b \& 50\%}\textsuperscript{1} & \$\textbackslash{}\{\textasciitilde{}\}" in text
     assert r"\textasciicircum{} \textless{}\textbar{}\textgreater{} -- \dag{} \\" in text
-    assert latex(Table("T", "", [Cell("[x]")], {})).count("{[}x]") == 1  # no option of a \\\\
+    assert Table("T", "", [Cell("[x]")], {}).latex().count("{[}x]") == 1  # no option of a \\\\
     assert r"\multicolumn{2}{l}{\emph{s\_1}} \\" in text and r"\textsuperscript{1}~\#1\par" in text
 
 
 @pytest.mark.parametrize("results", [run(), nasty()], ids=["plain", "nasty"])
 def test_latex_is_balanced_and_every_row_has_every_cell(results: dict[str, Any]) -> None:
     for table in all_tables({"toy": results, NASTY: {**results, "size": "large"}}):
-        text = latex(table).replace("\\\\", "\n")
+        text = table.latex().replace("\\\\", "\n")
         bare = re.sub(r"\\[&%$#_{}]", "", text)
         assert bare.count("{") == bare.count("}") and not re.search(r"[%$#_^~]", bare.replace("}~", ""))
         depth = 0
@@ -440,7 +440,7 @@ def test_latex_is_balanced_and_every_row_has_every_cell(results: dict[str, Any])
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no LaTeX here")
 def test_latex_compiles(tmp_path: Path) -> None:
-    tables = "\n\n".join(map(latex, all_tables({NASTY: nasty(), "toy": run()})))
+    tables = "\n\n".join(map(Table.latex, all_tables({NASTY: nasty(), "toy": run()})))
     preamble = r"\documentclass{article}\usepackage[T1]{fontenc}\usepackage{booktabs}\begin{document}"
     (tmp_path / "x.tex").write_text(f"{preamble}\n{tables}\n\\end{{document}}\n", encoding="utf-8")
     command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "x.tex"]
@@ -449,14 +449,14 @@ def test_latex_compiles(tmp_path: Path) -> None:
 
 def test_markdown_rows_have_every_cell_whatever_a_name_holds() -> None:
     for table in all_tables({NASTY: nasty(), ATTACK: nasty()}):
-        lines = [line for line in markdown(table).splitlines() if line.startswith("| ")]
+        lines = [line for line in table.markdown().splitlines() if line.startswith("| ")]
         assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {len(table.heads) + 1}
-        assert "<script>" not in markdown(table).replace("\\<", "")
+        assert "<script>" not in table.markdown().replace("\\<", "")
 
 
 def test_text_for_the_terminal_is_aligned() -> None:
     table = main_table({"toy": run(bucc2018=None), "a longer name": run()})
-    heads, rule, *lines = plain(table).splitlines()
+    heads, rule, *lines = table.text().splitlines()
     assert rule.startswith("zero-shot -----") and len(rule) == len(heads)
     shown, _, foot = "\n".join(lines).partition("\n\n")
     assert {len(line) for line in shown.splitlines()} == {len(heads)}
