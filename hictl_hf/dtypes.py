@@ -1,5 +1,5 @@
-"""Number formats that are slow: a processor without instructions for bf16 or int8 imitates them, and takes many times
-as long as in fp32."""
+"""Linear layers in int8, and a warning about slow dtypes: a processor without instructions for bf16 or int8 emulates
+them and takes many times as long as in fp32."""
 
 import logging
 import time
@@ -7,20 +7,21 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-SLOW = 1.5  # times the seconds of fp32, from which on it is told
+SLOW = 1.5  # times the seconds of fp32; above it a warning is logged
 NAMES = {"bf16": torch.bfloat16, "int8": torch.int8}
 logger = logging.getLogger(__name__)
 
 
 @cache
 def times_fp32(kind: torch.dtype, device: torch.device) -> float:
-    """Seconds of a matrix product in this format, over those in fp32, measured here once."""
+    """Ratio of the seconds of a matrix product in this dtype to those in fp32, measured once a process."""
     return best_seconds(kind, device) / best_seconds(torch.float32, device)
 
 
 def best_seconds(kind: torch.dtype, device: torch.device) -> float:
-    """Of three products of (256, 384) with (384, 2048)."""
+    """The shortest of three products of (256, 384) with (384, 2048)."""
     multiply: Any = torch._int_mm if kind == torch.int8 else torch.mm
     x, y = (torch.ones(rows, 384, dtype=kind, device=device) for rows in (256, 2048))
     seconds = []
@@ -33,8 +34,40 @@ def best_seconds(kind: torch.dtype, device: torch.device) -> float:
 
 @cache
 def warn_where_slow(name: str, device: torch.device) -> None:
-    """Tell once that a format of `NAMES` is slower than fp32 on this processor."""
+    """Warn once if a dtype of `NAMES` is slower than fp32 on this processor."""
     if device.type == "cpu" and name in NAMES and (times := times_fp32(NAMES[name], device)) > SLOW:
         logger.warning(
             "this processor multiplies %.0f times slower in %s than in fp32; leave %s out", times, name, name
         )
+
+
+class QuantizedLinear(nn.Module):
+    """A linear layer in int8 on a CPU: one scale per output for the weights, one per token for the inputs.
+
+    PyTorch's dynamic quantisation has one scale for all tokens of a batch: less exact, and the result for a sentence
+    depends on the other sentences of its batch.
+    """
+
+    scales: Tensor
+    weight: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        weight, self.bias = linear.weight.detach().float(), linear.bias
+        scales = (weight.abs().amax(1) / 127).clamp_min(1e-12)
+        self.register_buffer("scales", scales)
+        self.register_buffer("weight", (weight / scales.unsqueeze(1)).round().to(torch.int8))
+
+    def forward(self, states: Tensor) -> Tensor:
+        rows = states.flatten(0, -2)  # (tokens, inputs)
+        scales = (rows.abs().amax(1, keepdim=True) / 127).clamp_min(1e-12)
+        products = torch._int_mm((rows / scales).round_().to(torch.int8), self.weight.T) * scales
+        outputs = products.mul_(self.scales) if self.bias is None else products.mul_(self.scales).add_(self.bias)
+        return outputs.view(*states.shape[:-1], -1)
+
+
+def with_int8_linear_layers(module: nn.Module) -> Any:
+    """Replace the linear layers of a module by `QuantizedLinear`, in place; returns the module."""
+    for name, child in module.named_children():
+        setattr(module, name, QuantizedLinear(child) if type(child) is nn.Linear else with_int8_linear_layers(child))
+    return module

@@ -1,5 +1,6 @@
-"""Sentences to vectors: which layer and pooling a model is read at, in which numbers it is computed, and how sentences
-share a batch. What the vectors are compared for is left to `retrieval` and `mining`, files to `embed`.
+"""Embed sentences: choose layer, pooling and precision of an encoder, and batch sentences by length.
+
+`retrieval` compares the vectors.
 
     from hictl_hf.embedding.encoder import embed_sentences, load_encoder
     model, tokenizer = load_encoder("runs/demo/checkpoint")
@@ -36,7 +37,7 @@ from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from ..data.tokenization import list_of_texts, token_batches
-from ..dtypes import warn_where_slow
+from ..dtypes import QuantizedLinear, warn_where_slow, with_int8_linear_layers
 from ..errors import BadInput, as_bad_input, short_repr
 from ..hub.loading import check_sizes, weights_of
 from ..models.modeling_hictl import HictlForPreTraining
@@ -50,56 +51,61 @@ MODEL_TYPES = ("hictl", "xlm-roberta")
 KIND = "a folder or Hub name of a HiCTL or XLM-R model, its weights in safetensors"
 POOLINGS = ("cls", "mean", "mean without special tokens", "projection")
 NEEDED = re.compile(r"embeddings\.|encoder\.layer\.|projection\.")
-LONGEST = 256  # tokens of a sentence that are read
+LONGEST = 256  # tokens; longer sentences are cut
 DENSE = "2_Dense/model.safetensors"
-CHARACTERS = 100  # read of a text for each token that is; a word of XLM-R has 16 at most, a text any number
-BY_LAYER = (XLMRobertaModel, RobertaModel, BertModel)  # and HictlModel: whose layers are called one by one
-TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 32768}  # on a CPU more is slower, its caches being small
+CHARACTERS = 100  # tokenized per token that is kept; a token of XLM-R has at most 16, a text any number
+BY_LAYER = (XLMRobertaModel, RobertaModel, BertModel)  # and HictlModel: their layers are called one by one
+TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 32768}  # larger batches are slower on a CPU, whose caches are small
 
 
 class Pooling(NamedTuple):
-    """Where a sentence vector is read: by which pooling ("cls", "mean", "mean without special tokens",
-    "projection") of which layer (0: embeddings)."""
+    """Pooling mode ("cls", "mean", "mean without special tokens", "projection") and layer (0: embeddings)."""
 
     mode: str
     layer: int
 
 
 def all_poolings(layers: Sequence[int], last_layer: int, projection: bool) -> list[Pooling]:
-    """First token and mean of each layer, and the projection r, which reads the last layer, where there is one. Of the
-    embeddings the mean alone: their first token is the same for every sentence."""
+    """First token and mean of each layer, and the projection r of the last layer if there is one.
+
+    Of the embeddings only the mean: their first token is the same for every sentence.
+    """
     poolings = [Pooling(pooling, layer) for layer in layers for pooling in ("cls", "mean")]
     poolings = [pooling for pooling in poolings if pooling != Pooling("cls", 0)]
     return poolings + ([Pooling("projection", last_layer)] if projection else [])
 
 
 def own_pooling(config: PreTrainedConfig) -> Pooling:
-    """What a model says of itself in `embedding_pooling` and `embedding_layer`; of one that does not, a plain XLM-R,
-    the mean of the last layer."""
+    """The pooling of a model's configuration (`embedding_pooling`, `embedding_layer`), by default the mean of the last
+    layer, as for a plain XLM-R."""
     pooling, layer = getattr(config, "embedding_pooling", None), getattr(config, "embedding_layer", None)
     if pooling is None:
-        tell_of_the_mean()
-    if pooling == "first token":  # as encoders exported before 0.8 say it
+        log_default_pooling()
+    if pooling == "first token":  # in encoders exported before 0.8
         pooling = "cls"
     return Pooling(pooling or "mean", config.num_hidden_layers if layer is None else layer)
 
 
 @cache
-def tell_of_the_mean() -> None:
-    """Once."""
-    logger.info("the model does not say how it is to be read; read is the mean of its last layer")
+def log_default_pooling() -> None:
+    """Log once that the checkpoint names no pooling, so the mean of the last layer is used."""
+    logger.info("the checkpoint names no pooling; the mean of its last layer is used")
 
 
 def load_encoder(
     name_or_folder: str | Path, precision: Precision = "fp32", device: str | torch.device | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A HiCTL or XLM-R model, ready to embed, and its tokenizer. Weights are read from safetensors alone, and no code
-    that comes with them is run.
+    """Load a HiCTL or XLM-R model for embedding, and its tokenizer.
+
+    Weights are read from safetensors only, and no code of the checkpoint is run.
 
     Args:
-        name_or_folder: of a checkpoint of ours, a plain encoder, or on the Hub.
-        precision: "int8" is for CPUs.
-        device: a GPU where there is one without it, but for int8.
+        name_or_folder: a HiCTL checkpoint or a plain encoder, as a folder or a name on the Hub.
+        precision: "int8" works on CPUs only.
+        device: `None`: a GPU if there is one, except for int8.
+
+    Raises:
+        BadInput: the model cannot be used; the message has the reason.
     """
     check_device(device)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() and precision != "int8" else "cpu"))
@@ -110,14 +116,18 @@ def load_encoder(
         if not weights_of(name):
             raise BadInput(f"{name}: has no weights in safetensors, and pickles can hold code; allowed is {KIND}.")
         check_sizes(name)
-        whole = "HictlForPreTraining" in (values.get("architectures") or ())
+        is_pretraining = "HictlForPreTraining" in (values.get("architectures") or ())
         with without_load_report():
-            model, report = (HictlForPreTraining if whole else AutoModel).from_pretrained(
+            model, report = (HictlForPreTraining if is_pretraining else AutoModel).from_pretrained(
                 name, dtype=torch.float32, use_safetensors=True, output_loading_info=True, trust_remote_code=False
             )
         if "pooler.dense.weight" in report["missing_keys"]:
             encoder_of(model).pooler = None  # its random weights are no projection
-        if not whole and values.get("embedding_pooling") == "projection" and (weight := dense_weight(name)) is not None:
+        if (
+            not is_pretraining
+            and values.get("embedding_pooling") == "projection"
+            and (weight := dense_weight(name)) is not None
+        ):
             model.projection = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
             model.projection.weight = nn.Parameter(weight)
         if lacking := [weight for weight in sorted(report["missing_keys"]) if NEEDED.search(weight)]:
@@ -129,13 +139,13 @@ def load_encoder(
 
 
 def dense_weight(name: str) -> Tensor | None:
-    """(r, d) f as the folder has it for sentence-transformers, whose trainer changes it there and not in the pooler."""
+    """(r, d) f from the folder's files for sentence-transformers, whose trainer changes it there, not in the pooler."""
     path = cached_file(name, DENSE, _raise_exceptions_for_missing_entries=False)
     return None if path is None else load_file(path)["linear.weight"]
 
 
 def check_model_type(name: str) -> dict[str, Any]:
-    """The configuration of a model; `BadInput` where it is none of HiCTL's or XLM-R's."""
+    """The configuration of a model; `BadInput` if it is neither HiCTL's nor XLM-R's."""
     values, _ = PreTrainedConfig.get_config_dict(name)
     if (found := values.get("model_type")) not in MODEL_TYPES:
         raise BadInput(f"{name}: is a model of type {short_repr(found)}; allowed is {KIND}.")
@@ -143,10 +153,10 @@ def check_model_type(name: str) -> dict[str, Any]:
 
 
 def check_device(device: str | torch.device | None) -> None:
-    """Raise `BadInput` for a device that is not there."""
+    """Raise `BadInput` for a device that is not available."""
     try:
         torch.empty(0, device=device)
-    except Exception as error:  # of a PyTorch without CUDA an AssertionError
+    except Exception as error:  # AssertionError in a PyTorch without CUDA
         found = f"device is {short_repr(str(device))}, which cannot be used ({' '.join(str(error).split())[:200]})"
         allowed = "allowed are cpu and cuda" if torch.cuda.is_available() else "allowed here is cpu"
         raise BadInput(f"{found}; {allowed}. Choose that, or leave it out.") from error
@@ -154,7 +164,7 @@ def check_device(device: str | torch.device | None) -> None:
 
 @contextmanager
 def without_load_report() -> Iterator[None]:
-    """Of heads and poolers that the weights have or lack, and that are not read."""
+    """Silence transformers' report about unused or missing heads and poolers."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
@@ -175,22 +185,25 @@ def embed_sentences(
     max_length: int = LONGEST,
     progress: bool = False,
 ) -> NDArray[np.float32]:
-    """A vector for each sentence.
+    """Embed sentences as vectors.
 
     Args:
         model: a HiCTL or XLM-R encoder, or a model with such an encoder in `roberta`; "projection" needs
-            `HictlForPreTraining`. Other encoders are called whole, which takes longer where an inner layer is read.
+            `HictlForPreTraining`. Of other encoders all layers are computed, even if an inner one is read.
         sentences: texts, in any order; each distinct text is encoded once.
-        pooling: the model's own without it.
+        pooling: `None`: the model's own.
         normalize: to length 1, so that products are cosines.
-        precision: of the layers: "fp32", "bf16" or, on a CPU, "int8"; as the model is without it. Each call converts a
-            copy of the layers; `load_encoder` converts them once.
-        max_tokens: of a batch, padding included; 32768 on a GPU, else 1024.
-        max_length: in tokens, the two special ones included, at least 3; the rest of a sentence is not read.
-        progress: show a bar.
+        precision: of the layers: "fp32", "bf16" or, on a CPU, "int8"; `None`: the model's. Each call converts a copy of
+            the layers; `load_encoder` converts them once.
+        max_tokens: of a batch, padding included; `None`: 32768 on a GPU, else 1024.
+        max_length: in tokens, the two special ones included, at least 3; the rest of a sentence is cut.
+        progress: show a progress bar.
 
     Returns:
-        (sentences, d), rows in the order given.
+        (sentences, d), in the order given.
+
+    Raises:
+        BadInput: there is no sentence, or an argument is out of range.
     """
     pooling = pooling or own_pooling(model.config)
     vectors = embed_at_poolings(
@@ -214,9 +227,9 @@ def embed_at_poolings(
     max_length: int = LONGEST,
     progress: bool = False,
 ) -> dict[Pooling, NDArray[np.float32]]:
-    """Sentences read at several places in one pass: for each an array (sentences, d), not normalised.
+    """Embed sentences at several poolings in one pass: an array (sentences, d) for each, not normalised.
 
-    Other arguments are those of `embed_sentences`. Layers above the highest that is read are not computed.
+    Other arguments as in `embed_sentences`. Layers above the highest one read are not computed.
     """
     if not (sentences := list_of_texts(sentences)):
         raise BadInput("there is no sentence to embed; give at least one.")
@@ -239,7 +252,7 @@ def embed_at_poolings(
                 rows = [torch.tensor(tokens[number]) for number in batch]
                 ids = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=encoder.config.pad_token_id)
                 lengths = torch.tensor([[len(row)] for row in rows])
-                number = torch.arange(ids.shape[1])  # of a token in its row
+                number = torch.arange(ids.shape[1])  # of a token in its sentence
                 masks = {"mean without special tokens": ((number > 0) & (number < lengths - 1)).to(device)}
                 mask = (number < lengths).to(device)
                 for layer, hidden in enumerate(hidden_states(encoder, layers, ids.to(device), mask)):
@@ -256,7 +269,7 @@ def embed_at_poolings(
 
 
 def hidden_states(encoder: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, mask: Tensor) -> Iterator[Tensor]:
-    """(n, T, d) the embeddings of padded rows (n, T), then what each layer makes of them."""
+    """Yield (n, T, d) the embeddings of padded sentences (n, T), then the output of each layer."""
     if not isinstance(encoder, BY_LAYER):
         yield from layers[0](input_ids=ids, attention_mask=mask.long(), output_hidden_states=True).hidden_states
         return
@@ -271,7 +284,7 @@ def hidden_states(encoder: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, 
 
 
 def pool(model: PreTrainedModel, hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """(n, d) one vector for each row of hidden states (n, T, d); what is masked by 0 takes no part in a mean."""
+    """(n, d) one vector per sentence of hidden states (n, T, d); tokens masked by 0 are left out of a mean."""
     if pooling.startswith("mean"):
         weights = mask.unsqueeze(-1).float()
         return (hidden.float() * weights).sum(1) / weights.sum(1).clamp_min(1)
@@ -283,7 +296,7 @@ def pool(model: PreTrainedModel, hidden: Tensor, mask: Tensor, pooling: str) -> 
 
 
 def projection_of(model: PreTrainedModel) -> Any:
-    """f of a model, which a plain encoder that we exported has in its pooler; `None` where there is none."""
+    """f of a model, in an exported plain encoder its pooler; `None` if there is none."""
     if hasattr(model, "projection"):
         return model.projection
     ours = model.config.model_type == "xlm-roberta" and hasattr(model.config, "embedding_pooling")
@@ -292,7 +305,7 @@ def projection_of(model: PreTrainedModel) -> Any:
 
 
 def check_poolings(model: PreTrainedModel, poolings: Sequence[Pooling]) -> None:
-    """Raise `BadInput` for a pooling that the model does not have."""
+    """Raise `BadInput` for a pooling or layer that the model does not have."""
     last = model.config.num_hidden_layers
     for pooling in poolings:
         if pooling.mode not in POOLINGS:
@@ -308,38 +321,15 @@ def check_poolings(model: PreTrainedModel, poolings: Sequence[Pooling]) -> None:
 
 
 def encoder_of(model: PreTrainedModel) -> Any:
-    """The encoder of a model, which may be all of it."""
+    """The encoder of a model, or the model itself."""
     return getattr(model, "roberta", model)
 
 
-# --- number formats ---------------------------------------------------------------------------------------------------
-
-
-class QuantizedLinear(nn.Module):
-    """A linear layer in int8: its weights with a scale for each output, its inputs, rounded as they come, with one for
-    each token. PyTorch's dynamic quantisation has one scale for all tokens of a batch: less exact, and what is computed
-    for a sentence depends on those beside it."""
-
-    scales: Tensor
-    weight: Tensor
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        weight, self.bias = linear.weight.detach().float(), linear.bias
-        scales = (weight.abs().amax(1) / 127).clamp_min(1e-12)
-        self.register_buffer("scales", scales)
-        self.register_buffer("weight", (weight / scales.unsqueeze(1)).round().to(torch.int8))
-
-    def forward(self, states: Tensor) -> Tensor:
-        rows = states.flatten(0, -2)  # (tokens, inputs)
-        scales = (rows.abs().amax(1, keepdim=True) / 127).clamp_min(1e-12)
-        products = torch._int_mm((rows / scales).round_().to(torch.int8), self.weight.T) * scales
-        outputs = products.mul_(self.scales) if self.bias is None else products.mul_(self.scales).add_(self.bias)
-        return outputs.view(*states.shape[:-1], -1)
+# --- precision --------------------------------------------------------------------------------------------------------
 
 
 def layers_of(encoder: Any, last: int, precision: Precision | None) -> nn.ModuleList:
-    """The layers up to the last that is read, in this number format; of an encoder that is called whole, itself."""
+    """The layers up to the last one read, in this precision; of an encoder not called layer by layer, itself."""
     by_layer = isinstance(encoder, BY_LAYER)
     if precision == "int8" and not by_layer:
         known = ", ".join(kind.__name__ for kind in BY_LAYER)
@@ -351,7 +341,11 @@ def layers_of(encoder: Any, last: int, precision: Precision | None) -> nn.Module
 
 
 def converted(layers: nn.ModuleList, precision: Precision) -> nn.ModuleList:
-    """The layers in this number format: themselves if they are in it, else a copy."""
+    """The layers in this precision: themselves if they have it, else a converted copy.
+
+    Raises:
+        BadInput: an unknown precision, int8 on a GPU, or layers that are in int8 already.
+    """
     if precision not in get_args(Precision):
         raise BadInput(f"precision is {short_repr(precision)}; allowed are {', '.join(get_args(Precision))}.")
     found = set(map(format_of, layers))
@@ -365,20 +359,13 @@ def converted(layers: nn.ModuleList, precision: Precision) -> nn.ModuleList:
         return copy.deepcopy(layers).to(DTYPES[precision])
     if device.type != "cpu":
         raise BadInput(f"precision is int8 and the device {device}; allowed is int8 on a CPU. Use bf16 on a GPU.")
-    return quantized(copy.deepcopy(layers).float())
+    return with_int8_linear_layers(copy.deepcopy(layers).float())
 
 
 def format_of(layer: nn.Module) -> str:
     if any(isinstance(module, QuantizedLinear) for module in layer.modules()):
         return "int8"
     return next((name for name, dtype in DTYPES.items() if dtype == dtype_of(layer)), "another")
-
-
-def quantized(module: nn.Module) -> Any:
-    """The module with `QuantizedLinear` in place of its linear layers."""
-    for name, child in module.named_children():
-        setattr(module, name, QuantizedLinear(child) if type(child) is nn.Linear else quantized(child))
-    return module
 
 
 def dtype_of(layer: nn.Module) -> torch.dtype:

@@ -1,10 +1,8 @@
-"""Looking inside an encoder: which words of its vocabulary, in every language, and which sentences of a file are near
-to a sentence. This module decides what is near, to which language a word belongs, and how both are tabulated; where
-that is shown is left to `explain` and `page`.
+"""Inspect an encoder: the words of its vocabulary, by language, and the sentences of a file nearest to a sentence.
 
-The word-level objective draws the first token's final state of x∘y to the embeddings of the words of x and y, whatever
-their language: a model trained with it proposes the words of a sentence, and of its translations. Every sentence is
-near to the frequent words; where there are other texts, what counts is how much nearer a word is to it than to those.
+The word-level objective moves the first token's last state of x∘y to the embeddings of the words of x and y, in any
+language: a model trained with it proposes the words of a sentence and of its translations. All sentences are near to
+the frequent words; given other texts, words are ranked by how much nearer they are to the sentence than to those.
 """
 
 import unicodedata
@@ -28,17 +26,17 @@ from ..models.word_sampling import cosines
 from ..reports.tables import Cell, Table
 from .encoder import Pooling, embed_sentences, encoder_of
 
-EVERY = "all"  # languages together
-OWN, SPECIAL = "in the sentence", "special token"
+ALL_LANGUAGES = "all"
+IN_SENTENCE, SPECIAL_TOKEN = "in the sentence", "special token"  # marks of words that are no discovery
 ROWS_AT_ONCE = 1000  # tokenized together
-TEXTS_KEPT = 256  # of each language, and of the sentences, to compare words on
-LEAST_PIECES = 10  # of a script that is shown; stray letters are no language
+TEXTS_KEPT = 256  # of each language, and of the sentences, for the mean similarity of words
+LEAST_PIECES = 10  # of a script that is shown; fewer are stray letters
 LONGEST = 120  # characters of a text in a table
 
 
 class NearWord(NamedTuple):
-    """A piece of the vocabulary with its cosine, and how far that is above the mean over other texts, where there are
-    any; `mark` says where it is no discovery."""
+    """A piece of the vocabulary, its cosine, how far that is above the mean over other texts (if there are any), and a
+    mark if the piece is in the sentence or special."""
 
     piece: str
     similarity: float
@@ -47,7 +45,7 @@ class NearWord(NamedTuple):
 
 
 class NearSentence(NamedTuple):
-    """A sentence with its cosine and the number of the line it stands in, from 1."""
+    """A sentence, its cosine, and its line number, from 1."""
 
     line: int
     text: str
@@ -92,7 +90,7 @@ class Explainer:
 
     @property
     def caution(self) -> str:
-        """Why near words mean little, where they do."""
+        """A warning for models without the word-level objective, whose near words mean little; else empty."""
         if getattr(self.model.config, "word_weight", 0) > 0:
             return ""
         return (
@@ -103,7 +101,7 @@ class Explainer:
     def words(self, sentence: str, translation: str | None = None, number: int = 10) -> dict[str, list[NearWord]]:
         """The nearest words to a sentence x, or to x∘y: of all languages, then of each, the nearest language first."""
         ids, similarities = self.similarities(sentence, translation)
-        marks = dict.fromkeys(ids, OWN) | dict.fromkeys(self.special, SPECIAL)
+        marks = dict.fromkeys(ids, IN_SENTENCE) | dict.fromkeys(self.special, SPECIAL_TOKEN)
         above = None if self.usual is None else similarities - self.usual
         scores = similarities if above is None else above
         groups = dict(sorted(self.groups.items(), key=lambda group: -scores[group[1]].max()))
@@ -117,7 +115,7 @@ class Explainer:
                 )
                 for word in best(scores, number, group)
             ]
-            for name, group in ({EVERY: np.arange(len(scores))} | groups).items()
+            for name, group in ({ALL_LANGUAGES: np.arange(len(scores))} | groups).items()
         }
 
     @torch.inference_mode()
@@ -164,7 +162,7 @@ def check(sentence: str) -> None:
 
 
 def best(similarities: NDArray[np.float32], number: int, among: NDArray[np.int64]) -> list[int]:
-    """Those of `among` that are the most similar, of equals the first."""
+    """The most similar of `among`; ties go to the first."""
     return [int(at) for at in among[np.argsort(-similarities[among], kind="stable")[:number]]]
 
 
@@ -172,7 +170,7 @@ def best(similarities: NDArray[np.float32], number: int, among: NDArray[np.int64
 
 
 def keep_first(rows: Iterable[Mapping[str, str]], kept: Mapping[str, list[str]]) -> Iterator[Mapping[str, str]]:
-    """The rows as they are; the first texts of each language are put into `kept` as they go by."""
+    """Yield the rows unchanged and add the first texts of each language to `kept`."""
     for row in rows:
         for language, text in row.items():
             if len(kept[language]) < TEXTS_KEPT and text.strip():

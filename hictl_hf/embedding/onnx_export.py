@@ -44,8 +44,8 @@ class SentenceEncoder(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         if self.pooling == "mean without special tokens":
-            place, last = attention_mask.cumsum(1), attention_mask.sum(1, keepdim=True)  # places count from 1
-            attention_mask = attention_mask * (place > 1) * (place < last)
+            position, last = attention_mask.cumsum(1), attention_mask.sum(1, keepdim=True)  # positions count from 1
+            attention_mask = attention_mask * (position > 1) * (position < last)
         return nn.functional.normalize(pool(self, hidden, attention_mask, self.pooling), dim=-1)
 
 
@@ -68,17 +68,19 @@ def export_onnx(
     tokenizer.padding_side = "right"  # the first token is read in the first column
     batch = tokenizer(["a", "a b c d"], padding=True, return_tensors="pt")
     shape = {0: torch.export.Dim("sentences"), 1: torch.export.Dim("tokens")}
-    log = logging.getLogger("torch.onnx._internal.exporter._registration")  # tells of torchvision, which nobody needs
+    log = logging.getLogger("torch.onnx._internal.exporter._registration")  # warns that torchvision is missing
     level = log.level
     log.setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            encoder, tuple(batch[name] for name in INPUTS), folder / "model.onnx", input_names=list(INPUTS),
-            output_names=["sentence_embedding"], opset_version=OPSET, dynamo=True, dynamic_shapes=(shape, shape),
-            verbose=False,
-        )  # fmt: skip
-    log.setLevel(level)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                encoder, tuple(batch[name] for name in INPUTS), folder / "model.onnx", input_names=list(INPUTS),
+                output_names=["sentence_embedding"], opset_version=OPSET, dynamo=True, dynamic_shapes=(shape, shape),
+                verbose=False,
+            )  # fmt: skip
+    finally:
+        log.setLevel(level)
     tokenizer.model_max_length = min(LONGEST, model.config.max_position_embeddings - 2)
     tokenizer.save_pretrained(folder)
     return folder / "model.onnx"

@@ -1,9 +1,10 @@
-"""The files that make a folder with an encoder a folder of sentence-transformers: its vectors are then those of
-`embed_sentences`, read at the same layer by the same pooling and of length 1. Weights and tokenizer are in the folder
-already; the library is not needed to write, and 5.4 or above to read inner layers.
+"""Write the files with which sentence-transformers loads an encoder's folder.
 
-All layers stay in the folder and are computed, those above the one that is read too: a model without them would be no
-start for fine-tuning, and leaving them out while loading warns of "unexpected" weights.
+It then gives the vectors of `embed_sentences`: same layer, same pooling, length 1.
+
+Weights and tokenizer are in the folder already. The library is not needed to write the files; reading inner layers
+needs its version 5.4 or above. All layers stay in the folder and are computed, also those above the one read: without
+them the model could not be fine-tuned, and skipping them while loading warns of "unexpected" weights.
 """
 
 import json
@@ -23,10 +24,10 @@ MODES = {"cls": "cls", "mean": "mean", "projection": "cls"}
 def write_sentence_transformers_files(
     folder: str | Path, config: PreTrainedConfig, projection: Tensor | None = None, pooler: bool = True
 ) -> None:
-    """Add what sentence-transformers reads beside weights and tokenizer.
+    """Add the files that sentence-transformers reads in addition to weights and tokenizer.
 
     Args:
-        config: of the model in the folder; says the pooling.
+        config: of the model in the folder, with its pooling.
         projection: (r, d) weight of f, needed where the pooling is the projection.
         pooler: whether the folder's weights hold a pooler, where a model of this kind has one.
     """
@@ -38,8 +39,8 @@ def write_sentence_transformers_files(
     if not pooler:
         reading["model_args"] = {"add_pooling_layer": False}
     if pooling.layer != config.num_hidden_layers:
-        places = {"text": {"method": "forward", "method_output_name": ["hidden_states", pooling.layer]}}
-        reading |= {"modality_config": places, "module_output_name": "token_embeddings"}
+        outputs = {"text": {"method": "forward", "method_output_name": ["hidden_states", pooling.layer]}}
+        reading |= {"modality_config": outputs, "module_output_name": "token_embeddings"}
     write(folder / "sentence_bert_config.json", reading)
     size, modules = config.hidden_size, {"": "Transformer", "1_Pooling": "Pooling"}
     mode = MODES[pooling.mode]

@@ -1,41 +1,41 @@
-"""The word embeddings E of a training step: looked up and predicted with one gradient for both.
+"""Cross-entropy of a linear output layer tied to the word embeddings E, with one gradient for look-up and prediction.
 
 With 250,002 words a plain step spends most of its memory, and much of its time, on logits and on V × d gradients. Here
-the logits of a batch lie where the gradient of E is about to be written, and look-ups add their rows to that gradient.
-Everything is ordinary autograd: hooks, accumulation, DDP, loss scaling, clipping and repeated backward passes see one
-dense gradient of E. Shapes: m masked words, V words, d dimensions.
+the logits of a batch are stored in the memory of E's gradient until that is written, and look-ups add their rows to
+that gradient. For autograd all of this is one dense gradient of E: hooks, accumulation, DDP, loss scaling, clipping and
+repeated backward passes work. Shapes: m masked tokens, V words, d dimensions.
 """
 
-import sys
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
-WORDS_AT_ONCE = 960  # on a CPU so many rows of E and their logits stay in its cache, where 1,024, 4 KiB a row, collide
-LOGITS_AT_ONCE = 2**25  # held beside the gradient: 128 MiB
+WORDS_AT_ONCE = 960  # rows of E whose logits fit a CPU's cache with them; with 1,024, 4 KiB a row, cache lines collide
+LOGITS_AT_ONCE = 2**25  # held in addition to the gradient: 128 MiB
 
 
 @torch.compiler.disable
 def tied_embedding(embeddings: Tensor, ids: Tensor, padding: int | None = None) -> tuple[Tensor, Tensor]:
-    """Rows of E, and E for whoever uses it next: the gradients of both meet in one matrix.
+    """Look up rows of E and pass E on to its next use, so that both add to one gradient matrix.
 
     Args:
         embeddings: (V, d).
-        ids: any shape, words.
-        padding: the id whose row learns nothing from look-ups, as in `nn.Embedding`.
+        ids: token ids of any shape.
+        padding: the id whose row gets no gradient from look-ups, as in `nn.Embedding`.
 
     Returns:
-        (*ids, d) the rows, and (V, d) the embeddings, unchanged, for their next use, whose gradient takes ours up in
-        place: by this function, `word_contrast` or `linear_cross_entropy`, nothing else.
+        (*ids, d) the rows, and (V, d) the unchanged embeddings for their next use, to whose gradient that of the rows
+        is added in place: only this function, `word_contrast` or `linear_cross_entropy` may use them.
     """
-    return LookUp.apply(embeddings, ids, padding)  # type: ignore[no-untyped-call]
+    return TiedEmbedding.apply(embeddings, ids, padding)  # type: ignore[no-untyped-call]
 
 
-class LookUp(torch.autograd.Function):
-    """`tied_embedding`; its backward pass adds the gradients of the rows to that of E, in place."""
+class TiedEmbedding(torch.autograd.Function):
+    """`tied_embedding`; the backward pass adds the gradients of the rows to that of E in place."""
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor, ids: Tensor, padding: int | None) -> tuple[Tensor, Tensor]:
@@ -67,15 +67,15 @@ def linear_cross_entropy(
 ) -> Tensor:
     """() Σ cross_entropy(hidden @ embeddings.T + bias, targets) / items, without holding the (m, V) logits.
 
-    Gradients are made in the forward pass. Matrix products run in bf16 where autocast says so, sums in fp32.
+    Gradients are computed in the forward pass. Matrix products run in bf16 under its autocast, sums in fp32.
 
     Args:
         hidden: (m, d).
         embeddings: (V, d).
         bias: (V,).
         targets: (m,) ids.
-        items: what the sum is divided by; `None`: m.
-        smoothing: ε, the share of the probability that is wanted of all V words alike, the target among them.
+        items: divisor of the sum; `None`: m.
+        smoothing: ε, the share of the target probability that is spread evenly over all V words, the target included.
     """
     device, dtype = hidden.device.type, embeddings.dtype
     if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != torch.float16:
@@ -89,7 +89,7 @@ def linear_cross_entropy(
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """`linear_cross_entropy`; one more backward pass through the same graph makes the gradients anew."""
+    """`linear_cross_entropy`; a second backward pass through the same graph computes the gradients again."""
 
     @staticmethod
     def forward(
@@ -113,7 +113,7 @@ class LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        gradients, ctx.gradients = ctx.gradients, None  # E's is handed on: nobody else may hold it
+        gradients, ctx.gradients = ctx.gradients, None  # E's is changed in place by earlier uses of E
         if gradients is None:
             hidden, embeddings, bias, targets, items = ctx.saved_tensors
             _, gradients = cross_entropy_and_gradients(
@@ -125,7 +125,7 @@ class LinearCrossEntropy(torch.autograd.Function):
 
 
 def cross_entropy(hidden: Tensor, embeddings: Tensor, bias: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """() the sum of the losses, a few rows of logits at a time."""
+    """() summed losses, from a few rows of logits at a time."""
     parts = zip(hidden.split(rows_at_once(embeddings)), targets.split(rows_at_once(embeddings)))
     full = torch.promote_types(embeddings.dtype, torch.float32)
     losses = [
@@ -135,6 +135,14 @@ def cross_entropy(hidden: Tensor, embeddings: Tensor, bias: Tensor, targets: Ten
     return torch.stack(losses).sum()
 
 
+# With logits z = Eh + b, softmax p = exp(z - log Z), target t and smoothing ε, per token:
+#   loss = log Z - (1 - ε) z_t - ε mean(z)
+#   ∂z   = p - (1 - ε) onehot(t) - ε / V
+#   ∂h   = Eᵀ ∂z = Σ_v p_v E_v - [(1 - ε) E_t + ε mean(E)]      in the code "expected" - "right"
+#   ∂E   = Σ_tokens ∂z hᵀ,   ∂b = Σ_tokens ∂z                   all divided by `items`
+# A slice s of the vocabulary has the softmax p_s over its own words and the normaliser Z_s. As in online softmax, log Z
+# is a running logsumexp of log Z_s, and the expected embedding a running mean with the weights Z_s / Z. The second pass
+# corrects the stored softmax, p = p_s Z_s / Z, by `factor` = Z_s / (Z items).
 def cross_entropy_and_gradients(
     hidden: Tensor,
     embeddings: Tensor,
@@ -146,11 +154,10 @@ def cross_entropy_and_gradients(
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
     """() the loss, and its gradients with respect to hidden, embeddings and bias; matrix products in `dtype`.
 
-    Twice over the vocabulary, slice by slice: once for the softmax of each slice, which is stored, and the word that is
-    expected by it, the mean of E; once for the gradient of E. For the first d masked words the store is the gradient of
-    E, each slice of which is written when the softmax in it has been read; where the vocabulary is small there is
-    memory for all at once. Smoothed labels want every word a little, which is one vector for all words: the mean of E
-    in place of a part of the target's row.
+    Two passes over slices of the vocabulary per block of tokens. The first stores the softmax of each slice and sums up
+    the expected embedding; the second computes E's gradient from the stored softmax. For the first d tokens the store
+    is the memory of E's gradient: a slice is overwritten when its softmax has been read. Small vocabularies need one
+    block only.
     """
     by_embeddings = gradient_buffer(embeddings)  # (V, d)
     full = by_embeddings.dtype
@@ -159,7 +166,7 @@ def cross_entropy_and_gradients(
     slices = slices_of_words(embeddings)
     blocks = blocks_of_rows(hidden, embeddings)
     wide = max(len(hidden[blocks[0]]), hidden.shape[1])
-    room = by_embeddings.new_empty(len(embeddings[slices[0]]), wide, dtype=dtype)  # for a product of any slice
+    room = by_embeddings.new_empty(len(embeddings[slices[0]]), wide, dtype=dtype)  # for the products of one slice
     of_target, of_each = 1 - smoothing, smoothing / len(embeddings) / items.to(full)
     mean_word = embeddings.mean(0, dtype=full) if smoothing else None  # (d,)
     for block in blocks:
@@ -167,8 +174,8 @@ def cross_entropy_and_gradients(
         right_bias = bias[targets[block]].to(full)  # (rows,)
         if mean_word is not None:
             right, right_bias = right.lerp(mean_word, smoothing), right_bias.lerp(bias.mean(dtype=full), smoothing)
-        begun = block.start > 0
-        fits = not begun and len(rows) <= by_embeddings.shape[1]
+        accumulate = block.start > 0
+        fits = not accumulate and len(rows) <= by_embeddings.shape[1]
         store = by_embeddings if fits else by_embeddings.new_empty(len(embeddings), len(rows))
         shares = [part_of_store(store[words], len(rows), len(store[words])) for words in slices]  # (rows, words)
         expected, normaliser = torch.zeros_like(right), right.new_full((len(rows),), -torch.inf)
@@ -178,7 +185,7 @@ def cross_entropy_and_gradients(
             logits = torch.addmm(bias[words].to(dtype), rows, some.T, out=part_of_store(room, len(rows), len(some)))
             logsum = softmax_and_logsum(logits, share)
             normaliser = normaliser.logaddexp(logsum)
-            weight = (logsum - normaliser).exp().unsqueeze(-1)  # of this slice among those until now
+            weight = (logsum - normaliser).exp().unsqueeze(-1)  # of this slice among those so far
             expected.lerp_((share.to(dtype) @ some).to(full), weight)
             logsums.append(logsum)
         loss += (normaliser - (rows.to(full) * right).sum(-1) - right_bias).sum()
@@ -190,7 +197,7 @@ def cross_entropy_and_gradients(
             products = torch.mm(share.to(dtype).T, scaled, out=part_of_store(room, share.shape[1], rows.shape[1]))
             if mean_word is not None:
                 products = products - of_each * rows.sum(0, dtype=full)
-            by_embeddings[words] = by_embeddings[words] + products if begun else products
+            by_embeddings[words] = by_embeddings[words] + products if accumulate else products
         by_embeddings.index_add_(0, targets[block], -of_target * rows.to(full) / items)
         by_bias.index_add_(0, targets[block], -(of_target / items).to(full).expand(len(rows)))
         by_bias -= of_each * len(rows)
@@ -198,51 +205,58 @@ def cross_entropy_and_gradients(
 
 
 def blocks_of_rows(hidden: Tensor, embeddings: Tensor) -> list[slice]:
-    """Parts of the rows (m, d): d of them at first, or as many as there is memory for, then as many as that."""
+    """Blocks of the tokens (m, d): d of them first, or as many as `rows_at_once` allows, then that many each."""
     step = rows_at_once(embeddings)
     first = max(step, hidden.shape[1])
     return [slice(0, first), *(slice(start, start + step) for start in range(first, len(hidden), step))]
 
 
 def rows_at_once(embeddings: Tensor) -> int:
-    """How many masked words may have their logits held."""
+    """For how many tokens all logits may be held."""
     logits = LOGITS_AT_ONCE if embeddings.device.type == "cpu" else 8 * LOGITS_AT_ONCE
     return max(logits // len(embeddings), 1)
 
 
 def part_of_store(store: Tensor, rows: int, columns: int) -> Tensor:
-    """(rows, columns) memory at the beginning of a larger store."""
+    """(rows, columns) view of the beginning of a larger store."""
     return store.view(-1)[: rows * columns].view(rows, columns)
 
 
 def softmax_and_logsum(logits: Tensor, store: Tensor) -> Tensor:
-    """Write the softmax of (rows, words) logits to `store`; return its logarithmic normaliser, (rows,)."""
+    """Write the softmax of (rows, words) logits to `store`; return their logsumexp, (rows,)."""
     torch.softmax(logits, -1, dtype=store.dtype, out=store)
     return logits.amax(-1).to(store.dtype) - store.amax(-1).log()
 
 
 def slices_of_words(embeddings: Tensor) -> list[slice]:
-    """Parts of the vocabulary: small enough for the cache of a CPU; all of it at once elsewhere."""
+    """Slices of the vocabulary that fit the cache of a CPU; on other devices one slice."""
     step = WORDS_AT_ONCE if embeddings.device.type == "cpu" else len(embeddings)
     return [slice(start, start + step) for start in range(0, len(embeddings), step)]
 
 
-class LargeMemory:
-    """Memory of the size of E, taken again when no tensor uses it any more: the system gives fresh pages slowly."""
+class ReusedBuffer:
+    """One buffer of E's size, reused when the last tensor on it is gone: on a CPU fresh pages are slow.
+
+    The pages belong to a NumPy array. Each call makes a new tensor storage on them; they are free when that storage,
+    which views and the autograd graph share, has been released.
+    """
 
     def __init__(self) -> None:
-        self.block = torch.empty(0, 0).numpy()
+        self.pages = torch.empty(0, 0).numpy()
+        self.user: StorageWeakRef | None = None
 
     def like(self, embeddings: Tensor) -> Tensor:
-        """(V, d) not initialised, at least fp32."""
+        """(V, d) uninitialised, of E's dtype, at least fp32."""
         dtype = torch.promote_types(embeddings.dtype, torch.float32)
         if embeddings.device.type != "cpu":
-            return torch.empty_like(embeddings, dtype=dtype)  # its allocator does the same
-        in_use = sys.getrefcount(self.block) > 2  # one is ours, one getrefcount's argument; a tensor on it adds one
-        block = torch.from_numpy(self.block)
-        if in_use or block.shape != embeddings.shape or block.dtype != dtype:
-            self.block = torch.empty(embeddings.shape, dtype=dtype).numpy()
-        return torch.from_numpy(self.block)
+            return torch.empty_like(embeddings, dtype=dtype)  # the device's allocator reuses memory
+        buffer = torch.from_numpy(self.pages)
+        in_use = self.user is not None and not self.user.expired()
+        if in_use or buffer.shape != embeddings.shape or buffer.dtype != dtype:
+            self.pages = torch.empty(embeddings.shape, dtype=dtype).numpy()
+            buffer = torch.from_numpy(self.pages)
+        self.user = StorageWeakRef(buffer.untyped_storage())
+        return buffer
 
 
-gradient_buffer = LargeMemory().like
+gradient_buffer = ReusedBuffer().like

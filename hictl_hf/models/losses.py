@@ -1,7 +1,8 @@
-"""The losses of HiCTL as functions of tensors: one InfoNCE over sentences, one over words, one mean over many batches.
+"""The losses of HiCTL as functions of tensors: InfoNCE over sentences, InfoNCE over words, and means over batches.
 
-They know no model, tokenizer or process; which negatives they see is decided by `negatives`. Shapes: N = 2n sentences,
-n pairs, B words of a bag (padded with -1), m sampled words (padded with -1), V words.
+They know no model, tokenizer or process; `negatives` and `word_sampling` choose the negatives. Shapes: N = 2n
+sentences, n pairs, B words of a bag (padded with -1), m sampled words (padded with -1), V words of the vocabulary,
+d dimensions.
 """
 
 from typing import Any
@@ -23,7 +24,7 @@ from .negatives import (
 )
 from .word_sampling import cosines, words_at_once
 
-ROWS_AT_ONCE = 256  # queries whose similarities to all others stay in the cache of a CPU
+QUERIES_AT_ONCE = 256  # whose similarities to all others stay in the cache of a CPU
 
 
 @torch.compiler.disable
@@ -38,18 +39,18 @@ def sentence_contrast(
     """L_S: the mean of -log exp(s⁺/τ) / (exp(s⁺/τ) + Σ exp(s⁻/τ)) over the anchors (sentence-level CTL).
 
     s⁻ are similarities to negatives that were moved towards the query (`interpolate_hard_negatives`). The gradient is
-    made in the forward pass, some queries at a time; nothing larger than (N, N) exists.
+    computed in the forward pass, some queries at a time; no array is larger than (N, N).
 
     Args:
         sentences: (N, d) representations; the positive of row i is row (i + N/2) mod N.
         negatives: (N, N) bool, which columns are negatives of the row.
         temperature: τ.
         strength: ζ · p_avg; 0 moves no negative.
-        space: "unit" or "raw", where negatives are moved.
-        items: what the sum over the anchors is divided by; `None`: N.
+        space: "unit" or "raw", the vectors that negatives are moved among.
+        items: divisor of the sum over the anchors; `None`: N.
 
     Returns:
-        () the loss, to which an anchor that has no negative adds 0, and () the mean λ of the negatives.
+        () the loss, to which an anchor without a negative adds 0, and () the mean λ of the negatives.
     """
     divisor = max(len(sentences), 1) if items is None else items
     arguments = sentences, negatives, temperature, strength, space, divisor
@@ -80,22 +81,32 @@ class SentenceContrast(torch.autograd.Function):
         return upstream * ctx.saved_tensors[0], None, None, None, None, None
 
 
+# For a query q with positive k⁺ and negatives k⁻, moved to k̂ = q + λ (k⁻ - q), with λ constant for the gradient:
+#   products  q·k̂ = (1 - λ) |q|² + λ q·k,   |k̂|² = q·k̂ + λ (k·k̂ - q·k̂),   k·k̂ = (1 - λ) q·k + λ |k|²
+#   score     s = q·k̂                 in unit space
+#             s = q·k̂ / (|q| |k̂|)     in raw space
+#   loss      -log softmax(s / τ)_k⁺,   so ∂loss / ∂s = (softmax - onehot(k⁺)) / τ
+# All of them are functions of the Gram matrix (q·k), |q|² and |k|². `by_product` holds τ ∂loss / ∂(q·k) and `by_square`
+# 2τ ∂loss / ∂|k|²; the gradient of the points P is then [(G + Gᵀ) P + by_square P] / τ, with G = `by_product`. In unit
+# space |k|² = 1, and the derivative of the normalisation removes the part of the gradient along each point.
+# With the mean c of the points and k' = k - c:  q·k = q'·k' + (q'·c + |c|² / 2) + (k'·c + |c|² / 2), which keeps the
+# digits of distances between almost parallel vectors.
 def sentence_contrast_and_gradient(
     sentences: Tensor, negatives: Tensor, temperature: float, strength: Tensor | float, space: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """() the sum of the losses, (N, d) its gradient, () mean λ; all by way of the Gram matrix of the sentences."""
+    """() the sum of the losses, (N, d) its gradient, () mean λ, all computed from the Gram matrix of the sentences."""
     points, lengths = unit_vectors(sentences) if space == "unit" else (sentences, None)
     squares, near = squared_lengths(points)
     centre = points.mean(0)
-    centred = points - centre  # distances between almost parallel vectors lose no digits
+    centred = points - centre
     own, along = squares_of_rows(centred), centred @ centre + centre.square().sum() / 2  # (N,) each
     positives = torch.arange(len(points), device=points.device).roll(len(points) // 2).unsqueeze(1)
     contrasted = negatives.scatter(1, positives, True)
     loss, moved = near.new_zeros(()), near.new_zeros((), dtype=torch.float64)
     by_product = torch.empty_like(negatives, dtype=points.dtype)  # (N, N) τ ∂loss / ∂(q·k)
     by_square = torch.zeros_like(near)  # (N, 1) 2τ ∂loss / ∂|k|², each as a query and as a key
-    for start in range(0, len(points), ROWS_AT_ONCE):
-        rows = slice(start, start + ROWS_AT_ONCE)
+    for start in range(0, len(points), QUERIES_AT_ONCE):
+        rows = slice(start, start + QUERIES_AT_ONCE)
         gram, query = centred[rows] @ centred.T, squares[rows, None]
         lambdas = interpolation_weights(gram, own[rows, None], own, near[rows], negatives[rows], strength)
         products = gram.add_(along[rows, None]).add_(along)  # q·k
@@ -110,7 +121,7 @@ def sentence_contrast_and_gradient(
         loss += (behind - shares.amax(-1, keepdim=True).log()).sum()
         moved += lambdas.sum()
         pull = shares.scatter_add_(1, positives[rows], -torch.ones_like(near[rows])).mul_(lambdas)
-        if lengths is None:  # the cosine also depends on both lengths, not on a common factor of them
+        if lengths is None:  # the cosine also depends on both lengths, but not on the scale of either
             shrink = scores.mul_(pull).mul_(lambdas).div_(mixed_square)
             ratio = mixed.div_(mixed_square)
             pull = pull.mul_(scale).mul_(torch.addcmul(1 - ratio, lambdas, ratio))
@@ -142,7 +153,7 @@ def word_contrast(
     """-log exp(s(q̄, e(w))/τ) / (exp(s(q̄, e(w))/τ) + Σ_S exp(s(q̄, e(w'))/τ)), the mean over the words w of each bag.
 
     L_W is the mean of the result over pairs (word-level CTL). Similarity is the cosine. Only the rows of the vocabulary
-    that occur are touched, each once however many pairs share it.
+    that occur are read, each once however many pairs share it.
 
     Args:
         queries: (n, d) first tokens q̄ of x∘y.
@@ -151,8 +162,8 @@ def word_contrast(
         sampled: (n, m) ids of negative words, -1 beyond their number.
 
     Returns:
-        (n,) losses, 0 for an empty bag, and (V, d) the vocabulary, unchanged, for its next use, whose gradient takes
-        ours up in place: by this function, `tied_embedding` or `linear_cross_entropy`, nothing else.
+        (n,) losses, 0 for an empty bag, and (V, d) the unchanged vocabulary for its next use, to whose gradient that of
+        the losses is added in place: only this function, `tied_embedding` or `linear_cross_entropy` may use it.
     """
     return WordContrast.apply(queries, vocabulary, bag, sampled, temperature)  # type: ignore[no-untyped-call]
 
@@ -164,14 +175,14 @@ class WordContrast(torch.autograd.Function):
     def forward(
         ctx: Any, queries: Tensor, vocabulary: Tensor, bag: Tensor, sampled: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
-        words, places = torch.unique(torch.cat([bag, sampled], 1).clamp_min(0), return_inverse=True)
+        words, indices = torch.unique(torch.cat([bag, sampled], 1).clamp_min(0), return_inverse=True)
         directions, lengths = unit_vectors(queries)
         similarities = cosines(directions, vocabulary, words)  # (n, words that occur)
         with torch.inference_mode(False), torch.enable_grad():
-            scores = similarities.gather(1, places).requires_grad_()  # (n, B + m)
+            scores = similarities.gather(1, indices).requires_grad_()  # (n, B + m)
             losses = contrast_with_sampled(scores / temperature, bag, sampled)
             (pulls,) = torch.autograd.grad(losses.sum(), scores)
-        pulls = torch.zeros_like(similarities).scatter_add_(1, places, pulls)
+        pulls = torch.zeros_like(similarities).scatter_add_(1, indices, pulls)
         ctx.save_for_backward(directions, lengths, vocabulary, words, similarities, pulls)
         ctx.set_materialize_grads(False)
         return losses.detach(), vocabulary.view_as(vocabulary)
@@ -206,5 +217,5 @@ def contrast_with_sampled(scores: Tensor, bag: Tensor, sampled: Tensor) -> Tenso
 
 
 def mean_over_batch(values: Tensor, items: Tensor | int | None = None) -> Tensor:
-    """Sum of values over the number of items: their own, or that of the whole batch these values are a part of."""
+    """Sum of the values divided by the number of items: their own, or that of the complete batch they are part of."""
     return values.sum() / (max(values.numel(), 1) if items is None else items)

@@ -132,20 +132,23 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
     @torch.no_grad()
     @overrides_private(PreTrainedModel)
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise what is new here, too: models are loaded without running `__init__`'s values."""
+        """Initialise what XLM-R does not have, too: models are loaded without the values of `__init__`."""
         super()._init_weights(module)
         if isinstance(module, SentenceProbability):
             init.zeros_(module.recent)
             init.zeros_(module.steps)
 
     def tie_weights(self, missing_keys: set[str] | None = None, **kwargs: Any) -> None:
-        """As always; but a checkpoint without a head is not "corrupted", and the load report names its new weights."""
+        """Like the parent, but a checkpoint without a language-model head is not reported as corrupted; the load report
+        lists its new weights."""
         headless = missing_keys is not None and {"lm_head.bias", "lm_head.decoder.bias"} <= missing_keys
         log = logging.getLogger("transformers.modeling_utils")
         level = log.level
         log.setLevel(logging.ERROR if headless else level)
-        super().tie_weights(missing_keys=missing_keys, **kwargs)
-        log.setLevel(level)
+        try:
+            super().tie_weights(missing_keys=missing_keys, **kwargs)
+        finally:
+            log.setLevel(level)
 
     @can_return_tuple
     def forward(
@@ -291,11 +294,11 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
     ) -> Tensor:
         """(N, r) r = f(g(M(x))) of padded sentences: the projection of the first token's last hidden state.
 
-        With example_seeds (n,) their dropout is that of every other call with these seeds.
+        With example_seeds (n,) the dropout is the same in every call with these seeds.
         """
         return self.encode_apart(input_ids, attention_mask, example_seeds)[0]
 
-    @torch.compiler.disable  # compiled, dropout would draw other numbers in training than for the gradient cache
+    @torch.compiler.disable  # compiled dropout would draw other numbers in training than for the gradient cache
     def encode_apart(
         self, input_ids: Tensor, attention_mask: Tensor | None, example_seeds: Tensor | None
     ) -> tuple[Tensor, Tensor]:
@@ -356,7 +359,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
     ) -> tuple[Tensor, Tensor]:
         """(n,) L_W of each pair (word-level CTL): its words against words sampled from the rest of the vocabulary.
 
-        Also the vocabulary (V, d), whose gradient takes up that of these losses, for its next use.
+        Also returns the vocabulary (V, d) for its next use, to whose gradient that of these losses is added.
         """
         config = self.config
         special = [word for word in config.special_token_ids or () if word < len(vocabulary)]
@@ -377,7 +380,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
 
 
 def refuse_unknown(model: type, arguments: Iterable[str], allowed: Iterable[str]) -> None:
-    """Refuse keyword arguments of `forward` that would have no effect: transformers' own `forward`s ignore them.
+    """Refuse keyword arguments of `forward` that would have no effect; transformers' own `forward`s ignore them.
 
     Raises:
         TypeError: one of the arguments is not allowed.
@@ -390,19 +393,19 @@ def refuse_unknown(model: type, arguments: Iterable[str], allowed: Iterable[str]
 
 
 def in_full_precision(values: Tensor) -> Tensor:
-    """Half precision becomes fp32, in which similarities and their losses are always computed."""
+    """Convert half precision to fp32, in which similarities and their losses are always computed."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 def with_gradient(sentences: Tensor, cached: CachedSentenceLevel) -> SentenceLevel:
-    """The same loss, whose gradient by the sentences (N, r) is the cached one."""
+    """The cached loss, with its cached gradient with respect to the sentences (N, r)."""
     sentences = in_full_precision(sentences)
     return replace(cached, loss=cached.loss + ((sentences - sentences.detach()) * cached.gradients).sum())
 
 
 @contextmanager
 def random_numbers_of(seeds: Tensor) -> Iterator[None]:
-    """Random numbers, such as those of dropout, follow from the seeds (n,); afterwards they go on as before."""
+    """Seed the random numbers, such as those of dropout, by the seeds (n,); restore their state afterwards."""
     devices = [seeds.device] if seeds.device.type != "cpu" else []
     with torch.random.fork_rng(devices, device_type=devices[0].type if devices else "cuda"):
         torch.manual_seed(int(seeds[0]))

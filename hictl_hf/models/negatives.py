@@ -15,29 +15,29 @@ SMALLEST = 1e-12  # below any squared length that occurs; keeps roots and quotie
 
 
 def in_batch_negatives(texts: Tensor, duplicates: str = "pair", same_side: bool = True) -> Tensor:
-    """Who is a negative of whom: (N, N) bool, row = query: the 2n - 2 sentences of the other pairs.
+    """(N, N) bool mask of the negatives of each query (row): the 2n - 2 sentences of the other pairs.
 
     Args:
-        texts: (N,) int64, equal where the texts are equal (a hash); reordered monolingual text carries its original's.
-        duplicates: "keep" every sentence of another pair, leave out equal "text"s, or leave out every sentence of a
-            "pair" that shares a text with the query's: it is a translation, too.
-        same_side: whether an x has other x among its negatives, and a y other y; without them n - 1 are left.
+        texts: (N,) int64 hashes, equal where the texts are equal; a reordered monolingual text has its original's.
+        duplicates: "keep" every sentence of another pair; exclude equal texts ("text"); or exclude every sentence of a
+            pair that shares a text with the query's ("pair"): it is a translation, too.
+        same_side: whether an x has other x as negatives, and a y other y; without them n - 1 negatives are left.
     """
     if len(texts) % 2:
         raise ValueError(f"there are {len(texts)} sentences; each x needs its y: x_1 … x_n, then y_1 … y_n")
     pairs = len(texts) // 2
     number = torch.arange(len(texts), device=texts.device)
     pair, side = number % pairs, number >= pairs
-    left_out = pair[:, None] == pair  # (N, N) the query itself and its positive
+    excluded = pair[:, None] == pair  # (N, N) the query itself and its positive
     if not same_side:
-        left_out |= side[:, None] == side
+        excluded |= side[:, None] == side
     if duplicates == "keep":
-        return ~left_out
+        return ~excluded
     equal = texts[:, None] == texts  # (N, N)
     if duplicates == "text":
-        return ~(left_out | equal)
-    shares = equal.view(2, pairs, 2, pairs).any(2).any(0)  # (n, n) the two pairs have a text in common
-    return ~(left_out | shares.repeat(2, 2))
+        return ~(excluded | equal)
+    shares = equal.view(2, pairs, 2, pairs).any(2).any(0)  # (n, n) whether two pairs share a text
+    return ~(excluded | shares.repeat(2, 2))
 
 
 def interpolate_hard_negatives(
@@ -46,15 +46,15 @@ def interpolate_hard_negatives(
     """Cosines of each query with the others, negatives first moved towards the query (hard negatives).
 
     k̂ = q + λ (k⁻ - q) with λ = (d⁺ / d⁻)^strength where d⁻ > d⁺, else 1; d are Euclidean distances, and no gradient
-    passes through λ. No mixture is ever built: q·k̂ and |k̂|² follow from the Gram matrix, so memory is O(N²). This is to
-    look at them; in training the loss computes the same some queries at a time (`sentence_contrast_and_gradient`).
+    passes through λ. The vectors k̂ are never computed: q·k̂ and |k̂|² follow from the Gram matrix, so memory is O(N²).
+    For inspection; in training the loss does the same for some queries at a time (`sentence_contrast_and_gradient`).
 
     Args:
         sentences: (N, d) representations, positives n rows apart.
         negatives: (N, N) bool, which entries to move.
         strength: ζ · p_avg; 0 moves nothing.
-        space: "raw" takes distances and mixtures of the given vectors and the cosine of the result; "unit" those of
-            vectors scaled to length 1, without scaling the mixture again: ŝ = 1 - λ(1 - s).
+        space: "raw" computes distances and k̂ of the given vectors and the cosine of the result; "unit" those of vectors
+            scaled to length 1, without scaling k̂ again: ŝ = 1 - λ(1 - s).
 
     Returns:
         (N, N) scores, and (N, N) λ, which is 1 wherever nothing moved.

@@ -11,14 +11,14 @@ from torch.nn import functional as F
 
 from .negatives import SMALLEST
 
-SIMILARITIES_AT_ONCE = 2**23  # of pairs to the whole vocabulary, held: 32 MiB
-WEIGHTS_AT_ONCE = 2**20  # of words to be drawn by, on a CPU, where they are looked at in the cache: 4 MiB
-WEIGHTS_IN_BLOCK = 64  # whose sum is looked at first
-WORDS_AT_ONCE = 1024  # of the vocabulary: they stay in the cache of a CPU, in memory that is not taken anew each time
+SIMILARITIES_AT_ONCE = 2**23  # of pairs to all words of the vocabulary: 32 MiB
+WEIGHTS_AT_ONCE = 2**20  # sampling weights that stay in the cache of a CPU: 4 MiB
+WEIGHTS_IN_BLOCK = 64  # words of a block; a draw finds its block first, then the word in it
+WORDS_AT_ONCE = 1024  # rows of the vocabulary that stay in the cache of a CPU
 STEP, *MIXERS = (odd - 2**64 for odd in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))  # SplitMix64's
 
 
-@torch.compiler.disable  # which rounds otherwise, so that now and then another word would be drawn
+@torch.compiler.disable  # compiled code rounds differently and would sometimes draw another word
 def sample_words(
     queries: Tensor,
     vocabulary: Tensor,
@@ -29,21 +29,21 @@ def sample_words(
 ) -> Tensor:
     """Draw words outside the bag for each pair, without replacement, from softmax(cosine / temperature).
 
-    In the paper's words S, a subset of V∖B, is sampled by the similarities to the query. To draw with replacement and
-    pass over words drawn before is to draw without replacement; so any way to draw once will do, and one may finish
-    what another left open. In a large vocabulary near temperature 1 a few thousand words are looked at
-    (`propose_and_accept`), else all (`draw_by_weight`); nothing of the size of `vocabulary` is made.
+    The paper samples S, a subset of V∖B, "by the similarities" to the query. Drawing with replacement and skipping
+    repeats has the same law as drawing without replacement, so draws of different methods can be combined. In a large
+    vocabulary near temperature 1 rejection sampling reads a few thousand words (`propose_and_accept`); otherwise, and
+    for the remaining draws, all words are read (`draw_by_weight`). No array of the size of `vocabulary` is made.
 
     Args:
         queries: (n, d).
         vocabulary: (V, d) word embeddings.
-        excluded: (n, B) words that must not be drawn, such as the bag and special tokens; -1 names none.
-        number: m; fewer are drawn where fewer words are left.
-        seeds: (n,) int64, one for each pair: its draw does not depend on its neighbours in the batch. Without them the
-            global generator gives them.
+        excluded: (n, B) ids that must not be drawn, such as the bag and special tokens; -1 is padding.
+        number: m; fewer are drawn if fewer words are left.
+        seeds: (n,) int64, one for each pair, so that its draw does not depend on the rest of the batch; `None`: from
+            the global generator.
 
     Returns:
-        (n, min(m, V)) word ids in the order they were drawn, -1 where no word was left.
+        (n, min(m, V)) word ids in the order of the draws, -1 if no word was left.
     """
     if seeds is None:
         seeds = torch.randint(2**62, (len(queries),), device=queries.device)
@@ -57,7 +57,7 @@ def sample_words(
 def sample_words_of_few(
     queries: Tensor, excluded: Tensor, seeds: Tensor, vocabulary: Tensor, number: int, temperature: float
 ) -> Tensor:
-    """`sample_words` for as many pairs as may be compared with the whole vocabulary at once."""
+    """`sample_words` for as many pairs as can be compared with the complete vocabulary at once."""
     queries, random, nobody = F.normalize(queries, dim=-1), UniformNumbers(seeds), len(vocabulary)
     forbidden = torch.zeros(len(queries), nobody + 1, dtype=torch.bool, device=queries.device)
     forbidden.scatter_(1, excluded.where(excluded >= 0, nobody), True)[:, nobody] = True
@@ -66,7 +66,7 @@ def sample_words_of_few(
     if proposals:
         draws = propose_and_accept(queries, vocabulary, forbidden, temperature, proposals, random)
         words = first_distinct(draws, number)
-    rows = (words < 0).any(1).nonzero().squeeze(1)  # whose words are not yet as many as wanted
+    rows = (words < 0).any(1).nonzero().squeeze(1)  # that still lack words
     if len(rows):
         similarities = cosines(queries[rows], vocabulary)
         on_cpu = vocabulary.device.type == "cpu"
@@ -80,7 +80,7 @@ def sample_words_of_few(
 
 
 def worthwhile_proposals(number: int, temperature: float, vocabulary_size: int) -> int:
-    """Were all cosines 0, as many as are needed and a tenth more; 0 where it is cheaper to look at all words."""
+    """The number of proposals needed if all cosines were 0, plus a tenth; 0 if it is cheaper to read all words."""
     proposals = ceil(1.1 * number * exp(min(1 / temperature, 99))) + 64
     return proposals if proposals < vocabulary_size / 8 else 0
 
@@ -88,17 +88,17 @@ def worthwhile_proposals(number: int, temperature: float, vocabulary_size: int) 
 def propose_and_accept(
     queries: Tensor, vocabulary: Tensor, forbidden: Tensor, temperature: float, number: int, random: "UniformNumbers"
 ) -> Tensor:
-    """(n, number) words proposed evenly, accepted with chance exp((cosine - 1) / τ), else -1."""
+    """(n, number) uniformly proposed words, accepted with probability exp((cosine - 1) / τ), else -1."""
     proposals = (random.next(number) * len(vocabulary)).long()
-    words, places = proposals.unique(return_inverse=True)
-    chances = cosines(queries, vocabulary, words).gather(1, places).sub_(1).div_(temperature).exp_()
+    words, indices = proposals.unique(return_inverse=True)
+    chances = cosines(queries, vocabulary, words).gather(1, indices).sub_(1).div_(temperature).exp_()
     return proposals.where((random.next(number) < chances) & ~forbidden.gather(1, proposals), -1)
 
 
 def draw_by_weight(scores: Tensor, words: Tensor, random: "UniformNumbers") -> Tensor:
-    """Fill up words (n, m), -1 where one is missing, by exp(scores), (n, blocks · words of a block), the last -inf.
+    """Fill the missing words (-1) of (n, m) by drawing from exp(scores), (n, blocks · WEIGHTS_IN_BLOCK), the last -inf.
 
-    Weights are cumulated in float64, those of blocks first, then those within the blocks that were hit.
+    Weights are accumulated in float64: first over the blocks, then within the blocks that were drawn.
     """
     nobody = scores.shape[1] - 1
     while True:
@@ -108,13 +108,13 @@ def draw_by_weight(scores: Tensor, words: Tensor, random: "UniformNumbers") -> T
             return words
         weights = (scores - best.nan_to_num(neginf=0)).exp_().unflatten(1, (-1, WEIGHTS_IN_BLOCK))
         ends = weights.sum(-1).cumsum(-1, dtype=torch.float64)  # (n, blocks)
-        places = random.next(words.shape[1] * 5 // 4 + 8) * ends[:, -1:]  # (n, draws)
-        blocks = torch.searchsorted(ends, places, right=True).clamp_(max=ends.shape[1] - 1)
-        places -= F.pad(ends, (1, 0)).gather(1, blocks)
+        points = random.next(words.shape[1] * 5 // 4 + 8) * ends[:, -1:]  # (n, draws)
+        blocks = torch.searchsorted(ends, points, right=True).clamp_(max=ends.shape[1] - 1)
+        points -= F.pad(ends, (1, 0)).gather(1, blocks)
         within = weights.gather(1, blocks.unsqueeze(-1).expand(-1, -1, WEIGHTS_IN_BLOCK)).cumsum(
             -1, dtype=torch.float64
         )
-        offsets = torch.searchsorted(within, places.unsqueeze(-1), right=True).squeeze(-1)
+        offsets = torch.searchsorted(within, points.unsqueeze(-1), right=True).squeeze(-1)
         draws = (blocks * WEIGHTS_IN_BLOCK + offsets).where(offsets < WEIGHTS_IN_BLOCK, -1)
         words = first_distinct(torch.cat([words, draws], 1), words.shape[1])
 
@@ -134,27 +134,27 @@ def cosines(queries: Tensor, vocabulary: Tensor, words: Tensor | None = None) ->
 
 
 def words_at_once(vocabulary: Tensor) -> int:
-    """How many words of a vocabulary (V, d) are best looked at together on its device."""
+    """How many rows of a vocabulary (V, d) are best read together on its device."""
     return WORDS_AT_ONCE if vocabulary.device.type == "cpu" else 16 * WORDS_AT_ONCE
 
 
 def first_distinct(draws: Tensor, number: int) -> Tensor:
-    """(n, number) the first different words in each row of draws (n, K), where -1 is none; -1 beyond their number."""
-    ordered, places = draws.sort(dim=-1, stable=True)
+    """(n, number) the first distinct words in each row of draws (n, K), without -1; padded with -1."""
+    ordered, indices = draws.sort(dim=-1, stable=True)
     new = (ordered >= 0) & (ordered != F.pad(ordered, (1, 0), value=-1)[:, :-1])
-    new = torch.zeros_like(new).scatter_(1, places, new)  # back in the order of the draws
+    new = torch.zeros_like(new).scatter_(1, indices, new)  # back in the order of the draws
     ranks = (new.cumsum(-1) - 1).where(new, number).clamp_(max=number)
     return draws.new_full((len(draws), number + 1), -1).scatter_(1, ranks, draws)[:, :number]
 
 
 class UniformNumbers:
-    """Numbers in [0, 1), a stream for each seed, the same on every device and in every batch (SplitMix64)."""
+    """Uniform numbers in [0, 1): one stream per seed, equal on every device and in every batch (SplitMix64)."""
 
     def __init__(self, seeds: Tensor, used: int = 0) -> None:
         self.seeds, self.used = seeds, used
 
     def of(self, rows: Tensor) -> "UniformNumbers":
-        """The streams of some rows, where they are now."""
+        """The streams of some rows, continued."""
         return UniformNumbers(self.seeds[rows], self.used)
 
     def next(self, number: int) -> Tensor:
@@ -171,6 +171,6 @@ def scrambled(bits: Tensor) -> Tensor:
     return bits ^ shifted(bits, 31)
 
 
-def shifted(bits: Tensor, places: int) -> Tensor:
-    """The 64 bits of int64 shifted to the right, zeros from the left."""
-    return (bits >> places) & (2 ** (64 - places) - 1)
+def shifted(bits: Tensor, count: int) -> Tensor:
+    """The bits of int64 shifted right by `count`, filled with zeros."""
+    return (bits >> count) & (2 ** (64 - count) - 1)

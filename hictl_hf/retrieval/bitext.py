@@ -1,7 +1,7 @@
-"""Who is whose translation, among sentence vectors alone: how often a sentence finds its own, which are its nearest
-neighbours, and which pairs of two corpora are translations (Artetxe and Schwenk, ACL 2019). Nothing here is
-approximate, and memory grows with the number of sentences, not with its square. How neighbours are found in both
-directions at once is left to `neighbours`, where vectors come from to `embedding`, how good pairs are to `metrics`."""
+"""Retrieval accuracy and bitext mining by margin (Artetxe and Schwenk, ACL 2019) from sentence vectors.
+
+Nothing here is approximate, and memory is linear in the number of sentences.
+"""
 
 import logging
 from collections import Counter
@@ -28,7 +28,7 @@ TIE = 1e-12  # cosines that differ by less differ by rounding
 
 @dataclass(frozen=True)
 class Bitext:
-    """Two corpora among whose sentences translations are searched; `gold` holds the true pairs where they are known."""
+    """Two corpora to search translations in; `gold` holds the true pairs if they are known."""
 
     queries: Sequence[str]
     candidates: Sequence[str]
@@ -38,14 +38,14 @@ class Bitext:
 
 
 def retrieval_accuracy(x: Vectors, y: Vectors, block: int = 1024) -> tuple[float, float]:
-    """Percent of rows of x whose nearest row of y, by cosine, is the one of the same number; and the other way round.
+    """Percent of rows of x whose nearest row of y, by cosine, has the same index; and the same from y to x.
 
-    Computed in double precision; a tie with a wrong row counts as an error, and so does each pair with a vector that
-    holds infinity or no number, of which a warning tells.
+    Computed in double precision. A tie with a wrong row counts as an error, and so does each pair with a vector that
+    holds infinity or NaN, which is logged as a warning.
 
     Args:
         x, y: (sentences, d), row i of one being the translation of row i of the other.
-        block: rows compared at a time, which bounds the memory to block × sentences.
+        block: rows compared at a time; memory is block × sentences.
 
     >>> retrieval_accuracy(np.eye(2), np.array([[1.0, 0.1], [1.0, 0.2]]))
     (100.0, 50.0)
@@ -72,11 +72,11 @@ def one_direction(queries: Vectors, keys: Vectors, block: int) -> float:
 
 
 def nearest(queries: Vectors, candidates: Vectors, block: int = 1024) -> Rows:
-    """(queries,) the row of `candidates` nearest to each query by cosine, in double precision; of equals the first.
+    """(queries,) the row of `candidates` nearest to each query by cosine, in double precision; ties go to the first.
 
     Args:
         queries, candidates: (sentences, d), two numbers of sentences, of any length but none.
-        block: queries compared at a time, which bounds the memory to block × candidates.
+        block: queries compared at a time; memory is block × candidates.
 
     >>> nearest(np.array([[0.0, 2], [1, 0]]), np.array([[3.0, 0], [1, 1], [0, 1], [0, 4]])).tolist()
     [2, 0]
@@ -90,7 +90,7 @@ def nearest(queries: Vectors, candidates: Vectors, block: int = 1024) -> Rows:
 
 
 def unit_rows(vectors: Vectors) -> Vectors:
-    """The rows with length 1, a zero row as it is; in single precision where they were in half."""
+    """Scale the rows to length 1, zero rows excepted; half precision becomes single."""
     vectors = np.asarray(vectors, np.result_type(vectors, np.float32))
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     if not np.isfinite(lengths).all():
@@ -102,7 +102,7 @@ def unit_rows(vectors: Vectors) -> Vectors:
 
 
 class UnitRows:
-    """The rows of some vectors with length 1, made as they are read, and columns (rows,) beside them."""
+    """Rows scaled to length 1 when they are read, with extra columns (rows,) appended."""
 
     def __init__(self, vectors: Source, *columns: Vectors) -> None:
         self.vectors, self.columns = vectors, columns
@@ -135,7 +135,7 @@ def mine_bitext(
         x, y: (sentences, d), two numbers of sentences, of any length but none.
         neighbours: k, over which the cosines of a sentence are averaged; no more than there are sentences.
         shift: move each side by the difference of the mean unit vectors before it is compared, as XTREME's code can.
-        max_memory: bytes it may take beside x and y to find neighbours.
+        max_memory: bytes the search may need in addition to x and y.
     """
     check_ways(margin, direction)
     if not shift:
@@ -152,14 +152,14 @@ def mine_bitext(
 
 
 def check_ways(margin: str, direction: str) -> None:
-    """ValueError for what is no way to mine."""
+    """Raise `ValueError` for an unknown margin or direction."""
     for value, allowed in ((margin, get_args(Margin)), (direction, get_args(Direction))):
         if value not in allowed:
             raise ValueError(f"{value!r} is no way to mine; allowed are {', '.join(allowed)}.")
 
 
 def blocks(vectors: Source, block: int = 4096) -> Iterator[Vectors]:
-    """Some unit rows at a time."""
+    """Yield blocks of unit rows."""
     return (unit_rows(vectors[start : start + block]) for start in range(0, len(vectors), block))
 
 
@@ -209,7 +209,7 @@ def best_neighbours(own: Neighbours, mean: Vectors, other_mean: Vectors, margin:
 
 
 def one_to_one(pairs: Rows, scores: Vectors) -> tuple[Rows, Vectors]:
-    """From the highest score down, the pairs of which no earlier one has either sentence."""
+    """Greedily keep pairs from the highest score down, each sentence in one pair at most."""
     order = np.argsort(-scores, kind="stable")
     seen_x, seen_y, kept = set(), set(), []
     for number, (x, y) in zip(order.tolist(), pairs[order].tolist()):
@@ -226,7 +226,7 @@ def one_to_one(pairs: Rows, scores: Vectors) -> tuple[Rows, Vectors]:
 def mine_id_pairs(bitext: Bitext, queries: Vectors, candidates: Vectors) -> dict[IdPair, float]:
     """Margin score by pair of ids, mined with the defaults of `mine_bitext` as XTREME does for BUCC.
 
-    Of a sentence that occurs more than once on its side only the last vector is used, and its pairs are left out then.
+    Of a sentence that occurs more than once on its side only the last vector is used, and its pairs are then dropped.
 
     Args:
         queries, candidates: (sentences, d) of the bitext's two sides.
@@ -251,10 +251,10 @@ def last_occurrences(sentences: Sequence[str]) -> Rows:
 
 
 def scores_by_ids(bitext: Bitext, mined: Iterable[tuple[str, str, float]]) -> dict[IdPair, float]:
-    """Score by pair of ids of mined (query, candidate, score), in the order mined; of equal pairs the highest score.
+    """Scores of mined (query, candidate, score) by pair of ids, in the order mined; repeated pairs keep the highest.
 
-    Sentences are compared without white space around them. Left out are those that the bitext does not have, or has
-    more than once on their side.
+    Sentences are compared without surrounding white space. Those that the bitext does not have, or has more than once
+    on their side, are dropped.
     """
     query_ids = ids_of_single_sentences(bitext.queries, bitext.query_ids)
     candidate_ids = ids_of_single_sentences(bitext.candidates, bitext.candidate_ids)
@@ -268,14 +268,14 @@ def scores_by_ids(bitext: Bitext, mined: Iterable[tuple[str, str, float]]) -> di
 
 
 def ids_of_single_sentences(sentences: Iterable[str], ids: Iterable[str]) -> dict[str, str]:
-    """The id of each sentence that, without white space around it, occurs once."""
+    """The id of each sentence that occurs once, without surrounding white space."""
     stripped = [sentence.strip() for sentence in sentences]
     times = Counter(stripped)
     return {sentence: name for sentence, name in zip(stripped, ids, strict=True) if times[sentence] == 1}
 
 
 def best_threshold(scores: Mapping[IdPair, float], gold: Collection[IdPair]) -> float:
-    """The score from which on pairs should be taken so that F1 against `gold` is highest; 0 if no pair is right.
+    """The threshold of scores with the highest F1 against `gold`; 0 if no pair is right.
 
     As in XTREME's code: the pairs are taken one by one from the highest score down, ties in the order given, and the
     threshold is half way between the last one of the first best F1 and the next. A tie at that point is therefore not

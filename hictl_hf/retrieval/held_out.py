@@ -1,4 +1,4 @@
-"""Retrieval of translations among held-out pairs: per language, both directions, at every pooling asked for."""
+"""Retrieval accuracy on held-out pairs: per language, in both directions, for several poolings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ def evaluate_retrieval(
     Args:
         pairs: text columns `x`, `y`, `x_lang`, `y_lang`; a language pair is named by `y_lang` where x is always in the
             same language, else "x_lang-y_lang".
-        poolings: where to read sentence vectors; all are read in one pass.
+        poolings: of the sentence vectors; all are computed in one pass.
     """
     frame = pairs.select_columns(["x", "y"]).to_pandas()
     vectors = embed_at_poolings(model, tokenizer, [*frame["x"], *frame["y"]], poolings, progress=progress)
@@ -51,13 +51,13 @@ def evaluate_retrieval(
 
 
 def pair_names(pairs: Dataset) -> list[str]:
-    """(pairs,) as which the language pair of each is scored."""
+    """(pairs,) the name under which each pair is scored."""
     x_langs, y_langs = list(pairs["x_lang"]), list(pairs["y_lang"])
     return y_langs if len({*x_langs}) == 1 else [f"{x}-{y}" for x, y in zip(x_langs, y_langs)]
 
 
 def best_pooling(accuracies: Mapping[Pooling, RetrievalAccuracy]) -> Pooling:
-    """The pooling with the highest mean; of equals that of the last layer, and there the first."""
+    """The pooling with the highest mean; ties go to the higher layer, then to the first."""
     return max(accuracies, key=lambda pooling: (accuracies[pooling].mean, pooling.layer))
 
 

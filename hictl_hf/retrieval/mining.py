@@ -1,7 +1,7 @@
-"""Translations among the sentences of two texts, given pairs scored in the same way, and near-duplicates in one text:
-from sentences or from their vectors, in bounded memory, exactly or (for texts too large for that) approximately by
-FAISS. How neighbours are found is left to `neighbours`, what a margin is to `retrieval`, files and the command line to
-`mine`.
+"""Mine translations among two texts, score given pairs the same way, and find near-duplicates in one text.
+
+From sentences or from their vectors, in bounded memory; exactly, or approximately by FAISS for texts too large for
+that.
 
     from hictl_hf.embedding.encoder import load_encoder
     from hictl_hf.retrieval.mining import mine
@@ -35,7 +35,7 @@ GRAPH_NEIGHBOURS, GRAPH_CANDIDATES = 32, 128  # of HNSW
 
 @dataclass(frozen=True)
 class MiningConfig:
-    """How pairs are scored and chosen; see `retrieval.pair_neighbours`."""
+    """Settings of a search: how pairs are scored and chosen (`bitext.pair_neighbours`)."""
 
     margin: Margin = "ratio"
     direction: Direction = "max"
@@ -43,10 +43,10 @@ class MiningConfig:
     threshold: float = -math.inf
     """Pairs that score more are kept."""
     one_to_one: bool = False
-    """No sentence in two pairs, of forward and backward too; in the other directions it never is."""
+    """Also for "forward" and "backward" keep each sentence in one pair at most, as the other directions always do."""
     approximate: Approximation | None = None
     max_memory: int = MEMORY
-    """Bytes that an exact search takes beside the vectors, which may be memory maps."""
+    """Bytes that an exact search may need in addition to the vectors, which may be memory maps."""
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class MiningConfig:
 
 
 class ScoredPair(NamedTuple):
-    """A sentence of each text, and how likely they are translations."""
+    """A sentence of each text and their margin score."""
 
     score: float
     x: str
@@ -72,7 +72,7 @@ def mine(
     tokenizer: PreTrainedTokenizerBase,
     settings: MiningConfig = MiningConfig(),
 ) -> list[ScoredPair]:
-    """Pairs of sentences that are likely translations, the best first; repeated sentences are taken once."""
+    """Mine likely translations, the best first; repeated sentences are used once."""
     x, y = list(dict.fromkeys(x)), list(dict.fromkeys(y))
     vectors_x, vectors_y = (embed_sentences(model, tokenizer, side, progress=True) for side in (x, y))
     pairs, scores = mine_vectors(vectors_x, vectors_y, settings)
@@ -86,7 +86,7 @@ def mine_vectors(
 
     Args:
         x, y: (sentences, d), of any length but none, which may be memory maps.
-        kept: file in which neighbours are kept while they are searched, and from which the search then goes on.
+        kept: file in which the search is saved, and from which it is resumed.
     """
     found = find_neighbours(UnitRows(x), UnitRows(y), settings, kept)
     pairs, scores = pair_neighbours(*found, settings.margin, settings.direction, settings.threshold)
@@ -116,8 +116,7 @@ def score_pairs(
 
 
 def find_distinct(x: Source, above: float, settings: MiningConfig = MiningConfig(), kept: Path | None = None) -> Rows:
-    """The rows to which no earlier row, be it one of these or not, has a cosine above the number; always searched
-    exactly."""
+    """The rows to which no earlier row, kept or not, has a cosine above the number; always searched exactly."""
     rows = UnitRows(x)
     plan = plan_search(rows, rows, 1, settings.max_memory, settings.device)
     search = Search(rows, rows, 1, plan, device=settings.device, only_earlier=True)
@@ -141,7 +140,7 @@ def find_neighbours(
 
 
 def describe(x: Source, y: Source, settings: MiningConfig, only_earlier: bool = False) -> str:
-    """What a search will take, in words; of which only the sizes of x and y are looked at."""
+    """Describe the cost of a search in words, from the sizes of x and y."""
     if settings.approximate and not only_earlier:
         links = 8 * GRAPH_NEIGHBOURS if settings.approximate == "hnsw" else 8
         memory = (4 * x.shape[1] + links) * max(len(x), len(y))
@@ -163,7 +162,7 @@ def in_words(size: int) -> str:
 
 
 def run(search: Search, kept: Path | None) -> None:
-    """Search to the end, from where it was kept; it is kept every minute."""
+    """Run the search to its end, resumed from the file if it exists; save it there every `SAVED_EVERY` seconds."""
     if kept is not None and kept.exists():
         with np.load(kept) as saved:
             search.load(saved)
@@ -177,7 +176,7 @@ def run(search: Search, kept: Path | None) -> None:
 
 
 def keep(saved: dict[str, NDArray[Any]], path: Path) -> None:
-    """Write arrays to a file that is whole at any time."""
+    """Write arrays to a file atomically."""
     draft = path.with_name(f".{path.name}")
     with draft.open("wb") as file:
         np.savez(file, allow_pickle=False, **saved)
@@ -191,7 +190,7 @@ def rows_at(vectors: UnitRows, rows: Rows) -> Vectors:
 
 
 class SomeRows:
-    """Some rows of vectors, in any order, read as they are asked for."""
+    """Some rows of vectors, in any order, read on access."""
 
     def __init__(self, vectors: Source, rows: Rows) -> None:
         self.vectors, self.rows = vectors, rows
@@ -206,8 +205,9 @@ class SomeRows:
 
 
 def search_approximately(queries: UnitRows, keys: UnitRows, k: int, way: Approximation) -> Neighbours:
-    """Neighbours by FAISS, of which some are missed: by an inverted file or an HNSW graph. Where fewer than k are
-    found, the first one stands for the others.
+    """Approximate neighbours by FAISS: by an inverted file ("ivf") or an HNSW graph; some are missed.
+
+    If fewer than k are found, the first one fills the other slots.
     """
     try:
         import faiss

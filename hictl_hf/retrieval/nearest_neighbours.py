@@ -1,10 +1,9 @@
-"""Which rows of two sets of vectors are nearest to each other, exactly and in both directions at once.
+"""Exact k nearest neighbours between two sets of vectors by inner product, in both directions at once.
 
-All inner products are taken once, coarsely (in bfloat16 where that is faster), tile by tile. How far such a product can
-be off is bounded from the rounding of these very vectors (`Shard.errors`); a pair is a candidate of its row and of its
-column unless that bound shows it is not among the nearest, and candidates alone are computed again, in the precision of
-the vectors. So being coarse costs no neighbour, however close they lie. Vectors are taken as they are: who wants
-cosines gives unit rows. What neighbours are good for is left to `retrieval` and `mining`.
+All inner products are computed once in low precision (bfloat16 where that is faster), tile by tile. The error of such a
+product is bounded from the rounding of the given vectors (`Shard.errors`). A pair is a candidate of its row and of its
+column unless that bound excludes it, and only candidates are computed again in the precision of the vectors. So low
+precision loses no neighbour, however close they lie. For cosines pass unit vectors.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,17 +24,17 @@ Precision = Literal["auto", "bf16", "fp32"]
 COARSE: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
 AS_INTEGERS = {torch.bfloat16: torch.int16, torch.float32: torch.int32}  # positive numbers keep their order
 
-GROUP = 32  # scores of a tile of which at first only the largest is looked at
-SPLITS = 3  # coarse numbers that together are one of 24 bits
+GROUP = 32  # scores of a tile that are first compared by their maximum
+SPLITS = 3  # coarse numbers whose sum has 24 bits
 PADDING = -1e30  # a score below all others
-AT_ONCE = 2**19  # numbers that are converted, or compared again, at a time
-GROUPS_AT_ONCE = 2**12  # of which all scores are looked at
-CROWDED = 1 / 4  # share of candidates from which on a whole tile is computed again
-MEMORY = 2**31
+AT_ONCE = 2**19  # numbers converted, or products computed again, at a time
+GROUPS_AT_ONCE = 2**12  # whose scores are compared one by one at a time
+CROWDED = 1 / 4  # share of candidate groups above which a complete tile is computed again
+MEMORY = 2**31  # bytes
 
 
 class Source(Protocol):
-    """Rows that are read some at a time: an array, a memory map, or what makes them when asked."""
+    """Rows that are read in slices: an array, a memory map, or an object that computes them."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -54,7 +53,7 @@ class Neighbours(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is compared at a time; the neighbours found do not depend on it."""
+    """Sizes of shards and tiles; the neighbours found do not depend on them."""
 
     x: int
     y: int
@@ -62,11 +61,11 @@ class Plan:
     tile: tuple[int, int]
     """Rows of x and y compared at once."""
     memory: int = 0
-    """Bytes the search takes beside the given vectors."""
+    """Bytes the search needs in addition to the given vectors."""
 
 
 def plan_search(x: Source, y: Source, k: int, max_memory: int = MEMORY, device: str | torch.device = "cpu") -> Plan:
-    """The largest shards with which a search takes at most `max_memory` bytes; ValueError where that is too little."""
+    """The largest shards for which a search needs at most `max_memory` bytes; ValueError if that is too little."""
     width, kind = x.shape[1], fine_kind(x, y).itemsize
     rows, columns = (1024, 4096) if torch.device(device).type == "cpu" else (8192, 16384)
     tile = min(rows, padded(len(x))), min(columns, padded(len(y)))
@@ -102,8 +101,8 @@ def search_both(
         x, y: (rows, d), two numbers of rows, of any length but none; halves are read as fp32, and where one is fp64
             both are.
         k: no more are found than the other side has.
-        precision: of the coarse products, by which the time changes and the result does not; auto is what is faster.
-        max_memory: bytes the search may take beside x and y.
+        precision: of the coarse products; it changes the time, not the result. "auto" is the faster one.
+        max_memory: bytes the search may need in addition to x and y.
 
     >>> forward, backward = search_both(np.array([[0.0, 2], [1, 0]]), np.array([[3.0, 0], [1, 1], [0, 4]]), k=1)
     >>> forward.rows.tolist(), forward.similarities.tolist(), backward.rows.tolist()
@@ -115,8 +114,14 @@ def search_both(
     return search.neighbours()
 
 
+# With rounded vectors a', b' of a, b and the bound |a·b - a'·b'| <= e (`Shard.errors`):
+#   known_k   the k-th highest exact product of row a found so far, so the final k-th highest is >= known_k
+#   candidate a·b can only be among the k highest if a·b >= known_k, hence only if a'·b' >= known_k - e
+# All pairs of a tile with a'·b' >= known_k - e are computed again exactly, the others are skipped. Before k neighbours
+# are known, the k-th highest of the group maxima minus e takes the place of known_k: k pairs are at least that high.
+# Coarse products lack the constant m·n of the mean rows (`Shard`), which is added where both kinds are compared.
 class Search:
-    """A search that can be left after any of its `strips`, and taken up in another process by `load`.
+    """A search that can be interrupted after any of its `strips` and resumed in another process by `load`.
 
     Args:
         only_earlier: x and y are the same, and of each row only lower rows are neighbours; nothing is found for y.
@@ -144,7 +149,7 @@ class Search:
         self.done = 0
 
     def strips(self) -> Iterator[None]:
-        """Goes on with the search, and stops wherever a strip of x has been compared with a shard of y."""
+        """Continue the search; yield after each strip of x has been compared with a shard of y."""
         number, x, y = 0, None, None
         for x_start in range(0, len(self.x), self.plan.x):
             for y_start in range(0, len(self.y), self.plan.y):
@@ -163,31 +168,31 @@ class Search:
                     yield
 
     def count_strips(self) -> int:
-        """How many `strips` there are in all."""
+        """The total number of `strips`."""
         shards = [padded(min(self.plan.x, len(self.x) - start)) for start in range(0, len(self.x), self.plan.x)]
         strips = sum(-(-rows // self.plan.tile[0]) for rows in shards)
         return strips * -(-len(self.y) // self.plan.y)
 
     def neighbours(self) -> tuple[Neighbours, Neighbours]:
-        """What was found for x and for y so far."""
+        """The neighbours found so far, for x and for y."""
         forward, backward = ([part.cpu().numpy() for part in side] for side in (self.forward, self.backward))
         return Neighbours(*forward), Neighbours(*backward)
 
     def save(self) -> dict[str, NDArray[Any]]:
-        """All that `load` needs, by name."""
+        """The arrays that `load` needs, by name."""
         sides = {"forward": self.forward, "backward": self.backward}
         found = {f"{name} {part}": getattr(side, part).cpu().numpy() for name, side in sides.items() for part in FOUND}
         return {"done": np.array(self.done), **found}
 
     def load(self, saved: Mapping[str, NDArray[Any]]) -> None:
-        """Goes on from what a search with the same vectors and plan has saved."""
+        """Resume from the arrays saved by a search with the same vectors and plan."""
         for name, side in {"forward": self.forward, "backward": self.backward}.items():
             for part in FOUND:
                 getattr(side, part).copy_(torch.from_numpy(saved[f"{name} {part}"]))
         self.done = int(saved["done"])
 
     def _mean(self, side: Source) -> Tensor:
-        """(d,) about the mean row: any vector would do, but the nearer to it, the less is rounded."""
+        """(d,) approximate mean row: any vector is correct, but the closer to the mean, the smaller the rounding."""
         some = np.asarray(side[:: -(-len(side) // 4096)], np.float64)
         return torch.from_numpy(some.mean(0)).to(self.device)
 
@@ -196,7 +201,7 @@ class Search:
         return Found(torch.full((rows, k), -1, device=self.device), similarities)
 
     def _compare(self, x: "Shard", y: "Shard", i: int) -> None:
-        """A strip of x's rows, from its row i on, with all of y."""
+        """Compare a strip of x's rows, from its row i on, with all of y."""
         rows, columns = self.plan.tile
         errors_x, errors_y = x.errors(y), y.errors(x)
         for j in range(0, len(y.coarse), columns):
@@ -213,10 +218,10 @@ class Search:
     def _take_in(
         self, found: "Found", own: "Shard", other: "Shard", i: int, j: int, scores: Tensor, errors: Tensor
     ) -> None:
-        """Takes in what of a tile (own rows from i on, other rows from j on) may be among an own row's nearest."""
+        """Add the neighbours of a tile (own rows from i on, other rows from j on) to those found."""
         scores, errors = scores[: own.rows - i], errors[i : i + len(scores)]
         here, k = slice(own.start + i, own.start + i + len(scores)), found.rows.shape[1]
-        # (rows, groups); of a group without positive scores, any of it
+        # (rows, groups); compared as integers, the maximum of a group without positive scores is any of them
         best = highest_of_groups(scores.view(AS_INTEGERS[self.coarse])).view(self.coarse)
         lowest = self._lowest(found.similarities[here, -1], best, k, errors)
         if (lowest <= 0).any():
@@ -242,7 +247,7 @@ class Search:
             found.add(here.start + near, other.start + j + column, similarities)
 
     def _lowest(self, known: Tensor, best: Tensor, k: int, errors: Tensor) -> Tensor:
-        """(rows,) the coarse score from which on a score may be one of the k highest of its row."""
+        """(rows,) the lowest coarse score that may belong to one of the k highest products of its row."""
         highest = known.double() - self._common  # (rows,) what the k-th highest score is at least
         if known.isneginf().any() and best.shape[1] >= k:
             coarse = best.topk(k, dim=1).values[:, -1].double()  # of k groups each has a score that high
@@ -252,13 +257,13 @@ class Search:
 
 
 class Found(NamedTuple):
-    """`Neighbours` while they are searched; row -1 with similarity -inf stands for none yet."""
+    """`Neighbours` during a search; row -1 with similarity -inf is an empty slot."""
 
     rows: Tensor
     similarities: Tensor
 
     def add(self, own: Tensor, others: Tensor, similarities: Tensor) -> None:
-        """Takes in neighbours (pairs,) in any order, of which none was taken in before."""
+        """Add neighbours (pairs,) in any order, none of which was added before."""
         better = similarities >= self.similarities[own, -1]
         own, others, similarities = own[better], others[better], similarities[better]
         touched, own = own.unique(return_inverse=True)
@@ -277,11 +282,11 @@ FOUND = Found._fields
 
 
 class Shard:
-    """Some rows of one side: as they are, coarsely, and how much was lost by that.
+    """Some rows of one side: exact, in low precision, and the rounding error of each.
 
     With m and n the mean rows of both sides, x·y = (x - m)·(y - n) + (x - m)·n + m·(y - n) + m·n. Coarse rows of x are
     x - m, (x - m)·n in `SPLITS` numbers, and ones; those of y are y - n, ones, and m·(y - n): their product is
-    x·y - m·n. What all rows have in common is thus not rounded; among sentence vectors that is most of a vector.
+    x·y - m·n. So the part that all rows share, most of a sentence vector, is not rounded.
     """
 
     def __init__(
@@ -318,10 +323,10 @@ class Shard:
             self.lost[here] = exact.sub_(rounded[:, :width]).norm(dim=1)
 
     def errors(self, other: "Shard") -> Tensor:
-        """(rows,) how far, at most, a coarse product of a row with any of the other's is off before it is rounded.
+        """(rows,) bound on the error of the coarse products of a row with all of the other's, before they are rounded.
 
-        By Cauchy and Schwarz, |a·b - a'·b'| <= |a - a'| |b'| + |a| |b - b'|; sums of K products are off by K roundings
-        at most, of which some hardware does four times as much as IEEE 754 asks for, in either precision.
+        By Cauchy and Schwarz, |a·b - a'·b'| <= |a - a'| |b'| + |a| |b - b'|. Sums of K products have an error of
+        at most K roundings, which on some hardware are four times as large as IEEE 754 allows, in either precision.
         """
         terms, exact = self.coarse.shape[1], torch.finfo(self.fine.dtype).eps * self.fine.shape[1]
         summed = self.length * other.length.max() * terms * torch.finfo(torch.float32).eps * 2
@@ -331,14 +336,14 @@ class Shard:
 
 
 def products(own: Shard, other: Shard, row: Tensor, column: Tensor) -> Tensor:
-    """(pairs,) inner products in the precision of the vectors; of the same vectors the same to the last bit."""
+    """(pairs,) inner products in the precision of the vectors; equal vectors give bitwise equal products."""
     at_once = max(1, AT_ONCE // own.fine.shape[1])
     pairs = zip(row.split(at_once), column.split(at_once))
     return torch.cat([(own.fine[some] * other.fine[others]).sum(1) for some, others in pairs])
 
 
 def first_best(own: Tensor, other: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Row and column (pairs,) of the k highest products of each row, of equals the first."""
+    """Row and column (pairs,) of the k highest products of each row; ties go to the lower column."""
     with full_precision():
         exact = own @ other.T  # (rows, columns)
     exact[scores[:, : len(other)] < PADDING / 2] = -torch.inf
@@ -353,7 +358,7 @@ def first_best(own: Tensor, other: Tensor, scores: Tensor, k: int) -> tuple[Tens
 
 
 def highest_of_groups(scores: Tensor) -> Tensor:
-    """(rows, groups) group g of a row being columns g, g + groups, ...; reduced along memory, which is what is fast."""
+    """(rows, groups) maxima; group g of a row is its columns g, g + groups, ..., so the reduction runs along memory."""
     if scores.stride(0) < scores.stride(1):
         return scores.T.unflatten(0, (GROUP, -1)).amax(0).T
     return scores.unflatten(1, (GROUP, -1)).amax(1)
@@ -369,13 +374,13 @@ def fine_kind(x: Source, y: Source) -> torch.dtype:
 
 
 def faster_precision(device: torch.device) -> Precision:
-    """Whichever multiplies faster here."""
+    """The precision that multiplies faster on this device."""
     return "bf16" if times_fp32(torch.bfloat16, device) < 1 else "fp32"
 
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Sums of products are kept in fp32, which on a GPU is not the default."""
+    """Accumulate products in full fp32, which on a GPU is not the default."""
     switches = torch.backends.cuda.matmul
     before = switches.allow_bf16_reduced_precision_reduction, switches.allow_tf32
     switches.allow_bf16_reduced_precision_reduction = switches.allow_tf32 = False

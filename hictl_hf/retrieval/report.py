@@ -1,5 +1,4 @@
-"""How good mined pairs are where the true ones are known: precision and recall at each threshold, as numbers, as a
-picture and on a page. Which pairs there are is left to `mining`."""
+"""Report of mined pairs against the true ones: precision and recall at each threshold, as JSON, plot and page."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from .bitext import IdPair, best_threshold, extract_pairs
 from .nearest_neighbours import Vectors
 from .plots import plot_precision_and_recall
 
-SHOWN = 15
+ROWS_SHOWN = 15  # of a table
 
 
 class Curve(NamedTuple):
@@ -56,9 +55,9 @@ def write_mining_report(
 
     Args:
         scores: of each mined pair of sentences.
-        gold: all true pairs; a pair that is not among them counts as wrong.
-        facts: numbers of the search, each with what it is.
-        command: by which it can be done again.
+        gold: all true pairs; every other pair counts as wrong.
+        facts: numbers of the search, each with its label.
+        command: that reproduces the result.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +94,7 @@ def write_mining_report(
 
 def threshold_table(curve: Curve) -> Table:
     """Thresholds at about equal steps of recall, and the last."""
-    steps = np.linspace(0, curve.recall.max(initial=0), SHOWN)
+    steps = np.linspace(0, curve.recall.max(initial=0), ROWS_SHOWN)
     last = range(max(0, len(curve.recall) - 1), len(curve.recall))
     rows = sorted({*np.searchsorted(curve.recall, steps - 1e-9).tolist(), *last} & {*range(len(curve.recall))})
     columns = (curve.precision, curve.recall, curve.f1)
@@ -108,6 +107,6 @@ def wrong_pairs(scores: Mapping[IdPair, float], gold: Collection[IdPair], thresh
     """The pairs with the highest scores that are not among the true ones."""
     wrong = [pair for pair in extract_pairs(scores, threshold) if pair not in gold]
     wrong.sort(key=lambda pair: -scores[pair])
-    body = [[Cell(f"{scores[pair]:.4f}"), *map(Cell, pair)] for pair in wrong[:SHOWN]]
+    body = [[Cell(f"{scores[pair]:.4f}"), *map(Cell, pair)] for pair in wrong[:ROWS_SHOWN]]
     caption = f"{len(body)} of {len(wrong)}, the highest scores first."
     return Table("Wrong at the best threshold", caption, [Cell("score"), Cell("x"), Cell("y")], {"": body})

@@ -131,7 +131,7 @@ def test_sentence_loss_and_gradient_agree_with_the_equations_one_by_one(
     temperature: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(losses_module, "ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr(losses_module, "QUERIES_AT_ONCE", rows_at_once)
     negatives, results = in_batch_negatives(REPEATED, duplicates), []
     for loss_of in (sentence_loss, lambda *inputs: contrast_one_by_one(*inputs).mean()):
         sentences = (random_normal(8, 4, seed=1) * torch.linspace(0.5, 2, 8)[:, None]).requires_grad_()
@@ -158,7 +158,7 @@ def test_each_anchor_by_itself_agrees_with_the_equations_one_by_one(space: str, 
 def test_in_a_larger_batch_it_agrees_with_autograd_and_lambda_with_the_interpolation(
     space: str, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(losses_module, "ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr(losses_module, "QUERIES_AT_ONCE", rows_at_once)
     texts = torch.randint(0, 40, (30,), generator=torch.Generator().manual_seed(0))
     negatives = in_batch_negatives(texts)
     assert 0 < negatives.sum() < 30 * 28

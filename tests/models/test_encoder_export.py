@@ -1,0 +1,22 @@
+"""The plain encoder's files; what it computes in test_modeling_hictl.py."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from transformers import PreTrainedModel
+
+from hictl_hf.models.encoder_export import export_encoder
+
+
+def test_the_projection_is_the_pooler_and_its_bias_is_zero(
+    tmp_path: Path, toy_model: Callable[..., PreTrainedModel]
+) -> None:
+    model = toy_model(embedding_layer=1, embedding_pooling="mean")
+    export_encoder(model, tmp_path)
+    weights, config = load_file(tmp_path / "model.safetensors"), json.loads((tmp_path / "config.json").read_text())
+    assert torch.equal(weights["pooler.dense.weight"], model.projection.weight)
+    assert not weights["pooler.dense.bias"].any()
+    assert (config["embedding_layer"], config["embedding_pooling"]) == (1, "mean")

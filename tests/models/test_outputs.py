@@ -1,0 +1,49 @@
+"""Which tensors of a batch the objectives take part with, and what the encoder has to read for them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hictl_hf import HictlConfig
+from hictl_hf.models.outputs import PreTrainingBatch
+
+
+@pytest.fixture
+def batch(toy_batch: Callable[..., dict[str, Tensor]]) -> PreTrainingBatch:
+    return PreTrainingBatch(**{**dict.fromkeys(PreTrainingBatch._fields), **toy_batch(), "items": {}})
+
+
+@pytest.mark.parametrize(
+    ("settings", "inputs"),
+    [
+        ({}, ["masked", "sentences"]),
+        ({"word_level_input": "clean"}, ["masked", "clean", "sentences"]),
+        ({"lm_weight": 0}, ["masked", "sentences"]),
+        ({"lm_weight": 0, "word_level_input": "clean"}, ["clean", "sentences"]),
+        ({"lm_weight": 0, "word_weight": 0}, ["sentences"]),
+        ({"sentence_weight": 0, "word_weight": 0}, ["masked"]),
+    ],
+)
+def test_only_inputs_of_objectives_with_a_weight_are_encoded(
+    settings: dict[str, Any], inputs: list[str], batch: PreTrainingBatch
+) -> None:
+    config = HictlConfig(**settings)
+    assert list(batch.of_objectives(config).encoder_inputs(config)) == inputs
+
+
+def test_a_batch_without_an_input_for_its_objectives_is_an_error(batch: PreTrainingBatch) -> None:
+    off = HictlConfig(lm_weight=0, sentence_weight=0, word_weight=0)
+    with pytest.raises(ValueError, match="no loss to train"):
+        batch.of_objectives(off).encoder_inputs(off)
+    with pytest.raises(ValueError, match="clean_input_ids is None; let the collator make it"):
+        batch._replace(clean_input_ids=None).encoder_inputs(HictlConfig(word_level_input="clean"))
+
+
+def test_a_label_on_padding_is_not_read(batch: PreTrainingBatch) -> None:
+    labels = torch.tensor([[5, -100, 7]])
+    padded = batch._replace(labels=labels, attention_mask=torch.tensor([[1, 1, 0]]))
+    assert padded.masked().tolist() == [[True, False, False]]
+    assert padded._replace(attention_mask=None).masked().tolist() == [[True, False, True]]
