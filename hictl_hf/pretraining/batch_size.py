@@ -67,7 +67,7 @@ def take_step(
     """Run forward and backward while holding as much memory as the optimizer states and DDP's buckets will take.
 
     With shards the complete weights and gradients here take as much as the shards of two processes with their
-    optimizer states; in addition there will be the word embeddings, their gradient, and the copy of it that is being reduced.
+    optimizer states; in addition there will be the word embeddings, their gradient, and a copy of it for reduction.
     """
     tokens = collator.words[: collator.max_length - 2].tolist()
     examples = [{"x": tokens, "y": None, "seed": seed} for seed in range(size)]  # text gives most tokens: x∘y, x, y
