@@ -1,4 +1,4 @@
-"""Training: HF's Trainer with HiCTL's losses, their logs, the mixture's order, and retrieval as the evaluation."""
+"""Trainer of HiCTL: its losses and their logs, the sampler's batches, retrieval as the evaluation."""
 
 import json
 import logging
@@ -35,17 +35,15 @@ WATCHED = ("hard_negative_lambda", "negatives_per_anchor")
 
 
 class HictlTrainer(ShardingMixin, RobustTrainer):
-    """Trains `HictlForPreTraining`; losses are means over the whole batch of an optimiser step.
+    """Trains `HictlForPreTraining`; losses are means over all examples of an optimiser step.
 
-    Args (beside the Trainer's):
-        train_dataset: rows, or `StreamedBatches`.
-        batches: gives this process its batches of training rows, such as a `TemperatureSampler`; `None`: in the
-            parent's order.
-        gather_sentences: contrast the sentences of all processes, as one process with the whole batch would.
-        gradient_cache: contrast the sentences of all micro-batches of an optimiser step, too (Gao et al., 2021): they
-            are encoded once more, before, without keeping what a backward pass needs.
-        poolings: where sentence vectors are read in evaluation, everywhere if empty; the best one on the held-out pairs
-            counts.
+    Args (in addition to the Trainer's):
+        train_dataset: examples, or `StreamedBatches`.
+        batches: sampler of this process's batches of examples, such as a `TemperatureSampler`; `None`: the parent's.
+        gather_sentences: take negatives from the sentences of all processes, as one process with all examples would.
+        gradient_cache: take negatives from all micro-batches of an optimiser step, too (GradCache, Gao et al., 2021):
+            all sentences are encoded once without gradient before the micro-batches are.
+        poolings: poolings to evaluate, all if empty; the best one on the held-out pairs counts.
         eval_dataset: held-out pairs, text columns `x`, `y`, `x_lang`, `y_lang`, or several such sets by name.
     """
 
@@ -63,13 +61,17 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
     ) -> None:
         super().__init__(*args, **kwargs)
         if self.args.remove_unused_columns:
-            raise BadInput("remove_unused_columns would take x, y and seed from the collator; set it to False")
+            raise BadInput(
+                "remove_unused_columns would remove x, y and seed, which the collator needs; set it to False"
+            )
         last = self.model.config.num_hidden_layers
         self.batches = batches
         self.poolings = poolings or all_poolings(range(last + 1), last, projection=True)
         self.stream = self.train_dataset if isinstance(self.train_dataset, StreamedBatches) else None
         if self.stream is not None:
-            self.args.ignore_data_skip = True  # a stream goes on where it was; HF would read all that was read before
+            self.args.ignore_data_skip = (
+                True  # a stream resumes at its position; HF would read everything before it again
+            )
         self.gather_sentences, self.gradient_cache = gather_sentences and self.args.world_size > 1, gradient_cache
         self.check_objectives()
         self.check_negatives()
@@ -80,7 +82,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         self.add_callback(StepEnd(self))
 
     def check_objectives(self) -> None:
-        """Tell of what the configuration says to train and the collator leaves out."""
+        """Log objectives that have a weight, and for which the collator makes no input."""
         made = getattr(self.data_collator, "objectives", OBJECTIVES)
         if absent := [name for name in OBJECTIVES if name not in made and self.weight_of(name) > 0]:
             logger.warning("not trained, as the collator makes no input for it: %s", ", ".join(absent))
@@ -89,7 +91,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         return float(getattr(self.model.config, f"{objective}_weight"))
 
     def check_negatives(self) -> None:
-        """Tell how many negatives a sentence has, and refuse a batch that has none."""
+        """Log the number of negatives of a sentence; `BadInput` if there are none."""
         pairs, factors = self.args.train_batch_size, [f"{self.args.train_batch_size} pairs"]
         for used, number, name in (
             (self.gather_sentences, self.args.world_size, "processes"),
@@ -105,10 +107,10 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         logger.info("negatives per anchor: %d (%s), less where texts are equal", 2 * pairs - 2, " x ".join(factors))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """The sampler, or the stream, already gives each process its own rows: nobody else divides them."""
+        """A loader of the sampler's or the stream's batches, which are divided among the processes already."""
         if self.stream is not None:
-            # the loader draws a number when it starts, and a resumed run starts it once more after its random state
-            # was restored; everything random of a stream follows from its rows
+            # the loader draws a random number when it starts, and a resumed run starts it again after its random state
+            # was restored: a generator of its own keeps the state the same; the stream has its own seeds
             return self.make_loader(
                 batch_size=None, collate_fn=partial(collate_streamed, collator=self.data_collator),
                 generator=torch.Generator(),
@@ -118,7 +120,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         return self.make_loader(batch_sampler=self.batches, collate_fn=self.data_collator)
 
     def resume_stream(self) -> None:
-        """Go on in the stream, if there is one, where this process was when the checkpoint was saved."""
+        """Set the stream, if there is one, to the position of this process in the checkpoint."""
         if self.stream is None or self.resumed_from is None:
             return
         path = self.stream_file(self.resumed_from)
@@ -132,13 +134,13 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
             self.stream_file(folder).write_text(json.dumps(self.stream.state_dict()), encoding="utf-8")
 
     def stream_file(self, checkpoint: str | Path) -> Path:
-        """Where the place of this process in the stream is kept."""
+        """File of the position of this process in the stream."""
         return Path(checkpoint) / f"stream_{self.args.process_index}.json"
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], dict[str, Tensor] | None]:
-        """The micro-batches of one optimiser step, and how many items each loss has in all of them together."""
+        """Return the micro-batches of one optimiser step, and the number of items of each loss over all of them."""
         self.log_started = time() if self.log_started is None else self.log_started
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         if self.stream is not None:
@@ -156,7 +158,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         return batches, items
 
     def cache_sentence_level(self, batches: list[dict[str, Any]], items: Tensor) -> None:
-        """L_S of all micro-batches together, of which each is given its share and its gradient."""
+        """Compute L_S over all micro-batches; each gets an equal share of it, and the gradient of its sentences."""
         model = self.accelerator.unwrap_model(self.model_wrapped)
         model.train()
 
@@ -192,7 +194,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def watch(self, inputs: dict[str, Tensor], outputs: Any) -> None:
-        """Add up what the micro-batches of a step say."""
+        """Add up the losses and statistics of the micro-batches of a step."""
         for name in LOSSES:
             if outputs.get(name) is not None:
                 self.step_sums[name] += outputs[name].detach()
@@ -203,7 +205,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         self.step_sums["tokens"] += sum(inputs[name].sum() for name in inputs if name.endswith("attention_mask"))
 
     def finish_step(self) -> None:
-        """One optimiser step is done: its L_S enters p_avg, its sums enter the next log."""
+        """After an optimiser step: record L_S for p_avg, add its sums to those of the next log."""
         sums = dict(sorted(self.step_sums.items()))
         self.step_sums.clear()
         if self.step_was_skipped:
@@ -234,14 +236,14 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Retrieval accuracy of held-out pairs: the mean of every pooling, and each language at the best one."""
+        """Retrieval accuracy of held-out pairs: the mean for each pooling, and each language for the best one."""
         started = time()
         pairs = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(pairs, Mapping):
             several = [self.evaluate(each, ignore_keys, f"{metric_key_prefix}_{name}") for name, each in pairs.items()]
             return {name: value for metrics in several for name, value in metrics.items()}
         if None in pairs["y"]:
-            raise BadInput("eval_dataset has rows without y, and only pairs can be retrieved; leave these rows out")
+            raise BadInput("eval_dataset has rows without y, and only pairs can be retrieved; remove these rows")
         model = self.accelerator.unwrap_model(self.model)
         accuracies = self.run_inside(lambda: evaluate_retrieval(model, self.processing_class, pairs, self.poolings))
         best = best_pooling(accuracies)
@@ -260,16 +262,16 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
 
 
 def metric_name(pooling: Pooling) -> str:
-    """As which the accuracy of a pooling is logged, without the prefix.
+    """Name of the accuracy of a pooling in the logs, without the prefix.
 
     >>> metric_name(Pooling("cls", 3))
     'cls_3'
     """
-    return f"{pooling.mode.replace(' ', '_')}_{pooling.layer}"
+    return f"{pooling.mode}_{pooling.layer}"
 
 
 class StepEnd(TrainerCallback):
-    """Tells the trainer when an optimiser step, with all its micro-batches, is over."""
+    """Calls the trainer at the beginning of training and after each optimiser step."""
 
     def __init__(self, trainer: HictlTrainer) -> None:
         self.trainer = trainer

@@ -31,7 +31,7 @@ def arguments(folder: str, **settings: Any) -> RunArguments:
 def test_a_dictionary_is_given_as_such_as_json_or_not_at_all() -> None:
     assert read_dictionary("beam", {"size": 5}) == read_dictionary("beam", '{"size": 5}') == {"size": 5}
     assert read_dictionary("beam", None) == {}
-    with pytest.raises(BadInput, match=r"beam is no JSON: 'size=5' .*; write for example"):
+    with pytest.raises(BadInput, match=r"beam is not JSON: 'size=5' .*; write for example"):
         read_dictionary("beam", "size=5")
     with pytest.raises(BadInput, match=r"beam is \[5\]; it must be a JSON object"):
         read_dictionary("beam", "[5]")
