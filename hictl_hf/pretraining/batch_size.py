@@ -1,6 +1,6 @@
-"""How many rows fit in memory at once: halved until a step with the longest rows does.
+"""Find the largest micro-batch that fits in memory, by halving it until a step with the longest examples succeeds.
 
-With the gradient cache the size of the micro-batches changes no loss and no gradient, so it may follow the device.
+With the gradient cache the size of the micro-batches changes neither loss nor gradient.
 """
 
 import logging
@@ -20,20 +20,21 @@ logger = logging.getLogger(__name__)
 def fit_micro_batch(
     model: HictlForPreTraining, collator: PretrainingCollator, args: RunArguments, sharded: bool = False
 ) -> None:
-    """Lower per_device_train_batch_size, and raise gradient_accumulation_steps as much, until memory suffices.
+    """Lower `per_device_train_batch_size` and raise `gradient_accumulation_steps` by the same factor until a step fits.
 
     Args:
-        sharded: whether the model, which is whole here, will be divided among the processes.
+        sharded: whether the model will later be sharded over the processes; here it is complete.
 
     Raises:
-        BadInput: not even one row fits.
+        BadInput: not even one example fits.
     """
     wanted = size = args.per_device_train_batch_size
     while not fits(model, collator, args, size, sharded):
         if size % 2:
             raise BadInput(
-                f"memory of {args.device}: {size} rows of {collator.max_length} tokens do not fit, and {size} is odd; "
-                "lower max_length, use activation checkpointing, or a per_device_train_batch_size that is a power of 2"
+                f"memory of {args.device}: {size} examples of {collator.max_length} tokens do not fit, and {size} is "
+                "odd; lower max_length, use activation checkpointing, or a per_device_train_batch_size that is a power "
+                "of 2"
             )
         size //= 2
     if args.world_size > 1:
@@ -42,13 +43,13 @@ def fit_micro_batch(
         size = int(smallest)
     args.gradient_accumulation_steps *= wanted // size
     args.per_device_train_batch_size = size
-    logger.info("micro-batch: %d rows, %d of them a step", size, args.gradient_accumulation_steps)
+    logger.info("micro-batch: %d examples, %d micro-batches a step", size, args.gradient_accumulation_steps)
 
 
 def fits(
     model: HictlForPreTraining, collator: PretrainingCollator, args: RunArguments, size: int, sharded: bool
 ) -> bool:
-    """Whether a step of so many of the longest rows fits in memory."""
+    """Whether a step of `size` of the longest examples fits in memory."""
     try:
         take_step(model, collator, args, size, sharded)
     except Exception as error:
@@ -64,21 +65,22 @@ def fits(
 def take_step(
     model: HictlForPreTraining, collator: PretrainingCollator, args: RunArguments, size: int, sharded: bool
 ) -> None:
-    """Forward and backward beside as much memory as the optimiser, and DDP's buckets, will hold.
+    """Run forward and backward while holding the memory that the optimiser state and DDP's buckets will take.
 
-    In shards the whole weights and gradients here are as much as shares of two processes, with their moments; beside
-    these there will be word embeddings, their gradient, and that on its way.
+    For a model that will be sharded, the complete weights and gradients here take as much as the shards of two
+    processes with their optimiser state; the word embeddings, their gradient and its communication buffer are added.
     """
-    words = collator.words[: collator.max_length - 2].tolist()
-    rows = [{"x": words, "y": None, "seed": seed} for seed in range(size)]  # text gives most tokens: x∘y, x and y
+    tokens = collator.words[: collator.max_length - 2].tolist()
+    # monolingual text gives the most tokens: the model reads x∘y, x and y
+    examples = [{"x": tokens, "y": None, "seed": seed} for seed in range(size)]
     model.to(args.device).train()
     if args.activation_checkpointing:
         enable: Any = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
-        enable()  # the first is new in transformers 5.23
+        enable()  # activation_checkpointing_enable is new in transformers 5.23
     copies = 3 if args.world_size > 1 else 2
     weights = model.get_input_embeddings().parameters() if sharded else model.parameters()
     held = [torch.empty_like(weight) for weight in weights for _ in range(copies)]
-    batch = {name: value.to(args.device) for name, value in collator(rows).items()}
+    batch = {name: value.to(args.device) for name, value in collator(examples).items()}
     with torch.autocast(args.device.type, torch.bfloat16, enabled=args.bf16):
         loss = model(**batch).loss
     loss.backward()

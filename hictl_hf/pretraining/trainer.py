@@ -1,4 +1,4 @@
-"""Training: HF's Trainer with HiCTL's losses, their logs, the mixture's order, and retrieval as the evaluation."""
+"""HictlTrainer: the losses of HiCTL and their logs, batches by language sampling, retrieval as evaluation."""
 
 import json
 import logging
@@ -34,17 +34,15 @@ WATCHED = ("hard_negative_lambda", "negatives_per_anchor")
 
 
 class HictlTrainer(ShardingMixin, RobustTrainer):
-    """Trains `HictlForPreTraining`; losses are means over the whole batch of an optimiser step.
+    """Trainer of `HictlForPreTraining`; losses are means over the complete batch of an optimiser step.
 
-    Args (beside the Trainer's):
-        train_dataset: rows, or `StreamedBatches`.
-        batches: gives this process its batches of training rows, such as a `TemperatureSampler`; `None`: in the
-            parent's order.
-        gather_sentences: contrast the sentences of all processes, as one process with the whole batch would.
-        gradient_cache: contrast the sentences of all micro-batches of an optimiser step, too (Gao et al., 2021): they
-            are encoded once more, before, without keeping what a backward pass needs.
-        poolings: where sentence vectors are read in evaluation, everywhere if empty; the best one on the held-out pairs
-            counts.
+    Args (in addition to those of `RobustTrainer`):
+        train_dataset: examples, or `StreamedBatches`.
+        batches: the batches of examples of this process, such as a `TemperatureSampler`; `None`: the parent's order.
+        gather_sentences: use the sentences of all processes as negatives, as one process with their batch would.
+        gradient_cache: use the sentences of all micro-batches of an optimiser step, too (Gao et al., 2021): they are
+            first encoded without gradient, then once more, micro-batch by micro-batch, for the backward pass.
+        poolings: poolings and layers to evaluate, all if empty; the best one on the held-out pairs counts.
         eval_dataset: held-out pairs, text columns `x`, `y`, `x_lang`, `y_lang`, or several such sets by name.
     """
 
@@ -68,7 +66,9 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         self.poolings = poolings or all_poolings(range(last + 1), last, projection=True)
         self.stream = self.train_dataset if isinstance(self.train_dataset, StreamedBatches) else None
         if self.stream is not None:
-            self.args.ignore_data_skip = True  # a stream goes on where it was; HF would read all that was read before
+            self.args.ignore_data_skip = (
+                True  # a stream resumes at its position; HF would read everything before it again
+            )
         self.gather_sentences, self.gradient_cache = gather_sentences and self.args.world_size > 1, gradient_cache
         self.check_objectives()
         self.check_negatives()
@@ -79,7 +79,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         self.add_callback(StepEnd(self))
 
     def check_objectives(self) -> None:
-        """Tell of what the configuration says to train and the collator leaves out."""
+        """Warn of objectives that have a weight but no input from the collator."""
         made = getattr(self.data_collator, "objectives", OBJECTIVES)
         if absent := [name for name in OBJECTIVES if name not in made and self.weight_of(name) > 0]:
             logger.warning("not trained, as the collator makes no input for it: %s", ", ".join(absent))
@@ -88,7 +88,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         return float(getattr(self.model.config, f"{objective}_weight"))
 
     def check_negatives(self) -> None:
-        """Tell how many negatives a sentence has, and refuse a batch that has none."""
+        """Log the number of negatives of a sentence; `BadInput` if there are none."""
         pairs, factors = self.args.train_batch_size, [f"{self.args.train_batch_size} pairs"]
         for used, number, name in (
             (self.gather_sentences, self.args.world_size, "processes"),
@@ -104,10 +104,10 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         logger.info("negatives per anchor: %d (%s), less where texts are equal", 2 * pairs - 2, " x ".join(factors))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """The sampler, or the stream, already gives each process its own rows: nobody else divides them."""
+        """A loader that does not divide batches among processes, as the sampler or stream has done it."""
         if self.stream is not None:
-            # the loader draws a number when it starts, and a resumed run starts it once more after its random state
-            # was restored; everything random of a stream follows from its rows
+            # A loader draws a random number when it starts. A resumed run starts it again after the random state was
+            # restored, so it gets a generator of its own; the randomness of a stream depends on its rows alone.
             return self.make_loader(
                 batch_size=None, collate_fn=partial(collate_streamed, collator=self.data_collator),
                 generator=torch.Generator(),
@@ -117,7 +117,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         return self.make_loader(batch_sampler=self.batches, collate_fn=self.data_collator)
 
     def resume_stream(self) -> None:
-        """Go on in the stream, if there is one, where this process was when the checkpoint was saved."""
+        """Set the stream, if there is one, to its position in the checkpoint."""
         if self.stream is None or self.resumed_from is None:
             return
         path = self.stream_file(self.resumed_from)
@@ -131,13 +131,13 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
             self.stream_file(folder).write_text(json.dumps(self.stream.state_dict()), encoding="utf-8")
 
     def stream_file(self, checkpoint: str | Path) -> Path:
-        """Where the place of this process in the stream is kept."""
+        """The file of a checkpoint with the position of this process in the stream."""
         return Path(checkpoint) / f"stream_{self.args.process_index}.json"
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], dict[str, Tensor] | None]:
-        """The micro-batches of one optimiser step, and how many items each loss has in all of them together."""
+        """The micro-batches of one optimiser step, and the number of items of each loss in all of them."""
         self.log_started = time() if self.log_started is None else self.log_started
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         if self.stream is not None:
@@ -155,7 +155,10 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         return batches, items
 
     def cache_sentence_level(self, batches: list[dict[str, Any]], items: Tensor) -> None:
-        """L_S of all micro-batches together, of which each is given its share and its gradient."""
+        """Compute L_S over all micro-batches; store in each its share of the loss and the gradient of its vectors.
+
+        The forward pass of a micro-batch then multiplies its vectors with that gradient (GradCache).
+        """
         model = self.accelerator.unwrap_model(self.model_wrapped)
         model.train()
 
@@ -186,12 +189,12 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         outputs = model(**inputs, items_in_batch=num_items_in_batch, gather=self.gather_sentences and model.training)
         if num_items_in_batch is not None:
             self.watch(inputs, outputs)
-        # DDP averages what is to be a sum over processes
+        # DDP averages gradients over processes; the loss of a step is their sum
         loss = nan_unless_finite(outputs.loss * self.accelerator.num_processes)
         return (loss, outputs) if return_outputs else loss
 
     def watch(self, inputs: dict[str, Tensor], outputs: Any) -> None:
-        """Add up what the micro-batches of a step say."""
+        """Add the losses and statistics of a micro-batch to those of the step."""
         for name in LOSSES:
             if outputs.get(name) is not None:
                 self.step_sums[name] += outputs[name].detach()
@@ -202,7 +205,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         self.step_sums["tokens"] += sum(inputs[name].sum() for name in inputs if name.endswith("attention_mask"))
 
     def finish_step(self) -> None:
-        """One optimiser step is done: its L_S enters p_avg, its sums enter the next log."""
+        """After an optimiser step: record L_S for p_avg, add the sums of the step to the next log."""
         sums = dict(sorted(self.step_sums.items()))
         self.step_sums.clear()
         if self.step_was_skipped:
@@ -240,7 +243,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
             several = [self.evaluate(each, ignore_keys, f"{metric_key_prefix}_{name}") for name, each in pairs.items()]
             return {name: value for metrics in several for name, value in metrics.items()}
         if None in pairs["y"]:
-            raise BadInput("eval_dataset has rows without y, and only pairs can be retrieved; leave these rows out")
+            raise BadInput("eval_dataset has rows without y, and only pairs can be retrieved; remove these rows")
         model = self.accelerator.unwrap_model(self.model)
         accuracies = self.run_inside(lambda: evaluate_retrieval(model, self.processing_class, pairs, self.poolings))
         best = best_pooling(accuracies)
@@ -259,7 +262,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
 
 
 def metric_name(pooling: Pooling) -> str:
-    """As which the accuracy of a pooling is logged, without the prefix.
+    """The name in the log of the accuracy of a pooling, without prefix.
 
     >>> metric_name(Pooling("cls", 3))
     'cls_3'
@@ -268,7 +271,7 @@ def metric_name(pooling: Pooling) -> str:
 
 
 class StepEnd(TrainerCallback):
-    """Tells the trainer when an optimiser step, with all its micro-batches, is over."""
+    """Tell the trainer when an optimiser step, with all its micro-batches, has ended."""
 
     def __init__(self, trainer: HictlTrainer) -> None:
         self.trainer = trainer
@@ -278,5 +281,5 @@ class StepEnd(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.trainer.stream is not None:
-            state.epoch = state.global_step / state.max_steps  # HF counts from where it resumed
+            state.epoch = state.global_step / state.max_steps  # HF counts from the step it resumed at
         self.trainer.finish_step()

@@ -58,7 +58,7 @@ def test_it_is_halved_until_the_longest_rows_fit(
         args, tried = fit(16, 3, error, gradient_accumulation_steps=2)
     assert tried == [(16, 40), (8, 40), (4, 40), (2, 40)]  # all as long as rows may be
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (2, 16)  # 32 rows as before
-    assert "micro-batch: 2 rows, 16 of them a step" in caplog.text
+    assert "micro-batch: 2 examples, 16 micro-batches a step" in caplog.text
 
 
 def test_what_fits_is_left_as_it_is(fit: Callable[..., Any]) -> None:
@@ -69,7 +69,7 @@ def test_what_fits_is_left_as_it_is(fit: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize(("rows", "left"), [(4, 1), (12, 3)])
 def test_too_little_memory_is_said(fit: Callable[..., Any], rows: int, left: int) -> None:
-    with pytest.raises(BadInput, match=f"{left} rows of 40 tokens do not fit.*lower max_length.*power of 2"):
+    with pytest.raises(BadInput, match=f"{left} examples of 40 tokens do not fit.*lower max_length.*power of 2"):
         fit(rows, 0, OUT_OF_MEMORY[0])
 
 
