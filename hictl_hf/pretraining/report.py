@@ -27,15 +27,15 @@ CAPTIONS = {
     "losses": (
         "Training",
         (
-            "The total and each of its terms. In the last panel λ near 1 leaves hard negatives where they are; the "
-            "surer the model (p_avg), the smaller λ and the closer negatives are pulled to their query."
+            "The total loss and each of its terms. In the last panel: with λ near 1 hard negatives are unchanged; the "
+            "more confident the model (p_avg), the smaller λ, and the closer negatives are moved to their query."
         ),
     ),
     "layers": (
         "Layers",
         (
-            "Accuracy on the dev set when sentences are read off at each layer, by pooling. The ring marks the best. "
-            "The choice was made here; the scores reported come from other sentences."
+            "Accuracy on the dev set by layer and pooling. The ring marks the best, which is chosen here; the scores "
+            "reported come from other sentences (test)."
         ),
     ),
     "tsne": (

@@ -34,7 +34,7 @@ from .trainer import HictlTrainer, metric_name
 
 logger = logging.getLogger(__name__)
 
-SENTENCES_FOR_VOCABULARY = 200_000  # a vocabulary is learned from a sample of the corpus of this size
+SENTENCES_FOR_VOCABULARY = 200_000  # rows sampled from the corpus to learn a vocabulary
 
 
 # --- corpora ----------------------------------------------------------------------------------------------------------
@@ -42,7 +42,13 @@ SENTENCES_FOR_VOCABULARY = 200_000  # a vocabulary is learned from a sample of t
 
 @dataclass
 class Corpora:
-    """The texts of a run. Held-out parts are `None` where nothing could be or was to be held out."""
+    """The texts of a run.
+
+    Attributes:
+        train: `None` for a stream.
+        dev: pairs to choose the pooling by, and `test` pairs to score; `None` if none are held out.
+        report: what was read and what was skipped.
+    """
 
     train: Dataset | None
     dev: Dataset | None
@@ -51,7 +57,7 @@ class Corpora:
 
     @property
     def hash(self) -> str:
-        """Of what is trained on, which follows from what was read and what is held out of it, and of what is scored."""
+        """Hash of the training data and of the held-out pairs, which follow from the rows read and the split."""
         digest = blake2b(self.report.hash.encode(), digest_size=16)
         for pairs in filter(None, (self.dev, self.test)):
             for text in chain(pairs["x"], pairs["y"]):
@@ -60,7 +66,7 @@ class Corpora:
 
 
 def read_corpora(args: PretrainingArguments) -> Corpora:
-    """Read, clean and split the sources; what was skipped is told."""
+    """Read, clean and split the sources; the numbers of rows kept and skipped are logged."""
     cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
     held_out: dict[str, Dataset] = {}
     if args.held_out_data:
@@ -93,8 +99,8 @@ def read_corpora(args: PretrainingArguments) -> Corpora:
 
 
 def without_texts(train: Dataset, *held_out: Dataset) -> Dataset:
-    """Train without the rows that share a text with a held-out part, on either side."""
-    texts = {comparable(text) for part in held_out for side in ("x", "y") for text in part[side]}
+    """The training rows that share no text with the held-out pairs, on either side."""
+    texts = {comparable(text) for pairs in held_out for side in ("x", "y") for text in pairs[side]}
     sides = zip(train["x"], train["y"], strict=True)
     keep = [comparable(x) not in texts and (y is None or comparable(y) not in texts) for x, y in sides]
     return train.select(np.flatnonzero(keep))
@@ -104,14 +110,14 @@ def without_texts(train: Dataset, *held_out: Dataset) -> Dataset:
 
 
 def load_or_train_tokenizer(args: PretrainingArguments, train: Dataset | None) -> PreTrainedTokenizerBase:
-    """The tokenizer of the checkpoint, the named one, or a new one; a new one is kept for resuming."""
+    """The tokenizer named in the arguments, that of the checkpoint, or a new one, which is saved for resuming."""
     kept = Path(args.output_dir) / "tokenizer"
     if source := args.tokenizer or args.encoder:
         tokenizer = load_tokenizer(source)
         check_special_tokens(source, tokenizer)
         return tokenizer
     if train is None:
-        raise BadInput("a stream cannot be gone through to learn a vocabulary; give --tokenizer or --encoder")
+        raise BadInput("no vocabulary can be learned from a stream; give --tokenizer or --encoder")
     with args.main_process_first(local=False, desc="learning a vocabulary"):
         if not (args.resume_from_checkpoint and kept.exists()) and args.process_index == 0:
             sentences = sample_sentences(train, args.seed)
@@ -120,13 +126,16 @@ def load_or_train_tokenizer(args: PretrainingArguments, train: Dataset | None) -
 
 
 def check_special_tokens(source: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise `BadInput` for a tokenizer that is not laid out as XLM-R's, whose positions begin after the id of <pad>."""
+    """Raise `BadInput` for a tokenizer whose special tokens have other ids than XLM-R's.
+
+    XLM-R derives positions from the id of <pad>.
+    """
     names = ("cls_token", "pad_token", "sep_token", "unk_token")
     found = {name: getattr(tokenizer, f"{name}_id") for name in (*names, "mask_token")}
     if [found[name] for name in names] != [0, 1, 2, 3] or found["mask_token"] is None:
-        told = ", ".join(f"{name} {number}" for name, number in found.items())
+        ids = ", ".join(f"{name} {number}" for name, number in found.items())
         raise BadInput(
-            f"{source}: its tokenizer has {told}; allowed is XLM-R's layout, ids 0, 1, 2, 3 in this order, and a mask; "
+            f"{source}: its tokenizer has {ids}; allowed is XLM-R's layout, ids 0, 1, 2, 3 in this order, and a mask; "
             "give one of that layout, or neither --tokenizer nor --encoder, and one is learned"
         )
 
@@ -145,7 +154,7 @@ def vocabulary_size(model_config: dict[str, Any] | str | None) -> int:
 
 
 def sample_sentences(train: Dataset, seed: int) -> Iterator[str]:
-    """A sample of the texts of a corpus, both sides, in random order."""
+    """Both sides of a random sample of `SENTENCES_FOR_VOCABULARY` rows."""
     rows = np.random.default_rng(seed).permutation(len(train))[:SENTENCES_FOR_VOCABULARY]
     for row in train.select(rows):
         yield row["x"]
@@ -157,7 +166,7 @@ def sample_sentences(train: Dataset, seed: int) -> Iterator[str]:
 
 
 def load_or_make_model(args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> HictlForPreTraining:
-    """The checkpoint with our settings, or a new model of these settings."""
+    """The model of the checkpoint with `model_config` applied, or a new model of these settings; in float32."""
     settings = read_dictionary("model_config", args.model_config)
     place = args.encoder or "model_config"
     with model_errors(place):
@@ -184,7 +193,7 @@ def load_or_make_model(args: PretrainingArguments, tokenizer: PreTrainedTokenize
 
 
 def refuse_other_shapes(encoder: str, settings: Mapping[str, Any]) -> None:
-    """What a HiCTL checkpoint holds in a certain shape stays as it is."""
+    """Raise `BadInput` for settings that would change the shape of a HiCTL checkpoint's weights or state."""
     before = AutoConfig.from_pretrained(encoder).to_dict()
     for name in ("hard_negative_window", "projection_size"):
         if name in settings and before.get(name, settings[name]) != settings[name]:
@@ -204,7 +213,7 @@ def make_trainer(
     corpora: Corpora,
     training_time: TrainingTime,
 ) -> HictlTrainer:
-    """The trainer with its rows, their order and the collator."""
+    """The trainer with its examples, their order and the collator."""
     weights = {"lm": model.config.lm_weight, "sentence": model.config.sentence_weight, "word": model.config.word_weight}
     collator = PretrainingCollator(
         tokenizer, args.mlm_probability, args.tlm_probability, args.max_length, args.reordering,
@@ -212,15 +221,15 @@ def make_trainer(
         clean_word_level=model.config.word_level_input == "clean",
     )  # fmt: skip
     if args.ddp_find_unused_parameters is None:
-        args.ddp_find_unused_parameters = not all(weights.values())  # else every parameter is used
+        args.ddp_find_unused_parameters = not all(weights.values())  # with all objectives, every parameter is used
     if args.auto_find_batch_size:
         fit_micro_batch(model, collator, args, args.shard_parameters)
-        args.auto_find_batch_size = False  # HF's would change the batch
-    rows: StreamedBatches | PretrainingExamples
+        args.auto_find_batch_size = False  # the Trainer's own search would change the batch
+    examples: StreamedBatches | PretrainingExamples
     if corpora.train is None:
-        rows, sampler = stream_of_batches(args, tokenizer), None
+        examples, sampler = stream_of_batches(args, tokenizer), None
     else:
-        rows, sampler = rows_and_sampler(args, tokenizer, corpora.train)
+        examples, sampler = examples_and_sampler(args, tokenizer, corpora.train)
     last = model.config.num_hidden_layers
     if corpora.dev is None:
         if args.eval_strategy != "no" or args.load_best_model_at_end:
@@ -229,22 +238,22 @@ def make_trainer(
     poolings = all_poolings(args.evaluate_layers or range(last + 1), last, projection=True)
     check_metric(args, corpora.dev, poolings)
     return HictlTrainer(
-        model, args, train_dataset=rows, eval_dataset=corpora.dev, data_collator=collator, processing_class=tokenizer,
-        callbacks=[RunFingerprint(decisive_settings(args), corpora.hash), training_time],
+        model, args, train_dataset=examples, eval_dataset=corpora.dev, data_collator=collator,
+        processing_class=tokenizer, callbacks=[RunFingerprint(decisive_settings(args), corpora.hash), training_time],
         batches=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
         shard_parameters=args.shard_parameters, poolings=poolings,
     )  # fmt: skip
 
 
 def decisive_settings(args: PretrainingArguments) -> dict[str, Any]:
-    """What a run that goes on has to have in common with the one that was interrupted, as plain values."""
+    """The settings that a resumed run must share with the interrupted one, as plain values."""
     plain = plain_settings(args)
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
     return {name: plain[name] for name in DECISIVE} | {"pairs of a step": batch}
 
 
 def check_metric(args: PretrainingArguments, dev: Dataset | None, poolings: Sequence[Pooling]) -> None:
-    """Raise `BadInput` where the best state is to be the best in what no evaluation measures."""
+    """Raise `BadInput` if no evaluation measures `metric_for_best_model`."""
     if dev is None or args.eval_strategy == "no":
         return
     allowed = ["retrieval", *(f"retrieval_{name}" for name in sorted({*pair_names(dev)})), *map(metric_name, poolings)]
@@ -254,10 +263,10 @@ def check_metric(args: PretrainingArguments, dev: Dataset | None, poolings: Sequ
         )
 
 
-def rows_and_sampler(
+def examples_and_sampler(
     args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, train: Dataset
 ) -> tuple[PretrainingExamples, TemperatureSampler]:
-    """Tokenised rows, and the order that mixes their languages."""
+    """Tokenised examples, and the sampler that mixes their languages."""
     tokens, cut = tokenize_corpus(train, tokenizer, args.max_length)
     if cut:
         logger.info("%d of %d rows are longer than %d tokens and will be cut", cut, len(tokens), args.max_length)
@@ -277,7 +286,7 @@ def rows_and_sampler(
 
 
 def stream_of_batches(args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> StreamedBatches:
-    """The sources read while training, mixed by their shares, or by their languages' sizes on disk."""
+    """Batches read from the sources during training, mixed by `stream_shares`, else by language and size on disk."""
     cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
     sources, shares = args.train_data, args.stream_shares
     if not shares:
