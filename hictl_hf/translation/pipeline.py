@@ -114,7 +114,7 @@ def load_translator(
         network = model
     if tokenizer is None:
         raise BadInput("a model that is already loaded was given without its tokenizer; give both")
-    network = network.to(device).eval()
+    network = network.to(device)
     if dtype == "bfloat16":
         warn_where_slow("bf16", torch.device(device))
     if dtype == "int8":
