@@ -1,6 +1,5 @@
-"""Training of a translation model: the loss of an optimiser step's target tokens, the encoder that stands still in step
-1, validation by translating, and the mean of several checkpoints. What a batch is, is decided by `translation_corpus`;
-how sentences are translated, by `decoding`; what makes a checkpoint whole, by `training.trainer`."""
+"""Training of a translation model: the loss over an optimizer step's target tokens, the frozen encoder of step 1,
+validation by translating, and the mean of several checkpoints."""
 
 import importlib
 import shutil
@@ -37,26 +36,26 @@ from .moses import MosesTokenizer
 from .scores import Score, score_translations
 
 PAPER = BeamSearchConfig()  # 5 beams, penalty 1
-ALWAYS = ("sacrebleu", "chrf")  # reported whatever the paper reports
-FIXES = {  # of what a metric lacks, for a run
+ALWAYS = ("sacrebleu", "chrf")  # reported in every run
+FIXES = {  # for a run whose metric cannot be computed
     "sacrebleu": 'Install it: pip install "sacrebleu[{language}]", or leave {direction} out of --test and --validation',
     "multi-bleu": "Correct moses_dir in --multi_bleu, install perl, or leave moses_dir out to use sacremoses",
-    "comet": "Choose another --metric, and score generated_predictions.txt by COMET in an environment of its own",
+    "comet": "Choose another --metric, and score generated_predictions.txt by COMET in a separate environment",
 }
 
 
 class TranslationTrainer(RobustTrainer):
-    """Trains `HictlForConditionalGeneration` on the mean loss of an optimiser step's target tokens.
+    """Trainer of `HictlForConditionalGeneration` on the mean loss over an optimizer step's target tokens.
 
-    The mean is over all tokens of all micro-batches and processes, however the rows are divided among them.
+    The mean is over all tokens of all micro-batches and processes, however the examples are divided among them.
 
-    Args (beside the Trainer's):
-        batches: gives this process its batches of rows.
-        validation: what is translated and scored in evaluation, in all directions; the mean of these counts.
-        metric: what the best state is best in; it is reported beside sacreBLEU and chrF.
-        multi_bleu: how its words are made, see `score_directions`.
-        beam: how the decoder searches.
-        freeze_encoder: leave the encoder as it is, without dropout: step 1.
+    Args (in addition to the Trainer's):
+        batches: the sampler of this process's batches.
+        validation: pairs that are translated and scored in evaluation; the mean over directions counts.
+        metric: chooses the best state; reported in addition to sacreBLEU and chrF.
+        multi_bleu: arguments of its tokenizer, see `score_directions`.
+        beam: settings of the search.
+        freeze_encoder: do not train the encoder, and use it without dropout: step 1.
     """
 
     loss_is_scaled_for_ga = True  # the model divides by the tokens of all micro-batches and processes
@@ -74,7 +73,7 @@ class TranslationTrainer(RobustTrainer):
     ) -> None:
         super().__init__(*args, eval_dataset=(), **kwargs)
         self.batches, self.validation, self.beam = batches, list(validation), beam
-        self.metrics, self.multi_bleu = metrics_beside(metric), multi_bleu
+        self.metrics, self.multi_bleu = reported_metrics(metric), multi_bleu
         self.freeze_encoder = freeze_encoder
         self.model.roberta.requires_grad_(not freeze_encoder)
 
@@ -83,7 +82,7 @@ class TranslationTrainer(RobustTrainer):
         return self.make_loader(batch_sampler=self.batches, collate_fn=self.data_collator)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
-        """The micro-batches of one optimiser step, and how many target tokens all of them have together."""
+        """The micro-batches of one optimizer step, and the number of target tokens in all of them on all processes."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         tokens = torch.tensor(sum(int((batch["labels"] != -100).sum()) for batch in batches), device=device)
         return batches, self.accelerator.reduce(tokens, "sum")
@@ -95,14 +94,14 @@ class TranslationTrainer(RobustTrainer):
             self.model.roberta.eval()
         smoothing = self.args.label_smoothing_factor
         outputs = model(**inputs, label_smoothing=smoothing, num_items_in_batch=num_items_in_batch)
-        # DDP averages what is to be a sum over processes
+        # DDP averages gradients over processes; here they are to be summed
         loss = nan_unless_finite(outputs.loss * self.accelerator.num_processes)
         return (loss, outputs) if return_outputs else loss
 
     # --- validation ---------------------------------------------------------------------------------------------------
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """`validate`, as the Trainer's evaluation: `eval_<metric>`."""
+        """Evaluate by `validate`; metrics are named `eval_<metric>`."""
         started = time()
         metrics = {f"eval_{name}": value for name, value in self.validate().items()}
         metrics |= speed_metrics("eval", started, len(self.validation))
@@ -111,7 +110,7 @@ class TranslationTrainer(RobustTrainer):
         return metrics
 
     def validate(self) -> dict[str, float]:
-        """The scores of the validation set; of several directions their mean, and those of each."""
+        """Scores of the validation set; for several directions their mean, and each."""
         translations = self.translate(self.validation)
         return mean_scores(score_directions(self.validation, translations, self.metrics, self.multi_bleu))
 
@@ -126,22 +125,22 @@ class TranslationTrainer(RobustTrainer):
 
     @overrides_private(Trainer)
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """A checkpoint that only SIGTERM saved takes no other's place, and goes when the next one is complete: which
-        ones stay is decided in here, before any callback."""
+        """Save a checkpoint; one that only SIGTERM saved does not count for the limit, and is removed after the next
+        one: HF removes checkpoints in here, before any callback."""
         stopgaps, limit = [], self.args.save_total_limit
         strategy, due = self.args.save_strategy, is_due(self.state, self.args.save_strategy)
         if self.args.should_save:
-            whole = [
+            complete = [
                 path for path in newest_first(self.args.output_dir) if verify_checkpoint(path, contents=False) is None
             ]
-            stopgaps = [path for path in whole if not is_due(state_of(path), strategy)]
+            stopgaps = [path for path in complete if not is_due(state_of(path), strategy)]
         with self.changed_arguments(save_total_limit=limit and limit + len(stopgaps) + (not due)):
             super()._save_checkpoint(model, trial)
         for path in stopgaps if due else ():
             shutil.rmtree(path, ignore_errors=True)
 
     def translate(self, pairs: Sequence[Pair], progress: bool = False) -> list[Translation]:
-        """The best translation of each source, in order; the processes share the work, and each has the result."""
+        """The best translation of each source, in order; processes share the work, and each returns all."""
         place, processes = self.args.process_index, self.args.world_size
         own = pairs[place::processes]
         found = translate(
@@ -154,18 +153,18 @@ class TranslationTrainer(RobustTrainer):
         return everyone
 
 
-def metrics_beside(metric: str) -> list[str]:
-    """It, and what is reported always."""
+def reported_metrics(metric: str) -> list[str]:
+    """The metric and those that are always reported."""
     return list(dict.fromkeys((metric, *ALWAYS)))
 
 
 def check_metrics(pairs: Sequence[Pair], metric: str, multi_bleu: Mapping[str, Any] | None = None) -> None:
-    """Score a word in each direction, so that what a metric lacks is missed before training; of COMET only the import.
+    """Score a word in each direction before training, to find metrics that cannot be computed; only import COMET.
 
     Raises:
         BadInput: a metric cannot be computed here.
     """
-    names = metrics_beside(metric) if pairs else []
+    names = reported_metrics(metric) if pairs else []
     if "comet" in names:
         names.remove("comet")
         try:
@@ -177,7 +176,7 @@ def check_metrics(pairs: Sequence[Pair], metric: str, multi_bleu: Mapping[str, A
         tokenizer = MosesTokenizer(direction.target, **(multi_bleu or {}))
         try:
             score_translations(["a"], [["a"]], direction.target, [name], tokenizer=tokenizer)
-        except BadInput as error:  # its last sentence is a fix for others
+        except BadInput as error:  # its last sentence is a fix for other commands
             fix = FIXES[name].format(language=main_part(direction.target), direction=direction)
             raise BadInput(f"{str(error).rpartition('. ')[0]}. {fix}.") from error
 
@@ -189,11 +188,11 @@ def score_directions(
     multi_bleu: Mapping[str, Any] | None = None,
     about: Mapping[Direction, Mapping[str, str]] | None = None,
 ) -> dict[Direction, dict[str, Score]]:
-    """Scores by metric of each direction, which is a corpus of its own.
+    """Scores by metric of each direction, each a separate corpus.
 
     Args:
-        multi_bleu: what its `MosesTokenizer` is to do.
-        about: what the signatures of a direction say beside.
+        multi_bleu: arguments of its `MosesTokenizer`.
+        about: by direction, more entries of the signatures.
     """
     rows: dict[Direction, list[int]] = defaultdict(list)
     for row, pair in enumerate(pairs):
@@ -210,7 +209,7 @@ def score_directions(
 
 
 def mean_scores(scores: Mapping[Direction, Mapping[str, Score]]) -> dict[str, float]:
-    """The mean of each metric over directions; where there are several, each beside it as `<metric>_<direction>`."""
+    """The mean of each metric over directions; for several directions also each, as `<metric>_<direction>`."""
     names = next(iter(scores.values()))
     means = {name: fmean(of_one[name].value for of_one in scores.values()) for name in names}
     if len(scores) > 1:
@@ -277,9 +276,9 @@ def average_checkpoints(args: TranslationArguments, trainer: TranslationTrainer,
 
 
 def checkpoints_to_average(folder: str | Path, number: int, strategy: str | None) -> list[Path]:
-    """The last whole checkpoints, newest first, that a run without interruptions has, too."""
-    whole = (path for path in newest_first(folder) if verify_checkpoint(path) is None)
-    return list(islice((path for path in whole if is_due(state_of(path), strategy)), number))
+    """The last complete checkpoints, newest first, without those that only an interruption saved."""
+    complete = (path for path in newest_first(folder) if verify_checkpoint(path) is None)
+    return list(islice((path for path in complete if is_due(state_of(path), strategy)), number))
 
 
 def state_of(checkpoint: Path) -> TrainerState:
@@ -287,7 +286,7 @@ def state_of(checkpoint: Path) -> TrainerState:
 
 
 def is_due(state: TrainerState, strategy: str | None) -> bool:
-    """Whether a run saves in this state also without SIGTERM: by its schedule, at its end, or as it is the best."""
+    """Whether a run saves in this state without SIGTERM: by its schedule, at its end, or because it is the best."""
     step = state.global_step
     if step == state.best_global_step or strategy == "best":
         return step == state.best_global_step
@@ -297,7 +296,7 @@ def is_due(state: TrainerState, strategy: str | None) -> bool:
 
 
 def average_weights(checkpoints: Sequence[str | Path]) -> dict[str, Tensor]:
-    """The mean of each weight over checkpoints, summed in float64; what is no weight must be the same in all."""
+    """The mean of each weight over checkpoints, summed in float64; integer tensors must be equal in all."""
     total: dict[str, Tensor] = {}
     for number, checkpoint in enumerate(checkpoints):
         weights = load_file(Path(checkpoint) / SAFE_WEIGHTS_NAME)

@@ -191,7 +191,7 @@ def cut(examples: Examples, spec: str, place: str) -> Examples:
     if spec == name:
         return examples
     if isinstance(examples, Bitext):
-        raise BadInput(f"{place}: {spec!r} names a part of two corpora; allowed is a whole split, as {name!r}")
+        raise BadInput(f"{place}: {spec!r} names a part of two corpora; allowed is a complete split, such as {name!r}")
     try:
         (part,) = ReadInstruction.from_spec(spec).to_absolute({name: len(examples)})
         rows = range(part.from_, part.to)

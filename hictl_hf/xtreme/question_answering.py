@@ -68,8 +68,8 @@ class QuestionAnswering:
 
         For training they have the indices of the first and the last token of the first answer, 0 if the window does
         not hold all of it. Otherwise they have the index of the question (`example`), the index of the first token of
-        the context (`first`), and for each token of the context where its characters begin and end (`begins`, `ends`) and
-        whether no other window has more context around it (`most_context`).
+        the context (`first`), and for each token of the context where its characters begin and end (`begins`, `ends`),
+        and whether no other window has more context around it (`most_context`).
         """
         columns = dict.fromkeys(input_columns(self.tokenizer), NUMBERS)
         if training:

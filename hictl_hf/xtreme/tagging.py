@@ -48,10 +48,10 @@ class Tagging:
 
     def tokenize(self, batch: Mapping[str, list[Any]], numbers: list[int], training: bool) -> dict[str, Any]:
         before, after = self.special_ids
-        words_ids = iter(self.word_ids([*chain.from_iterable(batch["words"])]))
+        ids_of_words = iter(self.word_ids([*chain.from_iterable(batch["words"])]))
         rows: dict[str, Any] = {"input_ids": [], "example": [], "words": []}
         for number, words in zip(numbers, batch["words"], strict=True):
-            for chunk in self.chunks([next(words_ids) for _ in words]):
+            for chunk in self.chunks([next(ids_of_words) for _ in words]):
                 rows["input_ids"].append([*before, *chain.from_iterable(chunk), *after])
                 rows["example"].append(number)
                 rows["words"].append(np.cumsum([len(before), *map(len, chunk[:-1])]))
