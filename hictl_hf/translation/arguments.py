@@ -1,4 +1,4 @@
-"""What a translation run can be told: HF's `TrainingArguments` and a few of ours, as flags or as a recipe."""
+"""Arguments of a translation run: HF's `TrainingArguments` and those of this package, as flags or as a recipe."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -27,7 +27,7 @@ LEARNING_RATES = {1: 5e-4, 2: 2e-5}
 DICTIONARIES = {"model_config": HictlConfig, "cleaning": Cleaning, "multi_bleu": MosesTokenizer}
 OF_A_NEW_MODEL = ("decoder_layers", "cls_bias", "cls_bias_scale", "model_config", "random_encoder", "trim_target_vocab")
 BY_TOKENS = "batches have as many tokens as --max_tokens says"
-BY_METRIC = "--metric names what the best state is best in"
+BY_METRIC = "--metric chooses the best state"
 UNUSED_HERE = UNUSED | {
     "per_device_train_batch_size": BY_TOKENS,
     "per_device_eval_batch_size": BY_TOKENS,
@@ -41,68 +41,76 @@ LISTS = ("train", "validation", "test", "source_lang", "target_lang")
 
 @dataclass
 class TranslationArguments(RunArguments):
-    """HF's training arguments with defaults for translation, and what its two steps need."""
+    """HF's training arguments with defaults for translation, and the arguments of its two steps."""
 
     step: int = field(
-        default=1, metadata={"help": "1: a new decoder beside the encoder as it is; 2: all weights, of a pair."}
+        default=1, metadata={"help": "1: train a new decoder on the frozen encoder; 2: train all weights, on one pair."}
     )
     encoder: str | None = field(
-        default=None, metadata={"help": "XLM-R or HiCTL checkpoint that gets a new decoder: where step 1 begins."}
+        default=None, metadata={"help": "XLM-R or HiCTL checkpoint that gets a new decoder, for step 1."}
     )
     model: str | None = field(
-        default=None, metadata={"help": "Translation model to go on with, such as runs/step1/model: step 2, or a test."}
+        default=None,
+        metadata={"help": "Translation model to continue, such as runs/step1/model: for step 2, or a test."},
     )
     train: list[str] = field(
         default_factory=list,
         metadata={"help": "Sources of pairs: files, folders, corpus.{en,de}, hub:name:config:split; none: only test."},
     )
     validation: list[str] = field(
-        default_factory=list, metadata={"help": "Sources of pairs to choose the best state by."}
+        default_factory=list, metadata={"help": "Sources of pairs to choose the best state on."}
     )
     test: list[str] = field(
-        default_factory=list, metadata={"help": "Sources of pairs to translate and score in the end."}
+        default_factory=list, metadata={"help": "Sources of pairs to translate and score at the end."}
     )
     source_lang: list[str] = field(default_factory=list, metadata={"help": "Languages to translate from."})
     target_lang: list[str] = field(
         default_factory=list, metadata={"help": "Languages to translate into: each from each other source_lang."}
     )
-    freeze_encoder: bool | None = field(default=None, metadata={"help": "Train the decoder alone; step 1 does."})
+    freeze_encoder: bool | None = field(
+        default=None, metadata={"help": "Train only the decoder; the default in step 1."}
+    )
     decoder_layers: int | None = field(
-        default=None, metadata={"help": "Of a new decoder; the paper: 4, and 6 beside 24 encoder layers."}
+        default=None, metadata={"help": "Layers of a new decoder; the paper: 4, and 6 with 24 encoder layers."}
     )
     cls_bias: str | None = field(
-        default=None, metadata={"help": "What [CLS] adds to the logits: none, dot or cosine (the paper); dot."}
+        default=None, metadata={"help": "Bias of [CLS] on the logits: none, dot (default) or cosine (the paper)."}
     )
     cls_bias_scale: str | None = field(
-        default=None, metadata={"help": "Its scale: learned, from 0, or fixed at 1 (the paper); learned."}
+        default=None, metadata={"help": "Scale of that bias: learned, from 0 (default), or fixed at 1 (the paper)."}
     )
     model_config: dict[str, Any] | str | None = field(
         default=None, metadata={"help": 'More fields of HictlConfig as JSON, such as {"hidden_dropout_prob": 0.3}.'}
     )
     trim_target_vocab: str = field(
         default="auto",
-        metadata={"help": "Ids a new decoder can say: auto, what the targets in train use; a number; off, all."},
+        metadata={"help": "Ids a new decoder can produce: auto, those of the targets in train; a number; off, all."},
     )
     random_encoder: bool = field(
-        default=False, metadata={"help": "The encoder's sizes with new weights: the baseline of a pre-trained one."}
+        default=False,
+        metadata={"help": "Encoder of the same sizes with random weights: the baseline of a pre-trained one."},
     )
     cleaning: dict[str, Any] | str | None = field(
-        default=None, metadata={"help": "Fields of Cleaning as JSON; without it all whole rows of train are kept."}
+        default=None, metadata={"help": "Fields of Cleaning as JSON; by default all unbroken rows of train are kept."}
     )
-    strict: bool = field(default=False, metadata={"help": "Stop at the first broken row of train, do not count it."})
+    strict: bool = field(
+        default=False, metadata={"help": "Stop at the first broken row of train instead of counting them."}
+    )
     max_tokens: int = field(
         default=4096, metadata={"help": "Tokens of a batch on a device, on its longer side, padding included."}
     )
     max_length: int = field(
-        default=512, metadata={"help": "Tokens of a longer side above which a row is left out of training and counted."}
+        default=512, metadata={"help": "Most tokens of a side; longer pairs are left out of training and counted."}
     )
     average_checkpoints: int = field(
-        default=1, metadata={"help": "Mean of the last so many checkpoints, where it is better on validation; 1: none."}
+        default=1, metadata={"help": "Use the mean of the last n checkpoints if it is better on validation; 1: never."}
     )
-    metric: str = field(default="sacrebleu", metadata={"help": f"Score to choose by: {', '.join(METRICS)}."})
+    metric: str = field(
+        default="sacrebleu", metadata={"help": f"Metric that chooses the best state: {', '.join(METRICS)}."}
+    )
     multi_bleu: dict[str, Any] | str | None = field(
         default=None,
-        metadata={"help": 'Words of multi-bleu, fields of MosesTokenizer as JSON, such as {"aggressive": true}.'},
+        metadata={"help": 'Tokenizer of multi-bleu, fields of MosesTokenizer as JSON, such as {"aggressive": true}.'},
     )
     beams: int = field(default=5, metadata={"help": "Beams of the search; the paper: 5, and 4 on WMT14 en-de."})
     length_penalty: float = field(
@@ -112,36 +120,37 @@ class TranslationArguments(RunArguments):
     max_length_b: int = field(default=10, metadata={"help": "... tokens, this being b, and never more than 200."})
 
     output_dir: str = field(
-        default="runs/translation", metadata={"help": "Where all of the run is; a begun run goes on."}
+        default="runs/translation", metadata={"help": "Folder of the run; an interrupted run goes on."}
     )
     learning_rate: float | None = field(
         default=None, metadata={"help": "Peak learning rate; 5e-4 in step 1, 2e-5 (the paper) in step 2."}
     )
-    lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "How it falls after warming up."})
-    warmup_steps: float = field(
-        default=0.1, metadata={"help": "Steps in which it rises, or below 1 a share of all steps."}
-    )
-    adam_beta2: float = field(default=0.98, metadata={"help": "β2 of Adam, as of the first Transformer."})
+    lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "Learning rate schedule after warm-up."})
+    warmup_steps: float = field(default=0.1, metadata={"help": "Steps of warm-up, or below 1 a share of all steps."})
+    adam_beta2: float = field(default=0.98, metadata={"help": "β2 of Adam, as in the original Transformer."})
     weight_decay: float = field(default=0.01, metadata={"help": "Weight decay; the paper names none."})
-    label_smoothing_factor: float = field(default=0.1, metadata={"help": "ε of label smoothing, over all words."})
+    label_smoothing_factor: float = field(default=0.1, metadata={"help": "ε of label smoothing, over all tokens."})
     eval_strategy: str = field(default="epoch", metadata={"help": "When to validate: no, steps or epoch."})
     save_strategy: str | None = field(
-        default=None, metadata={"help": "When to save a checkpoint: no, steps or epoch; when it validates, else epoch."}
+        default=None,
+        metadata={
+            "help": "When to save a checkpoint: no, steps or epoch; by default like --eval_strategy, else epoch."
+        },
     )
     save_steps: float | None = field(
-        default=None, metadata={"help": "Steps between checkpoints; those of --eval_steps, else 500."}
+        default=None, metadata={"help": "Steps between checkpoints; by default --eval_steps, else 500."}
     )
     save_total_limit: int | None = field(
         default=None,
-        metadata={"help": "Checkpoints to keep, the best one included; 2, or one more than are averaged."},
+        metadata={"help": "Checkpoints to keep, including the best one; by default 2, or one more than are averaged."},
     )
     logging_steps: float = field(default=50, metadata={"help": "Steps between logs."})
     dataloader_pin_memory: bool = field(
-        default_factory=torch.cuda.is_available, metadata={"help": "Pin batches in memory; of use with a GPU."}
+        default_factory=torch.cuda.is_available, metadata={"help": "Pin batches in memory; useful with a GPU."}
     )
     dataloader_num_workers: int = field(
         default_factory=lambda: 2 * torch.cuda.is_available(),
-        metadata={"help": "Processes that make batches beside the training; 2 with a GPU, else 0."},
+        metadata={"help": "Processes that load batches; by default 2 with a GPU, else 0."},
     )
     remove_unused_columns: bool = field(default=False, metadata={"help": "Must stay false: the collator reads all."})
     publish_to: str | None = field(default=None, init=False)  # what push_to_hub and hub_model_id say
@@ -172,12 +181,12 @@ class TranslationArguments(RunArguments):
         self.metric_for_best_model, self.greater_is_better = f"eval_{self.metric}", True
         self.ddp_find_unused_parameters = False  # all are used
         if not torch.accelerator.is_available():
-            self.use_cpu = True  # as it is anyway, but bf16 is refused where it is not said
+            self.use_cpu = True  # already the case, but without it bf16 is refused
         super().__post_init__()
         refuse_impossible(self)
 
     def choose_saving(self) -> None:
-        """Save when the model is validated, unless told otherwise."""
+        """Save when the model is validated, unless the arguments say otherwise."""
         if self.save_strategy is None:
             self.save_strategy = self.eval_strategy if self.load_best_model_at_end else "epoch"
         if self.save_steps is None:
@@ -207,7 +216,7 @@ class TranslationArguments(RunArguments):
             )
         if not 0 <= self.label_smoothing_factor < 1:
             raise BadInput(f"label_smoothing_factor is {self.label_smoothing_factor}; allowed is 0 to below 1")
-        assert self.beam  # which refuses lengths that no translation can have
+        assert self.beam  # raises `BadInput` for impossible lengths
 
     def check_model(self) -> None:
         if (self.encoder is None) == (self.model is None):
@@ -248,7 +257,7 @@ class TranslationArguments(RunArguments):
 
     @property
     def directions(self) -> list[Direction]:
-        """What is translated into what."""
+        """All directions from a source into a different target language."""
         return directions_between(self.source_lang, self.target_lang)
 
     @property
@@ -258,5 +267,5 @@ class TranslationArguments(RunArguments):
 
 
 def parse_translation_arguments(argv: list[str]) -> TranslationArguments:
-    """Flags, or a recipe (JSON or YAML) and flags that change it: `recipes/translation/x.json --max_steps 10`."""
+    """Parse flags, or a recipe (JSON or YAML) and flags that change it: `recipes/translation/x.json --max_steps 10`."""
     return parse_flags_or_recipe(argv, TranslationArguments)

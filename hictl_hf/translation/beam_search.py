@@ -1,12 +1,11 @@
-"""Beam search: source ids to hypotheses, those that `generate(early_stopping=True)` finds, in a fraction of its time.
+"""Beam search with the hypotheses of `generate(early_stopping=True)`, in a fraction of its time.
 
-The beams of a sentence are positions of one decoder row, and a mask says which earlier positions are the past of a
-beam. So nothing of the encoder is repeated, keys and values stay where they are when beams change places, and a step
-only writes its own. Sentences that are done leave the batch.
+The beams of a sentence are positions of one decoder row, and a mask selects the earlier positions of each beam. So
+encoder states are not repeated, keys and values are not reordered with the beams, and a step only writes its own.
+Finished sentences leave the batch.
 
-How the best words are found is left to `output_layer`; which sentences stand in a batch, and all text, to `decoding`.
-Shapes: n sentences, S source tokens, k beams, t tokens of a hypothesis with its start, c cached positions, W target
-words, d dimensions.
+`output_layer` finds the best tokens. Shapes: n sentences, S source tokens, k beams, t tokens of a hypothesis with its
+start, c cached positions, W target tokens, d dimensions.
 """
 
 import math
@@ -25,18 +24,18 @@ from ..models.generation import CACHE
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from .output_layer import OutputLayer
 
-LEAVING = 8  # one part of so many must be done before sentences leave: the others have to be moved
-MASKS = ("sdpa", "eager")  # attention that takes any mask
+COMPACT_AT = 8  # finished sentences leave when they are 1/8 of the batch, as the others have to be moved
+MASKS = ("sdpa", "eager")  # attention implementations that take any mask
 
 
 @dataclass(frozen=True)
 class BeamSearchConfig:
-    """How hypotheses are searched. The paper has 4 beams and penalty 0.6 for WMT'14 en-de, 5 and 1.0 elsewhere.
+    """Settings of beam search. The paper uses 4 beams and penalty 0.6 for WMT'14 en-de, else 5 and 1.0.
 
     Args:
         beams: hypotheses kept at each step; 1 is greedy search.
         length_penalty: a score is log-probability / length ** length_penalty, as in fairseq.
-        best: how many hypotheses of a sentence are wanted, at most `beams`.
+        best: number of hypotheses to return for a sentence, at most `beams`.
         max_length_a, max_length_b, max_length: a hypothesis has at most
             min(max_length, max_length_a * source tokens + max_length_b) tokens, `</s>` included.
     """
@@ -61,7 +60,7 @@ class BeamSearchConfig:
 
     @classmethod
     def of(cls, model: HictlForConditionalGeneration, **changes: Any) -> Self:
-        """Beams and penalty that the model was saved with, but for changes; a change to `None` is none."""
+        """Beams and penalty saved with the model, with these changes; `None` changes nothing."""
         saved = model.generation_config
         chosen = {"beams": saved.num_beams, "length_penalty": saved.length_penalty}
         chosen |= {name: value for name, value in changes.items() if value is not None}
@@ -75,7 +74,7 @@ class BeamSearchConfig:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Tokenizer ids, the last one `</s>` unless the limit was reached, and their score."""
+    """Tokenizer ids, ending with `</s>` unless the limit was reached, and their score."""
 
     tokens: list[int]
     score: float
@@ -96,7 +95,7 @@ def search(
         model: in eval mode.
         input_ids: (n, S), padded on either side.
         attention_mask: (n, S).
-        start_ids: (n,) what each target begins with, see `model.start_ids_of`.
+        start_ids: (n,) start tokens, see `model.start_ids_of`.
         limits: (n,) most tokens of a hypothesis, `</s>` included; `None`: those of the settings.
     """
     if (attention := model.decoder.config._attn_implementation) not in MASKS:
@@ -112,7 +111,7 @@ def search(
         states = advance(model, beams)
         scores, parents, words = output_layer.best(states, beams.scores, 2 * settings.beams, beams.word_bias)
         ends = words == model.end_id
-        # only what is among the best k can end here, as in `generate`; the others are there to go on with
+        # only the best k can end, as in `generate`; the other k are candidates to continue
         for sentence, tokens, score in beams.end(
             *(each[:, : settings.beams] for each in (scores, parents, words, ends))
         ):
@@ -120,7 +119,7 @@ def search(
         going_on = ends.long().argsort(dim=-1, stable=True)[:, : settings.beams]
         beams.grow(*(each.gather(1, going_on) for each in (scores, parents, words)))
         staying = (beams.open > 0).nonzero().flatten()
-        if len(beams.open) - len(staying) >= max(1, len(beams.open) // LEAVING) or not len(staying):
+        if len(beams.open) - len(staying) >= max(1, len(beams.open) // COMPACT_AT) or not len(staying):
             beams.keep(staying)
 
     def in_tokenizer_ids(score: float, tokens: list[int]) -> Hypothesis:
@@ -131,7 +130,7 @@ def search(
 
 
 def advance(model: HictlForConditionalGeneration, beams: "Beams") -> Tensor:
-    """(n, k, d) what the decoder makes of the last token of each hypothesis, with the "dot" bias."""
+    """(n, k, d) decoder states of the last token of each hypothesis, with the "dot" bias."""
     last = beams.tokens[..., -1]
     states = model.decoder(
         inputs_embeds=model.embed(last),
@@ -148,20 +147,20 @@ def advance(model: HictlForConditionalGeneration, beams: "Beams") -> Tensor:
 
 @dataclass
 class Beams:
-    """The hypotheses that go on, of the sentences in the batch; of all tensors the first dimension is sentences."""
+    """The unfinished hypotheses of the sentences in the batch; the first dimension of all tensors is sentences."""
 
     sentences: Tensor
-    """(n,) rows of the batch as it was given."""
+    """(n,) indices in the original batch."""
     limits: Tensor
     """(n,) most tokens."""
     open: Tensor
-    """(n,) how many more hypotheses may end; the sentence is done at 0 or below."""
+    """(n,) hypotheses that may still end; the sentence is finished at 0 or below."""
     tokens: Tensor
     """(n, k, t) start and target ids; k is 1 at first."""
     scores: Tensor
     """(n, k) log-probabilities."""
     past: Tensor
-    """(n, 1, k, c) added to attention: 0 on what a hypothesis has behind it."""
+    """(n, 1, k, c) added to attention: 0 on the earlier positions of a hypothesis."""
     encoded: Tensor
     """(n, S, d)."""
     source_mask: Tensor
@@ -182,11 +181,11 @@ class Beams:
         limits: Tensor,
         beams: int,
     ) -> "Beams":
-        """All sentences, each with its start."""
+        """Encode the sentences; each has one hypothesis, its start token."""
         encoded = model.get_encoder()(input_ids, attention_mask, return_dict=True).last_hidden_state
         source_mask = encoded.new_zeros(attention_mask.shape)
         source_mask.masked_fill_(attention_mask == 0, torch.finfo(encoded.dtype).min)
-        room = beams * int(limits.max())  # the first step has one position, the last token needs none
+        room = beams * int(limits.max())  # the first step has one position, the last token none
         return cls(
             sentences=torch.arange(len(input_ids), device=input_ids.device),
             limits=limits,
@@ -204,7 +203,7 @@ class Beams:
     def end(
         self, scores: Tensor, parents: Tensor, words: Tensor, ends: Tensor
     ) -> Iterator[tuple[int, list[int], float]]:
-        """Sentence, target ids and log-probability of those of (n, k) continuations that end, or are at the limit."""
+        """Sentence, target ids and log-probability of the (n, k) continuations that end or reach the limit."""
         ended = (ends | (self.limits == self.tokens.shape[-1])[:, None]) & (self.open > 0)[:, None]
         self.open -= ended.sum(-1)
         rows, ranks = ended.nonzero(as_tuple=True)
@@ -212,7 +211,7 @@ class Beams:
         return zip(self.sentences[rows].tolist(), tokens.tolist(), scores[rows, ranks].tolist())
 
     def grow(self, scores: Tensor, parents: Tensor, words: Tensor) -> None:
-        """Go on with (n, k) words behind hypotheses `parents`, whose scores are then these."""
+        """Continue the hypotheses `parents` by (n, k) tokens; `scores` are the new ones."""
 
         def of_parents(values: Tensor) -> Tensor:  # (n, k before, ...) -> (n, k, ...)
             return values.gather(1, parents[..., None].expand(-1, -1, values.shape[-1]))
@@ -224,7 +223,7 @@ class Beams:
         self.past = torch.cat([of_parents(self.past[:, 0]), own.expand(len(words), -1, -1)], -1)[:, None]
 
     def keep(self, rows: Tensor) -> None:
-        """Have only some sentences stay."""
+        """Keep only these sentences."""
         for field in fields(self):
             if isinstance(value := getattr(self, field.name), Tensor):
                 setattr(self, field.name, value[rows])
@@ -233,7 +232,7 @@ class Beams:
 
 
 class RoomyLayer(DynamicLayer):
-    """Keys and values with room for those to come: a step writes its own and copies none."""
+    """Cache layer with preallocated keys and values: a step writes its own and copies none."""
 
     memory: Tensor  # (2, n, room, heads, size of a head)
 
@@ -251,7 +250,7 @@ class RoomyLayer(DynamicLayer):
         return self.keys, self.values
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Indices ascend."""
+        """Keep these sentences; indices are ascending."""
         length = self.get_seq_length()
         for memory in self.memory:
             memory[: len(indices), :length] = memory[indices, :length]
@@ -259,5 +258,5 @@ class RoomyLayer(DynamicLayer):
         self.show(length)
 
     def show(self, length: int) -> None:
-        """Let the first positions be seen, (n, heads, length, size of a head)."""
+        """Expose the first positions, (n, heads, length, size of a head)."""
         self.keys, self.values = self.memory[:, :, :length].transpose(2, 3)

@@ -1,6 +1,5 @@
-"""From sources of pairs to batches of tensors: which pairs, in which direction, and how many tokens are a batch. Rows
-(`load_pairs`) become ids (`tokenize_pairs`), those of similar length a batch (`TokenBudgetBatchSampler`), and a batch
-tensors (`TranslationCollator`). `data` reads the files; `modeling_hictl_translation` uses the tensors."""
+"""Sentence pairs to batches: read them in the wanted directions (`load_pairs`), tokenize them (`tokenize_pairs`), batch
+them by similar length (`TokenBudgetBatchSampler`), and pad them (`TranslationCollator`)."""
 
 import os
 from collections import Counter
@@ -25,7 +24,7 @@ from ..data.languages import wanted_language
 from ..data.sampling import shuffle_by_length
 from ..errors import BadInput
 
-# rows of parallel corpora are kept as they are: a corpus of the paper is prepared before, and lengths count in tokens
+# parallel corpora are not cleaned: the paper's corpora are prepared before, and lengths are limited in tokens
 ONLY_WHOLE = Cleaning(2**31, float("inf"), drop_equal_sides=False, drop_duplicates=False)
 
 
@@ -40,7 +39,7 @@ class Direction(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A text, its translation, what is translated into what, and where it stands ("file:line")."""
+    """A text, its translation, the direction, and the place in its source ("file:line")."""
 
     source: str
     target: str
@@ -64,11 +63,10 @@ def load_pairs(
     strict: bool = False,
     cache_dir: str | os.PathLike[str] | None = None,
 ) -> tuple[dict[Direction, Dataset], CorpusReport]:
-    """All rows of all sources, for training, and what was lost on the way.
+    """Load all pairs of all sources for training, and count those left out.
 
     Returns:
-        For each direction text columns `source` and `target`, memory-mapped; and the counts, of which `kept` is by
-        direction.
+        For each direction the columns `source` and `target`, memory-mapped; and the counts, `kept` by direction.
     """
     corpus, report = load_corpus(sources, cleaning, strict, cache_dir)
     found, report.kept = dict(report.kept), Counter()
@@ -89,7 +87,7 @@ def load_pairs(
 
 
 def sides(direction: Direction, x_lang: str, y_lang: str) -> tuple[str, str] | None:
-    """Which columns are source and target in this direction, if the languages are its ("pt-BR" is "pt", too)."""
+    """The columns of source and target in this direction; `None` for other languages ("pt-BR" matches "pt")."""
     x, y = (wanted_language(language, direction) if language else "" for language in (x_lang, y_lang))
     return ("x", "y") if (x, y) == direction else ("y", "x") if (y, x) == direction else None
 
@@ -97,7 +95,7 @@ def sides(direction: Direction, x_lang: str, y_lang: str) -> tuple[str, str] | N
 def refuse_missing(
     sources: Sequence[str], directions: Sequence[Direction], found: Mapping[str, int], kept: Iterable[Direction]
 ) -> None:
-    """Some rows for every source and every target language: each was named for a reason."""
+    """Raise `BadInput` if a source or target language has no pair."""
     kept = list(kept)
     for side in ("source", "target"):
         there = {getattr(direction, side) for direction in kept}
@@ -112,10 +110,10 @@ def refuse_missing(
 
 
 def read_pairs(sources: Sequence[str], directions: Sequence[Direction]) -> list[Pair]:
-    """All rows of validation or test sets in the directions asked for, in order; none is left out unseen.
+    """Read all pairs of validation or test sets in these directions, in order.
 
     Raises:
-        BadInput: of a broken row, of a text without its translation, and where no row has a language asked for.
+        BadInput: a row is broken or has no translation, or no row has one of the languages.
     """
     pairs, found = [], Counter[str]()
     for row in rows_of(sources, CorpusReport(strict=True)):
@@ -123,7 +121,7 @@ def read_pairs(sources: Sequence[str], directions: Sequence[Direction]) -> list[
         if len(row.texts) == 1:
             raise BadInput(
                 f"{row.origin}: has no translation to score with; allowed are rows of two languages. Complete the row, "
-                "or translate texts alone by hictl translate"
+                "or translate texts without references by hictl translate"
             )
         texts = dict(zip(("x", "y"), row.texts.values(), strict=True))
         for direction in directions:
@@ -139,13 +137,13 @@ def read_pairs(sources: Sequence[str], directions: Sequence[Direction]) -> list[
 def tokenize_pairs(
     pairs: Mapping[Direction, Dataset], tokenizer: PreTrainedTokenizerBase, max_length: int, report: CorpusReport
 ) -> Dataset:
-    """Rows of all directions as the model reads them; those with nothing, or too much, on a side are counted instead.
+    """Tokenize the pairs of all directions; pairs with an empty or too long side are left out and counted.
 
     Args:
-        max_length: tokens of the longer side, special ones included.
+        max_length: tokens of the longer side, special tokens included.
 
     Returns:
-        `input_ids` (`<s> … </s>`), `labels` (`… </s>`: a start token stands before them) and `target_language`.
+        `input_ids` (`<s> … </s>`), `labels` (`… </s>`; the decoder adds a start token) and `target_language`.
     """
     ids, parts = List(Value("int32")), []
     for direction, rows in pairs.items():
@@ -157,7 +155,7 @@ def tokenize_pairs(
         empty, too_long = (int(faulty.sum()) for faulty in find_faulty(*side_lengths(tokens), max_length))
         report.skipped.update({"empty": empty, "too long": too_long})
         report.kept[str(direction)] = len(tokens) - empty - too_long
-        if empty + too_long:  # written anew: rows that are selected would be looked up one by one ever after
+        if empty + too_long:  # written again: selected rows would be read one by one
             tokens = tokens.with_format("arrow").map(
                 drop_faulty, batched=True, fn_kwargs={"max_length": max_length}, features=tokens.features,
                 desc=f"leave out {direction}",
@@ -174,7 +172,7 @@ def tokenize_pairs(
 def tokenize_batch(
     batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, target_language: str
 ) -> dict[str, list[Any]]:
-    """The columns of a batch of rows as ids."""
+    """Tokenize a batch of pairs."""
     source = tokenizer(batch["source"], verbose=False)["input_ids"]
     target = tokenizer(batch["target"], add_special_tokens=False, verbose=False)["input_ids"]
     labels = [[*ids, tokenizer.eos_token_id] for ids in target]
@@ -184,30 +182,30 @@ def tokenize_batch(
 def find_faulty(
     source: NDArray[np.int64], target: NDArray[np.int64], max_length: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """(rows,) which rows of these lengths have nothing, and which of the others too much, on a side."""
-    empty = (source <= 2) | (target <= 1)  # characters that leave no token, such as a lone zero-width space
+    """(examples,) which examples have an empty side, and which of the others a side that is too long."""
+    empty = (source <= 2) | (target <= 1)  # also text without tokens, such as a zero-width space
     return empty, ~empty & (np.maximum(source, target) > max_length)
 
 
 def drop_faulty(batch: pa.Table, max_length: int) -> pa.Table:
-    """The rows of a batch that can be trained on."""
+    """The examples of a batch that can be trained on."""
     empty, too_long = find_faulty(*lengths_of(batch), max_length)
     return batch.filter(pa.array(~empty & ~too_long))
 
 
 def side_lengths(tokens: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(rows,) tokens of the source and of the target of each row."""
+    """(examples,) tokens of the source and of the target of each example."""
     return lengths_of(tokens.with_format("arrow")[:])
 
 
 def lengths_of(columns: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """`side_lengths` of rows as they lie in memory."""
+    """`side_lengths` of an Arrow table."""
     source, target = (pyarrow.compute.list_value_length(columns[name]).to_numpy() for name in ("input_ids", "labels"))
     return source.astype(np.int64), target.astype(np.int64)
 
 
 class TranslationCollator:
-    """Pads rows to tensors: `input_ids`, `attention_mask`, `labels` (−100 is padding) and `start_ids` (rows,).
+    """Pads examples to tensors: `input_ids`, `attention_mask`, `labels` (−100 is padding) and `start_ids` (examples,).
 
     Args:
         start_ids: the decoder's start token for each target language.
@@ -227,26 +225,26 @@ class TranslationCollator:
 
 @dataclass(frozen=True)
 class Place:
-    """One process among several."""
+    """The index of a process, and the number of processes."""
 
     process: int = 0
     processes: int = 1
 
 
-ALONE = Place()
+ONE_PROCESS = Place()
 
 
 class TokenBudgetBatchSampler(Sampler[NDArray[np.int64]]):
-    """Every row once an epoch, in batches of similar length; their order follows from (seed, epoch) alone.
+    """Every example once an epoch, in batches of similar length; their order depends on (seed, epoch) only.
 
-    Rows are sorted by length and cut into batches once. An epoch puts rows of equal lengths into a new order, which
-    changes who is together but no length, and then the batches; so every epoch has as many. Batch by batch, processes
-    take turns; the largest batches are halved until all processes have as many.
+    The lengths, sorted, are divided into batches once. Each epoch shuffles examples of equal lengths, which does not
+    change the lengths of a batch, and then the batches; so all epochs have equally many. Processes take batches in
+    turn; the largest batches are halved until all processes have equally many.
 
     Args:
-        source, target: (rows,) tokens of each side.
-        max_tokens: most tokens of a batch on its longer side, padding included: rows times the longest text of either.
-        place: whose batches are given out.
+        source, target: (examples,) tokens of each side.
+        max_tokens: of a batch on its longer side, padding included: examples times the longest text of either side.
+        place: the process whose batches are yielded.
     """
 
     def __init__(
@@ -255,7 +253,7 @@ class TokenBudgetBatchSampler(Sampler[NDArray[np.int64]]):
         target: NDArray[np.int64],
         max_tokens: int,
         seed: int,
-        place: Place = ALONE,
+        place: Place = ONE_PROCESS,
     ) -> None:
         self.widths = np.maximum(source, target)
         self.place = place
@@ -273,7 +271,7 @@ class TokenBudgetBatchSampler(Sampler[NDArray[np.int64]]):
         )
 
     def cut(self, widths: NDArray[np.int64], max_tokens: int) -> NDArray[np.int64]:
-        """(batches + 1,) where each batch of the sorted rows begins."""
+        """(batches + 1,) where each batch of the sorted examples begins."""
         borders = [0]
         while borders[-1] < len(widths):
             begun = widths[borders[-1] : borders[-1] + max_tokens]
@@ -290,7 +288,7 @@ class TokenBudgetBatchSampler(Sampler[NDArray[np.int64]]):
         return (len(self.borders) - 1) // self.place.processes
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration goes through; the Trainer calls it."""
+        """Set the epoch of the next iteration; the Trainer calls it."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:

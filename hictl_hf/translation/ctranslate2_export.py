@@ -1,9 +1,9 @@
-"""A translation model for CTranslate2, an engine for CPUs and GPUs without PyTorch.
+"""Export a translation model for CTranslate2, an engine for CPUs and GPUs without PyTorch.
 
     hictl export-ctranslate2 --model runs/de-en/model --output runs/ct2 --quantization int8
 
-The [CLS] bias cannot be said in it (CTranslate2#1614): a model that has one is refused, unless it may be dropped, which
-changes the translations. What may never be said (`suppress_tokens`) has no probability in the export. Translating:
+CTranslate2 has no place for the [CLS] bias (CTranslate2#1614): a model with one is refused, unless it may be dropped,
+which changes the translations. Suppressed tokens (`suppress_tokens`) get no probability in the export. Translating:
 
     translator = ctranslate2.Translator("runs/ct2")
     tokens = tokenizer.convert_ids_to_tokens(tokenizer("The house is small.")["input_ids"])
@@ -13,7 +13,7 @@ changes the translations. What may never be said (`suppress_tokens`) has no prob
 
 CTranslate2 fails where a translation outgrows the decoder's positions: `max_decoding_length` is at most
 `max_position_embeddings` - 2, which is 512 for XLM-R and 64 for the demo's encoder. With several target languages
-`translate_batch(..., target_prefix=[["__de__"]])` says into which.
+`translate_batch(..., target_prefix=[["__de__"]])` chooses one.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ from ..errors import BadInput
 from ..files import new_folder
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 
-NEVER = -1e9  # added to the logit of what is not to be said
+NEVER = -1e9  # bias of suppressed tokens
 
 
 def export_ctranslate2(
@@ -37,7 +37,7 @@ def export_ctranslate2(
     quantization: str | None = None,
     allow_drop_bias: bool = False,
 ) -> Path:
-    """Write the model for CTranslate2 into a folder, which must be new or empty, and return it.
+    """Write the model for CTranslate2 to a new or empty folder, and return it.
 
     Args:
         model: in float32.
@@ -47,7 +47,7 @@ def export_ctranslate2(
     if model.config.cls_bias != "none" and not allow_drop_bias:
         raise BadInput(
             f"the model has the [CLS] bias {model.config.cls_bias!r}, which CTranslate2 has no place for; allowed is "
-            "cls_bias 'none'. Train without it, or drop it and lose what it adds: allow_drop_bias, --allow_drop_bias."
+            "cls_bias 'none'. Train without it, or drop it, which changes translations: --allow_drop_bias."
         )
     folder = new_folder(folder)
     languages, words = model.config.target_languages or [], len(model.target_token_ids)
@@ -61,9 +61,9 @@ def export_ctranslate2(
         never = torch.tensor([*(model.generation_config.suppress_tokens or []), *range(words, words + len(languages))])
         bias = torch.cat([model.lm_head.bias, model.lm_head.bias.new_zeros(len(languages))])
         spec.decoder.projection.bias = to_numpy(bias.index_fill(0, never.long(), NEVER))
-    pieces = pieces_of(tokenizer, model.config.vocab_size)
-    targets = [pieces[number] for number in model.target_token_ids.tolist()] + [f"__{name}__" for name in languages]
-    spec.register_source_vocabulary(pieces)
+    tokens = tokens_of(tokenizer, model.config.vocab_size)
+    targets = [tokens[number] for number in model.target_token_ids.tolist()] + [f"__{name}__" for name in languages]
+    spec.register_source_vocabulary(tokens)
     spec.register_target_vocabulary(targets)
     spec.config.unk_token, spec.config.bos_token = tokenizer.unk_token, tokenizer.bos_token
     spec.config.eos_token = tokenizer.eos_token
@@ -79,7 +79,7 @@ def export_ctranslate2(
 
 
 def transformer_spec(model: HictlForConditionalGeneration) -> Any:
-    """CTranslate2's description of encoder and decoder, less the words and the output layer of the decoder."""
+    """CTranslate2's description of encoder and decoder, without the decoder's embeddings and output layer."""
     try:
         from ctranslate2 import specs
     except ImportError as error:
@@ -101,9 +101,9 @@ def transformer_spec(model: HictlForConditionalGeneration) -> Any:
 
 
 def put_network(spec: Any, network: XLMRobertaModel) -> None:
-    """Everything of an encoder or a decoder but its word embeddings."""
+    """Set all weights of an encoder or a decoder but its word embeddings."""
     embeddings = network.embeddings
-    positions = embeddings.position_embeddings.weight[embeddings.padding_idx + 1 :]  # where XLM-R's begin
+    positions = embeddings.position_embeddings.weight[embeddings.padding_idx + 1 :]  # the first is unused in XLM-R
     spec.scale_embeddings = False
     spec.position_encodings.encodings = to_numpy(positions + embeddings.token_type_embeddings.weight[0])
     put_norm(spec.layernorm_embedding, embeddings.LayerNorm)
@@ -124,7 +124,7 @@ def put_network(spec: Any, network: XLMRobertaModel) -> None:
 
 
 def put_linear(spec: Any, *layers: nn.Linear) -> None:
-    """Several layers of the same input as one."""
+    """Set a linear layer; several layers of the same input are concatenated."""
     spec.weight = to_numpy(torch.cat([layer.weight for layer in layers]))
     spec.bias = to_numpy(torch.cat([layer.bias for layer in layers]))
 
@@ -137,7 +137,7 @@ def to_numpy(values: Tensor) -> Any:
     return values.detach().float().cpu().numpy()
 
 
-def pieces_of(tokenizer: PreTrainedTokenizerBase, number: int) -> list[str]:
-    """The pieces of all ids; ids that the tokenizer does not know have a name of their own."""
+def tokens_of(tokenizer: PreTrainedTokenizerBase, number: int) -> list[str]:
+    """The tokens of all ids; ids that the tokenizer does not know are named <unusedN>."""
     known = tokenizer.convert_ids_to_tokens(range(min(number, len(tokenizer))))
-    return [*known, *(f"<unused{place}>" for place in range(len(known), number))]
+    return [*known, *(f"<unused{index}>" for index in range(len(known), number))]

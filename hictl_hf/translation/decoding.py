@@ -1,6 +1,4 @@
-"""Texts to translations: this module decides what stands in a batch, which texts never reach the model, and the order
-in which translations come back. How hypotheses are found is left to `beam_search`, files to `translate`.
-"""
+"""Texts to translations: batches of similar length, distinct texts once, results in the order of the texts."""
 
 import logging
 from collections.abc import Sequence
@@ -41,16 +39,16 @@ def translate(
     progress: bool = True,
     cut: bool = False,
 ) -> list[list[Translation]]:
-    """The `settings.best` translations of each text, best first, in the order of the texts.
+    """Translate texts: the `settings.best` translations of each, best first, in the order of the texts.
 
-    Each distinct text is translated once; one without a word gives one empty translation, without the model.
+    Each distinct text is translated once; a text without words has one empty translation. The model keeps its mode.
 
     Args:
-        settings: `None`: those the model was saved with, one translation each.
-        target_language: of all texts, or of each; needed where the model has several.
+        settings: `None`: those saved with the model, one translation each.
+        target_language: of all texts, or one for each; required if the model has several.
         max_tokens: source tokens of a batch, padding included; `None`: 512 on a CPU, 8192 elsewhere.
-        cut: cut texts that are longer than the model can read (512 tokens if it is XLM-R's), and warn of their number;
-            an error otherwise.
+        cut: truncate texts that are longer than the model reads (512 tokens with XLM-R), and log their number;
+            otherwise they raise `BadInput`.
     """
     texts, settings = list_of_texts(texts), settings or BeamSearchConfig.of(model)
     if max_tokens is not None and max_tokens < 1:
@@ -64,7 +62,7 @@ def translate(
         raise BadInput(f"there are {len(languages)} target languages for {len(texts)} texts; give one, or one each")
     jobs = list(dict.fromkeys(job for job in zip(texts, languages) if job[0] and not job[0].isspace()))
     sources = tokenize([text for text, _ in jobs], tokenizer, model.config.max_position_embeddings - 2, cut)
-    least = tokenizer.num_special_tokens_to_add() + 1  # a sign without width may leave no word
+    least = tokenizer.num_special_tokens_to_add() + 1  # a zero-width character may leave no token
     worded = [(job, source) for job, source in zip(jobs, sources) if len(source) >= least]
     jobs, sources = [job for job, _ in worded], [source for _, source in worded]
     starts = start_ids(model, [language for _, language in jobs])
@@ -85,7 +83,7 @@ def translate(
 def tokenize(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int, cut: bool = False
 ) -> list[list[int]]:
-    """The token ids of texts; what is longer than the longest source is refused, or cut and counted in a warning."""
+    """The token ids of texts; longer ones raise `BadInput`, or are truncated and counted in a warning."""
     sources = tokenizer(list(texts), verbose=False)["input_ids"] if texts else []
     too_long = [number for number, source in enumerate(sources) if len(source) > longest]
     if too_long and not cut:
@@ -102,7 +100,7 @@ def tokenize(
 
 
 def start_ids(model: HictlForConditionalGeneration, languages: Sequence[str | None]) -> Tensor:
-    """(n,) the start id of each language; `None` is the only language there is, or the model's default."""
+    """(n,) the start id of each language; `None`: the only language, or the model's default."""
     try:
         known = {name: int(model.start_ids_of([name])) for name in set(languages) if name is not None}
         default = model.default_start_id() if None in languages else 0

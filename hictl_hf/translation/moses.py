@@ -1,7 +1,5 @@
-"""Text in the words of Moses, as tokenised BLEU and the filters of the translation corpora count them: by Moses' own
-tokenizer.perl where its folder is given, otherwise by sacremoses, which differs from it in a few sentences of a
-hundred. Which of them it was is said in the signature. What is done with the words is left to `translation_scores.py`
-and `translation_data.py`."""
+"""Moses tokenization, for tokenized BLEU and the filters of the translation corpora: by Moses' tokenizer.perl if its
+folder is given, else by sacremoses, which differs in a few of a hundred sentences. The signature names the program."""
 
 import importlib.metadata
 import re
@@ -14,43 +12,43 @@ from ..data.languages import main_part
 from ..errors import BadInput, short_repr
 
 SCRIPT = "scripts/tokenizer/tokenizer.perl"
-NO_SPACE = r"[^ \t\n\r\f\v]"  # what perl, reading bytes, takes for none
+NO_SPACE = r"[^ \t\n\r\f\v]"  # no space for perl, which reads bytes
 COMPOUND = re.compile(rf"({NO_SPACE})-({NO_SPACE})")
 
 
 @dataclass(frozen=True)
 class MosesTokenizer:
-    """Words of one language, parted by spaces, punctuation apart and XML's special characters escaped.
+    """Tokenizer of one language: words separated by spaces, punctuation split off, XML's special characters escaped.
 
     >>> MosesTokenizer("en", lowercase=True).tokenize(["It's R&D, he said."])
     ['it &apos;s r &amp; d , he said .']
     """
 
     language: str
-    """A region or script, as in pt-BR, changes nothing: Moses knows languages."""
+    """A region or script, as in pt-BR, has no effect in Moses."""
     moses_dir: str | Path | None = None
     """A copy of github.com/moses-smt/mosesdecoder; sacremoses without it."""
     aggressive: bool = False
-    """Hyphens within words become words: well @-@ known (-a)."""
+    """Split hyphens within words: well @-@ known (-a)."""
     split_compounds: bool = False
-    """The same for what still has hyphens: well ##AT##-##AT## known, as get_ende_bleu.sh does; raises BLEU."""
+    """Split remaining hyphens: well ##AT##-##AT## known, like get_ende_bleu.sh; raises BLEU."""
     lowercase: bool = False
-    """As lowercase.perl, in all alphabets."""
+    """Like lowercase.perl, in all alphabets."""
 
     @property
     def signature(self) -> str:
-        """The program, with its version where it tells one, and its flags."""
+        """The program, its version if it has one, and its flags."""
         program = "tokenizer.perl" if self.moses_dir else f"sacremoses {importlib.metadata.version('sacremoses')}"
         chosen = (("-a", self.aggressive), ("compounds", self.split_compounds), ("lc", self.lowercase))
         return " ".join([program, f"-l {main_part(self.language)}", *(name for name, given in chosen if given)])
 
     def tokenize(self, lines: Sequence[str]) -> list[str]:
-        """Each line's words; there are as many lines afterwards as before.
+        """Tokenize lines, one result for each.
 
         Raises:
             BadInput: `moses_dir` has no tokenizer.perl, or perl cannot run it.
         """
-        lines = [" ".join(line.split()) for line in lines]  # a line feed within a line would be another line
+        lines = [" ".join(line.split()) for line in lines]  # a line feed within a line would start another
         words = self._by_perl(lines) if self.moses_dir else self._by_sacremoses(lines)
         if self.lowercase:
             words = [line.lower() for line in words]

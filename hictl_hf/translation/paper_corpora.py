@@ -1,9 +1,8 @@
-"""The corpora behind the rows of the paper's translation tables: which public raw files make up training, validation
-and test set, what is left out of them, and how many lines must remain. How raw files are read, filtered and written is
-left to `translation_data.py`, how a row is trained to `recipes/translation/`.
+"""The corpora behind the rows of the paper's translation tables: the public raw files of training, validation and test
+set, the filters, and the expected number of lines.
 
-The paper names the corpora and their rounded sizes, not how they were prepared. So each row follows the public recipe
-whose numbers the paper compares with (docs/translation_data.md).
+The paper names the corpora and their rounded sizes, but not their preparation. So each row follows the public recipe
+that the paper compares with (docs/translation_data.md). `recipes/translation/` has the training settings of each row.
 """
 
 from collections.abc import Mapping
@@ -13,32 +12,32 @@ from dataclasses import dataclass, field, replace
 @dataclass(frozen=True)
 class PaperCorpus:
     """One row. Names of raw files may hold {language} and {other}, the languages of the side and of the other side,
-    {role}, src or ref, and * for what differs between releases; one without {language} is a table of both sides."""
+    {role}, src or ref, and * for parts that differ between releases; without {language} it is a table of both sides."""
 
     name: str
     source: str
     target: str
     train: tuple[str, ...]
     validation: tuple[str, ...] | int
-    """Files, or: every so manieth pair of what is left of train."""
+    """Files, or n: every n-th remaining training pair."""
     test: tuple[str, ...]
     rounded_train: int
-    """Pairs of training data as the paper rounds them; 3 % more or less are allowed."""
+    """Training pairs as rounded in the paper; 3 % more or less are allowed."""
     exact_lines: Mapping[str, int] = field(default_factory=dict)
-    """Lines of splits that a public recipe or data card prints; no other number is allowed."""
+    """Lines of splits as printed in a public recipe or data card; other numbers are not allowed."""
     more_tests: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Files of zero-shot test sets, by source language."""
     longest: int | None = None
-    """Most words, as Moses counts them, of either side of a training pair."""
+    """Most tokens, by Moses, of either side of a training pair."""
     ratio: float | None = None
-    """Longer over shorter side of a training pair, in Moses' words."""
+    """Longest over shortest side of a training pair, in Moses' tokens."""
     lowercase: bool = False
     straight_apostrophes: bool = False
-    """In validation and test files ’ becomes ', as in the public recipes."""
+    """Replace ’ by ' in validation and test files, as in the public recipes."""
     kept_tags: tuple[str, ...] = ()
-    """Lines of train.tags files with these tags stay, as in the public recipe."""
+    """Keep lines of train.tags files with these tags, as in the public recipe."""
     any_train: bool = False
-    """Those training files are used that are there; the number of pairs tells whether they are the right ones."""
+    """Use the training files that exist; the number of pairs shows whether they are the right ones."""
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -51,7 +50,7 @@ def ted(year: str, pair: str, *sets: str) -> tuple[str, ...]:
     return tuple(f"IWSLT{year}.{name}.{pair}.{{language}}.xml" for name in names)
 
 
-TWO_WAYS = "{language}-{other}.{language}.xml"  # each side is published as the source of its own direction
+TWO_WAYS = "{language}-{other}.{language}.xml"  # each side is published as the source of a direction
 ENGLISH_GERMAN_TED = PaperCorpus(
     "iwslt14-en-de", "en", "de",
     train=("train.tags.de-en.{language}",),

@@ -1,5 +1,5 @@
-"""Translation as Hugging Face's pipelines look: `[{"translation_text": ...}]`, which transformers 5 no longer has. What
-is done for a text is left to `decoding`; this module decides how a model gets ready for it, and in which number format.
+"""A translation pipeline like those of Hugging Face, `[{"translation_text": ...}]`, which transformers 5 lacks; and the
+loading of a model for translation in fp32, bf16 or int8.
 
     from hictl_hf import translation_pipeline
     translator = translation_pipeline("runs/translation/model", target_language="de")
@@ -35,10 +35,10 @@ OTHERS = ("target_language", "max_tokens", "progress", "cut")
 
 
 class TranslationPipeline(Pipeline):
-    """Texts to `{"translation_text": ...}`; with `best` above 1 to a list of these for each text, with scores.
+    """Translates texts to `{"translation_text": ...}`; with `best` above 1 to a list of these for each, with scores.
 
-    Call it with a text or a sequence of texts, and with any setting of `BeamSearchConfig` and `translate`. Settings of
-    the constructor hold unless a call overrides them; the defaults of beams and length penalty are the saved model's.
+    Call it with a text or a sequence of texts, and with any setting of `BeamSearchConfig` and `translate`. A call
+    overrides settings of the constructor; the defaults of beams and length penalty are those saved with the model.
     """
 
     _load_processor = False
@@ -63,7 +63,7 @@ class TranslationPipeline(Pipeline):
         return [[{"translation_text": each.text, "score": each.score} for each in found] for found in translations]
 
     def preprocess(self, texts: Any, **_: Any) -> Any:
-        """Nothing: tokenizing belongs to the batches, which are made of all texts."""
+        """Pass texts on: they are tokenized in batches."""
         return texts
 
     def postprocess(self, found: Any, **_: Any) -> Any:
@@ -77,14 +77,14 @@ def translation_pipeline(
     device: str | torch.device | None = None,
     **settings: Any,
 ) -> TranslationPipeline:
-    """A translator of texts.
+    """A translation pipeline of a model.
 
     Args:
-        model: a folder or Hub name; or a model, which is changed in place where the number format says so.
-        tokenizer: the model's own without it; a model that is already loaded needs it.
-        dtype: "float32", "bfloat16" or, on CPUs, "int8": the weights of linear layers, quantised when used. `None`:
-            bfloat16 on a GPU, float32 elsewhere; a model that is already loaded keeps its own.
-        device: a GPU where there is one without it.
+        model: a folder or Hub name; or a model, which is converted in place to `dtype` and `device`.
+        tokenizer: by default the model's; required for a loaded model.
+        dtype: "float32", "bfloat16" or, on CPUs, "int8": dynamically quantized linear layers. `None`: bfloat16 on a
+            GPU, float32 elsewhere; a loaded model keeps its own.
+        device: by default a GPU if there is one.
         settings: of `BeamSearchConfig` and of `translate`, for all calls.
     """
     network, tokenizer = load_translator(model, tokenizer, dtype, device)
@@ -97,7 +97,7 @@ def load_translator(
     dtype: str | None = None,
     device: str | torch.device | None = None,
 ) -> tuple[HictlForConditionalGeneration, PreTrainedTokenizerBase]:
-    """A model that is ready to translate, and its tokenizer; arguments as of `translation_pipeline`."""
+    """Load a model and its tokenizer for translation; arguments as in `translation_pipeline`."""
     if dtype is not None and dtype not in DTYPES:
         raise BadInput(f"dtype is {dtype!r}; allowed are {', '.join(DTYPES)}")
     if device is None:
@@ -113,8 +113,8 @@ def load_translator(
     else:
         network = model
     if tokenizer is None:
-        raise BadInput("a model that is already loaded was given without its tokenizer; give both")
-    network = network.to(device).eval()
+        raise BadInput("a loaded model was given without its tokenizer; give both")
+    network = network.to(device)
     if dtype == "bfloat16":
         warn_where_slow("bf16", torch.device(device))
     if dtype == "int8":
@@ -127,7 +127,7 @@ def choose_dtype(device: torch.device) -> str:
 
 
 def check_translator(model: str | Path) -> None:
-    """Raise `BadInput` for a path that is no folder, which the Hub would be asked for, and for what has no decoder."""
+    """Raise `BadInput` for a path without a folder, which the Hub would be asked for, and a model without decoder."""
     name = str(model)
     path_like = isinstance(model, Path) or name.startswith((".", "/", "runs/")) or name.count("/") > 1
     if path_like and not Path(name).is_dir():
@@ -141,7 +141,7 @@ def check_translator(model: str | Path) -> None:
 
 
 class QuantizedHead(nn.Module):
-    """An output layer in int8, and its own weights, by which the words it proposes are scored again."""
+    """An output layer in int8, with its float weights, by which the tokens it proposes are scored again."""
 
     only_proposes = True
 
@@ -155,7 +155,7 @@ class QuantizedHead(nn.Module):
 
 
 def quantize(model: HictlForConditionalGeneration) -> HictlForConditionalGeneration:
-    """The model with its linear layers in int8, for good."""
+    """Quantize the linear layers of a model to int8, in place."""
     if not isinstance(model.lm_head, QuantizedHead):
         quantize_dynamic(model.roberta, inplace=True)
         quantize_dynamic(model.decoder, inplace=True)

@@ -1,12 +1,11 @@
-"""From the raw files of IWSLT, WMT, IITB and FLoRes to the line-aligned files of a row of the paper's tables: this
-module decides what is kept, counted and written. Which files a row has is left to `paper_corpora.py`, how they are read
-to `raw_bitext.py`, training to `run_translation.py`.
+"""Prepare the raw files of IWSLT, WMT, IITB and FLoRes as line-aligned files for a row of the paper's tables.
 
     hictl prepare-translation iwslt14-en-de raw data/iwslt14-en-de --moses_dir mosesdecoder
 
-Files are looked for anywhere below the raw folder, packed with gzip or not, archives unpacked. The output folder
-appears whole or not at all: `train`, `validation` and `test`, each with the two languages as endings, zero-shot test
-sets as `test-ro`, and `preparation.json`. Data whose size is not the paper's is refused, or told of in every score.
+Files are searched anywhere below the raw folder, compressed with gzip or not; archives have to be unpacked. The output
+folder is written completely or not at all: `train`, `validation` and `test`, each with the two languages as endings,
+zero-shot test sets as `test-ro`, and `preparation.json`. Data of another size than the paper's is refused, or named in
+the signature of every score.
 """
 
 import hashlib
@@ -31,8 +30,8 @@ from .raw_bitext import GUIDE, Pair, find_files, read_pairs
 
 RECORD = "preparation.json"
 TOLERANCE = 0.03
-CHUNK = 10_000  # pairs that are tokenised at a time
-COMMAS = {"Ş": "Ș", "ş": "ș", "Ţ": "Ț", "ţ": "ț"}  # Romanian's own letters for those with a cedilla
+CHUNK = 10_000  # pairs that are tokenized at a time
+COMMAS = {"Ş": "Ș", "ş": "ș", "Ţ": "Ț", "ţ": "ț"}  # letters with a cedilla -> the Romanian ones with a comma
 PLAIN = {"Ș": "S", "ș": "s", "Ț": "T", "ț": "t", "Ă": "A", "ă": "a", "Â": "A", "â": "a", "Î": "I", "î": "i"}
 ROMANIAN = {
     "keep": {},
@@ -41,12 +40,11 @@ ROMANIAN = {
 }
 
 
-# --- what is kept ---------------------------------------------------------------------------------------------------
+# --- filters ---------------------------------------------------------------------------------------------------------
 
 
 def clean(pairs: Iterator[Pair], corpus: PaperCorpus, moses_dir: str | None, skipped: Counter[str]) -> Iterator[Pair]:
-    """Training pairs with text on both sides that are neither too long nor of too unequal lengths, in Moses' words;
-    these are counted on a copy, what comes out is the text as it was."""
+    """Pairs with text on both sides, of limited length and length ratio in Moses' tokens; texts are unchanged."""
     tokenizers = [MosesTokenizer(language, moses_dir) for language in corpus.pair]
     while chunk := list(islice(pairs, CHUNK)):
         reasons = [reason_to_skip(pair, corpus) for pair in chunk]
@@ -77,13 +75,13 @@ def reason_to_skip(pair: Pair, corpus: PaperCorpus) -> str | None:
 
 
 def finished(text: str, language: str, corpus: PaperCorpus, romanian: str) -> str:
-    """The text as the model sees it: never tokenised."""
+    """The text as the model sees it: not tokenized."""
     text = text.translate(ROMANIAN[romanian]) if language == "ro" else text
     return text.lower() if corpus.lowercase else text
 
 
 def deviations(corpus: PaperCorpus, lines: Mapping[str, int]) -> list[str]:
-    """How the numbers of lines differ from those that are allowed, in words; empty if they do not."""
+    """Sentences on the splits whose number of lines is not the expected one."""
     found = [
         f"{split} has {lines[split]} lines where its public recipe has {expected}"
         for split, expected in corpus.exact_lines.items()
@@ -106,16 +104,16 @@ def prepare(
     romanian: str = "keep",
     allow_other_counts: bool = False,
 ) -> dict[str, Any]:
-    """Writes the files of a row; returns what `preparation.json` says of them.
+    """Write the files of a row; return what is in their `preparation.json`.
 
     Raises:
-        BadInput: a file is missing or broken, the output is there already, or, unless they are allowed, there are other
-            numbers of lines than the paper's.
+        BadInput: a file is missing or broken, the output exists, or, unless allowed, the numbers of lines are not the
+            paper's.
     """
     if romanian not in ROMANIAN:
         raise BadInput(f"romanian is {romanian!r}; allowed are {', '.join(ROMANIAN)}. Choose one of them.")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise BadInput(f"{output}: is there already; allowed is a new folder. Remove it, or name another.")
+        raise BadInput(f"{output}: exists already; allowed is a new folder. Remove it, or name another.")
     output.parent.mkdir(parents=True, exist_ok=True)
     skipped: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as unfinished:
@@ -124,7 +122,7 @@ def prepare(
         lines, hashes = write_splits(folder, splits(corpus, raw, moses_dir, romanian, skipped))
         others = deviations(corpus, lines)
         if others and not allow_other_counts:
-            fix = "Check the raw files, or give --allow_other_counts, of which every score then tells"
+            fix = "Check the raw files, or give --allow_other_counts, which every score then states"
             raise BadInput(f"{raw}: is not the data of {corpus.name}: {'; '.join(others)}. {fix}; {GUIDE}.")
         record = {
             "recipe": corpus.name,
@@ -144,7 +142,7 @@ def prepare(
 def splits(
     corpus: PaperCorpus, raw: Path, moses_dir: str | None, romanian: str, skipped: Counter[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Split, language and text of each line; all files are found before the first is read."""
+    """Split, language and text of each line; all files are found before one is read."""
     pair, every = corpus.pair, corpus.validation if isinstance(corpus.validation, int) else 0
     held_out = {"test": (pair, corpus.test)} | {
         f"test-{language}": ((language, corpus.target), patterns) for language, patterns in corpus.more_tests.items()
@@ -165,7 +163,7 @@ def splits(
 
 
 def write_splits(folder: Path, lines: Iterator[tuple[str, str, str]]) -> tuple[Counter[str], dict[str, str]]:
-    """Lines of each split, and SHA-256 of each file."""
+    """Write the lines; return their number by split, and SHA-256 of each file."""
     counts: Counter[str] = Counter()
     files: dict[str, IO[bytes]] = {}
     with ExitStack() as stack:
@@ -189,7 +187,7 @@ def sha256(path: Path) -> str:
 
 
 def preparation_signature(source: str) -> dict[str, str]:
-    """What a score says of prepared data, `data/iwslt14-en-de/test.{en,de}` or one of its files; nothing of other data.
+    """The signature of prepared data, `data/iwslt14-en-de/test.{en,de}` or one of its files; empty for other data.
 
     Raises:
         BadInput: a file is not as it was when it was prepared.
@@ -204,7 +202,7 @@ def preparation_signature(source: str) -> dict[str, str]:
     for path in paths:
         if not path.is_file() or sha256(path) != record["sha256"].get(path.name):
             allowed = f"allowed is the file as it was prepared. Prepare it again, or remove {RECORD} to use your own"
-            raise BadInput(f"{path}: is not the file that {place} tells of; {allowed}.")
+            raise BadInput(f"{path}: is not the file that {place} lists; {allowed}.")
     split = paths[0].stem
     hashes = [value[:8] for name, value in sorted(record["sha256"].items()) if Path(name).stem == split]
     signature = {"data": f"{record['recipe']} {split} {' '.join(hashes)}"}

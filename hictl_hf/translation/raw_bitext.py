@@ -1,6 +1,4 @@
-"""Parallel text as IWSLT, WMT, IITB and FLoRes publish it: this module decides how raw files are found below a folder
-and what is a sentence in them. Which of them are wanted, and which sentences are kept, is left to `paper_corpora.py`
-and `translation_data.py`."""
+"""Parallel text as IWSLT, WMT, IITB and FLoRes publish it: find the raw files below a folder, read their sentences."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -22,7 +20,7 @@ GUIDE = "docs/translation_data.md says what to download"
 
 
 def find_files(raw: Path, patterns: Sequence[str], languages: Pair, optional: bool = False) -> Files:
-    """The two sides of each pattern; a table of both sides is named twice."""
+    """The two files of each pattern; a table of both sides twice."""
     found: Files = []
     for pattern in patterns:
         source_name, target_name = (
@@ -40,7 +38,7 @@ def find_files(raw: Path, patterns: Sequence[str], languages: Pair, optional: bo
 
 
 def find_file(raw: Path, name: str, optional: bool = False) -> Path | None:
-    """The one file of this name, or of it and .gz, anywhere below a folder; None only if it is optional."""
+    """The only file of this name, or of it and .gz, anywhere below a folder; `None` only if it is optional."""
     paths = sorted(path for ending in ("", ".gz") for path in raw.rglob(name + ending) if path.is_file())
     if len(paths) > 1:
         places = ", ".join(str(path.relative_to(raw)) for path in paths)
@@ -53,7 +51,7 @@ def find_file(raw: Path, name: str, optional: bool = False) -> Path | None:
 
 
 def read_pairs(files: Files, languages: Pair, kept_tags: Collection[str] = ()) -> Iterator[Pair]:
-    """The sentences of both sides, each with single spaces, of all files one after another."""
+    """The sentence pairs of all files, one after another, with single spaces."""
     for source, target in files:
         if source == target:
             yield from read_table(source, languages)
@@ -71,7 +69,7 @@ def read_pairs(files: Files, languages: Pair, kept_tags: Collection[str] = ()) -
 
 
 def sentences(path: Path, kept_tags: Collection[str]) -> Iterator[str]:
-    """Of XML and SGML the segments, of `train.tags` files the lines that are no tags, of others all lines."""
+    """The segments of XML and SGML, the lines of `train.tags` files that are no tags, all lines of other files."""
     name = path.name.removesuffix(".gz")
     for number, line in read_lines(str(path), Cursor()):
         if name.endswith((".xml", ".sgm")):
@@ -90,11 +88,11 @@ def sentences(path: Path, kept_tags: Collection[str]) -> Iterator[str]:
 
 
 def read_table(path: Path, languages: Pair) -> Iterator[Pair]:
-    """Sentences parted by a tab, in the order of the languages in the file's name; a line without both has none."""
+    """Sentences separated by a tab, in the order of the languages in the file's name; missing ones are empty."""
     named = TABLE_LANGUAGES.search(path.name)
     if named is None or set(named.groups()) != set(languages):
         allowed = f"allowed is the order of its columns, {'-'.join(languages)} or {'-'.join(languages[::-1])}"
-        raise BadInput(f"{path}: has not both languages in its name; {allowed}. Rename it.")
+        raise BadInput(f"{path}: does not have both languages in its name; {allowed}. Rename it.")
     for _, line in read_lines(str(path), Cursor()):
         columns = dict(zip(named.groups(), (" ".join(cell.split()) for cell in line.split("\t"))))
         yield columns.get(languages[0], ""), columns.get(languages[1], "")

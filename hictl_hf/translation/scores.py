@@ -1,12 +1,10 @@
-"""How good translations are, over plain lists of sentences: BLEU as multi-bleu.perl computes it, sacreBLEU, chrF and
-COMET, each with its full signature, and whether one system is better than another. This module decides what is
-compared; the arithmetic is sacrebleu's. Words of tokenised BLEU are left to `moses.py`, data and what is known of them
-to `translation_data.py`.
+"""Scores of translations over plain lists of sentences: multi-bleu.perl's BLEU, sacreBLEU, chrF and COMET, each with
+its full signature, and paired bootstrap tests of two systems. The arithmetic is sacrebleu's.
 
-multi-bleu.perl is sacreBLEU without tokenizer and smoothing, but it reads bytes: spaces beyond ASCII part no words, and
--lc lowers ASCII only. Here they are spaces, and all capitals are lowered, in translations and references alike; the
-signature says text:unicode, and a warning is logged where there is such a character. `strict` does as the script does
-and says text:bytes. Where the script dies, of nothing but empty translations, the score is 0.
+multi-bleu.perl is sacreBLEU without tokenizer and smoothing, but it reads bytes: it does not split words at spaces
+beyond ASCII, and -lc lowercases ASCII only. Here all spaces split words and all letters are lowercased, in translations
+and references; the signature says text:unicode, and such a character logs a warning. `strict` does what the script
+does, with text:bytes. The score is 0 where the script fails, with only empty translations.
 """
 
 import importlib
@@ -30,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 METRICS = ("sacrebleu", "multi-bleu", "chrf", "comet")
 COMET = "Unbabel/wmt22-comet-da"
-TAKEN_FOR = {  # codes for which sacreBLEU would not take the language's own tokenizer
+MISTAKEN_CODES = {  # codes for which sacreBLEU would not use the language's tokenizer
     "cn": "zh", "zho": "zh", "chi": "zh", "cmn": "zh", "jp": "ja", "jpn": "ja", "kr": "ko", "kor": "ko",
 }  # fmt: skip
 ASCII_SPACES = " \t\n\r\f\v"
-# Characters that split() takes for spaces and perl, reading bytes, does not, each with one that nobody splits at.
+# Characters that split() takes for spaces and perl, reading bytes, does not -> a private one that nothing splits at.
 NO_SPACES_IN_PERL = {
     code: chr(0xF0000 + code) for code in range(0x3001) if chr(code).isspace() and chr(code) not in ASCII_SPACES
 }
@@ -45,7 +43,7 @@ Tokenised = Literal["tokenised"]
 
 @dataclass(frozen=True)
 class Score:
-    """A value and what one must know to get it again; BLEU and chrF of 100, COMET of 1.
+    """A value and the signature that reproduces it; BLEU and chrF out of 100, COMET out of 1.
 
     >>> print(Score("sacrebleu", 31.876, "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"))
     sacrebleu = 31.88 nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0
@@ -62,16 +60,16 @@ class Score:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two systems by one score; the second is better with 95 % confidence where `low` is above 0."""
+    """Two systems by one metric; the second is better with 95 % confidence if `low` is above 0."""
 
     name: str
     baseline: float
     system: float
     low: float
-    """Of the interval that holds the difference, system minus baseline, in 95 % of the samples."""
+    """Of the interval of the difference, system minus baseline, in 95 % of the samples."""
     high: float
     p_value: float
-    """sacrebleu's; it is small for two systems whose translations are the same, too."""
+    """sacrebleu's; it is also small for two systems with the same translations."""
     signature: str
 
     def __str__(self) -> str:
@@ -83,7 +81,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Measure:
-    """sacrebleu's metric, what is done to every sentence before it, and what the signature says of that."""
+    """sacrebleu's metric, the preparation of sentences for it, and its entries of the signature."""
 
     name: str
     metric: Metric
@@ -91,7 +89,7 @@ class Measure:
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def signature(self, about: Mapping[str, str]) -> str:
-        """sacrebleu's, once something was scored, and what was done and is known beside."""
+        """sacrebleu's signature, which is known after scoring, with more entries."""
         return signed(str(self.metric.get_signature()), {**self.notes, **about})
 
 
@@ -112,18 +110,18 @@ def score_translations(
 
     Args:
         references: one or more streams, each with a sentence for every translation.
-        language: of the translations; for zh, ja and ko sacreBLEU has tokenizers of their own.
+        language: of the translations; sacreBLEU has special tokenizers for zh, ja and ko.
         metrics: some of `METRICS`.
-        sources: what was translated, which only COMET needs.
-        tokenizer: makes the words of multi-bleu, without it sacremoses; "tokenised": never tokenise text again.
-        tokenize: another tokenizer of sacreBLEU than the language's.
+        sources: the source sentences, for COMET only.
+        tokenizer: of multi-bleu, by default sacremoses; "tokenised": the text is tokenized already.
+        tokenize: tokenizer of sacreBLEU, instead of the language's.
         lowercase: both sides, in all metrics but COMET; multi-bleu's -lc.
         strict: multi-bleu as the perl script, see above.
-        about: what the signatures say beside, such as `translation_data.preparation_signature`.
+        about: more entries of the signatures, such as `prepare.preparation_signature`.
 
     Raises:
-        ValueError: there is nothing to score, numbers of lines differ, COMET has no sources.
-        BadInput: a metric is not known, or what it needs is not installed.
+        ValueError: there is nothing to score, line numbers differ, or COMET has no sources.
+        BadInput: a metric is unknown, or a package of it is not installed.
     """
     check_lines(hypotheses, references)
     scores = []
@@ -157,7 +155,7 @@ def paired_bootstrap(
 
     Raises:
         ValueError: there is nothing to score, numbers of lines differ, or a metric is COMET.
-        BadInput: a metric is not known, or what it needs is not installed.
+        BadInput: a metric is unknown, or a package of it is not installed.
     """
     check_lines(baseline, references)
     check_lines(system, references)
@@ -171,7 +169,7 @@ def paired_bootstrap(
         named: list[tuple[str, Sequence[str]]] = [("baseline", systems[0]), ("system", systems[1])]
         tested = PairedTest(named, {name: measure.metric}, prepared, test_type="bs", n_samples=samples)()[1]
         first, second = (result for results in tested.values() for result in results if isinstance(result, Result))
-        # sacrebleu tells p and each system's own interval; its samples, the same for both, give the difference's
+        # sacrebleu returns p and the interval of each system; its samples, shared by both, give that of the difference
         drawn = []
         for texts in systems:
             statistics = measure.metric._extract_corpus_statistics(texts, prepared)
@@ -213,17 +211,21 @@ def measure_of(
 
 
 def check_language(language: str) -> None:
-    """Raise `BadInput` for what is no code of a language: its text would be parted into words that are none."""
+    """Raise `BadInput` for an unknown language code, with which text would be tokenized wrongly."""
     code = main_part(language)
-    if not LANGUAGE.fullmatch(language) or code in TAKEN_FOR:
-        fix = f"Write {TAKEN_FOR[code]}" if code in TAKEN_FOR else "Look it up: zh is Chinese, ja Japanese, ko Korean"
+    if not LANGUAGE.fullmatch(language) or code in MISTAKEN_CODES:
+        fix = (
+            f"Write {MISTAKEN_CODES[code]}"
+            if code in MISTAKEN_CODES
+            else "Look it up: zh is Chinese, ja Japanese, ko Korean"
+        )
         raise BadInput(
             f"the language is {short_repr(language)}; allowed are codes of ISO 639, such as de or pt-BR. {fix}."
         )
 
 
 def multi_bleu(tokenizer: MosesTokenizer | None, lowercase: bool, strict: bool) -> Measure:
-    """BLEU of tokenised text, of the script's arithmetic: no smoothing, so 0 without any equal 4-gram."""
+    """BLEU of tokenized text with the script's arithmetic: no smoothing, so 0 without a matching 4-gram."""
 
     def prepare(texts: Sequence[str]) -> Sequence[str]:
         words = tokenizer.tokenize(texts) if tokenizer else texts
@@ -240,7 +242,7 @@ def multi_bleu(tokenizer: MosesTokenizer | None, lowercase: bool, strict: bool) 
 
 
 def differs(line: str, lowercase: bool) -> bool:
-    """Whether a line has what multi-bleu.perl, reading bytes, takes otherwise."""
+    """Whether multi-bleu.perl, reading bytes, would read a line differently."""
     if line.isascii():
         return any(character in line for character in "\x1c\x1d\x1e\x1f")
     return line.translate(NO_SPACES_IN_PERL) != line or (lowercase and line.encode().lower() != line.lower().encode())
@@ -249,9 +251,9 @@ def differs(line: str, lowercase: bool) -> bool:
 def score_by_comet(
     hypotheses: Sequence[str], references: Streams, sources: Sequence[str] | None, about: Mapping[str, str]
 ) -> Score:
-    """Mean of COMET over the sentences, against the first stream of references. The model is downloaded."""
+    """Mean of COMET over the sentences, with the first stream of references. The model is downloaded."""
     if sources is None:
-        raise ValueError("COMET compares with what was translated; give sources.")
+        raise ValueError("COMET needs the source sentences; give sources.")
     check_lines(sources, references)
     try:
         comet = importlib.import_module("comet")
@@ -274,6 +276,6 @@ def check_lines(hypotheses: Sequence[str], references: Streams) -> None:
 
 
 def signed(signature: str, notes: Mapping[str, str]) -> str:
-    """The signature with more in it; what parts its entries is in none of them."""
+    """The signature with more entries; separators within an entry are replaced."""
     values = (f"{name}:{value.replace('|', '/').replace(':', '=')}" for name, value in notes.items())
     return "|".join([signature, *values])

@@ -1,5 +1,4 @@
-"""What a translation run begins with: the rows of its sources, and the model, made or loaded. Each is checked here, so
-that a run ends before it trains where something is missing. Their order is `translation.py`'s."""
+"""What a translation run starts from: the examples of its sources, the model, loaded or new, and the trainer."""
 
 import logging
 from collections.abc import Sequence
@@ -42,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Data:
-    """What a run reads: `train` as token ids (`None` without training), validation and test as text."""
+    """The examples of a run: `train` as token ids (`None` without training), validation and test as text."""
 
     train: Dataset | None
     validation: list[Pair]
@@ -51,15 +50,15 @@ class Data:
     cut: dict[str, int]
     """Sources of validation and test that are longer than the model reads."""
     about: dict[Direction, dict[str, str]]
-    """What is known of the preparation of the test set."""
+    """Signature of the preparation of the test set, by direction."""
     counts: dict[str, Counts] = field(default_factory=dict)
     """How often train has each id on its target side, by language."""
     unknown: dict[str, int] = field(default_factory=dict)
-    """Target tokens in train that the decoder cannot say, by language."""
+    """Target tokens in train that the decoder cannot produce, by language."""
 
 
 def read_data(args: TranslationArguments, config: HictlConfig, tokenizer: PreTrainedTokenizerBase) -> Data:
-    """Read the sources; what was left out of train is told."""
+    """Read the sources; log what was left out of train."""
     longest = config.max_position_embeddings - 2  # XLM-R's positions start at 2
     validation = read_pairs(args.validation, args.directions) if args.validation else []
     test = read_pairs(args.test, args.directions) if args.test else []
@@ -78,7 +77,7 @@ def read_data(args: TranslationArguments, config: HictlConfig, tokenizer: PreTra
 
 
 def about_preparation(pairs: Sequence[Pair]) -> dict[Direction, dict[str, str]]:
-    """What `preparation_signature` knows of the sources of each direction."""
+    """The `preparation_signature`s of the sources of each direction."""
     found: dict[Direction, dict[str, str]] = {}
     for direction, source in dict.fromkeys((pair.direction, pair.origin.rpartition(":")[0]) for pair in pairs):
         of_direction = found.setdefault(direction, {})
@@ -88,7 +87,7 @@ def about_preparation(pairs: Sequence[Pair]) -> dict[Direction, dict[str, str]]:
 
 
 def count_long(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int) -> int:
-    """How many texts have more tokens than the model reads."""
+    """The number of texts with more tokens than the model reads."""
     ids = tokenizer(list(texts), verbose=False)["input_ids"] if texts else []
     return sum(len(tokens) > longest for tokens in ids)
 
@@ -128,7 +127,7 @@ def load_config(args: TranslationArguments) -> HictlConfig:
 def load_or_make_model(
     args: TranslationArguments, config: HictlConfig, tokenizer: PreTrainedTokenizerBase, data: Data
 ) -> HictlForConditionalGeneration:
-    """The translation model, or the encoder with a new decoder for the words of train; in float32."""
+    """The translation model, or the encoder with a new decoder for the tokens of train; in float32."""
     place = str(args.encoder or args.model)
     check_vocabulary(place, tokenizer, config.vocab_size)
     with model_errors(place):
@@ -143,13 +142,17 @@ def load_or_make_model(
     known = model.target_token_ids
     data.unknown = count_unknown(data.counts, known[known < len(tokenizer)].tolist())  # a model may have spare rows
     beams = {"num_beams": args.beams, "length_penalty": args.length_penalty, "early_stopping": True}
-    alone = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}  # or transformers refuses to save it
-    model.generation_config.update(**(beams if args.beams > 1 else alone))
+    greedy = {
+        "num_beams": 1,
+        "length_penalty": 1.0,
+        "early_stopping": False,
+    }  # transformers does not save other values for one beam
+    model.generation_config.update(**(beams if args.beams > 1 else greedy))
     return model
 
 
 def choose_words(size: str, tokenizer: PreTrainedTokenizerBase, data: Data) -> list[int] | None:
-    """The ids that a new decoder can say; `None`: all."""
+    """The ids that a new decoder can produce; `None`: all."""
     if size == "off":
         return None
     counts = np.sum([*data.counts.values()], axis=0)
@@ -157,7 +160,7 @@ def choose_words(size: str, tokenizer: PreTrainedTokenizerBase, data: Data) -> l
 
 
 def new_decoder(args: TranslationArguments, config: HictlConfig) -> dict[str, Any]:
-    """The settings of a new decoder, beside those that it has from its encoder."""
+    """The settings of a new decoder that do not come from its encoder."""
     layers = 6 if args.decoder_layers is None and config.num_hidden_layers >= 24 else args.decoder_layers
     given = {"decoder_layers": layers, "cls_bias": args.cls_bias, "cls_bias_scale": args.cls_bias_scale}
     return {name: value for name, value in given.items() if value is not None} | read_dictionary(

@@ -1,7 +1,6 @@
-"""Which columns a decoder's output layer needs: the pieces that the target side uses, every single character of its
-scripts, and the special tokens. A 16th of XLM-R's 250,002 columns makes decoding several times as fast. What becomes of
-a token that has no column (it is `<unk>`) is left to the model; here such tokens are counted, and refused when there
-are so many that the vocabulary cannot be meant for the language."""
+"""The token ids a decoder can produce: tokens of the target side, every single character of its scripts, and special
+tokens. A 16th of XLM-R's 250,002 ids makes decoding several times as fast. Other tokens of train become `<unk>`; they
+are counted, and `BadInput` is raised if they are so many that the vocabulary cannot be meant for the language."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,31 +18,31 @@ from ..errors import BadInput
 Counts = NDArray[np.int64]  # (vocabulary,) how often each id occurs
 UNKNOWN = 3
 SPECIAL = (0, 1, 2, UNKNOWN)  # <s> <pad> </s> <unk>
-SCRIPT_SHARE = 0.001  # a script with a smaller share of the letters is that of a few names
-UNKNOWN_SHARE = 0.1  # of a language's tokens; a vocabulary made for it lacks next to none
-TOGETHER = 50_000  # rows, or texts, counted at a time
+SCRIPT_SHARE = 0.001  # scripts with a smaller share of the letters only occur in names
+UNKNOWN_SHARE = 0.1  # of a language's tokens; a vocabulary made for it lacks almost none
+CHUNK = 50_000  # examples, or texts, counted at a time
 
 
 def choose_target_ids(
     texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, size: int | None = None
 ) -> list[int] | None:
-    """The ids that translations like these texts need, as `ids_to_keep` gives them."""
+    """The ids for translations like these texts; see `ids_to_keep`."""
     counts, written = np.zeros(len(tokenizer), np.int64), list(texts)
-    for start in range(0, len(written), TOGETHER):
-        ids = tokenizer(written[start : start + TOGETHER], add_special_tokens=False, verbose=False)["input_ids"]
+    for start in range(0, len(written), CHUNK):
+        ids = tokenizer(written[start : start + CHUNK], add_special_tokens=False, verbose=False)["input_ids"]
         counts += np.bincount([number for row in ids for number in row], minlength=len(counts))
     return ids_to_keep(counts, tokenizer, size)
 
 
 def ids_to_keep(counts: Counts, tokenizer: PreTrainedTokenizerBase, size: int | None = None) -> list[int]:
-    """Ids for a decoder of these languages, ascending; the first four keep their numbers.
+    """Ids for a decoder of these languages, ascending; the special tokens 0 to 3 come first.
 
     Args:
         counts: (vocabulary,) how often the target side has each id.
-        size: how many; of the pieces that are no single characters then the most frequent. `None`: all that occur.
+        size: number of ids; tokens that are not single characters are then the most frequent. `None`: all that occur.
     """
     counts = counts.copy()
-    counts[tokenizer.all_special_ids] = 0  # the letters of "</s>" are none of the language
+    counts[tokenizer.all_special_ids] = 0  # the letters of "</s>" are not the language's
     pieces = tokenizer.convert_ids_to_tokens(range(len(counts)))
     scripts = scripts_of(pieces, counts)
     needed = {*SPECIAL, tokenizer.convert_tokens_to_ids(WORD_START)}
@@ -64,7 +63,7 @@ def ids_to_keep(counts: Counts, tokenizer: PreTrainedTokenizerBase, size: int | 
 
 
 def scripts_of(pieces: Sequence[str], counts: Counts) -> set[str]:
-    """Scripts of the letters that occur, without those of a few names; and "", that of digits and punctuation."""
+    """Scripts of the letters that occur, without those of a few names; and "", of digits and punctuation."""
     letters = Counter[str]()
     for number in np.flatnonzero(counts).tolist():
         for character in pieces[number]:
@@ -74,9 +73,9 @@ def scripts_of(pieces: Sequence[str], counts: Counts) -> set[str]:
 
 
 def count_pieces(tokens: Dataset, vocabulary: int) -> dict[str, Counts]:
-    """How often each id occurs on the target side of tokenised rows, by target language."""
+    """How often each id occurs on the target side of tokenized examples, by target language."""
     counts: dict[str, Counts] = defaultdict(lambda: np.zeros(vocabulary, np.int64))
-    for batch in tokens.with_format("arrow").iter(TOGETHER):
+    for batch in tokens.with_format("arrow").iter(CHUNK):
         for language in batch["target_language"].unique().to_pylist():
             rows = batch["labels"].filter(pyarrow.compute.equal(batch["target_language"], language))
             counts[language] += np.bincount(rows.combine_chunks().flatten().to_numpy(), minlength=vocabulary)
@@ -84,7 +83,7 @@ def count_pieces(tokens: Dataset, vocabulary: int) -> dict[str, Counts]:
 
 
 def count_unknown(counts: Mapping[str, Counts], kept: Sequence[int]) -> dict[str, int]:
-    """How many tokens of each language have no column, or are `<unk>` already; `BadInput` where tokenizer or vocabulary
+    """The number of tokens of each language that are not kept, or are `<unk>`; `BadInput` if tokenizer or vocabulary
     were made for other languages."""
     known = sorted({*kept} - {UNKNOWN})
     unknown = {language: int(np.delete(number, known).sum()) for language, number in counts.items()}

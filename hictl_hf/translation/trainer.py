@@ -115,11 +115,11 @@ class TranslationTrainer(RobustTrainer):
         return mean_scores(score_directions(self.validation, translations, self.metrics, self.multi_bleu))
 
     def remove_old_checkpoints(self, run: str, limit: int | None) -> None:
-        """A checkpoint that only SIGTERM saved takes no other's place, and is removed when the next regular one is
-        complete."""
+        """Remove the oldest checkpoints; one that only SIGTERM saved does not count, and goes once the next regular one
+        is complete."""
         strategy, due = self.args.save_strategy, is_due(self.state, self.args.save_strategy)
-        whole = [path for path in newest_first(run) if verify_checkpoint(path, contents=False) is None]
-        older = [path for path in whole if path.name != f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"]
+        complete = [path for path in newest_first(run) if verify_checkpoint(path, contents=False) is None]
+        older = [path for path in complete if path.name != f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"]
         stopgaps = [path for path in older if not is_due(state_of(path), strategy)]
         super().remove_old_checkpoints(run, limit and limit + len(stopgaps) + (not due))
         for path in stopgaps if due else ():

@@ -1,4 +1,4 @@
-"""What a run over XTREME can be told."""
+"""Arguments of a run on XTREME."""
 
 import math
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ NAMES = tuple(task.name for task in TASKS)
 
 @dataclass
 class XtremeArguments:
-    """Settings of `run_xtreme.py`; what a task's own defaults are stands in its row of `xtreme_tasks.TASKS`."""
+    """Arguments of `run_xtreme.py`; the defaults of a task are in its row of `tasks.TASKS`."""
 
     encoder: str | None = field(
         default=None,
@@ -32,43 +32,45 @@ class XtremeArguments:
     languages: list[str] = field(
         default_factory=list, metadata={"help": "Languages to score; all of a task without it."}
     )
-    output_dir: str = field(default="runs/xtreme", metadata={"help": "Where all of the run is; a begun run goes on."})
+    output_dir: str = field(default="runs/xtreme", metadata={"help": "Folder of the run; an interrupted run goes on."})
     size: str | None = field(
-        default=None, metadata={"help": "base or large, whose settings are used; large from 24 layers on without it."}
+        default=None, metadata={"help": "Settings of base or large; by default large from 24 layers on."}
     )
     learning_rate: list[float] = field(
-        default_factory=list, metadata={"help": "Peak learning rates to choose from; the task's own without it."}
+        default_factory=list, metadata={"help": "Peak learning rates to choose from; by default the task's own."}
     )
     batch_size: list[int] = field(
-        default_factory=list, metadata={"help": "Rows of a step, several to choose from; the task's own without it."}
+        default_factory=list,
+        metadata={"help": "Examples of a step, several to choose from; by default the task's own."},
     )
     seed: list[int] = field(default_factory=lambda: [42], metadata={"help": "Seeds of fine-tuning to choose from."})
-    epochs: float | None = field(
-        default=None, metadata={"help": "How often each row is seen; the task's own without it."}
-    )
+    epochs: float | None = field(default=None, metadata={"help": "Epochs of fine-tuning; by default the task's own."})
     select_on: str = field(
         default="english",
-        metadata={"help": "Whose dev set a model is chosen on: english, or target (not zero-shot then)."},
+        metadata={"help": "Dev set a model is chosen on: english, or target (then it is not zero-shot)."},
     )
-    train_split: str = field(default="train", metadata={"help": "Rows to train on, such as train[1000:]."})
-    select_split: str = field(default="dev", metadata={"help": "Rows to choose by, such as train[:1000]."})
-    score_split: str = field(default="test", metadata={"help": "Rows to score, such as dev[80%%:]."})
+    train_split: str = field(default="train", metadata={"help": "Examples to train on, such as train[1000:]."})
+    select_split: str = field(default="dev", metadata={"help": "Examples to choose by, such as train[:1000]."})
+    score_split: str = field(default="test", metadata={"help": "Examples to score, such as dev[80%%:]."})
     labels: str | None = field(
-        default=None, metadata={"help": "Folder TASK/test-LANGUAGE.tsv of labels that XTREME's test files lack."}
+        default=None, metadata={"help": "Folder TASK/test-LANGUAGE.tsv of the labels that XTREME's test files lack."}
     )
     layer: int | None = field(
         default=None,
-        metadata={"help": "Layer of the retrieval tasks, 0 the embeddings; 8 of 12 and 14 of 24 without it."},
+        metadata={"help": "Layer of the retrieval tasks, 0 the embeddings; by default 8 of 12 and 14 of 24."},
     )
-    pooling: str = field(default="mean", metadata={"help": f"Of the retrieval tasks: {', '.join(POOLINGS)}."})
+    pooling: str = field(default="mean", metadata={"help": f"Pooling of the retrieval tasks: {', '.join(POOLINGS)}."})
     sweep_layers: bool = field(default=False, metadata={"help": "Score retrieval at all layers and poolings, on dev."})
-    compat: bool = field(default=False, metadata={"help": "Read quotes and find answers as the official scripts do."})
+    compat: bool = field(default=False, metadata={"help": "Read quotes and extract answers like the official scripts."})
     bf16: bool = field(default=False, metadata={"help": "Compute in bf16."})
-    micro_batches: int = field(default=1, metadata={"help": "Parts of a batch computed one by one, for less memory."})
-    similar_lengths: bool = field(
-        default=False, metadata={"help": "Train on rows of similar length together: faster, not the official order."}
+    micro_batches: int = field(
+        default=1, metadata={"help": "Parts of a batch that are computed one by one, for less memory."}
     )
-    predict_batch_size: int = field(default=64, metadata={"help": "Rows predicted at a time."})
+    similar_lengths: bool = field(
+        default=False,
+        metadata={"help": "Train on examples of similar length together: faster, not the official order."},
+    )
+    predict_batch_size: int = field(default=64, metadata={"help": "Examples predicted at a time."})
     score: str | None = field(
         default=None, metadata={"help": "Only score this folder of predictions against --labels, and print JSON."}
     )
@@ -79,8 +81,8 @@ class XtremeArguments:
             ("setting", SETTINGS), ("size", (None, *SIZES)), ("select_on", SELECT_ON), ("pooling", POOLINGS),
         ):  # fmt: skip
             if getattr(self, name) not in allowed:
-                told = ", ".join(value for value in allowed if value)
-                raise BadInput(f"{name} is {getattr(self, name)!r}; allowed are {told}")
+                names = ", ".join(value for value in allowed if value)
+                raise BadInput(f"{name} is {getattr(self, name)!r}; allowed are {names}")
         if unknown := [name for name in self.tasks if name not in NAMES]:
             raise BadInput(f"no task is called {', '.join(unknown)}; allowed are all, {', '.join(NAMES)}")
         known = {language for task in self.chosen_tasks for language in task.languages}
@@ -101,7 +103,7 @@ class XtremeArguments:
             raise BadInput("there is no encoder; give --encoder, such as xlm-roberta-base or runs/hictl/checkpoint")
         for name in ("labels", *(["data"] if self.data != "hub" else [])):
             if (folder := getattr(self, name)) and not Path(folder).is_dir():
-                raise BadInput(f"--{name} {folder}: no such folder; give one that is there")
+                raise BadInput(f"--{name} {folder}: no such folder; give one that exists")
 
     @property
     def chosen_tasks(self) -> list[XtremeTask]:
@@ -118,6 +120,6 @@ class XtremeArguments:
 
 
 def parse_xtreme_arguments(argv: list[str]) -> XtremeArguments:
-    """Flags, as `run_xtreme.py --help` lists them, or a recipe and flags that change it."""
+    """Parse flags, as `run_xtreme.py --help` lists them, or a recipe and flags that change it."""
     arguments: XtremeArguments = parse_flags_or_recipe(argv, XtremeArguments)
     return arguments

@@ -1,5 +1,7 @@
-"""What a run over XTREME reads: for each task the examples to train on, to select by and to score. All of it is read,
-and so checked, before anything is trained. Which files a task has is in its row of `xtreme_tasks`."""
+"""The examples of a task of XTREME: to train on, to choose a model by, and to score.
+
+All are read, and so checked, before anything is trained. The files of a task are in its row of `tasks.TASKS`.
+"""
 
 import logging
 from collections.abc import Iterable
@@ -19,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Splits:
-    """Which rows are trained on, selected by and scored, as of `datasets`: "train", "dev[:80%]", "train[1000:]"."""
+    """The examples to train on, choose by and score, in the syntax of `datasets`: "dev[:80%]", "train[1000:]"."""
 
     train: str = "train"
     select: str = "dev"
@@ -38,7 +40,7 @@ class DataSource:
     compat: bool = False
 
     def read(self, task: XtremeTask, spec: str, language: str) -> Examples:
-        """Rows of a split.
+        """Read the examples of a split.
 
         Raises:
             Missing: there are none.
@@ -74,7 +76,7 @@ class DataSource:
 
 
 class Missing(BadInput):
-    """A task has no such split in this language here; `reason` says what is missing."""
+    """A task lacks this split in this language; `reason` says which file is missing."""
 
     def __init__(self, task: XtremeTask, language: str, reason: str) -> None:
         self.reason = reason
@@ -83,11 +85,11 @@ class Missing(BadInput):
 
 @dataclass
 class TaskData:
-    """What a task is trained on, selected by and scored on, by language.
+    """The examples of a task by language: to train on, to choose by, to score.
 
     Attributes:
-        references: of what is scored, where known.
-        missing: why a language that belongs to the task is not scored.
+        references: of the scored examples; `None` where unknown.
+        missing: by language of the task, why it is not scored.
     """
 
     task: XtremeTask
@@ -107,12 +109,12 @@ def read_task(
     select_on: str,
     labels: Path | None,
 ) -> TaskData:
-    """Everything that is there for a task; a language without the rows it needs is missing.
+    """Read the examples of a task; a language without the examples it needs is `missing`.
 
     Args:
-        languages: which of the task's to score.
-        select_on: "english" dev, or that of all "target" languages.
-        labels: a folder in the layout of a submission with the references of what is scored.
+        languages: those to score.
+        select_on: "english" dev, or the dev sets of all "target" languages.
+        labels: a folder in the layout of a submission, with the references of the scored examples.
     """
     data = TaskData(task)
     for language in languages:
@@ -140,7 +142,7 @@ def read_task(
 
 
 def read_where_there(task: XtremeTask, source: DataSource, spec: str, languages: Iterable[str]) -> dict[str, Examples]:
-    """Rows of a split by language, without languages that have none."""
+    """Read a split by language; languages without it are left out."""
     found = {}
     for language in languages:
         try:
@@ -158,7 +160,7 @@ def training_rows(source: DataSource, task: XtremeTask, spec: str, language: str
 
 
 def references_of(task: XtremeTask, examples: Examples, language: str, labels: Path | None) -> Any:
-    """From the folder of labels, or the examples' own; `None` where neither has any."""
+    """References from the folder of labels, or from the examples; `None` where neither has any."""
     path = labels and labels / task.name / f"test-{language}.{task.format.ending}"
     if not (path and path.is_file()):
         return task.format.references(examples)
@@ -168,7 +170,7 @@ def references_of(task: XtremeTask, examples: Examples, language: str, labels: P
 
 
 def without_references(examples: Examples) -> Examples:
-    """What predictions are made of."""
+    """The examples as a model sees them."""
     if isinstance(examples, Bitext):
         return replace(examples, gold=None)
     return examples.remove_columns([name for name in ("label", "tags", "answers") if name in examples.column_names])
@@ -184,12 +186,12 @@ def split_of(spec: str) -> str:
 
 
 def cut(examples: Examples, spec: str, place: str) -> Examples:
-    """The rows that the specification names."""
+    """The examples that the specification names."""
     name = split_of(spec)
     if spec == name:
         return examples
     if isinstance(examples, Bitext):
-        raise BadInput(f"{place}: {spec!r} names a part of two corpora; allowed is a whole split, as {name!r}")
+        raise BadInput(f"{place}: {spec!r} names a part of two corpora; allowed is a complete split, such as {name!r}")
     try:
         (part,) = ReadInstruction.from_spec(spec).to_absolute({name: len(examples)})
         rows = range(part.from_, part.to)

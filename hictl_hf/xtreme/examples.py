@@ -1,5 +1,4 @@
-"""What an example of each kind of XTREME task is: this module decides its columns and what makes it unusable, wherever
-it comes from. How it is read from files is left to `xtreme_files.py`, from the Hub to `xtreme_hub.py`."""
+"""The examples of XTREME's tasks, whether from files or from the Hub: their columns, and what makes one unusable."""
 
 import logging
 import re
@@ -21,16 +20,20 @@ TAGGED = Features({"words": List(TEXT), "tags": List(TEXT)})
 TRANSLATIONS = Features({"source_words": List(TEXT), "language": TEXT, "words": List(TEXT)})
 ANSWERS = List({"text": TEXT, "start": Value("int32")})
 QUESTIONS = Features({"id": TEXT, "question": TEXT, "context": TEXT, "answers": ANSWERS})
-OTHER_LABELS = {"contradictory": "contradiction"}  # so in the translated training sets of XNLI
-AGAIN = "Download or write it again."
+OTHER_LABELS = {"contradictory": "contradiction"}  # in the translated training sets of XNLI
+FIX = "Download or write it again."
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question as its source has it; `answers` are texts, each with where it is said to start in the context."""
+    """A question as in its source.
+
+    Attributes:
+        place: the name of the question in messages.
+        answers: texts, each with the index of the character where it is said to start.
+    """
 
     place: str
-    """As messages name it."""
     id: str
     question: str
     context: str
@@ -38,7 +41,7 @@ class Question:
 
 
 def parse_question(place: str, record: Any, context: str) -> Question:
-    """One entry of "qas"; it may lack "answers"."""
+    """Check one entry of "qas"; it may lack "answers"."""
     name, question = text_at(place, record, "id"), text_at(place, record, "question")
     place = f"{place} (id {short_repr(name)})"
     answers = []
@@ -53,11 +56,11 @@ def parse_question(place: str, record: Any, context: str) -> Question:
 
 
 def question_dataset(source: str, questions: Iterable[Question], training: bool) -> Dataset:
-    """Questions with their answers where these stand in the context: where they are said to, or at the nearest place.
-    An empty answer, as XTREME leaves in test files, is none.
+    """Questions with their answers at the nearest occurrence in the context; empty answers, as in XTREME's test files,
+    are dropped.
 
-    Predictions are kept by id, so an id that comes twice is refused, and so is an answer that its context lacks.
-    In training nothing is kept by id: rows are numbered, and questions without an answer in the context are left out.
+    Predictions are stored by id, so a repeated id raises `BadInput`, as does an answer that is not in its context. In
+    training, questions are numbered instead, and those without an answer in the context are left out.
     """
     examples: list[dict[str, Any]] = []
     places: dict[str, str] = {}
@@ -70,7 +73,7 @@ def question_dataset(source: str, questions: Iterable[Question], training: bool)
             if not question.context.strip():
                 raise BadInput(f"{question.place}: has no text as its context; allowed is one. Correct or remove it.")
             if lost := [text for text, start in starts.items() if start is None]:
-                allowed = "allowed are answers that stand in the context"
+                allowed = "allowed are answers that occur in the context"
                 raise BadInput(f"{question.place}: has the answer {short_repr(lost[0])}; {allowed}. Correct it.")
         elif not answers:
             left_out += 1
@@ -79,33 +82,33 @@ def question_dataset(source: str, questions: Iterable[Question], training: bool)
         examples.append({"id": name, "question": question.question, "context": question.context, "answers": answers})
     if not examples:
         wanted = "a question with an answer in its context" if training else "a question"
-        raise BadInput(f"{source}: has no row to use; allowed is {wanted} or more. {AGAIN}")
+        raise BadInput(f"{source}: has no row to use; allowed is {wanted} or more. {FIX}")
     if left_out:
         logger.warning("%s: left out %d questions without an answer in their context.", source, left_out)
     return Dataset.from_list(examples, features=QUESTIONS)
 
 
 def nearest_start(context: str, text: str, start: int) -> int | None:
-    """Where in the context the text stands, nearest to `start`; None if nowhere.
+    """The occurrence of a text in the context that is nearest to `start`; `None` without any.
 
     >>> nearest_start("a cat, a dog, a cat", "cat", 10), nearest_start("a cat", "dog", 2)
     (16, None)
     """
     if start >= 0 and context.startswith(text, start):
         return start
-    places = (match.start() for match in re.finditer(f"(?={re.escape(text)})", context))
-    return min(places, key=lambda place: abs(place - start), default=None)
+    found = (match.start() for match in re.finditer(f"(?={re.escape(text)})", context))
+    return min(found, key=lambda index: abs(index - start), default=None)
 
 
 def sorted_bitext(english: Sequence[str], foreign: Sequence[str]) -> Bitext:
-    """XTREME's Tatoeba of parallel sentences: the English ones, sorted, are to find the line that they stood at."""
+    """XTREME's Tatoeba from parallel sentences: the English ones are sorted; each is to find its original line."""
     order = sorted(range(len(english)), key=english.__getitem__)
     ids = [str(number) for number in range(len(english))]
     return Bitext([english[line] for line in order], foreign, ids, ids, frozenset(zip(ids, map(str, order))))
 
 
 def check_label(place: str, label: str, labels: Collection[str]) -> str:
-    """The label; any but an empty one if `labels` are none."""
+    """The label under its usual name; without `labels` any label but an empty one is allowed."""
     label = OTHER_LABELS.get(label.strip(), label.strip())
     if not label or (labels and label not in labels):
         allowed = ", ".join(labels) or "all but empty ones"
@@ -114,7 +117,7 @@ def check_label(place: str, label: str, labels: Collection[str]) -> str:
 
 
 def refuse_repeated(places: dict[str, str], name: str, place: str) -> None:
-    """Remembers where an id was met, and refuses to meet it again."""
+    """Record the place of an id; raise `BadInput` if it was recorded before."""
     if name in places:
         allowed = f"allowed is each id once, and {places[name]} has it"
         raise BadInput(f"{place}: has the id {short_repr(name)} again; {allowed}. Remove or rename one of them.")
@@ -124,7 +127,7 @@ def refuse_repeated(places: dict[str, str], name: str, place: str) -> None:
 def list_at(place: str, record: Any, key: str) -> list[Any]:
     value = record.get(key) if isinstance(record, Mapping) else None
     if not isinstance(value, list):
-        raise BadInput(f"{place}: has {short_repr(value)} as '{key}'; allowed is a list, as in SQuAD's format. {AGAIN}")
+        raise BadInput(f"{place}: has {short_repr(value)} as '{key}'; allowed is a list, as in SQuAD's format. {FIX}")
     return value
 
 

@@ -1,6 +1,7 @@
-"""The files of XTREME's download folder and of its submissions, one at a time: this module decides how each format is
-read, checked and written. Which file belongs to which task and language is left to `xtreme_tasks.py`, what makes an
-example to `xtreme_examples.py`, raw treebanks to `xtreme_conversion.py`."""
+"""The file formats of XTREME's download folder and of its submissions: read, checked and written, one file at a time.
+
+The files of each task and language are in `tasks.TASKS`.
+"""
 
 import hashlib
 import json
@@ -19,7 +20,7 @@ from ..errors import BadInput, as_bad_input, short_repr
 from ..files import write_text
 from ..retrieval.bitext import Bitext
 from .examples import (
-    AGAIN,
+    FIX,
     PAIRS,
     TAGGED,
     TRANSLATIONS,
@@ -33,14 +34,14 @@ from .examples import (
     text_at,
 )
 
-QUOTED = re.compile(r'"(?:[^"]*"")+[^"]*"')  # a column that a writer of CSV quoted, and in it doubled the quotes
+QUOTED = re.compile(r'"(?:[^"]*"")+[^"]*"')  # a column that a CSV writer quoted, doubling the quotes in it
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
 
 
 def read_text(path: Path) -> str:
-    """A whole file in UTF-8, without its byte order mark."""
+    """Read a file in UTF-8, without its byte order mark."""
     with as_bad_input(str(path), "a file of text in UTF-8", "Check the path."):
         content = path.read_bytes()
     if content.startswith(b"\x1f\x8b"):
@@ -65,16 +66,16 @@ def lines_of(path: Path) -> list[str]:
 
 
 def filled_lines_of(path: Path) -> list[str]:
-    """The lines of a file that must have some."""
+    """The lines of a file; `BadInput` if it is empty."""
     lines = lines_of(path)
     if not any(line.strip() for line in lines):
-        raise BadInput(f"{path}: is empty; allowed is one row or more. {AGAIN}")
+        raise BadInput(f"{path}: is empty; allowed is one row or more. {FIX}")
     return lines
 
 
 def sentences(lines: Iterable[str]) -> Iterator[list[tuple[int, str]]]:
-    """Numbered lines of each sentence. As in the official scorer every blank line ends a sentence, so that there may be
-    one without words; at the end of the file it may be missing."""
+    """Numbered lines of each sentence. As in the official scorer every blank line ends a sentence, which may be empty;
+    at the end of the file the blank line may be missing."""
     sentence: list[tuple[int, str]] = []
     for number, line in enumerate(lines, start=1):
         if line.strip():
@@ -90,17 +91,17 @@ def sentences(lines: Iterable[str]) -> Iterator[list[tuple[int, str]]]:
 
 
 def read_pair_examples(path: Path, labels: Collection[str] = (), compat: bool = False) -> Dataset:
-    """Sentence pairs, one a line: first TAB second [TAB label]; of a translated set first TAB second TAB first TAB
-    second TAB label, where the example is the translations. `label` is None where the file has none.
+    """Read sentence pairs, one a line: first TAB second [TAB label]; in translated sets first TAB second TAB first TAB
+    second TAB label, of which the translations are used. Without labels in the file `label` is None.
 
-    XTREME quoted a sentence that has quotes, doubled them, and read it back with all of them. Here a sentence is as it
-    was before; `compat` gives what the official models read.
+    XTREME wrote sentences with quotes as CSV, quoted and with doubled quotes, and read them without undoing it. Here
+    it is undone; with `compat` sentences are as the official models read them.
     """
     rows = [line.split("\t") for line in filled_lines_of(path)]
     columns = len(rows[0])
     if columns not in (2, 3, 5):
         allowed = "allowed are sentence TAB sentence TAB label, in test files without label"
-        raise BadInput(f"{path}:1: has {columns} columns; {allowed}. Check that columns are parted by tabs.")
+        raise BadInput(f"{path}:1: has {columns} columns; {allowed}. Check that columns are separated by tabs.")
     examples: list[dict[str, str | None]] = []
     for number, row in enumerate(rows, start=1):
         if len(row) != columns:
@@ -113,12 +114,12 @@ def read_pair_examples(path: Path, labels: Collection[str] = (), compat: bool = 
 
 
 def original(sentence: str, compat: bool) -> str:
-    """The sentence before a writer of CSV quoted it; one that merely begins and ends with a quote stays."""
+    """The sentence before a CSV writer quoted it; one that only begins and ends with a quote stays."""
     return sentence[1:-1].replace('""', '"') if not compat and QUOTED.fullmatch(sentence) else sentence
 
 
 def read_tagged_examples(path: Path, labels: Collection[str] = ()) -> Dataset:
-    """Sentences of words: word TAB tag, or the word alone in files without tags, where `tags` is None."""
+    """Read sentences of words: word TAB tag, or only the word in files without tags, where `tags` is None."""
     lines = filled_lines_of(path)
     tagged = any("\t" in line for line in lines)
     examples: list[dict[str, list[str] | None]] = []
@@ -134,8 +135,8 @@ def read_tagged_examples(path: Path, labels: Collection[str] = ()) -> Dataset:
 
 
 def read_translations(path: Path) -> Dataset:
-    """Translations of tagged sentences: source words TAB language TAB words [TAB alignment, ignored]. Words are parted
-    by spaces; Google's "zh-CN" is zh."""
+    """Read translations of tagged sentences: source words TAB language TAB words [TAB alignment, ignored]. Words are
+    separated by spaces; Google's "zh-CN" is zh."""
     examples = []
     for number, line in enumerate(filled_lines_of(path), start=1):
         source, language, target = (column.split() for column in (*line.split("\t"), "", "")[:3])
@@ -150,7 +151,7 @@ def read_translations(path: Path) -> Dataset:
 
 
 def read_question_examples(path: Path, training: bool = False) -> Dataset:
-    """The questions of a file in SQuAD's format; see `question_dataset`."""
+    """Read a file in SQuAD's format; see `question_dataset`."""
     return question_dataset(str(path), read_questions(path), training)
 
 
@@ -172,7 +173,7 @@ def read_json(path: Path, allow_repeats: bool = True) -> Any:
         return json.loads(text, object_pairs_hook=None if allow_repeats else partial(distinct_keys, path))
     except (json.JSONDecodeError, RecursionError) as error:
         place = f"{path}:{getattr(error, 'lineno', 1)}"
-        raise BadInput(f"{place}: is not JSON ({error}); allowed is one JSON document. {AGAIN}") from error
+        raise BadInput(f"{place}: is not JSON ({error}); allowed is one JSON document. {FIX}") from error
 
 
 def distinct_keys(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -186,7 +187,7 @@ def distinct_keys(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_bucc(foreign: Path, english: Path, gold: Path | None = None) -> Bitext:
-    """Sentences to mine for translations: id TAB sentence in each language; the gold has foreign id TAB English id."""
+    """Read sentences to mine for translations: id TAB sentence; the gold file has foreign id TAB English id."""
     queries, candidates = read_identified(foreign), read_identified(english)
     pairs = set()
     for number, line in enumerate(filled_lines_of(gold) if gold else (), start=1):
@@ -213,14 +214,14 @@ def read_identified(path: Path) -> dict[str, str]:
 
 
 def read_tatoeba(foreign: Path, english: Path, gold: Path | None = None) -> Bitext:
-    """LASER's files (tatoeba.deu-eng.deu, .eng), where line i of both is a pair; or XTREME's own (de-en.de, .en), whose
-    English is already sorted, so that only a file of labels (line i: the foreign line, from 0) tells the pairs."""
+    """Read LASER's files (tatoeba.deu-eng.deu, .eng), where line i of both is a pair; or XTREME's own (de-en.de, .en),
+    whose English is sorted, so that only a file of labels (line i: the foreign line, from 0) has the pairs."""
     candidates, queries = read_values(foreign), read_values(english)
     refuse_unequal({str(foreign): str(len(candidates)), str(english): str(len(queries))})
     if english.suffix == ".eng":
         return sorted_bitext(queries, candidates)
     if english.suffix != ".en" or queries != sorted(queries):
-        found = "is neither named as LASER names its English files, .eng, nor sorted as XTREME's own, .en"
+        found = "is neither named like LASER's English files, .eng, nor sorted like XTREME's own, .en"
         raise BadInput(f"{english}: {found}; allowed is one of them. Download or rename the two files.")
     ids = [str(number) for number in range(len(queries))]
     labels = read_values(gold) if gold else ids
@@ -236,25 +237,25 @@ def read_tatoeba(foreign: Path, english: Path, gold: Path | None = None) -> Bite
 
 
 def read_values(path: Path) -> list[str]:
-    """One value a line, blank lines too: labels of pairs, lines of Tatoeba."""
+    """Read one value a line, also blank ones: labels of pairs, lines of Tatoeba."""
     return [line.strip() for line in filled_lines_of(path)]
 
 
 def read_tags(path: Path) -> list[list[str]]:
-    """The tags of each sentence."""
+    """Read the tags of each sentence."""
     return [[tag.strip() for _, tag in sentence] for sentence in sentences(filled_lines_of(path))]
 
 
 def read_answers(path: Path) -> dict[str, str]:
-    """Predicted answers by question id."""
+    """Read predicted answers by question id."""
     answers = read_json(path, allow_repeats=False)
     if not isinstance(answers, dict):
-        raise BadInput(f'{path}: has {short_repr(answers)}; allowed is {{"question id": "answer"}}. {AGAIN}')
+        raise BadInput(f'{path}: has {short_repr(answers)}; allowed is {{"question id": "answer"}}. {FIX}')
     return {name: text_at(str(path), answers, name) for name in answers}
 
 
 def read_reference_answers(path: Path) -> dict[str, list[str]]:
-    """Gold answers by question id of a file in SQuAD's format, wherever they stand in the context."""
+    """Read reference answers by question id from a file in SQuAD's format, whether they occur in the context or not."""
     references: dict[str, list[str]] = {}
     places: dict[str, str] = {}
     for question in read_questions(path):
@@ -267,15 +268,15 @@ def read_reference_answers(path: Path) -> dict[str, list[str]]:
 
 
 def read_id_pairs(path: Path) -> set[tuple[str, ...]]:
-    """The columns of each line, two unless a line is wrong; a file without lines has no pairs."""
+    """Read the columns of each line, two unless a line is wrong; a file without lines has no pairs."""
     return {tuple(line.strip().split("\t")) for line in lines_of(path)}
 
 
 def write_values(path: Path, values: Iterable[str]) -> Path:
-    """A file that is there as a whole or not at all, as are all below."""
+    """Write one value a line; like all files below, completely or not at all."""
     lines = list(values)
     if broken := [line for line in lines if "\n" in line or "\r" in line]:
-        raise ValueError(f"{path}: is to have the line {short_repr(broken[0])}; allowed are lines without line ends.")
+        raise ValueError(f"{path}: would have the line {short_repr(broken[0])}; allowed are lines without line ends.")
     return write_text(path, "".join(f"{line}\n" for line in lines))
 
 
@@ -292,8 +293,7 @@ def write_id_pairs(path: Path, pairs: Iterable[tuple[str, str]]) -> Path:
 
 
 def data_hash(examples: Any) -> str:
-    """What a score says of its data: 8 hexadecimal digits of SHA-256 over examples, predictions or references, the same
-    wherever they were read from.
+    """Fingerprint of examples, predictions or references: 8 hexadecimal digits of SHA-256, whatever they are read from.
 
     >>> data_hash({"a": ["x"], "b": []}) == data_hash({"b": [], "a": ["x"]}) != data_hash({"a": [], "b": ["x"]})
     True

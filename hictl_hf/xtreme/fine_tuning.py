@@ -1,6 +1,7 @@
-"""Fine-tuning for one task: the order of rows, the loss of a whole batch, the choice of the best state on dev, and
-logits for rows of any length. How texts become rows and logits predictions is left to `xtreme_features` and its like,
-what a checkpoint is to `training.trainer`, which settings a task has to its table."""
+"""Fine-tuning for one task: the order of examples, the loss of a batch, the best state on dev, and logits.
+
+"Rows" are tokenized examples, or windows of them, as `sentence_pairs`, `tagging` and `question_answering` make them.
+"""
 
 import copy
 import shutil
@@ -44,16 +45,15 @@ ScoreOnDev = Callable[[PreTrainedModel], float]  # higher is better
 
 @dataclass(frozen=True)
 class FineTuningConfig:
-    """How long and how fast a task is trained: by Adam (epsilon 1e-8), gradients clipped to norm 1.
+    """Hyperparameters of fine-tuning with Adam (epsilon 1e-8), gradients clipped to norm 1.
 
     Attributes:
-        learning_rate: the highest one, after warming up; it falls linearly to 0.
-        batch_size: rows of an optimiser step, over all its micro-batches and processes.
-        epochs: how often each row is seen.
-        max_length: of a row, in tokens.
-        warmup: steps in which the learning rate rises; below 1 their share of all.
-        weight_decay: of what is neither a bias nor in a LayerNorm.
-        evaluate_every: steps between two evaluations on dev, of which the best one's state is kept; 0: the last state.
+        learning_rate: the peak, after warm-up; it decays linearly to 0.
+        batch_size: rows of an optimizer step, over all its micro-batches and processes.
+        max_length: tokens of a row.
+        warmup: steps of warm-up; below 1 their share of all steps.
+        weight_decay: of all weights but biases and LayerNorms.
+        evaluate_every: steps between evaluations on dev, of which the best state is kept; 0: the last state is kept.
     """
 
     learning_rate: float
@@ -66,7 +66,7 @@ class FineTuningConfig:
 
 
 def longest_row(config: PreTrainedConfig) -> int:
-    """Tokens that an encoder reads at most; XLM-R's positions begin after the number of its padding."""
+    """The most tokens an encoder reads; XLM-R's positions begin after the id of its padding."""
     with torch.device("meta"):
         encoder = AutoModel.from_config(config)
     lengths = [
@@ -78,14 +78,14 @@ def longest_row(config: PreTrainedConfig) -> int:
 
 
 def load_model(model_class: Any, encoder: str, labels: Sequence[str], seed: int = 42) -> PreTrainedModel:
-    """An encoder, in float32, with a new head for these labels, whose weights follow from the seed.
+    """Load an encoder in float32 with a new head for these labels, initialized by the seed.
 
     Args:
         model_class: an Auto class, or a class of models.
         encoder: folder or name on the Hub of an XLM-R, HiCTL or BERT-like model.
         labels: names of the outputs.
     """
-    names = {"id2label": dict(enumerate(labels)), "label2id": {name: place for place, name in enumerate(labels)}}
+    names = {"id2label": dict(enumerate(labels)), "label2id": {name: index for index, name in enumerate(labels)}}
     set_seed(seed)
     return model_class.from_pretrained(encoder, dtype=torch.float32, **names)
 
@@ -104,20 +104,20 @@ def fine_tune(
     save_every: int = 500,
     similar_lengths: bool = False,
 ) -> PreTrainedModel:
-    """Train a model, or go on where an earlier call with the same arguments and folder was interrupted.
+    """Train a model, or continue an interrupted call with the same arguments and folder.
 
-    On SIGTERM the running step is saved and the process exits with 143. At the end the model is in `output_dir/model`,
-    and the checkpoints are gone; a later call only loads it.
+    On SIGTERM the running step is saved and the process exits with 143. The final model is in `output_dir/model`, its
+    checkpoints are removed; a later call only loads it.
 
     Args:
-        features: rows for training, as `encode` gives them.
-        score: of a model on dev; `None` where no state is chosen.
-        micro_batches: parts of a batch that are computed one after another, to need less memory.
+        features: rows for training, as `TaskFeatures.encode` returns them.
+        score: returns the score of a model on dev; `None`: no state is chosen.
+        micro_batches: parts of a batch that are computed one after another, for less memory.
         save_every: steps between two checkpoints; rounded up to a multiple of `evaluate_every`.
-        similar_lengths: put rows of similar length together (see `TrainingOrder`); not the official order.
+        similar_lengths: batch rows of similar length (see `TrainingOrder`); not the official order.
 
     Returns:
-        The model at its best on dev (the first of equals), or at its last.
+        The state that is best on dev, the first of equals; without `score` the last one.
     """
     finished = Path(output_dir) / "model"
     if verify_checkpoint(finished) is None:
@@ -161,15 +161,15 @@ def rows_at_once(batch_size: int, micro_batches: int, processes: int) -> int:
 
 
 class FineTuningTrainer(RobustTrainer):
-    """Trains a model with a stock head on the mean loss of an optimiser step's whole batch.
+    """Trainer of a model with a stock head on the mean loss of the full batch of an optimizer step.
 
-    The mean is over rows, in tagging over tagged words, however the batch is divided: XTREME's scripts took the same
-    mean over a batch of one part, and the mean of such means over more. (The Trainer would hand the number of items to
-    the model, and stock heads do not look at it.)
+    The mean is over rows, in tagging over tagged words, however the batch is divided. XTREME's scripts take the same
+    mean for a batch of one part, and the mean of such means for several. (HF's Trainer passes the number of items to
+    the model, and stock heads ignore it.)
 
-    Args (beside the Trainer's):
-        score: what is evaluated; it chooses the best state where the Trainer's arguments say so.
-        similar_lengths: put rows of similar length together.
+    Args (in addition to the Trainer's):
+        score: evaluates a model; chooses the best state where the Trainer's arguments say so.
+        similar_lengths: batch rows of similar length.
     """
 
     loss_is_scaled_for_ga = True
@@ -179,7 +179,7 @@ class FineTuningTrainer(RobustTrainer):
         self, *args: Any, score: ScoreOnDev | None = None, similar_lengths: bool = False, **kwargs: Any
     ) -> None:
         features, tokenizer = kwargs["train_dataset"], copy.copy(kwargs["processing_class"])
-        tokenizer.padding_side = "right"  # where heads find the first token, and places in a row stay what they are
+        tokenizer.padding_side = "right"  # heads read the first token, and token positions stay valid
         kwargs["processing_class"] = tokenizer
         of_words = isinstance(features[0].get("labels"), list)
         collator = DataCollatorForTokenClassification if of_words else DataCollatorWithPadding
@@ -188,13 +188,13 @@ class FineTuningTrainer(RobustTrainer):
 
     @overrides_private(Trainer)
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> "TrainingOrder":
-        """The order of XTREME's scripts; the Trainer has no argument for a sampler."""
+        """Use the order of XTREME's scripts; the Trainer has no argument for a sampler."""
         args = self.args
         batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         return TrainingOrder(row_lengths(self.train_dataset), batch_size, args.seed, self.similar_lengths)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
-        """The micro-batches of one optimiser step, and how many items all of them have together."""
+        """The micro-batches of one optimizer step, and the number of items in all of them on all processes."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         items = torch.tensor(sum(map(count_items, batches)), device=device)
         return batches, self.accelerator.reduce(items, "sum")
@@ -204,7 +204,7 @@ class FineTuningTrainer(RobustTrainer):
     ) -> Any:
         outputs = model(**inputs)
         mean = answer_loss(outputs, inputs) if "start_positions" in inputs else outputs.loss
-        # DDP averages what is to be a sum over processes
+        # DDP averages gradients over processes; here they are to be summed
         share = count_items(inputs) / num_items_in_batch * self.accelerator.num_processes
         loss = nan_unless_finite(mean * share)
         return (loss, outputs) if return_outputs else loss
@@ -218,13 +218,15 @@ class FineTuningTrainer(RobustTrainer):
 
 
 def count_items(batch: dict[str, Any]) -> int:
-    """What the loss of a batch is a mean of: rows, or words with a tag."""
+    """The number of items that the loss of a batch averages: rows, or tagged words."""
     return int((batch["labels"] != -100).sum()) if "labels" in batch else len(batch["input_ids"])
 
 
 def answer_loss(outputs: Any, batch: dict[str, Tensor]) -> Tensor:
-    """() mean over rows, and over first and last token, each among the row's own tokens. (Heads add the padding to
-    them, so that their loss depends on which rows come together.)"""
+    """Loss of question answering, (): mean over rows and over start and end, softmax over the row's own tokens.
+
+    The stock head includes the padding, so its loss depends on the other rows of the batch.
+    """
     padding, losses = batch["attention_mask"] == 0, []
     for logits, name in ((outputs.start_logits, "start_positions"), (outputs.end_logits, "end_positions")):
         losses.append(F.cross_entropy(logits.masked_fill(padding, -torch.inf), batch[name]))
@@ -232,13 +234,13 @@ def answer_loss(outputs: Any, batch: dict[str, Tensor]) -> Tensor:
 
 
 class TrainingOrder(Sampler[int]):
-    """Every row once in an epoch, in an order that follows from the seed and the epoch alone.
+    """Sampler of every row once an epoch, in an order that depends on seed and epoch only.
 
     Args:
         lengths: (rows,) tokens of each row.
-        batch_size: rows of an optimiser step.
-        similar_lengths: fill batches with rows of similar length, as `TemperatureSampler` does: less padding, but words
-            in long sentences then weigh less beside those in short ones. Otherwise rows are in random order.
+        batch_size: rows of an optimizer step.
+        similar_lengths: fill batches with rows of similar length, like `TemperatureSampler`: less padding, but words in
+            long sentences then weigh less than those in short ones. Otherwise rows are in random order.
     """
 
     def __init__(self, lengths: NDArray[np.integer[Any]], batch_size: int, seed: int, similar_lengths: bool) -> None:
@@ -250,7 +252,7 @@ class TrainingOrder(Sampler[int]):
         return len(self.mixture.lengths)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration goes through; the Trainer calls it."""
+        """Set the epoch of the next iteration; the Trainer calls it."""
         self.mixture.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[int]:
@@ -271,11 +273,13 @@ def predict_logits(
     bf16: bool = False,
     progress: bool = False,
 ) -> list[NDArray[np.float32]]:
-    """Logits of each row, in the order of the rows; computed longest first, with little padding and without dropout.
+    """Logits of each row, in order; computed longest first, with little padding and without dropout.
+
+    The model keeps its mode.
 
     Returns:
-        For each row (labels,), of a model that says something of tokens (T, labels) with T the row's own tokens; of
-        question answering (T, 2), scores of being the first and the last token of the answer.
+        For each row of T tokens: (labels,); of token classification (T, labels); of question answering (T, 2), the
+        logits of being the first and the last token of the answer.
     """
     if not len(features):
         return []

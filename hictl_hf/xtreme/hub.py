@@ -1,10 +1,8 @@
-"""XTREME's tasks from the Hugging Face Hub, one function each, from language and split ("train", "dev", "test", and
-"translated", a training set in another language) to examples; what is not there is `NotOnHub`. This module decides
-which dataset, config and split that is, and undoes what was done to it on its way there. What makes an example is left
-to `xtreme_examples.py`, which languages a task has to `xtreme_tasks.py`.
+"""XTREME's tasks from the Hugging Face Hub: one function for each, from language and split to examples.
 
-The Hub's copy of XTREME lost rows of PAWS-X, has no training set of XNLI, and only gold pairs of BUCC; these come from
-elsewhere or are refused. Its test sets have their labels.
+Splits are "train", "dev", "test" and "translated", a training set in another language; a missing one raises `NotOnHub`.
+The Hub's copy of XTREME lacks rows of PAWS-X and the training set of XNLI, which come from other datasets, and has only
+the pairs of BUCC, which is refused. Its test sets have labels.
 """
 
 import logging
@@ -57,11 +55,11 @@ TATOEBA_CODES = {
 
 
 class NotOnHub(BadInput):
-    """The Hub has no such rows."""
+    """The Hub lacks a task, language or split."""
 
 
 class Source(NamedTuple):
-    """Rows of the Hub, and where they are from, as messages name it."""
+    """Rows of the Hub, and their place as messages name it."""
 
     place: str
     rows: Dataset
@@ -71,7 +69,7 @@ class Source(NamedTuple):
 
 
 def load_xnli(language: str, split: str) -> Dataset:
-    """The training set of a language other than English is a translation."""
+    """Load XNLI or PAWS-X; the training set of a language other than English is a translation."""
     if split in ("train", "translated"):
         columns = ("premise", "hypothesis", "label")
         return pair_dataset(load("facebook/xnli", language, "train", columns), columns, XNLI_LABELS)
@@ -81,17 +79,18 @@ def load_xnli(language: str, split: str) -> Dataset:
 
 
 def load_pawsx(language: str, split: str) -> Dataset:
-    """The training set of a language other than English is a translation."""
+    """Load XNLI or PAWS-X; the training set of a language other than English is a translation."""
     columns = ("sentence1", "sentence2", "label")
     name, splits = "google-research-datasets/paws-x", SPLITS | {"translated": "train"}  # XTREME's copy has fewer rows
     return pair_dataset(load(name, language, allowed("split of PAWS-X", splits, split), columns), columns, PAWSX_LABELS)
 
 
 def load_udpos(language: str, split: str) -> Dataset:
-    """Words as treebanks split them; scores on them are not XTREME's, whose words are those of the text."""
+    """Load words as treebanks split them; scores on them are not XTREME's, whose words are those of the text."""
     logger.warning(
         "google/xtreme has the words of treebanks (de + el), XTREME those of the text (del): scores on it are others in"
-        " ar, de, es, fr, he, it, pt and more. For XTREME's convert Universal Dependencies 2.5: see xtreme_conversion."
+        " ar, de, es, fr, he, it, pt and more. For XTREME's convert Universal Dependencies 2.5: see"
+        " hictl_hf.xtreme.prepare."
     )
     config = f"udpos.{allowed('language of UD-POS', UDPOS_LANGUAGES, language)}"
     source = load(XTREME, config, allowed("split of UD-POS", SPLITS, split), ("tokens", "pos_tags"))
@@ -106,7 +105,7 @@ def load_panx(language: str, split: str) -> Dataset:
 
 
 def load_squad(language: str, split: str) -> Dataset:
-    """SQuAD 1.1, on which models for XQuAD and MLQA are trained; English only."""
+    """Load SQuAD 1.1, on which models for XQuAD and MLQA are trained; English only."""
     allowed("language of SQuAD", {"en": "en"}, language)
     return load_questions("SQuAD", allowed("split of SQuAD", {"train": "train", "dev": "validation"}, split))
 
@@ -116,13 +115,13 @@ def load_xquad(language: str, split: str) -> Dataset:
 
 
 def load_mlqa(language: str, split: str) -> Dataset:
-    """Question and context in the same language."""
+    """Load questions and contexts of the same language."""
     splits = {"dev": "validation", "test": "test"}
     return load_questions(f"MLQA.{language}.{language}", allowed("split of MLQA", splits, split))
 
 
 def load_tydiqa(language: str, split: str) -> Dataset:
-    """One config has all languages; there is no dev set: the one of that name is XTREME's test set."""
+    """Load TyDiQA, of which one config has all languages; its "dev" set is XTREME's test set."""
     splits = {"train": "train", "test": "validation"}
     name = allowed("language of TyDiQA-GoldP", TYDIQA_LANGUAGES, language)
     source = load(XTREME, "tydiqa", allowed("split of TyDiQA-GoldP", splits, split), QUESTION_COLUMNS)
@@ -131,7 +130,7 @@ def load_tydiqa(language: str, split: str) -> Dataset:
 
 
 def load_bucc(language: str, split: str) -> Bitext:
-    """Never there."""
+    """Raise `NotOnHub`: the Hub has only the pairs."""
     pair = f"{language}-en"
     raise NotOnHub(
         f"hub:{XTREME}:bucc18.{language}: has the gold pairs alone; allowed are all sentences of both languages, among "
@@ -152,7 +151,7 @@ def load_tatoeba(language: str, split: str) -> Bitext:
 
 
 def load(name: str, config: str, split: str, columns: Sequence[str]) -> Source:
-    """Rows that have at least these columns."""
+    """Load rows that have at least these columns."""
     place = f"hub:{name}:{config}:{split}"
     with as_bad_input(place, "a dataset on the Hub, or in its cache here", FOLDER):
         rows = datasets.load_dataset(name, config, split=split)
@@ -162,14 +161,14 @@ def load(name: str, config: str, split: str, columns: Sequence[str]) -> Source:
 
 
 def allowed(what: str, names: Mapping[str, str], name: str) -> str:
-    """The Hub's name for ours."""
+    """The Hub's name of a language or split; `NotOnHub` without one."""
     if name not in names:
         raise NotOnHub(f"hub: has no {what} {short_repr(name)}; allowed are {', '.join(names)}. Choose one of them.")
     return names[name]
 
 
 def only(source: Source, languages: Sequence[str], language: str) -> Source:
-    """The rows in this language, of rows whose languages are given."""
+    """The rows in a language; `languages` are those of the rows."""
     numbers = [number for number, found in enumerate(languages) if found == language]
     if not numbers:
         found = ", ".join(sorted(set(languages)))
@@ -180,7 +179,7 @@ def only(source: Source, languages: Sequence[str], language: str) -> Source:
 
 
 def pair_dataset(source: Source, columns: Sequence[str], labels: Sequence[str]) -> Dataset:
-    """Labels are words, or numbers that the dataset names, or numbers of `labels`."""
+    """Sentence pairs; labels are words, or indices of the dataset's names or of `labels`."""
     first, second, label = (list(source.rows[column]) for column in columns)
     names = dict(enumerate(getattr(source.rows.features[columns[-1]], "names", labels)))
     words = [
@@ -202,7 +201,7 @@ def load_questions(config: str, split: str) -> Dataset:
 
 
 def read_questions(source: Source) -> Iterator[Question]:
-    """Answers may be lists in a dictionary or dictionaries in a list, depending on the version of `datasets`."""
+    """Questions; answers are lists in a dictionary or dictionaries in a list, by the version of `datasets`."""
     for number, row in enumerate(source.rows):
         place, answers = f"{source.place}, row {number}", row["answers"]
         if isinstance(answers, Mapping):

@@ -1,8 +1,6 @@
-"""The scores of XTREME as its `evaluate.py` computes them, in percent and unrounded, over plain lists, dictionaries and
-sets. This module decides what counts as right; how predictions and gold labels are read from files is left to
-`xtreme_files`, which metric a task has to `xtreme_tasks`, and means over languages and tasks to `xtreme_scores`.
+"""XTREME's metrics over plain lists, dictionaries and sets, in percent and unrounded.
 
-Arithmetic follows the official code step by step, so that scores agree to the last bit.
+The arithmetic follows its `evaluate.py` step by step, so that scores agree to the last bit.
 """
 
 import re
@@ -17,11 +15,11 @@ from ..retrieval.accuracy import overlap
 
 ASCII_PUNCTUATION = dict.fromkeys(map(ord, string.punctuation))
 ENGLISH_ARTICLES = r"\b(a|an|the)\b"
-MLQA_SPACES = {  # what is rewritten before words are split at white space
+MLQA_SPACES = {  # by language, the pattern that is replaced before words are split at white space
     "en": (ENGLISH_ARTICLES, " "),
     "es": (r"\b(un|una|unos|unas|el|la|los|las)\b", " "),
     "de": (r"\b(ein|eine|einen|einem|eines|einer|der|die|das|den|dem|des)\b", " "),
-    "ar": ("ال", " "),  # inside words, too: the official pattern was meant for their beginning
+    "ar": ("ال", " "),  # inside words, too; the official pattern was meant for their start
     "hi": (r"\s", " "),  # no articles
     "vi": (r"\b(của|là|cái|chiếc|những)\b", " "),
     "zh": (r"([\u4e00-\u9fa5])", r" \1 "),  # no articles; each of these characters is a word
@@ -30,7 +28,7 @@ MLQA_SPACES = {  # what is rewritten before words are split at white space
 
 @dataclass(frozen=True)
 class Score:
-    """Values by metric, and the signature: what one must know to get the same values again.
+    """Values by metric, and the signature that reproduces them.
 
     >>> print(Score({"f1": 70.2175}, {"task": "panx", "language": "de", "version": "0.4.0"}))
     f1 = 70.2 task:panx|language:de|version:0.4.0
@@ -72,9 +70,9 @@ def check_lengths(predictions: Sequence[Any], references: Sequence[Any]) -> None
 def chunk_f1(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, float]:
     """F1, precision and recall of `chunks`, over all sentences together, as of seqeval 0.0.12 (UD POS, PANX).
 
-    Tags of UD POS are scored by the same rules: neighbours with equal tags are one chunk. Later versions of seqeval
-    drop the first letter of such tags and give other scores. A sentence with too few or too many predicted tags is
-    scored, too, but shifts all sentences after it.
+    Tags of UD POS are scored by the same rules: adjacent equal tags are one chunk. Later versions of seqeval drop the
+    first letter of such tags and give different scores. A sentence with too few or too many predicted tags shifts all
+    sentences after it.
 
     Raises:
         ValueError: there are no sentences, or not as many predicted as gold ones.
@@ -89,8 +87,8 @@ def chunk_f1(predictions: Sequence[Sequence[str]], references: Sequence[Sequence
 def chunks(sentences: Iterable[Sequence[str]]) -> set[tuple[str, int, int]]:
     """(type, first word, last word) of each chunk, numbering words through all sentences and an O after each.
 
-    The first character of a tag says where in a chunk it stands, what follows the last "-" is the type: of NOUN, N and
-    NOUN.
+    The first character of a tag is its position in the chunk (B, I, E, S, O), the part after the last "-" its type: of
+    NOUN, N and NOUN.
 
     >>> sorted(chunks([["O", "I-PER", "I-PER"], ["NOUN", "NOUN", "VERB"]]))
     [('NOUN', 4, 5), ('PER', 1, 2), ('VERB', 6, 6)]
@@ -117,7 +115,7 @@ def squad_words(text: str) -> list[str]:
 
 
 def mlqa_words(language: str) -> Callable[[str], list[str]]:
-    """What gives the words of an answer as of MLQA: by the language's own articles, without any Unicode punctuation.
+    """A function that splits an answer into words by MLQA's rules: without the language's articles and punctuation.
 
     Raises:
         ValueError: MLQA has no rules for the language.
@@ -140,13 +138,13 @@ def mlqa_words(language: str) -> Callable[[str], list[str]]:
 def answer_scores(
     predictions: Mapping[str, str], references: Mapping[str, Collection[str]], words: Callable[[str], list[str]]
 ) -> dict[str, float]:
-    """Mean F1 over words and share of exact matches, each the best over the gold answers of a question.
+    """Mean F1 over words and share of exact matches, each the best over the reference answers of a question.
 
     Two answers without words match exactly but have no F1, as in the official code.
 
     Args:
         predictions: answer by question id; a question without one scores 0, ids not in `references` are ignored.
-        references: the gold answers of each question.
+        references: the correct answers of each question.
         words: `squad_words` or `mlqa_words(language)`.
 
     Raises:
@@ -169,7 +167,7 @@ def answer_scores(
 
 
 def word_f1(predicted: list[str], gold: list[str]) -> float:
-    """Between 0 and 1; a word is right as often as it is in both."""
+    """F1 between 0 and 1 of two bags of words."""
     right = (Counter(predicted) & Counter(gold)).total()
     if not right:
         return 0.0

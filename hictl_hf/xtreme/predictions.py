@@ -1,6 +1,8 @@
-"""The five forms of predictions of XTREME's tasks: labels, tags, answers, mined pairs, lines. A kind says how they are
-written, read and made, from a fine-tuned model or from sentence vectors. Which task is of which kind is in
-`xtreme_tasks`."""
+"""The five prediction formats of XTREME's tasks: labels, tags, answers, mined pairs, lines.
+
+A format defines how predictions are written, read and checked, and what makes them: a fine-tuned model or sentence
+vectors. The format of each task is in `tasks.TASKS`.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -28,25 +30,25 @@ from .question_answering import QuestionAnswering
 from .sentence_pairs import SentencePairs
 from .tagging import Tagging
 
-Embedded = tuple[Bitext, Vectors, Vectors]  # with vectors of its queries and of its candidates
+Embedded = tuple[Bitext, Vectors, Vectors]  # with the vectors of its queries and of its candidates
 
 
 @dataclass(frozen=True)
 class PredictionFormat:
-    """What tasks with the same form of predictions share: the files of a submission, and who predicts.
+    """What tasks with the same form of predictions share: the files of a submission, and what predicts.
 
     Attributes:
-        ending: of the files of a submission.
-        read_predictions, write_predictions, read_references: of these files.
-        references: of examples that have labels, in the form of predictions; `None` for those that have not.
+        ending: extension of the files of a submission.
+        read_predictions, write_predictions, read_references: for these files.
+        references: of labelled examples, in the form of predictions; `None` for unlabelled ones.
         check_references: raises `BadInput` unless the references of a file (its name, the references) fit examples with
             these labels.
-        features: the `TaskFeatures` between texts and a fine-tuned model; `None`: nothing is trained.
-        retrieve: predictions from sentence vectors of the split that is scored and of dev.
-        tuned_on_dev: whether it needs the references of dev for that.
-        other_direction: score, in percent, of looking for the queries with the candidates, which others report.
-        labelled: translated training examples with what a model predicts for them, where translations have no labels.
-        compat: what the official scripts do otherwise: "reading" or "answers".
+        features: the `TaskFeatures` class of a fine-tuned model; `None`: nothing is trained.
+        retrieve: predictions from the sentence vectors of the scored split and of dev.
+        tuned_on_dev: whether `retrieve` needs the references of dev.
+        other_direction: score, in percent, of searching the queries with the candidates, as MTEB reports it.
+        labelled: adds a model's predictions to translated training examples that have no labels.
+        compat: where the official scripts differ: "reading" or "answers".
     """
 
     ending: str
@@ -89,7 +91,7 @@ FIX = "Give the labels of the examples that are scored"
 
 
 def check_values(path: str, references: Sequence[str], examples: Dataset | Bitext, labels: Collection[str]) -> None:
-    """One of the labels, or of a bitext's candidates, for each."""
+    """Raise `BadInput` unless each example has one of the labels, or of a bitext's candidates."""
     if isinstance(examples, Bitext):
         number, labels = len(examples.queries), examples.candidate_ids
     else:
@@ -99,7 +101,7 @@ def check_values(path: str, references: Sequence[str], examples: Dataset | Bitex
 
 
 def check_tags(path: str, references: Sequence[Sequence[str]], examples: Dataset, labels: Collection[str]) -> None:
-    """As many as words in each sentence."""
+    """Raise `BadInput` unless each word has one of the tags."""
     check_number(path, references, len(examples))
     check_labels(path, [tag for tags in references for tag in tags], labels)
     for number, (tags, words) in enumerate(zip(references, examples["words"]), start=1):
@@ -111,7 +113,7 @@ def check_tags(path: str, references: Sequence[Sequence[str]], examples: Dataset
 def check_answers(
     path: str, references: Mapping[str, Sequence[str]], examples: Dataset, labels: Collection[str]
 ) -> None:
-    """One or more for each question, and for no other."""
+    """Raise `BadInput` unless each question has an answer, and no other question has."""
     asked, answered = {*examples["id"]}, {name for name, texts in references.items() if texts}
     for found, names in (("has no answer to", asked - answered), ("has", references.keys() - asked)):
         if names:
@@ -120,7 +122,7 @@ def check_answers(
 
 
 def check_pairs(path: str, references: Set[tuple[str, ...]], bitext: Bitext, labels: Collection[str]) -> None:
-    """Of ids that the corpora have."""
+    """Raise `BadInput` unless the ids of all pairs are in the corpora."""
     queries, candidates = {*bitext.query_ids}, {*bitext.candidate_ids}
     for pair in sorted(references):
         if len(pair) != 2 or pair[0] not in queries or pair[1] not in candidates:
@@ -144,7 +146,7 @@ def check_labels(path: str, references: Sequence[str], labels: Collection[str]) 
 
 
 def mine_pairs(test: Embedded, dev: Embedded | None) -> set[IdPair]:
-    """Translations among two corpora, scored by margin, from the threshold on that is best on dev."""
+    """Mine pairs by margin, above the threshold that is best on dev."""
     assert dev is not None and dev[0].gold is not None
     threshold = best_threshold(mine_id_pairs(*dev), dev[0].gold)
     return set(extract_pairs(mine_id_pairs(*test), threshold))
@@ -153,7 +155,7 @@ def mine_pairs(test: Embedded, dev: Embedded | None) -> set[IdPair]:
 def find_lines(test: Embedded, dev: Embedded | None) -> list[str]:
     """The id of the nearest candidate of each query."""
     bitext, queries, candidates = test
-    return [bitext.candidate_ids[row] for row in nearest(queries, candidates)]
+    return [bitext.candidate_ids[index] for index in nearest(queries, candidates)]
 
 
 def other_way_round(test: Embedded) -> float:
@@ -161,21 +163,21 @@ def other_way_round(test: Embedded) -> float:
     bitext, queries, candidates = test
     assert bitext.gold is not None
     found = nearest(candidates, queries)
-    pairs = {(bitext.query_ids[row], name) for row, name in zip(found, bitext.candidate_ids)}
+    pairs = {(bitext.query_ids[index], name) for index, name in zip(found, bitext.candidate_ids)}
     return 100 * len(pairs & bitext.gold) / len(found)
 
 
 def with_tags(translations: Dataset, tags: Sequence[Sequence[str]]) -> Dataset:
-    """Translated sentences as training examples."""
+    """Translated sentences with these tags as training examples."""
     return Dataset.from_dict({"words": translations["words"][:], "tags": tags})
 
 
 def translations_into(language: str, path: Path) -> Dataset:
-    """Those of a file of translations into many languages."""
+    """The translations into a language, from a file of many languages."""
     return read_translations(path).filter(lambda to: to == language, input_columns="language")
 
 
-# --- the kinds --------------------------------------------------------------------------------------------------------
+# --- the formats ------------------------------------------------------------------------------------------------------
 
 VALUES = PredictionFormat(
     "tsv", read_values, write_values, read_values, labels_of, check_values, SentencePairs, compat="reading"

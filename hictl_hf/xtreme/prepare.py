@@ -1,6 +1,5 @@
-"""From raw treebanks and raw PAN-X to XTREME's files of tagged words, with the tags that its download takes out of test
-files: this module decides what a word and its tag are. Which treebanks make up a language is left to the caller; XTREME
-took all of Universal Dependencies 2.5, those of a language one after another in the order of their file names.
+"""Convert raw treebanks and raw PAN-X to XTREME's files of tagged words, with the tags that its download removes from
+test files. XTREME took all treebanks of Universal Dependencies 2.5, those of a language ordered by their file names.
 
     hictl prepare-xtreme udpos udpos/test-es.tsv UD_Spanish-*/es_*-test.conllu --language es
     hictl prepare-xtreme panx panx/test-de.tsv de-test
@@ -17,7 +16,7 @@ from ..files import write_text
 from .examples import TAGGED
 from .files import filled_lines_of, sentences
 
-# Of several highest words in a multi-word token the one whose tag stands first here is its head.
+# The head of a multi-word token is its highest word in the tree; of several the one whose tag comes first here.
 PRECEDENCE = "VERB NOUN PROPN PRON ADJ NUM ADV INTJ AUX ADP DET PART CCONJ SCONJ X PUNCT"
 PRECEDENCES = {
     "es": "VERB AUX PRON ADP DET",
@@ -28,8 +27,8 @@ Rows = list[tuple[str, list[str]]]
 
 
 def read_conllu(path: Path, language: str) -> Dataset:
-    """Words as the text has them: a multi-word token has the tag of its head. Sentences whose words are all, or all but
-    one, underscores are left out, as are empty nodes; words lose spaces and zero-width non-joiners."""
+    """Read words as in the text: a multi-word token has the tag of its head. Sentences whose words are all, or all but
+    one, underscores are left out, as are empty nodes; spaces and zero-width non-joiners in words are removed."""
     examples = []
     for sentence in sentences(filled_lines_of(path)):
         rows = [(f"{path}:{number}", line.split("\t")) for number, line in sentence if not line.startswith("#")]
@@ -44,7 +43,7 @@ def read_conllu(path: Path, language: str) -> Dataset:
 
 
 def tagged_words(rows: Rows, precedence: Sequence[str]) -> list[tuple[str, str]]:
-    """Form and tag of each word of a sentence in CoNLL-U, given as places and columns."""
+    """Form and tag of each word of a sentence in CoNLL-U; `rows` are the place and the columns of each line."""
     words: dict[int, tuple[str, str]] = {}
     heads: dict[int, set[int]] = defaultdict(set)
     spans: list[tuple[str, str, range]] = []
@@ -71,7 +70,7 @@ def tagged_words(rows: Rows, precedence: Sequence[str]) -> list[tuple[str, str]]
 
 
 def ancestors(word: int, heads: dict[int, set[int]]) -> set[int]:
-    """Everything above a word, the root 0 too, also by enhanced dependencies, whose circles do not count the word."""
+    """All words above a word, and the root 0, also by enhanced dependencies; without the word itself in a cycle."""
     found: set[int] = set()
     waiting = [word]
     while waiting:
@@ -86,8 +85,7 @@ def rank(tag: str, precedence: Sequence[str]) -> int:
 
 
 def read_raw_panx(path: Path) -> Dataset:
-    """Lines such as "de:Berlin TAB B-LOC", the word being what stands behind the first colon; a line without a tag ends
-    a sentence."""
+    """Read lines such as "de:Berlin TAB B-LOC", the word after the colon; a line without a tag ends a sentence."""
     examples = []
     for sentence in sentences(line if line.strip().count("\t") == 1 else "" for line in filled_lines_of(path)):
         words, tags = [], []
@@ -104,7 +102,7 @@ def read_raw_panx(path: Path) -> Dataset:
 
 
 def write_tagged(path: Path, examples: Iterable[dict[str, list[str]]], tags: bool = True) -> Path:
-    """One word a line, with its tag or, as in XTREME's test files, without, and a blank line between sentences."""
+    """Write one word a line, with its tag or, as in XTREME's test files, without; a blank line between sentences."""
     lines = (line for example in examples for line in (*word_lines(example, tags), ""))
     return write_text(path, "\n".join(lines))
 

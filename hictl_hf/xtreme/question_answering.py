@@ -1,9 +1,8 @@
-"""Questions about a context: how a long context is cut into windows, and which of its characters are the answer.
+"""Extractive question answering: a long context as windows, and logits as the characters of the answer.
 
-Windows and candidates are those of XTREME's scripts. An answer is what stands in the context between the characters of
-its first and its last token, also where no spaces part words. The scripts took another way, by BERT's tokeniser, that
-fails on Chinese and other such text; `compat` takes it too, to compare with numbers made so. Which answers are right
-is left to `metrics`.
+Windows and candidates are those of XTREME's scripts. An answer is the text of the context from the first character of
+its first token to the last of its last token, also in scripts without spaces. XTREME's scripts align it by BERT's
+tokenizer instead, which fails on Chinese and similar text; `compat` does the same, to reproduce published numbers.
 """
 
 import re
@@ -23,11 +22,11 @@ from ..errors import BadInput
 from .sentence_pairs import NUMBER, NUMBERS, Logits, input_columns, map_examples
 
 Ints = Sequence[int] | NDArray[np.integer[Any]]
-OFFICIAL_WORD = re.compile("[^ \t\r\n\u202f]+")  # other spaces do not part words there
+OFFICIAL_WORD = re.compile("[^ \t\r\n\u202f]+")  # the scripts do not split words at other spaces
 
 
 class Span(NamedTuple):
-    """A candidate: the sum of its logits, its window, and its first and last token in the context of that window."""
+    """A candidate: the sum of its logits, its window, and its first and last token within that window's context."""
 
     score: float
     window: int
@@ -37,14 +36,14 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class QuestionAnswering:
-    """What part of the context answers a question; examples have the columns id, question, context and answers.
+    """Extraction of the answer from the context; examples have the columns id, question, context and answers.
 
     Attributes:
-        stride: tokens between the beginnings of two windows (where HF's tokenizers want what two windows share).
-        question_length: tokens of a question that are read.
-        candidates: so many first and last tokens, the best ones of each window, are combined.
-        answer_length: longest answer, in tokens.
-        compat: find answers in the context as XTREME's scripts do.
+        stride: tokens between the starts of two windows (HF's tokenizers call their overlap stride).
+        question_length: tokens to which a question is truncated.
+        candidates: number of best first and last tokens of each window that are combined.
+        answer_length: tokens of the longest answer.
+        compat: align answers like XTREME's scripts.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -56,7 +55,7 @@ class QuestionAnswering:
     answer_length: int = 30
     compat: bool = False
     model_class: ClassVar[Any] = AutoModelForQuestionAnswering
-    shortest: ClassVar[int] = 128 + 64 + 30 + 4  # stride, question, an answer that two windows share, special tokens
+    shortest: ClassVar[int] = 128 + 64 + 30 + 4  # stride, question, the overlap for an answer, special tokens
 
     @staticmethod
     def label_names(train: Dataset) -> tuple[str, ...]:
@@ -65,10 +64,13 @@ class QuestionAnswering:
     # --- text to windows ----------------------------------------------------------------------------------------------
 
     def encode(self, examples: Dataset, training: bool = False) -> Dataset:
-        """One row or more for each question. For training with the places of the first gold answer's first and last
-        token, 0 where it does not lie in the window as a whole; else with the number of the question (`example`), the
-        place of the first token of the context (`first`), and of each of its tokens where its characters begin and end
-        (`begins`, `ends`) and whether no other window has more context around it (`most_context`)."""
+        """One or more rows for each question.
+
+        For training they have the indices of the first and the last token of the first answer, 0 if the window does
+        not hold all of it. Otherwise they have the index of the question (`example`), the index of the first token of
+        the context (`first`), and for each token of the context where its characters begin and end (`begins`, `ends`),
+        and whether no other window has more context around it (`most_context`).
+        """
         columns = dict.fromkeys(input_columns(self.tokenizer), NUMBERS)
         if training:
             columns |= dict.fromkeys(("start_positions", "end_positions"), NUMBER)
@@ -97,9 +99,9 @@ class QuestionAnswering:
             answer = answer_tokens(batch["id"][row], batch["answers"][row], begins, ends) if training else None
             for window, most_context in zip(windows, most_context_in(windows)):
                 inside = slice(window.start, window.stop)
-                places = np.concatenate([before, context[inside], after])
+                indices = np.concatenate([before, context[inside], after])
                 for name in input_columns(self.tokenizer):
-                    rows[name].append(np.array(encoded[name][row])[places])
+                    rows[name].append(np.array(encoded[name][row])[indices])
                 if answer is not None:
                     found = answer[0] in window and answer[1] in window
                     for name, token in zip(("start_positions", "end_positions"), answer):
@@ -131,18 +133,18 @@ class QuestionAnswering:
         return answers
 
     def rank_spans(self, windows: Iterable[tuple[NDArray[np.float32], int, NDArray[np.bool_]]]) -> list[Span]:
-        """All candidates of a question, best first; of equals the first.
+        """All candidates of a question, best first; ties keep their order.
 
         Args:
-            windows: logits (T, 2) of first and last tokens, the place of the context's first token, and for each of its
-                tokens whether no other window has more context around it: answers begin only with such.
+            windows: logits (T, 2) of first and last tokens, the index of the context's first token, and for each of
+                its tokens whether no other window has more context around it: only such tokens start an answer.
         """
         spans = []
         for window, (logits, first, most_context) in enumerate(windows):
-            best = np.argsort(-logits, axis=0, kind="stable")[: self.candidates]  # of all tokens, as officially
-            places = np.stack(np.meshgrid(*best.T, indexing="ij"), -1).reshape(-1, 2)  # (candidates^2, 2)
-            scores = logits[places[:, 0], 0].astype(float) + logits[places[:, 1], 1]
-            starts, ends = (places - first).T
+            best = np.argsort(-logits, axis=0, kind="stable")[: self.candidates]  # of all tokens, like XTREME's scripts
+            tokens = np.stack(np.meshgrid(*best.T, indexing="ij"), -1).reshape(-1, 2)  # (candidates^2, 2)
+            scores = logits[tokens[:, 0], 0].astype(float) + logits[tokens[:, 1], 1]
+            starts, ends = (tokens - first).T
             allowed = (starts >= 0) & (starts <= ends) & (ends < len(most_context))
             allowed &= ends < starts + self.answer_length
             allowed[allowed] = most_context[starts[allowed]]
@@ -154,7 +156,7 @@ class QuestionAnswering:
         """The text of an answer.
 
         Args:
-            begins, ends: characters of the context where each of its tokens begins and ends.
+            begins, ends: where the characters of each of its tokens begin and end in the context.
             ids: of these tokens.
         """
         if not self.compat:
@@ -174,44 +176,44 @@ class QuestionAnswering:
 
 
 def context_windows(tokens: int, room: int, stride: int) -> list[range]:
-    """Of a context of so many tokens those of each window, which holds up to `room` of them.
+    """The tokens of each window of a context; a window holds up to `room` tokens.
 
     >>> context_windows(tokens=10, room=6, stride=3)
     [range(0, 6), range(3, 9), range(6, 10)]
     """
     if room < stride:
-        raise BadInput(f"stride: is {stride}; allowed are up to {room} tokens, which a window holds. Lower it.")
+        raise BadInput(f"stride: is {stride}; allowed are up to {room} tokens, the size of a window. Lower it.")
     last = max(0, -(-(tokens - room) // stride))
     return [range(start, min(start + room, tokens)) for start in range(0, last * stride + 1, stride)]
 
 
 def most_context_in(windows: Sequence[range]) -> list[NDArray[np.bool_]]:
-    """For each token of each window whether it has the most context there: on the side where it has less of it."""
+    """For each token of each window, whether its smaller context, left or right, is the largest of all windows."""
     scores = np.full((len(windows), windows[-1].stop), -np.inf)
     for row, window in zip(scores, windows):
         tokens = np.arange(len(window))
         row[window.start : window.stop] = np.minimum(tokens, tokens[::-1]) + 0.01 * len(window)
-    best = scores.argmax(0)  # of equals the first
+    best = scores.argmax(0)  # ties: the first window
     return [best[window.start : window.stop] == number for number, window in enumerate(windows)]
 
 
 def answer_tokens(name: str, answers: Sequence[Mapping[str, Any]], begins: Ints, ends: Ints) -> tuple[int, int]:
-    """First and last token of the first gold answer; (-1, -1) if its characters are in no token."""
+    """First and last token of the first reference answer; (-1, -1) if its characters are in no token."""
     if not answers:
         raise BadInput(f"question {name!r}: has no answer; allowed for training are questions with one. Remove it.")
     start = answers[0]["start"]
     end = start + len(answers[0]["text"])
-    first = int(np.searchsorted(ends, start, "right"))  # the first token that ends after the answer's begin
+    first = int(np.searchsorted(ends, start, "right"))  # the first token that ends after the start of the answer
     if first == len(ends) or begins[first] >= end:
         return -1, -1
-    # a lone ▁ has the same first character as the piece after it
+    # a single ▁ has the same first character as the token after it
     first = int(np.searchsorted(begins, max(start, begins[first]), "right")) - 1
     return first, int(np.searchsorted(begins, end, "left")) - 1
 
 
 def official_answer(found: str, chunk: str, lowercase: bool = False) -> str:
-    """What XTREME's scripts answer: the part of a chunk of whole words that BERT's tokeniser would write as `found`, or
-    all of the chunk where it would not, as always in Chinese.
+    """The answer of XTREME's scripts: the part of a chunk of words that BERT's tokenizer writes as `found`; all of the
+    chunk if there is none, as always in Chinese.
 
     >>> official_answer("Smith", "Smith's"), official_answer("东京", "日本东京都")
     ('Smith', '日本东京都')
@@ -219,7 +221,7 @@ def official_answer(found: str, chunk: str, lowercase: bool = False) -> str:
     written = normalizers.BertNormalizer(lowercase=lowercase).normalize_str(chunk)
     spaced = " ".join(token for token, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(written))
     start = spaced.find(found)
-    letters = [place for place, letter in enumerate(chunk) if letter != " "]
+    letters = [index for index, letter in enumerate(chunk) if letter != " "]
     if not found or start < 0 or len(letters) != len(spaced.replace(" ", "")):
         return chunk
     before = len(spaced[:start].replace(" ", ""))

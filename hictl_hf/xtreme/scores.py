@@ -1,6 +1,4 @@
-"""From two folders in XTREME's submission layout to the result of its `evaluate.py`. This module decides which tasks
-are scored and how languages, tasks and groups are averaged; how a file is read and a language scored is in the rows of
-`xtreme_tasks.TASKS`.
+"""Score two folders in XTREME's submission layout, predictions and labels, like its `evaluate.py`.
 
 A folder has for every language of a task a file TASK/test-LANGUAGE.tsv, or .json for question answering.
 """
@@ -13,11 +11,11 @@ from typing import Any
 from ..errors import BadInput
 from .tasks import TASKS, XtremeTask
 
-GROUP_NAMES = {"question answering": "qa"}  # where the official name is another
+GROUP_NAMES = {"question answering": "qa"}  # groups whose official name differs
 
 
 class MissingFile(BadInput, FileNotFoundError):
-    """A file of the submission layout is not there; for this XTREME's code raises a FileNotFoundError."""
+    """A file of the submission layout is missing; XTREME's code raises a FileNotFoundError."""
 
 
 def score_submission(
@@ -54,7 +52,7 @@ def submission_file(folder: str | Path, task: XtremeTask, language: str) -> Path
 
 
 def check_files(folder: str | Path, tasks: list[XtremeTask]) -> None:
-    """All are there, so that nothing is scored in vain."""
+    """Raise `MissingFile` before anything is scored."""
     files = [submission_file(folder, task, language) for task in tasks for language in task.languages]
     missing = [str(path) for path in files if not path.is_file()]
     if missing:

@@ -1,9 +1,7 @@
-"""Text to rows of token ids, and logits back to predictions: what all kinds of task offer, and sentence pairs.
+"""Examples to token ids and logits to predictions: the protocol `TaskFeatures`, and sentence pairs.
 
-A kind of task is a class that decides how its texts are cut and joined, which labels there are, and how logits become
-predictions: `SentencePairs` here, `Tagging` in `tagging`, `QuestionAnswering` in `question_answering`. Each works with
-any fast tokenizer. Where texts come from is left to `xtreme_files` and `xtreme_hub`; padding, batches and training to
-`fine_tuning`; right and wrong to `metrics`.
+`SentencePairs` is here, `Tagging` in `tagging`, `QuestionAnswering` in `question_answering`. Each works with any fast
+tokenizer. "Rows" are tokenized examples, or windows of them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,19 +16,19 @@ from transformers import AutoModelForSequenceClassification, PreTrainedTokenizer
 
 from ..errors import BadInput
 
-Logits = Sequence[NDArray[np.float32]]  # of each row: (labels,), or (T, labels) of its T tokens
+Logits = Sequence[NDArray[np.float32]]  # for each row (labels,), or (T, labels) of its T tokens
 NUMBER, NUMBERS = Value("int32"), List(Value("int32"))
 
 
 class TaskFeatures(Protocol):
-    """What a kind of task does with its examples, `datasets.Dataset`s of one split and language.
+    """Conversion of the examples of one split and language to token ids, and of logits to predictions.
 
     Attributes:
-        model_class: the Auto class of its models.
-        shortest: tokens that a row must be allowed to have.
-        tokenizer: a fast one.
-        max_length: of a row, in tokens, special tokens included.
-        labels: names of the model's outputs, in their order.
+        model_class: the Auto class of the models.
+        shortest: the smallest possible `max_length`.
+        tokenizer: fast.
+        max_length: tokens of a row, special tokens included.
+        labels: of the model's outputs, in order.
     """
 
     model_class: ClassVar[Any]
@@ -44,20 +42,20 @@ class TaskFeatures(Protocol):
         """The labels that training examples have, in the order of the model's outputs."""
 
     def encode(self, examples: Dataset, training: bool = False) -> Dataset:
-        """Rows of ids, one or more for each example: for training with what the model is to give, and nothing that it
-        does not take; else with what `decode` needs to know of them."""
+        """One or more rows of ids for each example: for training with labels and nothing that the model does not
+        take; else with the columns that `decode` needs."""
 
     def decode(self, examples: Dataset, features: Dataset, logits: Logits) -> Any:
-        """Predictions as they are scored, in the order of the examples."""
+        """Predictions in the form that is scored, in the order of the examples."""
 
     @staticmethod
     def references(examples: Dataset) -> Any:
-        """What the predictions are to be, in their form."""
+        """The correct predictions, in the same form."""
 
 
 @dataclass(frozen=True)
 class SentencePairs:
-    """Which label two sentences have, as in XNLI and PAWS-X; examples have the columns first, second and label."""
+    """Classification of sentence pairs, as in XNLI and PAWS-X; examples have the columns first, second and label."""
 
     tokenizer: PreTrainedTokenizerBase
     max_length: int
@@ -70,7 +68,7 @@ class SentencePairs:
         return tuple(sorted(checked_labels(train.unique("label"))))
 
     def encode(self, examples: Dataset, training: bool = False) -> Dataset:
-        """A row for each pair; of the longer sentence the end is cut off until both fit."""
+        """One row for each pair; the longer sentence is truncated until both fit."""
         columns = dict.fromkeys(input_columns(self.tokenizer), NUMBERS) | ({"labels": NUMBER} if training else {})
         return map_examples(examples, self.tokenize, columns, training)
 
@@ -91,27 +89,27 @@ class SentencePairs:
         return examples["label"][:]
 
 
-# --- what the kinds share ---------------------------------------------------------------------------------------------
+# --- shared by the formats --------------------------------------------------------------------------------------------
 
 
 def input_columns(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """The columns that a model takes, without the attention mask, which padding makes."""
+    """The columns that a model takes, without the attention mask, which padding adds."""
     return [name for name in tokenizer.model_input_names if name != "attention_mask"]
 
 
 def map_examples(
     examples: Dataset, function: Callable[..., dict[str, Any]], columns: Mapping[str, Any], training: bool
 ) -> Dataset:
-    """The columns that a function makes of batches of examples, of their numbers, and of `training`."""
+    """Map a function of batches of examples, their indices and `training` to these columns."""
     return examples.map(
         function, batched=True, with_indices=True, fn_kwargs={"training": training}, desc="tokenize",
         remove_columns=examples.column_names, features=Features(columns), keep_in_memory=True,
-        new_fingerprint=uuid4().hex,  # by which rows on the disk would be found; else the whole vocabulary is hashed
+        new_fingerprint=uuid4().hex,  # nothing is cached, and hashing the function would hash the vocabulary
     )  # fmt: skip
 
 
 def checked_labels(labels: Iterable[str | None]) -> set[str]:
-    """The different ones; `BadInput` if an example has none."""
+    """The distinct labels; `BadInput` if an example has none."""
     found = set(labels)
     if None in found:
         raise BadInput("the training examples are not labelled, or not all; train on a file with labels")
@@ -119,8 +117,8 @@ def checked_labels(labels: Iterable[str | None]) -> set[str]:
 
 
 def label_ids(names: Sequence[str | None], labels: Sequence[str], numbers: Sequence[int]) -> list[int]:
-    """The place of each name among the labels; `BadInput` with the number of the example that has another."""
-    ids = {name: place for place, name in enumerate(labels)}
+    """The index of each name among the labels; `BadInput` with the number of an example that has another."""
+    ids = {name: index for index, name in enumerate(labels)}
     for name, number in zip(names, numbers, strict=True):
         if name not in ids:
             raise BadInput(

@@ -1,8 +1,7 @@
 """The nine tasks of XTREME (Hu et al., ICML 2020) as a table: whatever differs between them is in a row of `TASKS`.
 
-How a file is read is decided by `xtreme_files`, the Hub's copy by `xtreme_hub`, how text becomes tensors by
-`xtreme_features` and its like, what is right by `metrics` and `retrieval`; a row says which of these, and which files.
-Settings are those of XTREME's scripts for XLM-R. A tenth task is one more row (docs/xtreme.md).
+A row names the functions of `files`, `hub`, `predictions` and `metrics` that it needs, and its files. Hyperparameters
+are those of XTREME's scripts for XLM-R. A tenth task is one more row (docs/xtreme.md).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,20 +47,22 @@ class XtremeTask:
     """A row of the table.
 
     Attributes:
-        name: as folders of the data and of a submission are called.
-        title: head of its column in the paper's table.
-        group: whose average it is a part of.
-        languages: all it is scored on, in the official order.
-        metrics: whose mean is the score of a language.
+        name: of its folders in the data and in a submission.
+        title: of its column in the paper's table.
+        group: for whose average it counts.
+        languages: all that are scored, in the official order.
+        format: how predictions are written, read and made.
+        metrics: their mean is the score of a language.
         score: metrics and more, in percent, from predictions, references and the language.
-        labels: of its examples, which files are checked for; any where none are named.
-        read: examples from the files of a layout, by its pattern's order.
-        read_training: the same of the training set, where that is read otherwise.
-        read_translated: translations of the training set into a language, where these are read otherwise.
-        files: where XTREME's download script puts each split, or where else it may be; the first layout there is read.
-        from_hub: examples from the language and the split, where the Hub has the task.
-        train_on: the row whose training set is used, if it is not its own.
-        base, large: settings of fine-tuning by the size of the encoder.
+        labels: those that files may have; empty: any.
+        read: reads examples from the files of a layout, in its order.
+        read_training: the same for the training set, if it is read differently.
+        read_translated: the same for translations of the training set into a language.
+        files: the layouts of each split, first that of XTREME's download script; the first that exists is read.
+        from_hub: loads examples by language and split, if the Hub has the task.
+        train_on: the row whose training set is used; `None`: its own.
+        base, large: hyperparameters by the size of the encoder.
+        codes: the {code} in names of files, by language.
     """
 
     name: str
@@ -81,15 +82,14 @@ class XtremeTask:
     read_training: Callable[..., Dataset] | None = None
     read_translated: Callable[[str, Path], Dataset] | None = None
     codes: Mapping[str, str] = field(default_factory=dict)
-    """What {code} stands for in names of files, by language."""
 
     @property
     def source(self) -> "XtremeTask":
-        """The row that has the training set."""
+        """The row whose training set is used."""
         return self.train_on or self
 
 
-# --- what several rows have -------------------------------------------------------------------------------------------
+# --- shared by several rows -------------------------------------------------------------------------------------------
 
 Scores = dict[str, float]
 
@@ -99,29 +99,29 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def anywhere(score: Callable[[Any, Any], Scores]) -> Callable[[Any, Any, str], Scores]:
-    """A score whose rules are the same in all languages."""
+    """A metric as a function that also takes a language, which it ignores."""
     return lambda predictions, references, language: score(predictions, references)
 
 
 def squad_scores(predictions: Mapping[str, str], references: Mapping[str, Sequence[str]], language: str) -> Scores:
-    """With SQuAD's rules for English in all languages, as XTREME scores XQuAD and TyDiQA."""
+    """Scores by SQuAD's rules for English in all languages, as XTREME scores XQuAD and TyDiQA."""
     return answer_scores(predictions, references, squad_words)
 
 
 def mlqa_scores(predictions: Mapping[str, str], references: Mapping[str, Sequence[str]], language: str) -> Scores:
-    """With MLQA's rules for the language."""
+    """Scores by MLQA's rules for the language."""
     return answer_scores(predictions, references, mlqa_words(language))
 
 
 def tables(task: str) -> dict[str, tuple[Layout, ...]]:
-    """Files of a task with a table for each split and language; translations where XTREME's bucket has them, too."""
+    """Files of a task with a table for each split and language, and of translations as in XTREME's bucket."""
     splits = {split: ((f"{task}/{split}-{{language}}.tsv",),) for split in ("train", "dev", "test")}
     translated = ((f"translate-train/{task}/en-{{language}}-translated.tsv",), *splits["train"])
     return splits | {"translated": translated}
 
 
 def tagged_tables(task: str) -> dict[str, tuple[Layout, ...]]:
-    """The same; of translations there are only the words of all languages, for a model to label."""
+    """The same, with one file of untagged translations for all languages."""
     return tables(task) | {"translated": ((f"translate-train/translate_train.{task}.txt",),)}
 
 

@@ -102,7 +102,7 @@ def test_python_on_a_page_runs_from_top_to_bottom(name: str, workplace: Path) ->
     if name == "docs/pretraining.md":
         assert (workplace / "runs/mine/report.html").is_file() and 0 <= space["results"].retrieval.hictl <= 100
     if name == "docs/xtreme.md":
-        scores = space["results"]["tasks"]["lareqa"]["languages"]
+        scores = space["results"].tasks["lareqa"].languages
         assert {*scores} == {"en", "de", "zh"} and 0 <= scores["de"]["accuracy"] <= 100
 
 

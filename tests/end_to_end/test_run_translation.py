@@ -653,13 +653,13 @@ def test_the_command_ends_with_one_line_and_no_traceback(world: Path, tmp_path: 
 
 def test_a_folder_with_other_results_is_left_alone(world: Path, tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text('{"pairs": 1}', "utf-8")  # as `hictl mine` leaves them
-    with pytest.raises(BadInput, match="holds what another kind of run has left; choose another --output_dir"):
+    with pytest.raises(BadInput, match="holds the files of another kind of run; choose another --output_dir"):
         main(short(world, tmp_path))
 
 
 def test_a_folder_with_other_checkpoints_is_left_alone(world: Path, tmp_path: Path) -> None:
     (tmp_path / "checkpoint-5").mkdir()
-    with pytest.raises(BadInput, match="holds what another kind of run has left; choose another --output_dir"):
+    with pytest.raises(BadInput, match="holds the files of another kind of run; choose another --output_dir"):
         main(short(world, tmp_path))
 
 

@@ -12,7 +12,7 @@ from hictl_hf.cli.export_ctranslate2 import main
 from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.translation.beam_search import BeamSearchConfig, search
-from hictl_hf.translation.ctranslate2_export import export_ctranslate2, pieces_of
+from hictl_hf.translation.ctranslate2_export import export_ctranslate2, tokens_of
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 
@@ -162,5 +162,5 @@ def test_the_command_exports_a_folder_into_a_new_one(
 def test_pieces_have_a_name_each_where_the_vocabulary_is_larger_than_the_tokenizer(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    pieces = pieces_of(tokenizer, len(tokenizer) + 2)
+    pieces = tokens_of(tokenizer, len(tokenizer) + 2)
     assert pieces[0] == "<s>" and len(set(pieces)) == len(pieces) == len(tokenizer) + 2

@@ -1,5 +1,6 @@
 """Texts come back translated in their order, each as if it had been alone; by function, pipeline and command alike."""
 
+import copy
 import gzip
 import io
 import logging
@@ -442,3 +443,14 @@ def test_what_is_no_regular_file_is_written_at_once(folder: str, tmp_path: Path)
     main(["--model", folder, "--target_language", "de", *flags])
     assert os.read(reader, 1000).endswith(b"\n")
     os.close(reader)
+
+
+def test_a_pipeline_leaves_the_mode_of_a_model_and_the_side_of_its_tokenizer(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    model = model_for_text(HictlForConditionalGeneration, target_languages=["de"]).train()
+    left = copy.copy(tokenizer)
+    left.padding_side = "left"
+    translator = translation_pipeline(model, left, device="cpu", target_language="de")
+    assert translator(["a dog", "the big cat"]) and left.padding_side == "left"
+    assert all(module.training for module in model.modules())

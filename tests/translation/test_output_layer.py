@@ -28,7 +28,7 @@ class Wrapped(nn.Module):
 def test_the_best_words_are_those_of_all_scores(
     monkeypatch: pytest.MonkeyPatch, at_once: int, words: int, biased: bool, wrapped: bool
 ) -> None:
-    monkeypatch.setattr("hictl_hf.translation.output_layer.WORDS_AT_ONCE", at_once)
+    monkeypatch.setattr("hictl_hf.translation.output_layer.CPU_SLICE", at_once)
     torch.manual_seed(words)
     head, suppressed = nn.Linear(DIMENSIONS, words), [1, 17, words - 1]
     states, scores = 3 * torch.randn(SENTENCES, BEAMS, DIMENSIONS), -torch.rand(SENTENCES, BEAMS)

@@ -115,7 +115,7 @@ def test_each_row_is_made_from_raw_files_and_refused_without_an_override(
         signature
     )
     assert signature["data"].startswith(f"{name} test ")
-    with pytest.raises(BadInput, match="is there already; allowed is a new folder"):
+    with pytest.raises(BadInput, match="exists already; allowed is a new folder"):
         main([*command, "--allow_other_counts"])
 
 
@@ -289,9 +289,7 @@ def test_a_signature_has_the_hashes_of_both_sides_and_files_that_changed_are_ref
     assert preparation_signature(str(output / "test.en")) == both
     with (output / "test.en").open("a") as file:
         file.write("one more\n")
-    with pytest.raises(
-        BadInput, match=r"test.en: is not the file that .*preparation.json tells of; .*Prepare it again"
-    ):
+    with pytest.raises(BadInput, match=r"test.en: is not the file that .*preparation.json lists; .*Prepare it again"):
         preparation_signature(f"{output}/test.{{ro,en}}")
     assert preparation_signature(f"{output}/validation.{{ro,en}}")["data"].startswith("wmt16-ro-en validation")
 

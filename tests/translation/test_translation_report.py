@@ -338,6 +338,30 @@ def test_the_attention_shown_is_that_of_the_layers(
     assert not np.allclose(given["weights"], first)  # another start
 
 
+@pytest.mark.parametrize("broken", ["decoder", "picture"])
+def test_an_error_leaves_the_model_as_it_was(
+    broken: str,
+    model: HictlForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: dict[str, list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("the disk is full")
+
+    of, name = (model.decoder, "forward") if broken == "decoder" else (translation_inspection, "plot_attention")
+    monkeypatch.setattr(of, name, fail)
+    modes, attention = (
+        [module.training for module in model.train().modules()],
+        model.decoder.config._attn_implementation,
+    )
+    with pytest.raises(OSError, match="disk is full"):
+        look_into(model, tokenizer, made(sentences), ["de"] * 8, Path("a.png"))
+    assert [module.training for module in model.modules()] == modes
+    assert model.decoder.config._attn_implementation == attention
+    model.eval()
+
+
 def test_sentences_looked_into_are_of_three_qualities_and_short(
     model: HictlForConditionalGeneration,
     tokenizer: PreTrainedTokenizerBase,

@@ -263,7 +263,7 @@ BROKEN_FILES = {
     "span": (
         changed(answers=[{"text": "cow", "answer_start": 2}]),
         ": paragraph 1, question 1 (id '1'): has the answer 'cow'",
-        "allowed are answers that stand in the context",
+        "allowed are answers that occur in the context",
     ),
     "repeated id": (
         changed(id="3"),
@@ -346,12 +346,17 @@ BROKEN_TATOEBA = {
         "",
         "x.de has 3 lines, .*de-en.en has 2 lines; allowed are files of equal length",
     ),
-    "not sorted": ("de-en.en", "a\nc\nb\n", "", "de-en.en: is neither named as LASER .* nor sorted as XTREME's own"),
+    "not sorted": (
+        "de-en.en",
+        "a\nc\nb\n",
+        "",
+        "de-en.en: is neither named like LASER's .* nor sorted like XTREME's own",
+    ),
     "another name": (
         "english.txt",
         "a\nb\nc\n",
         "",
-        "english.txt: is neither named as LASER .*; allowed is one of them",
+        "english.txt: is neither named like LASER.*; allowed is one of them",
     ),
     "labels": ("de-en.en", "a\nb\nc\n", "1\n2\n", "test-de.tsv has 2 lines, .*de-en.en has 3 lines; allowed are files"),
     "label": (

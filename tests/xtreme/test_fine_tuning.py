@@ -389,6 +389,22 @@ def test_logits_are_those_of_each_row_alone_in_the_order_of_the_rows(kinds: Kind
     assert predict_logits(model, kind.tokenizer, features.select([])) == []
 
 
+def test_a_prediction_leaves_model_and_tokenizer_as_they_were(kinds: Kinds) -> None:
+    """A model in train mode whose encoder stands still in eval mode, and a tokenizer that pads on the left."""
+    task, examples, model = kinds["pairs"]
+    tokenizer = copy.copy(task.tokenizer)
+    tokenizer.padding_side = "left"
+    model = copy.deepcopy(model).train()
+    model.base_model.eval()
+    modes = [module.training for module in model.modules()]
+    features = task.encode(examples)
+    predict_logits(model, tokenizer, features)
+    with pytest.raises(RuntimeError, match="no dropout"):
+        model.base_model.register_forward_hook(lambda *_: (_ for _ in ()).throw(RuntimeError("no dropout")))
+        predict_logits(model, tokenizer, features)
+    assert [module.training for module in model.modules()] == modes and tokenizer.padding_side == "left"
+
+
 def test_a_model_learns_what_it_is_shown(kinds: Kinds, tmp_path: Path) -> None:
     for name, (kind, examples, model) in kinds.items():
         settings = replace(SETTINGS, epochs=30)

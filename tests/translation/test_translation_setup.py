@@ -1,0 +1,46 @@
+"""What a translation run starts from: sources that are too long are counted, a new decoder has the paper's size."""
+
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from hictl_hf.errors import BadInput
+from hictl_hf.models.configuration_hictl import HictlConfig
+from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
+from hictl_hf.translation.setup import choose_words, count_long, load_config, new_decoder, read_data
+
+
+def arguments(folder: Path, *more: str) -> TranslationArguments:
+    pairs = ["--train", str(folder / "a.{en,de}"), "--source_lang", "en", "--target_lang", "de"]
+    return parse_translation_arguments(["--encoder", str(folder), *pairs, *more])
+
+
+def test_texts_longer_than_the_model_reads_are_counted(tokenizer: PreTrainedTokenizerBase) -> None:
+    assert count_long(["a dog", " ".join(["dog"] * 30)], tokenizer, 20) == 1 and count_long([], tokenizer, 20) == 0
+
+
+@pytest.mark.parametrize(("layers", "asked", "expected"), [(12, [], {}), (24, [], {"decoder_layers": 6})])
+def test_a_new_decoder_has_the_papers_layers(layers: int, asked: list[str], expected: dict[str, int]) -> None:
+    given = parse_translation_arguments(
+        ["--encoder", "x", "--train", "a.{en,de}", "--source_lang", "en", "--target_lang", "de", *asked]
+    )
+    assert new_decoder(given, HictlConfig(num_hidden_layers=layers)) == expected
+    given.decoder_layers, given.cls_bias = 2, "none"
+    assert new_decoder(given, HictlConfig(num_hidden_layers=layers)) == {"decoder_layers": 2, "cls_bias": "none"}
+
+
+def test_what_is_left_out_of_train_is_counted(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    (tmp_path / "a.en").write_text("a dog\n" + "dog " * 70 + "\nthe cat\n", "utf-8")
+    (tmp_path / "a.de").write_text("ein Hund\nHund\ndie Katze\n", "utf-8")
+    data = read_data(arguments(tmp_path), HictlConfig(max_position_embeddings=66), tokenizer)
+    assert data.train is not None and len(data.train) == 2 and data.report.skipped["too long"] == 1
+    assert data.validation == data.test == [] and data.cut == {"validation": 0, "test": 0}
+    assert [*data.counts] == ["de"] and choose_words("off", tokenizer, data) is None
+    kept = choose_words("auto", tokenizer, data)
+    assert kept and set(data.train[0]["labels"]) <= set(kept)
+
+
+def test_a_folder_that_is_no_encoder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="not an XLM-R or HiCTL checkpoint"):
+        load_config(arguments(tmp_path))

@@ -1,0 +1,60 @@
+"""Fine-tuned models: their candidates, training languages and names, and tasks that are refused before training."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from hictl_hf.errors import BadInput
+from hictl_hf.xtreme.arguments import XtremeArguments
+from hictl_hf.xtreme.data import TaskData
+from hictl_hf.xtreme.fine_tuned_models import FineTunedModels
+from hictl_hf.xtreme.setup import read_data
+from hictl_hf.xtreme.tasks import TASKS
+
+TABLE = {task.name: task for task in TASKS}
+
+
+def models(tokenizer: PreTrainedTokenizerBase, longest: int = 512, **changes: Any) -> FineTunedModels:
+    return FineTunedModels(XtremeArguments(encoder="x", **changes), tokenizer, "base", longest)
+
+
+def test_candidates_are_all_combinations_with_the_tasks_own_defaults(tokenizer: PreTrainedTokenizerBase) -> None:
+    found = models(tokenizer, longest=64, learning_rate=[1e-5, 2e-5], seed=[1, 2]).candidates(TABLE["panx"])
+    settings = [(config.learning_rate, config.batch_size, config.max_length, seed) for config, seed in found]
+    assert settings == [(rate, 32, 64, seed) for rate in (1e-5, 2e-5) for seed in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "languages"),
+    [("zero-shot", ("en",)), ("translate-train", ("zh",)), ("translate-train-all", ("en", "de", "zh"))],
+)
+def test_the_training_languages_of_a_setting(
+    setting: str, languages: tuple[str, ...], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    found = models(tokenizer, setting=setting)
+    train: Any = {"zh": None, "en": None, "de": None}
+    data = TaskData(TABLE["pawsx"], train=train)
+    assert found.languages_for(data, "zh") == languages
+    assert found.key_of(data, languages) == f"pawsx-{'-'.join(languages)}"
+
+
+def test_a_model_and_its_predictions_depend_on_train_dev_and_test(
+    xtreme_folder: Path, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    given = {"data": str(xtreme_folder), "tasks": ["panx"], "languages": ["de"]}
+    args = XtremeArguments(encoder="x", **given)  # type: ignore[arg-type]
+    [data] = read_data(args.chosen_tasks, args)
+    before = {each.name: each.hash for each in models(tokenizer, **given).derived(data)}
+    assert [*before] == ["panx-en", "panx de"]
+    data.train["en"] = data.train["en"].select(range(5))
+    after = {each.name: each.hash for each in models(tokenizer, **given).derived(data)}
+    assert all(before[name] != after[name] for name in before)
+
+
+def test_an_encoder_that_reads_too_little_is_refused(xtreme_folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    args = XtremeArguments(encoder="x", data=str(xtreme_folder), tasks=["xquad"], languages=["de"])
+    [data] = read_data(args.chosen_tasks, args)
+    with pytest.raises(BadInput, match="xquad: needs rows of 226 tokens or more, --encoder x reads 64"):
+        models(tokenizer, longest=64).check(data)

@@ -1,0 +1,45 @@
+"""Predictions from sentence vectors, and references of files that do not fit their examples."""
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from hictl_hf.errors import BadInput
+from hictl_hf.retrieval.bitext import Bitext
+from hictl_hf.xtreme.predictions import LINES, MINED, TAGS, VALUES, check_pairs, check_tags, check_values
+
+BITEXT = Bitext(["a", "b"], ["x", "y"], ["0", "1"], ["0", "1"], frozenset({("0", "1"), ("1", "0")}))
+VECTORS = np.eye(2, dtype=np.float32)
+
+
+def test_lines_are_those_of_the_nearest_candidates_worked_by_hand() -> None:
+    assert LINES.retrieve is not None and LINES.other_direction is not None
+    embedded = (BITEXT, VECTORS, VECTORS[::-1].copy())  # the nearest of "a" is "y"
+    assert LINES.retrieve(embedded, None) == ["1", "0"] == LINES.references(BITEXT)
+    assert LINES.other_direction(embedded) == 100
+    assert LINES.other_direction((BITEXT, VECTORS, VECTORS)) == 0
+
+
+def test_mined_pairs_need_references_of_dev() -> None:
+    assert MINED.tuned_on_dev and MINED.references(BITEXT) == BITEXT.gold
+    assert MINED.references(Bitext(["a"], ["x"], ["0"], ["0"], None)) is None
+
+
+def test_unlabelled_examples_have_no_references() -> None:
+    pairs = Dataset.from_dict({"first": ["a"], "second": ["b"], "label": ["1"]})
+    assert VALUES.references(pairs) == ["1"]
+    tagged = Dataset.from_dict({"words": [["a"], ["b"]], "tags": [["O"], None]})
+    assert TAGS.references(tagged) is None
+    assert TAGS.labelled is not None
+    assert TAGS.labelled(tagged, [["B"], ["O"]])[:] == {"words": [["a"], ["b"]], "tags": [["B"], ["O"]]}
+
+
+def test_references_that_do_not_fit_are_refused() -> None:
+    tagged = Dataset.from_dict({"words": [["a", "b"]], "tags": [["O", "O"]]})
+    check_tags("f", [["O", "O"]], tagged, ("O",))
+    with pytest.raises(BadInput, match="f: has 1 tags in sentence 1; allowed is one for each of its 2 words"):
+        check_tags("f", [["O"]], tagged, ("O",))
+    with pytest.raises(BadInput, match="f: has 1 labels; allowed is one for each of the 2 examples"):
+        check_values("f", ["0"], BITEXT, ())
+    with pytest.raises(BadInput, match=r"f: has \('0', '7'\); allowed are two ids"):
+        check_pairs("f", {("0", "7")}, BITEXT, ())

@@ -1,0 +1,37 @@
+"""Arguments of a run on XTREME: tasks in the paper's order, splits and sources, and values that are refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hictl_hf.errors import BadInput
+from hictl_hf.xtreme.arguments import NAMES, XtremeArguments
+from hictl_hf.xtreme.data import DataSource, Splits
+
+
+def test_tasks_come_in_the_papers_order() -> None:
+    chosen = XtremeArguments(encoder="x", tasks=["tatoeba", "xnli"]).chosen_tasks
+    assert [task.name for task in chosen] == ["xnli", "tatoeba"]
+    assert [task.name for task in XtremeArguments(encoder="x").chosen_tasks] == list(NAMES) and len(NAMES) == 9
+
+
+def test_splits_and_source_are_those_of_the_arguments(tmp_path: Path) -> None:
+    given = XtremeArguments(encoder="x", data=str(tmp_path), compat=True, score_split="dev[80%:]")
+    assert given.source == DataSource(tmp_path, True) and given.splits == Splits(score="dev[80%:]")
+    assert XtremeArguments(encoder="x").source == DataSource(None, False) and not given.splits.official
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pooling": "first token"}, "pooling is 'first token'; allowed are mean, mean without special tokens, cls"),
+        ({"seed": []}, r"seed is \[\]; allowed are one or more numbers"),
+        ({"learning_rate": [0.0]}, r"learning_rate is \[0.0\]; allowed are numbers above 0"),
+        ({"encoder": None}, "there is no encoder"),
+        ({"labels": "nowhere"}, "--labels nowhere: no such folder; give one that exists"),
+    ],
+)
+def test_wrong_values_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        XtremeArguments(**{"encoder": "x", **changes})
