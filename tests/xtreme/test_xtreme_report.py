@@ -371,19 +371,18 @@ def nasty() -> dict[str, Any]:
 def test_latex_escapes_what_is_special() -> None:
     cells = [[xtreme_report.Cell("a_b & 50%", ("#1",), strong=True), xtreme_report.Cell(r"$\{~}^ <|> – †")]]
     table = Table("T", "", [xtreme_report.Cell("x"), xtreme_report.Cell("y")], {"s_1": cells})
-    text = xtreme_report.latex(table)
+    text = table.latex()
     assert r"\textbf{a\_b \& 50\%}\textsuperscript{1} & \$\textbackslash{}\{\textasciitilde{}\}" in text
     assert r"\textasciicircum{} \textless{}\textbar{}\textgreater{} -- \dag{} \\" in text
-    assert (
-        xtreme_report.latex(Table("T", "", [xtreme_report.Cell("[x]")], {})).count("{[}x]") == 1
-    )  # no option of a \\\\
+    option = Table("T", "", [xtreme_report.Cell("[x]")], {}).latex()
+    assert option.count("{[}x]") == 1  # no option of a \\
     assert r"\multicolumn{2}{l}{\emph{s\_1}} \\" in text and r"\textsuperscript{1}~\#1\par" in text
 
 
 @pytest.mark.parametrize("results", [run(), nasty()], ids=["plain", "nasty"])
 def test_latex_is_balanced_and_every_row_has_every_cell(results: dict[str, Any]) -> None:
     for table in xtreme_report.all_tables({"toy": results, NASTY: {**results, "size": "large"}}):
-        text = xtreme_report.latex(table).replace("\\\\", "\n")
+        text = table.latex().replace("\\\\", "\n")
         bare = re.sub(r"\\[&%$#_{}]", "", text)
         assert bare.count("{") == bare.count("}") and not re.search(r"[%$#_^~]", bare.replace("}~", ""))
         depth = 0
@@ -415,7 +414,7 @@ def test_markdown_rows_have_every_cell_whatever_a_name_holds() -> None:
 
 def test_text_for_the_terminal_is_aligned() -> None:
     table = xtreme_report.main_table({"toy": run(bucc2018=None), "a longer name": run()})
-    heads, rule, *lines = xtreme_report.plain(table).splitlines()
+    heads, rule, *lines = table.text().splitlines()
     assert rule.startswith("zero-shot -----") and len(rule) == len(heads)
     shown, _, foot = "\n".join(lines).partition("\n\n")
     assert {len(line) for line in shown.splitlines()} == {len(heads)}
