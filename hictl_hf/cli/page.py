@@ -7,12 +7,13 @@ public link, without telemetry. What is near is left to `explanation`.
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
+from pathlib import Path
 from typing import Any
 
 from ..embedding.nearest_words import Explainer, NearWord, sentence_table, word_table
 from ..errors import BadInput
 from ..parsing import CommandParser, parse_flags
+from ..reports.page import render
 from .explain import ExplainerArguments
 from .logs import log_to_terminal
 
@@ -74,9 +75,9 @@ def make_page(explainer: Explainer) -> Any:
 def word_groups(words: Mapping[str, Sequence[NearWord]], caution: str) -> str:
     """The table of near words in HTML, its languages side by side."""
     table = word_table(words)
-    texts = "".join(f"<p>{escape(text)}</p>" for text in (caution, table.caption) if text)
-    groups = [replace(table, caption="", sections={name: rows}).html() for name, rows in table.sections.items()]
-    return f'{texts}<div class="groups">{"".join(f"<div>{group}</div>" for group in groups)}</div>'
+    texts = [text for text in (caution, table.caption) if text]
+    groups = [replace(table, caption="", sections={name: rows}) for name, rows in table.sections.items()]
+    return render(Path(__file__).with_name("word_groups.html"), texts=texts, groups=groups)
 
 
 def serve(page: Any, port: int | None = None, block: bool = True) -> str:

@@ -1,7 +1,7 @@
-"""From rows of token ids to the batch of `HictlForPreTraining.forward`: joining, masking, reordering, bags of words.
+"""From examples (token ids) to the batch of `HictlForPreTraining.forward`: joining, masking, reordering, bags of words.
 
-All randomness comes from the seed that each row carries (`mixture.row_seed`), so a batch does not depend on who
-collates it, when, or next to which rows.
+All randomness comes from the seed of each example (`sampling.row_seed`), so a batch does not depend on the process that
+collates it, on time, or on the other examples.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,24 +23,24 @@ from .tokenization import word_starts, words_never_sampled
 Ids = Sequence[int] | NDArray[np.int64]
 OBJECTIVES = ("lm", "sentence", "word")
 REORDERINGS = ("words", "subwords", "local")
-SHORTEST_PAIR = 6  # tokens: two sides of one, and four special ones
-LOCAL_WINDOW = 3  # BART's k: "local" moves a token by fewer than this many places
-SPACED_WRITING = 0.2  # share of pieces that begin a word below which a text is taken to be written without spaces
-OF_MASKS = 0x6D61736B  # mixed into a row's seed, so that its masks and its word negatives are independent
+SHORTEST_PAIR = 6  # tokens: one on each side, and four special ones
+LOCAL_WINDOW = 3  # BART's k: "local" moves a token by fewer than this many positions
+SPACED_WRITING = 0.2  # with a smaller share of pieces that begin a word, a text counts as written without spaces
+MASK_SALT = 0x6D61736B  # mixed into an example's seed, so that its masks and its word negatives are independent
 
 
 @dataclass
 class PretrainingCollator:
-    """Collate rows `{"x": ids, "y": ids or None, "seed": int}` (ids without special tokens) into a batch.
+    """Collate examples `{"x": ids, "y": ids or None, "seed": int}` (ids without special tokens) into a batch.
 
     Args:
         tokenizer: an XLM-R tokenizer.
         mlm_probability, tlm_probability: share of tokens to predict in monolingual text and in pairs (appendix B).
-        max_length: longest input in tokens, special tokens included; of a pair the longer side is cut first.
-        reordering: how monolingual x becomes its positive y: shuffle its "words", its "subwords", or its words within a
-            "local" window. Text written without spaces is always shuffled by subwords.
-        objectives: which inputs to make, of "lm", "sentence" and "word".
-        clean_word_level: also give the unmasked x∘y, for `HictlConfig.word_level_input = "clean"`.
+        max_length: longest input in tokens, special tokens included; the longer side of a pair is cut first.
+        reordering: how to make the positive y of monolingual x: shuffle its "words", its "subwords", or its words
+            within a "local" window. Text written without spaces is always shuffled by subwords.
+        objectives: for which objectives to make inputs: "lm", "sentence", "word".
+        clean_word_level: also make the unmasked x∘y, for `HictlConfig.word_level_input = "clean"`.
 
     Returns (call): the tensors that `HictlForPreTraining.forward` documents.
     """
@@ -63,28 +63,33 @@ class PretrainingCollator:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be a share between 0 and 1")
         size = len(self.tokenizer)
         self.begins_word = np.array(word_starts(self.tokenizer))
-        self.special, self.no_word = torch.zeros(2, size, dtype=torch.bool)
+        self.special, self.never_sampled = torch.zeros(2, size, dtype=torch.bool)
         self.special[self.tokenizer.all_special_ids] = True
-        self.no_word[words_never_sampled(self.tokenizer, size)] = True
-        self.words = (~self.no_word).nonzero().squeeze(1)
+        self.never_sampled[words_never_sampled(self.tokenizer, size)] = True
+        self.words = (~self.never_sampled).nonzero().squeeze(1)
 
-    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        rows = [self.cut(row) for row in rows]
-        seeds, padding = torch.tensor([row["seed"] for row in rows]), self.tokenizer.pad_token_id
-        joined, seen = pad([self.join(row["x"], row["y"]) for row in rows], padding)
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        examples = [self.cut(example) for example in examples]
+        seeds, padding = torch.tensor([example["seed"] for example in examples]), self.tokenizer.pad_token_id
+        joined, seen = pad([self.join(example["x"], example["y"]) for example in examples], padding)
         batch = {"example_seeds": seeds}
         if "lm" in self.objectives or "word" in self.objectives:
-            rates = torch.tensor([self.mlm_probability if row["y"] is None else self.tlm_probability for row in rows])
+            rates = torch.tensor(
+                [self.mlm_probability if example["y"] is None else self.tlm_probability for example in examples]
+            )
             batch["input_ids"], labels = self.mask(joined, rates.unsqueeze(1), seeds)
             batch["attention_mask"] = seen.long()
         if "lm" in self.objectives:
             batch["labels"] = labels
         if "sentence" in self.objectives:
-            x = [row["x"] for row in rows]
-            y = [self.reorder(row["x"], row["seed"]) if row["y"] is None else row["y"] for row in rows]
+            x = [example["x"] for example in examples]
+            y = [
+                self.reorder(example["x"], example["seed"]) if example["y"] is None else example["y"]
+                for example in examples
+            ]
             batch["sentence_input_ids"], seen = pad([self.join(ids, None) for ids in x + y], padding)
             batch["sentence_attention_mask"] = seen.long()
-            texts = x + [row["x"] if row["y"] is None else row["y"] for row in rows]
+            texts = x + [example["x"] if example["y"] is None else example["y"] for example in examples]
             batch["sentence_hashes"] = torch.tensor([text_hash(text) for text in texts])
         if "word" in self.objectives:
             batch["bag"] = self.bag_of_words(joined)
@@ -92,39 +97,47 @@ class PretrainingCollator:
                 batch["clean_input_ids"] = joined
         return batch
 
-    def cut(self, row: dict[str, Any]) -> dict[str, Any]:
-        """The row with each sentence and the pair within `max_length`."""
-        x = row["x"][: self.max_length - 2]
-        if row["y"] is None:
-            return {"x": x, "y": None, "seed": row["seed"]}
-        y = row["y"][: self.max_length - 2]
+    def cut(self, example: dict[str, Any]) -> dict[str, Any]:
+        """Return the example with each sentence, and the pair, cut to `max_length`."""
+        x = example["x"][: self.max_length - 2]
+        if example["y"] is None:
+            return {"x": x, "y": None, "seed": example["seed"]}
+        y = example["y"][: self.max_length - 2]
         excess = max(0, len(x) + len(y) + 4 - self.max_length)
         from_longer = min(excess, abs(len(x) - len(y)))
         from_x = (from_longer if len(x) >= len(y) else 0) + (excess - from_longer) // 2
-        return {"x": x[: len(x) - from_x], "y": y[: len(y) - (excess - from_x)], "seed": row["seed"]}
+        return {"x": x[: len(x) - from_x], "y": y[: len(y) - (excess - from_x)], "seed": example["seed"]}
 
     def join(self, x: Ids, y: Ids | None) -> list[int]:
-        """`<s> x </s>`, and with y XLM-R's pair: `<s> x </s></s> y </s>`."""
+        """Return `<s> x </s>`, or XLM-R's pair `<s> x </s></s> y </s>`."""
         begin, end = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
         return [begin, *x, end] if y is None else [begin, *x, end, end, *y, end]
 
     def mask(self, ids: Tensor, rates: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
-        """Masked ids and labels, (n, T): of the chosen tokens 80 % become `<mask>`, 10 % another word, 10 % stay."""
-        numbers = UniformNumbers(seeds ^ OF_MASKS).next(3 * ids.shape[1])  # three for each place, wherever rows end
-        choice, fate, word = numbers.view(*ids.shape, 3).unbind(-1)
+        """Return masked ids and labels, each (n, T): 80 % of the chosen tokens become `<mask>`, 10 % a random one.
+
+        Args:
+            ids: (n, T).
+            rates: (n, 1) shares of tokens to choose.
+            seeds: (n,).
+        """
+        numbers = UniformNumbers(seeds ^ MASK_SALT).next(
+            3 * ids.shape[1]
+        )  # three for each position, independent of padding
+        choice, fate, token = numbers.view(*ids.shape, 3).unbind(-1)
         chosen = (choice < rates) & ~self.special[ids]
-        others = self.words[(word * len(self.words)).long()]
+        others = self.words[(token * len(self.words)).long()]
         masked = ids.masked_fill(chosen & (fate < 0.8), self.tokenizer.mask_token_id)
         return torch.where(chosen & (fate >= 0.9), others, masked), ids.where(chosen, -100)
 
     def bag_of_words(self, ids: Tensor) -> Tensor:
-        """(n, B) the different words of each row of ids (n, T), ascending, -1 beyond their number."""
-        words = ids.where(~self.no_word[ids], -1).sort(-1).values
-        new = (words >= 0) & (words != F.pad(words, (1, 0), value=-1)[:, :-1])
-        return fill_rows(words[new], new.sum(-1), -1)[0]
+        """Return (n, B): the distinct tokens of each row of ids (n, T), ascending, padded with -1."""
+        tokens = ids.where(~self.never_sampled[ids], -1).sort(-1).values
+        new = (tokens >= 0) & (tokens != F.pad(tokens, (1, 0), value=-1)[:, :-1])
+        return fill_rows(tokens[new], new.sum(-1), -1)[0]
 
     def reorder(self, ids: Ids, seed: int) -> NDArray[np.int64]:
-        """The positive of monolingual text: its tokens in another order (sentence-level CTL)."""
+        """Return the positive of monolingual text: its tokens in another order (sentence-level CTL)."""
         ids = np.asarray(ids, np.int64)
         random = np.random.default_rng([seed, 1])
         inner = self.begins_word[ids[1:]]  # whether each token but the first begins a word
@@ -135,24 +148,24 @@ class PretrainingCollator:
         if self.reordering == "local":
             keys = np.arange(len(units)) + keys * LOCAL_WINDOW
         order = np.argsort(keys)
-        if len(units) > 1 and (np.diff(order) > 0).all():  # by chance nothing moved: x would be its own positive
+        if len(units) > 1 and (np.diff(order) > 0).all():  # nothing moved by chance: x would be its own positive
             order[:2] = order[1::-1]
         return np.concatenate([units[unit] for unit in order])
 
 
 def pad(rows: Sequence[Ids], filler: int) -> tuple[Tensor, Tensor]:
-    """(rows, longest) the rows one below the other, filled up on the right, and bool where they are."""
+    """Pad rows on the right; returns ids and a bool mask of the tokens, each (rows, longest)."""
     lengths = torch.tensor([len(row) for row in rows])
     ids: Iterable[int] = chain.from_iterable(rows)
     return fill_rows(torch.from_numpy(np.fromiter(ids, np.int64, int(lengths.sum()))), lengths, filler)
 
 
 def fill_rows(values: Tensor, lengths: Tensor, filler: int) -> tuple[Tensor, Tensor]:
-    """(rows, longest) values row after row, with the filler beyond the lengths (rows,); and bool, where they are."""
+    """Put values (tokens,) into padded rows of lengths (rows,); also returns a bool mask, each (rows, longest)."""
     taken = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
     return torch.full(taken.shape, filler).masked_scatter_(taken, values), taken
 
 
 def text_hash(ids: Ids) -> int:
-    """63 bits that are equal where the tokens are."""
+    """Return a hash of 63 bits of the tokens."""
     return int.from_bytes(blake2b(np.asarray(ids, np.int64).tobytes(), digest_size=8).digest(), "big") >> 1

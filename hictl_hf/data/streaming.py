@@ -1,13 +1,12 @@
-"""Training rows read while training, without end: this module decides who reads which rows of which source when, and
-what has to be kept so that a resumed run goes on with the very next row. How a row is read is left to `formats`, which
-rows are worth reading to `corpus`, what happens to them to `collators`.
+"""An endless stream of training examples, read while training and resumed exactly: which process reads which rows of
+which source, in which order, and the state from which a resumed run continues with the very next row.
 
-There are `world_size · readers` readers. In each pass over a source, its shards (files) are dealt out among them; those
-left over are shared row by row. Who has which part rotates from pass to pass, so that over as many passes as there are
-readers each reader reads every row once. A reader shuffles by blocks: it reads some rows, gives all of them out in
-random order, then reads on. So a place in the stream is where the block began and how many of its rows were given out,
-and going on from there reads no more than these blocks again, however far the run has come. (A shard in gzip is
-unpacked, one on the Hub read from its beginning.) Everything random follows from the seed, the reader and counts.
+There are `world_size · readers` readers. In each pass over a source, its shards (files) are distributed among them; the
+remainder is shared row by row. The assignment rotates from pass to pass, so over as many passes as there are readers
+each reader reads every row once. A reader shuffles in blocks: it reads some rows, yields all of them in random order,
+then reads on. A position is therefore the start of the block and the number of its rows already yielded, and resuming
+reads one block per source again, however long the run is. (A gzip shard is decompressed, one on the Hub read from its
+beginning.) All randomness follows from the seed, the reader and counts.
 """
 
 import logging
@@ -30,12 +29,12 @@ from .tokenization import tokenize_rows
 
 logger = logging.getLogger(__name__)
 
-BUFFER = 20_000  # rows that a reader shuffles, of all sources together
+BUFFER = 20_000  # rows that a reader shuffles together, over all sources
 TOKENIZED_TOGETHER = 256  # rows
 
 
 class Text(NamedTuple):
-    """A clean row; y is None for a text without translation."""
+    """A clean row with its seed; y is None for monolingual text."""
 
     x: str
     y: str | None
@@ -43,24 +42,24 @@ class Text(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a reader has come in a source: the block it gives out, where that began, how much of it is given out."""
+    """A reader's resumable position in a source: current shuffle block, its start, rows already yielded."""
 
     passes: int = 0
-    """Gone through before this one."""
+    """Completed passes."""
     block: int = 0
     given: int = 0
     shard: int = 0
-    """Where the block begins, counted in the order of the pass, and `place` the number and offsets of a `Cursor`."""
+    """Shard where the block starts, in the order of the pass; `place` is the number and offsets of a `Cursor`."""
     place: Sequence[int] = (0, 0)
     kept: Mapping[str, int] = {}
-    """Rows that this pass had before the block, and `skipped` those it did without, counted by reason."""
+    """Rows kept in this pass before the block, by language; `skipped` counts the others by reason."""
     skipped: Mapping[Reason, int] = {}
     empty_passes: int = 0
-    """How many in a row had nothing to give until now."""
+    """Consecutive passes without a clean row."""
 
 
 class StreamReport(CorpusReport):
-    """Tells of the first broken rows at once, since the end of a pass may be far."""
+    """Counts of rows that logs the first broken rows at once: the end of a pass may be far."""
 
     def skip(self, reason: Reason, message: str = "") -> None:
         super().skip(reason, message)
@@ -69,19 +68,19 @@ class StreamReport(CorpusReport):
 
 
 class StreamedBatches(IterableDataset[dict[str, Any]]):
-    """Batches of tokenised rows for `DataLoader(..., batch_size=None, num_workers=...)`, without end.
+    """Endless batches of tokenised examples for `DataLoader(..., batch_size=None, num_workers=...)`.
 
-    A batch is `{"rows": [{"x": ids, "y": ids or None, "seed": int}, ...], "reader": int, "state": dict}`, all of it by
-    one reader; a process has `readers`, which take turns. Whoever trains on a batch calls `consumed` with it.
+    A batch is `{"rows": [{"x": ids, "y": ids or None, "seed": int}, ...], "reader": int, "state": dict}`, all from
+    one reader; a process has `readers`, which take turns. Call `consumed` with each batch that was trained on.
 
     Args:
-        shares: how often each source is drawn, in proportion (`source_shares`).
-        batch_size: rows of a batch of this process.
-        cleaning: without the removal of duplicates, which would need all rows in memory.
+        shares: relative sampling rate of each source (`source_shares`).
+        batch_size: examples per batch of this process.
+        cleaning: its `drop_duplicates` is ignored: it would need all rows in memory.
         strict: stop at the first broken row instead of counting it.
-        buffer: rows that a reader holds and shuffles; each source has its share of them.
-        readers: as many as the DataLoader has workers; 1 without workers.
-        rank, world_size: of this process.
+        buffer: rows that a reader holds and shuffles, divided among sources by their shares.
+        readers: number of DataLoader workers; 1 without workers.
+        rank, world_size: of this process and of all.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
         return read_batches(self, reader, self.states[reader])
 
     def consumed(self, batch: dict[str, Any]) -> None:
-        """Take `reader` and `state` out of a batch; what is kept from now on is the place after it."""
+        """Remove `reader` and `state` from a batch; `state_dict` is then the position after it."""
         reader, state = batch.pop("reader"), batch.pop("state")
         if reader != self.batches % self.readers:
             raise ValueError(f"batch {self.batches} came from reader {reader} of {self.readers}; some came out of turn")
@@ -127,11 +126,11 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
         self.batches += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """What JSON can hold of the place after the last batch that was consumed by this process."""
+        """Return the position after the last consumed batch of this process, as JSON can hold it."""
         return {"settings": self.settings(), "batches": self.batches, "states": list(self.states)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on after the place where `state_dict` was called, in a run of the same settings over the same files."""
+        """Continue from a `state_dict`; `BadInput` unless settings and files are the same."""
         was, now = state["settings"], self.settings()
         changed = [name for name in {**was, **now} if was.get(name) != now.get(name)]
         if changed:
@@ -143,7 +142,7 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
         self.batches, self.states = state["batches"], list(state["states"])
 
     def settings(self) -> dict[str, Any]:
-        """All that decides which row comes when."""
+        """Return everything that determines the order of rows."""
         names = ("seed", "batch_size", "buffer", "readers", "rank", "world_size")
         settings = {name: getattr(self, name) for name in names}
         settings |= {f"cleaning {name}": repr(value) for name, value in asdict(self.cleaning).items()}
@@ -160,10 +159,10 @@ def source_shares(
     pair_alpha: float = 0.7,
     text_share: float | None = 0.5,
 ) -> list[float]:
-    """The share of each source by `language_shares`, where a language has as many rows as its files have bytes.
+    """Return the share of each source by `language_shares`, with bytes of files in place of rows.
 
-    The language of a source is that of its first clean row; sources of the same languages share by their bytes. Files
-    in gzip count as they are on disk, so mix no packed and unpacked ones.
+    The language of a source is that of its first clean row; sources in the same languages share in proportion to their
+    bytes. Gzip files count with their size on disk, so do not mix them with uncompressed ones.
     """
     languages, sizes, cleaning = [], [], replace(cleaning, drop_duplicates=False)
     for source in sources:
@@ -183,11 +182,12 @@ def source_shares(
 
 
 def bytes_of(shards: Sequence[Shard]) -> int:
+    """Return the bytes of all files."""
     return sum(size for shard in shards for size in shard.sizes.values())
 
 
 def first_languages(source: str, shards: Sequence[Shard], cleaning: Cleaning) -> Languages:
-    """Language or pair of languages of the first clean row."""
+    """Return the language or pair of languages of the first clean row."""
     report = CorpusReport()
     for shard in shards:
         for rows in read_shard(shard, Cursor(), report):
@@ -197,6 +197,7 @@ def first_languages(source: str, shards: Sequence[Shard], cleaning: Cleaning) ->
 
 
 def nothing_left(source: str, report: CorpusReport) -> BadInput:
+    """Return the error for a source of which no row is kept."""
     found = ", ".join(f"{count} {reason}" for reason, count in report.skipped.items())
     return BadInput(
         f"{source}: no row is left after cleaning ({found}); allowed is one or more. Correct the source, or relax the "
@@ -205,7 +206,7 @@ def nothing_left(source: str, report: CorpusReport) -> BadInput:
 
 
 def read_batches(stream: StreamedBatches, reader: int, state: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """The batches of one reader from its state on; which sources their rows are of is drawn for each batch anew."""
+    """Yield the batches of one reader from its state on; the source of each row is drawn anew for each batch."""
     place = stream.rank * stream.readers + reader  # among all processes
     batches, progress = (state["batches"], state["sources"]) if state else (0, [{}] * len(stream.sources))
     sources = [SourceReader(stream, at, place, Progress(**known)) for at, known in enumerate(progress)]
@@ -219,7 +220,7 @@ def read_batches(stream: StreamedBatches, reader: int, state: Mapping[str, Any] 
 
 
 class SourceReader:
-    """One reader's `rows` of one source without end; `progress` is the place after the last one given out."""
+    """One reader's endless `rows` of one source; `progress` is the position after the last row yielded."""
 
     def __init__(self, stream: StreamedBatches, source: int, reader: int, progress: Progress) -> None:
         self.stream, self.source, self.reader, self.progress = stream, source, reader, progress
@@ -229,7 +230,7 @@ class SourceReader:
         self.rows = self.shuffle_blocks()
 
     def shuffle_blocks(self) -> Iterator[dict[str, Any]]:
-        """Tokenised rows, a block at a time in random order."""
+        """Yield tokenised rows, block by block in random order."""
         for block, following in self.read_blocks():
             order = self.permutation(len(block), self.progress.passes, self.progress.block)
             for begin in range(self.progress.given, len(block), TOKENIZED_TOGETHER):
@@ -240,10 +241,10 @@ class SourceReader:
                     given = self.progress.given + 1
                     self.progress = following if given == len(block) else self.progress._replace(given=given)
                     yield {"x": x, "y": y, "seed": text.seed}
-            block.clear()  # before the next one is read
+            block.clear()  # frees the memory before the next block is read
 
     def read_blocks(self) -> Iterator[tuple[list[Text], Progress]]:
-        """The blocks from `progress` on, and where the following one begins; no block goes beyond a pass."""
+        """Yield the blocks from `progress` on, each with the start of the next one; a block ends with its pass."""
         while True:
             begun, block = self.progress, list[Text]()
             number = begun.block
@@ -268,7 +269,7 @@ class SourceReader:
                 self.progress = following
 
     def read_pass(self, begin: Progress, report: CorpusReport) -> Iterator[tuple[int, Cursor, list[Text]]]:
-        """The clean rows of each record of the pass from a place on, with the place after it."""
+        """Yield the clean rows of each record of the pass from `begin` on, with the position after it."""
         seed, cleaning = self.stream.seed, self.stream.cleaning
         for at, (shard, part, parts) in enumerate(self.deal_shards(begin.passes)):
             if at < begin.shard:
@@ -286,14 +287,14 @@ class SourceReader:
             check_unchanged(self.shards[shard])
 
     def deal_shards(self, passes: int) -> list[tuple[int, int, int]]:
-        """This reader's shards in a pass in random order: their numbers, and which part of how many it reads."""
-        part, whole = (self.reader + passes) % self.readers, len(self.shards) // self.readers * self.readers
-        dealt = [(shard, 0, 1) for shard in range(part, whole, self.readers)]
-        dealt += [(shard, part, self.readers) for shard in range(whole, len(self.shards))]
+        """Return this reader's shards in a pass in random order: their numbers, and which part of how many it reads."""
+        part, divisible = (self.reader + passes) % self.readers, len(self.shards) // self.readers * self.readers
+        dealt = [(shard, 0, 1) for shard in range(part, divisible, self.readers)]
+        dealt += [(shard, part, self.readers) for shard in range(divisible, len(self.shards))]
         return [dealt[at] for at in self.permutation(len(dealt), passes)]
 
     def permutation(self, size: int, *place: int) -> list[int]:
-        """A random order that depends on the seed, the source, the reader and the place (pass, block) alone."""
+        """Return a random order that depends only on the seed, the source, the reader and the place (pass, block)."""
         random = np.random.default_rng(row_seed(self.stream.seed, self.source, self.reader, *place))
         return random.permutation(size).tolist()
 
@@ -301,5 +302,5 @@ class SourceReader:
 def collate_streamed(
     streamed: dict[str, Any], collator: Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
 ) -> dict[str, Any]:
-    """What the collator makes of the rows, with the `reader` and `state` that `StreamedBatches.consumed` asks for."""
+    """Collate the rows of a streamed batch; keeps the `reader` and `state` that `StreamedBatches.consumed` needs."""
     return {**collator(streamed["rows"]), "reader": streamed["reader"], "state": streamed["state"]}

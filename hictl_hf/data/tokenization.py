@@ -1,5 +1,4 @@
-"""Text to token ids: a corpus through a tokenizer, a vocabulary of one's own in XLM-R's format, what is no text, and
-which texts share a batch."""
+"""Text to token ids: tokenize a corpus, train a vocabulary in XLM-R's format, group texts into batches by length."""
 
 import importlib
 import tempfile
@@ -20,13 +19,13 @@ WORD_START = "▁"
 
 
 def train_tokenizer(sentences: Iterable[str], vocab_size: int, max_length: int = 512) -> PreTrainedTokenizerBase:
-    """Learn a SentencePiece Unigram vocabulary and return it as an XLM-R tokenizer, all offline.
+    """Train a SentencePiece Unigram vocabulary and return it as an XLM-R tokenizer; needs no network.
 
-    Ids are XLM-R's: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3, `<mask>` the last one. Fewer than `vocab_size` pieces are
-    learned where the sentences do not hold as many.
+    Ids are XLM-R's: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3, `<mask>` the last one. There are fewer than `vocab_size`
+    if the sentences have fewer pieces.
 
     Args:
-        sentences: text in every language of the model, already mixed as it should weigh.
+        sentences: text in every language of the model, in the proportions the vocabulary should have.
         vocab_size: number of ids, special tokens included.
         max_length: longest input of the model, in tokens.
 
@@ -72,24 +71,24 @@ def check_protobuf() -> None:
 
 
 def word_starts(tokenizer: PreTrainedTokenizerBase) -> list[bool]:
-    """For each id of the vocabulary, whether the piece begins a word."""
+    """Return for each id of the vocabulary whether its piece begins a word."""
     return [piece.startswith(WORD_START) for piece in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
 
 
 def words_never_sampled(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> list[int]:
-    """Ids that are no words: special tokens, the lone `▁`, and rows of the embeddings beyond the vocabulary."""
+    """Return ids that are no words: special tokens, the lone `▁`, and rows of the embeddings beyond the vocabulary."""
     lone = tokenizer.convert_tokens_to_ids(WORD_START)
     return sorted({*tokenizer.all_special_ids, lone} | set(range(len(tokenizer), vocab_size)))
 
 
 def tokenize_corpus(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> tuple[Dataset, int]:
-    """Token ids of a corpus without special tokens, and how many of its rows `max_length` will cut short.
+    """Tokenize a corpus without special tokens, and count the examples that `max_length` will cut.
 
     Args:
-        dataset: text columns `x`, `y` (`None` in monolingual rows), `x_lang`, `y_lang`.
+        dataset: text columns `x`, `y` (`None` in monolingual text), `x_lang`, `y_lang`.
 
     Returns:
-        The dataset with ids in `x` and `y`, tokens of the joined row in `length`; and the number of rows to be cut.
+        The dataset with ids in `x` and `y` and the number of tokens of the joined example in `length`; the count.
     """
     ids = Sequence(Value("int32"))
     features = Features({**dataset.features, "x": ids, "y": ids, "length": Value("int32")})
@@ -100,7 +99,7 @@ def tokenize_corpus(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_le
 
 
 def tokenize_rows(batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:
-    """The columns `x` and `y` of a batch of rows as ids, and the `length` of each joined row in tokens."""
+    """Return the columns `x` and `y` of a batch as ids, and the `length` of each joined example in tokens."""
     translated = [text is not None for text in batch["y"]]
     texts = batch["x"] + [text for text in batch["y"] if text is not None]
     ids = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
@@ -110,7 +109,7 @@ def tokenize_rows(batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBas
 
 
 def list_of_texts(sentences: Iterable[str]) -> list[str]:
-    """The sentences in a list; raise `BadInput` for what is no text."""
+    """Return the sentences as a list; `BadInput` unless all are strings."""
     if isinstance(sentences, str | bytes) or not isinstance(sentences, Iterable):
         found = f"sentences is {short_repr(sentences)}, of type {type(sentences).__name__}"
         raise BadInput(f"{found}; allowed is a list of texts. Give one text as a list of one.")
@@ -123,12 +122,12 @@ def list_of_texts(sentences: Iterable[str]) -> list[str]:
 
 
 def token_batches(lengths: list[int], max_tokens: int) -> Iterator[list[int]]:
-    """Numbers of texts of similar length, longest first: as many as there are `max_tokens` for, padded, or one."""
+    """Yield batches of indices of texts, longest first: at most `max_tokens` with padding, or one text."""
     batch: list[int] = []
-    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
         if batch and (len(batch) + 1) * lengths[batch[0]] > max_tokens:
             yield batch
             batch = []
-        batch.append(number)
+        batch.append(index)
     if batch:
         yield batch
