@@ -1,4 +1,4 @@
-"""`import hictl_hf` imports little; Auto classes and pipelines of transformers know our classes in any order of imports."""
+"""`import hictl_hf` imports little; transformers' Auto classes and pipelines know ours in any order of imports."""
 
 import subprocess
 import sys

@@ -55,7 +55,7 @@ def test_every_command_has_a_main_that_lists_what_it_takes(name: str, capsys: py
     assert ended.value.code == 0
     told = capsys.readouterr().out
     assert f"usage: hictl {name} " in told
-    assert ("in a recipe" in told) == (name in ("pretrain", "xtreme", "train-translation"))
+    assert ("[RECIPE]" in told) == (name in ("pretrain", "xtreme", "train-translation"))
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
