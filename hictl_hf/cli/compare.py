@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import BadInput, add_traceback
-from ..reports import results as pretraining
+from ..reports.results import comparison_table as pretraining_table
 from ..reports.tables import Table, plain
-from ..translation import report as translation
-from ..xtreme import report as xtreme
+from ..translation.report import comparison_table, score_table
+from ..translation.report import read_runs as read_translation_runs
+from ..xtreme.report import gap_table, group_table, main_table
+from ..xtreme.report import read_runs as read_xtreme_runs
 
 RESULTS_FILE = "results.json"
 
@@ -54,22 +56,20 @@ def compare_pretraining(paths: Sequence[Path]) -> str:
     """Mean retrieval accuracy before and after training."""
     names = [path.absolute().parent.name for path in paths]
     unique = [name if names.count(name) == 1 else str(path.parent) for name, path in zip(names, paths)]
-    return pretraining.comparison_table(
-        {name: json.loads(path.read_text("utf-8")) for name, path in zip(unique, paths)}
-    )
+    return pretraining_table({name: json.loads(path.read_text("utf-8")) for name, path in zip(unique, paths)})
 
 
 def compare_xtreme(paths: Sequence[Path]) -> str:
     """Scores by task and by group, and the gap between English and the other languages."""
-    runs = xtreme.read_runs(paths)
-    return in_words([xtreme.main_table(runs), xtreme.group_table(runs), xtreme.gap_table(runs)])
+    runs = read_xtreme_runs(paths)
+    return in_words([main_table(runs), group_table(runs), gap_table(runs)])
 
 
 def compare_translation(paths: Sequence[Path]) -> str:
     """Scores by direction, and the difference of each run from the first, with its confidence interval."""
-    runs = translation.read_runs(paths)
-    comparison = [translation.comparison_table(runs)] if len(runs) > 1 else []
-    return in_words([translation.score_table(runs), *comparison])
+    runs = read_translation_runs(paths)
+    comparison = [comparison_table(runs)] if len(runs) > 1 else []
+    return in_words([score_table(runs), *comparison])
 
 
 def in_words(tables: Iterable[Table]) -> str:
