@@ -14,7 +14,7 @@ from test_results import ATTACK
 
 from hictl_hf.cli import compare
 from hictl_hf.errors import BadInput
-from hictl_hf.reports.tables import Table, markdown
+from hictl_hf.reports.tables import Table, markdown, plain
 from hictl_hf.xtreme import report as xtreme_report
 from hictl_hf.xtreme.report import COLUMNS, PAPER, task_scores
 
@@ -416,7 +416,7 @@ def test_markdown_rows_have_every_cell_whatever_a_name_holds() -> None:
 
 def test_text_for_the_terminal_is_aligned() -> None:
     table = xtreme_report.main_table({"toy": run(bucc2018=None), "a longer name": run()})
-    heads, rule, *lines = xtreme_report.plain(table).splitlines()
+    heads, rule, *lines = plain(table).splitlines()
     assert rule.startswith("zero-shot -----") and len(rule) == len(heads)
     shown, _, foot = "\n".join(lines).partition("\n\n")
     assert {len(line) for line in shown.splitlines()} == {len(heads)}
