@@ -49,7 +49,9 @@ class CommandParser(HfArgumentParser):
         if not self.groups:
             self.groups = {title: self.add_argument_group(title) for title in self.titles}
         title = self.title_of.get(settings.get("dest") or names[0].lstrip("-"))
-        return (self.groups[title] if title else super()).add_argument(*names, **settings)
+        if title is None:
+            return super().add_argument(*names, **settings)
+        return self.groups[title].add_argument(*names, **settings)
 
 
 def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> Any:

@@ -1,4 +1,5 @@
-"""`import hictl_hf` imports little; Auto classes and pipelines know our classes in any order of imports."""
+"""`import hictl_hf` imports little; transformers' Auto classes and pipelines know ours in any order of imports."""
+
 import subprocess
 import sys
 from collections.abc import Callable

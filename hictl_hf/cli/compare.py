@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import BadInput, add_traceback
-from ..pretraining.results import PretrainingResults, comparison_table
+from ..pretraining.results import PretrainingResults
+from ..pretraining.results import comparison_table as pretraining_table
 from ..reports.results import RESULTS_FILE
 from ..reports.tables import Table
-from ..translation import report as translation
-from ..xtreme import report as xtreme
+from ..translation.report import comparison_table, score_table
+from ..translation.report import read_runs as read_translation_runs
+from ..xtreme.report import read_runs as read_xtreme_runs
 from ..xtreme.tables import gap_table, group_table, main_table
 
 
@@ -54,20 +56,20 @@ def compare_pretraining(paths: Sequence[Path]) -> str:
     """Mean retrieval accuracy before and after training."""
     names = [path.absolute().parent.name for path in paths]
     unique = [name if names.count(name) == 1 else str(path.parent) for name, path in zip(names, paths)]
-    return comparison_table({name: PretrainingResults.read(path) for name, path in zip(unique, paths)})
+    return pretraining_table({name: PretrainingResults.read(path) for name, path in zip(unique, paths)})
 
 
 def compare_xtreme(paths: Sequence[Path]) -> str:
     """Scores by task and by group, and the gap between English and the other languages."""
-    runs = xtreme.read_runs(paths)
+    runs = read_xtreme_runs(paths)
     return in_words([main_table(runs), group_table(runs), gap_table(runs)])
 
 
 def compare_translation(paths: Sequence[Path]) -> str:
     """Scores by direction, and the difference of each run from the first, with its confidence interval."""
-    runs = translation.read_runs(paths)
-    comparison = [translation.comparison_table(runs)] if len(runs) > 1 else []
-    return in_words([translation.score_table(runs), *comparison])
+    runs = read_translation_runs(paths)
+    comparison = [comparison_table(runs)] if len(runs) > 1 else []
+    return in_words([score_table(runs), *comparison])
 
 
 def in_words(tables: Iterable[Table]) -> str:

@@ -10,6 +10,7 @@ Row i of the output is line i of the input, empty lines included. The same comma
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from ..data.columns import TABLES, is_a_table, read_lines_or_column
 from ..data.lines import check_output
@@ -92,7 +93,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_output(args.output, args.input)
     # reading all once finds broken lines before the work begins
     total = sum(1 for _ in read_lines_or_column(args.input, args.column)) if args.input else None
-    model, tokenizer = load_encoder(args.model, args.precision, args.device)
+    precision: Any = args.precision  # which `load_encoder` checks
+    model, tokenizer = load_encoder(args.model, precision, args.device)
     own, last = own_pooling(model.config), model.config.num_hidden_layers
     mode = args.pooling or own.mode
     layer = args.layer if args.layer is not None else last if mode == "projection" else own.layer

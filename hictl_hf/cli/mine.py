@@ -123,7 +123,8 @@ class MineArguments:
     @property
     def source(self) -> VectorSource:
         """Where vectors come from."""
-        return VectorSource(self.model, self.precision, self.device, (self.x_vectors, self.y_vectors))  # type: ignore[arg-type]
+        precision: Any = self.precision  # which `load_encoder` checks
+        return VectorSource(self.model, precision, self.device, (self.x_vectors, self.y_vectors))
 
     @property
     def config(self) -> MiningConfig:
@@ -159,7 +160,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         else:
             given = (f"--{name} {value}" for name, value in chosen(args).items())
             command = " ".join(["hictl mine", *files, *given])
-            mine_files(*files, args.output, args.source, args.config, gold=args.gold, command=command)
+            x, y = files
+            mine_files(x, y, args.output, args.source, args.config, gold=args.gold, command=command)
 
 
 @contextmanager

@@ -39,7 +39,8 @@ def mine_files(
         raise BadInput(f"{gold}: has no pair; allowed is one or more")
     sides = [Side(file, list(read_texts([file]))) for file in (x, y)]
     work = MiningWorkdir(output, [x, y], source, config, {"pairs": None, "deduplicate": None})
-    pairs, scores = mine_vectors(*work.vectors(sides), config, work.neighbours)
+    vectors = work.vectors(sides)
+    pairs, scores = mine_vectors(vectors[0], vectors[1], config, work.neighbours)
     found = [(sides[0].sentences[i], sides[1].sentences[j]) for i, j in pairs.tolist()]
     logger.info("%s: %s pairs", output, f"{len(found):,}")
     if true_pairs is not None:
