@@ -1,6 +1,6 @@
 """How low the sentence loss, and with it λ, can go at each batch size and temperature: the figure of docs/choices.md.
 
-python -m hictl_hf.pretraining.lambda_floor PICTURE.png
+python -m studies.lambda_floor PICTURE.png
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..reports.plots import BLUE, GREEN, ORANGE, figure_at, set_headline
+from hictl_hf.reports.plots import BLUE, GREEN, ORANGE, figure_at, set_headline
 
 
 def sentence_loss_floor(pairs: float, temperature: float) -> float:
@@ -74,5 +74,5 @@ def plot_lambda_floor(path: str | Path) -> Path:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m hictl_hf.pretraining.lambda_floor PICTURE.png")
+        sys.exit("usage: python -m studies.lambda_floor PICTURE.png")
     plot_lambda_floor(sys.argv[1])

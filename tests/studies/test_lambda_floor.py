@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_plots import is_picture
 
-from hictl_hf.pretraining import lambda_floor
+from studies import lambda_floor
 
 pytest.importorskip("matplotlib")
 
@@ -36,7 +36,7 @@ def test_lambda_at_the_floor_is_as_worked_out_by_hand() -> None:
 
 
 def test_the_figure_of_the_documentation_is_drawn_from_the_command_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hictl_hf.pretraining.lambda_floor"]
+    command = [sys.executable, "-m", "studies.lambda_floor"]
     subprocess.run([*command, tmp_path / "lambda.png"], check=True)
     assert is_picture(tmp_path / "lambda.png")
     usage = subprocess.run(command, capture_output=True, text=True, check=False)
