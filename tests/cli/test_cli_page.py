@@ -14,7 +14,7 @@ import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.cli.page import HOST, make_page, serve, word_groups
-from hictl_hf.embedding.nearest_words import EVERY, Explainer, NearWord
+from hictl_hf.embedding.nearest_words import ALL_LANGUAGES, Explainer, NearWord
 from hictl_hf.errors import BadInput
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -23,7 +23,7 @@ HOSTILE = '<img src=x onerror="document.title=1"> the cat'
 
 
 def test_the_languages_of_words_stand_side_by_side_and_nothing_is_taken_for_html() -> None:
-    words = {EVERY: [NearWord("<b>", 0.5, None, "")], "de": [NearWord("▁Haus", 0.25, None, "")]}
+    words = {ALL_LANGUAGES: [NearWord("<b>", 0.5, None, "")], "de": [NearWord("▁Haus", 0.25, None, "")]}
     page = word_groups(words, "be <careful>")
     assert page.count("<table>") == page.count("</table>") == 2 and page.index("▁Haus") > page.index("</table>")
     assert "&lt;b&gt;" in page and "<b>" not in page and "be &lt;careful&gt;" in page
@@ -116,7 +116,7 @@ def test_a_sentence_is_typed_and_its_neighbours_are_seen(browser: Any, address: 
     nearest = page.locator("tr", has_text=SENTENCE).first
     nearest.wait_for()
     assert nearest.inner_text().split() == [*SENTENCE.split(), "2", "1.000"]
-    for language in (EVERY, "Latin", "CJK"):
+    for language in (ALL_LANGUAGES, "Latin", "CJK"):
         assert page.get_by_role("cell", name=language, exact=True).is_visible()
     assert page.get_by_text("in the sentence", exact=True).count() > 0
     page.screenshot(path=Path(os.environ.get("ARTIFACTS", tmp_path)) / "page.png", full_page=True)

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hictl_hf import export_encoder
 from hictl_hf.cli.explain import main
 from hictl_hf.embedding.encoder import load_encoder
-from hictl_hf.embedding.nearest_words import EVERY, Explainer
+from hictl_hf.embedding.nearest_words import ALL_LANGUAGES, Explainer
 from hictl_hf.errors import BadInput
 
 SENTENCE = "die Katze sieht das Haus"
@@ -51,7 +51,11 @@ def test_json_holds_what_the_functions_find(
         "words": {name: [near._asdict() for near in group] for name, group in words.items()},
         "sentences": [near._asdict() for near in explainer.sentences("the cat", 2)],
     }
-    assert {*found["words"]} == {EVERY, "en", "de"} and len(found["words"]["de"]) == 4 and len(found["sentences"]) == 2
+    assert (
+        {*found["words"]} == {ALL_LANGUAGES, "en", "de"}
+        and len(found["words"]["de"]) == 4
+        and len(found["sentences"]) == 2
+    )
 
 
 def test_tables_have_words_by_script_and_the_lines_of_sentences(

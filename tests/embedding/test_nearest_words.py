@@ -13,10 +13,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaMod
 from hictl_hf import export_encoder
 from hictl_hf.embedding.encoder import Pooling, embed_sentences
 from hictl_hf.embedding.nearest_words import (
-    EVERY,
+    ALL_LANGUAGES,
+    IN_SENTENCE,
     LONGEST,
-    OWN,
-    SPECIAL,
+    SPECIAL_TOKEN,
     Explainer,
     NearSentence,
     NearWord,
@@ -59,8 +59,8 @@ def test_a_word_whose_embedding_points_where_the_first_token_does_is_the_nearest
     with torch.no_grad():
         model.get_input_embeddings().weight[word] = 7 * first_token(model, tokenizer, "the cat")
     words = Explainer(model, tokenizer).words("the cat")
-    assert list(words)[:2] == [EVERY, "CJK"]  # the nearest language first
-    for name in (EVERY, "CJK"):
+    assert list(words)[:2] == [ALL_LANGUAGES, "CJK"]  # the nearest language first
+    for name in (ALL_LANGUAGES, "CJK"):
         assert words[name][0]._replace(similarity=0) == NearWord("猫", 0, None, "")
         assert words[name][0].similarity == pytest.approx(1)
 
@@ -70,7 +70,7 @@ def test_all_words_have_the_cosines_of_a_slow_version(
     texts: tuple[str, ...], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     expected = cosines_one_by_one(first_token(model, tokenizer, *texts), model)
-    found = Explainer(model, tokenizer).words(*texts, number=1000)[EVERY]
+    found = Explainer(model, tokenizer).words(*texts, number=1000)[ALL_LANGUAGES]
     assert [near.similarity for near in found] == pytest.approx(sorted(expected, reverse=True), abs=1e-6)
     ids = tokenizer.convert_tokens_to_ids([near.piece for near in found])
     assert [expected[at] for at in ids] == pytest.approx([near.similarity for near in found], abs=1e-6)
@@ -81,13 +81,13 @@ def test_words_of_the_sentence_and_special_tokens_are_marked_and_specials_have_n
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     words = Explainer(model, tokenizer).words("the cat", "猫", number=1000)
-    marks = {near.piece: near.mark for near in words[EVERY]}
+    marks = {near.piece: near.mark for near in words[ALL_LANGUAGES]}
     own = {*tokenizer.tokenize("the cat"), *tokenizer.tokenize("猫")} - {"▁"}
-    assert {piece for piece, mark in marks.items() if mark == OWN} == own
-    specials = {piece for piece, mark in marks.items() if mark == SPECIAL}
+    assert {piece for piece, mark in marks.items() if mark == IN_SENTENCE} == own
+    specials = {piece for piece, mark in marks.items() if mark == SPECIAL_TOKEN}
     assert specials == {"<s>", "<pad>", "</s>", "<unk>", "<mask>", "▁"}
-    assert not specials & {near.piece for name, group in words.items() if name != EVERY for near in group}
-    assert {near.mark for near in words["Latin"]} == {"", OWN}
+    assert not specials & {near.piece for name, group in words.items() if name != ALL_LANGUAGES for near in group}
+    assert {near.mark for near in words["Latin"]} == {"", IN_SENTENCE}
 
 
 def test_as_many_words_as_asked_for_are_the_first_of_more(
@@ -107,7 +107,7 @@ def test_beside_other_texts_words_are_ranked_by_how_much_nearer_they_are_than_to
     others = [first_token(model, tokenizer, text) for text in [*among, *(row["en"] for row in rows)]]
     usual = np.mean([cosines_one_by_one(other, model) for other in others], axis=0)
     expected = cosines_one_by_one(state, model) - usual
-    found = Explainer(model, tokenizer, rows, among).words("a dog", number=1000)[EVERY]
+    found = Explainer(model, tokenizer, rows, among).words("a dog", number=1000)[ALL_LANGUAGES]
     assert [near.above for near in found] == pytest.approx(sorted(expected, reverse=True), abs=1e-6)
     order = [near.similarity for near in found]
     assert order != sorted(order, reverse=True)
@@ -197,7 +197,7 @@ def test_only_a_model_of_the_word_level_objective_goes_without_caution(
     ):
         explainer = Explainer(model, tokenizer)
         assert bool(explainer.caution) == careful
-        assert len(explainer.words("the cat", number=2)[EVERY]) == 2
+        assert len(explainer.words("the cat", number=2)[ALL_LANGUAGES]) == 2
 
 
 @pytest.mark.parametrize(
@@ -229,8 +229,8 @@ def test_tables_hold_no_control_characters_and_no_long_lines() -> None:
     told = sentence_table([NearSentence(3, text, 0.25)]).text()
     assert "�[31mred�" in told and not set("\x1b\x07\t") & set(told) and "0.250" in told
     assert max(map(len, told.splitlines())) < LONGEST + 20
-    words = {EVERY: [NearWord("▁a\x1b", 0.5, None, OWN)]}
+    words = {ALL_LANGUAGES: [NearWord("▁a\x1b", 0.5, None, IN_SENTENCE)]}
     assert "▁a�    0.500  in the sentence" in word_table(words).text()
     assert "above" not in word_table(words).text()
-    words = {EVERY: [NearWord("▁a", 0.5, -0.125, "")]}
+    words = {ALL_LANGUAGES: [NearWord("▁a", 0.5, -0.125, "")]}
     assert "▁a     0.500      -0.125" in word_table(words).text()

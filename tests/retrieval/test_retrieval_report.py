@@ -8,7 +8,7 @@ import pytest
 
 from hictl_hf.retrieval.accuracy import pair_f1
 from hictl_hf.retrieval.bitext import extract_pairs
-from hictl_hf.retrieval.report import SHOWN, precision_and_recall, threshold_table, write_mining_report
+from hictl_hf.retrieval.report import ROWS_SHOWN, precision_and_recall, threshold_table, write_mining_report
 
 SCORES = {("a", "1"): 1.5, ("b", "2"): 1.25, ("c", "9"): 1.25, ("d", "4"): 1.1, ("e", "8"): 1.0}
 GOLD = {("a", "1"), ("b", "2"), ("d", "4"), ("f", "6")}
@@ -30,7 +30,7 @@ def test_thresholds_are_shown_at_steps_of_recall_and_the_last() -> None:
     many = {(str(number), str(number)): 2 - number / 1000 for number in range(1000)}
     curve = precision_and_recall(many, {pair for pair in many if int(pair[0]) < 100})
     rows = [[cell.text for cell in row] for row in threshold_table(curve).sections[""]]
-    assert len(rows) == SHOWN + 1 and [row[1] for row in rows] == ["100.0"] * SHOWN + ["10.0"]
+    assert len(rows) == ROWS_SHOWN + 1 and [row[1] for row in rows] == ["100.0"] * ROWS_SHOWN + ["10.0"]
     assert rows[0] == ["2.0000", "100.0", "1.0", "2.0"] and rows[-2][2] == "100.0"
 
 
