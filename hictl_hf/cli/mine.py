@@ -11,7 +11,6 @@ again: vectors and neighbours found so far, in the folder OUTPUT.partial, until 
 is `mining`, vectors are made as `embed` makes them.
 """
 
-import json
 import logging
 import math
 import shutil
@@ -28,12 +27,13 @@ from transformers import HfArgumentParser
 from ..data.lines import check_output, partial_file, read_texts
 from ..embedding.encoder import check_device, load_encoder, own_pooling
 from ..errors import BadInput, as_bad_input, short_repr
-from ..files import check_place, digest, write_json, write_text
+from ..files import check_place, digest, write_text
 from ..parsing import parse_flags
 from ..retrieval.bitext import IdPair
 from ..retrieval.mining import MiningConfig, SomeRows, describe, find_distinct, mine_vectors, score_pairs
 from ..retrieval.nearest_neighbours import MEMORY, Source
 from ..retrieval.report import write_mining_report
+from ..training.fingerprint import CONTINUE_OR_REMOVE, SETTINGS_FILE, refuse_other_settings, remember_settings
 from .embed import EmbedArguments, embed_texts, is_a_table
 
 logger = logging.getLogger(__name__)
@@ -226,14 +226,8 @@ class MiningWorkdir:
         for file in map(str, (*read, *weights)):
             with as_bad_input(file, "a file", "Check the path."):
                 settings["digests"][file] = digest(Path(file))
-        state = self.folder / "settings.json"
-        if state.is_file():
-            with as_bad_input(str(state), "what hictl mine has written", f"Remove {self.folder} to begin anew."):
-                former = json.loads(state.read_text("utf-8"))
-            for name, value in settings.items():
-                if former.get(name) != value:
-                    found = f"{name} was {short_repr(former.get(name))} and is {short_repr(value)}"
-                    raise BadInput(f"{self.folder}: {found}; go on with what was, or remove the folder to begin anew")
+        state = self.folder / SETTINGS_FILE
+        if refuse_other_settings(state, settings, CONTINUE_OR_REMOVE):
             logger.info("%s: going on with what was found", self.folder)
         elif self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             raise BadInput(f"{self.folder}: is nothing that hictl mine could go on with; remove it")
@@ -254,7 +248,7 @@ class MiningWorkdir:
         like = [np.broadcast_to(np.float32(0), (len(side.sentences), *widths)) for side in sides]
         print(describe(like[0], like[-1], settings, only_earlier=len(sides) == 1), flush=True)
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / "settings.json", self.settings)
+        remember_settings(self.folder / SETTINGS_FILE, self.settings)
         found: list[Source] = []
         for letter, side, vectors in zip("xy", sides, given):
             path = self.folder / f"{letter}.npy"

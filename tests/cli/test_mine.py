@@ -187,7 +187,7 @@ def test_a_command_that_was_stopped_goes_on(
     assert not output.exists()
     left = {path.name for path in (tmp_path / "pairs.tsv.partial").iterdir()}
     assert left == {"settings.json", "x.npy"} | ({"y.npy", "neighbours.npz"} if place == "search" else set())
-    with pytest.raises(BadInput, match="neighbours was 4 and is 3; go on with what was, or remove the folder"):
+    with pytest.raises(BadInput, match="neighbours was 4 and is 3; continue with what it was begun with, or remove"):
         run(output, *files, model=checkpoint, neighbours=3)
     embedded: list[str] = []
     strips, compare = 0, Search._compare
@@ -217,7 +217,7 @@ def test_other_lines_are_not_taken_for_those_of_before(
         with pytest.raises(ZeroDivisionError):
             run(tmp_path / "pairs.tsv", *files, model=checkpoint)
     write_lines(files[0], ["another line"])
-    with pytest.raises(BadInput, match="digests was .* go on with what was, or remove the folder"):
+    with pytest.raises(BadInput, match=r"digests\..* was .* continue with what it was begun with, or remove"):
         run(tmp_path / "pairs.tsv", *files, model=checkpoint)
     shutil.rmtree(tmp_path / "pairs.tsv.partial")
     assert len(run(tmp_path / "pairs.tsv", *files, model=checkpoint)) == 1
