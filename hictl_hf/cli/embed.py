@@ -35,6 +35,7 @@ from ..embedding.encoder import LONGEST, POOLINGS, Pooling, check_device, embed_
 from ..errors import BadInput, BrokenRow, as_bad_input, short_repr
 from ..files import flush, write_json
 from ..parsing import parse_flags
+from ..training.fingerprint import CONTINUE_OR_REMOVE, refuse_changes, with_version
 
 logger = logging.getLogger(__name__)
 
@@ -172,10 +173,7 @@ class PartialOutput:
         self.done: dict[str, Any] = {"lines": [], "digest": self.digest.hexdigest()}  # lines of each block
         if self.state.is_file():
             former = json.loads(self.state.read_text("utf-8"))
-            for name, value in settings.items():
-                if value != former["settings"].get(name):
-                    found = f"{name} was {short_repr(former['settings'].get(name))} and is {short_repr(value)}"
-                    raise BadInput(f"{folder}: {found}; go on with what was, or remove the folder to begin anew")
+            refuse_changes(folder, former["settings"], settings, CONTINUE_OR_REMOVE)
             self.done = former["done"]
         elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BadInput(f"{folder}: is nothing that hictl embed could go on with; remove it")
@@ -202,7 +200,7 @@ class PartialOutput:
         flush(path)
         self.digest.update(as_bytes(block))
         self.done = {"lines": [*lines, len(block)], "digest": self.digest.hexdigest()}
-        write_json(self.state, {"settings": self.settings, "done": self.done})
+        write_json(self.state, {"settings": with_version(self.settings), "done": self.done})
 
     def part(self, number: int) -> Path:
         return self.folder / f"{number:06}{self.ending}"

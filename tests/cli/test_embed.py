@@ -202,7 +202,9 @@ def test_work_goes_on_only_with_the_same_lines_settings_and_model(
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         stop_after(2, patched)
         run(checkpoint, output, source, lines_at_once=4)
-    with pytest.raises(BadInput, match=r"a\.npy\.partial: normalize was True and is False; .* remove the folder"):
+    with pytest.raises(
+        BadInput, match=r"a\.npy\.partial: was begun .* normalize was True and is False; .* remove the folder"
+    ):
         run(checkpoint, output, source, lines_at_once=4, normalize="false")
     with pytest.raises(BadInput, match=r"pooling was \['mean', 1\] and is \['mean', 2\]"):
         run(checkpoint, output, source, lines_at_once=4, layer=2)
