@@ -1,6 +1,6 @@
-"""Find the largest micro-batch that fits in memory, by halving it until a step with the longest examples succeeds.
+"""Find the micro-batch size that fits in memory: halve it until a step with the longest examples succeeds.
 
-With the gradient cache the size of the micro-batches changes neither loss nor gradient.
+With the gradient cache the size of the micro-batches changes no loss and no gradient, so it may depend on the device.
 """
 
 import logging
@@ -20,21 +20,20 @@ logger = logging.getLogger(__name__)
 def fit_micro_batch(
     model: HictlForPreTraining, collator: PretrainingCollator, args: RunArguments, sharded: bool = False
 ) -> None:
-    """Lower `per_device_train_batch_size` and raise `gradient_accumulation_steps` by the same factor until a step fits.
+    """Lower per_device_train_batch_size, and raise gradient_accumulation_steps by the same factor, until a step fits.
 
     Args:
-        sharded: whether the model will later be sharded over the processes; here it is complete.
+        sharded: whether the model, which is not divided here, will be divided among the processes.
 
     Raises:
-        BadInput: not even one example fits.
+        BadInput: the batch does not fit and cannot be halved again.
     """
     wanted = size = args.per_device_train_batch_size
     while not fits(model, collator, args, size, sharded):
         if size % 2:
             raise BadInput(
                 f"memory of {args.device}: {size} examples of {collator.max_length} tokens do not fit, and {size} is "
-                "odd; lower max_length, use activation checkpointing, or a per_device_train_batch_size that is a power "
-                "of 2"
+                "odd; lower max_length, use activation checkpointing, or make per_device_train_batch_size a power of 2"
             )
         size //= 2
     if args.world_size > 1:
@@ -65,18 +64,17 @@ def fits(
 def take_step(
     model: HictlForPreTraining, collator: PretrainingCollator, args: RunArguments, size: int, sharded: bool
 ) -> None:
-    """Run forward and backward while holding the memory that the optimiser state and DDP's buckets will take.
+    """Run forward and backward while holding as much memory as the optimizer states and DDP's buckets will take.
 
-    For a model that will be sharded, the complete weights and gradients here take as much as the shards of two
-    processes with their optimiser state; the word embeddings, their gradient and its communication buffer are added.
+    With shards the complete weights and gradients here take as much as the shards of two processes with their
+    optimizer states; in addition there will be the word embeddings, their gradient, and a copy of it for reduction.
     """
     tokens = collator.words[: collator.max_length - 2].tolist()
-    # monolingual text gives the most tokens: the model reads x∘y, x and y
-    examples = [{"x": tokens, "y": None, "seed": seed} for seed in range(size)]
+    examples = [{"x": tokens, "y": None, "seed": seed} for seed in range(size)]  # text gives most tokens: x∘y, x, y
     model.to(args.device).train()
     if args.activation_checkpointing:
         enable: Any = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
-        enable()  # activation_checkpointing_enable is new in transformers 5.23
+        enable()  # the first name is that of transformers 5.23 and newer
     copies = 3 if args.world_size > 1 else 2
     weights = model.get_input_embeddings().parameters() if sharded else model.parameters()
     held = [torch.empty_like(weight) for weight in weights for _ in range(copies)]

@@ -1,4 +1,4 @@
-"""HictlTrainer: the losses of HiCTL and their logs, batches by language sampling, retrieval as evaluation."""
+"""Trainer of HiCTL: its losses and their logs, the sampler's batches, retrieval as the evaluation."""
 
 import json
 import logging
@@ -34,15 +34,15 @@ WATCHED = ("hard_negative_lambda", "negatives_per_anchor")
 
 
 class HictlTrainer(ShardingMixin, RobustTrainer):
-    """Trainer of `HictlForPreTraining`; losses are means over the complete batch of an optimiser step.
+    """Trains `HictlForPreTraining`; losses are means over all examples of an optimiser step.
 
-    Args (in addition to those of `RobustTrainer`):
+    Args (in addition to the Trainer's):
         train_dataset: examples, or `StreamedBatches`.
-        batches: the batches of examples of this process, such as a `TemperatureSampler`; `None`: the parent's order.
-        gather_sentences: use the sentences of all processes as negatives, as one process with their batch would.
-        gradient_cache: use the sentences of all micro-batches of an optimiser step, too (Gao et al., 2021): they are
-            first encoded without gradient, then once more, micro-batch by micro-batch, for the backward pass.
-        poolings: poolings and layers to evaluate, all if empty; the best one on the held-out pairs counts.
+        batches: sampler of this process's batches of examples, such as a `TemperatureSampler`; `None`: the parent's.
+        gather_sentences: take negatives from the sentences of all processes, as one process with all examples would.
+        gradient_cache: take negatives from all micro-batches of an optimiser step, too (GradCache, Gao et al., 2021):
+            all sentences are encoded once without gradient before the micro-batches are.
+        poolings: poolings to evaluate, all if empty; the best one on the held-out pairs counts.
         eval_dataset: held-out pairs, text columns `x`, `y`, `x_lang`, `y_lang`, or several such sets by name.
     """
 
@@ -60,7 +60,9 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
     ) -> None:
         super().__init__(*args, **kwargs)
         if self.args.remove_unused_columns:
-            raise BadInput("remove_unused_columns would take x, y and seed from the collator; set it to False")
+            raise BadInput(
+                "remove_unused_columns would remove x, y and seed, which the collator needs; set it to False"
+            )
         last = self.model.config.num_hidden_layers
         self.batches = batches
         self.poolings = poolings or all_poolings(range(last + 1), last, projection=True)
@@ -79,7 +81,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         self.add_callback(StepEnd(self))
 
     def check_objectives(self) -> None:
-        """Warn of objectives that have a weight but no input from the collator."""
+        """Log objectives that have a weight, and for which the collator makes no input."""
         made = getattr(self.data_collator, "objectives", OBJECTIVES)
         if absent := [name for name in OBJECTIVES if name not in made and self.weight_of(name) > 0]:
             logger.warning("not trained, as the collator makes no input for it: %s", ", ".join(absent))
@@ -104,10 +106,10 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         logger.info("negatives per anchor: %d (%s), less where texts are equal", 2 * pairs - 2, " x ".join(factors))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """A loader that does not divide batches among processes, as the sampler or stream has done it."""
+        """A loader of the sampler's or the stream's batches, which are divided among the processes already."""
         if self.stream is not None:
-            # A loader draws a random number when it starts. A resumed run starts it again after the random state was
-            # restored, so it gets a generator of its own; the randomness of a stream depends on its rows alone.
+            # the loader draws a random number when it starts, and a resumed run starts it again after its random state
+            # was restored: a generator of its own keeps the state the same; the stream has its own seeds
             return self.make_loader(
                 batch_size=None, collate_fn=partial(collate_streamed, collator=self.data_collator),
                 generator=torch.Generator(),
@@ -117,7 +119,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         return self.make_loader(batch_sampler=self.batches, collate_fn=self.data_collator)
 
     def resume_stream(self) -> None:
-        """Set the stream, if there is one, to its position in the checkpoint."""
+        """Set the stream, if there is one, to the position of this process in the checkpoint."""
         if self.stream is None or self.resumed_from is None:
             return
         path = self.stream_file(self.resumed_from)
@@ -131,13 +133,13 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
             self.stream_file(folder).write_text(json.dumps(self.stream.state_dict()), encoding="utf-8")
 
     def stream_file(self, checkpoint: str | Path) -> Path:
-        """The file of a checkpoint with the position of this process in the stream."""
+        """File of the position of this process in the stream."""
         return Path(checkpoint) / f"stream_{self.args.process_index}.json"
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], dict[str, Tensor] | None]:
-        """The micro-batches of one optimiser step, and the number of items of each loss in all of them."""
+        """Return the micro-batches of one optimiser step, and the number of items of each loss over all of them."""
         self.log_started = time() if self.log_started is None else self.log_started
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         if self.stream is not None:
@@ -155,10 +157,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         return batches, items
 
     def cache_sentence_level(self, batches: list[dict[str, Any]], items: Tensor) -> None:
-        """Compute L_S over all micro-batches; store in each its share of the loss and the gradient of its vectors.
-
-        The forward pass of a micro-batch then multiplies its vectors with that gradient (GradCache).
-        """
+        """Compute L_S over all micro-batches; each gets an equal share of it, and the gradient of its sentences."""
         model = self.accelerator.unwrap_model(self.model_wrapped)
         model.train()
 
@@ -189,12 +188,12 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         outputs = model(**inputs, items_in_batch=num_items_in_batch, gather=self.gather_sentences and model.training)
         if num_items_in_batch is not None:
             self.watch(inputs, outputs)
-        # DDP averages gradients over processes; the loss of a step is their sum
+        # DDP averages what is to be a sum over processes
         loss = nan_unless_finite(outputs.loss * self.accelerator.num_processes)
         return (loss, outputs) if return_outputs else loss
 
     def watch(self, inputs: dict[str, Tensor], outputs: Any) -> None:
-        """Add the losses and statistics of a micro-batch to those of the step."""
+        """Add up the losses and statistics of the micro-batches of a step."""
         for name in LOSSES:
             if outputs.get(name) is not None:
                 self.step_sums[name] += outputs[name].detach()
@@ -205,7 +204,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         self.step_sums["tokens"] += sum(inputs[name].sum() for name in inputs if name.endswith("attention_mask"))
 
     def finish_step(self) -> None:
-        """After an optimiser step: record L_S for p_avg, add the sums of the step to the next log."""
+        """After an optimiser step: record L_S for p_avg, add its sums to those of the next log."""
         sums = dict(sorted(self.step_sums.items()))
         self.step_sums.clear()
         if self.step_was_skipped:
@@ -236,7 +235,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Retrieval accuracy of held-out pairs: the mean of every pooling, and each language at the best one."""
+        """Retrieval accuracy of held-out pairs: the mean for each pooling, and each language for the best one."""
         started = time()
         pairs = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(pairs, Mapping):
@@ -262,16 +261,16 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
 
 
 def metric_name(pooling: Pooling) -> str:
-    """The name in the log of the accuracy of a pooling, without prefix.
+    """Name of the accuracy of a pooling in the logs, without the prefix.
 
     >>> metric_name(Pooling("cls", 3))
     'cls_3'
     """
-    return f"{pooling.mode.replace(' ', '_')}_{pooling.layer}"
+    return f"{pooling.mode}_{pooling.layer}"
 
 
 class StepEnd(TrainerCallback):
-    """Tell the trainer when an optimiser step, with all its micro-batches, has ended."""
+    """Calls the trainer at the beginning of training and after each optimiser step."""
 
     def __init__(self, trainer: HictlTrainer) -> None:
         self.trainer = trainer
@@ -281,5 +280,5 @@ class StepEnd(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.trainer.stream is not None:
-            state.epoch = state.global_step / state.max_steps  # HF counts from the step it resumed at
+            state.epoch = state.global_step / state.max_steps  # HF counts from where it resumed
         self.trainer.finish_step()

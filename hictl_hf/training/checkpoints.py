@@ -1,6 +1,4 @@
-"""Whether a folder is a whole checkpoint: the last thing written into one is a list of its files, and only a folder
-that agrees with its list is used. Also how a folder is written whole, or removed and the full disk told. What is in a
-checkpoint, when one is written and which old ones go is left to `trainer`."""
+"""Verify checkpoints: a manifest of all files is written last, and only a folder that agrees with it is used."""
 
 import json
 import logging
@@ -17,7 +15,7 @@ MANIFEST = "manifest.json"  # {"path of a file in the folder": [bytes, blake2b d
 
 
 def write_manifest(folder: str | Path) -> None:
-    """Bring the files of a folder to the disk, then list them; the list appears whole or not at all."""
+    """Flush the files of a folder to the disk, then list them in its manifest, which is written atomically."""
     folder = Path(folder)
     inside = [path for path in sorted(folder.rglob("*")) if path != folder / MANIFEST]
     files = {}
@@ -35,7 +33,11 @@ def write_manifest(folder: str | Path) -> None:
 
 
 def verify_checkpoint(checkpoint: str | Path, contents: bool = True) -> str | None:
-    """What is wrong with a checkpoint, `None` if it is whole; without contents, by names and sizes alone."""
+    """Return what is wrong with a checkpoint, or `None`.
+
+    Args:
+        contents: compare the digests of the files, too, not only names and sizes.
+    """
     folder = Path(checkpoint)
     try:
         files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -57,16 +59,16 @@ def verify_checkpoint(checkpoint: str | Path, contents: bool = True) -> str | No
 
 
 def check_checkpoint(checkpoint: str | Path) -> None:
-    """Raise `BadInput` if this is not a whole checkpoint."""
+    """Raise `BadInput` if this is not a complete checkpoint."""
     if fault := verify_checkpoint(checkpoint):
         raise BadInput(
-            f"{checkpoint}: not a whole checkpoint: {fault}; name another one, or take the newest that is whole by "
+            f"{checkpoint}: not a complete checkpoint: {fault}; name another one, or use the newest complete one by "
             "--resume_from_checkpoint true"
         )
 
 
 def last_whole_checkpoint(folder: str | Path) -> str | None:
-    """The newest whole `checkpoint-N` of a folder; those passed over are told, with what is wrong."""
+    """Return the newest complete `checkpoint-N` of a folder; log newer ones, with what is wrong with them."""
     faults: dict[Path, str] = {}
     whole = None
     for checkpoint in newest_first(folder):
@@ -76,20 +78,20 @@ def last_whole_checkpoint(folder: str | Path) -> str | None:
             whole = str(checkpoint)
             break
     for checkpoint, fault in faults.items():
-        instead = whole or "nothing, as no older one is whole"
-        logger.warning("%s: not a whole checkpoint: %s; used instead: %s", checkpoint, fault, instead)
+        instead = whole or "nothing, as no older one is complete"
+        logger.warning("%s: not a complete checkpoint: %s; used instead: %s", checkpoint, fault, instead)
     return whole
 
 
 def newest_first(folder: str | Path) -> list[Path]:
-    """The folders `checkpoint-N` of a folder, whole or not, largest N first."""
+    """Return all folders `checkpoint-N` of a folder, complete or not, largest N first."""
     numbers = {path: path.name.removeprefix("checkpoint-") for path in Path(folder).glob("checkpoint-*")}
     numbered = {path: int(number) for path, number in numbers.items() if number.isdecimal() and path.is_dir()}
     return sorted(numbered, key=lambda path: -numbered[path])
 
 
 def remove_broken_checkpoints(folder: str | Path) -> None:
-    """Remove each `checkpoint-N` whose saving or removal was cut short, as names and sizes tell."""
+    """Remove each `checkpoint-N` that lacks files, because its saving or removal was interrupted."""
     for checkpoint in newest_first(folder):
         if verify_checkpoint(checkpoint, contents=False):
             shutil.rmtree(checkpoint, ignore_errors=True)

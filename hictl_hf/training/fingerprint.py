@@ -53,8 +53,8 @@ def refuse_changes(place: str | Path, before: Settings, settings: Settings, fix:
         before: the remembered settings; those that are not in `settings` are ignored.
         fix: what the user can do.
     """
-    known = upgraded(before)
-    if changed := list(differences({name: known.get(name) for name in settings}, settings)):
+    known, now = upgraded(before), upgraded(settings)
+    if changed := list(differences({name: known.get(name) for name in now}, now)):
         release = before.get(VERSION, WITHOUT_VERSION)
         raise BadInput(f"{place}: was begun with other settings, by hictl_hf {release}: {'; '.join(changed)}; {fix}")
 

@@ -1,9 +1,8 @@
 """Weights, gradients and moments divided among the processes (FSDP2), for models that no device can train whole.
 
-Each layer is a unit, whole in every process only while it runs. All the rest is one more unit, whole from the model's
-forward pass until its gradient is complete; so a step may use the word embeddings outside of their module, as HiCTL's
-does. Checkpoints are those of a run without shards, and either kind of run continues those of the other. What is
-trained, and when it is saved, is left to subclasses.
+Each layer is a unit, complete in every process only while it runs. All the rest is one more unit, complete from the
+model's forward pass until its gradient is complete; so a step may use the word embeddings outside of their module, as
+HiCTL's does. Checkpoints are those of a run without shards, and either kind of run continues those of the other.
 """
 
 from collections.abc import Callable
@@ -28,7 +27,7 @@ Result = TypeVar("Result")
 
 
 def shard(model: PreTrainedModel) -> None:
-    """Divide a model, in place, among all processes, which begin with the weights of the first."""
+    """Divide a model in place among all processes, which begin with the weights of the first."""
     for tensor in (*model.parameters(), *model.buffers()):
         distributed.broadcast(tensor.detach(), 0)
     mesh = init_device_mesh(model.device.type, (distributed.get_world_size(),))
@@ -42,14 +41,15 @@ def shard(model: PreTrainedModel) -> None:
 
 
 def gather(tensor: Tensor, keep: bool) -> Tensor | None:
-    """All of a tensor, on the CPU, in processes that are to keep it; all processes call this together."""
+    """Return the complete tensor on the CPU, `None` in processes that do not keep it; all call this together."""
     whole = tensor.detach()
     whole = whole.full_tensor() if isinstance(whole, DTensor) else whole
     return whole.cpu() if keep else None
 
 
 def gather_model(model: PreTrainedModel, keep: bool) -> PreTrainedModel:
-    """A model without shards, on the CPU, to be saved by processes that keep it; others get theirs. All call this."""
+    """Return a model without shards on the CPU in processes that keep it, else the model; all processes call this
+    together."""
     original: Any = next(cls for cls in type(model).__mro__ if not issubclass(cls, FSDPModule))
     if original is type(model):
         return model
@@ -64,14 +64,14 @@ def gather_model(model: PreTrainedModel, keep: bool) -> PreTrainedModel:
 
 
 def divide(tensor: Tensor, like: Tensor) -> Tensor:
-    """The shard of a whole tensor that belongs to a shard of a weight."""
+    """Return the shard of a complete tensor that belongs to a shard of a weight."""
     assert isinstance(like, DTensor)
     return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
 
 
 def divide_weights(model: PreTrainedModel, state: dict[str, Tensor], *_: Any) -> None:
-    """Let a model in shards load whole weights."""
-    model.reshard()  # evaluation leaves some of it whole
+    """Before a model in shards loads complete weights: divide them."""
+    model.reshard()  # evaluation leaves some of it gathered
     for name, weight in model.named_parameters(remove_duplicate=False):
         if name in state and not isinstance(state[name], DTensor):
             state[name] = divide(state[name], weight)
@@ -104,11 +104,11 @@ class ShardingMixin(Trainer):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether the model is in shards, as it is from the beginning of the training on."""
+        """Whether the model is in shards, which it is from the beginning of the training on."""
         return isinstance(self.model, FSDPModule)
 
     def run_inside(self, function: Callable[[], Result]) -> Result:
-        """What a function returns that calls parts of the model, which may be in shards, as its forward pass does.
+        """Call a function that uses parts of the model, which may be in shards, as its forward pass does.
 
         All processes call this together, with functions that run the same layers.
         """

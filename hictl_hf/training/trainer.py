@@ -36,9 +36,9 @@ TERMINATED = 128 + signal.SIGTERM  # exit status of a process that SIGTERM ended
 
 
 def nan_unless_finite(loss: Tensor) -> Tensor:
-    """The same loss and gradient, bit for bit, where it is finite; else NaN and gradients of NaN.
+    """Return a finite loss unchanged, bit for bit, with its gradient; else NaN with gradients of NaN.
 
-    An infinite loss can have finite gradients. Gradients of NaN tell every process, as they are summed over them.
+    An infinite loss can have finite gradients. Gradients of NaN reach every process, as gradients are summed over them.
     """
     return loss * (1 + (loss - loss).detach())
 
@@ -108,7 +108,7 @@ class RobustTrainer(Trainer):
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_whole_checkpoint(self.args.output_dir)
             if resume_from_checkpoint is None:
-                raise BadInput(f"{self.args.output_dir}: holds no whole checkpoint; start without resuming")
+                raise BadInput(f"{self.args.output_dir}: holds no complete checkpoint; start without resuming")
         elif resume_from_checkpoint:
             check_checkpoint(resume_from_checkpoint)
         self.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
@@ -128,7 +128,8 @@ class RobustTrainer(Trainer):
 
     @contextmanager
     def noting_sigterm(self) -> Iterator[None]:
-        """SIGTERM is noted for the end of the running step; one that came after the last step acts as before."""
+        """Handle SIGTERM at the end of the running step; one after the last step is raised again for the previous
+        handler."""
         self.terminated = self.sigterm_received = False
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -148,14 +149,15 @@ class RobustTrainer(Trainer):
             signal.raise_signal(signal.SIGTERM)
 
     def stop_requested(self) -> bool:
-        """Whether any process got SIGTERM; all processes ask at the end of each step."""
+        """Whether any process received SIGTERM; all processes call this at the end of each step."""
         if self.args.world_size == 1:
             return self.sigterm_received
         received = torch.tensor(float(self.sigterm_received), device=self.args.device)
         return bool(self.accelerator.reduce(received, "sum"))
 
     def make_loader(self, **how: Any) -> DataLoader[Any]:
-        """A loader of what is this process's own already, so that nobody else divides it."""
+        """A loader of examples that are divided among the processes already, so that accelerate does not divide them
+        again."""
         args = self.args
         loader: DataLoader[Any] = DataLoader(
             self.train_dataset, num_workers=args.dataloader_num_workers, pin_memory=args.dataloader_pin_memory,
@@ -167,9 +169,9 @@ class RobustTrainer(Trainer):
         )
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """HF's, with workers that ignore SIGTERM while a step runs."""
+        """Like the parent, with workers that ignore SIGTERM while a step runs."""
         loader = super().get_train_dataloader()
-        inner = getattr(loader, "base_dataloader", loader)  # accelerate's loaders are shells around PyTorch's
+        inner = getattr(loader, "base_dataloader", loader)  # accelerate's loaders wrap PyTorch's
         inner.worker_init_fn = partial(outlive_sigterm, training=self.training, start=inner.worker_init_fn)
         return loader
 
@@ -242,29 +244,30 @@ class RobustTrainer(Trainer):
         return None
 
     def skip_step(self, model: nn.Module) -> None:
-        """Let the optimiser see no gradient and the logs no loss of this step; `BadInput` when it is one too many."""
+        """Drop gradient and logged loss of this step; `BadInput` after `max_skipped_steps` in a row."""
         model.zero_grad(set_to_none=True)
         self._tr_loss.copy_(self.loss_before_step)
-        self._globalstep_last_logged += 1  # what is logged is divided by the steps since
+        self._globalstep_last_logged += 1  # the logged loss is divided by the steps since then
         self.step_was_skipped = True
         self.skipped_steps += 1
         scaler = self.accelerator.scaler
-        if scaler is None or scaler.get_scale() <= 1:  # else a scaler of float16 is still looking for its scale
+        if scaler is None or scaler.get_scale() <= 1:  # else the scaler of float16 has not found its scale yet
             self.skipped_in_a_row += 1
         step = self.state.global_step + 1
         if self.is_world_process_zero():
-            logger.warning("step %d: loss or gradient is not finite; the step has no effect", step)
+            logger.warning("step %d: loss or gradient is not finite; the step is skipped", step)
         if self.skipped_in_a_row >= self.max_skipped_steps:
             path = Path(self.args.output_dir) / f"non_finite_step_{step}_rank{self.args.process_index}.jsonl"
-            self.write_rows_of_step(path)
+            self.write_examples_of_step(path)
             raise BadInput(
-                f"step {step}: loss or gradient was not finite in {self.skipped_in_a_row} steps in a row; the rows of "
-                f"this one are in {path}; mend them if they are broken, else lower learning_rate or train in more "
-                f"precise numbers, then {self.how_to_continue}"
+                f"step {step}: loss or gradient was not finite in {self.skipped_in_a_row} steps in a row; its "
+                f"examples are in {path}; correct them if they are broken, else lower learning_rate or train in higher "
+                f"precision, then {self.how_to_continue}"
             )
 
-    def write_rows_of_step(self, path: Path) -> None:
-        """One line for each row of each micro-batch of this process: its texts, its numbers, its micro-batch's loss."""
+    def write_examples_of_step(self, path: Path) -> None:
+        """Write each example of each micro-batch of this process as a JSON line: texts, numbers, and the micro-batch's
+        loss."""
         decode = getattr(self.processing_class, "batch_decode", Tensor.tolist)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", encoding="utf-8") as file:
@@ -284,9 +287,11 @@ class RobustTrainer(Trainer):
 
 
 def outlive_sigterm(worker: int, training: Any, start: Callable[[int], None] | None = None) -> None:
-    """The `worker_init_fn` of workers that ignore SIGTERM as long as `training.value` is true: schedulers send it to
-    all processes, and a worker that dies is an exception in the step that is to be saved. Later on the parent sends it
-    to workers that an error has left over, and waits for their end."""
+    """`worker_init_fn` of workers that ignore SIGTERM while `training.value` is true.
+
+    Schedulers send SIGTERM to all processes, and a worker that dies raises an exception in the step that is to be
+    saved. After training the parent ends the workers that an error has left with SIGTERM, and waits for them.
+    """
     signal.signal(signal.SIGTERM, lambda *_: training.value or os._exit(0))
     if start is not None:
         start(worker)

@@ -327,7 +327,7 @@ def test_the_best_checkpoint_is_kept(files: dict[str, str], tmp_path: Path) -> N
 REFUSED = {
     "no data": (("recipes/base.json",), "train_data is empty"),
     "a missing file": (("--train_data", "nowhere.jsonl"), "nowhere.jsonl: does not exist"),
-    "no JSON": (("--model_config", "{vocab"), "model_config is no JSON"),
+    "no JSON": (("--model_config", "{vocab"), "model_config is not JSON"),
     "JSON of another kind": (("--model_config", "[1]"), "must be a JSON object"),
     "an unknown cleaning": (("--cleaning", '{"max_words": 3}'), "cleaning has no field max_words"),
     "no vocabulary size": (("--model_config", "{}"), "needs the size of its vocabulary"),
@@ -355,7 +355,7 @@ REFUSED = {
     ),
     "no effect": (("--label_smoothing_factor", "0.5"), "label_smoothing_factor is 0.5, which has no effect here"),
     "another order": (("--data_seed", "7"), "--seed decides the order of rows, too; leave it out"),
-    "a secret": (("--hub_token", "hf_secret"), "hub_token was given, which would stand in the command"),
+    "a secret": (("--hub_token", "hf_secret"), "hub_token was given, which would be stored"),
     "a cleaning of another type": (
         ("--cleaning", '{"max_characters": "9"}'),
         "max_characters is '9'; allowed is a num",
@@ -497,7 +497,7 @@ def test_sigterm_leaves_a_whole_checkpoint_and_the_run_goes_on_though_that_is_da
     for folder in (ended, damaged):
         caplog.clear()
         results = main(flags(files, folder, *changes, "--resume_from_checkpoint", "true"))
-        told = [record.getMessage() for record in caplog.records if "not a whole checkpoint" in record.getMessage()]
+        told = [record.getMessage() for record in caplog.records if "not a complete checkpoint" in record.getMessage()]
         assert len(told) == (folder == damaged)
         assert all(f"used instead: {damaged / older.name}" in message for message in told)
         now = weights_of_run(folder)

@@ -539,7 +539,7 @@ def replaced(arguments: list[str], **changes: str | None) -> list[str]:
         ({"decoder_layers": "0"}, "decoder_layers is 0; it must be at least 1"),
         ({"beams": "0"}, "beams is 0; allowed is 1 or more"),
         ({"+per_device_train_batch_size": "4"}, "size is 4, which has no effect here: batches have as many tokens as"),
-        ({"+save_only_model": "true"}, "save_only_model is True, which has no effect here: .* goes on exactly"),
+        ({"+save_only_model": "true"}, "save_only_model is True, which has no effect here: .* is continued exactly"),
         ({"+resume_from_checkpoint": "false"}, "_checkpoint is 'false'; a run goes on by itself .* --output_dir"),
         ({"max_steps": "-1", "+num_train_epochs": "0"}, "num_train_epochs is 0; allowed is more than 0"),
         ({"+weight_decay": "-1"}, "weight_decay is -1.0; allowed is 0 or more"),

@@ -349,9 +349,12 @@ def test_a_translation_run_is_pushed_when_it_has_ended_and_again_when_asked(
 
 REFUSED_SETTINGS = {
     "no name": ([], "give --hub_model_id your-name/model"),
-    "a token": (["--hub_model_id", "me/x", "--hub_token", "hf_secret"], "which would stand in the command"),
-    "a branch": (["--hub_model_id", "me/x", "--hub_revision", "try"], "a run goes to main"),
-    "half states": (["--hub_model_id", "me/x", "--hub_strategy", "checkpoint"], "a run is pushed whole"),
+    "a token": (
+        ["--hub_model_id", "me/x", "--hub_token", "hf_secret"],
+        "which would be stored and published with the command",
+    ),
+    "a branch": (["--hub_model_id", "me/x", "--hub_revision", "try"], "a run is pushed to main"),
+    "half states": (["--hub_model_id", "me/x", "--hub_strategy", "checkpoint"], "a run is pushed once"),
 }
 
 

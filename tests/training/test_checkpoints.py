@@ -87,7 +87,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_is_used(
     older, newer = save(tmp_path, 1), save(tmp_path, 2)
     assert last_whole_checkpoint(tmp_path) == str(newer)
     change(newer)
-    with pytest.raises(BadInput, match=f"{newer}: not a whole checkpoint: .*{fault}.*--resume_from_checkpoint true"):
+    with pytest.raises(BadInput, match=f"{newer}: not a complete checkpoint: .*{fault}.*--resume_from_checkpoint true"):
         check_checkpoint(newer)
     with caplog.at_level(logging.WARNING):
         assert last_whole_checkpoint(tmp_path) == str(older)

@@ -195,7 +195,7 @@ def test_without_the_random_state_a_run_would_end_otherwise(
 ) -> None:
     shutil.copytree(saved / "checkpoint-4", tmp_path / "checkpoint-4")
     (tmp_path / "checkpoint-4" / "rng_state.pth").unlink()
-    with pytest.raises(BadInput, match="checkpoint-4: not a whole checkpoint: rng_state.pth is missing"):
+    with pytest.raises(BadInput, match="checkpoint-4: not a complete checkpoint: rng_state.pth is missing"):
         trained(toy_trainer(tmp_path), f"{tmp_path}/checkpoint-4")
     write_manifest(tmp_path / "checkpoint-4")
     trainer = trained(toy_trainer(tmp_path, seed=6, data_seed=5), f"{tmp_path}/checkpoint-4")
@@ -247,7 +247,7 @@ def test_damaged_checkpoints_do_no_harm_to_a_resumed_run(
 
 def test_a_run_without_whole_checkpoints_is_not_resumed(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-2").mkdir()
-    with pytest.raises(BadInput, match="holds no whole checkpoint"):
+    with pytest.raises(BadInput, match="holds no complete checkpoint"):
         trained(toy_trainer(tmp_path), resume=True)
 
 
@@ -527,7 +527,7 @@ def test_rows_are_written_with_all_their_texts(tmp_path: Path, tokenizer: PreTra
         | {"kept": object(), "sentence_attention_mask": sentences.attention_mask}
     ]
     trainer.step_losses = [torch.tensor(2.0)]
-    trainer.write_rows_of_step(tmp_path / "rows.jsonl")
+    trainer.write_examples_of_step(tmp_path / "rows.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text("utf-8").splitlines()]
     assert [line.get("example_seeds") for line in lines] == [7, 8, None, None]
     assert ["Katze" in line["sentence_input_ids"] for line in lines] == [False, True, False, False]

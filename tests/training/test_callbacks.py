@@ -1,0 +1,117 @@
+"""A checkpoint knows the settings and examples of its run, also one that release 0.7.5 left; the best state is saved.
+
+What SIGTERM does is tested in `test_training_trainer.py`, with runs that are interrupted.
+"""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_training_trainer import STEPS, differing, state_of, toy_trainer, trained
+
+from hictl_hf.errors import BadInput
+from hictl_hf.training.callbacks import EXAMPLES, RunFingerprint, StepGuard, TrainingTime
+from hictl_hf.training.checkpoints import write_manifest
+from hictl_hf.training.fingerprint import VERSION
+from hictl_hf.version import __version__
+
+SETTINGS = {"mlm_probability": 0.15, "learning_rate": 0.01, "model_config": {"embedding_pooling": "cls"}}
+SETTINGS_075 = {"text_mask_rate": 0.15, "learning_rate": 0.01, "model_config": {"embedding_pooling": "first token"}}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A run with checkpoints, and its last state."""
+    folder = tmp_path_factory.mktemp("run")
+    return folder, state_of(trained(toy_trainer(folder, callbacks=[RunFingerprint(SETTINGS, "abc")])))
+
+
+def callbacks_of(checkpoint: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((checkpoint / "trainer_state.json").read_text("utf-8"))["stateful_callbacks"]
+    return found
+
+
+@pytest.fixture
+def checkpoint(run: tuple[Path, Any], tmp_path: Path) -> Path:
+    """A checkpoint whose run can be continued."""
+    shutil.copytree(run[0] / "checkpoint-4", tmp_path / "checkpoint-4")
+    return tmp_path / "checkpoint-4"
+
+
+def make_old(checkpoint: Path) -> None:
+    """Store settings and examples as release 0.7.5 did."""
+    state = json.loads((checkpoint / "trainer_state.json").read_text("utf-8"))
+    del state["stateful_callbacks"]["RunFingerprint"]
+    state["stateful_callbacks"] |= {
+        "SameRows": {"args": {"rows": "abc"}, "attributes": {}},
+        "SameSettings": {"args": {"settings": SETTINGS_075}, "attributes": {}},
+    }
+    (checkpoint / "trainer_state.json").write_text(json.dumps(state), encoding="utf-8")
+    write_manifest(checkpoint)
+
+
+def test_a_checkpoint_stores_settings_examples_and_release(run: tuple[Path, Any]) -> None:
+    stored = callbacks_of(run[0] / "checkpoint-4")["RunFingerprint"]
+    assert stored["args"]["settings"] == {**SETTINGS, EXAMPLES: "abc", VERSION: __version__}
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["this release", "0.7.5"])
+def test_a_run_is_continued_with_its_settings_and_examples_alone(
+    run: tuple[Path, Any], checkpoint: Path, old: bool
+) -> None:
+    if old:
+        make_old(checkpoint)
+    release = "0.7 or older" if old else __version__
+    for settings, examples, told in (
+        ({**SETTINGS, "learning_rate": 0.02}, "abc", "learning_rate was 0.01 and is 0.02"),
+        ({**SETTINGS, "mlm_probability": 0.2}, "abc", "mlm_probability was 0.15 and is 0.2"),
+        (SETTINGS, "xyz", "hash of the training examples was 'abc' and is 'xyz'"),
+    ):
+        trainer = toy_trainer(checkpoint.parent, callbacks=[RunFingerprint(settings, examples)])
+        with pytest.raises(BadInput, match=f"by hictl_hf {release}: {told}; give the same settings and data"):
+            trained(trainer, resume=True)
+    trainer = toy_trainer(checkpoint.parent, callbacks=[RunFingerprint(SETTINGS, "abc")])
+    assert not differing(state_of(trained(trainer, resume=True)), run[1])
+    last = callbacks_of(checkpoint.parent / f"checkpoint-{STEPS}")
+    assert last["RunFingerprint"] == callbacks_of(run[0] / "checkpoint-4")["RunFingerprint"]
+
+
+def test_a_checkpoint_that_stores_no_settings_is_continued(tmp_path: Path) -> None:
+    trained(toy_trainer(tmp_path, max_steps=2))
+    trained(toy_trainer(tmp_path, max_steps=4, callbacks=[RunFingerprint(SETTINGS, "abc")]), resume=True)
+    assert "RunFingerprint" in callbacks_of(tmp_path / "checkpoint-4")
+
+
+def test_training_time_goes_on_from_the_checkpoint() -> None:
+    clock, state = TrainingTime(), SimpleNamespace(stateful_callbacks={"TrainingTime": {"args": {"seconds": 100.0}}})
+    clock.on_train_begin(None, state, None)
+    clock.on_train_end(None, state, None)
+    assert 100 <= clock.seconds < 101
+
+
+@pytest.mark.parametrize(
+    ("value", "best", "greater", "ties", "saved"),
+    [
+        (2.0, None, True, False, True), (2.0, 1.0, True, False, True), (1.0, 1.0, True, False, False),
+        (0.5, 1.0, True, False, False), (0.5, 1.0, False, False, True), (1.0, 1.0, True, True, True),
+        (1.0, 1.0, False, True, True), (math.nan, None, True, False, False), (None, None, True, False, False),
+    ],
+)  # fmt: skip
+def test_a_new_best_state_is_saved(
+    value: float | None, best: float | None, greater: bool, ties: bool, saved: bool
+) -> None:
+    guard = StepGuard(SimpleNamespace(ties_go_to_the_later=ties))  # type: ignore[arg-type]
+    args = SimpleNamespace(metric_for_best_model="score", greater_is_better=greater, load_best_model_at_end=True)
+    state, metrics = (
+        SimpleNamespace(best_metric=best),
+        {"eval_other": 9.0} | ({} if value is None else {"eval_score": value}),
+    )
+    for load_best in (True, False):
+        args.load_best_model_at_end, control = load_best, SimpleNamespace(should_save=False)
+        guard.on_evaluate(args, state, control, metrics=metrics)
+        assert control.should_save is (saved and load_best)
+    assert state.best_metric == (None if ties else best)

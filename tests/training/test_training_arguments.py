@@ -1,0 +1,118 @@
+"""Arguments that cannot work are refused before anything is trained, with the value, what is allowed, and the fix."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hictl_hf.errors import BadInput
+from hictl_hf.training.arguments import (
+    UNUSED,
+    RunArguments,
+    plain_settings,
+    read_dictionaries,
+    read_dictionary,
+    refuse_impossible,
+    refuse_unused,
+    repository_to_publish_to,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return str(tmp_path)
+
+
+def arguments(folder: str, **settings: Any) -> RunArguments:
+    return RunArguments(folder, use_cpu=True, report_to="none", **settings)
+
+
+def test_a_dictionary_is_given_as_such_as_json_or_not_at_all() -> None:
+    assert read_dictionary("beam", {"size": 5}) == read_dictionary("beam", '{"size": 5}') == {"size": 5}
+    assert read_dictionary("beam", None) == {}
+    with pytest.raises(BadInput, match=r"beam is not JSON: 'size=5' .*; write for example"):
+        read_dictionary("beam", "size=5")
+    with pytest.raises(BadInput, match=r"beam is \[5\]; it must be a JSON object"):
+        read_dictionary("beam", "[5]")
+
+
+def test_the_keys_of_dictionaries_are_fields_with_a_default() -> None:
+    @dataclass
+    class Beam:
+        source: str
+        size: int = 4
+        words: list[str] = field(default_factory=list)
+
+    class Given:
+        beam: Any = '{"size": 5}'
+
+    given = Given()
+    read_dictionaries(given, {"beam": Beam})
+    assert given.beam == {"size": 5}
+    given.beam = {"source": "a", "depth": 1}
+    with pytest.raises(BadInput, match="beam has no field depth, source; it has size, words"):
+        read_dictionaries(given, {"beam": Beam})
+
+
+def test_arguments_without_effect_are_refused(folder: str) -> None:
+    refuse_unused(arguments(folder), UNUSED)
+    with pytest.raises(BadInput, match="data_seed is 3, which has no effect here: .*; leave it out"):
+        refuse_unused(arguments(folder, data_seed=3), UNUSED)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_steps": 0}, "max_steps is 0; allowed is 1 or more, or -1"),
+        ({"num_train_epochs": 0}, "num_train_epochs is 0; allowed is more than 0"),
+        ({"learning_rate": -1.0}, "learning_rate is -1.0; allowed is 0 or more"),
+        ({"adam_beta2": 1.0}, "adam_beta2 is 1.0; allowed is 0 or more and below 1"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+    ],
+)
+def test_impossible_numbers_are_refused(folder: str, settings: dict[str, Any], message: str) -> None:
+    refuse_impossible(arguments(folder))
+    with pytest.raises(BadInput, match=message):
+        refuse_impossible(arguments(folder, **settings))
+
+
+def test_reports_to_what_is_not_installed_are_refused(folder: str) -> None:
+    args = arguments(folder)
+    args.report_to = ["elsewhere"]
+    with pytest.raises(BadInput, match="report_to is elsewhere, which is not installed; allowed here are none"):
+        refuse_impossible(args)
+
+
+def test_fsdp_is_refused_before_anything_is_made(folder: str) -> None:
+    args = arguments(folder)
+    args.fsdp = "full_shard"
+    with pytest.raises(BadInput, match="fsdp is full_shard; allowed is none: .* --shard_parameters true"):
+        refuse_impossible(args)
+
+
+def test_the_repository_is_taken_out_of_the_hands_of_the_trainer(folder: str) -> None:
+    args = arguments(folder, push_to_hub=True, hub_model_id="me/model")
+    assert repository_to_publish_to(args) == "me/model" and not args.push_to_hub
+    assert repository_to_publish_to(arguments(folder)) is None
+    for settings, message in (
+        ({"hub_token": "secret"}, "hub_token was given"),
+        ({"push_to_hub": True}, "push_to_hub needs the name"),
+        ({"push_to_hub": True, "hub_model_id": "me/a", "hub_revision": "dev"}, "hub_revision is dev; allowed is none"),
+        (
+            {"push_to_hub": True, "hub_model_id": "me/a", "hub_strategy": "checkpoint"},
+            "hub_strategy is .*allowed is end",
+        ),
+    ):
+        with pytest.raises(BadInput, match=message):
+            repository_to_publish_to(arguments(folder, **settings))
+
+
+def test_settings_are_values_that_json_knows(folder: str) -> None:
+    settings = plain_settings(arguments(folder, seed=3))
+    assert settings["seed"] == 3 and settings["lr_scheduler_type"] == "linear"
+
+
+def test_activation_checkpointing_has_its_newest_name_in_every_release(folder: str) -> None:
+    args = arguments(folder, activation_checkpointing=True)
+    assert args.activation_checkpointing
