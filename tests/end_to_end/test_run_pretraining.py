@@ -354,7 +354,7 @@ REFUSED = {
         "metric_for_best_model is 'loss'; allowed are retrieval, retrieval_de",
     ),
     "no effect": (("--label_smoothing_factor", "0.5"), "label_smoothing_factor is 0.5, which has no effect here"),
-    "another order": (("--data_seed", "7"), "--seed decides the order of rows, too; leave it out"),
+    "another order": (("--data_seed", "7"), "--seed decides the order of examples, too; leave it out"),
     "a secret": (("--hub_token", "hf_secret"), "hub_token was given, which would be stored"),
     "a cleaning of another type": (
         ("--cleaning", '{"max_characters": "9"}'),
