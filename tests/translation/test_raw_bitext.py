@@ -114,7 +114,9 @@ def test_a_table_has_its_columns_in_the_order_of_its_name(tmp_path: Path) -> Non
         alone = [("", "de 2"), ("en 3", "")] if first == "de" else [("en 2", ""), ("", "de 3")]
         assert found == [("en 1", "de 1"), *alone]
     other = write(tmp_path / "europarl-v9.cs-en.tsv", "a\tb\n")
-    with pytest.raises(BadInput, match="has not both languages in its name; allowed is .* en-de or de-en. Rename it"):
+    with pytest.raises(
+        BadInput, match="does not have both languages in its name; allowed is .* en-de or de-en. Rename it"
+    ):
         list(read_pairs([(other, other)], ENGLISH_GERMAN))
 
 
