@@ -1,0 +1,44 @@
+"""A record gives rows, or says why it cannot; a cursor shares records among readers."""
+
+import pytest
+
+from hictl_hf.data.records import Cursor, Row, checked_text, checked_texts, columns_used, rows_of_record
+from hictl_hf.errors import BrokenRow
+
+
+class Counts(dict[str, int]):
+    def skip(self, reason: str, message: str = "") -> None:
+        self[reason] = self.get(reason, 0) + 1
+
+
+def test_a_record_in_many_languages_pairs_the_first_with_each_other() -> None:
+    counts = Counts()
+    record = {"translation": {"en": "yes", "de": "ja", "fr": None, "pt_BR": "sim"}}
+    assert rows_of_record(record, "a:1", counts) == [
+        Row({"en": "yes", "de": "ja"}, "a:1"),
+        Row({"en": "yes", "pt-BR": "sim"}, "a:1"),
+    ]
+    assert rows_of_record({"text": "jua", "lang": "sw"}, "a:2", counts) == [Row({"sw": "jua"}, "a:2")]
+    assert rows_of_record(None, "a:3", counts) == rows_of_record({}, "a:4", counts) == []
+    assert counts == {"untranslated": 2, "broken": 1}
+
+
+def test_other_columns_are_ignored_next_to_named_ones() -> None:
+    assert columns_used(["id", "translation"]) == ["translation"]
+    assert columns_used(["text", "n", "lang"]) == ["text", "lang"]
+    assert checked_texts({"en": "a", "de": "b"}) == ({"en": "a", "de": "b"}, 0)
+    for names in ([], ["en", "score"], ["id", "en"]):
+        with pytest.raises(BrokenRow, match="allowed are"):
+            columns_used(names)
+
+
+@pytest.mark.parametrize("text", [None, 1, "a\0b", "\udc80"])
+def test_what_is_no_text_is_broken(text: object) -> None:
+    assert checked_text("en", "ä猫") == "ä猫"
+    with pytest.raises(BrokenRow, match="in its en text|as its en text"):
+        checked_text("en", text)
+
+
+def test_readers_share_records_by_their_numbers() -> None:
+    wanted = [[number for number in range(1, 8) if Cursor(part=part, parts=3).wants(number)] for part in range(3)]
+    assert wanted == [[3, 6], [1, 4, 7], [2, 5]]
