@@ -1,14 +1,14 @@
 """Pages of the site made from other files: the notebooks, and files of the repository that pages link to.
 
-Links in docs/ are relative, so that they also lead somewhere in the repository itself. On the site a link to a module
-becomes one to its entry in the API reference; any other file outside of docs/ gets a page under source/.
+Links in docs/ are relative, so that they also lead somewhere in the repository itself. On the site a link that names a
+public function or class leads to its entry in the API reference; any other file outside of docs/ gets a page under source/.
 """
 
-import ast
 import json
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     waiting = {f"docs/{file.src_uri}": file.content_string for file in files.documentation_pages()}
     while waiting:
         for name in linked(*waiting.popitem()):
-            if not name.startswith("docs/") and module(name) is None and place(name) not in files.src_uris:
+            if not name.startswith("docs/") and place(name) not in files.src_uris:
                 if name.endswith(PICTURES):
                     files.append(File.generated(config, place(name), abs_src_path=str(ROOT / name)))
                 else:
@@ -53,8 +53,8 @@ def with_site_links(markdown: str, here: str) -> str:
 
     def lead(link: re.Match[str]) -> str:
         name = target(here, link["path"])
-        if found := module(name):
-            return f"{link['label']}[{documented(found, link['label'].strip('[]`'))}]"
+        if entry := public_name(name, link["label"].strip("[]`")):
+            return f"{link['label']}[{entry}]"
         path = posixpath.relpath(place(name), posixpath.dirname(place(here)) or ".")
         return f"{link['label']}({path}{link['anchor'] or ''})"
 
@@ -81,18 +81,14 @@ def place(name: str) -> str:
     return f"source/{name}/index.md" if (ROOT / name).is_dir() else f"source/{name}.md"
 
 
-def module(name: str) -> str | None:
-    """The module that this file is, as `models.losses`, or none."""
-    found = re.fullmatch(rf"{PACKAGE}/([\w/]+)\.py", name)
-    return found and found[1].replace("/", ".")
-
-
-def documented(module: str, label: str) -> str:
-    """Return the target of a link in a module: `losses.word_contrast` or `word_contrast`, else the module."""
-    path = label.removeprefix(f"{module.rpartition('.')[2]}.").removesuffix("()")
-    tree = ast.parse((ROOT / PACKAGE / f"{module.replace('.', '/')}.py").read_text("utf-8"))
-    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    return f"{PACKAGE}.{module}.{path}" if path.split(".")[0] in defined else f"{PACKAGE}.{module}"
+def public_name(name: str, label: str) -> str | None:
+    """The entry in the API reference of what the label names in this file, such as `losses.word_contrast`, if any."""
+    found = re.fullmatch(rf"{PACKAGE}/(\w+)/(\w+)\.py", name)
+    if not found:
+        return None
+    own = label.removeprefix(f"{found[2]}.").removesuffix("()")
+    public: list[str] = import_module(f"{PACKAGE}.{found[1]}").__dict__.get("__all__", [])
+    return f"{PACKAGE}.{found[1]}.{own}" if own.split(".")[0] in public else None
 
 
 def source_page(name: str) -> str:

@@ -1,3 +1,4 @@
+from .errors import BadInput
 from .models.configuration_hictl import HictlConfig
 from .models.encoder_export import export_encoder
 from .models.modeling_hictl import (
@@ -13,6 +14,7 @@ from .translation.pipeline import translation_pipeline
 from .version import __version__
 
 __all__ = [
+    "BadInput",
     "HictlConfig",
     "HictlForConditionalGeneration",
     "HictlForMaskedLM",

@@ -1,1 +1,5 @@
-"""From the name of a source to a batch: formats, cleaning, sampling, tokenization, collators."""
+"""From the name of a source to a batch."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,5 @@
-"""From texts to vectors, and what an encoder looks like inside."""
+"""Sentences to vectors, and the words and sentences near a vector."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..errors import BadInput, short_repr
+from ..errors import BadInput
 from ..files import flush, partial_file, write_json
-from ..version import __version__
+from ..training.fingerprint import CONTINUE_OR_REMOVE, refuse_changes, with_version
 from .encoder import LONGEST, Pooling, embed_sentences
 
 logger = logging.getLogger(__name__)
@@ -99,24 +99,6 @@ def embed_to_file(
     partial.finish(output)
 
 
-def check_same_settings(folder: Path, former: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raise `BadInput` unless an interrupted command can be continued.
-
-    Args:
-        folder: of the partial output.
-        former: what the interrupted command wrote: "version" (since 0.8) and "settings".
-        settings: those of this command.
-    """
-    fix = "or remove the folder to begin anew"
-    if "version" not in former:
-        found = f"was written by a release before 0.8, which {__version__} cannot continue"
-        raise BadInput(f"{folder}: {found}; run the same command with that release, {fix}")
-    for name, value in settings.items():
-        if value != (before := former["settings"].get(name)):
-            found = f"{name} was {short_repr(before)} and is {short_repr(value)} (written by {former['version']})"
-            raise BadInput(f"{folder}: {found}; continue with the former value, {fix}")
-
-
 class PartialOutput:
     """The blocks of vectors embedded so far, a file each, in a folder with the settings they were made by.
 
@@ -126,7 +108,7 @@ class PartialOutput:
         settings: all that the vectors depend on.
 
     Raises:
-        BadInput: the folder was begun with other settings, by a release before 0.8, or holds something else.
+        BadInput: the folder was begun with other settings, or holds something else.
     """
 
     def __init__(self, folder: Path, ending: str, settings: Mapping[str, Any]) -> None:
@@ -135,7 +117,7 @@ class PartialOutput:
         self.done: dict[str, Any] = {"lines": [], "digest": self.digest.hexdigest()}  # lines of each block
         if self.state.is_file():
             former = json.loads(self.state.read_text("utf-8"))
-            check_same_settings(folder, former, settings)
+            refuse_changes(folder, former["settings"], settings, CONTINUE_OR_REMOVE)
             self.done = former["done"]
         elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BadInput(f"{folder}: is not partial output of hictl embed; move or remove it")
@@ -163,7 +145,7 @@ class PartialOutput:
         flush(path)
         self.digest.update(as_bytes(block))
         self.done = {"lines": [*lines, len(block)], "digest": self.digest.hexdigest()}
-        write_json(self.state, {"version": __version__, "settings": self.settings, "done": self.done})
+        write_json(self.state, {"settings": with_version(self.settings), "done": self.done})
 
     def part(self, number: int) -> Path:
         return self.folder / f"{number:06}{self.ending}"

@@ -1,1 +1,5 @@
-"""Loading checkpoints safely, model cards, publishing."""
+"""Checkpoints loaded safely, model cards, publishing."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

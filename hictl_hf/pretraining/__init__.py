@@ -1,1 +1,5 @@
-"""Pre-training as in the paper: arguments, trainer, run, report."""
+"""Pre-training with the paper's four losses."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

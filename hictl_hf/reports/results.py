@@ -184,26 +184,3 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"
     return f"{seconds:.0f} seconds"
-
-
-# --- plain dictionaries -----------------------------------------------------------------------------------------------
-
-
-def part(results: Results, *keys: str) -> Mapping[str, Any]:
-    """The dictionary below these keys; empty where one is missing."""
-    for key in keys:
-        results = results.get(key) or {}
-    return results
-
-
-def setting_groups(results: Results) -> dict[str, Mapping[str, Any]]:
-    """The settings by group, such as those of the model and those of the training."""
-    groups = part(results, "settings")
-    return {name: values for name, values in groups.items() if isinstance(values, Mapping) and values}
-
-
-def signature(results: Results) -> str:
-    """What a number needs beside its settings to be found again: versions, seed, data."""
-    parts = [f"{name} {version}" for name, version in part(results, "versions").items()]
-    parts += [f"{name} {results[key]}" for key, name in (("seed", "seed"), ("data_hash", "data")) if key in results]
-    return " · ".join(parts)

@@ -1,1 +1,5 @@
-"""From vectors to pairs: nearest neighbours, margins, mining, held-out retrieval."""
+"""Vectors to pairs: search, retrieval accuracy, mining."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

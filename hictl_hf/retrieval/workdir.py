@@ -1,6 +1,5 @@
 """What an interrupted `hictl mine` continues from: vectors and neighbours, in a folder next to the output."""
 
-import json
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
@@ -13,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from ..embedding.encoder import Precision, load_encoder, own_pooling
-from ..embedding.to_file import check_same_settings, embed_to_file
+from ..embedding.to_file import embed_to_file
 from ..errors import BadInput, as_bad_input
-from ..files import digest, partial_file, write_json
-from ..version import __version__
+from ..files import digest, partial_file
+from ..training.fingerprint import CONTINUE_OR_REMOVE, SETTINGS_FILE, refuse_other_settings, remember_settings
 from .mining import MiningConfig, SomeRows, describe
 from .nearest_neighbours import Source
 
@@ -80,7 +79,7 @@ class MiningWorkdir:
         task: what else decides about vectors and neighbours.
 
     Raises:
-        BadInput: the folder was begun with other settings or files, by a release before 0.8, or holds something else.
+        BadInput: the folder was begun with other settings or files, or holds something else.
     """
 
     def __init__(
@@ -88,16 +87,14 @@ class MiningWorkdir:
         task: Mapping[str, Any],
     ) -> None:  # fmt: skip
         self.folder, self.source, self.config = partial_file(Path(output).resolve()), source, config
-        self.neighbours, self.state = self.folder / "neighbours.npz", self.folder / "settings.json"
+        self.neighbours, self.state = self.folder / "neighbours.npz", self.folder / SETTINGS_FILE
         weights = sorted(Path(source.model or "").glob("*.safetensors")) if source.model else []
         searched = {name: getattr(config, name) for name in ("neighbours", "approximate", "max_memory", "device")}
         self.settings = {"model": source.model, "precision": source.precision, **searched, **task, "digests": {}}
         for file in map(str, (*files, *filter(None, source.files), *weights)):
             with as_bad_input(file, "a file", "Check the path."):
                 self.settings["digests"][file] = digest(Path(file))
-        if self.state.is_file():
-            with as_bad_input(str(self.state), "what hictl mine has written", f"Remove {self.folder} to begin anew."):
-                check_same_settings(self.folder, json.loads(self.state.read_text("utf-8")), self.settings)
+        if refuse_other_settings(self.state, self.settings, CONTINUE_OR_REMOVE):
             logger.info("%s: continuing with its vectors and neighbours", self.folder)
         elif self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             raise BadInput(f"{self.folder}: is not partial output of hictl mine; move or remove it")
@@ -116,7 +113,7 @@ class MiningWorkdir:
         like = [np.broadcast_to(np.float32(0), (len(side.sentences), *widths)) for side in sides]
         print(describe(like[0], like[-1], self.config, only_earlier=len(sides) == 1), flush=True)
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.state, {"version": __version__, "settings": self.settings})
+        remember_settings(self.state, self.settings)
         found: list[Source] = []
         for letter, side, vectors in zip("xy", sides, given):
             path = self.folder / f"{letter}.npy"

@@ -1,1 +1,5 @@
-"""The fault-tolerant Trainer and what makes a checkpoint complete; it knows no task."""
+"""The fault-tolerant Trainer; knows no task."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -17,7 +17,8 @@ SETTINGS_FILE = "settings.json"  # in the folder of a run
 VERSION = "hictl_hf version"  # stored among the settings, never compared
 WITHOUT_VERSION = "0.7 or older"  # releases that stored none
 RENAMED = {  # names and values that releases 0.7 stored
-    "text_mask_rate": "mlm_probability", "pair_mask_rate": "tlm_probability", "first token": "cls",
+    "text_mask_rate": "mlm_probability", "pair_mask_rate": "tlm_probability", "readout": "pooling",
+    "first token": "cls",
 }  # fmt: skip
 CONTINUE_OR_REMOVE = "continue with what it was begun with, or remove the folder to begin anew"
 CONTINUE_OR_MOVE = "continue with the settings it was begun with, or choose another --output_dir"

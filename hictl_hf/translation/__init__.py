@@ -1,1 +1,5 @@
-"""Machine translation with the encoder: data, training, beam search, scores, report."""
+"""The paper's translation models."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

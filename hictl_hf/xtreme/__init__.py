@@ -1,1 +1,5 @@
-"""The nine tasks of XTREME: data, fine-tuning, predictions, scores, report."""
+"""The nine XTREME tasks."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -18,6 +18,7 @@ from hictl_hf.cli.embed import main
 from hictl_hf.embedding import to_file
 from hictl_hf.embedding.encoder import Pooling, embed_sentences, load_encoder
 from hictl_hf.errors import BadInput
+from hictl_hf.training.fingerprint import VERSION
 from hictl_hf.version import __version__
 
 
@@ -206,7 +207,7 @@ def test_work_goes_on_only_with_the_same_lines_settings_and_model(
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         stop_after(2, patched)
         run(checkpoint, output, source, lines_at_once=4)
-    with pytest.raises(BadInput, match=r"a\.npy\.partial: normalize was True and is False .*; .* remove the folder"):
+    with pytest.raises(BadInput, match=r"a\.npy\.partial: was begun .*: normalize was True and is False; .* remove"):
         run(checkpoint, output, source, lines_at_once=4, normalize="false")
     with pytest.raises(BadInput, match=r"pooling was \['mean', 1\] and is \['mean', 2\]"):
         run(checkpoint, output, source, lines_at_once=4, layer=2)
@@ -227,7 +228,7 @@ def test_work_goes_on_only_with_the_same_lines_settings_and_model(
     )
 
 
-def test_work_of_release_0_7_5_is_refused_by_its_version(
+def test_work_of_release_0_7_5_is_continued(
     checkpoint: Path, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, state = write_lines(tmp_path / "a.txt", texts), tmp_path / "a.npy.partial" / "state.json"
@@ -235,14 +236,19 @@ def test_work_of_release_0_7_5_is_refused_by_its_version(
         stop_after(2, patched)
         run(checkpoint, tmp_path / "a.npy", source, lines_at_once=4)
     kept = json.loads(state.read_text("utf-8"))
-    assert kept.pop("version") == __version__
+    assert kept["settings"].pop(VERSION) == __version__
     kept["settings"]["readout"] = kept["settings"].pop("pooling")  # as 0.7.5 wrote it
     state.write_text(json.dumps(kept), "utf-8")
-    before = state.read_bytes()
-    message = r"a\.npy\.partial: was written by a release before 0\.8, .* with that release, or remove the folder"
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(BadInput, match=r"by hictl_hf 0\.7 or older: normalize was True and is False"):
+        run(checkpoint, tmp_path / "a.npy", source, lines_at_once=4, normalize="false")
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        stop_after(1, patched)  # a block after those that were kept
         run(checkpoint, tmp_path / "a.npy", source, lines_at_once=4)
-    assert state.read_bytes() == before and not (tmp_path / "a.npy").exists()
+    assert len(json.loads(state.read_text("utf-8"))["done"]["lines"]) == 3
+    np.testing.assert_array_equal(
+        np.load(run(checkpoint, tmp_path / "a.npy", source, lines_at_once=4)),
+        np.load(run(checkpoint, tmp_path / "b.npy", source, lines_at_once=4)),
+    )
 
 
 def test_a_folder_of_somebody_else_is_left_alone(checkpoint: Path, texts: list[str], tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from hictl_hf.errors import BadInput
 from hictl_hf.retrieval import mining, mining_files, workdir
 from hictl_hf.retrieval.mining import MiningConfig, mine_vectors
 from hictl_hf.retrieval.nearest_neighbours import Search
+from hictl_hf.training.fingerprint import VERSION
+from hictl_hf.version import __version__
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +189,7 @@ def test_a_command_that_was_stopped_goes_on(
     assert not output.exists()
     left = {path.name for path in (tmp_path / "pairs.tsv.partial").iterdir()}
     assert left == {"settings.json", "x.npy"} | ({"y.npy", "neighbours.npz"} if place == "search" else set())
-    with pytest.raises(BadInput, match="neighbours was 4 and is 3 .*; continue with the former value, or remove"):
+    with pytest.raises(BadInput, match="neighbours was 4 and is 3; continue with what it was begun with, or remove"):
         run(output, *files, model=checkpoint, neighbours=3)
     embedded: list[str] = []
     strips, compare = 0, Search._compare
@@ -217,7 +219,7 @@ def test_other_lines_are_not_taken_for_those_of_before(
         with pytest.raises(ZeroDivisionError):
             run(tmp_path / "pairs.tsv", *files, model=checkpoint)
     write_lines(files[0], ["another line"])
-    with pytest.raises(BadInput, match="digests was .* continue with the former value, or remove the folder"):
+    with pytest.raises(BadInput, match=r"digests\..* was .* continue with what it was begun with, or remove"):
         run(tmp_path / "pairs.tsv", *files, model=checkpoint)
     shutil.rmtree(tmp_path / "pairs.tsv.partial")
     assert len(run(tmp_path / "pairs.tsv", *files, model=checkpoint)) == 1
@@ -228,7 +230,7 @@ def test_other_lines_are_not_taken_for_those_of_before(
     assert (tmp_path / "other.tsv.partial" / "thesis.tex").exists()
 
 
-def test_work_of_release_0_7_5_is_refused_by_its_version(
+def test_work_of_release_0_7_5_is_continued(
     checkpoint: Path, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -236,10 +238,13 @@ def test_work_of_release_0_7_5_is_refused_by_its_version(
         with pytest.raises(ZeroDivisionError):
             run(tmp_path / "pairs.tsv", *files, model=checkpoint)
     state = tmp_path / "pairs.tsv.partial" / "settings.json"
-    state.write_text(json.dumps(json.loads(state.read_text("utf-8"))["settings"]), "utf-8")  # as 0.7.5 wrote it
-    message = r"pairs\.tsv\.partial: was written by a release before 0\.8, .* or remove the folder to begin anew"
-    with pytest.raises(BadInput, match=message):
-        run(tmp_path / "pairs.tsv", *files, model=checkpoint)
+    kept = json.loads(state.read_text("utf-8"))
+    assert kept.pop(VERSION) == __version__
+    state.write_text(json.dumps(kept), "utf-8")  # as 0.7.5 wrote it
+    with pytest.raises(BadInput, match=r"by hictl_hf 0\.7 or older: neighbours was 4 and is 3"):
+        run(tmp_path / "pairs.tsv", *files, model=checkpoint, neighbours=3)
+    monkeypatch.setattr(workdir, "embed_to_file", lambda *_, **__: 1 / 0)  # vectors are there
+    assert len(run(tmp_path / "pairs.tsv", *files, model=checkpoint)) > 1
 
 
 def test_tabs_in_a_line_are_written_as_spaces(checkpoint: Path, tmp_path: Path) -> None:

@@ -83,9 +83,7 @@ def test_sentences_are_cut_where_embed_sentences_cuts_them() -> None:
 
 def test_a_pooling_that_the_format_does_not_know_is_refused(tmp_path: Path) -> None:
     config = XLMRobertaConfig(embedding_pooling="mean without special tokens", embedding_layer=1)
-    with pytest.raises(
-        BadInput, match="is 'mean without special tokens'; allowed in this format are cls, mean"
-    ):
+    with pytest.raises(BadInput, match="is 'mean without special tokens'; allowed in this format are cls, mean"):
         write_sentence_transformers_files(tmp_path, config)
 
 

@@ -1,0 +1,20 @@
+from .encoder import Pooling, all_poolings, embed_sentences, load_encoder, own_pooling
+from .mteb_evaluation import evaluate_mteb
+from .nearest_words import Explainer
+from .onnx_export import export_onnx
+from .sentence_transformers_files import write_sentence_transformers_files
+from .to_file import VectorFileConfig, embed_to_file
+
+__all__ = [
+    "Explainer",
+    "Pooling",
+    "VectorFileConfig",
+    "all_poolings",
+    "embed_sentences",
+    "embed_to_file",
+    "evaluate_mteb",
+    "export_onnx",
+    "load_encoder",
+    "own_pooling",
+    "write_sentence_transformers_files",
+]

@@ -1,0 +1,3 @@
+from .publishing import push
+
+__all__ = ["push"]

@@ -1,0 +1,35 @@
+from .configuration_hictl import HictlConfig
+from .encoder_export import export_encoder
+from .linear_cross_entropy import linear_cross_entropy
+from .losses import sentence_contrast, word_contrast
+from .modeling_hictl import (
+    HictlForMaskedLM,
+    HictlForPreTraining,
+    HictlForQuestionAnswering,
+    HictlForSequenceClassification,
+    HictlForTokenClassification,
+    HictlModel,
+)
+from .modeling_hictl_translation import HictlForConditionalGeneration
+from .negatives import in_batch_negatives, interpolate_hard_negatives
+from .outputs import HictlForPreTrainingOutput
+from .word_sampling import sample_words
+
+__all__ = [
+    "HictlConfig",
+    "HictlForConditionalGeneration",
+    "HictlForMaskedLM",
+    "HictlForPreTraining",
+    "HictlForPreTrainingOutput",
+    "HictlForQuestionAnswering",
+    "HictlForSequenceClassification",
+    "HictlForTokenClassification",
+    "HictlModel",
+    "export_encoder",
+    "in_batch_negatives",
+    "interpolate_hard_negatives",
+    "linear_cross_entropy",
+    "sample_words",
+    "sentence_contrast",
+    "word_contrast",
+]

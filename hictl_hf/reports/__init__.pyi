@@ -1,0 +1,4 @@
+from .results import RunResults
+from .tables import Cell, Table
+
+__all__ = ["Cell", "RunResults", "Table"]
