@@ -83,4 +83,4 @@ def in_one_line(error: BadInput | OSError) -> str | None:
     if error.errno is None or error.filename is None:
         return None
     place = error.filename2 or error.filename
-    return f"{place}: {error.strerror}; allowed is what can be read or written there. Check the path."
+    return f"{place}: {error.strerror}; allowed is a path that can be read or written. Check the path."

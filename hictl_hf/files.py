@@ -17,7 +17,7 @@ def check_place(path: str | Path, folder: bool = False) -> None:
     """Raise `BadInput` unless a file (or a folder) can be written at this path."""
     output = Path(path).resolve()
     existing = next(each for each in (output, *output.parents) if each.exists())
-    allowed = f"allowed is a {'folder' if folder else 'file'} where one can be written. Name another output."
+    allowed = f"allowed is a path where a {'folder' if folder else 'file'} can be written. Choose another output."
     if existing.is_dir() != (folder or existing != output):
         found = "is" if existing == output else f"{existing} is"
         raise BadInput(f"{path}: {found} a {'folder' if existing.is_dir() else 'file'}; {allowed}")

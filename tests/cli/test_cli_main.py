@@ -202,7 +202,9 @@ def test_an_output_that_cannot_be_is_told_before_any_work(
     a_file = name in ("embed", "mine", "translate")
     there, wanted = ("folder.npy", "file") if a_file else ("file", "folder")
     for output in (there, "file/below/a.npy"):
-        with pytest.raises(BadInput, match=f"^{output}: (.*/file )?is a (file|folder); allowed is a {wanted} where"):
+        with pytest.raises(
+            BadInput, match=f"^{output}: (.*/file )?is a (file|folder); allowed is a path where a {wanted}"
+        ):
             cli.main_of(name)([*OUTPUTS[name], output])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.npy"]
 
