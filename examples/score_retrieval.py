@@ -49,4 +49,4 @@ def main(checkpoint: str, *sources: str) -> float:
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    run(main, *sys.argv[1:])
+    run(lambda argv: main(*argv))
