@@ -121,7 +121,7 @@ class MineArguments:
         idle = MINING_ONLY if self.pairs else MARGIN_ONLY if self.deduplicate is not None else ()
         if given := [name for name in idle if name in chosen(self)]:
             mode = "pairs" if self.pairs else "deduplicate"
-            raise BadInput(f"{', '.join(given)} is given; it has no effect with --{mode}. Omit it.")
+            raise BadInput(f"{', '.join(given)} is given, which has no effect with --{mode}; leave it out")
         if len(files) != wanted:
             raise BadInput(
                 f"{len(files)} files are given; allowed are two to mine, one with --deduplicate, none with --pairs"

@@ -18,7 +18,7 @@ def test_texts_and_sentences_are_read_from_files(
     (tmp_path / "de.txt").write_text("das Haus\n\ndie Katze\n", "utf-8")
     source = f"de:{tmp_path}/de.txt"
     explainer = ExplainerArguments(f"{tmp_path}/model", f"{tmp_path}/de.txt", [source]).load()
-    assert (explainer.texts, explainer.lines) == (["das Haus", "die Katze"], [1, 3])
+    assert dict(zip(explainer.lines, explainer.texts)) == {1: "das Haus", 3: "die Katze"}
     assert list(explainer.groups) == ["de"]
     explainer = ExplainerArguments(f"{tmp_path}/model").load()
     assert explainer.vectors is None and "Latin" in explainer.groups
