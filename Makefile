@@ -3,13 +3,13 @@
 PYTHON ?= python3
 export HF_HUB_DISABLE_TELEMETRY := 1
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
-# half precision where the CPU computes in it
+# bf16 if the CPU has instructions for it
 BF16 = $(shell grep -qwE 'avx512_bf16|amx_bf16' /proc/cpuinfo 2>/dev/null && echo --bf16 true)
-# glibc keeps freed memory instead of giving it back page by page: about a tenth faster on a CPU; one thread unless
-# OMP_NUM_THREADS says otherwise: on a shared machine more threads wait for each other
+# glibc keeps freed memory instead of returning it to the system: about 10 % faster on a CPU. One thread by default, because
+# on a shared machine threads wait for each other
 TRAIN = MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184 OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} \
     .venv/bin/python run_pretraining.py
-# a process for each core, four at most; the tests of a file share one
+# one process per core, at most four; the tests of a file run in one process
 PYTEST = .venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 help:  ## list the commands
@@ -29,38 +29,38 @@ help:  ## list the commands
 	$(PIP) -e '.[bench]'
 	touch $@
 
-demo: .venv/demo  ## pre-train a small model on real sentence pairs in minutes, evaluate it, show the result
+demo: .venv/demo  ## pre-train a small model on real sentence pairs in minutes, evaluate it, write a report
 	rm -rf runs/demo
 	$(TRAIN) recipes/demo.json $(BF16)
 
-demo-ablation: .venv/demo  ## the same with the language model alone, compared with the demo
+demo-ablation: .venv/demo  ## the same with only the language model loss, compared with the demo
 	test -f runs/demo/results.json || $(MAKE) demo
 	rm -rf runs/demo-lm-only
 	$(TRAIN) recipes/demo-lm-only.json $(BF16)
 	.venv/bin/hictl compare runs/demo-lm-only runs/demo
 
-test: .venv/test  ## all tests but the slow ones
+test: .venv/test  ## the default tests
 	$(PYTEST)
 
-test-slow: .venv/test  ## the longer proofs
+test-slow: .venv/test  ## the slow tests
 	$(PYTEST) -m slow
 
-test-versions:  ## what depends on other libraries, on the oldest and the newest releases of these; QUICK=1: a part
+test-versions:  ## test what depends on other libraries on their oldest and newest releases; QUICK=1: a part
 	$(PYTHON) tests/run_versions.py $(if $(QUICK),--quick)
 
-lint: .venv/test  ## format, lint and types
+lint: .venv/test  ## check format, lint and types
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 
-bench: .venv/bench  ## speed and memory compared with the alternatives; QUICK=1: in about five minutes
+bench: .venv/bench  ## measure speed and memory, compared with the alternatives; QUICK=1: about five minutes
 	.venv/bin/python benchmarks/run.py $(if $(QUICK),--quick) $(BENCH)
 
-completions: .venv/test  ## the completion scripts of the package, after arguments have changed
+completions: .venv/test  ## write the shell completion scripts, after arguments have changed
 	.venv/bin/python -c "from hictl_hf.cli.completion import write_scripts; write_scripts()"
 
-docs: .venv/test  ## the site of all pages: site/index.html
+docs: .venv/test  ## build the documentation site: site/index.html
 	.venv/bin/mkdocs build --strict
 
-clean:  ## forget the environment and the demo runs
+clean:  ## remove the environments and the demo runs
 	rm -rf .venv .venv-versions site runs/demo runs/demo-lm-only

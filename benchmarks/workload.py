@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from hictl_hf.data.cleaning import Cleaning
 from hictl_hf.data.collator import PretrainingCollator
 from hictl_hf.data.corpus import load_corpus
-from hictl_hf.data.sampling import row_seed
+from hictl_hf.data.sampling import example_seed
 from hictl_hf.data.tokenization import train_tokenizer
 
 DEMO = Path(__file__).resolve().parents[1] / "recipes" / "demo.json"
@@ -53,7 +53,7 @@ class Workload:
         rows, random, batches, refused = self.texts[text], np.random.default_rng([SEED, pairs]), [], 0
         while len(batches) < number:
             chosen = random.choice(len(rows), pairs, replace=len(rows) < pairs)
-            batch = self.collator([{**rows[row], "seed": row_seed(SEED, len(batches), row)} for row in chosen])
+            batch = self.collator([{**rows[row], "seed": example_seed(SEED, len(batches), row)} for row in chosen])
             if (fits or naive_step_fits)(batch):
                 batches.append(batch)
             else:
@@ -89,7 +89,7 @@ def make_workload(pairs: str | None, encoder: str | None) -> Workload:
     collator = PretrainingCollator(tokenizer, tlm_probability=PAIR_MASK_RATE, max_length=LONGEST)
     x, y = (tokenizer(list(side), add_special_tokens=False, verbose=False)["input_ids"] for side in zip(*texts))
     real = [{"x": a, "y": b} for a, b in zip(x, y)]
-    return Workload(tokenizer, collator, {"real": real, "lognormal": lognormal_rows(collator.words)})
+    return Workload(tokenizer, collator, {"real": real, "lognormal": lognormal_rows(collator.regular_tokens)})
 
 
 def read_pairs(source: str | None) -> list[tuple[str, str]]:

@@ -11,10 +11,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoTokenizer, TrainingArguments, set_seed
 
 from hictl_hf import HictlForPreTraining, export_encoder
-from hictl_hf.data.collator import PretrainingCollator
-from hictl_hf.data.corpus import load_corpus
-from hictl_hf.data.tokenization import tokenize_corpus, words_never_sampled
-from hictl_hf.pretraining.trainer import HictlTrainer
+from hictl_hf.data import PretrainingCollator, load_corpus, tokenize_corpus, words_never_sampled
+from hictl_hf.pretraining import HictlTrainer
 
 
 def main(checkpoint: str, pairs: str, folder: str, steps: int = 100) -> dict[str, float]:

@@ -5,8 +5,7 @@ python examples/compare_hard_negatives.py
 
 import torch
 
-from hictl_hf.models.losses import sentence_contrast
-from hictl_hf.models.negatives import in_batch_negatives, interpolate_hard_negatives
+from hictl_hf.models import in_batch_negatives, interpolate_hard_negatives, sentence_contrast
 
 ZETA, PAIRS, SIZE = 0.9, 64, 32
 

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import torch
 from transformers import AutoModel, PreTrainedModel, TorchAoConfig
 
-from hictl_hf.embedding.encoder import embed_sentences, load_encoder
+from hictl_hf.embedding import embed_sentences, load_encoder
 
 SENTENCES = ["the house", "das Haus", "the cat sees the house and the house is red", "paka anaona nyumba"]
 

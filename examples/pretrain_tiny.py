@@ -8,11 +8,10 @@ from datasets import Dataset
 from transformers import TrainingArguments, set_seed
 
 from hictl_hf import HictlConfig, HictlForPreTraining
-from hictl_hf.data.collator import PretrainingCollator
-from hictl_hf.data.tokenization import tokenize_corpus, train_tokenizer, words_never_sampled
-from hictl_hf.embedding.encoder import Pooling, embed_sentences
-from hictl_hf.pretraining.trainer import HictlTrainer
-from hictl_hf.retrieval.bitext import retrieval_accuracy
+from hictl_hf.data import PretrainingCollator, tokenize_corpus, train_tokenizer, words_never_sampled
+from hictl_hf.embedding import Pooling, embed_sentences
+from hictl_hf.pretraining import HictlTrainer
+from hictl_hf.retrieval import retrieval_accuracy
 
 WORDS = {  # a sentence is subject, verb, object; unseen ones combine known words
     "en": ("the cat|a dog|my sister|the child", "sees|likes|buys|paints", "the house|a red apple|cold water|two books"),

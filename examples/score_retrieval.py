@@ -10,11 +10,11 @@ import sys
 from datasets import Dataset
 from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
-from hictl_hf.data.cleaning import CorpusReport
-from hictl_hf.data.sources import read_rows
-from hictl_hf.embedding.encoder import Pooling, all_poolings, own_pooling, projection_of
+from hictl_hf.data import CorpusReport, read_rows
+from hictl_hf.embedding import Pooling, all_poolings, own_pooling
+from hictl_hf.embedding.encoder import projection_of
 from hictl_hf.errors import BadInput, as_bad_input, run
-from hictl_hf.retrieval.held_out import best_pooling, evaluate_retrieval
+from hictl_hf.retrieval import best_pooling, evaluate_retrieval
 
 
 def read_pairs(sources: list[str]) -> Dataset:
@@ -49,4 +49,4 @@ def main(checkpoint: str, *sources: str) -> float:
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    run(main, *sys.argv[1:])
+    run(lambda argv: main(*argv))

@@ -1,4 +1,4 @@
-"""Errors that users see: one clear message with the place, the value found, what is allowed and the fix."""
+"""Errors for the user: one line with the place, the value found, the values allowed and the fix; `--debug`."""
 
 import os
 import signal
@@ -7,26 +7,32 @@ from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-TRACEBACK = "--traceback"
+DEBUG = "--debug"
+DEBUG_HELP = "Show the Python traceback of an error instead of one line."
+HF_DEBUG = ("underflow_overflow", "tpu_metrics_debug")  # values of `--debug` of HF's TrainingArguments
 
 
 class BadInput(ValueError):
-    """The input cannot be used; the message names the place, what was found, what is allowed and the fix."""
+    """Invalid input; the message names the place, the value found, the values allowed and the fix."""
 
 
 class BrokenRow(Exception):
-    """One row cannot be used; the message says what was found, what is allowed and the fix, but not yet where."""
+    """An invalid row; the message names the value found, the values allowed and the fix. The reader adds the place."""
 
 
 def short_repr(value: object) -> str:
-    """The value as a message quotes it, cut to one short line."""
+    """Return the `repr` of a value for a message, at most 60 characters."""
     written = repr(value)
     return written if len(written) <= 60 else f"{written[:57]}..."
 
 
 @contextmanager
 def as_bad_input(place: str, kind: str, fix: str) -> Iterator[None]:
-    """Turns whatever a library raises about a source into one `BadInput`; polib and pyarrow raise nearly anything."""
+    """Turn any exception of a library that reads `place` into one `BadInput`; polib and pyarrow raise many types.
+
+    Args:
+        kind: what is allowed there.
+    """
     try:
         yield
     except BadInput:
@@ -36,36 +42,45 @@ def as_bad_input(place: str, kind: str, fix: str) -> Iterator[None]:
         raise BadInput(f"{place}: cannot be read ({found}); allowed is {kind}. {fix}") from error
 
 
-def add_traceback(parser: ArgumentParser) -> None:
-    """Add `--traceback`, which `run` looks for."""
-    parser.add_argument(
-        TRACEBACK, action="store_true", default=SUPPRESS, help="Show the Python traceback of an error, not one line."
-    )
+def add_debug(parser: ArgumentParser) -> None:
+    """Add the flag `--debug`, which `run` reads."""
+    parser.add_argument(DEBUG, action="store_true", default=SUPPRESS, help=DEBUG_HELP)
 
 
 def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settings: str) -> None:
-    """Call `main` with these arguments, by default those of the command line. Input that cannot be used, and a file
-    that cannot be opened, end the program with one line; with `--traceback` the exception is raised instead."""
+    """Call `main` with these arguments, by default those of the command line.
+
+    `BadInput`, and an `OSError` that names a file, end the program with one line; with `--debug` they are raised.
+    """
     argv = sys.argv[1:] if argv is None else argv
     try:
         main(argv, **settings)
-    except BrokenPipeError:  # the reader of our output has closed it
+    except BrokenPipeError:  # the reader of stdout has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except (BadInput, OSError) as error:
         message = in_one_line(error)
-        if message is None or TRACEBACK in argv:
+        if message is None or shows_traceback(argv):
             raise
         sys.exit(f"error: {message}")
 
 
+def shows_traceback(argv: Sequence[str]) -> bool:
+    """Whether `--debug` is given without a value of HF's `--debug`.
+
+    >>> shows_traceback(["--debug", "--seed", "1"]), shows_traceback(["--debug", "underflow_overflow"])
+    (True, False)
+    """
+    return any(word == DEBUG and value not in HF_DEBUG for word, value in zip(argv, [*argv[1:], ""]))
+
+
 def in_one_line(error: BadInput | OSError) -> str | None:
-    """The message for the user, without the traceback of a worker process; `None` for an error without a path."""
+    """Return the message, without the traceback of a worker process; `None` for an `OSError` without a path."""
     if isinstance(error, BadInput):
         return str(error).rpartition("BadInput: ")[2]
     if error.errno is None or error.filename is None:
         return None
     place = error.filename2 or error.filename
-    return f"{place}: {error.strerror}; allowed is what can be read or written there. Check the path."
+    return f"{place}: {error.strerror}; allowed is a path that can be read or written. Check the path."

@@ -1,4 +1,4 @@
-"""Files and folders: check where output may go; write it completely or not at all."""
+"""Atomic writes of files and folders, and checks of output paths."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ def check_place(path: str | Path, folder: bool = False) -> None:
     """Raise `BadInput` unless a file (or a folder) can be written at this path."""
     output = Path(path).resolve()
     existing = next(each for each in (output, *output.parents) if each.exists())
-    allowed = f"allowed is a {'folder' if folder else 'file'} where one can be written. Name another output."
+    allowed = f"allowed is a path where a {'folder' if folder else 'file'} can be written. Choose another output."
     if existing.is_dir() != (folder or existing != output):
         found = "is" if existing == output else f"{existing} is"
         raise BadInput(f"{path}: {found} a {'folder' if existing.is_dir() else 'file'}; {allowed}")
@@ -26,7 +26,7 @@ def check_place(path: str | Path, folder: bool = False) -> None:
 
 
 def new_folder(path: str | Path) -> Path:
-    """Make a folder and return it; `BadInput` if it is not empty or cannot be made."""
+    """Create a folder and return it; `BadInput` if it is not empty or cannot be created."""
     check_place(path, folder=True)
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
@@ -36,12 +36,12 @@ def new_folder(path: str | Path) -> Path:
 
 
 def write_json(path: str | Path, value: Any) -> Path:
-    """Write a value as JSON atomically, keys in their order, NaN and infinity as null; returns the path."""
+    """Write a value as JSON atomically and return the path. Keys keep their order; NaN and infinity become null."""
     return write_text(Path(path), json.dumps(_without_nan(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a text file atomically; returns its path."""
+    """Write a text file atomically and return its path."""
     with atomic_file(path) as draft:
         draft.write_text(text, encoding="utf-8")
     return path
@@ -49,12 +49,12 @@ def write_text(path: Path, text: str) -> Path:
 
 @contextmanager
 def atomic_file(path: Path, draft: Path | None = None, keep_draft: bool = False) -> Iterator[Path]:
-    """Yield a draft to write to, which replaces `path` at the end of the block; if the block fails, `path` stays as it
-    was and the draft is removed.
+    """Yield a draft file that replaces `path` at the end of the block; if the block fails, `path` is unchanged and the
+    draft is removed.
 
     Args:
-        draft: where to write; a hidden file of this process next to `path` by default.
-        keep_draft: after a failure keep a draft that is not empty.
+        draft: path of the draft; by default a hidden file next to `path`, with the process id in its name.
+        keep_draft: whether to keep a non-empty draft after a failure.
     """
     draft = draft or path.with_name(f".{path.name}.{os.getpid()}")
     draft.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def atomic_file(path: Path, draft: Path | None = None, keep_draft: bool = False)
 
 
 def partial_file(path: Path) -> Path:
-    """Return where an output is written until it is complete: NAME.partial next to it."""
+    """Return the path of an incomplete output: NAME.partial next to it."""
     return path.with_name(f"{path.name}.partial")
 
 
@@ -80,18 +80,18 @@ def _without_nan(value: Any) -> Any:
     return [_without_nan(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-# Text in errors of failed writes that are no OSError.
+# What messages of failed writes contain when the exception is not an OSError.
 FAILED_WRITES = (
-    "(os error", "I/O error",  # safetensors and tokenizers, which are Rust, raise exceptions of their own
-    "inline_container", "iostream", "Parent directory",  # torch.save raises RuntimeError
+    "(os error", "I/O error",  # safetensors and tokenizers, which are written in Rust
+    "inline_container", "iostream", "Parent directory",  # torch.save: a RuntimeError
 )  # fmt: skip
 
 
 @contextmanager
 def atomic_directory(folder: Path) -> Iterator[Path]:
-    """Yield a folder to write to, which replaces `folder` at the end of the block."""
+    """Yield an empty folder that replaces `folder` at the end of the block; if the block fails, it is removed."""
     unfinished = folder.with_name(folder.name + ".unfinished")
-    with writing(unfinished, "free space or make it writable, then resume from the last checkpoint, or run again"):
+    with writing(unfinished, "free space or make it writable, then resume from the last checkpoint or run again"):
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         yield unfinished
@@ -101,7 +101,7 @@ def atomic_directory(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def writing(folder: Path, fix: str) -> Iterator[None]:
-    """Remove the folder if the block that writes it fails; `BadInput` with the free disk space for a failed write."""
+    """Remove `folder` if the block that writes it fails; a failed write becomes `BadInput` with the free disk space."""
     try:
         yield
     except Exception as error:
@@ -113,7 +113,7 @@ def writing(folder: Path, fix: str) -> Iterator[None]:
 
 
 def flush(path: Path) -> None:
-    """Flush a file, or the names in a folder, to the disk (fsync)."""
+    """Flush a file, or the entries of a folder, to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -122,6 +122,6 @@ def flush(path: Path) -> None:
 
 
 def digest(path: Path) -> str:
-    """Return the hash of a file: 16 bytes of blake2b, in hexadecimal."""
+    """Return the blake2b hash of a file: 16 bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

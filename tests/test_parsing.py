@@ -61,8 +61,8 @@ def test_hf_s_arguments_keep_their_types(
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
-        ({"seed": "x"}, "seed is 'x'; allowed is a list, each a whole number"),
-        ({"tasks": None}, "tasks is None; allowed is a list, each a text"),
+        ({"seed": "x"}, "seed is 'x'; allowed is a list, each an integer"),
+        ({"tasks": None}, "tasks is None; allowed is a list, each a string"),
         ({"bf16": "maybe"}, "bf16 is 'maybe'; allowed is true or false"),
         ({"epochs": [1]}, r"epochs is \[1\]; allowed is a number or null"),
         ({"labels": {"a": 1}}, "labels .*no such folder"),

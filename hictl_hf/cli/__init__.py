@@ -1,1 +1,1 @@
-"""The command `hictl`, one file a command; nothing else imports it."""
+"""The command `hictl`: one module per sub-command; other packages do not import it."""

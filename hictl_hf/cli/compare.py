@@ -1,4 +1,4 @@
-"""`hictl compare`: tables of several runs of the same kind, which `results.json` tells.
+"""`hictl compare`: print tables that compare runs of one kind, read from their `results.json`.
 
 hictl compare runs/demo-lm-only runs/demo
 hictl compare runs/xtreme/results.json runs/xtreme-baseline/results.json
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import BadInput, add_traceback
+from ..errors import BadInput, add_debug
 from ..pretraining.results import PretrainingResults
 from ..pretraining.results import comparison_table as pretraining_table
 from ..reports.results import RESULTS_FILE
@@ -23,13 +23,13 @@ from ..xtreme.tables import gap_table, group_table, main_table
 
 def make_parser() -> ArgumentParser:
     parser = ArgumentParser("hictl compare", description="Compare runs of pre-training, of XTREME, or of translation.")
-    parser.add_argument("runs", nargs="+", help="output folders, or their results.json; all of the same kind")
-    add_traceback(parser)
+    parser.add_argument("runs", nargs="+", help="output folders or their results.json, all of one kind")
+    add_debug(parser)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command with these arguments, by default those of the command line."""
+    """Run the command; `argv` defaults to the command line."""
     given = map(Path, make_parser().parse_args(argv).runs)
     paths = [path / RESULTS_FILE if path.is_dir() else path for path in given]
     kinds = {path: kind_of(path) for path in paths}
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def kind_of(path: Path) -> str:
-    """The kind of run that wrote this file, a key of `KINDS`."""
+    """Return the kind of run that wrote this `results.json`, a key of `KINDS`."""
     try:
         keys = set(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, TypeError) as error:
@@ -53,31 +53,32 @@ def kind_of(path: Path) -> str:
 
 
 def compare_pretraining(paths: Sequence[Path]) -> str:
-    """Mean retrieval accuracy before and after training."""
+    """Tabulate mean retrieval accuracy before and after training."""
     names = [path.absolute().parent.name for path in paths]
     unique = [name if names.count(name) == 1 else str(path.parent) for name, path in zip(names, paths)]
     return pretraining_table({name: PretrainingResults.read(path) for name, path in zip(unique, paths)})
 
 
 def compare_xtreme(paths: Sequence[Path]) -> str:
-    """Scores by task and by group, and the gap between English and the other languages."""
+    """Tabulate scores by task and group, and the gap between English and the other languages."""
     runs = read_xtreme_runs(paths)
-    return in_words([main_table(runs), group_table(runs), gap_table(runs)])
+    return as_text([main_table(runs), group_table(runs), gap_table(runs)])
 
 
 def compare_translation(paths: Sequence[Path]) -> str:
-    """Scores by direction, and the difference of each run from the first, with its confidence interval."""
+    """Tabulate scores by direction, and the difference of each run from the first with its confidence interval."""
     runs = read_translation_runs(paths)
     comparison = [comparison_table(runs)] if len(runs) > 1 else []
-    return in_words([score_table(runs), *comparison])
+    return as_text([score_table(runs), *comparison])
 
 
-def in_words(tables: Iterable[Table]) -> str:
+def as_text(tables: Iterable[Table]) -> str:
+    """Return tables as text, each below its title and caption."""
     return "\n\n".join(f"{table.title}. {table.caption}\n\n{table.text()}" for table in tables)
 
 
 class Kind(NamedTuple):
-    """The keys by which a results file is recognised, and the function that compares such files."""
+    """A kind of run: the keys that identify its `results.json`, and the function that compares such files."""
 
     keys: tuple[str, ...]
     compare: Callable[[Sequence[Path]], str]

@@ -1,17 +1,17 @@
-"""`hictl completion`: print the script that completes `hictl` in a shell.
+"""`hictl completion`: print the completion script of a shell.
 
 hictl completion bash > ~/.local/share/bash-completion/completions/hictl
 hictl completion zsh > ~/.zfunc/_hictl    # a folder of $fpath
 
-The scripts are files of the package, made by `make completions` from the parsers of all commands: to print them needs
-neither PyTorch nor transformers.
+`make completions` writes the scripts into the package from the parsers of all commands, so printing one imports neither
+PyTorch nor transformers.
 """
 
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import add_traceback
+from ..errors import add_debug
 from .main import COMMANDS, parser_of
 
 SCRIPTS = {shell: Path(__file__).parent / "completions" / f"hictl.{shell}" for shell in ("bash", "zsh")}
@@ -19,28 +19,28 @@ SCRIPTS = {shell: Path(__file__).parent / "completions" / f"hictl.{shell}" for s
 
 def make_parser() -> ArgumentParser:
     parser = ArgumentParser(
-        "hictl completion", description="Print the script that completes hictl in a shell.",
+        "hictl completion", description="Print the completion script of a shell.",
         epilog=str(__doc__).split("\n\n")[1], formatter_class=RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("shell", choices=tuple(SCRIPTS))
-    add_traceback(parser)
+    add_debug(parser)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command with these arguments, by default those of the command line."""
+    """Run the command; `argv` defaults to the command line."""
     print(SCRIPTS[make_parser().parse_args(argv).shell].read_text("utf-8"), end="")
 
 
 def write_scripts() -> None:
-    """Make the files of the package anew, after arguments have changed."""
+    """Write the scripts of all shells into the package."""
     for shell, path in SCRIPTS.items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(make_script(shell), "utf-8")
 
 
 def make_script(shell: str) -> str:
-    """The completion script of all commands for this shell."""
+    """Return the completion script of all commands for a shell."""
     import shtab
 
     parser = ArgumentParser("hictl")

@@ -1,11 +1,11 @@
-"""`hictl embed`: lines of files or of standard input, or a column of tables, to a file of vectors
+"""`hictl embed`: embed lines of files, of stdin or of a table column into a file of vectors
 (`embedding.to_file.embed_to_file`).
 
     hictl embed --model runs/demo/checkpoint --input news.de.txt --output news.npy
     hictl embed --model runs/demo/checkpoint --input pairs.jsonl.gz --column translation.de --output news.parquet
     cat news.de.txt | hictl embed --model xlm-roberta-base --pooling mean --layer 8 --output news.npy
 
-Row i of the output is line i of the input, empty lines included. The same command continues one that was interrupted.
+Row i of the output is line i of the input, empty lines included. To resume after an interruption, run the same command.
 """
 
 from collections.abc import Sequence
@@ -29,41 +29,41 @@ GROUPS = {
 
 @dataclass
 class EmbedArguments:
-    """Settings of `hictl embed`."""
+    """Arguments of `hictl embed`."""
 
     model: str = field(metadata={"help": "Folder or Hub name of a HiCTL or XLM-R encoder."})
     output: str = field(
-        metadata={"help": "File to write: .npy, an array (lines, d), or .parquet, with the columns text and vector."}
+        metadata={"help": "File to write: .npy, an array (lines, d), or .parquet with the columns text and vector."}
     )
     input: list[str] = field(
         default_factory=list,
         metadata={
-            "help": "Files of one sentence a line, .gz too, or tables (.jsonl, .csv, .tsv, .parquet) with --column; "
-            "standard input without it."
+            "help": "Files of one sentence per line, may be .gz, or tables (.jsonl, .csv, .tsv, .parquet) with "
+            "--column; default: stdin."
         },
     )
-    column: str | None = field(
-        default=None, metadata={"help": "Column of the tables that holds the text; a.b is b within a."}
+    column: str | None = field(default=None, metadata={"help": "Text column of the tables; a.b is key b of column a."})
+    layer: int | None = field(
+        default=None, metadata={"help": "Layer to pool, 0: the embeddings; default: that of the model's config."}
     )
-    layer: int | None = field(default=None, metadata={"help": "Layer read, 0: the embeddings; the model's own."})
     pooling: str | None = field(
-        default=None, metadata={"help": f"One of {', '.join(POOLINGS)}; the model's own without it."}
+        default=None, metadata={"help": f"One of {', '.join(POOLINGS)}; default: that of the model's config."}
     )
-    normalize: bool = field(default=True, metadata={"help": "Make vectors of length 1, so that products are cosines."})
+    normalize: bool = field(default=True, metadata={"help": "Scale vectors to length 1: inner products are cosines."})
     precision: str = field(
-        default="fp32", metadata={"help": "fp32, bf16, or int8 on a CPU: faster, and less and less exact."}
+        default="fp32", metadata={"help": "fp32, bf16, or int8 (CPU only): each faster and less exact."}
     )
-    stored: str = field(default="float32", metadata={"help": f"Numbers of the output: {' or '.join(STORED)}."})
+    stored: str = field(default="float32", metadata={"help": f"Dtype of the output: {' or '.join(STORED)}."})
     max_length: int = field(
-        default=LONGEST, metadata={"help": "Tokens of a line that are read, special tokens included."}
+        default=LONGEST, metadata={"help": "Tokens per line, special tokens included; longer lines are truncated."}
     )
     max_tokens: int | None = field(
-        default=None, metadata={"help": "Tokens of a batch, padding included; 32768 on a GPU, else 1024."}
+        default=None, metadata={"help": "Tokens per batch, padding included; default: 32768 on a GPU, 1024 on a CPU."}
     )
     lines_at_once: int = field(
-        default=LINES_AT_ONCE, metadata={"help": "Lines of a block, which are sorted by length and kept together."}
+        default=LINES_AT_ONCE, metadata={"help": "Lines per block; a block is sorted by length and written at once."}
     )
-    device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; a GPU where there is one without it."})
+    device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; default: a GPU if available."})
 
     def __post_init__(self) -> None:
         if not self.output.endswith(OUTPUTS):
@@ -87,13 +87,13 @@ def make_parser() -> CommandParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command with these arguments, by default those of the command line."""
+    """Run the command; `argv` defaults to the command line."""
     args: EmbedArguments = parse_flags(make_parser(), argv)
     log_to_terminal()
     check_output(args.output, args.input)
-    # reading all once finds broken lines before the work begins
+    # a first pass finds invalid lines before the model is loaded
     total = sum(1 for _ in read_lines_or_column(args.input, args.column)) if args.input else None
-    precision: Any = args.precision  # which `load_encoder` checks
+    precision: Any = args.precision  # `load_encoder` checks it
     model, tokenizer = load_encoder(args.model, precision, args.device)
     own, last = own_pooling(model.config), model.config.num_hidden_layers
     mode = args.pooling or own.mode

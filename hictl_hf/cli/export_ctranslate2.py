@@ -1,4 +1,4 @@
-"""`hictl export-ctranslate2`: write a translation model for CTranslate2
+"""`hictl export-ctranslate2`: export a translation model to CTranslate2
 (`translation.ctranslate2_export.export_ctranslate2`).
 
 hictl export-ctranslate2 --model runs/de-en/model --output runs/de-en-ct2 --quantization int8
@@ -16,22 +16,24 @@ GROUPS = {"input and output": ("model", "output"), "export": ("quantization", "a
 
 @dataclass
 class ExportCTranslate2Arguments:
-    """Settings of `hictl export-ctranslate2`."""
+    """Arguments of `hictl export-ctranslate2`."""
 
     model: str = field(metadata={"help": "Folder or Hub name of a translation model."})
     output: str = field(metadata={"help": "Folder to write, new or empty."})
     quantization: str | None = field(
-        default=None, metadata={"help": "int8, float16, or another type of CTranslate2; float32 without it."}
+        default=None, metadata={"help": "int8, float16 or another type of CTranslate2; default: float32."}
     )
-    allow_drop_bias: bool = field(default=False, metadata={"help": "Export a model with a [CLS] bias without it."})
+    allow_drop_bias: bool = field(
+        default=False, metadata={"help": "Drop the [CLS] bias of a model, which CTranslate2 cannot compute."}
+    )
 
 
 def make_parser() -> CommandParser:
-    return CommandParser(ExportCTranslate2Arguments, "Write a translation model for CTranslate2.", GROUPS)
+    return CommandParser(ExportCTranslate2Arguments, "Export a translation model to CTranslate2.", GROUPS)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command with these arguments, by default those of the command line."""
+    """Run the command; `argv` defaults to the command line."""
     args = parse_flags(make_parser(), argv)
     model, tokenizer = load_translator(args.model, dtype="float32", device="cpu")
     print(export_ctranslate2(model, tokenizer, args.output, args.quantization, args.allow_drop_bias))

@@ -1,4 +1,4 @@
-"""`hictl export-onnx`: write the encoder as ONNX (`embedding.onnx_export.export_onnx`).
+"""`hictl export-onnx`: export the encoder to ONNX (`embedding.onnx_export.export_onnx`).
 
 hictl export-onnx --model runs/demo/checkpoint --output runs/demo-onnx
 """
@@ -16,18 +16,18 @@ GROUPS = {"input and output": ("model", "output")}
 
 @dataclass
 class ExportOnnxArguments:
-    """Settings of `hictl export-onnx`."""
+    """Arguments of `hictl export-onnx`."""
 
-    model: str = field(metadata={"help": "Folder or Hub name of a checkpoint, or of a plain encoder."})
+    model: str = field(metadata={"help": "Folder or Hub name of a HiCTL or XLM-R encoder."})
     output: str = field(metadata={"help": "Folder to write, new or empty."})
 
 
 def make_parser() -> CommandParser:
-    return CommandParser(ExportOnnxArguments, "Write the plain encoder, with its pooling, as ONNX.", GROUPS)
+    return CommandParser(ExportOnnxArguments, "Export the plain encoder with its pooling to ONNX.", GROUPS)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command with these arguments, by default those of the command line."""
+    """Run the command; `argv` defaults to the command line."""
     args = parse_flags(make_parser(), argv)
     folder = new_folder(args.output)
     print(export_onnx(*load_encoder(args.model, device="cpu"), folder))

@@ -24,26 +24,26 @@ GROUPS = {
 
 @dataclass
 class MtebArguments:
-    """Settings of `hictl mteb`."""
+    """Arguments of `hictl mteb`."""
 
     model: str = field(metadata={"help": "Folder or Hub name of a HiCTL or XLM-R encoder."})
-    output: str = field(metadata={"help": "Folder for results.json and, of each task, MTEB's own file of results."})
+    output: str = field(metadata={"help": "Folder for results.json and MTEB's result file of each task."})
     tasks: list[str] = field(
-        default_factory=lambda: ["Tatoeba"], metadata={"help": f"MTEB's names of tasks of the type {KIND}."}
+        default_factory=lambda: ["Tatoeba"], metadata={"help": f"MTEB tasks of the type {KIND}, by MTEB's names."}
     )
     subsets: list[str] = field(
-        default_factory=list, metadata={"help": "Language pairs by MTEB's names, such as deu-eng; all without it."}
+        default_factory=list, metadata={"help": "Language pairs by MTEB's names, such as deu-eng; default: all."}
     )
     data: str | None = field(
         default=None,
         metadata={
-            "help": "Folder of LASER's Tatoeba, tatoeba.deu-eng.deu and .eng, line i of both being a pair; the Hub "
-            "without it."
+            "help": "Folder of LASER's Tatoeba: tatoeba.deu-eng.deu and tatoeba.deu-eng.eng, aligned by line; default: "
+            "the Hub."
         },
     )
-    precision: str = field(default="fp32", metadata={"help": "fp32, bf16, or int8 on a CPU."})
-    max_length: int = field(default=LONGEST, metadata={"help": "Tokens of a sentence that are read."})
-    device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; a GPU where there is one without it."})
+    precision: str = field(default="fp32", metadata={"help": "fp32, bf16, or int8 (CPU only)."})
+    max_length: int = field(default=LONGEST, metadata={"help": "Tokens per sentence; longer ones are truncated."})
+    device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; default: a GPU if available."})
 
 
 def make_parser() -> CommandParser:
@@ -51,7 +51,7 @@ def make_parser() -> CommandParser:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Run the command with these arguments, by default those of the command line; returns what `results.json` holds."""
+    """Run the command and return the contents of `results.json`; `argv` defaults to the command line."""
     args = parse_flags(make_parser(), argv)
     log_to_terminal()
     check_place(args.output, folder=True)

@@ -38,7 +38,7 @@ def make_parser() -> CommandParser:
 
 
 def main(argv: Sequence[str] | None = None, program: str = "hictl pretrain") -> dict[str, Any]:
-    """Run the command with these arguments, by default those of the command line; returns what `results.json` holds."""
+    """Run the command and return the contents of `results.json`; `argv` defaults to the command line."""
     argv = sys.argv[1:] if argv is None else list(argv)
     args: PretrainingArguments = parse_flags_or_recipe(argv, PretrainingArguments, make_parser())
     log_to_terminal(logging.INFO if args.should_log else logging.WARNING, args.get_process_log_level())

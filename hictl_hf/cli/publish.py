@@ -1,4 +1,4 @@
-"""`hictl publish`: share a finished run on the Hugging Face Hub (`hub.publishing.push`).
+"""`hictl publish`: push a finished run to the Hugging Face Hub (`hub.publishing.push`).
 
 hictl publish runs/demo me/hictl-demo
 hictl publish runs/demo me/hictl-demo --license cc-by-4.0 --private true --encoder_repository me/hictl-demo-encoder
@@ -15,30 +15,28 @@ GROUPS = {"repository": ("encoder_repository", "private"), "model card": ("licen
 
 @dataclass
 class PublishArguments:
-    """Settings of `hictl publish RUN REPOSITORY`."""
+    """Optional arguments of `hictl publish RUN REPOSITORY`."""
 
     encoder_repository: str | None = field(
-        default=None, metadata={"help": "Repository of its own for the plain encoder; encoder/ without it."}
+        default=None, metadata={"help": "Separate repository for the plain encoder; default: the subfolder encoder/."}
     )
     license: str | None = field(
         default=None,
-        metadata={
-            "help": "Of the weights, by the Hub's name (apache-2.0, cc-by-4.0, ...); the cards name none without."
-        },
+        metadata={"help": "Licence of the weights by its Hub name, such as apache-2.0; default: the cards name none."},
     )
     private: bool | None = field(
-        default=None, metadata={"help": "Whether a new repository is private; as your account says without it."}
+        default=None, metadata={"help": "Whether a new repository is private; default: the setting of your account."}
     )
 
 
 def make_parser() -> CommandParser:
-    parser = CommandParser(PublishArguments, "Share a finished run on the Hugging Face Hub.", GROUPS)
+    parser = CommandParser(PublishArguments, "Push a finished run to the Hugging Face Hub.", GROUPS)
     parser.add_argument("run", help="output folder of a pre-training or translation run")
-    parser.add_argument("repository", help="your-name/model; created if it does not exist")
+    parser.add_argument("repository", help="name of the repository, your-name/model; created if it does not exist")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command with these arguments, by default those of the command line."""
+    """Run the command; `argv` defaults to the command line."""
     settings, positional = parse_flags(make_parser(), argv)
     print(push(positional.run, positional.repository, **vars(settings)))

@@ -1,5 +1,5 @@
-"""Scores of a file of translations, line by line against one or more files of references, each with its signature; and
-whether they are better than another system's. What the scores are is left to `translation_scores.py`.
+"""`hictl score`: score translations against references with multi-bleu, sacreBLEU, chrF or COMET; with --baseline,
+compare two systems by paired bootstrap (`translation.scores`).
 
     hictl score runs/de-en/generated_predictions.txt data/test.en --language en --metrics multi-bleu chrf
     hictl score ours.txt data/test.en --language en --baseline theirs.txt
@@ -10,36 +10,36 @@ from collections.abc import Sequence
 
 from ..data.formats import refuse_unequal
 from ..data.lines import read_texts
-from ..errors import BadInput, add_traceback
+from ..errors import BadInput, add_debug
 from ..translation.moses import MosesTokenizer
 from ..translation.prepare import preparation_signature
 from ..translation.scores import METRICS, Comparison, Score, check_language, paired_bootstrap, score_translations
 
 
 def make_parser() -> ArgumentParser:
-    parser = ArgumentParser("hictl score", description="Score translations, one a line.")
-    parser.add_argument("translations", help="file with a translation a line, not tokenised")
-    parser.add_argument("references", nargs="+", help="files with as many lines")
+    parser = ArgumentParser("hictl score", description="Score translations against references.")
+    parser.add_argument("translations", help="file of translations, one per line, not tokenised")
+    parser.add_argument("references", nargs="+", help="files of references with the same number of lines")
     group = parser.add_argument_group("input")
-    group.add_argument("--language", required=True, help="of the translations, such as de")
+    group.add_argument("--language", required=True, help="language of the translations, such as de")
     group.add_argument("--sources", help="file of the source sentences, for comet")
-    group.add_argument("--baseline", help="translations of another system, to compare with by paired bootstrap")
+    group.add_argument("--baseline", help="translations of another system, compared by paired bootstrap")
     group = parser.add_argument_group("metrics")
     group.add_argument("--metrics", nargs="+", default=["sacrebleu", "chrf"], help=f"some of {', '.join(METRICS)}")
-    group.add_argument("--lowercase", action="store_true", help="lower-case both sides")
-    group.add_argument("--tokenize", help="another tokenizer of sacreBLEU than the language's, such as char")
+    group.add_argument("--lowercase", action="store_true", help="lower-case translations and references")
+    group.add_argument("--tokenize", help="sacreBLEU tokenizer, such as char; default: that of the language")
     group = parser.add_argument_group("multi-bleu")
-    group.add_argument("--tokenised", action="store_true", help="the files are tokenised already")
-    group.add_argument("--moses_dir", help="copy of mosesdecoder: use its tokenizer.perl, not sacremoses")
+    group.add_argument("--tokenised", action="store_true", help="the files are already tokenised")
+    group.add_argument("--moses_dir", help="clone of mosesdecoder, to use its tokenizer.perl; default: sacremoses")
     group.add_argument("--aggressive", action="store_true", help="split words at hyphens (tokenizer.perl -a)")
     group.add_argument("--split_compounds", action="store_true", help="split words at hyphens after tokenisation")
-    group.add_argument("--strict", action="store_true", help="count bytes, as the perl script does")
-    add_traceback(parser)
+    group.add_argument("--strict", action="store_true", help="count bytes, as multi-bleu.perl does")
+    add_debug(parser)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> list[Score] | list[Comparison]:
-    """Run the command with these arguments, by default those of the command line; returns what it prints."""
+    """Run the command and return what it prints; `argv` defaults to the command line."""
     given = make_parser().parse_args(argv)
     check_language(given.language)
     paths = [given.translations, *given.references, *filter(None, (given.sources, given.baseline))]

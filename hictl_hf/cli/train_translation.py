@@ -1,4 +1,4 @@
-"""`hictl train-translation`: train a translation model on an encoder, in the paper's two steps, and score it
+"""`hictl train-translation`: train a translation model on an encoder in the paper's two steps and score it
 (`translation.run.run_translation`).
 
 hictl train-translation --encoder runs/hictl/checkpoint --train 'corpus.{en,de}' --source_lang de --target_lang en
@@ -35,12 +35,12 @@ GROUPS = {
 
 
 def make_parser() -> CommandParser:
-    description = "Train a translation model on an encoder, and score it."
+    description = "Train a translation model on an encoder and score it."
     return CommandParser(TranslationArguments, description, GROUPS, recipe=True)
 
 
 def main(argv: Sequence[str] | None = None, program: str = "hictl train-translation") -> dict[str, Any]:
-    """Run the command with these arguments, by default those of the command line; returns what `results.json` holds."""
+    """Run the command and return the contents of `results.json`; `argv` defaults to the command line."""
     argv = sys.argv[1:] if argv is None else list(argv)
     args: TranslationArguments = parse_flags_or_recipe(argv, TranslationArguments, make_parser())
     log_to_terminal(logging.INFO if args.should_log else logging.WARNING, args.get_process_log_level())

@@ -1,13 +1,12 @@
-"""Translate lines: of files, of standard input, or as they are typed. All go the same way: lines are taken from the
-source in blocks, a block goes through `decoding.translate`, and its translations are written before more is read.
+"""`hictl translate`: translate lines of files, of stdin or as they are typed (`translation.decoding.translate`).
 
     hictl translate --model runs/translation/model --input news.en --output news.de
     cat news.en | hictl translate --model runs/translation/model --target_language de > news.de
     hictl translate --model runs/translation/model --best 5
 
-A file is written beside its name, as NAME.partial, and has its name when it is whole.
-One line of output for each line of input; with `--best` above 1 or `--scores true` it is "number<TAB>score<TAB>text",
-the number counting the lines of all input from 1.
+Lines are read, translated and written in blocks. The output file is NAME.partial until it is complete.
+The output has one line per input line; with `--best` above 1 or `--scores true` a line is "number<TAB>score<TAB>text",
+where number is the line number of the input, from 1, counted over all files.
 """
 
 import logging
@@ -37,39 +36,40 @@ GROUPS = {
 
 @dataclass
 class TranslateArguments:
-    """Settings of `hictl translate`."""
+    """Arguments of `hictl translate`."""
 
     model: str = field(metadata={"help": "Folder or Hub name of a translation model."})
     input: list[str] = field(
-        default_factory=list, metadata={"help": "Files of one sentence a line, .gz too; standard input without it."}
+        default_factory=list, metadata={"help": "Files of one sentence per line, may be .gz; default: stdin."}
     )
-    output: str | None = field(default=None, metadata={"help": "File to write; standard output without it."})
+    output: str | None = field(default=None, metadata={"help": "File to write; default: stdout."})
     target_language: str | None = field(
-        default=None, metadata={"help": "Needed where the model has several target languages."}
+        default=None, metadata={"help": "Required if the model has several target languages."}
     )
     beams: int | None = field(
-        default=None, metadata={"help": "Hypotheses kept at each step, 1 is greedy search; as the model was saved."}
+        default=None, metadata={"help": "Beam size, 1: greedy search; default: that of the model's config."}
     )
     length_penalty: float | None = field(
-        default=None, metadata={"help": "Scores are log-probability / length ** this; as the model was saved."}
+        default=None,
+        metadata={"help": "p in score = log-probability / length ** p; default: that of the model's config."},
     )
-    best: int = field(default=1, metadata={"help": "Translations written for each line, at most --beams."})
-    scores: bool = field(default=False, metadata={"help": "Write number, score and text instead of the text alone."})
-    max_length_a: float = field(default=1.2, metadata={"help": "A translation has at most a * source tokens + b ..."})
-    max_length_b: int = field(default=10, metadata={"help": "... tokens, this being b."})
-    max_length: int = field(default=200, metadata={"help": "Most tokens of a translation, however long its source."})
+    best: int = field(default=1, metadata={"help": "Translations per line, at most --beams."})
+    scores: bool = field(default=False, metadata={"help": "Write line number, score and text, not only the text."})
+    max_length_a: float = field(default=1.2, metadata={"help": "Factor a of the length limit, a * source tokens + b."})
+    max_length_b: int = field(default=10, metadata={"help": "Constant b of the length limit, in tokens."})
+    max_length: int = field(default=200, metadata={"help": "Upper bound of the length limit, in tokens."})
     max_tokens: int | None = field(
-        default=None, metadata={"help": "Source tokens of a batch, padding included; 512 on a CPU, else 8192."}
+        default=None, metadata={"help": "Source tokens per batch, padding included; default: 512 on a CPU, else 8192."}
     )
     lines_at_once: int | None = field(
-        default=None, metadata={"help": f"Lines read before they are translated; {LINES_AT_ONCE}, or 1 when typed."}
+        default=None, metadata={"help": f"Lines per block; default: {LINES_AT_ONCE}, or 1 if they are typed."}
     )
-    cut: bool = field(default=False, metadata={"help": "Cut sources that are too long for the model; else an error."})
+    cut: bool = field(default=False, metadata={"help": "Truncate sources too long for the model; default: an error."})
     dtype: str | None = field(
         default=None,
-        metadata={"help": f"Numbers to compute in: {', '.join(DTYPES)}; bfloat16 on a GPU, else float32, without it."},
+        metadata={"help": f"Dtype of the weights: {', '.join(DTYPES)}; default: bfloat16 on a GPU, else float32."},
     )
-    device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; a GPU where there is one without it."})
+    device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; default: a GPU if available."})
 
     def __post_init__(self) -> None:
         if self.lines_at_once is not None and self.lines_at_once < 1:
@@ -82,7 +82,7 @@ def make_parser() -> CommandParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command with these arguments, by default those of the command line."""
+    """Run the command; `argv` defaults to the command line."""
     args = parse_flags(make_parser(), argv)
     check_inputs(args.input)
     check_output(args.output, args.input)
@@ -105,16 +105,17 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def check_target(args: TranslateArguments, model: HictlForConditionalGeneration) -> None:
-    """Raise `BadInput` if the model does not know into which language, or not that one."""
+    """Raise `BadInput` if the target language is missing or is not one of the model's."""
     known, given = model.config.target_languages or [], args.target_language
     if given is None and model.generation_config.decoder_start_token_id is not None:
         return
     if known and given not in known:
         found = "is not given" if given is None else f"is {short_repr(given)}"
         allowed = f"allowed for {args.model} are {', '.join(known)}"
-        raise BadInput(f"target_language {found}; {allowed}. Say it by --target_language {known[0]}.")
+        raise BadInput(f"target_language {found}; {allowed}. Give it, for example --target_language {known[0]}.")
 
 
 def written(number: int, found: Sequence[Translation], scores: bool) -> Iterator[str]:
+    """Yield the output lines of an input line, which has this number."""
     for translation in found:
         yield f"{number}\t{translation.score:.4f}\t{translation.text}" if scores else translation.text

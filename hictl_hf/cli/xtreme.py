@@ -1,4 +1,4 @@
-"""`hictl xtreme`: fine-tune and score an encoder on XTREME (`xtreme.run.run_xtreme`), or score predictions.
+"""`hictl xtreme`: fine-tune and score an encoder on XTREME (`xtreme.run.run_xtreme`), or score prediction files.
 
 hictl xtreme --encoder xlm-roberta-base --data xtreme/download --tasks all --output_dir runs/xtreme
 hictl xtreme --score runs/xtreme/predictions --labels xtreme/labels
@@ -33,7 +33,7 @@ def make_parser() -> CommandParser:
 
 
 def main(argv: Sequence[str] | None = None, program: str = "hictl xtreme") -> dict[str, Any]:
-    """Run the command with these arguments, by default those of the command line; returns what `results.json` holds."""
+    """Run the command and return the contents of `results.json`; `argv` defaults to the command line."""
     argv = sys.argv[1:] if argv is None else list(argv)
     args: XtremeArguments = parse_flags_or_recipe(argv, XtremeArguments, make_parser())
     log_to_terminal()

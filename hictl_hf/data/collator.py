@@ -1,7 +1,7 @@
-"""From examples (token ids) to the batch of `HictlForPreTraining.forward`: joining, masking, reordering, bags of words.
+"""Collate examples (token ids) into the batch of `HictlForPreTraining.forward`: join, mask, reorder, bags of words.
 
-All randomness comes from the seed of each example (`sampling.row_seed`), so a batch does not depend on the process that
-collates it, on time, or on the other examples.
+All randomness comes from the seed of each example (`sampling.example_seed`), so a batch depends neither on the process
+that collates it, nor on time or the other examples.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ from .tokenization import word_starts, words_never_sampled
 Ids = Sequence[int] | NDArray[np.int64]
 OBJECTIVES = ("lm", "sentence", "word")
 REORDERINGS = ("words", "subwords", "local")
-SHORTEST_PAIR = 6  # tokens: one on each side, and four special ones
+SHORTEST_PAIR = 6  # tokens: one on each side and four special ones
 LOCAL_WINDOW = 3  # BART's k: "local" moves a token by fewer than this many positions
 SPACED_WRITING = 0.2  # with a smaller share of pieces that begin a word, a text counts as written without spaces
 MASK_SALT = 0x6D61736B  # mixed into an example's seed, so that its masks and its word negatives are independent
@@ -36,7 +36,7 @@ class PretrainingCollator:
     Args:
         tokenizer: an XLM-R tokenizer.
         mlm_probability, tlm_probability: share of tokens to predict in monolingual text and in pairs (appendix B).
-        max_length: longest input in tokens, special tokens included; the longer side of a pair is cut first.
+        max_length: tokens of the longest input, special tokens included; the longer side of a pair is cut first.
         reordering: how to make the positive y of monolingual x: shuffle its "words", its "subwords", or its words
             within a "local" window. Text written without spaces is always shuffled by subwords.
         objectives: for which objectives to make inputs: "lm", "sentence", "word".
@@ -66,7 +66,7 @@ class PretrainingCollator:
         self.special, self.never_sampled = torch.zeros(2, size, dtype=torch.bool)
         self.special[self.tokenizer.all_special_ids] = True
         self.never_sampled[words_never_sampled(self.tokenizer, size)] = True
-        self.words = (~self.never_sampled).nonzero().squeeze(1)
+        self.regular_tokens = (~self.never_sampled).nonzero().squeeze(1)
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         examples = [self.cut(example) for example in examples]
@@ -121,17 +121,16 @@ class PretrainingCollator:
             rates: (n, 1) shares of tokens to choose.
             seeds: (n,).
         """
-        numbers = UniformNumbers(seeds ^ MASK_SALT).next(
-            3 * ids.shape[1]
-        )  # three for each position, independent of padding
+        # Three numbers for each position; those of a token do not depend on the padding after it.
+        numbers = UniformNumbers(seeds ^ MASK_SALT).next(3 * ids.shape[1])
         choice, fate, token = numbers.view(*ids.shape, 3).unbind(-1)
         chosen = (choice < rates) & ~self.special[ids]
-        others = self.words[(token * len(self.words)).long()]
+        others = self.regular_tokens[(token * len(self.regular_tokens)).long()]
         masked = ids.masked_fill(chosen & (fate < 0.8), self.tokenizer.mask_token_id)
         return torch.where(chosen & (fate >= 0.9), others, masked), ids.where(chosen, -100)
 
     def bag_of_words(self, ids: Tensor) -> Tensor:
-        """Return (n, B): the distinct tokens of each row of ids (n, T), ascending, padded with -1."""
+        """Return (n, B) the distinct words of each example of (n, T) ids, ascending, padded with -1."""
         tokens = ids.where(~self.never_sampled[ids], -1).sort(-1).values
         new = (tokens >= 0) & (tokens != F.pad(tokens, (1, 0), value=-1)[:, :-1])
         return fill_rows(tokens[new], new.sum(-1), -1)[0]
@@ -161,11 +160,11 @@ def pad(rows: Sequence[Ids], filler: int) -> tuple[Tensor, Tensor]:
 
 
 def fill_rows(values: Tensor, lengths: Tensor, filler: int) -> tuple[Tensor, Tensor]:
-    """Put values (tokens,) into padded rows of lengths (rows,); also returns a bool mask, each (rows, longest)."""
-    taken = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
-    return torch.full(taken.shape, filler).masked_scatter_(taken, values), taken
+    """Split values (tokens,) into padded rows of lengths (rows,); returns them and a mask, each (rows, longest)."""
+    mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
+    return torch.full(mask.shape, filler).masked_scatter_(mask, values), mask
 
 
 def text_hash(ids: Ids) -> int:
-    """Return a hash of 63 bits of the tokens."""
+    """Return a 63-bit hash of the tokens, equal for equal texts."""
     return int.from_bytes(blake2b(np.asarray(ids, np.int64).tobytes(), digest_size=8).digest(), "big") >> 1

@@ -1,4 +1,4 @@
-"""The texts of one column of a table: JSON lines, CSV, TSV or Parquet, the first three also with gzip."""
+"""Read the texts of one column of a table: JSON lines, CSV or TSV, also with gzip, or Parquet."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -15,19 +15,23 @@ TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
 
 def is_a_table(path: str) -> bool:
-    """Whether the name of a file is that of a table."""
+    """Whether a file is a table, by the ending of its name."""
     return ending_of(path).removesuffix(".gz") in TABLES
 
 
 def read_lines_or_column(paths: Sequence[str], column: str | None) -> Iterator[str]:
-    """The lines of files, of standard input without any, or the texts of a column of tables."""
+    """Yield the lines of files (without files: of standard input), or the texts of a column of tables."""
     if column is None:
         return read_texts(paths)
     return chain.from_iterable(read_column(path, column) for path in paths)
 
 
 def read_column(path: str, column: str) -> Iterator[str]:
-    """The text of each row of a table in this column; `a.b` is the field b of column a."""
+    """Yield the text of each row in this column; `a.b` is the field b of column a.
+
+    Raises:
+        BadInput: a row is broken or has no text there; the message has its number.
+    """
     for number, record in read_records(path, column):
         try:
             if isinstance(record, BrokenRow):
@@ -38,7 +42,7 @@ def read_column(path: str, column: str) -> Iterator[str]:
 
 
 def read_records(path: str, column: str) -> Iterator[tuple[int, Mapping[str, Any] | BrokenRow]]:
-    """Numbered rows by column name; of Parquet only this column is read."""
+    """Yield numbered rows, or why a row is broken; of Parquet only this column is read."""
     ending = ending_of(path).removesuffix(".gz")
     if ending == ".parquet":
         with as_bad_input(
@@ -68,6 +72,7 @@ def read_records(path: str, column: str) -> Iterator[tuple[int, Mapping[str, Any
 
 
 def read_parquet_column(path: str, column: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield numbered rows with this column alone, read batch by batch."""
     with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=READ_AHEAD) as file:
         name = column if column in file.schema_arrow.names else column.split(".")[0]
         batches = file.iter_batches(1000, columns=[name])
@@ -76,7 +81,7 @@ def read_parquet_column(path: str, column: str) -> Iterator[tuple[int, Mapping[s
 
 
 def value_at(record: Mapping[str, Any], column: str) -> Any:
-    """The value of a column; `a.b` is the field b of column a unless a column has that name."""
+    """Return the value of a column; `a.b` is the field b of column a unless a column has that name."""
     if column in record:
         return record[column]
     value: Any = record

@@ -126,7 +126,7 @@ def read_cells(path: str, cursor: Cursor) -> Iterator[tuple[int, list[str] | Bro
         except csv.Error as error:
             if "unexpected end" in str(error):
                 raise BadInput(f"{path}:{number}: opens a quote; allowed are closed ones. Close it.") from error
-            cells = BrokenRow(f"is not CSV ({error}); allowed are quotes around whole cells. Correct the quotes.")
+            cells = BrokenRow(f"is not CSV ({error}); allowed are quotes around complete cells. Correct the quotes.")
             if position.number > number:  # parse the lines that an open quote has swallowed as rows again
                 position = deepcopy(second_line)
                 reader = rows()

@@ -1,4 +1,4 @@
-"""Lines of text: numbered lines of files, and what commands read and write. An output file gets its name once it is
+"""Lines of text: numbered lines of files, and input and output of commands. An output file gets its name once it is
 complete; until then it is NAME.partial next to it."""
 
 import gzip

@@ -1,8 +1,7 @@
-"""In which order rows are seen: languages mixed by smoothed sampling, batches of similar length, a seed for each row.
+"""Order of the training examples: temperature sampling of languages, batches of similar length, seeds of examples.
 
-One epoch has as many rows as the corpus. Which rows, in which order and with which seeds follows from (seed, epoch)
-alone, so that a resumed run sees what an uninterrupted one would have seen. What happens to a row is decided by
-`collators`.
+One epoch has as many examples as the corpus. Its examples, their order and their seeds depend only on (seed, epoch), so
+a resumed run sees the same examples as an uninterrupted one. `collator` makes the batch.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,42 +14,44 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import Sampler
 
-BATCHES_SORTED_TOGETHER = (
-    50  # lengths are sorted within this many batches: little padding, still a new order each epoch
-)
+# Lengths are sorted within pools of this many batches: little padding, and still a new order in each epoch.
+BATCHES_SORTED_TOGETHER = 50
 Languages = tuple[str, str | None]  # ("en", "sw") of pairs, ("sw", None) of monolingual text
 
 
 class Draw(NamedTuple):
-    """One row as it comes up in an epoch; `repeat` counts how often the epoch had it before."""
+    """An example drawn in an epoch; `repeat` is the number of its earlier draws in this epoch."""
 
-    row: int
+    example: int
     epoch: int
     repeat: int
 
 
-def row_seed(seed: int, *place: int) -> int:
-    """62 bits that depend on the seed and on the place of a row (epoch, row, repeat) alone."""
-    digest = blake2b(repr((seed, *map(int, place))).encode(), digest_size=8).digest()
+def example_seed(seed: int, *position: int) -> int:
+    """A seed of 62 bits from the seed of the run and the position of an example (epoch, index, repeat)."""
+    digest = blake2b(repr((seed, *map(int, position))).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 2
 
 
 def language_shares(
-    rows: Mapping[Languages, int], text_alpha: float = 0.3, pair_alpha: float = 0.7, text_share: float | None = 0.5
+    sizes: Mapping[Languages, int], text_alpha: float = 0.3, pair_alpha: float = 0.7, text_share: float | None = 0.5
 ) -> dict[Languages, float]:
-    """Share of each language, and each language pair, in what is drawn: p^alpha, p its share of the rows of its kind.
+    """Sampling rate of each language or language pair: proportional to p^alpha, with p its share of the examples.
+
+    Monolingual text and pairs are smoothed separately, p being the share among examples of the same kind.
 
     Args:
-        rows: number of rows of each language or language pair.
-        text_share: share of monolingual text in all where there are both; `None`: its share of the rows.
+        sizes: number of examples of each language or language pair.
+        text_alpha, pair_alpha: exponents of monolingual text and of pairs.
+        text_share: sampling rate of all monolingual text if there are pairs, too; `None`: its share of the examples.
 
     >>> language_shares({("en", None): 900, ("sw", None): 100}, text_alpha=0.5)
     {('en', None): 0.75, ('sw', None): 0.25}
     """
-    text = {languages: number for languages, number in rows.items() if languages[1] is None}
-    pairs = {languages: number for languages, number in rows.items() if languages[1] is not None}
+    text = {languages: number for languages, number in sizes.items() if languages[1] is None}
+    pairs = {languages: number for languages, number in sizes.items() if languages[1] is not None}
     if text_share is None or not text or not pairs:
-        text_share = sum(text.values()) / sum(rows.values())
+        text_share = sum(text.values()) / sum(sizes.values())
     shares: dict[Languages, float] = {}
     for kind, alpha, kind_share in ((text, text_alpha, text_share), (pairs, pair_alpha, 1 - text_share)):
         powers = {languages: (number / sum(kind.values())) ** alpha for languages, number in kind.items()}
@@ -59,20 +60,20 @@ def language_shares(
 
 
 class TemperatureSampler(Sampler[NDArray[np.int64]]):
-    """The draws of one epoch after another, in batches of similar length, each a (rows, 3) array of `Draw`s. It is the
-    `batch_sampler` of a `DataLoader`, which gives an array as it is to `PretrainingRows.__getitems__`.
+    """Sampler of batches of similar length, each an (examples, 3) array of `Draw`s.
 
-    A language drawn more often than it has rows is gone through again in a new order; one drawn less often gives a new
-    random part of its rows each epoch. A batch is given out in micro-batches, and each of those to all processes, as
-    evenly as its rows allow; of a last batch too small for that, rows fewer than the processes are left out.
+    It is the `batch_sampler` of a `DataLoader`, which passes the array unchanged to `PretrainingExamples.__getitems__`.
+    A language drawn more often than it has examples is repeated in a new order; one drawn less often has a new random
+    subset in each epoch. A batch is divided into micro-batches, and each of these among the processes, as evenly as
+    possible. A last batch with fewer examples than processes is dropped.
 
     Args:
-        lengths: (rows,) tokens of each row.
-        groups: the row numbers of each language or language pair.
+        lengths: (examples,) tokens of each example.
+        groups: indices of the examples of each language or language pair.
         shares: from `language_shares`.
-        batch_size: rows of an optimiser step, over its micro-batches and all processes.
-        micro_batches: in how many parts a process gets its share of a batch.
-        process, processes: whose rows are given out.
+        batch_size: examples of an optimiser step, over its micro-batches and all processes.
+        micro_batches: micro-batches of an optimiser step in each process.
+        process, processes: index of this process, and the number of processes.
     """
 
     def __init__(
@@ -93,15 +94,15 @@ class TemperatureSampler(Sampler[NDArray[np.int64]]):
         self.draws[np.argsort(self.draws - exact, kind="stable")[: len(lengths) - self.draws.sum()]] += 1
 
     def __len__(self) -> int:
-        whole, rest = divmod(len(self.lengths), self.batch_size)
-        return whole * self.micro_batches + self.parts(rest)
+        full, rest = divmod(len(self.lengths), self.batch_size)
+        return full * self.micro_batches + self.parts(rest)
 
-    def parts(self, rows: int) -> int:
-        """How many micro-batches a batch of so many rows is given out in."""
-        return min(self.micro_batches, rows // self.processes)
+    def parts(self, examples: int) -> int:
+        """The number of micro-batches of a batch with this number of examples."""
+        return min(self.micro_batches, examples // self.processes)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration goes through; the Trainer calls it."""
+        """Set the epoch of the next iteration; the Trainer calls it."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
@@ -109,11 +110,11 @@ class TemperatureSampler(Sampler[NDArray[np.int64]]):
         for start in range(0, len(draws), self.batch_size):
             batch = draws[start : start + self.batch_size]
             parts = self.parts(len(batch))
-            for part in range(parts):  # slices, made without looking at a row: a resumed run passes over many at once
+            for part in range(parts):  # slices cost nothing: a resumed run skips many of them
                 yield batch[part + parts * self.process :: parts * self.processes]
 
     def draws_of_epoch(self) -> NDArray[np.int64]:
-        """(draws, 3) all draws of the epoch in order."""
+        """(draws, 3) the `Draw`s of the epoch, in order."""
         random = np.random.default_rng([self.seed, self.epoch])
         chosen, repeats = [], []
         for members, number in zip(self.groups.values(), self.draws):
@@ -121,13 +122,15 @@ class TemperatureSampler(Sampler[NDArray[np.int64]]):
             permuted = [random.permutation(members) for _ in range(rounds)] or [members[:0]]
             chosen.append(np.concatenate(permuted)[:number])
             repeats.append(np.arange(number) // len(members))
-        rows = np.concatenate(chosen)
-        draws = np.stack([rows, np.full_like(rows, self.epoch), np.concatenate(repeats)], 1)
-        return draws[self.in_batches_of_similar_length(rows, random)]
+        examples = np.concatenate(chosen)
+        draws = np.stack([examples, np.full_like(examples, self.epoch), np.concatenate(repeats)], 1)
+        return draws[self.in_batches_of_similar_length(examples, random)]
 
-    def in_batches_of_similar_length(self, rows: NDArray[np.integer[Any]], random: np.random.Generator) -> NDArray[Any]:
+    def in_batches_of_similar_length(
+        self, examples: NDArray[np.integer[Any]], random: np.random.Generator
+    ) -> NDArray[np.int64]:
         """(draws,) an order of the draws: sorted by length within pools of batches, full batches in random order."""
-        order = shuffle_by_length(self.lengths[rows], random, self.batch_size * BATCHES_SORTED_TOGETHER)
+        order = shuffle_by_length(self.lengths[examples], random, self.batch_size * BATCHES_SORTED_TOGETHER)
         batches = np.split(order, range(self.batch_size, len(order), self.batch_size))
         full = len(order) // self.batch_size  # a last, smaller batch stays the last
         return np.concatenate([batches[number] for number in [*random.permutation(full), *range(full, len(batches))]])
@@ -148,7 +151,7 @@ def shuffle_by_length(
 
 
 class PretrainingExamples(TorchDataset[dict[str, Any]]):
-    """Tokenised rows, each with the seed of its draw.
+    """Tokenised examples, each with the seed of its draw.
 
     Args:
         dataset: columns `x` and `y` of token ids without special tokens, `y` empty (`None`) for monolingual text.
@@ -162,7 +165,9 @@ class PretrainingExamples(TorchDataset[dict[str, Any]]):
         return len(self.dataset)
 
     def __getitems__(self, draws: NDArray[np.int64]) -> list[dict[str, Any]]:
-        """The rows of a batch of `Draw`s, (rows, 3)."""
-        rows = self.dataset[draws[:, 0]]
-        seeds = [row_seed(self.seed, draw.epoch, draw.row, draw.repeat) for draw in map(Draw._make, draws.tolist())]
-        return [{"x": x, "y": y, "seed": seed} for x, y, seed in zip(rows["x"], rows["y"], seeds)]
+        """The examples of a batch of `Draw`s, (examples, 3)."""
+        chosen = self.dataset[draws[:, 0]]
+        seeds = [
+            example_seed(self.seed, draw.epoch, draw.example, draw.repeat) for draw in map(Draw._make, draws.tolist())
+        ]
+        return [{"x": x, "y": y, "seed": seed} for x, y, seed in zip(chosen["x"], chosen["y"], seeds)]

@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import BadInput, short_repr
 from .cleaning import DEFAULT_CLEANING, Cleaning, CorpusReport, Reason, clean_rows
 from .records import Cursor
-from .sampling import Languages, language_shares, row_seed
+from .sampling import Languages, example_seed, language_shares
 from .sources import Shard, check_unchanged, list_shards, read_shard
 from .tokenization import tokenize_rows
 
@@ -197,7 +197,7 @@ def first_languages(source: str, shards: Sequence[Shard], cleaning: Cleaning) ->
 
 
 def nothing_left(source: str, report: CorpusReport) -> BadInput:
-    """Return the error for a source of which no row is kept."""
+    """Return the error for a source without a row that cleaning keeps."""
     found = ", ".join(f"{count} {reason}" for reason, count in report.skipped.items())
     return BadInput(
         f"{source}: no row is left after cleaning ({found}); allowed is one or more. Correct the source, or relax the "
@@ -211,7 +211,7 @@ def read_batches(stream: StreamedBatches, reader: int, state: Mapping[str, Any] 
     batches, progress = (state["batches"], state["sources"]) if state else (0, [{}] * len(stream.sources))
     sources = [SourceReader(stream, at, place, Progress(**known)) for at, known in enumerate(progress)]
     while True:
-        random = np.random.default_rng(row_seed(stream.seed, place, batches))
+        random = np.random.default_rng(example_seed(stream.seed, place, batches))
         draws = random.choice(len(sources), stream.batch_size, p=stream.shares).tolist()
         rows = [next(sources[draw].rows) for draw in draws]
         batches += 1
@@ -280,7 +280,7 @@ class SourceReader:
             for rows in read_shard(self.shards[shard], cursor, report):
                 place = (begin.passes, self.first_shard + shard, cursor.number)
                 yield at, cursor, [
-                    Text(str(clean["x"]), clean["y"], row_seed(seed, *place, language))
+                    Text(str(clean["x"]), clean["y"], example_seed(seed, *place, language))
                     for language, row in enumerate(rows)
                     for clean in clean_rows([row], cleaning, report)
                 ]  # fmt: skip
@@ -295,7 +295,7 @@ class SourceReader:
 
     def permutation(self, size: int, *place: int) -> list[int]:
         """Return a random order that depends only on the seed, the source, the reader and the place (pass, block)."""
-        random = np.random.default_rng(row_seed(self.stream.seed, self.source, self.reader, *place))
+        random = np.random.default_rng(example_seed(self.stream.seed, self.source, self.reader, *place))
         return random.permutation(size).tolist()
 
 

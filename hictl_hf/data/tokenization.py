@@ -1,4 +1,4 @@
-"""Text to token ids: tokenize a corpus, train a vocabulary in XLM-R's format, group texts into batches by length."""
+"""Tokenize a corpus, train a vocabulary in XLM-R's format, group texts into batches of similar length."""
 
 import importlib
 import tempfile
@@ -19,15 +19,18 @@ WORD_START = "▁"
 
 
 def train_tokenizer(sentences: Iterable[str], vocab_size: int, max_length: int = 512) -> PreTrainedTokenizerBase:
-    """Train a SentencePiece Unigram vocabulary and return it as an XLM-R tokenizer; needs no network.
+    """Train a SentencePiece unigram vocabulary and return it as an XLM-R tokenizer; needs no network.
 
-    Ids are XLM-R's: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3, `<mask>` the last one. There are fewer than `vocab_size`
-    if the sentences have fewer pieces.
+    The special tokens have XLM-R's ids: `<s>` 0, `<pad>` 1, `</s>` 2, `<unk>` 3, `<mask>` the last one.
 
     Args:
-        sentences: text in every language of the model, in the proportions the vocabulary should have.
-        vocab_size: number of ids, special tokens included.
+        sentences: text in all languages of the model, in the proportions that the vocabulary should reflect.
+        vocab_size: number of ids, special tokens included; there are fewer if the text has fewer distinct pieces.
         max_length: longest input of the model, in tokens.
+
+    Raises:
+        ValueError: no sentence has text.
+        BadInput: `vocab_size` is too small for the characters of the text.
 
     Example:
         >>> tokenizer = train_tokenizer(["a small house", "ein kleines Haus"] * 9, vocab_size=40)
@@ -35,14 +38,14 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, max_length: int =
         '<s>'
     """
     check_protobuf()
-    written = (text for text in sentences if text.strip())
-    first = next(written, None)
+    nonempty = (text for text in sentences if text.strip())
+    first = next(nonempty, None)
     if first is None:
-        raise ValueError("there is no sentence with a word in it; a vocabulary needs some text to be learned from")
+        raise ValueError("sentences has no text; allowed is one or more sentences with a word. Add some.")
     with tempfile.TemporaryDirectory() as folder:
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=chain([first], written), model_prefix=str(Path(folder) / "sentencepiece.bpe"),
+                sentence_iterator=chain([first], nonempty), model_prefix=str(Path(folder) / "sentencepiece.bpe"),
                 vocab_size=vocab_size - 2, model_type="unigram", unk_id=0, bos_id=1, eos_id=2, pad_id=-1,
                 normalization_rule_name="nmt_nfkc", character_coverage=0.9998, hard_vocab_limit=False, minloglevel=2,
             )  # fmt: skip
@@ -50,7 +53,7 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, max_length: int =
             if "required_chars" not in str(error):
                 raise
             raise BadInput(
-                f"vocab_size is {vocab_size}, fewer than the characters of the text have ids of their own ({error}); "
+                f"vocab_size is {vocab_size}; allowed is enough for an id of each character of the text ({error}); "
                 "raise it"
             ) from error
         tokenizer = XLMRobertaTokenizer.from_pretrained(folder)
@@ -59,24 +62,24 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, max_length: int =
 
 
 def check_protobuf() -> None:
-    """Raise `BadInput` where the installed protobuf cannot read vocabularies: transformers would ask for tiktoken."""
+    """Raise `BadInput` if the installed protobuf cannot read vocabularies: transformers' error would name tiktoken."""
     try:
         importlib.import_module("sentencepiece.sentencepiece_model_pb2")
-    except Exception as error:  # protobuf raises errors of its own
+    except Exception as error:  # protobuf raises several types, TypeError among them
         found = ", ".join(f"{name} {version(name)}" for name in ("sentencepiece", "protobuf"))
         raise BadInput(
-            f"{found}: do not fit each other ({' '.join(str(error).split())}); allowed are a sentencepiece and a "
-            "protobuf of the same time: pip install --upgrade sentencepiece protobuf"
+            f"{found}: are not compatible ({' '.join(str(error).split())}); allowed are a sentencepiece and a "
+            "protobuf of about the same date: pip install --upgrade sentencepiece protobuf"
         ) from error
 
 
 def word_starts(tokenizer: PreTrainedTokenizerBase) -> list[bool]:
-    """Return for each id of the vocabulary whether its piece begins a word."""
+    """Whether the piece of each id of the vocabulary begins a word."""
     return [piece.startswith(WORD_START) for piece in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
 
 
 def words_never_sampled(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> list[int]:
-    """Return ids that are no words: special tokens, the lone `▁`, and rows of the embeddings beyond the vocabulary."""
+    """Return the ids that are not words: special tokens, the lone `▁`, and embeddings beyond the vocabulary."""
     lone = tokenizer.convert_tokens_to_ids(WORD_START)
     return sorted({*tokenizer.all_special_ids, lone} | set(range(len(tokenizer), vocab_size)))
 
@@ -88,7 +91,7 @@ def tokenize_corpus(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_le
         dataset: text columns `x`, `y` (`None` in monolingual text), `x_lang`, `y_lang`.
 
     Returns:
-        The dataset with ids in `x` and `y` and the number of tokens of the joined example in `length`; the count.
+        The dataset with ids in `x` and `y` and the tokens of the joined example, x∘y, in `length`; and the count.
     """
     ids = Sequence(Value("int32"))
     features = Features({**dataset.features, "x": ids, "y": ids, "length": Value("int32")})

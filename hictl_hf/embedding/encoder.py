@@ -313,7 +313,7 @@ def check_poolings(model: PreTrainedModel, poolings: Sequence[Pooling]) -> None:
         if pooling.mode == "projection" and projection_of(model) is None:
             raise BadInput(
                 "the pooling is the projection, which this model does not have; allowed are 'cls' and 'mean', "
-                "or a whole checkpoint: load_encoder, or HictlForPreTraining.from_pretrained."
+                "or a complete checkpoint: load_encoder, or HictlForPreTraining.from_pretrained."
             )
         least = last if pooling.mode == "projection" else 0
         if not least <= pooling.layer <= last:

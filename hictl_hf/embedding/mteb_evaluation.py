@@ -1,6 +1,7 @@
-"""Bitext mining as MTEB scores it: this module lends `embed_sentences` to MTEB, and local files where it would ask the
-Hub. Queries, search and metrics are MTEB's: each foreign sentence is to find its English one, and the main score is a
-weighted F1, neither of which is XTREME's way (`xtreme`).
+"""Score an encoder on MTEB's bitext mining tasks: an adapter for `embed_sentences`, and tasks from local files.
+
+Queries, search and metrics are MTEB's: the foreign sentences are the queries, and the main score is a weighted F1.
+XTREME differs in both (`xtreme`).
 
     hictl mteb --model runs/demo/checkpoint --tasks Tatoeba --data tatoeba/v1 --output runs/demo/mteb
     hictl mteb --model runs/demo/checkpoint --tasks Tatoeba BUCC.v2 --subsets deu-eng de-en --output runs/demo/mteb
@@ -29,7 +30,11 @@ METRICS = ("f1", "accuracy")  # the first is MTEB's main score
 
 
 def load_task(name: str, subsets: Sequence[str] = (), folder: str | Path | None = None) -> Any:
-    """A task of MTEB, with its data where they come from a folder; `BadInput` for one of another type."""
+    """Load a task of MTEB by name, with its data if they come from a folder.
+
+    Raises:
+        BadInput: mteb is not installed, or the task is unknown, of another type or not in the folder.
+    """
     try:
         import mteb
     except ImportError as error:
@@ -46,7 +51,7 @@ def load_task(name: str, subsets: Sequence[str] = (), folder: str | Path | None 
 
 
 def local_pairs(name: str, folder: Path, subsets: Sequence[str]) -> dict[str, Dataset]:
-    """The language pairs of LASER's Tatoeba that are in a folder: the foreign side is the one that asks."""
+    """The language pairs of LASER's Tatoeba in a folder, by MTEB's name; the foreign sentences are the queries."""
     if name != "Tatoeba":
         raise BadInput(f"{name}: was asked for from {folder}; allowed there is Tatoeba. Leave --data out.")
     found = {path.name.split(".")[1]: path for path in sorted(folder.glob("tatoeba.???-eng.eng"))}
@@ -68,10 +73,10 @@ def evaluate_mteb(
     output: str | Path,
     max_length: int = LONGEST,
 ) -> dict[str, Any]:
-    """Score tasks of `load_task`; MTEB's own results go to `output`, a file for each.
+    """Score tasks of `load_task`, and write a file with MTEB's results of each to the folder `output`.
 
     Returns:
-        "protocol", and in "tasks" for each task its scores in percent by subset, and their means under "mean".
+        "protocol": how it was scored; "tasks": by task the scores in percent, "subsets" of each and the "mean".
     """
     import mteb
 
@@ -96,7 +101,7 @@ def evaluate_mteb(
 
 
 class MtebEncoder:
-    """What MTEB asks of an encoder, by `embed_sentences` at the model's own pooling."""
+    """MTEB's encoder interface on `embed_sentences`, with the pooling of the model's configuration."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int = LONGEST) -> None:
         from mteb.models import ModelMeta
@@ -120,6 +125,7 @@ class MtebEncoder:
 
 
 def as_table(results: dict[str, Any]) -> Table:
+    """Tabulate the results of `evaluate_mteb`, one section per task."""
     sections = {
         name: [
             [Cell(subset), *(Cell(f"{scores[metric]:.1f}") for metric in METRICS)]

@@ -1,8 +1,8 @@
-"""Inspect an encoder: the words of its vocabulary, by language, and the sentences of a file nearest to a sentence.
+"""Inspect an encoder: find the words of its vocabulary, and the sentences of a file, that are nearest to a sentence.
 
-The word-level objective moves the first token's last state of x∘y to the embeddings of the words of x and y, in any
-language: a model trained with it proposes the words of a sentence and of its translations. All sentences are near to
-the frequent words; given other texts, words are ranked by how much nearer they are to the sentence than to those.
+The word-level objective pulls the first token's last state of x∘y towards the embeddings of the words of x and y, so
+the nearest words are those of a sentence and of its translations. Frequent words are near to all sentences. If other
+texts are given, words are therefore ranked by their similarity minus its mean over those texts.
 """
 
 import unicodedata
@@ -27,16 +27,20 @@ from ..reports.tables import Cell, Table
 from .encoder import Pooling, embed_sentences, encoder_of
 
 ALL_LANGUAGES = "all"
-IN_SENTENCE, SPECIAL_TOKEN = "in the sentence", "special token"  # marks of words that are no discovery
+IN_SENTENCE, SPECIAL_TOKEN = "in the sentence", "special token"  # marks of words that are found trivially
 ROWS_AT_ONCE = 1000  # tokenized together
 TEXTS_KEPT = 256  # of each language, and of the sentences, for the mean similarity of words
-LEAST_PIECES = 10  # of a script that is shown; fewer are stray letters
+LEAST_PIECES = 10  # scripts with fewer pieces are not shown: a few letters, no language of the vocabulary
 LONGEST = 120  # characters of a text in a table
 
 
 class NearWord(NamedTuple):
-    """A piece of the vocabulary, its cosine, how far that is above the mean over other texts (if there are any), and a
-    mark if the piece is in the sentence or special."""
+    """A piece of the vocabulary and its cosine with the sentence.
+
+    Attributes:
+        above: the cosine minus its mean over other texts; `None` without other texts.
+        mark: `IN_SENTENCE`, `SPECIAL_TOKEN` or "".
+    """
 
     piece: str
     similarity: float
@@ -45,7 +49,7 @@ class NearWord(NamedTuple):
 
 
 class NearSentence(NamedTuple):
-    """A sentence, its cosine, and its line number, from 1."""
+    """A sentence, its line number, from 1, and its cosine."""
 
     line: int
     text: str
@@ -53,15 +57,15 @@ class NearSentence(NamedTuple):
 
 
 class Explainer:
-    """A model, its vocabulary by language, and sentences to search in with their vectors.
+    """Search for the nearest words and sentences with one model.
 
     Args:
-        model, tokenizer: as of `embedding.load_encoder`.
-        rows: texts by language ({"de": "das Haus"}); a piece belongs to the language in whose texts it is the most
-            frequent, relatively. Without any it belongs to its Unicode script.
-        among: sentences to search in; empty ones, and repetitions, are passed over.
+        model, tokenizer: from `embedding.load_encoder`.
+        rows: texts by language ({"de": "das Haus"}). A piece is assigned to the language with the largest share of the
+            piece among its tokens; without texts, to its Unicode script.
+        among: sentences to search in, without empty and repeated ones.
 
-    The first texts of each language, and some of the sentences, are those that words are compared on.
+    The mean similarity of a word is taken over the first texts of each language and some of the sentences.
 
     >>> from hictl_hf.embedding.encoder import load_encoder  # doctest: +SKIP
     >>> explainer = Explainer(*load_encoder("runs/demo/checkpoint"), among=["das Haus"])  # doctest: +SKIP
@@ -90,16 +94,16 @@ class Explainer:
 
     @property
     def caution(self) -> str:
-        """A warning for models without the word-level objective, whose near words mean little; else empty."""
+        """A warning if the model was not trained with the word-level objective; else empty."""
         if getattr(self.model.config, "word_weight", 0) > 0:
             return ""
         return (
-            "The model does not say that it was trained with HiCTL's word-level objective, without which the words "
-            "near a sentence mean little."
+            "The model's configuration does not say that it was trained with HiCTL's word-level objective; without it "
+            "the words near a sentence mean little."
         )
 
     def words(self, sentence: str, translation: str | None = None, number: int = 10) -> dict[str, list[NearWord]]:
-        """The nearest words to a sentence x, or to x∘y: of all languages, then of each, the nearest language first."""
+        """The nearest words to x, or to x∘y, best first: of all languages, then of each, the nearest language first."""
         ids, similarities = self.similarities(sentence, translation)
         marks = dict.fromkeys(ids, IN_SENTENCE) | dict.fromkeys(self.special, SPECIAL_TOKEN)
         above = None if self.usual is None else similarities - self.usual
@@ -120,7 +124,7 @@ class Explainer:
 
     @torch.inference_mode()
     def similarities(self, sentence: str, translation: str | None) -> tuple[list[int], NDArray[np.float32]]:
-        """The ids of what is read, and (V,) cosines of the first token's final state with the word embeddings."""
+        """The input ids, and (V,) cosines of the first token's last state with the word embeddings."""
         check(sentence)
         check(sentence if translation is None else translation)
         longest = self.model.config.max_position_embeddings - 2  # XLM-R's positions start at 2
@@ -130,18 +134,19 @@ class Explainer:
         return tokens["input_ids"][0].tolist(), similarities
 
     def mean_similarities(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(V,) the means over texts of the same cosines."""
+        """(V,) means of these cosines over texts."""
         pooling = Pooling("cls", self.model.config.num_hidden_layers)
         mean = embed_sentences(self.model, self.tokenizer, texts, pooling).mean(0, keepdims=True)
         return self.with_vocabulary(torch.from_numpy(mean).to(self.model.device))
 
     @torch.inference_mode()
     def with_vocabulary(self, directions: Tensor) -> NDArray[np.float32]:
+        """(V,) products of a vector (1, d) with the unit embeddings of the vocabulary."""
         vocabulary = self.model.get_input_embeddings().weight[: len(self.pieces)]
         return cosines(directions, vocabulary)[0].cpu().numpy()
 
     def sentences(self, sentence: str, number: int = 10) -> list[NearSentence]:
-        """The nearest sentences among those given, none where none were."""
+        """The nearest of the sentences to search in, best first."""
         check(sentence)
         if self.vectors is None:
             return []
@@ -153,6 +158,7 @@ class Explainer:
 
 
 def check(sentence: str) -> None:
+    """Raise `BadInput` for a sentence that is empty or not valid text."""
     try:
         checked_text("own", sentence)
     except BrokenRow as problem:
@@ -162,8 +168,8 @@ def check(sentence: str) -> None:
 
 
 def best(similarities: NDArray[np.float32], number: int, among: NDArray[np.int64]) -> list[int]:
-    """The most similar of `among`; ties go to the first."""
-    return [int(at) for at in among[np.argsort(-similarities[among], kind="stable")[:number]]]
+    """The indices in `among` with the highest similarities; ties go to the first."""
+    return [int(index) for index in among[np.argsort(-similarities[among], kind="stable")[:number]]]
 
 
 # --- languages --------------------------------------------------------------------------------------------------------
@@ -181,8 +187,10 @@ def keep_first(rows: Iterable[Mapping[str, str]], kept: Mapping[str, list[str]])
 def piece_languages(
     tokenizer: PreTrainedTokenizerBase, pieces: Sequence[str], rows: Iterable[Mapping[str, str]] = ()
 ) -> list[str]:
-    """For each piece the language in whose texts its share is the largest, "" if it is in none of them; without texts
-    its script."""
+    """The language of each piece: the one with the largest share of it among its tokens, "" if it does not occur.
+
+    Without texts it is the script of the piece, "" for scripts of fewer than `LEAST_PIECES`.
+    """
     counts: dict[str, NDArray[np.int64]] = defaultdict(lambda: np.zeros(len(pieces), np.int64))
     rest = iter(rows)
     while block := list(islice(rest, ROWS_AT_ONCE)):
@@ -190,8 +198,8 @@ def piece_languages(
         for row in block:
             for language, text in row.items():
                 texts[language].append(text)
-        for language, of_one in texts.items():
-            ids = tokenizer(of_one, add_special_tokens=False, verbose=False)["input_ids"]
+        for language, batch in texts.items():
+            ids = tokenizer(batch, add_special_tokens=False, verbose=False)["input_ids"]
             counts[language] += np.bincount(np.concatenate(ids).astype(np.int64), minlength=len(pieces))
     if not counts:
         scripts = list(map(script, pieces))
@@ -203,7 +211,7 @@ def piece_languages(
 
 
 def script(piece: str) -> str:
-    """The Unicode script of most letters of a piece, "" of one without letters.
+    """The most frequent Unicode script among the letters of a piece, "" without letters.
 
     >>> [script(piece) for piece in ("▁house", "дом", "▁家", "42", "▁घर")]
     ['Latin', 'Cyrillic', 'CJK', '', 'Devanagari']
@@ -218,12 +226,12 @@ def script(piece: str) -> str:
 
 
 def word_table(words: Mapping[str, Sequence[NearWord]]) -> Table:
-    """Near words by language."""
+    """Tabulate near words by language."""
     compared = any(near.above is not None for group in words.values() for near in group)
     caption = (
         "Cosine of the first token's final state with the embeddings of the vocabulary"
-        + (", and by how much it is above the mean over the other texts" if compared else "")
-        + ". ▁ is where a word begins; a mark says that a piece stands in the sentence itself, or is none of a word."
+        + (", and that cosine minus its mean over the other texts" if compared else "")
+        + ". ▁ marks the beginning of a word; pieces of the sentence and special tokens are marked in the last column."
     )
     sections = {name: [word_row(near, compared) for near in group] for name, group in words.items()}
     heads = ["word", "cosine", *(["above mean"] if compared else []), ""]
@@ -231,18 +239,19 @@ def word_table(words: Mapping[str, Sequence[NearWord]]) -> Table:
 
 
 def word_row(near: NearWord, compared: bool) -> list[Cell]:
+    """The cells of a near word; `compared`: with the difference from the mean."""
     numbers = [near.similarity, near.above] if compared else [near.similarity]
     return [Cell(printable(near.piece)), *(Cell(f"{number:.3f}") for number in numbers), Cell(near.mark)]
 
 
 def sentence_table(sentences: Sequence[NearSentence]) -> Table:
-    """Near sentences with their lines."""
+    """Tabulate near sentences with their line numbers."""
     rows = [[Cell(printable(near.text)), Cell(str(near.line)), Cell(f"{near.similarity:.3f}")] for near in sentences]
     heads = [Cell("sentence"), Cell("line"), Cell("cosine")]
     return Table("Nearest sentences", "Cosine of the sentence vectors.", heads, {"": rows})
 
 
 def printable(text: str) -> str:
-    """The text without control characters, which a terminal would obey, cut to one short line."""
+    """Replace control characters, which would act on a terminal, and cut the text to one short line."""
     short = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
     return "".join("�" if unicodedata.category(letter) == "Cc" else letter for letter in short)

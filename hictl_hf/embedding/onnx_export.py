@@ -1,16 +1,15 @@
-"""An encoder for ONNX, by PyTorch's own exporter: token ids in, sentence vectors of length 1 out, those of
-`embed_sentences` at the same pooling. Layers above the one that is read are left out.
+"""Export an encoder to ONNX with PyTorch's exporter: from token ids to the unit vectors of `embed_sentences`.
 
     hictl export-onnx --model runs/demo/checkpoint --output runs/demo-onnx
 
-In the folder are `model.onnx`, its weights in `model.onnx.data`, and the tokenizer, which cuts sentences as
-`embed_sentences` does. The vectors of some sentences, without PyTorch:
+The folder has `model.onnx`, its weights in `model.onnx.data`, and the tokenizer, with the `max_length` of
+`embed_sentences`. Layers above the pooled one are not exported. To embed sentences without PyTorch:
 
     session = onnxruntime.InferenceSession("runs/demo-onnx/model.onnx")
     batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="np")
     vectors = session.run(["sentence_embedding"], dict(batch))[0]
 
-The ONNX back-end of sentence-transformers is another thing: it needs optimum, which does not yet accept transformers 5.
+This is not the ONNX backend of sentence-transformers: that needs optimum, which does not support transformers 5 yet.
 """
 
 import logging
@@ -31,7 +30,7 @@ INPUTS = ("input_ids", "attention_mask")
 
 
 class SentenceEncoder(nn.Module):
-    """(n, T) ids and their mask to (n, d) vectors of length 1."""
+    """Encoder and pooling as one module: (n, T) ids and attention mask to (n, d) unit vectors."""
 
     def __init__(self, model: PreTrainedModel, pooling: Pooling) -> None:
         super().__init__()
@@ -52,11 +51,15 @@ class SentenceEncoder(nn.Module):
 def export_onnx(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path, pooling: Pooling | None = None
 ) -> Path:
-    """Write the encoder for ONNX, opset 18, into a folder, which must be new or empty; returns the path of the model.
+    """Export the encoder to ONNX (opset 18) in a new or empty folder; returns the path of the model.
 
     Args:
         model: in float32, on a CPU.
-        pooling: the model's own without it.
+        tokenizer: a copy padded on the right is saved.
+        pooling: `None`: that of the model's configuration.
+
+    Raises:
+        BadInput: a package is missing, the folder is not empty, or the model lacks the pooling.
     """
     try:
         import onnxscript  # noqa: F401
@@ -65,10 +68,10 @@ def export_onnx(
     folder = new_folder(folder)
     encoder = SentenceEncoder(model, pooling or own_pooling(model.config)).eval()
     tokenizer = deepcopy(tokenizer)
-    tokenizer.padding_side = "right"  # the first token is read in the first column
+    tokenizer.padding_side = "right"  # so the first column holds the first tokens
     batch = tokenizer(["a", "a b c d"], padding=True, return_tensors="pt")
     shape = {0: torch.export.Dim("sentences"), 1: torch.export.Dim("tokens")}
-    log = logging.getLogger("torch.onnx._internal.exporter._registration")  # warns that torchvision is missing
+    log = logging.getLogger("torch.onnx._internal.exporter._registration")  # warns if torchvision is missing
     level = log.level
     log.setLevel(logging.ERROR)
     try:

@@ -1,10 +1,9 @@
-"""Write the files with which sentence-transformers loads an encoder's folder.
+"""Write the files that sentence-transformers needs to load an encoder's folder.
 
-It then gives the vectors of `embed_sentences`: same layer, same pooling, length 1.
-
-Weights and tokenizer are in the folder already. The library is not needed to write the files; reading inner layers
-needs its version 5.4 or above. All layers stay in the folder and are computed, also those above the one read: without
-them the model could not be fine-tuned, and skipping them while loading warns of "unexpected" weights.
+Its vectors are then those of `embed_sentences`: same layer, same pooling, length 1. The folder must have weights and
+tokenizer. The library is not needed to write the files; models that read an inner layer need its version 5.4 or above.
+Layers above the one read are kept and computed: fine-tuning needs them, and transformers would report the weights of
+skipped layers as "unexpected".
 """
 
 import json
@@ -24,12 +23,12 @@ MODES = {"cls": "cls", "mean": "mean", "projection": "cls"}
 def write_sentence_transformers_files(
     folder: str | Path, config: PreTrainedConfig, projection: Tensor | None = None, pooler: bool = True
 ) -> None:
-    """Add the files that sentence-transformers reads in addition to weights and tokenizer.
+    """Write the files that sentence-transformers reads in addition to weights and tokenizer.
 
     Args:
-        config: of the model in the folder, with its pooling.
-        projection: (r, d) weight of f, needed where the pooling is the projection.
-        pooler: whether the folder's weights hold a pooler, where a model of this kind has one.
+        config: configuration of the model in the folder, which names its pooling.
+        projection: (r, d) weight of f, required for the pooling "projection".
+        pooler: whether the folder's weights include a pooler.
     """
     folder, pooling = Path(folder), own_pooling(config)
     if pooling.mode not in MODES:
@@ -74,5 +73,6 @@ def write_sentence_transformers_files(
 
 
 def write(path: Path, value: Any) -> None:
+    """Write a JSON file, and its folder if needed."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

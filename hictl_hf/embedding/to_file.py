@@ -2,9 +2,9 @@
 
     embed_to_file(model, tokenizer, read_texts(["news.de.txt"]), "news.npy", own_pooling(model.config))
 
-Lines go through the model in blocks. The vectors of each block are kept in the folder OUTPUT.partial until all are
-there. The same call after an interruption continues after the last complete block, once it has checked that lines,
-model and settings are the same.
+Lines are embedded in blocks; the vectors of each block are stored in the folder OUTPUT.partial until all blocks are
+done. The same call after an interruption checks that lines, model and settings are the same, and continues after the
+last complete block.
 """
 
 import hashlib
@@ -41,18 +41,18 @@ PROBE = "Do these vectors come from the same model?"
 
 @dataclass(frozen=True)
 class VectorFileConfig:
-    """How lines become the vectors of a file."""
+    """Settings of the vectors in a file."""
 
     normalize: bool = True
     """Make vectors of length 1."""
     stored: str = "float32"
-    """The numbers of the file, one of `STORED`."""
+    """The dtype in the file, one of `STORED`."""
     max_length: int = LONGEST
-    """Tokens of a line that are read, special tokens included."""
+    """Tokens of a line, special tokens included; the rest is cut."""
     max_tokens: int | None = None
-    """Tokens of a batch, padding included; `embed_sentences` chooses without it."""
+    """Tokens of a batch, padding included; `None`: the default of `embed_sentences`."""
     lines_at_once: int = LINES_AT_ONCE
-    """Lines of a block, which are sorted by length and kept together."""
+    """Lines of a block, which are sorted by length and stored together."""
 
 
 def embed_to_file(
@@ -100,12 +100,12 @@ def embed_to_file(
 
 
 class PartialOutput:
-    """The blocks of vectors embedded so far, a file each, in a folder with the settings they were made by.
+    """A folder with the blocks of vectors embedded so far, a file each, and the settings they were made with.
 
     Args:
         folder: created if it does not exist.
         ending: of the files, ".npy" or ".parquet".
-        settings: all that the vectors depend on.
+        settings: everything that the vectors depend on.
 
     Raises:
         BadInput: the folder was begun with other settings, or holds something else.
@@ -124,7 +124,7 @@ class PartialOutput:
         folder.mkdir(parents=True, exist_ok=True)
 
     def skip(self, texts: Iterator[str]) -> int:
-        """Consume the texts that are done, which must be the same as before; returns their number."""
+        """Skip the texts that are done, and check that they are the same as before; returns their number."""
         for lines in self.done["lines"]:
             self.digest.update(as_bytes(islice(texts, lines)))
         if self.digest.hexdigest() != self.done["digest"]:
@@ -136,7 +136,7 @@ class PartialOutput:
         return number
 
     def add(self, block: list[str], vectors: NDArray[np.floating]) -> None:
-        """Write the next block of vectors; the state counts it only when its file is complete."""
+        """Write the next block of vectors, then the state: an incomplete file is never counted."""
         path, lines = self.part(len(self.done["lines"])), self.done["lines"]
         if self.ending == ".npy":
             np.save(path, vectors)
@@ -148,10 +148,11 @@ class PartialOutput:
         write_json(self.state, {"settings": with_version(self.settings), "done": self.done})
 
     def part(self, number: int) -> Path:
+        """The file of a block."""
         return self.folder / f"{number:06}{self.ending}"
 
     def finish(self, output: Path) -> None:
-        """Join the blocks to the output file, and remove the folder."""
+        """Join the blocks into the output file and remove the folder; `BadInput` if there is no block."""
         lines = self.done["lines"]
         if not lines:
             self.folder.rmdir()
@@ -166,6 +167,7 @@ class PartialOutput:
 
 
 def join_arrays(parts: Sequence[Path], lines: int, output: Path) -> None:
+    """Concatenate arrays of vectors in files, one in memory at a time."""
     first = np.load(parts[0], mmap_mode="r")
     joined = np.lib.format.open_memmap(output, "w+", first.dtype, (lines, first.shape[1]))
     start = 0
@@ -176,22 +178,25 @@ def join_arrays(parts: Sequence[Path], lines: int, output: Path) -> None:
 
 
 def join_tables(parts: Sequence[Path], output: Path) -> None:
+    """Concatenate Parquet files, one in memory at a time."""
     with pyarrow.parquet.ParquetWriter(output, pyarrow.parquet.read_schema(parts[0])) as writer:
         for part in parts:
             writer.write_table(pyarrow.parquet.read_table(part))
 
 
 def as_table(texts: list[str], vectors: NDArray[np.floating]) -> pyarrow.Table:
+    """Texts and vectors as a table with the columns text and vector."""
     flat = pyarrow.array(vectors.ravel())
     return pyarrow.table({"text": texts, "vector": pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])})
 
 
 def as_bytes(block: Iterable[str]) -> bytes:
+    """Texts as bytes to hash; their lengths keep the borders between them unambiguous."""
     return "".join(f"{len(text)} {text}\n" for text in block).encode()
 
 
 def blocks(texts: Iterator[str], lines: int) -> Iterator[list[str]]:
-    """At most so many texts at a time, fewer if they are very long."""
+    """Yield blocks of at most `lines` texts, and about `CHARACTERS_AT_ONCE` characters."""
     block: list[str] = []
     characters = 0
     for text in texts:

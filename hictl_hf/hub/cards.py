@@ -1,4 +1,4 @@
-"""What the model cards of all kinds of runs share: templates, tables, escaping, metadata, names of repositories.
+"""Shared parts of all model cards: templates, tables, escaping, metadata, repository names.
 
 Each kind of run writes its card into the folder of its model (`pretraining/card.py`, `translation/card.py`);
 `card_for_repository` completes it when the run is published.
@@ -32,7 +32,7 @@ PICTURES = {
 
 
 def render_card(template: Path, metadata: ModelCardData, **values: str) -> str:
-    """The text of a README, from a Jinja template and its metadata (in the template: `card_data`)."""
+    """Render a README from a Jinja template, in which `card_data` is the metadata."""
     return str(ModelCard.from_template(metadata, template_path=str(template), **values).content).rstrip("\n") + "\n"
 
 
@@ -44,10 +44,10 @@ def card_for_repository(
     license: str | None = None,
     pictures: Sequence[str] = (),
 ) -> bytes:
-    """The card of a model as it is published: with the names of its repositories, its licence, and pictures.
+    """Complete the card of a model for publication: names of repositories, licence, pictures.
 
     Args:
-        card: the README.md in the folder of the model; what its author changed in it is kept.
+        card: the README.md in the folder of the model; changes by its author are kept.
         encoder_repository: where the plain encoder is; `None`: in `encoder/` of the same repository.
         pictures: their paths in the repository.
     """
@@ -68,7 +68,7 @@ def card_for_repository(
 def encoder_card_for_repository(
     card: Path, repository: str, *, encoder_repository: str | None = None, license: str | None = None
 ) -> bytes:
-    """The card of the plain encoder as it is published, in a repository of its own or in `encoder/` of the model's."""
+    """Complete the card of the plain encoder, in a separate repository or in `encoder/` of the model's."""
     content = _read_card(card)
     content.text = content.text.replace(YOUR_REPOSITORY, repository)
     if encoder_repository:
@@ -93,7 +93,7 @@ def _pictures(paths: Sequence[str]) -> str:
 
 
 def how_it_was_made(results: RunResults) -> str:
-    """The section with all settings, the command, versions and seed."""
+    """The section of the card with all settings, the command, versions and seed."""
     settings = "\n\n".join(
         f"**{escape_markdown(group)}**\n\n{markdown_table(('setting', 'value'), values.items())}"
         for group, values in results.setting_groups().items()
@@ -107,12 +107,12 @@ def how_it_was_made(results: RunResults) -> str:
 
 
 def licence_and_citation() -> str:
-    """The last sections of every card."""
+    """The sections on licence and citation, the last ones of every card."""
     return Path(__file__).with_name("licence_and_citation.md").read_text("utf-8").rstrip("\n")
 
 
 def sentence_transformers_snippet(name: str, more: str = "") -> str:
-    """Python that embeds sentences with sentence-transformers; `more` are further arguments."""
+    """Example code that embeds sentences with sentence-transformers; `more` are further arguments."""
     return f"""from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer({json.dumps(name)}{more})
@@ -121,7 +121,7 @@ print(model.similarity(vectors, vectors))"""
 
 
 def name_on_the_hub(encoder: str | None) -> str | None:
-    """The Hub's name of the checkpoint that training began from; `None` if it is a folder, or no valid name."""
+    """The Hub name of the checkpoint that training started from; `None` for a folder or an invalid name."""
     try:
         validate_repo_id(encoder or "")
     except HFValidationError:
@@ -130,7 +130,7 @@ def name_on_the_hub(encoder: str | None) -> str | None:
 
 
 def language_codes(codes: Iterable[str]) -> list[str]:
-    """Codes the Hub accepts: two or three letters, without script or region, sorted.
+    """Language codes as the Hub accepts them: two or three letters, without script or region, sorted.
 
     >>> language_codes(["zh_TW", "pt-br", "sr-Latn", "emoji"])
     ['pt', 'sr', 'zh']
@@ -140,12 +140,12 @@ def language_codes(codes: Iterable[str]) -> list[str]:
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table in Markdown; nothing in its cells is markup."""
+    """A table in Markdown; markup in its cells is escaped."""
     lines = [heads, ("---",) * len(heads), *rows]
     return "\n".join("| " + " | ".join(map(escape_markdown, line)) + " |" for line in lines)
 
 
 def escape_markdown(value: Any) -> str:
-    """One line of Markdown in which nothing is markup."""
+    """Escape a value as one line of Markdown without markup."""
     text = escape(" ".join(str(value).split()), quote=False)
     return re.sub(r"([\\|`*\[\]])", r"\\\1", text)

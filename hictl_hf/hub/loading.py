@@ -1,6 +1,6 @@
-"""Loading checkpoints safely: sizes are compared with the weights first, and errors name the checkpoint.
+"""Load checkpoints safely: compare the stated sizes with the weights first, and name the checkpoint in errors.
 
-transformers creates what the weights do not hold, so a damaged or hostile `config.json` could take all memory.
+transformers creates parameters that the weights lack, so a damaged or hostile `config.json` could take all memory.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ FIX = "Take the config.json that was written with the weights."
 
 
 def check_sizes(name_or_folder: str | Path) -> None:
-    """Raise `BadInput` where a model (folder or Hub name) would have more parameters than its weights have bytes."""
+    """Raise `BadInput` if a config (of a folder, Hub name) states more parameters than the weights have bytes."""
     name = str(name_or_folder)
     config = AutoConfig.from_pretrained(name)
     layers = max(config.num_hidden_layers, decoder_layers(config))
@@ -48,6 +48,7 @@ def parameters(config: PreTrainedConfig) -> int:
 
 
 def decoder_layers(config: PreTrainedConfig) -> int:
+    """The layers of a translation model's decoder; 0 for other models."""
     return config.decoder_layers if config.is_encoder_decoder and hasattr(config, "decoder_layers") else 0
 
 
@@ -55,11 +56,12 @@ def weights_of(name: str) -> list[Path]:
     """The safetensors files of a folder, or of a Hub name (downloaded to the cache)."""
     if Path(name).is_dir():
         return sorted(Path(name).glob("*.safetensors"))
-    whole = cached_file(name, SAFE_WEIGHTS_NAME, _raise_exceptions_for_missing_entries=False)
-    return [Path(whole)] if whole else list(map(Path, get_checkpoint_shard_files(name, index_of(name))[0]))
+    single = cached_file(name, SAFE_WEIGHTS_NAME, _raise_exceptions_for_missing_entries=False)
+    return [Path(single)] if single else list(map(Path, get_checkpoint_shard_files(name, index_of(name))[0]))
 
 
 def index_of(name: str) -> str:
+    """The index of weights in several files, of a Hub name."""
     return str(cached_file(name, SAFE_WEIGHTS_INDEX_NAME))
 
 
@@ -68,7 +70,7 @@ def index_of(name: str) -> str:
 
 @contextmanager
 def model_errors(place: str) -> Iterator[None]:
-    """Turn what transformers raises when a model is loaded or created into `BadInput` that names the place."""
+    """Turn the exceptions of transformers on loading or creating a model into `BadInput` with the place."""
     try:
         yield
     except BadInput:
@@ -80,7 +82,7 @@ def model_errors(place: str) -> Iterator[None]:
 
 
 def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a checkpoint; `BadInput` where none loads."""
+    """Load the tokenizer of a checkpoint; `BadInput` if that fails."""
     try:
         return AutoTokenizer.from_pretrained(name_or_folder)
     except (OSError, ValueError) as error:
@@ -89,7 +91,7 @@ def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
 
 
 def check_vocabulary(place: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
-    """Raise `BadInput` where the tokenizer has more ids than the model has embeddings."""
+    """Raise `BadInput` if the tokenizer has more ids than the model has embeddings."""
     if len(tokenizer) > vocab_size:
         raise BadInput(
             f"{place}: its tokenizer has {len(tokenizer)} ids, its model {vocab_size}; they do not belong together. "

@@ -1,4 +1,4 @@
-"""Publish a finished run on the Hugging Face Hub, in one commit, so that nobody loads half of a push.
+"""Publish a finished run on the Hugging Face Hub, in one commit, so that nobody can load an incomplete push.
 
     hictl publish runs/demo me/hictl-demo
     hictl publish runs/demo me/hictl-demo --license cc-by-4.0 --private true --encoder_repository me/hictl-demo-encoder
@@ -6,7 +6,7 @@
 
 At the root of the repository are the model with its code, its tokenizer and its card, `results.json`, `report.html` and
 `pictures/`; the plain encoder is in `encoder/`, or in a separate repository. The cards are those that the run wrote,
-completed by `cards`. A push that failed can be repeated: files that have arrived are not sent again. Log in first by
+completed by `cards`. Repeat a push that failed: files already uploaded are not sent again. Log in first by
 `hf auth login`, or set HF_TOKEN.
 """
 
@@ -25,9 +25,9 @@ from .cards import card_for_repository, encoder_card_for_repository
 
 logger = logging.getLogger(__name__)
 
-Contents = dict[str, Path | bytes]  # by their paths in the repository
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")  # reading one runs code
-REPLACED = (  # left by an earlier push, these would be loaded or shown together with the new files
+Contents = dict[str, Path | bytes]  # path in the repository -> file or content
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")  # loading one can run code
+REPLACED = (  # of an earlier push: would be loaded or shown together with the new files
     "*.safetensors", "*.safetensors.index.json", "encoder/*", "pictures/*", "2_Dense/*",
 )  # fmt: skip
 MESSAGE = "Publish a run of hictl_hf"
@@ -41,7 +41,7 @@ def push(
     license: str | None = None,
     private: bool | None = None,
 ) -> str:
-    """Push a run, one commit for each repository; returns the address of the (last) commit.
+    """Push a run, with one commit for each repository; returns the URL of the last commit.
 
     Args:
         run: the output folder of a finished pre-training or translation run.
@@ -51,7 +51,7 @@ def push(
         private: whether a new repository is private; `None`: the default of the account.
 
     Raises:
-        BadInput: the folder is no run, holds files that must not be shared, or the Hub refuses.
+        BadInput: the folder is not a finished run or holds files that must not be shared, or the push fails.
     """
     run = Path(run)
     where = {repository: contents_of(run, repository, encoder_repository, license)}
@@ -74,14 +74,14 @@ def push(
 
 
 def reserve(repository: str, private: bool | None = None) -> None:
-    """Create the repository unless it exists; a run does this before it trains, to fail early."""
+    """Create the repository unless it exists; a run does this before training, to fail early."""
     with hub_errors(repository, "log in by `hf auth login`, check the name, which is your-name/model, and the network"):
         HfApi().create_repo(repository, private=private, exist_ok=True)
 
 
 @contextmanager
 def hub_errors(repository: str, fix: str) -> Iterator[None]:
-    """Turn any exception of the Hub client or the network into one `BadInput` that says how to fix it."""
+    """Turn any exception of the Hub client or the network into a `BadInput` with the fix."""
     try:
         yield
     except Exception as error:
@@ -90,7 +90,7 @@ def hub_errors(repository: str, fix: str) -> Iterator[None]:
 
 
 def commit(repository: str, contents: Mapping[str, Path | bytes]) -> str:
-    """Commit these files, and delete those `REPLACED` by them; returns the address of the commit."""
+    """Commit these files and delete the obsolete ones that match `REPLACED`; returns the URL of the commit."""
     api = HfApi()
     obsolete = [
         name
@@ -106,7 +106,7 @@ def commit(repository: str, contents: Mapping[str, Path | bytes]) -> str:
 
 
 def contents_of(run: Path, repository: str, encoder_repository: str | None, license: str | None) -> Contents:
-    """The shared files of a run without its plain encoder."""
+    """The published files of a run, without those of its plain encoder."""
     model = model_folder(run)
     contents: Contents = {name: run / name for name in ("results.json", "report.html") if (run / name).is_file()}
     contents |= files_of(run / "pictures", run, "pictures/")
@@ -128,10 +128,10 @@ def contents_of_encoder(run: Path, repository: str, encoder_repository: str | No
 
 
 def model_folder(run: Path) -> Path:
-    """The folder of the model in that of a finished run: checkpoint/ (pre-training) or model/ (translation).
+    """The model's folder in a finished run: checkpoint/ (pre-training) or model/ (translation).
 
     Raises:
-        BadInput: there is none, or the run has not ended.
+        BadInput: the folder has no model, or the run has not finished.
     """
     kind = "the output folder of a finished pre-training run (checkpoint/, encoder/) or translation run (model/)"
     models = [name for name in ("checkpoint", "model") if any((run / name).glob("*.safetensors"))]
@@ -145,7 +145,7 @@ def model_folder(run: Path) -> Path:
 
 
 def files_of(folder: Path, inside: Path, prefix: str = "") -> Contents:
-    """The files of a folder by their paths; `BadInput` for a link to outside of `inside`, and for a pickle."""
+    """The files of a folder by their paths; `BadInput` for a pickle, and for a link to a file outside of `inside`."""
     found: Contents = {}
     for parent, folders, files in os.walk(folder):
         for name in sorted(files + folders):

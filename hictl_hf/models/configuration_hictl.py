@@ -1,7 +1,7 @@
-"""The settings of a HiCTL model: XLM-R's own, what the contrastive objectives of the paper need, and its decoder.
+"""Configuration of a HiCTL model: XLM-R's fields, those of the paper's contrastive objectives and of the decoder.
 
-Everything the paper leaves open is a field here with a reasoned default (`docs/choices.md` compares them with the
-paper's letter). How text becomes batches (masking, reordering, mixing of languages) is decided by the data modules.
+What the paper leaves open is a field with a reasoned default; `docs/choices.md` compares each with the paper's setting.
+Masking, reordering and the mixture of languages are not fields: they are arguments of the data modules.
 """
 
 import copy
@@ -40,37 +40,37 @@ class HictlConfig(XLMRobertaConfig):
     """XLM-R's configuration with the contrastive objectives of HiCTL (Wei et al., 2021).
 
     Args:
-        lm_weight, sentence_weight, word_weight: weights of L_LM, L_S and L_W in the total (paper: 1, 1, 1); 0 switches
-            an objective off, its forward passes included.
-        projection_size: size of r = f(g(M(x))), the sentence representation; `None`: the hidden size.
-        sentence_temperature: τ of the sentence-level contrast (the paper prints none, that is 1).
-        word_temperature: τ of the word-level contrast (the paper prints none, that is 1).
-        word_sampling_temperature: τ of the softmax that word negatives are drawn from; `None`: `word_temperature`.
-        word_negatives: m, how many words outside the bag each pair is contrasted with.
-        word_level_input: whether the query of the word level reads the masked x∘y, sharing the pass of the language
-            model ("masked"), or the unmasked one ("clean", one more pass).
+        lm_weight, sentence_weight, word_weight: weights of L_LM, L_S and L_W in the total loss (paper: 1, 1, 1); an
+            objective with weight 0 is not computed.
+        projection_size: size of the sentence representation r = f(g(M(x))); `None`: the hidden size.
+        sentence_temperature: τ of the sentence-level contrast (none in the paper, so 1).
+        word_temperature: τ of the word-level contrast (none in the paper, so 1).
+        word_sampling_temperature: τ of the softmax from which word negatives are drawn; `None`: `word_temperature`.
+        word_negatives: m, the number of sampled words outside the bag that each pair is contrasted with.
+        word_level_input: input of the word-level query: "masked" x∘y, in the forward pass of the language model, or
+            "clean" (unmasked) x∘y, in an additional one.
         hard_negatives: interpolate negatives towards their query by λ.
-        hard_negative_space: "unit" mixes unit vectors and does not renormalise, ŝ = 1 − λ(1 − s); "raw" mixes the
-            representations themselves and takes the cosine, the paper's letter.
+        hard_negative_space: "unit" interpolates unit vectors without renormalising, ŝ = 1 − λ(1 − s); "raw", the
+            paper's setting, interpolates the representations and then takes the cosine.
         hard_negative_zeta: ζ, the largest exponent of λ.
-        hard_negative_window: over how many optimiser steps p_avg is the mean of exp(−L_S).
-        duplicates: which sentences of a batch are no negatives of each other: those whose pairs share a text ("pair"),
-            those with equal texts ("text"), or none ("keep", the paper's letter).
-        same_side_negatives: whether the other sentences of a query's own side are negatives, too (the paper), or those
-            of the other side alone, as in InfoXLM.
-        embedding_layer: which layer a sentence vector is read at, 0 being the embeddings; `None`: the last.
-        embedding_pooling: how: the state of the first token ("cls"), the "mean" over tokens, or the
-            "projection" r, which is of the last layer. A run of pre-training writes here what was best on its dev set.
-        special_token_ids: ids that never enter a bag of words nor a sample; `None`: XLM-R's `<s> <pad> </s> <unk>` and
-            the last id, `<mask>`.
-        decoder_layers: layers of the decoder of a translation model (paper: 4, and 6 above 24 encoder layers).
-        decoder_attention_heads, decoder_ffn_dim: its other sizes; `None`: the encoder's.
-        decoder_vocab_size: W, how many words it can say; `None`: the whole vocabulary.
-        target_languages: the languages it translates into, each with a start token of its own; `None`: one, unnamed,
-            that starts with `</s>`.
-        cls_bias: what the similarity of the encoder's `[CLS]` to a target word adds to the logit of that word: nothing
-            ("none"), their product ("dot"), or their cosine over a temperature ("cosine", the paper).
-        cls_bias_scale: γ, which multiplies the similarity: "learned" from 0, or "fixed" at 1 (the paper).
+        hard_negative_window: number of optimiser steps over which p_avg is the mean of exp(−L_S).
+        duplicates: sentences of a batch that are not negatives of each other: those whose pairs share a text ("pair"),
+            those with equal texts ("text"), or none ("keep", the paper's setting).
+        same_side_negatives: also take the other sentences of the query's side as negatives (the paper's setting), not
+            only those of the other side (InfoXLM).
+        embedding_layer: layer from which sentence vectors are read, 0 for the embeddings; `None`: the last.
+        embedding_pooling: "cls" (state of the first token), "mean" (over tokens) or "projection" (r, last layer only).
+            A pre-training run stores the layer and pooling that were best on its dev set.
+        special_token_ids: ids that are never in a bag of words and never sampled; `None`: XLM-R's
+            `<s> <pad> </s> <unk>` and the last id, `<mask>`.
+        decoder_layers: layers of the decoder of a translation model (paper: 4, or 6 with an encoder of 24).
+        decoder_attention_heads, decoder_ffn_dim: other sizes of the decoder; `None`: the encoder's.
+        decoder_vocab_size: W, the number of tokens the decoder can generate; `None`: all tokens of the encoder.
+        target_languages: languages to translate into, each with a separate start token; `None`: one unnamed language
+            with the start token `</s>`.
+        cls_bias: what is added to the logit of a target word: nothing ("none"), or the similarity of its embedding to
+            the encoder's `[CLS]` state, as a product ("dot") or as a cosine over a temperature ("cosine", the paper).
+        cls_bias_scale: γ, the factor of the similarity: "learned" from 0, or "fixed" at 1 (the paper).
         cls_bias_temperature: τ of the cosine; `None`: `word_temperature`.
 
     Example:
@@ -118,7 +118,7 @@ class HictlConfig(XLMRobertaConfig):
             self.auto_map = dict(CODE_ON_THE_HUB)
 
     def validate_architecture(self) -> None:
-        """Refuse values that no objective could be computed with, and no decoder built."""
+        """Raise `ValueError` for a value that the objectives or the decoder do not support."""
         super().validate_architecture()
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
@@ -130,7 +130,7 @@ class HictlConfig(XLMRobertaConfig):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or a positive number")
         for name in TEMPERATURES:
             if getattr(self, name) is not None and not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 (1 is the paper's letter)")
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 (the paper's value is 1)")
         for name, least in LEAST.items():
             if getattr(self, name) is not None and getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
@@ -145,7 +145,7 @@ class HictlConfig(XLMRobertaConfig):
             raise ValueError(f"target_languages is {languages}; it must name at least one language, and none twice")
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "HictlConfig":
-        """This configuration; of a translation model's decoder alone when that is asked for, as `generate` does."""
+        """Return this configuration; with `decoder=True`, as in `generate`, that of a translation model's decoder."""
         if not decoder or encoder or not self.is_encoder_decoder:
             return self
         config = copy.deepcopy(self)
@@ -158,7 +158,7 @@ class HictlConfig(XLMRobertaConfig):
 
     @classmethod
     def get_config_dict(cls, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Read a `config.json`; an XLM-R one is a HiCTL one with our defaults."""
+        """Read a `config.json`; that of an XLM-R model becomes a HiCTL configuration with the defaults above."""
         values, unused = super().get_config_dict(*args, **kwargs)
         if values.get("model_type") == XLMRobertaConfig.model_type:
             values = {**values, "model_type": cls.model_type}

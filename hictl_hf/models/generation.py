@@ -38,7 +38,7 @@ class EncoderOutput(BaseModelOutput):
 
 
 class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
-    """`GenerationMixin` for a decoder with a vocabulary and start ids of its own."""
+    """`GenerationMixin` for a decoder with a separate target vocabulary and start ids."""
 
     def word_bias(self, encoder_states: Tensor, attention_mask: Tensor | None) -> Tensor | None:
         raise NotImplementedError
@@ -54,17 +54,17 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
     ) -> Any:
         """Like the parent, in tokenizer ids; the start token is returned as `</s>`.
 
-        `decoder_input_ids`, the tokens that translations have to begin with, are tokenizer ids with or without that
-        `</s>`. Options such as `suppress_tokens` are tokenizer ids, too; those of the model's own `generation_config`,
-        and of a copy of it where they are equal, are target ids.
+        `decoder_input_ids`, the first tokens of the translations, are tokenizer ids with or without that `</s>`.
+        Options such as `suppress_tokens` are tokenizer ids, too. The values in the model's `generation_config`, and
+        equal values in a configuration passed here, are target ids.
 
         Args:
-            target_language: of all examples, or of each.
-            start_ids: (n,) the same as start ids.
+            target_language: of all examples, or one for each.
+            start_ids: (n,) start ids, in place of target languages.
 
         Raises:
-            ValueError: none of several target languages was chosen, or an unknown one; an option needs a token that
-                the decoder does not have, or does not work with this model.
+            ValueError: the target language is unknown, or one of several was not chosen; an option needs a token that
+                the decoder lacks, or does not work with this model.
         """
         if generation_config is not None and generation_config.is_assistant:  # called by another model, in target ids
             prompt = kwargs["decoder_input_ids"]
@@ -103,7 +103,7 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
     def chosen_start(
         self, start: Any, target_language: str | Sequence[str] | None, start_ids: Tensor | None
     ) -> int | list[int] | Any:
-        """The start id of all examples, or of each, as the arguments of `generate` give it; `None` if none does."""
+        """The start id of all examples, or of each, from the arguments of `generate`; `None` if they name none."""
         if start_ids is not None:
             return start_ids.tolist()
         if isinstance(target_language, str):
@@ -150,8 +150,7 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
 
     @overrides_private(GenerationMixin)
     def _prepare_generation_config(self, *args: Any, **kwargs: Any) -> tuple[GenerationConfig, dict[str, Any]]:
-        """Refuse options that cannot work. They come from arguments, a given configuration and the model's own, which
-        only here have been merged."""
+        """Refuse options that cannot work, here because arguments and both configurations are merged only now."""
         settings, others = super()._prepare_generation_config(*args, **kwargs)
         if settings.guidance_scale not in (None, 1):
             raise ValueError(
@@ -169,8 +168,8 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
 
     @overrides_private(GenerationMixin)
     def _prepare_text_encoder_decoder_kwargs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Add the cosine bias to the encoder's output, once for all steps. It depends on the attention mask, which
-        `get_encoder()` alone could not pass on."""
+        """Add the cosine bias to the encoder's output, once for all steps. It depends on the attention mask, which the
+        output of `get_encoder()` does not hold."""
         model_kwargs: dict[str, Any] = super()._prepare_text_encoder_decoder_kwargs_for_generation(*args, **kwargs)
         if self.config.cls_bias == "cosine":
             outputs = model_kwargs["encoder_outputs"]
@@ -181,7 +180,7 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
         return model_kwargs
 
     def compute_transition_scores(self, sequences: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Like the parent, for the sequences, in tokenizer ids, and scores of `generate`."""
+        """Like the parent, for sequences in tokenizer ids and the scores of `generate`."""
         decoder: Any = self.decoder  # the scores are over its vocabulary
         return GenerationMixin.compute_transition_scores(decoder, self.target_ids(sequences), *args, **kwargs)
 

@@ -1,8 +1,8 @@
-"""The translation model: HiCTL's encoder, a new decoder, and the [CLS] bias on the words of the translation.
+"""The translation model: HiCTL's encoder, a new decoder, and the [CLS] bias on the logits of target words.
 
 The similarity of the encoder's `[CLS]` to each target word is added to the logits of every step, before the softmax, in
-training as in decoding (machine translation with HiCTL). Ids and target languages are in `target_ids`, `generate` in
-`generation`; both say which ids users and the decoder see. A faster beam search than `generate`'s is in the package.
+training and in decoding (machine translation with HiCTL). `target_ids` explains the kinds of ids and has the target
+languages, `generation` has `generate`; `hictl_hf.translation` has a faster beam search.
 Shapes: n sentences, S source tokens, T target tokens, W tokens of the target vocabulary, d dimensions.
 """
 
@@ -39,12 +39,12 @@ MAX_TRANSLATION_LENGTH = 200  # tokens, by default
 class HictlForConditionalGeneration(TargetIdGenerationMixin):
     """Encoder and decoder with the [CLS] bias on target words.
 
-    The decoder is XLM-R's layer with cross-attention and post-norm like the encoder: with 4 to 6 layers and warm-up it
-    trains well, and other engines can run it. Its word embeddings are tied to the output layer and separate from the
-    encoder's, so that the encoder can be frozen while they learn, and so that the target vocabulary may be smaller.
+    The decoder has XLM-R's layers with cross-attention and post-norm: with 4 to 6 layers and warm-up it trains well,
+    and other engines can run it. Its word embeddings are tied to the output layer and separate from the encoder's, so
+    the encoder can be frozen while they are trained, and the target vocabulary can be smaller.
 
-    A new model is made by `from_encoder`. `from_pretrained` is for saved translation models: of a masked language model
-    it would take the output bias of the masked words.
+    Create a new model with `from_encoder`. `from_pretrained` is for saved translation models: from a masked language
+    model it would load the output bias of the language-model head.
 
     Example:
         >>> from hictl_hf import HictlConfig, HictlForConditionalGeneration
@@ -87,7 +87,7 @@ class HictlForConditionalGeneration(TargetIdGenerationMixin):
     @torch.no_grad()
     @overrides_private(PreTrainedModel)
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise what XLM-R does not have, too: models are loaded without the values of `__init__`."""
+        """Initialise the added weights and buffers, too: when a model is loaded, the values of `__init__` are lost."""
         super()._init_weights(module)
         if isinstance(module, HictlForConditionalGeneration):
             init.copy_(module.target_token_ids, torch.arange(len(module.target_token_ids)))
@@ -102,18 +102,18 @@ class HictlForConditionalGeneration(TargetIdGenerationMixin):
         target_languages: Sequence[str] | None = None,
         **settings: Any,
     ) -> Self:
-        """A new translation model in fp32 on the weights of any XLM-R or HiCTL checkpoint; the decoder is random.
+        """Create a translation model in fp32 from the weights of an XLM-R or HiCTL encoder.
 
-        The decoder's word embeddings are the encoder's for the same words.
+        The decoder's layers are initialised at random, its word embeddings copied from the encoder.
 
         Args:
-            encoder: a checkpoint's folder or name, or a model.
-            target_token_ids: the tokenizer ids the decoder can say, ascending from 0, 1, 2, 3; `None`: all.
-            target_languages: what the model translates into; `None`: one language without a name.
-            settings: of the configuration, such as `decoder_layers` or `cls_bias`.
+            encoder: folder or Hub name of a checkpoint, or a model.
+            target_token_ids: tokenizer ids that the decoder can generate, ascending, 0 to 3 first; `None`: all.
+            target_languages: languages to translate into; `None`: one without a name.
+            settings: fields of the configuration, such as `decoder_layers` or `cls_bias`.
 
         Raises:
-            ValueError: the encoder is no XLM-R, or the ids are none that a decoder can be made of.
+            ValueError: the encoder is not XLM-R or HiCTL, or the ids are not a valid target vocabulary.
         """
         if not isinstance(encoder, PreTrainedModel):
             kind = HictlConfig.get_config_dict(encoder)[0].get("model_type")
@@ -123,27 +123,27 @@ class HictlForConditionalGeneration(TargetIdGenerationMixin):
         source = encoder.base_model
         if not isinstance(source, XLMRobertaModel):
             raise ValueError(f"the encoder is a {type(encoder).__name__}; it must be XLM-R or HiCTL")
-        words = list(range(source.config.vocab_size) if target_token_ids is None else target_token_ids)
-        ascending = all(a < b for a, b in zip(words, words[1:]))
-        if words[: UNKNOWN + 1] != [0, 1, 2, 3] or not ascending or words[-1] >= source.config.vocab_size:
+        ids = list(range(source.config.vocab_size) if target_token_ids is None else target_token_ids)
+        ascending = all(a < b for a, b in zip(ids, ids[1:]))
+        if ids[: UNKNOWN + 1] != [0, 1, 2, 3] or not ascending or ids[-1] >= source.config.vocab_size:
             raise ValueError(
-                f"target_token_ids are {words[:5]} … {words[-1:]}; they must be tokenizer ids below "
+                f"target_token_ids are {ids[:5]} … {ids[-1:]}; they must be tokenizer ids below "
                 f"{source.config.vocab_size}, ascending, each once, and begin with 0, 1, 2, 3 (<s> <pad> </s> <unk>)"
             )
         inherited = source.config.to_dict()
         for name in ("model_type", "architectures", "transformers_version", "auto_map", "dtype", "is_encoder_decoder"):
             inherited.pop(name, None)
         chosen = {
-            "decoder_vocab_size": None if target_token_ids is None else len(words),
+            "decoder_vocab_size": None if target_token_ids is None else len(ids),
             "target_languages": None if target_languages is None else list(target_languages),
         }
         model = cls(HictlConfig(**{**inherited, **chosen, **settings}))
         weights = source.state_dict()
         model.roberta.load_state_dict({name: weights[name] for name in weights if not name.startswith("pooler.")})
         with torch.no_grad():
-            model.target_token_ids.copy_(torch.tensor(words))
-            model.decoder.get_input_embeddings().weight.copy_(source.get_input_embeddings().weight[words])
-        unwanted = [word for word in model.config.special_token_ids or () if word > UNKNOWN and word in set(words)]
+            model.target_token_ids.copy_(torch.tensor(ids))
+            model.decoder.get_input_embeddings().weight.copy_(source.get_input_embeddings().weight[ids])
+        unwanted = [token for token in model.config.special_token_ids or () if token > UNKNOWN and token in set(ids)]
         model.generation_config.update(
             num_beams=5,
             length_penalty=1.0,
@@ -177,17 +177,15 @@ class HictlForConditionalGeneration(TargetIdGenerationMixin):
         cache: Cache | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """Logits of the next target token at each position, and with labels their cross-entropy.
+        """Compute the logits of the next target token at each position, and with labels their cross-entropy.
 
-        In training the loss is computed without logits, which are `None`; with "cosine" they are held. Smooth labels by
-        `label_smoothing`, never by `label_smoothing_factor` of HF's Trainer, which reads tokenizer ids as target ids.
+        In training the loss needs no logits, and they are `None`, except with the "cosine" bias. Smooth labels by
+        `label_smoothing`, not by `label_smoothing_factor` of HF's Trainer, which reads tokenizer ids as target ids.
 
         Args:
             input_ids: (n, S) source, tokenizer ids.
-            attention_mask: (n, S) 1 on tokens, 0 on padding, which may be on either side of ids; of `inputs_embeds`,
-                whose positions XLM-R counts from the first column on, behind them.
-            decoder_input_ids: (n, T) target and start ids; by default the labels shifted right.
-            decoder_attention_mask: (n, T).
+            attention_mask: (n, S) 1 on tokens, 0 on padding: on either side, with `inputs_embeds` on the right.
+            decoder_input_ids, decoder_attention_mask: (n, T) target and start ids; by default the labels shifted right.
             encoder_outputs: the output of `get_encoder()`, in place of a source.
             labels: (n, T) tokenizer ids, -100 where there is none; tokens outside the target vocabulary become `<unk>`.
             start_ids: (n,) start id of each example; by default that of `generation_config`.
@@ -197,8 +195,7 @@ class HictlForConditionalGeneration(TargetIdGenerationMixin):
             kwargs: `output_attentions` and `output_hidden_states`.
 
         Raises:
-            TypeError: an unknown argument.
-            ValueError: two arguments that exclude each other, no target, or one that is too long.
+            TypeError, ValueError: unknown or contradictory arguments; a missing or too long target.
         """
         refuse_unknown(type(self), kwargs, PASSED_ON)
         cache = the_cache(cache, past_key_values)
@@ -213,8 +210,6 @@ class HictlForConditionalGeneration(TargetIdGenerationMixin):
         without_logits = labels is not None and self.trains_without_logits()
         embeddings = self.lm_head.weight
         if decoder_inputs_embeds is None:
-            if decoder_input_ids is None:
-                raise ValueError("the decoder has no input; give labels or decoder_input_ids, or call generate")
             decoder_inputs_embeds, embeddings = self.embed_target(decoder_input_ids, share_gradient=without_logits)
         hidden, decoded = self.decode(
             encoded, attention_mask, decoder_inputs_embeds, decoder_attention_mask, cache, use_cache, **kwargs
@@ -222,11 +217,7 @@ class HictlForConditionalGeneration(TargetIdGenerationMixin):
         logits = None if without_logits else self.logits(hidden, encoded, attention_mask)
         loss = None
         if labels is not None:
-            tokens = (labels != IGNORED).sum().clamp_min(1) if num_items_in_batch is None else num_items_in_batch
-            if logits is None:
-                loss = self.loss_without_logits(hidden, embeddings, labels, tokens, label_smoothing)
-            else:
-                loss = self.loss_of_logits(logits, labels, tokens, label_smoothing)
+            loss = self.token_loss(logits, hidden, embeddings, labels, num_items_in_batch, label_smoothing)
         return self.output_of(encoded, decoded, loss, logits)
 
     def encode(
@@ -242,11 +233,16 @@ class HictlForConditionalGeneration(TargetIdGenerationMixin):
             return self.roberta(input_ids, attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs)
         return encoder_outputs if isinstance(encoder_outputs, ModelOutput) else BaseModelOutput(*encoder_outputs)
 
-    def embed_target(self, ids: Tensor, share_gradient: bool) -> tuple[Tensor, Tensor]:
+    def embed_target(self, ids: Tensor | None, share_gradient: bool) -> tuple[Tensor, Tensor]:
         """(n, T, d) embeddings of target and start ids (n, T), and (W, d) the embeddings for the loss.
 
         With `share_gradient` both have one gradient matrix, where the weights are tied (`tied_embedding`).
+
+        Raises:
+            ValueError: there are no ids.
         """
+        if ids is None:
+            raise ValueError("the decoder has no input; give labels or decoder_input_ids, or call generate")
         if not (share_gradient and self.can_share_gradient()):
             return self.embed(ids), self.lm_head.weight
         padding = self.first_position - 1
@@ -263,9 +259,7 @@ class HictlForConditionalGeneration(TargetIdGenerationMixin):
         use_cache: bool | None,
         **kwargs: Any,
     ) -> tuple[Tensor, Any]:
-        """(n, T, d) states that the output layer reads, and the decoder's output.
-
-        The target continues that of the cache.
+        """(n, T, d) input of the output layer, and the decoder's output; the target continues that of the cache.
 
         Raises:
             ValueError: the target is longer than the decoder's table of positions.
@@ -291,7 +285,7 @@ class HictlForConditionalGeneration(TargetIdGenerationMixin):
         return hidden if shift is None else hidden + shift[:, None], decoded
 
     def logits(self, hidden: Tensor, encoded: Any, attention_mask: Tensor | None) -> Tensor:
-        """(n, T, W) logits of the states (n, T, d), with the [CLS] bias that `decode` has not yet added."""
+        """(n, T, W) logits of the states (n, T, d), with the "cosine" bias; the states have the "dot" bias."""
         logits: Tensor = self.lm_head(hidden)
         if self.config.cls_bias != "cosine":
             return logits
@@ -300,33 +294,42 @@ class HictlForConditionalGeneration(TargetIdGenerationMixin):
             bias = self.word_bias(encoded[0], attention_mask)
         return logits + bias[:, None]
 
-    def loss_of_logits(self, logits: Tensor, labels: Tensor, tokens: Tensor | int, smoothing: float) -> Tensor:
-        """() summed cross-entropy of logits (n, T, W), divided by the number of tokens."""
+    def token_loss(
+        self,
+        logits: Tensor | None,
+        hidden: Tensor,
+        embeddings: Tensor,
+        labels: Tensor,
+        items: Tensor | int | None,
+        smoothing: float,
+    ) -> Tensor:
+        """() summed cross-entropy divided by `items`; `None`: the number of labels.
+
+        From logits (n, T, W), or without them from states (n, T, d) and embeddings (W, d), some logits at a time.
+        """
+        read = labels != IGNORED
+        items = read.sum().clamp_min(1) if items is None else items
+        if logits is None:
+            return linear_cross_entropy(hidden[read], embeddings, self.lm_head.bias, labels[read], items, smoothing)
         full = torch.promote_types(logits.dtype, torch.float32)
         loss = F.cross_entropy(
             logits.flatten(0, 1).to(full), labels.flatten(), reduction="sum", label_smoothing=smoothing
         )
-        return loss / tokens
-
-    def loss_without_logits(
-        self, hidden: Tensor, embeddings: Tensor, labels: Tensor, tokens: Tensor | int, smoothing: float
-    ) -> Tensor:
-        """() the same loss of states (n, T, d), whose logits are never held."""
-        read = labels != IGNORED
-        return linear_cross_entropy(hidden[read], embeddings, self.lm_head.bias, labels[read], tokens, smoothing)
+        return loss / items
 
     def trains_without_logits(self) -> bool:
         """Whether the loss needs no logits: in training, without a cosine bias and with an unchanged output layer."""
         return self.training and self.config.cls_bias != "cosine" and type(self.lm_head) is nn.Linear
 
     def can_share_gradient(self) -> bool:
-        """Whether look-ups and predictions may have one gradient matrix: the weights are tied and have no hooks."""
+        """Whether look-ups and output layer can share a gradient matrix: the weights are tied and have no hooks."""
         words = self.decoder.get_input_embeddings()
         hooks = words._forward_hooks or words._forward_pre_hooks
         tied = words.weight is self.lm_head.weight
         return tied and type(words) is nn.Embedding and words.weight.requires_grad and not hooks
 
     def output_of(self, encoded: Any, decoded: Any, loss: Tensor | None, logits: Tensor | None) -> Seq2SeqLMOutput:
+        """Name the outputs of encoder and decoder as transformers does."""
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
@@ -344,11 +347,11 @@ class HictlForConditionalGeneration(TargetIdGenerationMixin):
         return self.with_starts(ids, self.decoder.get_input_embeddings()(self.without_starts(ids)))
 
     def without_starts(self, ids: Tensor) -> Tensor:
-        """Padding in place of start ids."""
+        """(n, T) target ids, with padding in place of start ids."""
         return ids.masked_fill(ids >= len(self.target_token_ids), self.first_position - 1)
 
     def with_starts(self, ids: Tensor, embedded: Tensor) -> Tensor:
-        """The embeddings (n, T, d) of words, and those of start tokens where these are."""
+        """(n, T, d) embeddings of words, with those of start tokens filled in."""
         if self.start_embeddings is None:
             return embedded
         index = ids - len(self.target_token_ids)
@@ -359,23 +362,23 @@ class HictlForConditionalGeneration(TargetIdGenerationMixin):
     # --- the [CLS] bias -----------------------------------------------------------------------------------------------
 
     def cls_states(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """(n, d) the states (n, S, d) of first tokens, wherever the padding of the mask (n, S) is."""
+        """(n, d) the states (n, S, d) of first tokens; the padding in the mask (n, S) may be on either side."""
         if mask is None:
             return hidden[:, 0]
         return hidden[torch.arange(len(hidden), device=hidden.device), mask.long().argmax(-1)]
 
     def bias_scale(self) -> Tensor | float:
-        """γ."""
+        """The factor γ of the similarity."""
         return 1.0 if self.cls_bias_scale is None else self.cls_bias_scale
 
     def state_bias(self, encoder_states: Tensor, attention_mask: Tensor | None) -> Tensor | None:
-        """(n, d) γq, which "dot" adds to every decoder state: W(h + γq) = Wh + γWq, at no cost; else `None`."""
+        """(n, d) γq, added to every decoder state with "dot", as W(h + γq) = Wh + γWq; else `None`."""
         if self.config.cls_bias != "dot":
             return None
         return self.bias_scale() * self.cls_states(encoder_states, attention_mask)
 
     def word_bias(self, encoder_states: Tensor, attention_mask: Tensor | None) -> Tensor | None:
-        """(n, W) what [CLS] adds to the logit of each target word, in fp32 at least; `None` where it adds nothing."""
+        """(n, W) the [CLS] bias of each target word's logit, in fp32 or fp64; `None` without a bias."""
         if self.config.cls_bias == "none":
             return None
         queries, words = self.cls_states(encoder_states, attention_mask), self.lm_head.weight
@@ -389,10 +392,10 @@ class HictlForConditionalGeneration(TargetIdGenerationMixin):
                 similarities = similarities / norms.clamp_min(torch.finfo(full).eps) / temperature
             return self.bias_scale() * similarities
 
-    # --- what transformers asks for -----------------------------------------------------------------------------------
+    # --- the interface of transformers --------------------------------------------------------------------------------
 
     def set_attn_implementation(self, attn_implementation: Any, **kwargs: Any) -> None:
-        """That of encoder and decoder; before transformers 5.20 the decoder, of the same class, kept its own."""
+        """Set it in encoder and decoder; transformers before 5.20 skips the decoder, as it has the encoder's class."""
         super().set_attn_implementation(attn_implementation, **kwargs)
         self.decoder.set_attn_implementation(attn_implementation, **kwargs)
 
@@ -412,9 +415,9 @@ class HictlForConditionalGeneration(TargetIdGenerationMixin):
     def _resize_token_embeddings(
         self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Module:
-        """Resize the encoder's embeddings, and a decoder with all of its words; a chosen target vocabulary stays.
+        """Resize the encoder's embeddings, and the decoder's unless its target vocabulary was chosen.
 
-        `resize_token_embeddings` knows of one vocabulary, and calls this method before it ties weights.
+        `resize_token_embeddings` assumes one vocabulary, and calls this method before it ties weights.
         """
         how = new_num_tokens, pad_to_multiple_of, mean_resizing
         if self.config.decoder_vocab_size is not None:

@@ -21,7 +21,7 @@ def in_batch_negatives(texts: Tensor, duplicates: str = "pair", same_side: bool 
         texts: (N,) int64 hashes, equal where the texts are equal; a reordered monolingual text has its original's.
         duplicates: "keep" every sentence of another pair; exclude equal texts ("text"); or exclude every sentence of a
             pair that shares a text with the query's ("pair"): it is a translation, too.
-        same_side: whether an x has other x as negatives, and a y other y; without them n - 1 negatives are left.
+        same_side: whether an x has other x as negatives, and a y other y; without them there are n - 1 negatives.
     """
     if len(texts) % 2:
         raise ValueError(f"there are {len(texts)} sentences; each x needs its y: x_1 … x_n, then y_1 … y_n")

@@ -155,7 +155,7 @@ def accept_packed_rows(encoder: Any) -> None:
 
 
 def accepts_packed_rows(encoder: Any) -> bool:
-    """Whether all attention blocks of an encoder take packed rows; one put there by the user may not."""
+    """Whether all attention blocks of an encoder take packed rows; a custom one may not."""
     return all(isinstance(layer.attention, PackedAttention) for layer in encoder.encoder.layer)
 
 

@@ -1,11 +1,11 @@
-"""p_avg: how probable the model finds the positives, on which the strength of hard negatives depends."""
+"""p_avg, the mean probability of the positives, which sets the strength of hard negatives."""
 
 import torch
 from torch import Tensor, nn
 
 
 class SentenceProbability(nn.Module):
-    """p_avg, on which λ depends: the mean of exp(-L_S) over the last steps, saved with the weights of the model.
+    """p_avg, the mean of exp(-L_S) over the last steps, as buffers that are saved with the model; λ depends on it.
 
     Args:
         window: number of optimiser steps.
@@ -26,6 +26,6 @@ class SentenceProbability(nn.Module):
         self.steps += 1
 
     def mean(self) -> Tensor:
-        """() p_avg; 0, and with it λ = 1, before the first step."""
+        """() p_avg; 0 before the first step, so that λ = 1."""
         known = self.steps.clamp(max=len(self.recent))
         return self.recent.float().sum() / known.clamp_min(1)

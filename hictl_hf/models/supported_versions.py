@@ -1,7 +1,7 @@
-"""The transformers releases this code was tested with, and checks of what it uses of other libraries.
+"""The tested transformers releases, and checks that the functions and private methods used here still exist.
 
-Most `forward`s of transformers swallow unknown keyword arguments, and a private method that was renamed is no longer
-called: both change results without an error. The checks here turn that into an `ImportError`.
+Most `forward` methods of transformers ignore unknown keyword arguments, and the override of a method that was renamed
+is never called: both change results without an error. The checks raise an `ImportError` instead.
 """
 
 import inspect
@@ -19,18 +19,19 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 @cache
 def warn_if_untested(version: str = transformers.__version__) -> None:
-    """Warn, once a process, if this transformers is outside of the tested releases."""
+    """Warn, once per process, if the installed transformers is not one of the tested releases."""
     if Version(OLDEST) <= Version(version) <= Version(NEWEST):
         return
     warnings.warn(
         f"transformers {version} is outside of the releases that hictl_hf was tested with ({OLDEST} to {NEWEST}): "
-        "results may be wrong without an error. Check it by `make test-versions` in a checkout of hictl_hf, or "
+        "results may be wrong without an error. Run `make test-versions` in a checkout of hictl_hf to test it, or "
         f"install a tested release: pip install 'transformers=={NEWEST}'",
         stacklevel=3,
     )
 
 
 def not_supported(lack: str) -> ImportError:
+    """Return the error for a transformers release without something that this package uses."""
     return ImportError(
         f"transformers {transformers.__version__} {lack}, which hictl_hf relies on; tested are the releases {OLDEST} "
         f"to {NEWEST}: pip install 'transformers=={NEWEST}'"
@@ -38,20 +39,20 @@ def not_supported(lack: str) -> ImportError:
 
 
 def require_parameters(function: Callable[..., Any], *names: str) -> None:
-    """Check that a function takes keyword arguments of these names by itself, not in its `**kwargs`.
+    """Check that a function has parameters of these names; `**kwargs` does not count.
 
     Raises:
-        ImportError: it does not.
+        ImportError: one is missing.
     """
     if missing := [name for name in names if name not in inspect.signature(function).parameters]:
         raise not_supported(f"has no argument {', '.join(missing)} of {function.__qualname__}")
 
 
 def parameter_of(function: Callable[..., Any], *names: str) -> str:
-    """The first of several names, newest first, that a function takes an argument under.
+    """Return the first of these names, newest first, that is a parameter of a function.
 
     Raises:
-        ImportError: it has none of them.
+        ImportError: none is.
     """
     for name in names:
         if name in inspect.signature(function).parameters:
@@ -60,10 +61,10 @@ def parameter_of(function: Callable[..., Any], *names: str) -> str:
 
 
 def overrides_private(base: type) -> Callable[[Method], Method]:
-    """Decorator of a method that overrides a private one of another library; its docstring says why.
+    """Decorate the override of a private method of another library; the override's docstring says why it is needed.
 
     Raises:
-        ImportError: `base` has no method of this name any more, or one with other arguments.
+        ImportError: `base` no longer has the method, or its parameters have changed.
     """
 
     def check(method: Method) -> Method:

@@ -1,4 +1,4 @@
-"""Pre-training with the paper's four losses."""
+"""Pre-training with HiCTL's objectives: language model, sentence level, word level."""
 
 import lazy_loader
 

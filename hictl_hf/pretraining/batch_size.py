@@ -69,7 +69,7 @@ def take_step(
     With shards the complete weights and gradients here take as much as the shards of two processes with their
     optimizer states; in addition there will be the word embeddings, their gradient, and a copy of it for reduction.
     """
-    tokens = collator.words[: collator.max_length - 2].tolist()
+    tokens = collator.regular_tokens[: collator.max_length - 2].tolist()
     examples = [{"x": tokens, "y": None, "seed": seed} for seed in range(size)]  # text gives most tokens: x∘y, x, y
     model.to(args.device).train()
     if args.activation_checkpointing:

@@ -92,7 +92,7 @@ def card_metadata(results: PretrainingResults, repository: str) -> ModelCardData
 
 
 def transformers_snippet(repository: str) -> str:
-    """Python that loads the model from a folder or from the Hub with transformers alone."""
+    """Example code that loads the model from a folder or from the Hub with transformers alone."""
     name = json.dumps(repository)
     return f"""from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
@@ -101,9 +101,9 @@ batch = tokenizer(["Good morning.", "Guten Morgen."], padding=True, return_tenso
 
 # The plain XLM-R encoder, to fine-tune or to pool; it needs none of our code.
 encoder = AutoModel.from_pretrained({name}, subfolder="encoder")
-words = encoder(**batch).last_hidden_state  # (sentences, tokens, hidden size)
+states = encoder(**batch).last_hidden_state  # (sentences, tokens, hidden size)
 
-# The HiCTL model with its projection of sentences; its code travels with the weights.
+# The HiCTL model with its sentence projection; its code is stored with the weights.
 model = AutoModelForPreTraining.from_pretrained({name}, trust_remote_code=True)
 sentences = model.encode_sentences(batch["input_ids"], batch["attention_mask"])  # (sentences, r)"""
 

@@ -211,7 +211,6 @@ def _draw_meanings(axes: "Axes", embeddings: Embeddings, seed: int) -> None:
 
 
 def _points(embeddings: Embeddings) -> tuple[Array, NDArray[np.intp]]:
-    points = np.concatenate(
-        [np.asarray(rows, dtype=float) for rows in embeddings.values()]
-    )  # (languages · sentences, d)
+    """(languages · sentences, d) all embeddings, and the index of the meaning of each."""
+    points = np.concatenate([np.asarray(rows, dtype=float) for rows in embeddings.values()])
     return points, np.concatenate([np.arange(len(rows)) for rows in embeddings.values()])

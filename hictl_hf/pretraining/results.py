@@ -83,7 +83,7 @@ class CorpusCounts:
 
 @dataclass(kw_only=True)
 class PretrainingResults(RunResults):
-    """What a pre-training run reports.
+    """Results of a pre-training run.
 
     Attributes:
         retrieval: `None` if no pairs were held out.

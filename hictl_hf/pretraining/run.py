@@ -17,7 +17,7 @@ from ..models.encoder_export import export_encoder
 from ..models.modeling_hictl import HictlForPreTraining
 from ..training.arguments import plain_settings
 from ..training.callbacks import TrainingTime
-from ..training.checkpoints import check_checkpoint, last_whole_checkpoint, newest_first
+from ..training.checkpoints import check_checkpoint, last_complete_checkpoint, newest_first
 from ..training.sharding import gather_model
 from ..training.trainer import TERMINATED
 from ..version import __version__
@@ -72,7 +72,7 @@ def refuse_to_overwrite(args: PretrainingArguments) -> None:
     `resume_from_checkpoint` "true" becomes the last complete checkpoint, or `None` if there is none.
     """
     if args.resume_from_checkpoint and args.resume_from_checkpoint.lower() == "true":
-        found = [last_whole_checkpoint(args.output_dir) if args.process_index == 0 else None]
+        found = [last_complete_checkpoint(args.output_dir) if args.process_index == 0 else None]
         if args.world_size > 1:
             torch.distributed.broadcast_object_list(found, device=args.device)  # all resume from the same one
         args.resume_from_checkpoint = found[0]
@@ -96,7 +96,7 @@ def collect_results(
     before: Scores | None,
     after: Scores | None,
 ) -> PretrainingResults:
-    """What the run measured, with its settings and versions."""
+    """The results of the run, with its settings and versions."""
     log, corpus_report = trainer.state.log_history, corpora.report
     results = PretrainingResults(
         retrieval=retrieval_results(before, after) if before and after else None,

@@ -149,7 +149,7 @@ def vocabulary_size(model_config: dict[str, Any] | str | None) -> int:
             "a checkpoint with --encoder xlm-roberta-base"
         )
     if type(size := settings["vocab_size"]) is not int:
-        raise BadInput(f"model_config: vocab_size is {size!r}; allowed is a whole number, for example 12000")
+        raise BadInput(f"model_config: vocab_size is {size!r}; allowed is an integer, for example 12000")
     return size
 
 

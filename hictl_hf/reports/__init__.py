@@ -1,4 +1,4 @@
-"""Typed results, and tables as text, Markdown, LaTeX and HTML; knows no task."""
+"""Typed results, report pages, and tables as text, Markdown, LaTeX and HTML; independent of tasks."""
 
 import lazy_loader
 

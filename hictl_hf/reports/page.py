@@ -1,7 +1,6 @@
-"""Reports made of sections: `report.html`, one page that needs no other file and no network, and the same in Markdown.
+"""Reports of tables, pictures and listings: a self-contained `report.html`, and `report.md`.
 
-What a report holds is decided in the packages of the tasks; how it looks, in the Jinja templates `page.html` and
-`sections.html`.
+The packages of the tasks choose the content; the Jinja templates `page.html` and `sections.html` are the layout.
 """
 
 from base64 import b64encode
@@ -27,7 +26,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Listing:
-    """Text to copy as it is, such as a command."""
+    """Preformatted text, such as a command."""
 
     title: str
     text: str
@@ -44,12 +43,12 @@ def write_sections(
     footer: str,
     style: str = "",
 ) -> Path:
-    """Write `report.md` and `report.html`; returns the path of the page.
+    """Write `report.md` and `report.html`; return the path of the latter.
 
     Args:
-        facts: numbers, each with its name.
-        sections: blocks by heading; a block whose title is not that of its section is folded.
-        style: CSS of this report, after that of all reports.
+        facts: (number, name) pairs, shown in large print at the top of the page.
+        sections: heading -> blocks; a block whose title differs from the heading is folded.
+        style: additional CSS.
     """
     folder = Path(folder)
     text = [f"# {escape_markdown(headline)}"]
@@ -62,7 +61,7 @@ def write_sections(
 
 
 def render(template: Path, **values: Any) -> str:
-    """Render an HTML template, which may extend `page.html`. Text is escaped; only `markupsafe.Markup` is not."""
+    """Render an HTML template, which may extend `page.html`. Values are escaped unless they are `markupsafe.Markup`."""
     environment = Environment(
         loader=FileSystemLoader([template.parent, Path(__file__).parent]), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
@@ -72,7 +71,7 @@ def render(template: Path, **values: Any) -> str:
 
 
 def data_uri(picture: Path) -> str:
-    """Return a PNG file as a URI that holds its bytes, so that a page needs no other file."""
+    """Return a PNG file as a data URI, to embed it in a page."""
     return f"data:image/png;base64,{b64encode(picture.read_bytes()).decode()}"
 
 

@@ -1,5 +1,6 @@
-"""Style and helpers of pictures: fonts, colours, a figure written to a file, a running mean. What a task draws is in
-its package (`pretraining.plots`, `xtreme.plots`, ...). Needs matplotlib, but no display.
+"""Style and helpers of plots: fonts, colours, a figure written to a file, a running mean.
+
+The plots of a task are in its package (`pretraining.plots`, `xtreme.plots`, ...). Needs matplotlib, but no display.
 """
 
 import math
@@ -40,8 +41,10 @@ STYLE: Any = {
 
 @contextmanager
 def figure_at(path: str | Path, width: float, height: float) -> Iterator["Figure"]:
-    """Yield a figure in our style, its size in inches, and write it to the path at the end of the block. pyplot is not
-    used, so there is no global state to close."""
+    """Yield a figure in `STYLE`, its size in inches, and write it to `path` at the end of the block.
+
+    Without pyplot, which keeps open figures in global state.
+    """
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
@@ -55,18 +58,18 @@ def figure_at(path: str | Path, width: float, height: float) -> Iterator["Figure
 
 
 def set_headline(figure: "Figure", text: str) -> None:
-    """Put a headline above the figure."""
+    """Set the title of a figure, left-aligned."""
     figure.suptitle(text, x=0.01, ha="left")
 
 
 def write_notice(axes: "Axes", text: str) -> None:
-    """Write a text in place of a picture that has no data."""
+    """Write a text in place of a plot without data."""
     axes.set_axis_off()
     axes.text(0.5, 0.5, text, ha="center", va="center", color=GREY, transform=axes.transAxes)
 
 
 def smooth(values: Array, width: int) -> Array:
-    """Return the centred running mean over an odd number of values; at the ends, over those that exist."""
+    """Return the centred running mean over `width` values, an odd number; at the ends, over fewer values."""
     window = np.ones(width)
     padded = np.convolve(values, window, mode="full")[width // 2 : width // 2 + len(values)]
     counts = np.convolve(np.ones(len(values)), window, mode="full")[width // 2 : width // 2 + len(values)]
@@ -74,14 +77,14 @@ def smooth(values: Array, width: int) -> Array:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean of one or more values."""
+    """Return the mean of at least one value."""
     return sum(values) / len(values)
 
 
 def plot_layers(
     by_layer: Mapping[str, Sequence[float | None]], path: str | Path, measure: str = "accuracy (%)"
 ) -> Path:
-    """Draw a score by layer, one line for each pooling, a dot if only one layer was measured; returns the path."""
+    """Plot a score by layer, one line per pooling (a dot if only one layer was measured); return `path`."""
     measured = [
         (score, layer, pooling)
         for pooling, scores in by_layer.items()
@@ -106,5 +109,5 @@ def plot_layers(
         axes.set(xlim=(-0.3, layers - 0.7), xlabel="layer (0: the embeddings)", ylabel=measure)
         axes.set_ylim(0, 1.12 * best or 1)
         axes.legend(ncols=len(by_layer), loc="upper left", bbox_to_anchor=(0, 1.12))
-        set_headline(figure, f"Sentences are best found by {pooling} at layer {layer}")
+        set_headline(figure, f"Best retrieval: {pooling} at layer {layer}")
     return Path(path)

@@ -1,6 +1,6 @@
-"""Typed results of a run, kept as `results.json`.
+"""Typed results of a run, and `results.json`, the file of them.
 
-`RunResults` reads and writes them; each kind of run adds its fields.
+`RunResults` reads and writes the file; each kind of run adds its fields in a subclass.
 """
 
 import json
@@ -19,18 +19,21 @@ Results = Mapping[str, Any]
 
 @dataclass(kw_only=True)
 class RunResults:
-    """Results of a run. A subclass adds fields: plain values, dataclasses, named tuples, their lists and dictionaries.
+    """Results of a run. Fields of subclasses are JSON values, dataclasses, named tuples, and lists and dictionaries of
+    these.
 
-    In the file NaN is null, so a number that can be NaN is `float | None`. A field whose default is `None` is omitted
-    while it is `None`.
+    JSON has no NaN: it is written as null, so a number that can be NaN is `float | None`. A field whose default is
+    `None` is not written while it is `None`.
 
     Attributes:
-        settings: by group, such as "config" (of the model) and "training".
-        versions: of the libraries.
+        settings: group -> settings, for example of the groups "config" (of the model) and "training".
+        versions: library -> version.
+        data_hash: hash of the training data.
+        command: the command line of the run.
     """
 
-    SCHEMA_VERSION: ClassVar[int] = 1  # of the fields; raise it when readers of the old file would misread the new one
-    WRITTEN_BY: ClassVar[str] = "a training script"  # named in messages
+    SCHEMA_VERSION: ClassVar[int] = 1  # increase it when the fields change incompatibly
+    WRITTEN_BY: ClassVar[str] = "a training script"  # for messages
 
     settings: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -41,10 +44,10 @@ class RunResults:
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """Read `results.json`, given as the file or as the folder of the run.
+        """Read `results.json` from its path or from the folder of the run.
 
         Raises:
-            BadInput: the file cannot be read, or does not hold these fields.
+            BadInput: the file cannot be read, or a field is missing or has another type.
         """
         file = Path(path) / RESULTS_FILE if Path(path).is_dir() else Path(path)
         try:
@@ -57,16 +60,16 @@ class RunResults:
 
     @classmethod
     def from_dict(cls, values: Any, place: str = RESULTS_FILE) -> Self:
-        """Results from the values of a `results.json`; `place` names it in messages."""
+        """Make results from the parsed JSON; `place` is the name of the file for messages."""
         if not isinstance(values, Mapping):
             raise BadInput(f"{place}: is {short_repr(values)}; allowed is an object, the results of {cls.WRITTEN_BY}")
         version = values.get("schema_version")
         if version is None:
-            values, place = cls.upgrade(values), f"{place} (of hictl_hf 0.7.5 or before, as it has no schema_version)"
+            values, place = cls.upgrade(values), f"{place} (no schema_version: of hictl_hf 0.7.5 or older)"
         elif version != cls.SCHEMA_VERSION:
             raise BadInput(
                 f"{place}: schema_version is {short_repr(version)}; allowed is {cls.SCHEMA_VERSION}. "
-                f"Read it with the release that wrote it, see its versions: {short_repr(values.get('versions'))}"
+                f"Read it with the release that wrote it; its versions are {short_repr(values.get('versions'))}"
             )
         try:
             return from_json(cls, values)
@@ -77,25 +80,25 @@ class RunResults:
 
     @classmethod
     def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Values of 0.7.5, which had no schema version, under today's names; a subclass says what was renamed."""
+        """Rename the fields of a file of 0.7.5 or older, which has no schema version; subclasses override it."""
         return values
 
     def as_dict(self) -> dict[str, Any]:
-        """The plain values of `results.json`, those of the kind of run first."""
+        """Return the contents of `results.json`: the fields of the subclass, then those of all runs."""
         values: dict[str, Any] = to_json(self)
         shared = {item.name: values.pop(item.name) for item in fields(RunResults) if item.name in values}
         return {"schema_version": self.SCHEMA_VERSION, **values, **shared}
 
     def write(self, folder: str | Path) -> Path:
-        """Write `results.json` in the folder of the run, completely or not at all; returns its path."""
+        """Write `results.json` to the folder of the run atomically; return its path."""
         return write_json(Path(folder) / RESULTS_FILE, self.as_dict())
 
     def setting_groups(self) -> dict[str, dict[str, Any]]:
-        """The settings by group, without empty groups."""
+        """Return the settings by group, without empty groups."""
         return {name: values for name, values in self.settings.items() if isinstance(values, dict) and values}
 
     def signature(self) -> str:
-        """What reproduces a number together with the settings: versions, seed, data."""
+        """Return versions, seed and data hash in one line: with the settings, they identify a number."""
         parts = [f"{name} {version}" for name, version in self.versions.items()]
         parts += [f"seed {self.seed}"] * (self.seed is not None) + [f"data {self.data_hash}"] * bool(self.data_hash)
         return " · ".join(parts)
@@ -105,17 +108,17 @@ class RunResults:
 
 
 class MismatchedValue(ValueError):
-    """A value of a JSON file is not of the type of its field; the message names the field, value and allowed type."""
+    """A JSON value has another type than its field; the message names the field, the value and the allowed type."""
 
 
 JSON_NAMES: dict[Any, str] = {
-    str: "a string", int: "a whole number", float: "a number", bool: "true or false", dict: "an object", list: "a list",
+    str: "a string", int: "an integer", float: "a number", bool: "true or false", dict: "an object", list: "a list",
     NoneType: "null",
 }  # fmt: skip
 
 
 def to_json(value: Any) -> Any:
-    """Dataclasses and named tuples as dictionaries, at any depth."""
+    """Convert dataclasses and named tuples to dictionaries, recursively."""
     if is_dataclass(value):
         given = ((item, getattr(value, item.name)) for item in fields(value))
         return {item.name: to_json(found) for item, found in given if found is not None or item.default is not None}
@@ -127,14 +130,14 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: Any, value: Any, name: str = "") -> Any:
-    """The inverse of `to_json`: a value of this type, from what `json.loads` gives.
+    """Convert parsed JSON to a value of this type, the inverse of `to_json`. Unknown fields are ignored.
 
     Args:
-        kind: a dataclass, a named tuple, `list[...]`, `dict[str, ...]`, `... | None`, `Any`, or a type of JSON.
-        name: of the field, with the names of those around it.
+        kind: a dataclass, a named tuple, `list[...]`, `dict[str, ...]`, `... | None`, `Any`, or a JSON type.
+        name: dotted path of the field, for messages.
 
     Raises:
-        MismatchedValue: a field is missing, or of another type. Fields that are not known are ignored.
+        MismatchedValue: a field is missing or has another type.
     """
     arguments, plain = get_args(kind), get_origin(kind) or kind
     if plain in (Union, UnionType):
@@ -179,7 +182,7 @@ def _is_required(item: Field[Any]) -> bool:
 
 
 def duration(seconds: float) -> str:
-    """A number and its unit."""
+    """Return a duration in hours, minutes or seconds, such as "2.5 hours"."""
     for unit, length in (("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"

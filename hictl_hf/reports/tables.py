@@ -1,4 +1,4 @@
-"""One table, written as text, Markdown, LaTeX or HTML, with notes at its foot. Text of cells is data: it is escaped."""
+"""Tables with footnotes, rendered as text, Markdown, LaTeX or HTML. The text of cells is escaped."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ FROM_MEMORY = "†"
 
 @dataclass(frozen=True)
 class Cell:
-    """A text, with notes for the foot of the table."""
+    """A cell of a table: its text, its footnotes, and whether it is bold."""
 
     text: str
     notes: tuple[str, ...] = ()
@@ -21,9 +21,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows by section heading; a heading may be empty. The first cell of a row names it.
+    """A table: section heading (may be empty) -> rows. The first cell of a row is its name.
 
-    Equal notes are written once, numbered in the order they first occur.
+    Equal footnotes are written once, numbered by first occurrence.
     """
 
     title: str
@@ -33,7 +33,7 @@ class Table:
 
     @classmethod
     def of(cls, heads: Iterable[str], rows: Iterable[Iterable[Any]], title: str = "", caption: str = "") -> Self:
-        """Make a table of one section without notes from plain values.
+        """Make a table of one section without footnotes from plain values.
 
         >>> print(Table.of(["run", "BLEU"], [["base", 31.5], ["ours", 33]]).text().rstrip())
         run   BLEU
@@ -44,7 +44,7 @@ class Table:
         return cls(title, caption, [Cell(head) for head in heads], {"": [[Cell(str(x)) for x in row] for row in rows]})
 
     def text(self) -> str:
-        """Return aligned text for the terminal: the rows, then the notes; without title and caption."""
+        """Return the rows and footnotes as aligned text for the terminal, without title and caption."""
         heads, sections, notes = self._rendered(str, "{}", " [{}]")
         rows = [heads, *(row for section in sections.values() for row in section)]
         widths = [max(map(len, column)) for column in zip(*rows)]
@@ -60,7 +60,7 @@ class Table:
         return "\n".join(text.rstrip() for text in [*lines, "", *(f"[{n}] {note}" for n, note in enumerate(notes, 1))])
 
     def markdown(self) -> str:
-        """Return the table in Markdown, its caption and notes below it; without the title."""
+        """Return the table in Markdown, followed by its caption and footnotes, without the title."""
         heads, sections, notes = self._rendered(escape_markdown, "**{}**", " [{}]")
         lines = [_markdown_row(heads), "|---" + "|---:" * (len(heads) - 1) + "|"]
         for heading, rows in sections.items():
@@ -70,7 +70,7 @@ class Table:
         return "\n".join([*lines, *foot])
 
     def latex(self) -> str:
-        r"""Return a LaTeX float for `\usepackage{booktabs}`, with title, caption and notes."""
+        r"""Return a LaTeX float with title, caption and footnotes; it needs `\usepackage{booktabs}`."""
         heads, sections, notes = self._rendered(escape_latex, r"\textbf{{{}}}", r"\textsuperscript{{{}}}")
         body = []
         for heading, rows in sections.items():
@@ -95,7 +95,7 @@ class Table:
         )
 
     def html(self) -> str:
-        """Return the table in HTML, its caption above and its notes below it; without the title."""
+        """Return the caption, the table and its footnotes in HTML, without the title."""
         heads, sections, notes = self._rendered(_escape_html, "<b>{}</b>", "<sup>{}</sup>")
         body = []
         for heading, rows in sections.items():
@@ -111,10 +111,10 @@ class Table:
     def _rendered(
         self, escaped: Callable[[str], str], strong: str, mark: str
     ) -> tuple[list[str], dict[str, list[list[str]]], list[str]]:
-        """Return heads, rows by heading, and notes in the order they first occur, all escaped.
+        """Return heads, rows by heading, and footnotes in the order of first occurrence, all escaped.
 
         Args:
-            strong, mark: formats of a strong text and of the numbers of its notes.
+            strong, mark: formats of bold text and of footnote numbers.
         """
         notes: dict[str, int] = {}
 
@@ -129,12 +129,12 @@ class Table:
 
 
 def escape_markdown(text: str) -> str:
-    """Return the text on one line, without characters that Markdown would interpret."""
+    """Return the text on one line, its Markdown characters escaped."""
     return re.sub(r"([\\`*_<>|\[\]])", r"\\\1", text.replace("\n", " "))
 
 
 def escape_latex(text: str) -> str:
-    """Return the text on one line as LaTeX."""
+    """Return the text on one line, its LaTeX characters escaped."""
     special: dict[str, str | int | None] = {character: f"\\{character}" for character in "&%$#_{}"}
     special |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}"}
     special |= {">": r"\textgreater{}", "|": r"\textbar{}", "[": "{[}", "\n": " ", NONE: "--", FROM_MEMORY: r"\dag{}"}

@@ -14,7 +14,7 @@ def pair_f1(predictions: Collection[tuple[str, ...]], references: Collection[tup
 
 
 def overlap(predicted: set[Any], reference: set[Any]) -> dict[str, float]:
-    """F1, precision and recall of a set, in percent; 0 where undefined."""
+    """F1, precision and recall of a predicted set, in percent; 0 where undefined."""
     right = len(predicted & reference)
     precision = right / len(predicted) if predicted else 0.0
     recall = right / len(reference) if reference else 0.0

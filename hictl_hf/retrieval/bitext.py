@@ -1,6 +1,6 @@
 """Retrieval accuracy and bitext mining by margin (Artetxe and Schwenk, ACL 2019) from sentence vectors.
 
-Nothing here is approximate, and memory is linear in the number of sentences.
+All results are exact, and memory is linear in the number of sentences.
 """
 
 import logging
@@ -23,12 +23,12 @@ MARGINS: dict[Margin, Callable[[Vectors, Vectors], Vectors]] = {
     "distance": lambda similarity, mean: similarity - mean,
     "absolute": lambda similarity, mean: similarity,
 }
-TIE = 1e-12  # cosines that differ by less differ by rounding
+TIE = 1e-12  # cosines that differ by less are treated as equal: rounding
 
 
 @dataclass(frozen=True)
 class Bitext:
-    """Two corpora to search translations in; `gold` holds the true pairs if they are known."""
+    """Two sets of sentences with ids, to mine translations from; `gold` has the true pairs if they are known."""
 
     queries: Sequence[str]
     candidates: Sequence[str]
@@ -40,26 +40,26 @@ class Bitext:
 def retrieval_accuracy(x: Vectors, y: Vectors, block: int = 1024) -> tuple[float, float]:
     """Percent of rows of x whose nearest row of y, by cosine, has the same index; and the same from y to x.
 
-    Computed in double precision. A tie with a wrong row counts as an error, and so does each pair with a vector that
-    holds infinity or NaN, which is logged as a warning.
+    Computed in double precision. A tie with a wrong row counts as an error, and so does a pair with infinity or NaN in
+    a vector; the number of such pairs is logged as a warning.
 
     Args:
-        x, y: (sentences, d), row i of one being the translation of row i of the other.
-        block: rows compared at a time; memory is block × sentences.
+        x, y: (sentences, d), rows i are translations of each other.
+        block: rows compared at a time; memory is proportional to block × sentences.
 
     >>> retrieval_accuracy(np.eye(2), np.array([[1.0, 0.1], [1.0, 0.2]]))
     (100.0, 50.0)
     """
     x, y = (np.asarray(v, np.float64) for v in (x, y))
     if broken := int((~(np.isfinite(x).all(1) & np.isfinite(y).all(1))).sum()):
-        logger.warning("%d of %d pairs have a vector with infinity or no number: never found", broken, len(x))
+        logger.warning("%d of %d pairs have a vector with infinity or NaN and count as not found", broken, len(x))
     with np.errstate(invalid="ignore"):  # infinite by infinite
         x, y = (v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in (x, y))
     return one_direction(x, y, block), one_direction(y, x, block)
 
 
 def one_direction(queries: Vectors, keys: Vectors, block: int) -> float:
-    """Percent of unit rows of `queries` that are nearest to the same row of `keys`."""
+    """Percent of unit rows of `queries` whose nearest row of `keys` has the same index."""
     right = 0
     for start in range(0, len(queries), block):
         scores = queries[start : start + block] @ keys.T  # (block, sentences)
@@ -75,8 +75,8 @@ def nearest(queries: Vectors, candidates: Vectors, block: int = 1024) -> Rows:
     """(queries,) the row of `candidates` nearest to each query by cosine, in double precision; ties go to the first.
 
     Args:
-        queries, candidates: (sentences, d), two numbers of sentences, of any length but none.
-        block: queries compared at a time; memory is block × candidates.
+        queries, candidates: (sentences, d), of any norm; one or more on each side, not necessarily equally many.
+        block: queries compared at a time; memory is proportional to block × candidates.
 
     >>> nearest(np.array([[0.0, 2], [1, 0]]), np.array([[3.0, 0], [1, 1], [0, 1], [0, 4]])).tolist()
     [2, 0]
@@ -90,11 +90,11 @@ def nearest(queries: Vectors, candidates: Vectors, block: int = 1024) -> Rows:
 
 
 def unit_rows(vectors: Vectors) -> Vectors:
-    """Scale the rows to length 1, zero rows excepted; half precision becomes single."""
+    """Scale rows to length 1, except zero rows; half precision becomes single. `ValueError` for infinity or NaN."""
     vectors = np.asarray(vectors, np.result_type(vectors, np.float32))
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     if not np.isfinite(lengths).all():
-        raise ValueError("a vector holds infinity or no number; allowed are finite numbers.")
+        raise ValueError("a vector has infinity or NaN; allowed are finite numbers.")
     return vectors / np.maximum(lengths, 1e-12)
 
 
@@ -102,7 +102,7 @@ def unit_rows(vectors: Vectors) -> Vectors:
 
 
 class UnitRows:
-    """Rows scaled to length 1 when they are read, with extra columns (rows,) appended."""
+    """Vectors that are scaled to length 1 on access, with extra columns (rows,) appended."""
 
     def __init__(self, vectors: Source, *columns: Vectors) -> None:
         self.vectors, self.columns = vectors, columns
@@ -127,15 +127,16 @@ def mine_bitext(
     shift: bool = False,
     max_memory: int = MEMORY,
 ) -> tuple[Rows, Vectors]:
-    """(pairs, 2) rows of x and y that are likely translations, and (pairs,) their scores, as `pair_neighbours` says.
+    """Mine likely translations: (pairs, 2) rows of x and y, and (pairs,) their scores (`pair_neighbours`).
 
-    Computed in single precision unless x or y is double. The vectors are read some at a time and may be memory maps.
+    Computed in single precision unless x or y is double. The vectors are read block by block and may be memory maps.
 
     Args:
-        x, y: (sentences, d), two numbers of sentences, of any length but none.
-        neighbours: k, over which the cosines of a sentence are averaged; no more than there are sentences.
-        shift: move each side by the difference of the mean unit vectors before it is compared, as XTREME's code can.
-        max_memory: bytes the search may need in addition to x and y.
+        x, y: (sentences, d), of any norm; one or more on each side, not necessarily equally many.
+        margin, direction, threshold: as in `pair_neighbours`.
+        neighbours: k, over whose cosines the margin averages; fewer if the other side has fewer sentences.
+        shift: shift each side by the difference of the mean unit vectors before comparing, an option of XTREME's code.
+        max_memory: bytes for the search, in addition to x and y.
     """
     check_ways(margin, direction)
     if not shift:
@@ -143,7 +144,7 @@ def mine_bitext(
         return pair_neighbours(*found, margin, direction, threshold)
     moved = mean_unit_row(x) - mean_unit_row(y)  # (d,) m; x from its side is x - m, and y from its side is y + m
     from_x, from_y = (np.concatenate([rows @ moved for rows in blocks(side)]) for side in (x, y))
-    # (x - m)·y and x·(y + m) are x·y + x·m - m·y, but for what all neighbours of a sentence have in common
+    # (x - m)·y and x·(y + m) equal x·y + x·m - m·y up to a term that is the same for all neighbours of a sentence.
     sides = UnitRows(x, from_x, np.ones_like(from_x)), UnitRows(y, np.ones_like(from_y), -from_y)
     forward, backward = search_both(*sides, neighbours, max_memory=max_memory)
     forward = forward._replace(similarities=forward.similarities - from_x[:, None])
@@ -164,6 +165,7 @@ def blocks(vectors: Source, block: int = 4096) -> Iterator[Vectors]:
 
 
 def mean_unit_row(vectors: Source) -> Vectors:
+    """(d,) mean of the unit rows."""
     total: Vectors = np.sum([rows.sum(0) for rows in blocks(vectors)], axis=0)
     return total / len(vectors)
 
@@ -171,19 +173,21 @@ def mean_unit_row(vectors: Source) -> Vectors:
 def pair_neighbours(
     forward: Neighbours, backward: Neighbours, margin: Margin, direction: Direction, threshold: float = 0.0
 ) -> tuple[Rows, Vectors]:
-    """(pairs, 2) rows of x and y, and (pairs,) their margin scores above the threshold.
+    """Score neighbours by margin and choose pairs: (pairs, 2) rows of x and y, and (pairs,) scores above the threshold.
 
-    A sentence and each of its neighbours score margin(cosine, mean over the cosines of both sentences' neighbours):
-    their ratio, their difference (distance) or the cosine alone (absolute). Of these, each sentence keeps its best.
+    With c the cosine of a sentence and a neighbour, and m the mean cosine of both with their k neighbours, the score is
+    c / m ("ratio"), c - m ("distance") or c ("absolute"). Each sentence keeps its neighbour with the highest score. The
+    direction then chooses among these pairs:
 
-    - max: the best of both directions from the highest score down, each sentence in one pair at most; ties in the order
-      of x's, then of y's sentences.
-    - intersect: pairs in which each is the other's best, in the order of x.
-    - forward, backward: the best of each x in the order of x, of each y in the order of y; here XTREME's code fails.
+    - max: of both directions, greedily from the highest score down, each sentence in one pair at most; ties in the
+      order of x's, then of y's sentences.
+    - intersect: those in both directions, in the order of x.
+    - forward: those of each x, in the order of x; backward: those of each y, in the order of y (XTREME's code fails on
+      both).
 
     Args:
-        forward: of each x among y.
-        backward: of each y among x.
+        forward: neighbours of each x among y.
+        backward: neighbours of each y among x.
     """
     mean_x, mean_y = (side.similarities.mean(1) for side in (forward, backward))
     best_y, scores_x = best_neighbours(forward, mean_x, mean_y, margin)
@@ -224,9 +228,9 @@ def one_to_one(pairs: Rows, scores: Vectors) -> tuple[Rows, Vectors]:
 
 
 def mine_id_pairs(bitext: Bitext, queries: Vectors, candidates: Vectors) -> dict[IdPair, float]:
-    """Margin score by pair of ids, mined with the defaults of `mine_bitext` as XTREME does for BUCC.
+    """Margin score by pair of ids, mined with the defaults of `mine_bitext`, like XTREME for BUCC.
 
-    Of a sentence that occurs more than once on its side only the last vector is used, and its pairs are then dropped.
+    Of a sentence that is repeated on its side only the last vector is searched, and its pairs are then dropped.
 
     Args:
         queries, candidates: (sentences, d) of the bitext's two sides.
@@ -251,10 +255,10 @@ def last_occurrences(sentences: Sequence[str]) -> Rows:
 
 
 def scores_by_ids(bitext: Bitext, mined: Iterable[tuple[str, str, float]]) -> dict[IdPair, float]:
-    """Scores of mined (query, candidate, score) by pair of ids, in the order mined; repeated pairs keep the highest.
+    """Score by pair of ids, from mined (query, candidate, score) in their order; repeated pairs keep the highest score.
 
-    Sentences are compared without surrounding white space. Those that the bitext does not have, or has more than once
-    on their side, are dropped.
+    Sentences are compared without surrounding white space. Sentences that the bitext lacks, or repeats on their side,
+    are dropped.
     """
     query_ids = ids_of_single_sentences(bitext.queries, bitext.query_ids)
     candidate_ids = ids_of_single_sentences(bitext.candidates, bitext.candidate_ids)
@@ -268,19 +272,19 @@ def scores_by_ids(bitext: Bitext, mined: Iterable[tuple[str, str, float]]) -> di
 
 
 def ids_of_single_sentences(sentences: Iterable[str], ids: Iterable[str]) -> dict[str, str]:
-    """The id of each sentence that occurs once, without surrounding white space."""
+    """The ids of the sentences, without surrounding white space, that occur once."""
     stripped = [sentence.strip() for sentence in sentences]
     times = Counter(stripped)
     return {sentence: name for sentence, name in zip(stripped, ids, strict=True) if times[sentence] == 1}
 
 
 def best_threshold(scores: Mapping[IdPair, float], gold: Collection[IdPair]) -> float:
-    """The threshold of scores with the highest F1 against `gold`; 0 if no pair is right.
+    """The threshold of the scores with the highest F1 against `gold`; 0 if no pair is right.
 
-    As in XTREME's code: the pairs are taken one by one from the highest score down, ties in the order given, and the
-    threshold is half way between the last one of the first best F1 and the next. A tie at that point is therefore not
-    broken, and the F1 reached may be lower. Where the last pair is the best, at which XTREME's code fails, the
-    threshold is its score.
+    As in XTREME's code, pairs are added one by one from the highest score down, ties in the order given, and the
+    threshold is the mean of the score at the first highest F1 and the next score. If these two are equal, the threshold
+    includes both, and its F1 may be lower. If F1 is highest with all pairs, the threshold is the last score; XTREME's
+    code fails there.
 
     >>> best_threshold({("a", "1"): 1.5, ("b", "2"): 1.25, ("c", "9"): 0.75}, {("a", "1"), ("b", "2"), ("c", "3")})
     1.0
@@ -298,7 +302,7 @@ def best_threshold(scores: Mapping[IdPair, float], gold: Collection[IdPair]) -> 
 
 
 def extract_pairs(scores: Mapping[IdPair, float], threshold: float) -> list[IdPair]:
-    """The pairs that score the threshold or more, in the order given.
+    """The pairs with a score of at least the threshold, in the order given.
 
     >>> extract_pairs({("a", "1"): 1.5, ("b", "2"): 1.0, ("c", "3"): 0.5}, 1.0)
     [('a', '1'), ('b', '2')]

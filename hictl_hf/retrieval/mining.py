@@ -1,7 +1,7 @@
 """Mine translations among two texts, score given pairs the same way, and find near-duplicates in one text.
 
-From sentences or from their vectors, in bounded memory; exactly, or approximately by FAISS for texts too large for
-that.
+The input is sentences or their vectors, and memory is bounded. The search is exact, or approximate (FAISS) for texts
+too large for that.
 
     from hictl_hf.embedding.encoder import load_encoder
     from hictl_hf.retrieval.mining import mine
@@ -85,7 +85,7 @@ def mine_vectors(
     """(pairs, 2) rows of x and y, and (pairs,) their scores, the best first.
 
     Args:
-        x, y: (sentences, d), of any length but none, which may be memory maps.
+        x, y: (sentences, d), of any norm, one or more on each side; may be memory maps.
         kept: file in which the search is saved, and from which it is resumed.
     """
     found = find_neighbours(UnitRows(x), UnitRows(y), settings, kept)
@@ -116,7 +116,7 @@ def score_pairs(
 
 
 def find_distinct(x: Source, above: float, settings: MiningConfig = MiningConfig(), kept: Path | None = None) -> Rows:
-    """The rows to which no earlier row, kept or not, has a cosine above the number; always searched exactly."""
+    """The rows without an earlier row, kept or not, whose cosine with them is above the number; always exact."""
     rows = UnitRows(x)
     plan = plan_search(rows, rows, 1, settings.max_memory, settings.device)
     search = Search(rows, rows, 1, plan, device=settings.device, only_earlier=True)
@@ -149,7 +149,8 @@ def describe(x: Source, y: Source, settings: MiningConfig, only_earlier: bool = 
     comparisons = len(x) * len(y) // (2 if only_earlier else 1)
     return (
         f"exact search of {len(x):,} x {len(y):,} vectors of {x.shape[1]} numbers: {comparisons:,} comparisons, at "
-        f"most {in_words(plan.memory)} beside the vectors ({min(plan.x, len(x)):,} x {min(plan.y, len(y)):,} at a time)"
+        f"most {in_words(plan.memory)} in addition to the vectors ({min(plan.x, len(x)):,} x {min(plan.y, len(y)):,} "
+        "at a time)"
     )
 
 

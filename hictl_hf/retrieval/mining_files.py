@@ -3,8 +3,8 @@
     source = VectorSource("runs/demo/encoder")
     mine_files("news.de", "news.en", "pairs.tsv", source, MiningConfig(threshold=1.06))
 
-Mined pairs are lines "score<TAB>x<TAB>y", the best first; filtered pairs keep their order. Empty and repeated lines are
-left out and counted.
+Mined pairs are lines "score<TAB>x<TAB>y", best first; filtered pairs keep their order. Empty and repeated lines are
+skipped and counted.
 """
 
 import logging
@@ -28,11 +28,11 @@ def mine_files(
     x: str, y: str, output: str, source: VectorSource, config: MiningConfig, *,
     gold: str | None = None, command: str = "",
 ) -> None:  # fmt: skip
-    """Write the pairs of lines of two files that are likely translations.
+    """Mine likely translations among the lines of two files and write them to `output`.
 
     Args:
-        gold: file of true pairs, "x<TAB>y"; a report with precision and recall is then written to `report_folder`.
-        command: that the report shows.
+        gold: file of true pairs, "x<TAB>y": also write a report with precision and recall to `report_folder`.
+        command: the command that the report shows.
     """
     true_pairs = frozenset(read_pairs(gold)) if gold else None
     if true_pairs is not None and not true_pairs:
@@ -51,7 +51,7 @@ def mine_files(
 
 
 def filter_pairs(pairs: str, output: str, source: VectorSource, config: MiningConfig) -> None:
-    """Write the pairs of a file that score above the threshold, with their scores, in their order."""
+    """Write the pairs of a file with a score above the threshold, with their scores, in their order."""
     given = list(read_pairs(pairs))
     if not given:
         raise BadInput(f"{pairs}: has no pair; allowed is one or more")
@@ -67,7 +67,7 @@ def filter_pairs(pairs: str, output: str, source: VectorSource, config: MiningCo
 
 
 def deduplicate_lines(file: str, output: str, above: float, source: VectorSource, config: MiningConfig) -> None:
-    """Write the lines of a file to which no earlier line has a cosine above this."""
+    """Write the lines of a file, without those that have a cosine above this with an earlier line."""
     side = Side(file, list(read_texts([file])))
     work = MiningWorkdir(output, [file], source, config, {"pairs": None, "deduplicate": above})
     (vectors,) = work.vectors([side])
@@ -77,18 +77,18 @@ def deduplicate_lines(file: str, output: str, above: float, source: VectorSource
 
 
 def finish(output: str, lines: Iterable[str], work: MiningWorkdir) -> None:
-    """Write the output, and remove what an interrupted command would have continued from."""
+    """Write the output, then remove the partial output."""
     write_text(Path(output).resolve(), "".join(f"{line}\n" for line in lines))
     work.remove()
 
 
 def report_folder(output: str) -> str:
-    """The folder of the report on pairs mined to this file."""
+    """The folder of the report for this output file."""
     return f"{Path(output).with_suffix('')}-report"
 
 
 def read_pairs(path: str) -> Iterator[IdPair]:
-    """The pairs of a file, lines "x<TAB>y" or "score<TAB>x<TAB>y"; those with an empty side are left out."""
+    """Yield the pairs of a file of lines "x<TAB>y" or "score<TAB>x<TAB>y", without those with an empty side."""
     empty = 0
     for number, line in enumerate(read_texts([path]), start=1):
         cells = line.split("\t")
@@ -109,6 +109,7 @@ def read_pairs(path: str) -> Iterator[IdPair]:
 
 
 def is_number(text: str) -> bool:
+    """Whether Python reads the text as a number."""
     try:
         float(text)
     except ValueError:
@@ -117,5 +118,5 @@ def is_number(text: str) -> bool:
 
 
 def scored_line(score: float, x: str, y: str) -> str:
-    """A line of the output; tabs in a sentence become spaces."""
+    """A line of the output: score, x and y, in which tabs become spaces."""
     return "\t".join([f"{score:.6f}", x.replace("\t", " "), y.replace("\t", " ")])

@@ -45,7 +45,7 @@ class Source(Protocol):
 
 
 class Neighbours(NamedTuple):
-    """The nearest rows of the other side, the nearest first, with their similarities; both (rows, k)."""
+    """The nearest rows of the other side, nearest first, and their similarities; both (rows, k)."""
 
     rows: Rows
     similarities: Vectors
@@ -93,14 +93,14 @@ def search_both(
     max_memory: int = MEMORY,
     device: str | torch.device = "cpu",
 ) -> tuple[Neighbours, Neighbours]:
-    """The k rows of y with the highest inner product with each row of x, and the k rows of x for each row of y.
+    """For each row of x the k rows of y with the highest inner product, and for each row of y those of x.
 
-    Of equal products that of the lower row comes first.
+    Ties are ordered by row.
 
     Args:
-        x, y: (rows, d), two numbers of rows, of any length but none; halves are read as fp32, and where one is fp64
-            both are.
-        k: no more are found than the other side has.
+        x, y: (rows, d), one or more rows on each side, not necessarily equally many. Half precision is read as fp32;
+            if one side is fp64, the other is converted to it.
+        k: number of neighbours; fewer if the other side has fewer rows.
         precision: of the coarse products; it changes the time, not the result. "auto" is the faster one.
         max_memory: bytes the search may need in addition to x and y.
 
@@ -309,7 +309,7 @@ class Shard:
             given = np.require(source[start + here.start : start + here.stop], requirements=["C", "W"])
             fine, coarse = self.fine[here].copy_(torch.from_numpy(given)), self.coarse[here]
             if not fine.isfinite().all():
-                raise ValueError("a vector holds infinity or no number; allowed are finite numbers.")
+                raise ValueError("a vector has infinity or NaN; allowed are finite numbers.")
             exact = fine.double() - mean
             self.norm[here] = fine.double().norm(dim=1)
             coarse[:, :width] = exact

@@ -1,4 +1,4 @@
-"""What an interrupted `hictl mine` continues from: vectors and neighbours, in a folder next to the output."""
+"""The folder of an unfinished `hictl mine`: vectors and neighbours, from which the same command continues."""
 
 import logging
 import shutil
@@ -26,30 +26,33 @@ VECTORS = "an array (lines, d) of floating-point numbers in .npy"
 
 @dataclass(frozen=True)
 class VectorSource:
-    """Where the vectors of one or two texts come from."""
+    """The source of the vectors of one or two texts: an encoder, files, or both."""
 
     model: str | None = None
-    """Folder or Hub name of the encoder, for texts without a file of vectors."""
+    """Folder or Hub name of the encoder that embeds texts without a file of vectors."""
     precision: Precision = "fp32"
     device: str | None = None
-    """A GPU if there is one, by default."""
+    """`None`: a GPU if there is one."""
     files: tuple[str | None, ...] = (None, None)
     """Files of vectors (.npy), for example of `hictl embed`: one for each text, row i for line i, or `None`."""
 
     @property
     def search_device(self) -> str:
-        """Where neighbours are searched."""
+        """The device on which neighbours are searched."""
         return self.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 class Side:
-    """The distinct lines with text of one file.
+    """The distinct nonempty lines of one file; the number of others is logged.
 
     Attributes:
-        name: of the file, for messages.
-        given: number of all its lines.
-        sentences: the distinct lines.
-        rows: (sentences,) the number of the first line of each.
+        name: name of the file in messages.
+        given: number of all lines.
+        sentences: the distinct nonempty lines, in the order of their first occurrence.
+        rows: (sentences,) the index of the first occurrence of each, from 0.
+
+    Raises:
+        BadInput: there is no line with text.
     """
 
     def __init__(self, name: str, lines: Sequence[str]) -> None:
@@ -69,17 +72,17 @@ class Side:
 
 
 class MiningWorkdir:
-    """The folder OUTPUT.partial with vectors and neighbours; only the same command on the same files continues in it.
+    """The folder OUTPUT.partial with vectors and neighbours, in which only the same command on the same files resumes.
 
     Args:
-        output: of the command.
-        files: all files of text that the command reads.
-        source: of the vectors.
-        config: of the search.
-        task: what else decides about vectors and neighbours.
+        output: output file of the command.
+        files: all text files that the command reads.
+        source: source of the vectors.
+        config: settings of the search.
+        task: other settings that vectors or neighbours depend on.
 
     Raises:
-        BadInput: the folder was begun with other settings or files, or holds something else.
+        BadInput: the folder was begun with other settings or files, or holds other files.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class MiningWorkdir:
             raise BadInput(f"{self.folder}: is not partial output of hictl mine; move or remove it")
 
     def vectors(self, sides: Sequence[Side]) -> list[Source]:
-        """The vectors of each side's distinct lines, from a file or embedded; prints first what the search takes."""
+        """Read or embed the vectors of each side's distinct lines, after printing the cost of the search."""
         given = [vectors_in_file(side, file) for side, file in zip(sides, self.source.files)]
         if any(vectors is None for vectors in given):
             if not self.source.model:
@@ -126,12 +129,12 @@ class MiningWorkdir:
         return found
 
     def remove(self) -> None:
-        """Remove the folder, after the output was written."""
+        """Remove the folder, when the output has been written."""
         shutil.rmtree(self.folder)
 
 
 def vectors_in_file(side: Side, file: str | None) -> Source | None:
-    """The vectors of the distinct lines of a text among those of all its lines."""
+    """The vectors of a side's distinct lines, from a file with a vector for each line; `None` without a file."""
     if file is None:
         return None
     with as_bad_input(file, VECTORS, "Make them by hictl embed."):

@@ -1,4 +1,4 @@
-from .checkpoints import last_whole_checkpoint, verify_checkpoint
+from .checkpoints import last_complete_checkpoint, verify_checkpoint
 from .trainer import RobustTrainer
 
-__all__ = ["RobustTrainer", "last_whole_checkpoint", "verify_checkpoint"]
+__all__ = ["RobustTrainer", "last_complete_checkpoint", "verify_checkpoint"]

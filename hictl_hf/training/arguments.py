@@ -84,7 +84,7 @@ def refuse_unused(args: TrainingArguments, reasons: Mapping[str, str]) -> None:
 
 
 def refuse_impossible(args: TrainingArguments) -> None:
-    """Raise `BadInput` for numbers out of range, FSDP, and reports to what is not installed; `ImportError` for
+    """Raise `BadInput` for numbers out of range, FSDP and a `report_to` that is not installed; `ImportError` for
     optimisers that are not installed."""
     if args.max_steps == 0:
         raise BadInput("max_steps is 0; allowed is 1 or more, or -1, with which num_train_epochs decides")

@@ -25,7 +25,7 @@ SAME_RUN = (
 
 
 class GuardedTrainer(Protocol):
-    """What `StepGuard` needs of a `RobustTrainer`, which imports it."""
+    """Interface of `RobustTrainer` for `StepGuard`, which that module imports."""
 
     terminated: bool
     step_was_skipped: bool
@@ -102,7 +102,7 @@ class StepGuard(TrainerCallback):
                 setattr(args, name, value)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Save what SIGTERM ended and `save_strategy="best"` did not save; HF calls this after any last step."""
+        """Save the state after SIGTERM where `save_strategy="best"` would not; HF calls this after every last step."""
         if self.trainer.terminated:
             control.should_log = control.should_evaluate = False
             control.should_save = self.saved_step != state.global_step
@@ -131,7 +131,7 @@ class RunFingerprint(TrainerCallback, ExportableState):
         refuse_changes(args.output_dir, before, self.settings, SAME_RUN)
 
     def stored_settings(self, callbacks: Mapping[str, Any]) -> Settings:
-        """The settings in a checkpoint; these ones if it stores none."""
+        """The settings stored in a checkpoint; the current ones if it has none."""
         if stored := callbacks.get(type(self).__name__):
             before = stored["args"]["settings"]
         else:  # releases 0.7 had two callbacks
@@ -145,7 +145,7 @@ class RunFingerprint(TrainerCallback, ExportableState):
 
 
 class TrainingTime(TrainerCallback, ExportableState):
-    """Seconds of training, those before the checkpoint that a run went on from among them."""
+    """Seconds of training, including those before the checkpoint that a run was resumed from."""
 
     def __init__(self) -> None:
         self.before, self.began, self.seconds = 0.0, time(), 0.0

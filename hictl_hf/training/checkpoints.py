@@ -67,20 +67,20 @@ def check_checkpoint(checkpoint: str | Path) -> None:
         )
 
 
-def last_whole_checkpoint(folder: str | Path) -> str | None:
+def last_complete_checkpoint(folder: str | Path) -> str | None:
     """Return the newest complete `checkpoint-N` of a folder; log newer ones, with what is wrong with them."""
     faults: dict[Path, str] = {}
-    whole = None
+    complete = None
     for checkpoint in newest_first(folder):
         if fault := verify_checkpoint(checkpoint):
             faults[checkpoint] = fault
         else:
-            whole = str(checkpoint)
+            complete = str(checkpoint)
             break
     for checkpoint, fault in faults.items():
-        instead = whole or "nothing, as no older one is complete"
+        instead = complete or "nothing, as no older one is complete"
         logger.warning("%s: not a complete checkpoint: %s; used instead: %s", checkpoint, fault, instead)
-    return whole
+    return complete
 
 
 def newest_first(folder: str | Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Use a model in eval mode, and leave it as it was."""
+"""A context manager that puts a model into eval mode and restores the modes of all its modules."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch import nn
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model into eval mode; on leaving, also by an error, each module has its own mode again."""
+    """Put a model into eval mode, and restore the mode of each module at the end, also after an error."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -37,7 +37,7 @@ def remember_settings(file: str | Path, settings: Settings) -> None:
 
 
 def refuse_other_settings(file: str | Path, settings: Settings, fix: str = CONTINUE_OR_MOVE) -> bool:
-    """Whether a file remembers settings; `BadInput` if they differ from these."""
+    """Whether a file has stored settings; `BadInput` if they differ from these."""
     file = Path(file)
     if not file.exists():
         return False
@@ -48,12 +48,12 @@ def refuse_other_settings(file: str | Path, settings: Settings, fix: str = CONTI
 
 
 def refuse_changes(place: str | Path, before: Settings, settings: Settings, fix: str = CONTINUE_OR_MOVE) -> None:
-    """Raise `BadInput` if one of these settings differs from the remembered ones.
+    """Raise `BadInput` if one of these settings differs from the stored ones.
 
     Args:
         place: folder of the run, for the message.
-        before: the remembered settings; those that are not in `settings` are ignored.
-        fix: what the user can do.
+        before: the stored settings; those that are not in `settings` are ignored.
+        fix: the last sentence of the message.
     """
     known, now = upgraded(before), upgraded(settings)
     if changed := list(differences({name: known.get(name) for name in now}, now)):
@@ -62,7 +62,7 @@ def refuse_changes(place: str | Path, before: Settings, settings: Settings, fix:
 
 
 def differences(before: Settings, now: Settings, within: str = "") -> Iterator[str]:
-    """One text for each value that differs, also in dictionaries within.
+    """Describe each value that differs, also in nested dictionaries.
 
     >>> list(differences({"seed": 1, "beam": {"size": 5}}, {"seed": 1, "beam": {"size": 4}}))
     ['beam.size was 5 and is 4']
@@ -87,5 +87,5 @@ def upgraded(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value as it comes back from JSON, so that tuples equal lists."""
+    """Convert a value as JSON would, so that tuples equal lists."""
     return json.loads(json.dumps(value, default=str))

@@ -1,4 +1,4 @@
-"""Weights, gradients and moments divided among the processes (FSDP2), for models that no device can train whole.
+"""Divide weights, gradients and optimizer moments among the processes (FSDP2), for models too large for one device.
 
 Each layer is a unit, complete in every process only while it runs. All the rest is one more unit, complete from the
 model's forward pass until its gradient is complete; so a step may use the word embeddings outside of their module, as
@@ -42,9 +42,9 @@ def shard(model: PreTrainedModel) -> None:
 
 def gather(tensor: Tensor, keep: bool) -> Tensor | None:
     """Return the complete tensor on the CPU, `None` in processes that do not keep it; all call this together."""
-    whole = tensor.detach()
-    whole = whole.full_tensor() if isinstance(whole, DTensor) else whole
-    return whole.cpu() if keep else None
+    complete = tensor.detach()
+    complete = complete.full_tensor() if isinstance(complete, DTensor) else complete
+    return complete.cpu() if keep else None
 
 
 def gather_model(model: PreTrainedModel, keep: bool) -> PreTrainedModel:
@@ -58,9 +58,9 @@ def gather_model(model: PreTrainedModel, keep: bool) -> PreTrainedModel:
     if not keep:
         return model
     with torch.device("meta"):
-        whole = original(model.config)
-    whole.load_state_dict({name: gathered[tensor] for name, tensor in state.items()}, assign=True)
-    return whole
+        unsharded = original(model.config)
+    unsharded.load_state_dict({name: gathered[tensor] for name, tensor in state.items()}, assign=True)
+    return unsharded
 
 
 def divide(tensor: Tensor, like: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ def divide(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def divide_weights(model: PreTrainedModel, state: dict[str, Tensor], *_: Any) -> None:
-    """Before a model in shards loads complete weights: divide them."""
+    """Divide complete weights among the shards of a model before it loads them (a hook of `load_state_dict`)."""
     model.reshard()  # evaluation leaves some of it gathered
     for name, weight in model.named_parameters(remove_duplicate=False):
         if name in state and not isinstance(state[name], DTensor):
@@ -84,11 +84,11 @@ def clip_by_norm_of_all(clip: Callable[..., Tensor | None], *args: Any, **kwargs
 
 
 class ShardingMixin(Trainer):
-    """Lets a trainer divide its model among the processes, instead of wrapping it into DDP.
+    """Mixin of a trainer that divides its model among the processes instead of wrapping it into DDP.
 
     Args (in addition to the Trainer's):
-        shard_parameters: whether it does. Gradients are then reduced after each micro-batch, as complete ones to add up
-            would take as much memory as the weights.
+        shard_parameters: whether to divide the model. Gradients are then reduced after each micro-batch, as summing
+            complete gradients would take as much memory as the weights.
     """
 
     model: PreTrainedModel
@@ -104,7 +104,7 @@ class ShardingMixin(Trainer):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether the model is in shards, which it is from the beginning of the training on."""
+        """Whether the model is divided; it is from the beginning of the training on."""
         return isinstance(self.model, FSDPModule)
 
     def run_inside(self, function: Callable[[], Result]) -> Result:
@@ -156,6 +156,8 @@ class ShardingMixin(Trainer):
         numbers = [number for group in state["param_groups"] for number in group["params"]]
         for number, weight in zip(numbers, weights, strict=True):
             moments = state["state"].get(number, {})
-            moments |= {name: divide(whole, weight) for name, whole in moments.items() if whole.shape == weight.shape}
+            moments |= {
+                name: divide(moment, weight) for name, moment in moments.items() if moment.shape == weight.shape
+            }
         self.optimizer.load_state_dict(state)
         self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER_NAME, weights_only=True))

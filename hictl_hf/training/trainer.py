@@ -27,7 +27,7 @@ from ..errors import BadInput
 from ..files import writing
 from ..models.supported_versions import overrides_private, warn_if_untested
 from .callbacks import StepGuard
-from .checkpoints import check_checkpoint, last_whole_checkpoint, remove_broken_checkpoints, write_manifest
+from .checkpoints import check_checkpoint, last_complete_checkpoint, remove_broken_checkpoints, write_manifest
 
 warn_if_untested()
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def nan_unless_finite(loss: Tensor) -> Tensor:
 
 
 def add_tied_weights(model: PreTrainedModel, state: dict[str, Tensor], *_: Any) -> None:
-    """Before a model loads weights: add the tied ones, which are saved once, and would be reported as missing."""
+    """Add tied weights, which are saved once, to those that a model loads: else they would be reported as missing."""
     for name, source in model.all_tied_weights_keys.items():
         if source in state:
             state.setdefault(name, state[source])
@@ -59,9 +59,9 @@ class RobustTrainer(Trainer):
         terminated: whether SIGTERM ended the training; its last step is saved, and the caller exits with 143.
         skipped_steps: number of optimiser steps skipped because loss or gradient was not finite.
         step_was_skipped: whether the running step is one of them.
-        max_skipped_steps: after so many in a row training ends with `BadInput`.
+        max_skipped_steps: consecutive skipped steps after which training ends with `BadInput`.
         resumed_from: the checkpoint that the running training was resumed from, if any.
-        ties_go_to_the_later: whether of equally good states the later one is the best (HF keeps the earlier one).
+        ties_go_to_the_later: whether the later of equally good states is the best (HF keeps the earlier one).
         how_to_continue: the fix that messages end with.
         how_to_save_memory: what messages offer instead of FSDP and ZeRO-3.
     """
@@ -106,7 +106,7 @@ class RobustTrainer(Trainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         if resume_from_checkpoint is True:
-            resume_from_checkpoint = last_whole_checkpoint(self.args.output_dir)
+            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
             if resume_from_checkpoint is None:
                 raise BadInput(f"{self.args.output_dir}: holds no complete checkpoint; start without resuming")
         elif resume_from_checkpoint:
@@ -205,7 +205,7 @@ class RobustTrainer(Trainer):
         self.accelerator.wait_for_everyone()  # or a launcher would end this process because others are done
 
     def save_process_state(self, folder: Path) -> None:
-        """Add what a process needs to resume to a checkpoint that is not complete yet; each process calls this."""
+        """Add the state of this process to a checkpoint that is not complete yet; each process calls this."""
 
     def remove_old_checkpoints(self, run: str, limit: int | None) -> None:
         """Remove broken checkpoints, and all but the newest `limit` and the best one; no limit: none."""

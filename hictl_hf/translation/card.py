@@ -25,7 +25,7 @@ METRICS = {"sacrebleu": "bleu", "multi-bleu": "bleu", "chrf": "chrf", "comet": "
 
 
 def translation_card(results: Mapping[str, Any], repository: str = YOUR_TRANSLATION_REPOSITORY) -> str:
-    """The README of a translation model on the Hub, from what its `results.json` holds; any key may be missing."""
+    """The README of a translation model on the Hub, from its `results.json`; any key may be missing."""
     settings = results.get("settings") or {}
     config, training = settings.get("config") or {}, settings.get("training") or {}
     test, encoder = results.get("test") or {}, results.get("encoder") or results.get("model")

@@ -1,4 +1,4 @@
-"""A translation model's behaviour on single sentences: the words that [CLS] proposes, and where the decoder looks."""
+"""A translation model's behaviour on single sentences: the tokens that the [CLS] bias proposes, and the attention."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,7 +36,7 @@ def look_into(
         path: of the picture.
     """
     sides = [tokenizer([row[key] for row in rows])["input_ids"] for key in ("source", "translation")] if rows else []
-    short = [at for at, both in enumerate(zip(*sides)) if max(map(len, both)) <= MAX_TOKENS]
+    short = [index for index, both in enumerate(zip(*sides)) if max(map(len, both)) <= MAX_TOKENS]
     if not short:
         return []
     middle, blocks = short[len(short) // 2], list[Table | Picture]()
@@ -104,9 +104,8 @@ def attention_picture(
         attention_weights = model(labels=labels, start_ids=start, **given).cross_attentions
     finally:
         model.decoder.set_attn_implementation(attention)
-    weights = (
-        torch.cat(attention_weights).float().mean((0, 1)).cpu().numpy()
-    )  # (target, source), of all layers and heads
+    # (target tokens, source tokens), the mean over layers and heads
+    weights = torch.cat(attention_weights).float().mean((0, 1)).cpu().numpy()
     tokens = [tokenizer.convert_ids_to_tokens(ids[0].tolist()) for ids in (source["input_ids"], labels)]
     caption = (
         f"Rows: the tokens of the translation, each when it is predicted; columns: those of the source. Darker: "

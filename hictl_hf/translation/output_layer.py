@@ -50,9 +50,8 @@ class OutputLayer:
         """
         everything = None if type(self.head) is nn.Linear else self.head(states)  # (n, k, W)
         maxima, logsums = zip(*self.scan(states, everything, word_bias))
-        normalizers = scores - torch.stack(logsums).logsumexp(
-            0
-        )  # (n, k): logit + normalizer = score of the continuation
+        # (n, k): the score of a continuation is its logit plus this
+        normalizers = scores - torch.stack(logsums).logsumexp(0)
         tops = (torch.cat(maxima, -1) + normalizers[..., None]).flatten(1)  # (n, k * groups)
         chosen = tops.topk(min(number, tops.shape[1])).indices
         hypotheses, words = chosen // len(self.members), self.members[chosen % len(self.members)]

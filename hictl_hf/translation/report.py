@@ -1,5 +1,5 @@
-"""The report of translation runs: scores next to the paper's, validation by step, the words that [CLS] proposes, where
-the decoder looks, twenty translations from bad to good, and how all of it was made.
+"""The report of translation runs: scores next to the paper's, validation by step, the tokens that the [CLS]
+bias proposes, the attention, twenty translations from bad to good, and how the results were made.
 
 It is made from `results.json` and `predictions.jsonl`. `hictl compare`
 prints several runs side by side, and the difference of each from the first.
@@ -213,7 +213,7 @@ def _evaluations(results: TranslationResults, metric: str, direction: str) -> li
 
 
 def protocol_table(results: TranslationResults) -> Table:
-    """What a run began from, read, left out, and how it searched."""
+    """Tabulate the start, data and skipped pairs of a run, and the settings of its search."""
     random = " (new weights)" if results.random_encoder else ""
     vocabulary, seconds = results.target_vocabulary, results.chosen.seconds
     pairs = {"train": results.rows.train, "validation": results.rows.validation, "test": results.rows.test}

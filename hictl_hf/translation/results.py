@@ -1,4 +1,4 @@
-"""Typed results of a translation run: what its `results.json` holds."""
+"""Typed results of a translation run, the content of its `results.json`."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -91,7 +91,7 @@ class TranslationResults(RunResults):
 
     @classmethod
     def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Values of 0.7.5; what they lack is `None`."""
+        """Convert the values of 0.7.5; fields they lack are `None`."""
         return {"step": None, "encoder": None, "model": None, **values}
 
     @property

@@ -1,4 +1,4 @@
-"""Whether a translation run may go on in its folder: with the settings it was begun with, which the folder records."""
+"""Check that a resumed translation run has the settings it was begun with, which its folder records."""
 
 import json
 from collections.abc import Mapping

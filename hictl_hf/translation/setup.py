@@ -1,4 +1,4 @@
-"""What a translation run starts from: the examples of its sources, the model, loaded or new, and the trainer."""
+"""The parts of a translation run: the examples of its sources, the model, loaded or new, and the trainer."""
 
 import logging
 from collections.abc import Sequence

@@ -25,7 +25,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from ..data.languages import main_part
 from ..errors import BadInput
 from ..training.callbacks import TrainingTime
-from ..training.checkpoints import last_whole_checkpoint, newest_first, verify_checkpoint
+from ..training.checkpoints import last_complete_checkpoint, newest_first, verify_checkpoint
 from ..training.trainer import TERMINATED, RobustTrainer, nan_unless_finite
 from .arguments import TranslationArguments
 from .beam_search import BeamSearchConfig
@@ -228,7 +228,7 @@ class ChosenState:
 def train(args: TranslationArguments, trainer: TranslationTrainer) -> ChosenState:
     """Train, or go on from the last checkpoint of an interrupted run; leave the chosen state in the trainer's model."""
     named = str(args.resume_from_checkpoint or "true")
-    checkpoint = last_whole_checkpoint(args.output_dir) if named.lower() == "true" else named
+    checkpoint = last_complete_checkpoint(args.output_dir) if named.lower() == "true" else named
     trainer.train(resume_from_checkpoint=checkpoint)
     if trainer.terminated:
         raise SystemExit(TERMINATED)

@@ -107,7 +107,7 @@ class XtremeArguments:
 
     @property
     def chosen_tasks(self) -> list[XtremeTask]:
-        """In the order of the paper's table."""
+        """The tasks to run, in the order of the paper's table."""
         return [task for task in TASKS if task.name in self.tasks]
 
     @property

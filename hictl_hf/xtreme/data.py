@@ -34,7 +34,7 @@ class Splits:
 
 @dataclass(frozen=True)
 class DataSource:
-    """Where examples come from: XTREME's download folder, or the Hub where `folder` is `None`."""
+    """The source of examples: XTREME's download folder, or the Hub if `folder` is `None`."""
 
     folder: Path | None
     compat: bool = False

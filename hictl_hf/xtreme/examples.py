@@ -1,4 +1,4 @@
-"""The examples of XTREME's tasks, whether from files or from the Hub: their columns, and what makes one unusable."""
+"""The examples of XTREME's tasks, from files or from the Hub: their columns and checks."""
 
 import logging
 import re
@@ -48,9 +48,7 @@ def parse_question(place: str, record: Any, context: str) -> Question:
     for answer in list_at(place, {"answers": [], **record}, "answers"):
         text = text_at(place, answer, "text")
         if not isinstance(start := answer.get("answer_start"), int):
-            raise BadInput(
-                f"{place}: has {short_repr(start)} as 'answer_start'; allowed are whole numbers. Correct it."
-            )
+            raise BadInput(f"{place}: has {short_repr(start)} as 'answer_start'; allowed are integers. Correct it.")
         answers.append((text, start))
     return Question(place, name, question, context, answers)
 

@@ -273,7 +273,7 @@ def read_id_pairs(path: Path) -> set[tuple[str, ...]]:
 
 
 def write_values(path: Path, values: Iterable[str]) -> Path:
-    """Write one value a line; like all files below, completely or not at all."""
+    """Write one value a line; atomically, like all files below."""
     lines = list(values)
     if broken := [line for line in lines if "\n" in line or "\r" in line]:
         raise ValueError(f"{path}: would have the line {short_repr(broken[0])}; allowed are lines without line ends.")

@@ -63,7 +63,7 @@ class FineTunedModels:
         self.last: FineTuned | None = None
 
     def signature(self) -> dict[str, str]:
-        """What a score says of its predictions."""
+        """Entries for the signature of a score: how its predictions were made."""
         return {"setting": self.args.setting}
 
     def release(self) -> None:

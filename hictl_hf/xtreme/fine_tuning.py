@@ -35,7 +35,7 @@ from transformers import (
 from ..data.sampling import Languages, TemperatureSampler
 from ..errors import BadInput
 from ..models.supported_versions import overrides_private
-from ..training.checkpoints import last_whole_checkpoint, newest_first, verify_checkpoint, write_manifest
+from ..training.checkpoints import last_complete_checkpoint, newest_first, verify_checkpoint, write_manifest
 from ..training.eval_mode import eval_mode
 from ..training.trainer import TERMINATED, RobustTrainer, nan_unless_finite
 from .sentence_pairs import input_columns
@@ -137,7 +137,7 @@ def fine_tune(
     trainer = FineTuningTrainer(
         model, args, train_dataset=features, processing_class=tokenizer, score=score, similar_lengths=similar_lengths
     )
-    trainer.train(resume_from_checkpoint=last_whole_checkpoint(output_dir))
+    trainer.train(resume_from_checkpoint=last_complete_checkpoint(output_dir))
     if trainer.terminated:
         raise SystemExit(TERMINATED)
     trainer.save_model(str(finished))

@@ -54,7 +54,7 @@ class FrozenEncoder:
         self.loaded = None
 
     def signature(self) -> dict[str, str]:
-        """What a score says of its predictions."""
+        """Entries for the signature of a score: how its predictions were made."""
         return {"layer": str(self.pooling.layer), "pooling": self.pooling.mode}
 
     # --- before predicting --------------------------------------------------------------------------------------------

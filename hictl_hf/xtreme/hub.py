@@ -121,7 +121,7 @@ def load_mlqa(language: str, split: str) -> Dataset:
 
 
 def load_tydiqa(language: str, split: str) -> Dataset:
-    """Load TyDiQA, of which one config has all languages; its "dev" set is XTREME's test set."""
+    """Load TyDiQA, whose one config has all languages; its "dev" set is XTREME's test set."""
     splits = {"train": "train", "test": "validation"}
     name = allowed("language of TyDiQA-GoldP", TYDIQA_LANGUAGES, language)
     source = load(XTREME, "tydiqa", allowed("split of TyDiQA-GoldP", splits, split), QUESTION_COLUMNS)
@@ -168,7 +168,7 @@ def allowed(what: str, names: Mapping[str, str], name: str) -> str:
 
 
 def only(source: Source, languages: Sequence[str], language: str) -> Source:
-    """The rows in a language; `languages` are those of the rows."""
+    """The rows in a language; `languages` has the language of each row."""
     numbers = [number for number, found in enumerate(languages) if found == language]
     if not numbers:
         found = ", ".join(sorted(set(languages)))

@@ -47,16 +47,16 @@ class Score:
 
 
 def accuracy(predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Share of predictions that equal their gold label as strings (XNLI, PAWS-X, Tatoeba).
+    """Share of predictions that equal their reference as strings (XNLI, PAWS-X, Tatoeba).
 
     Raises:
-        ValueError: there are no examples, or not as many predictions as gold labels.
+        ValueError: there are no examples, or not as many predictions as references.
 
     >>> accuracy(["neutral", "entailment"], ["neutral", "contradiction"])
     {'accuracy': 50.0}
     """
     check_lengths(predictions, references)
-    right = sum(predicted == gold for predicted, gold in zip(predictions, references))
+    right = sum(predicted == reference for predicted, reference in zip(predictions, references))
     return {"accuracy": right / len(references) * 100}
 
 
@@ -75,7 +75,7 @@ def chunk_f1(predictions: Sequence[Sequence[str]], references: Sequence[Sequence
     sentences after it.
 
     Raises:
-        ValueError: there are no sentences, or not as many predicted as gold ones.
+        ValueError: there are no sentences, or not as many predictions as references.
 
     >>> chunk_f1([["B-PER", "I-PER", "O"]], [["B-PER", "I-PER", "B-LOC"]])["recall"]
     50.0
@@ -148,7 +148,7 @@ def answer_scores(
         words: `squad_words` or `mlqa_words(language)`.
 
     Raises:
-        ValueError: there are no questions, or one has no gold answer.
+        ValueError: there are no questions, or one has no reference answer.
 
     >>> answer_scores({"a": "the red house"}, {"a": ["house", "a red house!"], "b": ["x"]}, squad_words)
     {'f1': 50.0, 'exact_match': 50.0}
@@ -161,15 +161,15 @@ def answer_scores(
             raise ValueError(f"question {question!r} has no gold answer; allowed is one or more.")
         if question in predictions:
             predicted, accepted = words(predictions[question]), [words(answer) for answer in answers]
-            f1 += max(word_f1(predicted, gold) for gold in accepted)
+            f1 += max(word_f1(predicted, reference) for reference in accepted)
             exact_match += predicted in accepted
     return {"f1": 100.0 * f1 / len(references), "exact_match": 100.0 * exact_match / len(references)}
 
 
-def word_f1(predicted: list[str], gold: list[str]) -> float:
+def word_f1(predicted: list[str], reference: list[str]) -> float:
     """F1 between 0 and 1 of two bags of words."""
-    right = (Counter(predicted) & Counter(gold)).total()
+    right = (Counter(predicted) & Counter(reference)).total()
     if not right:
         return 0.0
-    precision, recall = right / len(predicted), right / len(gold)
+    precision, recall = right / len(predicted), right / len(reference)
     return 2 * precision * recall / (precision + recall)

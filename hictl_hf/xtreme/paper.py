@@ -33,7 +33,7 @@ def paper_name(row: Mapping[str, Any]) -> str:
 
 
 def paper_notes(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Where the numbers of a row are from, for the foot of a table."""
+    """The sources of the numbers of a row, for the notes below a table."""
     source = PAPER["sources"][row["source"]]
     first = f"As printed in {source}." if row["verified"] else f"{FROM_MEMORY} From memory, to be checked in {source}."
     return (first, row["note"]) if row.get("note") else (first,)

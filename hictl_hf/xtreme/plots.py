@@ -19,7 +19,7 @@ def plot_languages_and_tasks(
     """Draw scores (%) of languages (rows) in tasks (columns), by group of tasks; returns the path.
 
     Languages are sorted by how far their scores lie above the means of their tasks. A score of `None` was not measured;
-    a language that is missing in a task is one the task does not have.
+    a language missing in a task is not part of it.
     """
     tasks = [(group, title, scores) for group, titles in groups.items() for title, scores in titles.items()]
     means = [_mean_of_known(scores.values()) for _, _, scores in tasks]

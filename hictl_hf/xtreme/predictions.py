@@ -35,7 +35,7 @@ Embedded = tuple[Bitext, Vectors, Vectors]  # with the vectors of its queries an
 
 @dataclass(frozen=True)
 class PredictionFormat:
-    """What tasks with the same form of predictions share: the files of a submission, and what predicts.
+    """A form of predictions, shared by tasks: its files in a submission, its checks, and the model that predicts.
 
     Attributes:
         ending: extension of the files of a submission.

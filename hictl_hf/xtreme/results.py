@@ -14,7 +14,7 @@ POOLINGS_OF_0_7 = {"first token": "cls"}  # poolings of release 0.7.5 and before
 
 @dataclass(kw_only=True)
 class TrainingExamples:
-    """What a model was fine-tuned on."""
+    """The training examples of a fine-tuned model."""
 
     languages: list[str]
     rows: int
@@ -86,7 +86,7 @@ class LayerSweep:
 
 @dataclass(kw_only=True)
 class TaskResults:
-    """Scores of a task, in percent, and what they were made with.
+    """Scores of a task, in percent, and how they were made.
 
     Attributes:
         metrics: their mean is the score of a language.

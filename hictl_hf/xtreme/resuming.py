@@ -1,4 +1,4 @@
-"""Whether a run on XTREME may go on in its folder: with the same settings, and from the same examples."""
+"""Check that a resumed run on XTREME has the examples that the files in its folder were made from."""
 
 import json
 from collections.abc import Iterable

@@ -66,13 +66,13 @@ def run_xtreme(args: XtremeArguments, command: str = "", tasks: Sequence[XtremeT
 
 
 class Predictor(Protocol):
-    """What predicts a task: fine-tuned models, or the encoder as it is."""
+    """Interface of `FineTunedModels` and `FrozenEncoder`, which make the predictions of a task."""
 
     def check(self, data: TaskData) -> None:
-        """Raise `BadInput` for what would fail later."""
+        """Raise `BadInput` for a task that cannot be predicted, before any is run."""
 
     def derived(self, data: TaskData) -> Iterator[Derived]:
-        """Files that are made of the task's examples."""
+        """The files that are made from the task's examples."""
 
     def predict(self, data: TaskData, language: str) -> Any:
         """Predictions of a language, in the task's format."""
@@ -81,7 +81,7 @@ class Predictor(Protocol):
         """Add how the predictions were made to the results."""
 
     def signature(self) -> dict[str, str]:
-        """What a score says of its predictions."""
+        """Entries for the signature of a score: how its predictions were made."""
 
     def release(self) -> None:
         """Free memory that the next task does not need."""

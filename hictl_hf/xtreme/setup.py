@@ -1,4 +1,4 @@
-"""What a run on XTREME starts from: the encoder's configuration and tokenizer, and the examples of its tasks."""
+"""Inputs of a run on XTREME: the encoder's configuration and tokenizer, and the examples of the tasks."""
 
 import logging
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ LARGE_FROM = 24  # layers from which on an encoder has the settings of "large"
 
 
 def load_config_and_tokenizer(encoder: str) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
-    """Those of an encoder, a folder or a name on the Hub.
+    """Load configuration and tokenizer of an encoder, from a folder or the Hub.
 
     Raises:
-        BadInput: one of them does not load.
+        BadInput: loading fails.
     """
     try:
         return AutoConfig.from_pretrained(encoder), AutoTokenizer.from_pretrained(encoder)

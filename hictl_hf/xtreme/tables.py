@@ -1,8 +1,8 @@
 """Results of XTREME as tables: the paper's nine tasks next to the rows it prints, XTREME's groups, the gap between
 English and the other languages, and every language of every task.
 
-An XTREME score is the mean over all languages of a task, each scored on XTREME's test set. A score of less is marked,
-with the reason, and enters no average.
+An XTREME score is the mean over all languages of a task, each scored on XTREME's test set. Other scores are
+marked, with the reason, and left out of averages.
 """
 
 import math
@@ -40,7 +40,7 @@ class TaskScores:
 
     @classmethod
     def of(cls, name: str, task: TaskResults | None) -> "TaskScores":
-        """The scores of a task, which may not have been run."""
+        """The scores of a task of a run; without numbers if it was not run."""
         official = COLUMNS.get(name)
         if task is None:
             assert official is not None

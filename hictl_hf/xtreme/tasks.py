@@ -121,7 +121,7 @@ def tables(task: str) -> dict[str, tuple[Layout, ...]]:
 
 
 def tagged_tables(task: str) -> dict[str, tuple[Layout, ...]]:
-    """The same, with one file of untagged translations for all languages."""
+    """Like `tables`, with one file of untagged translations for all languages."""
     return tables(task) | {"translated": ((f"translate-train/translate_train.{task}.txt",),)}
 
 

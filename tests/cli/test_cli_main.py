@@ -1,5 +1,6 @@
 """One command with sub-commands: each runs the `main` of its module, as the scripts do, and a shell completes them."""
 
+import json
 import os
 import runpy
 import shutil
@@ -14,13 +15,15 @@ from typing import Any
 import pytest
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers.debug_utils import DebugOption
 
 from hictl_hf import __version__
 from hictl_hf.cli import completion
 from hictl_hf.cli import main as cli
-from hictl_hf.errors import BadInput
+from hictl_hf.errors import HF_DEBUG, BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.parsing import parse_flags
+from hictl_hf.parsing import parse_flags, parse_flags_or_recipe
+from hictl_hf.pretraining.arguments import PretrainingArguments
 
 ROOT = Path(__file__).parents[2]
 LIGHT = """
@@ -119,14 +122,14 @@ REQUIRED = {  # what a command needs before it looks at anything else
 
 @pytest.mark.parametrize("name", WITH_DATACLASS)
 def test_an_argument_that_nobody_reads_is_refused_in_one_line(name: str) -> None:
-    with pytest.raises(BadInput, match=r"^--no_such_flag 3: no argument is called so; --help lists them all$"):
+    with pytest.raises(BadInput, match=r"^--no_such_flag 3: unknown argument; --help lists all arguments$"):
         cli.main_of(name)([*REQUIRED.get(name, []), "--no_such_flag", "3"])
 
 
 def test_the_flag_that_was_meant_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="--modle=m: no argument is called so; did you mean --model"):
+    with pytest.raises(BadInput, match="--modle=m: unknown argument; did you mean --model"):
         cli.main_of("translate")(["--model", "m", "--modle=m"])
-    with pytest.raises(BadInput, match="lines.txt: no argument is called so; --help"):
+    with pytest.raises(BadInput, match="lines.txt: unknown argument; --help"):
         cli.main_of("embed")([*REQUIRED["embed"], "lines.txt"])
 
 
@@ -199,7 +202,9 @@ def test_an_output_that_cannot_be_is_told_before_any_work(
     a_file = name in ("embed", "mine", "translate")
     there, wanted = ("folder.npy", "file") if a_file else ("file", "folder")
     for output in (there, "file/below/a.npy"):
-        with pytest.raises(BadInput, match=f"^{output}: (.*/file )?is a (file|folder); allowed is a {wanted} where"):
+        with pytest.raises(
+            BadInput, match=f"^{output}: (.*/file )?is a (file|folder); allowed is a path where a {wanted}"
+        ):
             cli.main_of(name)([*OUTPUTS[name], output])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.npy"]
 
@@ -236,14 +241,15 @@ def test_a_translator_into_several_languages_is_told_which_by_a_flag(
     output = tmp_path / "new" / "out"
     for more, found in (([], "is not given"), (["--target_language", "sw"], "is 'sw'")):
         with pytest.raises(
-            BadInput, match=f"^target_language {found}; allowed for .* are de, fr. Say it by --target_language de."
+            BadInput,
+            match=f"^target_language {found}; allowed for .* are de, fr. Give it, for example --target_language de.",
         ):
             cli.main_of("translate")([*given, *more])
     cli.main_of("translate")([*given, "--target_language", "fr", "--output", str(output)])
     assert output.read_text("utf-8").count("\n") == 1
 
 
-# --- groups and the traceback -----------------------------------------------------------------------------------------
+# --- groups and --debug -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", WITH_DATACLASS)
@@ -264,21 +270,62 @@ def test_every_argument_of_ours_is_in_a_group(name: str) -> None:
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_every_command_can_show_the_traceback(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "--traceback" in cli.parser_of(name).format_help()
+    shown = " ".join(cli.parser_of(name).format_help().split())
+    assert "--debug" in shown and "Show the Python traceback of an error" in shown
 
     def refuse(argv: Sequence[str]) -> None:
         raise BadInput("a.txt:3: is wrong")
 
     monkeypatch.setattr(cli.module_of(name), "main", refuse)
     with pytest.raises(BadInput, match="a.txt:3: is wrong"):
-        cli.main([name, "--traceback"])
+        cli.main([name, "--debug"])
+    with pytest.raises(BadInput, match="a.txt:3: is wrong"):
+        cli.main([name, "--debug", "a"])  # a positional argument, or a value that the parser of the command refuses
     with pytest.raises(SystemExit, match="error: a.txt:3: is wrong"):
         cli.main([name])
 
 
-def test_the_traceback_is_no_setting(tmp_path: Path) -> None:
-    args = parse_flags(cli.parser_of("translate"), ["--model", "m", "--traceback"])
-    assert args.model == "m" and not hasattr(args, "traceback")
+def test_debug_is_a_plain_flag_without_training_arguments() -> None:
+    args = parse_flags(cli.parser_of("translate"), ["--debug", "--model", "m"])
+    assert args.model == "m" and not hasattr(args, "debug")
+    args, positional = parse_flags(cli.parser_of("mine"), ["--output", "o", "--debug", "a", "b"])
+    assert positional.files == ["a", "b"] and not hasattr(args, "debug") and not hasattr(positional, "debug")
+    assert cli.parser_of("compare").parse_args(["--debug", "runs/a"]).runs == ["runs/a"]
+
+
+WITH_TRAINING_ARGUMENTS = ("pretrain", "train-translation")
+
+
+@pytest.mark.parametrize("name", WITH_TRAINING_ARGUMENTS)
+def test_debug_without_a_value_shows_the_traceback_and_with_one_is_that_of_transformers(name: str) -> None:
+    assert issubclass(cli.parser_of(name).dataclass_types[0], TrainingArguments)
+    needed = {"pretrain": ["--train_data", "x"], "train-translation": OUTPUTS["train-translation"][:-1]}[name]
+
+    def debug(*words: str) -> Any:
+        return parse_flags(cli.parser_of(name), ["--use_cpu", "true", *words, *needed]).debug
+
+    assert debug() == debug("--debug") == []
+    assert debug("--debug", "underflow_overflow") == [DebugOption.UNDERFLOW_OVERFLOW]
+    assert debug("--debug", "underflow_overflow", "tpu_metrics_debug") == list(DebugOption)
+
+
+@pytest.mark.parametrize("name", WITH_TRAINING_ARGUMENTS)
+def test_a_value_of_transformers_debug_shows_no_traceback(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(argv: Sequence[str]) -> None:
+        raise BadInput("a.txt:3: is wrong")
+
+    monkeypatch.setattr(cli.module_of(name), "main", refuse)
+    assert set(HF_DEBUG) == {option.value for option in DebugOption}
+    for option in HF_DEBUG:
+        with pytest.raises(SystemExit, match="error: a.txt:3: is wrong"):
+            cli.main([name, "--debug", option, "--seed", "1"])
+
+
+def test_debug_may_be_in_a_recipe(tmp_path: Path) -> None:
+    for value in ("underflow_overflow", ["underflow_overflow"]):
+        (tmp_path / "recipe.json").write_text(json.dumps({"train_data": "x", "debug": value, "use_cpu": True}))
+        args = parse_flags_or_recipe([str(tmp_path / "recipe.json")], PretrainingArguments)
+        assert args.debug == [DebugOption.UNDERFLOW_OVERFLOW]
 
 
 # --- the scripts ------------------------------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
-"""The local page: in a real browser, without anything from the network, for this machine alone."""
+"""`hictl page` in a real browser, without anything from the network."""
 
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,49 +12,11 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hictl_hf.cli.page import HOST, make_page, serve, word_groups
-from hictl_hf.embedding.nearest_words import ALL_LANGUAGES, Explainer, NearWord
-from hictl_hf.errors import BadInput
+from hictl_hf.embedding.nearest_words import ALL_LANGUAGES
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SENTENCE = "die Katze sieht das Haus"
 HOSTILE = '<img src=x onerror="document.title=1"> the cat'
-
-
-def test_the_languages_of_words_stand_side_by_side_and_nothing_is_taken_for_html() -> None:
-    words = {ALL_LANGUAGES: [NearWord("<b>", 0.5, None, "")], "de": [NearWord("▁Haus", 0.25, None, "")]}
-    page = word_groups(words, "be <careful>")
-    assert page.count("<table>") == page.count("</table>") == 2 and page.index("▁Haus") > page.index("</table>")
-    assert "&lt;b&gt;" in page and "<b>" not in page and "be &lt;careful&gt;" in page
-
-
-def test_without_gradio_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gradio", None)
-    with pytest.raises(BadInput, match=r"pip install 'hictl_hf\[page\]'"):
-        make_page(Explainer.__new__(Explainer))
-
-
-@pytest.mark.slow
-def test_the_page_is_for_this_machine_alone_and_a_port_that_is_taken_is_named(
-    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
-) -> None:
-    pytest.importorskip("gradio")
-    page = make_page(Explainer(model_for_text(), tokenizer))
-    try:
-        address = serve(page, block=False)
-        port = int(address.rstrip("/").rpartition(":")[2])
-        assert address == f"http://{HOST}:{port}/" and page.share is False and page.share_url is None
-        assert page.analytics_enabled is False and os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
-        socket.create_connection((HOST, port), 5).close()
-        with pytest.raises(ConnectionRefusedError):  # as a server of all interfaces would not
-            socket.create_connection(("127.0.0.2", port), 5)
-        with pytest.raises(BadInput, match=f"port {port}: is not free"):
-            serve(make_page(Explainer(model_for_text(), tokenizer)), port, block=False)
-    finally:
-        page.close()
-
-
-# --- in a browser -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +34,8 @@ def address(
     (folder / "de.txt").write_text("\n".join([HOSTILE, *sentences["de"]]), "utf-8")
     command = [
         sys.executable,
-        "-m",
-        "hictl_hf.cli.main",
+        "-c",
+        "from hictl_hf.cli.main import main; main()",
         "page",
         "--model",
         folder / "model",
@@ -124,7 +85,7 @@ def test_a_sentence_is_typed_and_its_neighbours_are_seen(browser: Any, address: 
     page.get_by_label("Sentence", exact=True).fill(HOSTILE)
     page.get_by_label("Sentence", exact=True).press("Enter")
     page.locator("tr", has_text=HOSTILE).first.wait_for()
-    assert page.title() == "HiCTL: look inside"
+    assert page.title() == "HiCTL: nearest words"
 
     page.get_by_label("Sentence", exact=True).fill(" ")
     page.get_by_role("button", name="Show").click()

@@ -17,7 +17,7 @@ def saved(folder: Path, results: Any) -> Path:
 
 
 def pretraining(before: float, after: float) -> dict[str, Any]:
-    return {"retrieval": {"untrained": before, "hictl": after}}
+    return {"retrieval": {"untrained": before, "hictl": after}, "history": [], "corpus": {}}
 
 
 def test_runs_of_pretraining_by_the_names_of_their_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,7 @@ def test_tables_have_words_by_script_and_the_lines_of_sentences(
 def test_of_a_plain_encoder_it_is_said_that_words_mean_little(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["the cat", "--model", f"{folder}/encoder"])
     told = capsys.readouterr().out
-    assert told.startswith("The model does not say") and "mean little" in told and "Latin ---" in told
+    assert told.startswith("The model's configuration does not say") and "mean little" in told and "Latin ---" in told
     assert "line" not in told
 
 

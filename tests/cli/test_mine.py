@@ -257,7 +257,10 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "files and pairs": ({"pairs": "x.txt"}, "2 files are given; .* none with --pairs"),
     "both modes": ({"pairs": "x.txt", "deduplicate": 0.9}, "pairs and deduplicate are both given"),
     "no cosine": ({"files": ["x.txt"], "deduplicate": 1.5}, "deduplicate is 1.5; allowed are cosines from -1"),
-    "gold without mining": ({"files": ["x.txt"], "deduplicate": 0.9, "gold": "x.txt"}, "gold is given; allowed is"),
+    "gold without mining": (
+        {"files": ["x.txt"], "deduplicate": 0.9, "gold": "x.txt"},
+        "gold is given with --pairs or --deduplicate; allowed is",
+    ),
     "a way to mine pairs that are given": (
         {"files": [], "pairs": "behind.tsv", "direction": "forward"},
         "direction is given, which has no effect with --pairs; leave it out",
@@ -280,9 +283,9 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "a score behind": ({"files": [], "pairs": "behind.tsv"}, "behind.tsv:2: has 'der Hund' as its score; allowed is"),
     "a table": (
         {"files": ["x.txt", "v.jsonl.gz"]},
-        "v.jsonl.gz: is a table by its name; allowed are files of a sentence",
+        "v.jsonl.gz: is a table by its name; allowed are files of one sentence per line",
     ),
-    "a place of the report": ({"gold": "behind.tsv"}, "pairs-report: is a file; allowed is a folder"),
+    "a place of the report": ({"gold": "behind.tsv"}, "pairs-report: is a file; allowed is a path where a folder"),
     "number of vectors": (
         {"x_vectors": "v.npy"},
         "v.npy: has 2 vectors, and .*x.txt 15 lines; allowed is one for each",
@@ -290,7 +293,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "shape of vectors": ({"x_vectors": "flat.npy"}, r"flat.npy: is an array \(3,\) of int64; allowed is an array"),
     "pickled vectors": ({"x_vectors": "pickle.npy"}, "pickle.npy: cannot be read"),
     "width of vectors": ({"x_vectors": "wide.npy"}, "vectors have .* numbers; allowed are those of one model"),
-    "vectors that are no numbers": ({"x_vectors": "nan.npy"}, "a vector holds infinity or no number"),
+    "vectors that are no numbers": ({"x_vectors": "nan.npy"}, "a vector has infinity or NaN"),
     "output over input": ({"output": "x.txt"}, "which writing it would destroy, is an input"),
 }
 

@@ -12,8 +12,8 @@ from hictl_hf.data.sampling import (
     Languages,
     PretrainingExamples,
     TemperatureSampler,
+    example_seed,
     language_shares,
-    row_seed,
     shuffle_by_length,
 )
 
@@ -86,7 +86,7 @@ def test_an_epoch_has_as_many_rows_as_the_corpus_in_the_shares_asked_for(text_sh
     draws = draws_of(mixture)
     assert len(draws) == 8 * len(mixture) == sum(ROWS.values())
     for name, members in mixture.groups.items():
-        number = sum(draw.row in members for draw in draws)
+        number = sum(draw.example in members for draw in draws)
         assert abs(number - shares[name] * len(draws)) < 1
 
 
@@ -94,7 +94,7 @@ def test_an_epoch_has_as_many_rows_as_the_corpus_in_the_shares_asked_for(text_sh
 def test_each_row_of_a_language_comes_up_equally_often_give_or_take_one(epoch: int) -> None:
     mixture = sampler()
     mixture.set_epoch(epoch)
-    counts = Counter(draw.row for draw in draws_of(mixture))
+    counts = Counter(draw.example for draw in draws_of(mixture))
     most = {}
     for name, members in mixture.groups.items():
         times = [counts[row] for row in members]
@@ -107,7 +107,7 @@ def test_each_row_of_a_language_comes_up_equally_often_give_or_take_one(epoch: i
 def test_repeats_count_how_often_the_epoch_had_a_row_before() -> None:
     repeats: dict[int, list[int]] = {}
     for draw in draws_of(sampler()):
-        repeats.setdefault(draw.row, []).append(draw.repeat)
+        repeats.setdefault(draw.example, []).append(draw.repeat)
     assert all(sorted(found) == list(range(len(found))) for found in repeats.values())
     assert max(map(len, repeats.values())) > 3
 
@@ -117,7 +117,7 @@ def test_a_language_drawn_less_often_gives_other_rows_in_another_epoch() -> None
     seen = set()
     for epoch in range(30):
         mixture.set_epoch(epoch)
-        seen |= {draw.row for draw in draws_of(mixture)}
+        seen |= {draw.example for draw in draws_of(mixture)}
     assert seen == set(range(sum(ROWS.values())))
 
 
@@ -130,7 +130,7 @@ def test_seed_and_epoch_alone_decide_the_order() -> None:
     assert first == again == draws_of(sampler())
     mixture.set_epoch(1)
     second = draws_of(mixture)
-    assert [draw.row for draw in second] != [draw.row for draw in first]
+    assert [draw.example for draw in second] != [draw.example for draw in first]
     assert {draw.epoch for draw in second} == {1}
     fresh = sampler()
     fresh.set_epoch(1)
@@ -140,7 +140,7 @@ def test_seed_and_epoch_alone_decide_the_order() -> None:
 
 def padding(groups: list[list[Draw]], lengths: np.ndarray) -> float:
     """Share of a padded batch that is padding, over all batches."""
-    sizes = [[lengths[draw.row] for draw in batch] for batch in groups]
+    sizes = [[lengths[draw.example] for draw in batch] for batch in groups]
     return 1 - sum(map(sum, sizes)) / sum(max(size) * len(size) for size in sizes)
 
 
@@ -156,7 +156,7 @@ def test_batches_have_rows_of_similar_length() -> None:
 
 def test_batches_come_in_no_order_of_length() -> None:
     mixture = sampler()
-    longest = [max(mixture.lengths[draw.row] for draw in batch) for batch in batches(mixture)]
+    longest = [max(mixture.lengths[draw.example] for draw in batch) for batch in batches(mixture)]
     rising = np.mean(np.diff(longest) >= 0)
     assert 0.2 < rising < 0.8
     assert abs(np.corrcoef(longest, range(len(longest)))[0, 1]) < 0.5
@@ -170,16 +170,16 @@ def test_the_smaller_batch_is_the_last() -> None:
         *whole, last = batches(mixture)
         assert len(last) == 3
         for batch in whole:  # so that batches are those that were sorted together, not shifted ones
-            assert np.ptp([draw.row for draw in batch]) < 8 + 3
+            assert np.ptp([draw.example for draw in batch]) < 8 + 3
 
 
 def test_lengths_are_sorted_only_within_some_batches() -> None:
     mixture = sampler({("en", None): 1000}, batch_size=4)  # more than fifty batches: five pools
     mixture.lengths = np.arange(1000)
-    smallest = [min(draw.row for draw in batch) for batch in batches(mixture)]
+    smallest = [min(draw.example for draw in batch) for batch in batches(mixture)]
     in_one_pool = sorted(range(0, 1000, 4))
     assert sorted(smallest) != in_one_pool  # other rows stand together than if all had been sorted
-    assert sorted(draw.row for draw in draws_of(mixture)) == list(range(1000))
+    assert sorted(draw.example for draw in draws_of(mixture)) == list(range(1000))
 
 
 # --- seeds ----------------------------------------------------------------------------------------------------------
@@ -187,15 +187,15 @@ def test_lengths_are_sorted_only_within_some_batches() -> None:
 
 def test_each_place_has_its_own_seed() -> None:
     places = [(epoch, row, repeat) for epoch in range(4) for row in range(50) for repeat in range(5)]
-    seeds = {row_seed(seed, *place) for seed in (0, 1) for place in places}
+    seeds = {example_seed(seed, *place) for seed in (0, 1) for place in places}
     assert len(seeds) == 2 * len(places)
     assert min(seeds) >= 0 and max(seeds) < 2**62
-    assert row_seed(7, 1, 2, 3) != row_seed(7, 12, 3) != row_seed(7, 1, 23)
+    assert example_seed(7, 1, 2, 3) != example_seed(7, 12, 3) != example_seed(7, 1, 23)
 
 
 def test_a_seed_is_the_same_in_every_process() -> None:
     # written down once, so that nothing of the process, such as the seed of Python's `hash`, enters it
-    assert row_seed(13, 2, 5, 1) == row_seed(13, *np.array([2, 5, 1])) == 1071243947760612039
+    assert example_seed(13, 2, 5, 1) == example_seed(13, *np.array([2, 5, 1])) == 1071243947760612039
 
 
 def test_rows_carry_the_seed_of_their_draw() -> None:
@@ -204,8 +204,8 @@ def test_rows_carry_the_seed_of_their_draw() -> None:
     assert len(rows) == 2
     draws = np.array([Draw(0, 2, 1), Draw(1, 0, 0), Draw(1, 1, 0), Draw(1, 1, 1)])
     first, second, third, fourth = rows.__getitems__(draws)
-    assert first == {"x": [5, 6], "y": [8], "seed": row_seed(13, 2, 0, 1)}
-    assert second == {"x": [7], "y": None, "seed": row_seed(13, 0, 1, 0)}
+    assert first == {"x": [5, 6], "y": [8], "seed": example_seed(13, 2, 0, 1)}
+    assert second == {"x": [7], "y": None, "seed": example_seed(13, 0, 1, 0)}
     assert len({second["seed"], third["seed"], fourth["seed"]}) == 3
 
 
@@ -243,10 +243,10 @@ def test_processes_and_micro_batches_divide_the_batches_of_one_process(
         TemperatureSampler(np.arange(rows), {("en", None): np.arange(rows)}, {("en", None): 1.0}, 12, 1, *of)
         for of in [(1, 0, 1), *((micro_batches, process, processes) for process in range(processes))]
     ]
-    expected = [sorted(draw.row for draw in batch) for batch in batches(whole)]
+    expected = [sorted(draw.example for draw in batch) for batch in batches(whole)]
     if rows % 12 < processes:
         expected = expected[: rows // 12]
-    rounds = [[sorted(draw.row for draw in batch) for batch in batches(other)] for other in others]
+    rounds = [[sorted(draw.example for draw in batch) for batch in batches(other)] for other in others]
     assert {len(found) for found in rounds} == {len(other) for other in others}  # no process waits for another
     micro = list(zip(*rounds, strict=True))
     sizes = [len(part) for step in micro for part in step]
@@ -266,5 +266,5 @@ def test_a_process_has_long_and_short_rows_of_each_batch() -> None:
         TemperatureSampler(lengths, {("en", None): lengths}, {("en", None): 1.0}, 64, 1, 1, process, 2)
         for process in (0, 1)
     )
-    one, other = (sum(int(draw.row) for draw in draws_of(part)) for part in (first, second))
+    one, other = (sum(int(draw.example) for draw in draws_of(part)) for part in (first, second))
     assert abs(one - other) <= 32  # tokens; halves of the sorted batch would differ by 1,024

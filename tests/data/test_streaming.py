@@ -26,7 +26,7 @@ from hictl_hf.data import formats
 from hictl_hf.data import lines as text_lines
 from hictl_hf.data.cleaning import Cleaning
 from hictl_hf.data.collator import PretrainingCollator
-from hictl_hf.data.sampling import language_shares, row_seed
+from hictl_hf.data.sampling import example_seed, language_shares
 from hictl_hf.data.streaming import StreamedBatches, collate_streamed, read_batches, source_shares
 from hictl_hf.errors import BadInput
 
@@ -238,7 +238,7 @@ def passes_of(sources: list[str], readers: int, passes: int) -> list[list[tuple[
     found = []
     for rank in range(readers):
         stream, rows = stream_of(sources, batch_size=1, rank=rank, world_size=readers), list[tuple[int, Batch]]()
-        known = {row_seed(5, n, shard, line, 0): n for n in range(9) for shard in range(9) for line in range(40)}
+        known = {example_seed(5, n, shard, line, 0): n for n in range(9) for shard in range(9) for line in range(40)}
         for batch in islice(stream, 200):
             (row,) = batch["rows"]
             if known[row["seed"]] >= passes:
@@ -282,10 +282,10 @@ def test_a_row_has_the_seed_of_its_pass_shard_line_and_language_whoever_reads_it
         for n in (0, 1):
             for shard in (0, 1):  # rows 100, 102, ... and 101, 103, ...
                 for line in range(1, 12):
-                    assert seeds[row_seed(5, n, shard, line, 0)] == (100 + shard + 2 * (line - 1), 2)
+                    assert seeds[example_seed(5, n, shard, line, 0)] == (100 + shard + 2 * (line - 1), 2)
             for line in range(1, 5):
                 for language in (0, 1):
-                    assert seeds[row_seed(5, n, 2, line, language)] == (line - 1, 2 + language)
+                    assert seeds[example_seed(5, n, 2, line, language)] == (line - 1, 2 + language)
 
 
 def test_blocks_are_shuffled_each_by_itself_and_anew_in_each_pass(tmp_path: Path) -> None:

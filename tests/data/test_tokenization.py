@@ -33,7 +33,7 @@ def test_special_tokens_have_the_ids_of_xlm_r(tokenizer: PreTrainedTokenizerBase
 def test_a_protobuf_that_cannot_read_vocabularies_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers would say that tiktoken is missing."""
     monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
-    with pytest.raises(BadInput, match=r"sentencepiece \S+, protobuf \S+: do not fit.*pip install --upgrade"):
+    with pytest.raises(BadInput, match=r"sentencepiece \S+, protobuf \S+: are not compatible.*pip install --upgrade"):
         train_tokenizer(["a small house"], vocab_size=40)
 
 
@@ -77,7 +77,7 @@ def test_a_tokenizer_comes_back_through_auto_tokenizer(tokenizer: PreTrainedToke
 
 
 def test_a_vocabulary_smaller_than_the_alphabet_is_refused() -> None:
-    with pytest.raises(BadInput, match="vocab_size is 20, fewer than the characters of the text"):
+    with pytest.raises(BadInput, match="vocab_size is 20; allowed is enough for an id of each character"):
         train_tokenizer(["abcdefghijklmnopqrstuvwxyz"] * 5, vocab_size=20)
 
 

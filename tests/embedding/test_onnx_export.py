@@ -1,5 +1,6 @@
 """An encoder in ONNX: the vectors of `embed_sentences` in an engine without PyTorch, and what is refused."""
 
+import copy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +73,17 @@ def test_every_pooling_can_be_exported(
     model = model_for_text(HictlForPreTraining, initializer_range=0.5, projection_size=20)
     export_onnx(model, tokenizer, tmp_path, pooling)
     check(tmp_path, model, pooling, sentences)
+
+
+def test_the_exported_tokenizer_pads_on_the_right_and_the_given_one_is_unchanged(
+    model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    left = copy.deepcopy(tokenizer)
+    left.padding_side = "left"
+    longest = left.model_max_length
+    export_onnx(model_for_text(), left, tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path).padding_side == "right"
+    assert left.padding_side == "left" and left.model_max_length == longest
 
 
 @pytest.mark.slow

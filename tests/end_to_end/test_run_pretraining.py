@@ -385,7 +385,7 @@ REFUSED = {
     "steps that are no number": (("--logging_steps", "nan"), "logging_steps is nan; allowed is 0 or more"),
     "no step": (("--max_steps", "0"), "allowed is 1 or more, or -1, with which num_train_epochs decides"),
     "a tracker that is not here": (("--report_to", "nonesuch"), "nonesuch, which is not installed; allowed here are"),
-    "a missing recipe": (("recipes/none.json",), "no such recipe"),
+    "a missing recipe": (("recipes/none.json",), "no such file; allowed is a recipe"),
 }
 
 
@@ -420,7 +420,7 @@ def test_a_recipe_is_changed_by_flags_and_refuses_unknown_settings(tmp_path: Pat
         args = parse_arguments([str(tmp_path / name), "--max_steps", "7", "--use_cpu", "true"])
         assert (args.learning_rate, args.max_steps, args.train_data) == (1e-6, 7, ["x"])
     (tmp_path / "b.json").write_text('{"learning_rat": 1}', encoding="utf-8")
-    with pytest.raises(BadInput, match="no setting is called learning_rat"):
+    with pytest.raises(BadInput, match="unknown settings: learning_rat"):
         parse_arguments([str(tmp_path / "b.json")])
 
 

@@ -674,7 +674,7 @@ def test_a_recipe_is_a_file_of_settings_that_flags_change(world: Path, tmp_path:
     assert (args.trim_target_vocab, args.learning_rate, args.freeze_encoder) == ("40", 2e-5, False)
     assert args.multi_bleu == {"aggressive": True} and [str(each) for each in args.directions] == ["en-el"]
     (tmp_path / "recipe.json").write_text(json.dumps({**recipe, "beam": 3}), "utf-8")
-    with pytest.raises(BadInput, match="no setting is called beam; --help lists them all"):
+    with pytest.raises(BadInput, match="unknown settings: beam; --help lists all settings"):
         parse_translation_arguments([str(tmp_path / "recipe.json")])
 
 

@@ -152,12 +152,12 @@ def test_what_the_cards_show_runs(
         for snippet in re.findall(r"```python\n(.*?)```", hub.repositories[name]["README.md"].decode(), re.DOTALL):
             names: dict[str, Any] = {}
             exec(snippet, names)
-            found |= {(name, kind): names[kind] for kind in ("vectors", "words", "sentences") if kind in names}
+            found |= {(name, kind): names[kind] for kind in ("vectors", "states", "sentences") if kind in names}
     model = HictlForPreTraining.from_pretrained(run / "checkpoint").eval()
     expected = embed_sentences(model, tokenizer, ["Good morning.", "Guten Morgen."])
     for name in ("me/x", "me/y", "me/x-encoder"):
         np.testing.assert_allclose(found[name, "vectors"], expected, rtol=0, atol=1e-5)
-        assert found[name, "words"].shape[-1] == 32
+        assert found[name, "states"].shape[-1] == 32
     assert found["me/x", "sentences"].shape == (2, 32)
 
 

@@ -69,15 +69,15 @@ MISMATCHED: dict[str, tuple[Any, str]] = {
     "no object": ([1, 2], r"is \[1, 2\]; allowed is an object, the results of a training script"),
     "a missing field": ({"schema_version": 1}, "scores is missing; allowed is an object"),
     "a text for a number": (written(scores={"de": {"value": "7"}}), "scores.de.value is '7'; allowed is a number"),
-    "a truth for a number": (written(seed=True), "seed is True; allowed is a whole number"),
+    "a truth for a number": (written(seed=True), "seed is True; allowed is an integer"),
     "a number for a list": (written(curve=3), "curve is 3; allowed is a list"),
     "a text in a list": (written(curve=[1, "x"]), r"curve\[1\] is 'x'; allowed is a number"),
     "null for a record": (written(scores={"de": None}), "scores.de is None; allowed is an object"),
     "half a record": (
         written(scores={"de": {"value": 1, "place": {"name": "x"}}}),
-        "scores.de.place.layer is missing; allowed is a whole number",
+        "scores.de.place.layer is missing; allowed is an integer",
     ),
-    "an older release": ({"seed": 1}, "of hictl_hf 0.7.5 or before, as it has no schema_version.*: scores is missing"),
+    "an older release": ({"seed": 1}, r"\(no schema_version: of hictl_hf 0.7.5 or older\): scores is missing"),
 }
 
 

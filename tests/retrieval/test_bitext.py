@@ -65,7 +65,7 @@ def test_a_vector_without_a_number_costs_its_own_pair_alone_and_is_told(
     x, y = np.eye(4), np.eye(4)
     y[1, 2] = bad
     assert retrieval_accuracy(x, y) == retrieval_accuracy(x, y, block=1) == (75, 75)
-    assert "1 of 4 pairs have a vector with infinity or no number" in caplog.text
+    assert "1 of 4 pairs have a vector with infinity or NaN and count as not found" in caplog.text
 
 
 def one_by_one(x: Vectors, y: Vectors) -> float:

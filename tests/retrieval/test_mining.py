@@ -163,7 +163,7 @@ def test_what_a_search_takes_is_said_in_words() -> None:
     million = np.broadcast_to(np.float32(0), (1_000_000, 384))
     words = describe(million, million, MiningConfig(max_memory=10**9))
     assert words.startswith("exact search of 1,000,000 x 1,000,000 vectors of 384 numbers: 1,000,000,000,000 compari")
-    assert "at most 999.9 MB beside the vectors" in words
+    assert "at most 999.9 MB in addition to the vectors" in words
     assert "500,000,000,000 comparisons" in describe(million, million, MiningConfig(), only_earlier=True)
     assert describe(million, million[:5], MiningConfig(approximate="ivf")).endswith("1,000,000 x 5 vectors: 1.54 GB")
     assert "1.79 GB" in describe(million, million, MiningConfig(approximate="hnsw"))

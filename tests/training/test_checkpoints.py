@@ -15,7 +15,7 @@ from hictl_hf.files import atomic_directory
 from hictl_hf.training.checkpoints import (
     MANIFEST,
     check_checkpoint,
-    last_whole_checkpoint,
+    last_complete_checkpoint,
     newest_first,
     remove_broken_checkpoints,
     verify_checkpoint,
@@ -85,12 +85,12 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_is_used(
 ) -> None:
     change, fault = DAMAGES[damage]
     older, newer = save(tmp_path, 1), save(tmp_path, 2)
-    assert last_whole_checkpoint(tmp_path) == str(newer)
+    assert last_complete_checkpoint(tmp_path) == str(newer)
     change(newer)
     with pytest.raises(BadInput, match=f"{newer}: not a complete checkpoint: .*{fault}.*--resume_from_checkpoint true"):
         check_checkpoint(newer)
     with caplog.at_level(logging.WARNING):
-        assert last_whole_checkpoint(tmp_path) == str(older)
+        assert last_complete_checkpoint(tmp_path) == str(older)
     [record] = caplog.records
     assert record.levelname == "WARNING" and "\n" not in record.message
     for said in (str(newer), fault, str(older)):
@@ -102,7 +102,7 @@ def test_a_damaged_checkpoint_that_is_not_the_newest_does_no_harm(
 ) -> None:
     empty(save(tmp_path, 1))
     newer = save(tmp_path, 2)
-    assert last_whole_checkpoint(tmp_path) == str(newer)
+    assert last_complete_checkpoint(tmp_path) == str(newer)
     assert not caplog.records
 
 
@@ -113,15 +113,15 @@ def test_checkpoints_are_ordered_by_number_and_other_names_are_none_of_them(tmp_
     (tmp_path / "checkpoint-best").mkdir()
     (tmp_path / "checkpoint-999").write_text("a file")
     assert [path.name for path in newest_first(tmp_path)] == ["checkpoint-100", "checkpoint-20", "checkpoint-9"]
-    assert last_whole_checkpoint(tmp_path) == str(tmp_path / "checkpoint-100")
+    assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-100")
 
 
 def test_where_no_checkpoint_is_whole_there_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert last_whole_checkpoint(tmp_path / "nowhere") is None and last_whole_checkpoint(tmp_path) is None
+    assert last_complete_checkpoint(tmp_path / "nowhere") is None and last_complete_checkpoint(tmp_path) is None
     assert not caplog.records
     for step in (1, 2):
         empty(save(tmp_path, step))
-    assert last_whole_checkpoint(tmp_path) is None
+    assert last_complete_checkpoint(tmp_path) is None
     assert ["checkpoint-2" in caplog.messages[0], "checkpoint-1" in caplog.messages[1]] == [True, True]
     assert all("nothing" in message for message in caplog.messages)
 

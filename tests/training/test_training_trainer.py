@@ -40,7 +40,7 @@ from hictl_hf.errors import BadInput
 from hictl_hf.training.callbacks import TrainingTime
 from hictl_hf.training.checkpoints import (
     MANIFEST,
-    last_whole_checkpoint,
+    last_complete_checkpoint,
     newest_first,
     verify_checkpoint,
     write_manifest,
@@ -206,7 +206,7 @@ def test_older_checkpoints_go_only_when_the_new_one_is_whole(tmp_path: Path, mon
     found = []
 
     def note_and_write(folder: Path) -> None:
-        found.append((checkpoints(tmp_path), last_whole_checkpoint(tmp_path)))
+        found.append((checkpoints(tmp_path), last_complete_checkpoint(tmp_path)))
         write_manifest(folder)
 
     monkeypatch.setattr(hictl_hf.training.trainer, "write_manifest", note_and_write)
@@ -238,7 +238,7 @@ def test_damaged_checkpoints_do_no_harm_to_a_resumed_run(
     assert trainer.state.log_history[4]["step"] == 5
     assert not differing(state_of(trainer), uninterrupted[0])
     whole = [path for path in newest_first(tmp_path) if verify_checkpoint(path) is None]
-    assert last_whole_checkpoint(tmp_path) == str(tmp_path / "checkpoint-12")
+    assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-12")
     if limit is None:
         assert checkpoints(tmp_path) == [2, 4, 6, 8, 10, 12, 99] and len(whole) == 5
     else:
@@ -328,7 +328,7 @@ def test_sigterm_saves_the_running_step_and_the_resumed_run_is_as_one_that_was_l
     assert trainer.terminated and trainer.state.global_step == step
     assert signal.getsignal(signal.SIGTERM) == handler
     assert saved.count(step) == 1
-    assert last_whole_checkpoint(folder) == str(folder / f"checkpoint-{step}")
+    assert last_complete_checkpoint(folder) == str(folder / f"checkpoint-{step}")
     resumed = trained(toy_trainer(folder, **settings), resume=True)
     assert not resumed.terminated and resumed.state.global_step == STEPS
     assert not differing(state_of(resumed), state_of(expected))
@@ -490,7 +490,7 @@ def test_too_many_in_a_row_end_the_run_and_leave_the_rows_of_the_last(
     path = tmp_path / "non_finite_step_8_rank0.jsonl"
     with pytest.raises(BadInput, match=f"step 8: .* 5 steps in a row; .*{path}; .*--resume_from_checkpoint true"):
         trainer.train()
-    assert last_whole_checkpoint(tmp_path) == str(tmp_path / "checkpoint-6")
+    assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-6")
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert [(line["micro_batch"], line["row"]) for line in lines] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [line["loss"] for line in lines[:2]] == ["nan"] * 2
@@ -640,7 +640,7 @@ def train_as_a_rank(folder: Path) -> int:
     folder.mkdir(exist_ok=True)
     trainer = toy_trainer(folder, callbacks=[Presence(folder)], gradient_accumulation_steps=1, ddp_backend="gloo")
     assert trainer.args.world_size == 2
-    trained(trainer, resume=last_whole_checkpoint(folder))
+    trained(trainer, resume=last_complete_checkpoint(folder))
     if trainer.is_world_process_zero() and not trainer.terminated:
         torch.save(state_of(trainer), folder / "state.pt")
     return 143 if trainer.terminated else 0
@@ -685,7 +685,7 @@ def test_the_death_of_one_process_ends_all_and_the_run_goes_on_from_its_last_che
     output, _ = process.communicate(timeout=300)
     assert process.returncode != 0, output
     assert not (tmp_path / "state.pt").exists()
-    whole = last_whole_checkpoint(tmp_path)
+    whole = last_complete_checkpoint(tmp_path)
     assert whole is not None and int(whole.split("-")[-1]) >= 4
     if name == "SIGTERM":
         assert "143" in output and whole == str(newest_first(tmp_path)[0])
@@ -729,7 +729,7 @@ def train_as_a_child(folder: Path, pipe: int, kill_at_event: int | None) -> None
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(count)
-    trained(trainer, resume=last_whole_checkpoint(folder))
+    trained(trainer, resume=last_complete_checkpoint(folder))
     torch.save(state_of(trainer), folder / "state.pt")
 
 
@@ -780,7 +780,7 @@ def kill_again_and_again(folder: Path) -> int:
         last_saved = max([last_saved, *saved])
         if killed:
             newest = newest_first(place)
-            cut_short += bool(newest) and last_whole_checkpoint(place) != str(newest[0])
+            cut_short += bool(newest) and last_complete_checkpoint(place) != str(newest[0])
         else:
             assert not differing(torch.load(place / "state.pt"), expected)
             assert len(newest_first(place)) in (2, 3)  # one more by a kill between the last checkpoint and the rotation

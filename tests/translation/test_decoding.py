@@ -1,6 +1,5 @@
 """Texts come back translated in their order, each as if it had been alone; by function, pipeline and command alike."""
 
-import copy
 import gzip
 import io
 import logging
@@ -12,55 +11,18 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaConfig, XLMRobertaForMaskedLM, pipeline
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.cli.translate import main
 from hictl_hf.errors import BadInput
-from hictl_hf.models.modeling_hictl import HictlForPreTraining
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.translation import decoding
 from hictl_hf.translation.beam_search import BeamSearchConfig
 from hictl_hf.translation.decoding import Translation, translate
-from hictl_hf.translation.pipeline import QuantizedHead, choose_dtype, load_translator, translation_pipeline
+from hictl_hf.translation.pipeline import translation_pipeline
 
 END = 2
 SHORT = BeamSearchConfig(beams=3, max_length=9)
-
-
-@pytest.fixture
-def model(
-    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
-) -> HictlForConditionalGeneration:
-    """A random translator into German and French that says something else of each sentence.
-
-    Which seed makes one depends on the vocabulary that this release of sentencepiece trains.
-    """
-    changes = {"decoder_layers": 2, "target_languages": ["de", "fr"], "cls_bias_scale": "fixed"}
-    for seed in range(20):
-        translator = model_for_text(HictlForConditionalGeneration, seed=seed, initializer_range=0.3, **changes)
-        translator.generation_config.update(suppress_tokens=[0, 1, 3, len(translator.target_token_ids) - 1])
-        with torch.no_grad():
-            translator.lm_head.weight[END].mul_(4)
-            translator.decoder.embeddings.position_embeddings.weight.mul_(4)
-        some = ["the cat", "a dog", "the cat sees cold water", "两本书", "paka anaona nyumba", "the old man"]
-        said = [best.text for best, *_ in translate(translator, tokenizer, some, SHORT, "de", progress=False)]
-        if len(set(said)) > 4 and "" not in said:
-            return translator
-    raise AssertionError("no seed makes a model that says something else of each sentence")
-
-
-@pytest.fixture
-def folder(model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> str:
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    return str(tmp_path / "model")
-
-
-@pytest.fixture(scope="module")
-def texts(sentences: dict[str, list[str]]) -> list[str]:
-    """Short and long ones mixed, with an empty one, one of spaces, and one that comes twice."""
-    some = [sentences[name][at] for at in (0, 17, 40) for name in ("en", "zh", "sw")]
-    return [some[0], "", *some[1:5], " \u3000", some[0], " ".join(some[:3]), *some[5:]]
 
 
 # --- the function -----------------------------------------------------------------------------------------------------
@@ -68,18 +30,21 @@ def texts(sentences: dict[str, list[str]]) -> list[str]:
 
 @pytest.mark.parametrize("max_tokens", [1, 40, None])
 def test_translations_come_back_in_order_each_as_generate_gives_it_alone(
-    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, texts: list[str], max_tokens: int | None
+    translator: HictlForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    texts_to_translate: list[str],
+    max_tokens: int | None,
 ) -> None:
-    languages = ["de" if number % 2 else "fr" for number in range(len(texts))]
-    found = translate(model, tokenizer, texts, SHORT, languages, max_tokens, progress=False)
-    assert len({row[0].text for row in found}) > 4, "the toy model says the same of everything"
-    for text, language, (best,) in zip(texts, languages, found, strict=True):
+    languages = ["de" if number % 2 else "fr" for number in range(len(texts_to_translate))]
+    found = translate(translator, tokenizer, texts_to_translate, SHORT, languages, max_tokens, progress=False)
+    assert len({row[0].text for row in found}) > 4, "the toy translator says the same of everything"
+    for text, language, (best,) in zip(texts_to_translate, languages, found, strict=True):
         if not text.strip():
             assert best == Translation("", 0.0, 0)
             continue
         source = tokenizer(text, return_tensors="pt")
         limit = min(9, int(1.2 * source["input_ids"].shape[1]) + 10)
-        outputs = model.generate(
+        outputs = translator.generate(
             **source, target_language=language, num_beams=3, early_stopping=True, max_new_tokens=limit,
             return_dict_in_generate=True, output_scores=True,
         )  # fmt: skip
@@ -89,40 +54,42 @@ def test_translations_come_back_in_order_each_as_generate_gives_it_alone(
 
 
 def test_a_text_is_translated_once_for_each_language_asked_for(
-    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+    translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoded, encode = [], model.roberta.forward
+    encoded, encode = [], translator.roberta.forward
     monkeypatch.setattr(
-        model.roberta, "forward", lambda ids, *a, **k: (encoded.append(len(ids)), encode(ids, *a, **k))[1]
+        translator.roberta, "forward", lambda ids, *a, **k: (encoded.append(len(ids)), encode(ids, *a, **k))[1]
     )
-    found = translate(model, tokenizer, ["the cat", "a dog", "the cat", "the cat"], SHORT, ["de", "de", "de", "fr"])
+    found = translate(
+        translator, tokenizer, ["the cat", "a dog", "the cat", "the cat"], SHORT, ["de", "de", "de", "fr"]
+    )
     assert sum(encoded) == 3
     assert found[0] == found[2] and found[0][0].score != found[3][0].score
 
 
 def test_several_translations_are_best_first_and_batches_do_not_matter(
-    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, texts: list[str]
+    translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, texts_to_translate: list[str]
 ) -> None:
     settings = BeamSearchConfig(beams=4, best=4, max_length=9)
-    together = translate(model, tokenizer, texts, settings, "de")
-    for text, found in zip(texts, together, strict=True):
+    together = translate(translator, tokenizer, texts_to_translate, settings, "de")
+    for text, found in zip(texts_to_translate, together, strict=True):
         assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
         assert len(found) == (4 if text.strip() else 1)
-        (alone,) = translate(model, tokenizer, [text], settings, "de")
+        (alone,) = translate(translator, tokenizer, [text], settings, "de")
         assert [(each.text, each.tokens) for each in found] == [(each.text, each.tokens) for each in alone]
 
 
 def test_what_is_too_long_is_refused_or_cut_and_counted(
-    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, caplog: pytest.LogCaptureFixture
+    translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, caplog: pytest.LogCaptureFixture
 ) -> None:
     long, cut_ids = "the cat sees a dog " * 20, slice(0, 63)
     with pytest.raises(BadInput, match="1 of 2 texts are too long.*the cat sees.*allowed are 64.*cut"):
-        translate(model, tokenizer, ["a dog", long], SHORT, "de")
+        translate(translator, tokenizer, ["a dog", long], SHORT, "de")
     with caplog.at_level(logging.WARNING, logger="hictl_hf"):
-        found = translate(model, tokenizer, ["a dog", long], SHORT, "de", cut=True)
+        found = translate(translator, tokenizer, ["a dog", long], SHORT, "de", cut=True)
     assert "1 of 2 texts were cut after 64 tokens" in caplog.text
     source = torch.tensor([[*tokenizer(long, verbose=False)["input_ids"][cut_ids], END]])
-    ids = model.generate(source, target_language="de", num_beams=3, early_stopping=True, max_new_tokens=9)
+    ids = translator.generate(source, target_language="de", num_beams=3, early_stopping=True, max_new_tokens=9)
     assert found[1][0].text == tokenizer.decode(ids[0], skip_special_tokens=True)
 
 
@@ -135,28 +102,28 @@ def test_what_is_too_long_is_refused_or_cut_and_counted(
     ],
 )
 def test_what_is_no_text_is_refused(
-    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, given: Any, told: str
+    translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, given: Any, told: str
 ) -> None:
     with pytest.raises(BadInput, match=told):
-        translate(model, tokenizer, given, SHORT, "de")
-    assert translate(model, tokenizer, [], SHORT, "de") == []
+        translate(translator, tokenizer, given, SHORT, "de")
+    assert translate(translator, tokenizer, [], SHORT, "de") == []
 
 
 def test_a_text_that_leaves_no_word_is_translated_by_none(
-    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
+    translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    found = translate(model, tokenizer, ["\u200b\u200b", "the cat", "\u200b"], SHORT, "de")
+    found = translate(translator, tokenizer, ["\u200b\u200b", "the cat", "\u200b"], SHORT, "de")
     assert [best.text == "" for best, *_ in found] == [True, False, True]
 
 
 def test_languages_are_asked_for_and_known(
-    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
+    translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     for language, told in ((None, "choose one"), ("sw", "no target language sw.*de.*fr")):
         with pytest.raises(BadInput, match=told):
-            translate(model, tokenizer, ["a dog"], SHORT, language)
+            translate(translator, tokenizer, ["a dog"], SHORT, language)
     with pytest.raises(BadInput, match="2 target languages for 1 texts"):
-        translate(model, tokenizer, ["a dog"], SHORT, ["de", "fr"])
+        translate(translator, tokenizer, ["a dog"], SHORT, ["de", "fr"])
 
 
 def test_each_module_is_again_in_the_mode_it_was_in(
@@ -171,76 +138,26 @@ def test_each_module_is_again_in_the_mode_it_was_in(
 
 
 def test_each_module_is_again_in_its_mode_after_an_error(
-    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+    translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def out_of_memory(*_: object) -> None:
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(decoding, "search", out_of_memory)
     with pytest.raises(RuntimeError, match="out of memory"):
-        translate(model.train(), tokenizer, ["a dog"], SHORT, "de")
-    assert all(module.training for module in model.modules())
+        translate(translator.train(), tokenizer, ["a dog"], SHORT, "de")
+    assert all(module.training for module in translator.modules())
 
 
 # --- the pipeline -----------------------------------------------------------------------------------------------------
 
 
-def test_a_pipeline_gives_the_old_shape_by_function_and_by_name(
-    folder: str, model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, texts: list[str]
-) -> None:
-    expected = translate(model, tokenizer, texts, SHORT, "fr")
-    ours = translation_pipeline(folder, target_language="fr", beams=3, device="cpu")
-    named = pipeline("hictl-translation", folder, device="cpu")
-    assert ours(texts, max_length=9) == [{"translation_text": best.text} for (best,) in expected]
-    assert named(texts[0], beams=3, max_length=9, target_language="fr") == ours(texts[:1], max_length=9)
-    (several,) = ours(texts[0], best=2, max_length=9)
-    assert several[0]["translation_text"] == expected[0][0].text and several[0]["score"] >= several[1]["score"]
-    with pytest.raises(BadInput, match="no setting num_beams; allowed are beams"):
-        ours(texts, num_beams=3)
-
-
-def test_what_cannot_be_loaded_is_refused_in_words(
-    model: HictlForConditionalGeneration, tmp_path: Path, folder: str
-) -> None:
-    with pytest.raises(BadInput, match="nowhere.*translation model"):
-        translation_pipeline(tmp_path / "nowhere")
-    with pytest.raises(BadInput, match="without its tokenizer"):
-        translation_pipeline(model)
-    with pytest.raises(BadInput, match="dtype is 'int4'; allowed are float32"):
-        translation_pipeline(folder, dtype="int4")
-    with pytest.raises(BadInput, match="int8 on a CPU"):
-        translation_pipeline(folder, dtype="int8", device="cuda")
-
-
-@pytest.mark.parametrize("kind", ["hictl", "xlm-roberta"])
-def test_a_checkpoint_without_a_decoder_is_no_translator(
-    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, tmp_path: Path, kind: str
-) -> None:
-    encoder = model_for_text(HictlForPreTraining)
-    if kind == "xlm-roberta":
-        names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-        config = XLMRobertaConfig(**{name: getattr(encoder.config, name) for name in names})
-        encoder = XLMRobertaForMaskedLM(config)
-    encoder.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    told = rf"{tmp_path}.*{type(encoder).__name__}.*without a decoder.*run_translation\.py"
-    for load in (load_translator, translation_pipeline, lambda folder: main(["--model", str(folder)])):
-        with pytest.raises(BadInput, match=told):
-            load(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["runs/model", "./model", "../model", "/nowhere/model", "one/two/model"])
-def test_a_path_that_is_no_folder_is_not_looked_for_on_the_hub(name: str) -> None:
-    with pytest.raises(BadInput, match=f"{name}: is no folder; allowed is.*run_translation"):
-        load_translator(name)
-
-
 def test_the_model_says_how_it_is_searched_unless_the_call_does(
-    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, tmp_path: Path,
+    translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    model.generation_config.update(num_beams=4, length_penalty=0.6)
-    model.save_pretrained(tmp_path)
+    translator.generation_config.update(num_beams=4, length_penalty=0.6)
+    translator.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     searched, search = [], decoding.search
 
@@ -253,43 +170,11 @@ def test_the_model_says_how_it_is_searched_unless_the_call_does(
     for flags in ([], ["--beams", "2"], ["--length_penalty", "1.0"]):
         typed(monkeypatch, "a dog\n")
         main([*same, *flags])
-    translator = translation_pipeline(tmp_path, target_language="de", device="cpu")
+    named = translation_pipeline(tmp_path, target_language="de", device="cpu")
     for settings in ({}, {"beams": 2}, {"length_penalty": 1.0}):
-        translator("a dog", **settings)
-    translate(model, tokenizer, ["a dog"], target_language="de")
+        named("a dog", **settings)
+    translate(translator, tokenizer, ["a dog"], target_language="de")
     assert searched == [(4, 0.6), (2, 0.6), (4, 1.0)] * 2 + [(4, 0.6)]
-
-
-def test_numbers_are_halved_on_a_gpu_alone() -> None:
-    assert [choose_dtype(torch.device(device)) for device in ("cuda", "cuda:1", "cpu")] == [
-        "bfloat16", "bfloat16", "float32"
-    ]  # fmt: skip
-
-
-def test_a_model_that_is_already_loaded_keeps_its_numbers_unless_told(
-    model: HictlForConditionalGeneration, folder: str, tokenizer: PreTrainedTokenizerBase
-) -> None:
-    assert load_translator(folder, device="cpu")[0].dtype == torch.float32
-    assert load_translator(model.bfloat16(), tokenizer, device="cpu")[0].dtype == torch.bfloat16
-    assert load_translator(model, tokenizer, "float32", "cpu")[0].dtype == torch.float32
-
-
-@pytest.mark.parametrize(("dtype", "error"), [("bfloat16", 0.1), ("int8", 0.1)])
-@pytest.mark.parametrize("bias", ["none", "dot", "cosine"])
-def test_fewer_bits_give_nearly_the_same_scores(
-    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, texts: list[str], tmp_path: Path,
-    bias: str, dtype: str, error: float,
-) -> None:  # fmt: skip
-    model.config.cls_bias = bias
-    model.save_pretrained(tmp_path)
-    expected = translate(model, tokenizer, texts, SHORT, "de")
-    small, _ = load_translator(tmp_path, tokenizer, dtype, "cpu")
-    found = translate(small, tokenizer, texts, SHORT, "de")
-    assert found != expected, "nothing was made smaller"
-    differences = [abs(a.score - b.score) for (a,), (b,) in zip(expected, found)]
-    assert sum(differences) / len(differences) < error
-    assert isinstance(small.lm_head, QuantizedHead) == (dtype == "int8")
-    assert next(small.decoder.parameters()).dtype == (torch.bfloat16 if dtype == "bfloat16" else torch.float32)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -303,15 +188,19 @@ def typed(monkeypatch: pytest.MonkeyPatch, text: str, terminal: bool = False) ->
 
 
 def test_standard_input_files_and_typed_lines_are_translated_alike(
-    folder: str, model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, texts: list[str],
+    translator_folder: str, translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase,
+    texts_to_translate: list[str],
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    expected = [row[0].text for row in translate(model, tokenizer, texts, SHORT, "de")]
-    written, same = "".join(f"{text}\n" for text in texts), ["--model", folder, "--target_language", "de"]
+    expected = [row[0].text for row in translate(translator, tokenizer, texts_to_translate, SHORT, "de")]
+    written, same = (
+        "".join(f"{text}\n" for text in texts_to_translate),
+        ["--model", translator_folder, "--target_language", "de"],
+    )
     same += ["--beams", "3", "--max_length", "9", "--device", "cpu"]
-    (tmp_path / "one.txt").write_text(written[: written.index(texts[4])], "utf-8")
+    (tmp_path / "one.txt").write_text(written[: written.index(texts_to_translate[4])], "utf-8")
     with gzip.open(tmp_path / "two.txt.gz", "wt", encoding="utf-8", newline="\r\n") as file:
-        file.write(written[written.index(texts[4]) :])
+        file.write(written[written.index(texts_to_translate[4]) :])
     main([*same, "--input", str(tmp_path / "one.txt"), str(tmp_path / "two.txt.gz"), "--output", str(tmp_path / "out")])
     assert (tmp_path / "out").read_text("utf-8") == "".join(f"{text}\n" for text in expected)
     for more, terminal in (([], False), ([], True), (["--lines_at_once", "4", "--max_tokens", "30"], False)):
@@ -321,7 +210,7 @@ def test_standard_input_files_and_typed_lines_are_translated_alike(
 
 
 def test_a_typed_line_is_answered_before_the_next_is_read(
-    folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    translator_folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answered = []
 
@@ -336,25 +225,38 @@ def test_a_typed_line_is_answered_before_the_next_is_read(
     lines = io.TextIOWrapper(Keyboard(b"the cat\na dog\n"))
     monkeypatch.setattr(lines, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", lines)
-    main(["--model", folder, "--target_language", "de", "--max_length", "4", "--device", "cpu"])
+    main(["--model", translator_folder, "--target_language", "de", "--max_length", "4", "--device", "cpu"])
     assert answered == [0, 1, 1]
 
 
 def test_scores_and_several_translations_are_written_with_the_number_of_the_line(
-    folder: str, model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase,
+    translator_folder: str, translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     settings = BeamSearchConfig(beams=3, best=2, length_penalty=0.6, max_length_a=0.5, max_length_b=2)
-    cat, dog = translate(model, tokenizer, ["the cat sees cold water", "a dog"], settings, "de")
+    cat, dog = translate(translator, tokenizer, ["the cat sees cold water", "a dog"], settings, "de")
     typed(monkeypatch, "the cat sees cold water\n\na dog\n")
     main(
-        ["--model", folder, "--target_language", "de", "--beams", "3", "--best", "2", "--length_penalty", "0.6",
-         "--max_length_a", "0.5", "--max_length_b", "2", "--lines_at_once", "2", "--device", "cpu"]
+        ["--model", translator_folder, "--target_language", "de", "--beams", "3", "--best", "2", "--device", "cpu",
+         "--length_penalty", "0.6", "--max_length_a", "0.5", "--max_length_b", "2", "--lines_at_once", "2"]
     )  # fmt: skip
     rows = [(1, cat[0]), (1, cat[1]), (2, Translation("", 0.0, 0)), (3, dog[0]), (3, dog[1])]
     assert capsys.readouterr().out == "".join(f"{n}\t{each.score:.4f}\t{each.text}\n" for n, each in rows)
     typed(monkeypatch, "a dog\n")
-    main(["--model", folder, "--target_language", "de", "--scores", "true", "--max_length", "5", "--dtype", "bfloat16"])
+    main(
+        [
+            "--model",
+            translator_folder,
+            "--target_language",
+            "de",
+            "--scores",
+            "true",
+            "--max_length",
+            "5",
+            "--dtype",
+            "bfloat16",
+        ]
+    )
     number, score, _ = capsys.readouterr().out.split("\t")
     assert number == "1" and float(score) < 0
 
@@ -373,45 +275,62 @@ def test_scores_and_several_translations_are_written_with_the_number_of_the_line
     ],
 )
 def test_the_command_refuses_in_words_before_it_translates(
-    folder: str, flags: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    translator_folder: str,
+    flags: list[str],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     typed(monkeypatch, "a dog\n")
     with pytest.raises(BadInput, match=told):
-        main(["--model", folder, "--target_language", "de", *flags])
+        main(["--model", translator_folder, "--target_language", "de", *flags])
     assert capsys.readouterr().out == ""
 
 
-def test_broken_bytes_are_named_by_their_line(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_bytes_are_named_by_their_line(translator_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     typed(monkeypatch, "a dog\n\udcff\udcfe\n")
     with pytest.raises(BadInput, match="standard input:2: has invalid UTF-8"):
-        main(["--model", folder, "--target_language", "de"])
+        main(["--model", translator_folder, "--target_language", "de"])
 
 
 def test_a_long_line_is_cut_when_the_command_says_so(
-    folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    translator_folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed(monkeypatch, "the cat sees a dog " * 20)
-    main(["--model", folder, "--target_language", "de", "--max_length", "4", "--cut", "true", "--device", "cpu"])
+    main(
+        [
+            "--model",
+            translator_folder,
+            "--target_language",
+            "de",
+            "--max_length",
+            "4",
+            "--cut",
+            "true",
+            "--device",
+            "cpu",
+        ]
+    )
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 @pytest.mark.parametrize(("source", "output"), [("text", "text"), ("text", "sub/../text"), ("text.partial", "text")])
-def test_an_input_is_never_written_over(folder: str, tmp_path: Path, source: str, output: str) -> None:
+def test_an_input_is_never_written_over(translator_folder: str, tmp_path: Path, source: str, output: str) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / source).write_text("a dog\n")
     flags = ["--input", str(tmp_path / source), "--output", str(tmp_path / output)]
     with pytest.raises(BadInput, match=f"{output}.*is an input.*another"):
-        main(["--model", folder, "--target_language", "de", *flags])
+        main(["--model", translator_folder, "--target_language", "de", *flags])
     assert (tmp_path / source).read_text() == "a dog\n"
 
 
 def test_a_run_that_fails_leaves_the_old_output_and_says_where_its_own_is(
-    folder: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    translator_folder: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source, output, link = tmp_path / "source", tmp_path / "output", tmp_path / "link"
     output.write_text("old\n")
     link.symlink_to(output)
-    same = ["--model", folder, "--target_language", "de", "--max_length", "4", "--lines_at_once", "1"]
+    same = ["--model", translator_folder, "--target_language", "de", "--max_length", "4", "--lines_at_once", "1"]
     same += ["--input", str(source), "--output"]
     source.write_bytes(b"\xff\n")
     with pytest.raises(BadInput, match="source:1"):
@@ -427,30 +346,28 @@ def test_a_run_that_fails_leaves_the_old_output_and_says_where_its_own_is(
     assert link.is_symlink() and output.read_text() != "old\n" and not Path(f"{output}.partial").exists()
 
 
-def test_a_name_in_gz_is_packed(folder: str, tmp_path: Path) -> None:
+def test_a_name_in_gz_is_packed(translator_folder: str, tmp_path: Path) -> None:
     (tmp_path / "source").write_text("a dog\nthe cat\n")
-    same = ["--model", folder, "--target_language", "de", "--max_length", "4", "--input", str(tmp_path / "source")]
+    same = [
+        "--model",
+        translator_folder,
+        "--target_language",
+        "de",
+        "--max_length",
+        "4",
+        "--input",
+        str(tmp_path / "source"),
+    ]
     main([*same, "--output", str(tmp_path / "plain")])
     main([*same, "--output", str(tmp_path / "packed.gz")])
     assert gzip.decompress((tmp_path / "packed.gz").read_bytes()) == (tmp_path / "plain").read_bytes()
 
 
-def test_what_is_no_regular_file_is_written_at_once(folder: str, tmp_path: Path) -> None:
+def test_what_is_no_regular_file_is_written_at_once(translator_folder: str, tmp_path: Path) -> None:
     (tmp_path / "source").write_text("a dog\n")
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     flags = ["--input", str(tmp_path / "source"), "--output", str(tmp_path / "pipe"), "--max_length", "4"]
-    main(["--model", folder, "--target_language", "de", *flags])
+    main(["--model", translator_folder, "--target_language", "de", *flags])
     assert os.read(reader, 1000).endswith(b"\n")
     os.close(reader)
-
-
-def test_a_pipeline_leaves_the_mode_of_a_model_and_the_side_of_its_tokenizer(
-    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
-) -> None:
-    model = model_for_text(HictlForConditionalGeneration, target_languages=["de"]).train()
-    left = copy.copy(tokenizer)
-    left.padding_side = "left"
-    translator = translation_pipeline(model, left, device="cpu", target_language="de")
-    assert translator(["a dog", "the big cat"]) and left.padding_side == "left"
-    assert all(module.training for module in model.modules())

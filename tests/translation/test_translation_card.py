@@ -34,7 +34,7 @@ def test_a_translation_model_tells_its_scores_with_their_signatures() -> None:
     assert f"| de-en | sacrebleu | 31.88 | {escaped} |" in card.text and "| train | de-en | 90,000 |" in card.text
     assert "beams 5, length_penalty 1.0" in card.text and "step 80, the best on validation" in card.text
     assert 'target_language="en"' in card.text and "--target_language en" in card.text  # it has two
-    assert "begun from xlm-roberta-base" in card.text and "$" not in card.text
+    assert "started from xlm-roberta-base" in card.text and "$" not in card.text
 
 
 @pytest.mark.parametrize("missing", [*TRANSLATED, "all"])

@@ -10,21 +10,21 @@
 
 _shtab_hictl_commands() {
   local _commands=(
-    compare:'compare runs of one of these three kinds'
-    completion:'print the script that completes hictl in a shell'
-    embed:'turn lines of text into vectors'
+    compare:'compare runs of pre-training, XTREME or translation'
+    completion:'print the completion script of a shell'
+    embed:'embed lines of text'
     explain:'show the words and sentences nearest to a sentence'
-    export-ctranslate2:'write a translation model for CTranslate2'
-    export-onnx:'write the plain encoder as ONNX'
-    mine:'find translations in two texts, filter pairs, remove near-duplicates'
+    export-ctranslate2:'export a translation model to CTranslate2'
+    export-onnx:'export the plain encoder to ONNX'
+    mine:'mine translation pairs, filter pairs, remove near-duplicates'
     mteb:'score an encoder on the bitext-mining tasks of MTEB'
-    page:'the same on a local page in the browser'
+    page:'show the tables of explain on a local page in the browser'
     prepare-translation:'prepare the paper'"'"'s translation corpora'
-    prepare-xtreme:'convert treebanks or WikiAnn to XTREME'"'"'s files'
+    prepare-xtreme:'convert treebanks or WikiAnn to XTREME'"'"'s file format'
     pretrain:'pre-train an encoder, from XLM-R or from scratch'
-    publish:'share a run on the Hugging Face Hub'
+    publish:'push a run to the Hugging Face Hub'
     score:'score translations against references'
-    train-translation:'train a translation model on an encoder, and score it'
+    train-translation:'train a translation model on an encoder and score it'
     translate:'translate lines of text'
     xtreme:'fine-tune and score an encoder on XTREME'
   )
@@ -40,8 +40,8 @@ _shtab_hictl_defaults_added=0
 
 _shtab_hictl_compare_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--traceback[Show the Python traceback of an error, not one line.]"
-  "(*):output folders, or their results.json\; all of the same kind:_files"
+  "--debug[Show the Python traceback of an error instead of one line.]"
+  "(*):output folders or their results.json, all of one kind:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -49,7 +49,7 @@ _shtab_hictl_compare_defaults_added=0
 
 _shtab_hictl_completion_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--traceback[Show the Python traceback of an error, not one line.]"
+  "--debug[Show the Python traceback of an error instead of one line.]"
   ":shell:(bash zsh)"
 )
 
@@ -59,20 +59,20 @@ _shtab_hictl_completion_defaults_added=0
 _shtab_hictl_embed_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--model[Folder or Hub name of a HiCTL or XLM-R encoder.]:model:_files"
-  "--output[File to write\: .npy, an array (lines, d), or .parquet, with the columns text and vector.]:output:_files"
-  "--input[Files of one sentence a line, .gz too, or tables (.jsonl, .csv, .tsv, .parquet) with --column\; standard input without it.]:input:_files"
-  "--column[Column of the tables that holds the text\; a.b is b within a.]:column:_files"
-  "--layer[Layer read, 0\: the embeddings\; the model\'s own.]:layer:"
-  "--pooling[One of cls, mean, mean without special tokens, projection\; the model\'s own without it.]:pooling:_files"
-  "--normalize[Make vectors of length 1, so that products are cosines.]:normalize:"
-  {--no_normalize,--no-normalize}"[Make vectors of length 1, so that products are cosines.]"
-  "--precision[fp32, bf16, or int8 on a CPU\: faster, and less and less exact.]:precision:_files"
-  "--stored[Numbers of the output\: float32 or float16.]:stored:_files"
-  {--max_length,--max-length}"[Tokens of a line that are read, special tokens included.]:max_length:"
-  {--max_tokens,--max-tokens}"[Tokens of a batch, padding included\; 32768 on a GPU, else 1024.]:max_tokens:"
-  {--lines_at_once,--lines-at-once}"[Lines of a block, which are sorted by length and kept together.]:lines_at_once:"
-  "--device[cpu, cuda, ...\; a GPU where there is one without it.]:device:_files"
-  "--traceback[Show the Python traceback of an error, not one line.]"
+  "--output[File to write\: .npy, an array (lines, d), or .parquet with the columns text and vector.]:output:_files"
+  "--input[Files of one sentence per line, may be .gz, or tables (.jsonl, .csv, .tsv, .parquet) with --column\; default\: stdin.]:input:_files"
+  "--column[Text column of the tables\; a.b is key b of column a.]:column:_files"
+  "--layer[Layer to pool, 0\: the embeddings\; default\: that of the model\'s config.]:layer:"
+  "--pooling[One of cls, mean, mean without special tokens, projection\; default\: that of the model\'s config.]:pooling:_files"
+  "--normalize[Scale vectors to length 1\: inner products are cosines.]:normalize:"
+  {--no_normalize,--no-normalize}"[Scale vectors to length 1\: inner products are cosines.]"
+  "--precision[fp32, bf16, or int8 (CPU only)\: each faster and less exact.]:precision:_files"
+  "--stored[Dtype of the output\: float32 or float16.]:stored:_files"
+  {--max_length,--max-length}"[Tokens per line, special tokens included\; longer lines are truncated.]:max_length:"
+  {--max_tokens,--max-tokens}"[Tokens per batch, padding included\; default\: 32768 on a GPU, 1024 on a CPU.]:max_tokens:"
+  {--lines_at_once,--lines-at-once}"[Lines per block\; a block is sorted by length and written at once.]:lines_at_once:"
+  "--device[cpu, cuda, ...\; default\: a GPU if available.]:device:_files"
+  "--debug[Show the Python traceback of an error instead of one line.]"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -81,14 +81,14 @@ _shtab_hictl_embed_defaults_added=0
 _shtab_hictl_explain_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--model[Folder or Hub name of a HiCTL or XLM-R encoder.]:model:_files"
-  "--among[File to search in, of one sentence a line, .gz too\; its vectors are held.]:among:_files"
-  {--language_texts,--language-texts}"[Texts that tell which language a word belongs to\: de\:news.txt, corpus.\{en,de\} and all that can be trained on (docs\/data_formats.md). Without them words are grouped by script.]:language_texts:_files"
-  "--translation[A translation y\: the words are then near to x and y, read together.]:translation:_files"
-  "--words[Words shown of each language, 0 for none.]:words:"
-  "--sentences[Sentences of --among shown.]:sentences:"
-  "--json[Print JSON.]:json:"
-  "--traceback[Show the Python traceback of an error, not one line.]"
-  ":in quotes:_files"
+  "--among[File of sentences to search, one per line, may be .gz\; its vectors stay in memory.]:among:_files"
+  {--language_texts,--language-texts}"[Sources of texts by language (docs\/data_formats.md)\: de\:news.txt, corpus.\{en,de\}. A word belongs to the language in whose texts it is most frequent\; default\: words are grouped by script.]:language_texts:_files"
+  "--translation[Translation y of the sentence x\: show the words nearest to x and y, encoded as one input.]:translation:_files"
+  "--words[Number of words per language, 0 for none.]:words:"
+  "--sentences[Number of sentences of --among.]:sentences:"
+  "--json[Print JSON instead of tables.]:json:"
+  "--debug[Show the Python traceback of an error instead of one line.]"
+  ":a sentence, in quotes:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -98,9 +98,9 @@ _shtab_hictl_export_ctranslate2_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--model[Folder or Hub name of a translation model.]:model:_files"
   "--output[Folder to write, new or empty.]:output:_files"
-  "--quantization[int8, float16, or another type of CTranslate2\; float32 without it.]:quantization:_files"
-  {--allow_drop_bias,--allow-drop-bias}"[Export a model with a \[CLS\] bias without it.]:allow_drop_bias:"
-  "--traceback[Show the Python traceback of an error, not one line.]"
+  "--quantization[int8, float16 or another type of CTranslate2\; default\: float32.]:quantization:_files"
+  {--allow_drop_bias,--allow-drop-bias}"[Drop the \[CLS\] bias of a model, which CTranslate2 cannot compute.]:allow_drop_bias:"
+  "--debug[Show the Python traceback of an error instead of one line.]"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -108,9 +108,9 @@ _shtab_hictl_export_ctranslate2_defaults_added=0
 
 _shtab_hictl_export_onnx_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--model[Folder or Hub name of a checkpoint, or of a plain encoder.]:model:_files"
+  "--model[Folder or Hub name of a HiCTL or XLM-R encoder.]:model:_files"
   "--output[Folder to write, new or empty.]:output:_files"
-  "--traceback[Show the Python traceback of an error, not one line.]"
+  "--debug[Show the Python traceback of an error instead of one line.]"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -118,24 +118,24 @@ _shtab_hictl_export_onnx_defaults_added=0
 
 _shtab_hictl_mine_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--output[File to write\: pairs with their scores, or the lines that are kept.]:output:_files"
-  "--model[Folder or Hub name of a HiCTL or XLM-R encoder\; for vectors not given.]:model:_files"
-  "--margin[Score\: the cosine divided by its mean over the neighbours of both sentences (ratio), that mean taken from it (distance), or the cosine (absolute).]:margin:_files"
-  "--direction[Pairs in which a sentence is the best for each of x (forward), of y (backward), for both (intersect), or the best of both directions in which no sentence is taken twice (max).]:direction:_files"
-  {--one_to_one,--one-to-one}"[Take no sentence twice, of forward and backward too\: the better pair stays.]:one_to_one:"
-  "--threshold[Keep pairs that score more\; all without it.]:threshold:"
-  "--neighbours[Nearest neighbours over which the mean is taken.]:neighbours:"
-  "--approximate[Search by FAISS, ivf (inverted file) or hnsw (graph), which misses some neighbours.]:approximate:_files"
-  {--max_memory,--max-memory}"[Bytes of memory of an exact search, without the vectors, which are on disk.]:max_memory:"
-  "--pairs[Score these pairs instead, lines \"x\<TAB\>y\" or as this command writes them.]:pairs:_files"
-  "--deduplicate[Keep the lines of one file to which no earlier line has a cosine above this, instead.]:deduplicate:"
-  "--gold[True pairs, lines \"x\<TAB\>y\"\: writes a report, OUTPUT-report\/report.html.]:gold:_files"
-  {--x_vectors,--x-vectors}"[Vectors of the lines of the first file (.npy), for example of hictl embed.]:x_vectors:_files"
-  {--y_vectors,--y-vectors}"[Vectors of the lines of the second file.]:y_vectors:_files"
-  "--precision[Of the encoder\: fp32, bf16, or int8 on a CPU.]:precision:_files"
-  "--device[cpu, cuda, ...\; a GPU where there is one without it.]:device:_files"
-  "--traceback[Show the Python traceback of an error, not one line.]"
-  "(*)::x and y, of a sentence a line, .gz too\; one with --deduplicate:_files"
+  "--output[File to write\: pairs with their scores, or the lines kept.]:output:_files"
+  "--model[Folder or Hub name of a HiCTL or XLM-R encoder\; not needed if all vectors are given.]:model:_files"
+  "--margin[Score of a pair, m being the mean cosine to the nearest neighbours of both sentences\: cosine \/ m (ratio), cosine - m (distance) or the cosine (absolute).]:margin:_files"
+  "--direction[Candidates\: the best y of each x (forward), the best x of each y (backward), pairs in both (intersect), or the best pairs of both with each sentence used once (max).]:direction:_files"
+  {--one_to_one,--one-to-one}"[Use each sentence once with forward and backward too\; the better pair is kept.]:one_to_one:"
+  "--threshold[Keep pairs with a score above this\; default\: all.]:threshold:"
+  "--neighbours[Number of nearest neighbours k of the margin.]:neighbours:"
+  "--approximate[Approximate search by FAISS\: ivf (inverted file) or hnsw (graph)\; default\: exact.]:approximate:_files"
+  {--max_memory,--max-memory}"[Memory of an exact search in bytes, not counting the vectors, which are on disk.]:max_memory:"
+  "--pairs[Score the pairs of this file instead\: lines \"x\<TAB\>y\" or \"score\<TAB\>x\<TAB\>y\".]:pairs:_files"
+  "--deduplicate[Remove near-duplicates from one file instead\: lines with a cosine above this to an earlier line.]:deduplicate:"
+  "--gold[True pairs, lines \"x\<TAB\>y\"\: also write OUTPUT-report\/report.html.]:gold:_files"
+  {--x_vectors,--x-vectors}"[Vectors of the first file (.npy), for example of hictl embed.]:x_vectors:_files"
+  {--y_vectors,--y-vectors}"[Vectors of the second file (.npy).]:y_vectors:_files"
+  "--precision[Precision of the encoder\: fp32, bf16, or int8 (CPU only).]:precision:_files"
+  "--device[cpu, cuda, ...\; default\: a GPU if available.]:device:_files"
+  "--debug[Show the Python traceback of an error instead of one line.]"
+  "(*)::files x and y, one sentence per line, may be .gz\; one file with --deduplicate:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -144,14 +144,14 @@ _shtab_hictl_mine_defaults_added=0
 _shtab_hictl_mteb_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--model[Folder or Hub name of a HiCTL or XLM-R encoder.]:model:_files"
-  "--output[Folder for results.json and, of each task, MTEB\'s own file of results.]:output:_files"
-  "--tasks[MTEB\'s names of tasks of the type BitextMining.]:tasks:_files"
-  "--subsets[Language pairs by MTEB\'s names, such as deu-eng\; all without it.]:subsets:_files"
-  "--data[Folder of LASER\'s Tatoeba, tatoeba.deu-eng.deu and .eng, line i of both being a pair\; the Hub without it.]:data:_files"
-  "--precision[fp32, bf16, or int8 on a CPU.]:precision:_files"
-  {--max_length,--max-length}"[Tokens of a sentence that are read.]:max_length:"
-  "--device[cpu, cuda, ...\; a GPU where there is one without it.]:device:_files"
-  "--traceback[Show the Python traceback of an error, not one line.]"
+  "--output[Folder for results.json and MTEB\'s result file of each task.]:output:_files"
+  "--tasks[MTEB tasks of the type BitextMining, by MTEB\'s names.]:tasks:_files"
+  "--subsets[Language pairs by MTEB\'s names, such as deu-eng\; default\: all.]:subsets:_files"
+  "--data[Folder of LASER\'s Tatoeba\: tatoeba.deu-eng.deu and tatoeba.deu-eng.eng, aligned by line\; default\: the Hub.]:data:_files"
+  "--precision[fp32, bf16, or int8 (CPU only).]:precision:_files"
+  {--max_length,--max-length}"[Tokens per sentence\; longer ones are truncated.]:max_length:"
+  "--device[cpu, cuda, ...\; default\: a GPU if available.]:device:_files"
+  "--debug[Show the Python traceback of an error instead of one line.]"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -160,10 +160,10 @@ _shtab_hictl_mteb_defaults_added=0
 _shtab_hictl_page_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--model[Folder or Hub name of a HiCTL or XLM-R encoder.]:model:_files"
-  "--among[File to search in, of one sentence a line, .gz too\; its vectors are held.]:among:_files"
-  {--language_texts,--language-texts}"[Texts that tell which language a word belongs to\: de\:news.txt, corpus.\{en,de\} and all that can be trained on (docs\/data_formats.md). Without them words are grouped by script.]:language_texts:_files"
-  "--port[Port of 127.0.0.1\; the first free one from 7860 on.]:port:"
-  "--traceback[Show the Python traceback of an error, not one line.]"
+  "--among[File of sentences to search, one per line, may be .gz\; its vectors stay in memory.]:among:_files"
+  {--language_texts,--language-texts}"[Sources of texts by language (docs\/data_formats.md)\: de\:news.txt, corpus.\{en,de\}. A word belongs to the language in whose texts it is most frequent\; default\: words are grouped by script.]:language_texts:_files"
+  "--port[Port of 127.0.0.1\; default\: the first free one from 7860 on.]:port:"
+  "--debug[Show the Python traceback of an error instead of one line.]"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -171,12 +171,12 @@ _shtab_hictl_page_defaults_added=0
 
 _shtab_hictl_prepare_translation_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--moses_dir[copy of mosesdecoder, for its tokenizer.perl\; sacremoses without it]:moses_dir:_files"
-  "--romanian[diacritics of Romanian\: keep, normalise or strip]:romanian:_files"
-  "--allow_other_counts[accept data of another size, and say so in every score]"
-  "--traceback[Show the Python traceback of an error, not one line.]"
+  "--moses_dir[clone of mosesdecoder, to use its tokenizer.perl\; default\: sacremoses]:moses_dir:_files"
+  "--romanian[Romanian diacritics\: keep, normalise or strip]:romanian:_files"
+  "--allow_other_counts[accept data of another size\; every score records it]"
+  "--debug[Show the Python traceback of an error instead of one line.]"
   ":one of iwslt14-en-de, iwslt14-de-en, iwslt14-en-es, wmt16-ro-en, iwslt17-en-fr, iwslt17-en-zh, wmt14-en-de, wmt14-en-fr, transfer-cs-en, transfer-hi-en, or its file in recipes\/translation:_files"
-  ":folder with the raw files, at any depth:_files"
+  ":folder of the raw files, searched recursively:_files"
   ":folder to write\; it must not exist:_files"
 )
 
@@ -185,10 +185,10 @@ _shtab_hictl_prepare_translation_defaults_added=0
 
 _shtab_hictl_prepare_xtreme_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--language[language of the treebanks, such as es\: decides the tag of contractions]:language:_files"
-  "--traceback[Show the Python traceback of an error, not one line.]"
-  ":what the files are\: treebanks in CoNLL-U, or WikiAnn (PAN-X):(udpos panx)"
-  ":file to write, with tags, such as udpos\/test-es.tsv:_files"
+  "--language[language of the treebanks, such as es\; the tags of contractions depend on it]:language:_files"
+  "--debug[Show the Python traceback of an error instead of one line.]"
+  ":udpos\: treebanks in CoNLL-U\; panx\: WikiAnn:(udpos panx)"
+  ":tagged file to write, such as udpos\/test-es.tsv:_files"
   "(*):raw files of one language and split:_files"
 )
 
@@ -197,20 +197,20 @@ _shtab_hictl_prepare_xtreme_defaults_added=0
 
 _shtab_hictl_pretrain_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  {--output_dir,--output-dir}"[Where everything of the run is written.]:output_dir:_files"
-  {--per_device_train_batch_size,--per-device-train-batch-size}"[Pairs (or texts) of a batch on a device.]:per_device_train_batch_size:"
+  {--output_dir,--output-dir}"[Folder of all output.]:output_dir:_files"
+  {--per_device_train_batch_size,--per-device-train-batch-size}"[Pairs or texts of a micro-batch on one device.]:per_device_train_batch_size:"
   {--num_train_epochs,--num-train-epochs}"[Total number of training epochs to perform.]:num_train_epochs:"
   {--max_steps,--max-steps}"[Overrides \`num_train_epochs\`. If set to a positive number, the total number of training steps to perform. Must be set when the training dataset does not implement \`__len__\` (e.g. a streaming dataset).]:max_steps:"
   {--learning_rate,--learning-rate}"[Peak learning rate\; the paper\'s base size\: 2.5e-4.]:learning_rate:"
   {--lr_scheduler_type,--lr-scheduler-type}"[The learning rate scheduler type to use. See \`SchedulerType\` for all possible values.]:lr_scheduler_type:(linear cosine cosine_with_restarts polynomial constant constant_with_warmup inverse_sqrt reduce_lr_on_plateau cosine_with_min_lr cosine_warmup_with_min_lr warmup_stable_decay greedy)"
   {--lr_scheduler_kwargs,--lr-scheduler-kwargs}"[The extra arguments for the lr_scheduler. See the documentation of each scheduler for possible values.]:lr_scheduler_kwargs:_files"
-  {--warmup_steps,--warmup-steps}"[Steps, or below 1 a share of all steps\; the paper\: 10,000.]:warmup_steps:"
+  {--warmup_steps,--warmup-steps}"[Warm-up steps, or below 1 their share of all steps\; the paper\: 10,000.]:warmup_steps:"
   "--optim[The optimizer to use. See \`OptimizerNames\` for the complete list.]:optim:(adamw_torch adamw_torch_fused adamw_torch_xla adamw_torch_npu_fused adafactor adamw_anyprecision adamw_torch_4bit adamw_torch_8bit ademamix sgd adagrad adamw_bnb_8bit adamw_8bit ademamix_8bit lion_8bit lion_32bit paged_adamw_32bit paged_adamw_8bit paged_ademamix_32bit paged_ademamix_8bit paged_lion_32bit paged_lion_8bit rmsprop rmsprop_bnb rmsprop_bnb_8bit rmsprop_bnb_32bit galore_adamw galore_adamw_8bit galore_adafactor galore_adamw_layerwise galore_adamw_8bit_layerwise galore_adafactor_layerwise lomo adalomo grokadamw schedule_free_radam schedule_free_adamw schedule_free_sgd apollo_adamw apollo_adamw_layerwise stable_adamw)"
   {--optim_args,--optim-args}"[Optional arguments supplied to optimizers such as AnyPrecisionAdamW, AdEMAMix, and GaLore.]:optim_args:_files"
   {--weight_decay,--weight-decay}"[Weight decay\; the paper names none.]:weight_decay:"
   {--adam_beta1,--adam-beta1}"[The exponential decay rate for the first moment estimates (momentum) in Adam-based optimizers.]:adam_beta1:"
   {--adam_beta2,--adam-beta2}"[The paper\: 0.98 for base, 0.999 for large.]:adam_beta2:"
-  {--adam_epsilon,--adam-epsilon}"[The paper\'s ε.]:adam_epsilon:"
+  {--adam_epsilon,--adam-epsilon}"[Adam\'s epsilon, as in the paper.]:adam_epsilon:"
   {--optim_target_modules,--optim-target-modules}"[The target modules to optimize. Currently used for the GaLore and APOLLO algorithms.]:optim_target_modules:_files"
   {--gradient_accumulation_steps,--gradient-accumulation-steps}"[Number of update steps to accumulate gradients before performing a backward\/update pass. Effective batch size \= per_device_train_batch_size \* num_devices \* gradient_accumulation_steps.]:gradient_accumulation_steps:"
   {--average_tokens_across_devices,--average-tokens-across-devices}"[Whether or not to average tokens across devices. If enabled, will use all_reduce to synchronize num_tokens_in_batch for precise loss calculation. Reference\: https\:\/\/github.com\/huggingface\/transformers\/issues\/34242]:average_tokens_across_devices:"
@@ -234,7 +234,7 @@ _shtab_hictl_pretrain_options=(
   {--use_cache,--use-cache}"[Whether or not to use cache for the model For training, this is usually not needed apart from some PEFT methods that uses \`cache\`.]:use_cache:"
   {--neftune_noise_alpha,--neftune-noise-alpha}"[If not None, activates NEFTune noise embeddings. Can drastically improve performance for instruction fine-tuning. Typical range\: \[5.0, 15.0\].]:neftune_noise_alpha:"
   {--torch_empty_cache_steps,--torch-empty-cache-steps}"[Number of steps to wait before calling \`torch.\<device\>.empty_cache()\`. Helps avoid CUDA OOM at a cost of \~10\% slower performance. If None, cache will not be emptied.]:torch_empty_cache_steps:"
-  {--auto_find_batch_size,--auto-find-batch-size}"[Halve per_device_train_batch_size until it fits in memory\; the step keeps its rows.]:auto_find_batch_size:"
+  {--auto_find_batch_size,--auto-find-batch-size}"[Halve per_device_train_batch_size until it fits in memory\; the batch of a step stays the same.]:auto_find_batch_size:"
   {--logging_strategy,--logging-strategy}"[The logging strategy to adopt during training. Options\: \'no\', \'epoch\', \'steps\'.]:logging_strategy:(no steps epoch)"
   {--logging_steps,--logging-steps}"[Steps between logs.]:logging_steps:"
   {--logging_first_step,--logging-first-step}"[Whether to log the first \`global_step\` or not.]:logging_first_step:"
@@ -268,7 +268,7 @@ _shtab_hictl_pretrain_options=(
   {--save_strategy,--save-strategy}"[The checkpoint save strategy to adopt during training. Options\: \'no\', \'epoch\', \'steps\', \'best\'.]:save_strategy:(no steps epoch best)"
   {--save_steps,--save-steps}"[Save checkpoint every X updates steps. Should be an integer or a float in range \`\[0,1)\`. If smaller than 1, will be interpreted as ratio of total training steps.]:save_steps:"
   {--save_on_each_node,--save-on-each-node}"[When doing multi-node distributed training, whether to save models and checkpoints on each node, or only on the main one]:save_on_each_node:"
-  {--save_total_limit,--save-total-limit}"[Checkpoints to keep, the best one included.]:save_total_limit:"
+  {--save_total_limit,--save-total-limit}"[Checkpoints to keep, including the best one.]:save_total_limit:"
   {--enable_jit_checkpoint,--enable-jit-checkpoint}"[Enable JIT checkpointing on SIGTERM signal for graceful termination on preemptible workloads. Configure your orchestrator\'s graceful shutdown period accordingly.]:enable_jit_checkpoint:"
   {--push_to_hub,--push-to-hub}"[Whether or not to push the model to the Hub every time the model is saved.]:push_to_hub:"
   {--hub_token,--hub-token}"[The token to use to push the model to the Hub. Defaults to the token from \`hf auth login\`.]:hub_token:_files"
@@ -277,8 +277,8 @@ _shtab_hictl_pretrain_options=(
   {--hub_strategy,--hub-strategy}"[Defines what and when to push to Hub. Options\: \'end\', \'every_save\', \'checkpoint\', \'all_checkpoints\'.]:hub_strategy:(end every_save checkpoint all_checkpoints)"
   {--hub_always_push,--hub-always-push}"[Unless \`True\`, the Trainer will skip pushes if the previous one wasn\'t finished yet.]:hub_always_push:"
   {--hub_revision,--hub-revision}"[The revision to use when pushing to the Hub. Can be a branch name, a tag, or a commit hash.]:hub_revision:_files"
-  {--load_best_model_at_end,--load-best-model-at-end}"[End with the checkpoint of the best retrieval.]:load_best_model_at_end:"
-  {--metric_for_best_model,--metric-for-best-model}"[What the best checkpoint is best in.]:metric_for_best_model:_files"
+  {--load_best_model_at_end,--load-best-model-at-end}"[Load the checkpoint with the best retrieval at the end.]:load_best_model_at_end:"
+  {--metric_for_best_model,--metric-for-best-model}"[Metric that chooses the best checkpoint.]:metric_for_best_model:_files"
   {--greater_is_better,--greater-is-better}"[Whether higher metric values are better. Defaults based on \`metric_for_best_model\`.]:greater_is_better:"
   {--ignore_data_skip,--ignore-data-skip}"[When resuming training, skip fast-forwarding through the dataset to reach the previous state. If True, training starts from the beginning of the dataset.]:ignore_data_skip:"
   {--restore_callback_states_from_checkpoint,--restore-callback-states-from-checkpoint}"[Whether to restore the callback states from the checkpoint. If \`True\`, will override callbacks passed to the \`Trainer\` if they exist in the checkpoint.]:restore_callback_states_from_checkpoint:"
@@ -289,8 +289,8 @@ _shtab_hictl_pretrain_options=(
   {--accelerator_config,--accelerator-config}"[Configuration for the internal Accelerate integration. Can be a path to a JSON config file or a dict.]:accelerator_config:_files"
   {--parallelism_config,--parallelism-config}"[Parallelism configuration for the training run. Requires Accelerate \`1.10.1\`.]:parallelism_config:"
   {--dataloader_drop_last,--dataloader-drop-last}"[Drop the last incomplete batch if it is not divisible by the batch size.]:dataloader_drop_last:"
-  {--dataloader_num_workers,--dataloader-num-workers}"[Processes that make batches beside the training\; 2 with a GPU, else 0.]:dataloader_num_workers:"
-  {--dataloader_pin_memory,--dataloader-pin-memory}"[Pin batches in memory\; of use with a GPU.]:dataloader_pin_memory:"
+  {--dataloader_num_workers,--dataloader-num-workers}"[Worker processes that prepare batches\; by default 2 with a GPU, else 0.]:dataloader_num_workers:"
+  {--dataloader_pin_memory,--dataloader-pin-memory}"[Copy batches to pinned memory, which speeds up a GPU.]:dataloader_pin_memory:"
   {--dataloader_persistent_workers,--dataloader-persistent-workers}"[If True, the data loader will not shut down the worker processes after a dataset has been consumed once. This allows to maintain the workers Dataset instances alive. Can potentially speed up training, but will increase RAM usage.]:dataloader_persistent_workers:"
   {--dataloader_prefetch_factor,--dataloader-prefetch-factor}"[Number of batches loaded in advance by each worker. 2 means there will be a total of 2 \* num_workers batches prefetched across all workers.]:dataloader_prefetch_factor:"
   {--dataloader_multiprocessing_context,--dataloader-multiprocessing-context}"[The multiprocessing start method to use for data loading workers (\'fork\', \'spawn\', or \'forkserver\'). Defaults to PyTorch\'s default, except on MPS with dataloader_num_workers \> 1, where it defaults to \'fork\'. Use \'spawn\' when streaming from sources whose objects are not fork-safe (e.g. HDFS via pyarrow). Under \'spawn\', any custom collate_fn \/ dataset code must be importable at module level (no lambdas\/closures).]:dataloader_multiprocessing_context:(fork spawn forkserver)"
@@ -309,7 +309,7 @@ _shtab_hictl_pretrain_options=(
   "--fsdp[Enable PyTorch Fully Sharded Data Parallel (FSDP) for distributed training. Pass \`--fsdp\` (or \`fsdp\=True\`) to turn FSDP on.]:fsdp:_files"
   {--fsdp_config,--fsdp-config}"[Tuning for FSDP (used only when \`fsdp\` is enabled). Either a path to a JSON config file (e.g., \`fsdp_config.json\`) or an already loaded dict.]:fsdp_config:_files"
   "--deepspeed[Enable DeepSpeed integration. Value is a path to a JSON config file or a dict.]:deepspeed:_files"
-  "--debug[Enable one or more debug features. Options\: \'underflow_overflow\' (detect overflow in model I\/O), \'tpu_metrics_debug\' (print TPU metrics).]:debug:"
+  "--debug[Show the Python traceback of an error instead of one line. With a value\: Enable one or more debug features. Options\: \'underflow_overflow\' (detect overflow in model I\/O), \'tpu_metrics_debug\' (print TPU metrics).]:debug:"
   {--skip_memory_metrics,--skip-memory-metrics}"[Whether to skip adding memory profiler reports to metrics. Skipped by default because it slows down training.]:skip_memory_metrics:"
   {--no_skip_memory_metrics,--no-skip-memory-metrics}"[Whether to skip adding memory profiler reports to metrics. Skipped by default because it slows down training.]"
   {--do_train,--do-train}"[Whether to run training. Not directly used by Trainer\; intended for training\/evaluation scripts.]:do_train:"
@@ -317,30 +317,29 @@ _shtab_hictl_pretrain_options=(
   {--do_predict,--do-predict}"[Whether to run predictions on the test set. Not directly used by Trainer\; intended for training\/evaluation scripts.]:do_predict:"
   {--resume_from_checkpoint,--resume-from-checkpoint}"[Path to a folder with a valid checkpoint for your model. Not directly used by Trainer\; intended for training\/evaluation scripts.]:resume_from_checkpoint:_files"
   {--local_rank,--local-rank}"[When using torch.distributed.launch (Deprecated), it will pass \`local_rank\` in the script, so we need this for the parser. To get the local rank, prefer using the property \`local_process_index\`]:local_rank:"
-  {--train_data,--train-data}"[Sources of pairs and of monolingual text in any mixture\: files, folders, corpus.\{en,de\}, de\:text.txt, package\:django, hub\:name\:config\:split (docs\/data_formats.md).]:train_data:_files"
-  {--held_out_data,--held-out-data}"[Sources of pairs to measure retrieval on\; without them pairs are held out of train_data.]:held_out_data:_files"
-  {--held_out_sentences,--held-out-sentences}"[Sentences of each language to choose by (dev), and as many to score (test).]:held_out_sentences:"
-  "--encoder[XLM-R or HiCTL checkpoint to continue\; else model_config makes a new model.]:encoder:_files"
-  "--tokenizer[Tokenizer of a new model\; else one of model_config.vocab_size ids is trained.]:tokenizer:_files"
+  {--train_data,--train-data}"[Sources of pairs and monolingual text, in any combination\: files, folders, corpus.\{en,de\}, de\:text.txt, package\:django, hub\:name\:config\:split (docs\/data_formats.md).]:train_data:_files"
+  {--held_out_data,--held-out-data}"[Sources of pairs for the retrieval evaluation\; by default pairs are held out of train_data.]:held_out_data:_files"
+  {--held_out_sentences,--held-out-sentences}"[Pairs of each language to choose by (dev), and as many to score (test).]:held_out_sentences:"
+  "--encoder[XLM-R or HiCTL checkpoint to begin from\; by default a new model of model_config.]:encoder:_files"
+  "--tokenizer[Tokenizer of a new model\; by default one of model_config.vocab_size ids is trained.]:tokenizer:_files"
   {--model_config,--model-config}"[Fields of HictlConfig as JSON, such as \{\"sentence_temperature\"\: 1.0\}.]:model_config:_files"
   "--cleaning[Fields of Cleaning as JSON, such as \{\"languages\"\: \[\"en\", \"de\"\]\}.]:cleaning:_files"
-  "--strict[Stop at the first broken row instead of counting it.]:strict:"
-  "--streaming[Read train_data while training\; needs max_steps and held_out_data.]:streaming:"
-  {--stream_shares,--stream-shares}"[Share of each source of a stream in what is drawn\; else by languages and bytes on disk.]:stream_shares:"
-  {--stream_buffer,--stream-buffer}"[Rows that each process, or each of its workers, holds to shuffle a stream.]:stream_buffer:"
-  {--text_alpha,--text-alpha}"[Language sampling p\^alpha of monolingual text.]:text_alpha:"
-  {--pair_alpha,--pair-alpha}"[Language sampling p\^alpha of pairs.]:pair_alpha:"
-  {--text_share,--text-share}"[Share of monolingual text where there are also pairs.]:text_share:"
-  {--max_length,--max-length}"[Longest input in tokens, of a sentence and of a pair.]:max_length:"
-  {--mlm_probability,--mlm-probability}"[Share of tokens masked in monolingual text.]:mlm_probability:"
-  {--tlm_probability,--tlm-probability}"[Share of tokens masked in pairs.]:tlm_probability:"
-  "--reordering[How monolingual text becomes its positive\: words, subwords or local.]:reordering:_files"
-  {--gather_sentences,--gather-sentences}"[Contrast the sentences of all processes, as one process would.]:gather_sentences:"
-  {--no_gather_sentences,--no-gather-sentences}"[Contrast the sentences of all processes, as one process would.]"
-  {--gradient_cache,--gradient-cache}"[Contrast the sentences of all gradient_accumulation_steps micro-batches, in their memory.]:gradient_cache:"
-  {--shard_parameters,--shard-parameters}"[Divide weights, gradients and moments among the processes (FSDP2).]:shard_parameters:"
-  {--evaluate_layers,--evaluate-layers}"[Layers to read sentence vectors at, 0 the embeddings\; all without it.]:evaluate_layers:"
-  "--traceback[Show the Python traceback of an error, not one line.]"
+  "--strict[Stop at the first broken row instead of skipping and counting it.]:strict:"
+  "--streaming[Read train_data during training\; needs max_steps and held_out_data.]:streaming:"
+  {--stream_shares,--stream-shares}"[Share of each source in a stream\; by default by languages and bytes on disk.]:stream_shares:"
+  {--stream_buffer,--stream-buffer}"[Examples in the shuffle buffer of each process, or of each of its workers.]:stream_buffer:"
+  {--text_alpha,--text-alpha}"[Exponent of language sampling, p\^alpha, for monolingual text.]:text_alpha:"
+  {--pair_alpha,--pair-alpha}"[Exponent of language sampling, p\^alpha, for pairs.]:pair_alpha:"
+  {--text_share,--text-share}"[Share of monolingual text in the batches, if there are also pairs.]:text_share:"
+  {--max_length,--max-length}"[Maximum input length in tokens, of a sentence and of a pair.]:max_length:"
+  {--mlm_probability,--mlm-probability}"[Share of masked tokens in monolingual text.]:mlm_probability:"
+  {--tlm_probability,--tlm-probability}"[Share of masked tokens in pairs.]:tlm_probability:"
+  "--reordering[How the positive of monolingual text is reordered\: words, subwords or local.]:reordering:_files"
+  {--gather_sentences,--gather-sentences}"[Take negatives from the sentences of all processes.]:gather_sentences:"
+  {--no_gather_sentences,--no-gather-sentences}"[Take negatives from the sentences of all processes.]"
+  {--gradient_cache,--gradient-cache}"[Take negatives from all micro-batches of a step, in the memory of one (GradCache).]:gradient_cache:"
+  {--shard_parameters,--shard-parameters}"[Divide weights, gradients and optimizer states among the processes (FSDP2).]:shard_parameters:"
+  {--evaluate_layers,--evaluate-layers}"[Layers whose sentence vectors are evaluated, 0 being the embeddings\; by default all.]:evaluate_layers:"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -348,12 +347,12 @@ _shtab_hictl_pretrain_defaults_added=0
 
 _shtab_hictl_publish_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  {--encoder_repository,--encoder-repository}"[Repository of its own for the plain encoder\; encoder\/ without it.]:encoder_repository:_files"
-  "--license[Of the weights, by the Hub\'s name (apache-2.0, cc-by-4.0, ...)\; the cards name none without.]:license:_files"
-  "--private[Whether a new repository is private\; as your account says without it.]:private:"
-  "--traceback[Show the Python traceback of an error, not one line.]"
+  {--encoder_repository,--encoder-repository}"[Separate repository for the plain encoder\; default\: the subfolder encoder\/.]:encoder_repository:_files"
+  "--license[Licence of the weights by its Hub name, such as apache-2.0\; default\: the cards name none.]:license:_files"
+  "--private[Whether a new repository is private\; default\: the setting of your account.]:private:"
+  "--debug[Show the Python traceback of an error instead of one line.]"
   ":output folder of a pre-training or translation run:_files"
-  ":your-name\/model\; created if it does not exist:_files"
+  ":name of the repository, your-name\/model\; created if it does not exist:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -361,20 +360,20 @@ _shtab_hictl_publish_defaults_added=0
 
 _shtab_hictl_score_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--language[of the translations, such as de]:language:_files"
+  "--language[language of the translations, such as de]:language:_files"
   "--sources[file of the source sentences, for comet]:sources:_files"
-  "--baseline[translations of another system, to compare with by paired bootstrap]:baseline:_files"
+  "--baseline[translations of another system, compared by paired bootstrap]:baseline:_files"
   "--metrics[some of sacrebleu, multi-bleu, chrf, comet]:metrics:_files"
-  "--lowercase[lower-case both sides]"
-  "--tokenize[another tokenizer of sacreBLEU than the language\'s, such as char]:tokenize:_files"
-  "--tokenised[the files are tokenised already]"
-  "--moses_dir[copy of mosesdecoder\: use its tokenizer.perl, not sacremoses]:moses_dir:_files"
+  "--lowercase[lower-case translations and references]"
+  "--tokenize[sacreBLEU tokenizer, such as char\; default\: that of the language]:tokenize:_files"
+  "--tokenised[the files are already tokenised]"
+  "--moses_dir[clone of mosesdecoder, to use its tokenizer.perl\; default\: sacremoses]:moses_dir:_files"
   "--aggressive[split words at hyphens (tokenizer.perl -a)]"
   "--split_compounds[split words at hyphens after tokenisation]"
-  "--strict[count bytes, as the perl script does]"
-  "--traceback[Show the Python traceback of an error, not one line.]"
-  ":file with a translation a line, not tokenised:_files"
-  "(*):files with as many lines:_files"
+  "--strict[count bytes, as multi-bleu.perl does]"
+  "--debug[Show the Python traceback of an error instead of one line.]"
+  ":file of translations, one per line, not tokenised:_files"
+  "(*):files of references with the same number of lines:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -382,26 +381,26 @@ _shtab_hictl_score_defaults_added=0
 
 _shtab_hictl_train_translation_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  {--output_dir,--output-dir}"[Where all of the run is\; a begun run goes on.]:output_dir:_files"
+  {--output_dir,--output-dir}"[Folder of the run\; an interrupted run goes on.]:output_dir:_files"
   {--per_device_train_batch_size,--per-device-train-batch-size}"[The batch size per device for training.]:per_device_train_batch_size:"
   {--num_train_epochs,--num-train-epochs}"[Total number of training epochs to perform.]:num_train_epochs:"
   {--max_steps,--max-steps}"[Overrides \`num_train_epochs\`. If set to a positive number, the total number of training steps to perform. Must be set when the training dataset does not implement \`__len__\` (e.g. a streaming dataset).]:max_steps:"
   {--learning_rate,--learning-rate}"[Peak learning rate\; 5e-4 in step 1, 2e-5 (the paper) in step 2.]:learning_rate:"
-  {--lr_scheduler_type,--lr-scheduler-type}"[How it falls after warming up.]:lr_scheduler_type:_files"
+  {--lr_scheduler_type,--lr-scheduler-type}"[Learning rate schedule after warm-up.]:lr_scheduler_type:_files"
   {--lr_scheduler_kwargs,--lr-scheduler-kwargs}"[The extra arguments for the lr_scheduler. See the documentation of each scheduler for possible values.]:lr_scheduler_kwargs:_files"
-  {--warmup_steps,--warmup-steps}"[Steps in which it rises, or below 1 a share of all steps.]:warmup_steps:"
+  {--warmup_steps,--warmup-steps}"[Steps of warm-up, or below 1 a share of all steps.]:warmup_steps:"
   "--optim[The optimizer to use. See \`OptimizerNames\` for the complete list.]:optim:(adamw_torch adamw_torch_fused adamw_torch_xla adamw_torch_npu_fused adafactor adamw_anyprecision adamw_torch_4bit adamw_torch_8bit ademamix sgd adagrad adamw_bnb_8bit adamw_8bit ademamix_8bit lion_8bit lion_32bit paged_adamw_32bit paged_adamw_8bit paged_ademamix_32bit paged_ademamix_8bit paged_lion_32bit paged_lion_8bit rmsprop rmsprop_bnb rmsprop_bnb_8bit rmsprop_bnb_32bit galore_adamw galore_adamw_8bit galore_adafactor galore_adamw_layerwise galore_adamw_8bit_layerwise galore_adafactor_layerwise lomo adalomo grokadamw schedule_free_radam schedule_free_adamw schedule_free_sgd apollo_adamw apollo_adamw_layerwise stable_adamw)"
   {--optim_args,--optim-args}"[Optional arguments supplied to optimizers such as AnyPrecisionAdamW, AdEMAMix, and GaLore.]:optim_args:_files"
   {--weight_decay,--weight-decay}"[Weight decay\; the paper names none.]:weight_decay:"
   {--adam_beta1,--adam-beta1}"[The exponential decay rate for the first moment estimates (momentum) in Adam-based optimizers.]:adam_beta1:"
-  {--adam_beta2,--adam-beta2}"[β2 of Adam, as of the first Transformer.]:adam_beta2:"
+  {--adam_beta2,--adam-beta2}"[β2 of Adam, as in the original Transformer.]:adam_beta2:"
   {--adam_epsilon,--adam-epsilon}"[Epsilon value for numerical stability in Adam-based optimizers.]:adam_epsilon:"
   {--optim_target_modules,--optim-target-modules}"[The target modules to optimize. Currently used for the GaLore and APOLLO algorithms.]:optim_target_modules:_files"
   {--gradient_accumulation_steps,--gradient-accumulation-steps}"[Number of update steps to accumulate gradients before performing a backward\/update pass. Effective batch size \= per_device_train_batch_size \* num_devices \* gradient_accumulation_steps.]:gradient_accumulation_steps:"
   {--average_tokens_across_devices,--average-tokens-across-devices}"[Whether or not to average tokens across devices. If enabled, will use all_reduce to synchronize num_tokens_in_batch for precise loss calculation. Reference\: https\:\/\/github.com\/huggingface\/transformers\/issues\/34242]:average_tokens_across_devices:"
   {--no_average_tokens_across_devices,--no-average-tokens-across-devices}"[Whether or not to average tokens across devices. If enabled, will use all_reduce to synchronize num_tokens_in_batch for precise loss calculation. Reference\: https\:\/\/github.com\/huggingface\/transformers\/issues\/34242]"
   {--max_grad_norm,--max-grad-norm}"[Maximum gradient norm for gradient clipping. Set to 0 to disable.]:max_grad_norm:"
-  {--label_smoothing_factor,--label-smoothing-factor}"[ε of label smoothing, over all words.]:label_smoothing_factor:"
+  {--label_smoothing_factor,--label-smoothing-factor}"[ε of label smoothing, over all tokens.]:label_smoothing_factor:"
   "--bf16[Enable bfloat16 (BF16) mixed precision training. Generally preferred over FP16 due to better numerical stability.]:bf16:"
   "--fp16[Enable float16 (FP16) mixed precision training. Consider using BF16 instead if your hardware supports it.]:fp16:"
   {--bf16_full_eval,--bf16-full-eval}"[Use full BF16 precision for evaluation (not just mixed precision). Faster and saves memory.]:bf16_full_eval:"
@@ -450,10 +449,10 @@ _shtab_hictl_train_translation_options=(
   {--include_for_metrics,--include-for-metrics}"[Include additional data in the \`compute_metrics\` function. Options\: \'inputs\', \'loss\'.]:include_for_metrics:_files"
   {--batch_eval_metrics,--batch-eval-metrics}"[Break eval metrics calculation into batches to save memory.]:batch_eval_metrics:"
   {--save_only_model,--save-only-model}"[Save only model weights, not optimizer\/scheduler\/RNG state. Prevents resuming training from checkpoint.]:save_only_model:"
-  {--save_strategy,--save-strategy}"[When to save a checkpoint\: no, steps or epoch\; when it validates, else epoch.]:save_strategy:_files"
-  {--save_steps,--save-steps}"[Steps between checkpoints\; those of --eval_steps, else 500.]:save_steps:"
+  {--save_strategy,--save-strategy}"[When to save a checkpoint\: no, steps or epoch\; by default like --eval_strategy, else epoch.]:save_strategy:_files"
+  {--save_steps,--save-steps}"[Steps between checkpoints\; by default --eval_steps, else 500.]:save_steps:"
   {--save_on_each_node,--save-on-each-node}"[When doing multi-node distributed training, whether to save models and checkpoints on each node, or only on the main one]:save_on_each_node:"
-  {--save_total_limit,--save-total-limit}"[Checkpoints to keep, the best one included\; 2, or one more than are averaged.]:save_total_limit:"
+  {--save_total_limit,--save-total-limit}"[Checkpoints to keep, including the best one\; by default 2, or one more than are averaged.]:save_total_limit:"
   {--enable_jit_checkpoint,--enable-jit-checkpoint}"[Enable JIT checkpointing on SIGTERM signal for graceful termination on preemptible workloads. Configure your orchestrator\'s graceful shutdown period accordingly.]:enable_jit_checkpoint:"
   {--push_to_hub,--push-to-hub}"[Whether or not to push the model to the Hub every time the model is saved.]:push_to_hub:"
   {--hub_token,--hub-token}"[The token to use to push the model to the Hub. Defaults to the token from \`hf auth login\`.]:hub_token:_files"
@@ -474,8 +473,8 @@ _shtab_hictl_train_translation_options=(
   {--accelerator_config,--accelerator-config}"[Configuration for the internal Accelerate integration. Can be a path to a JSON config file or a dict.]:accelerator_config:_files"
   {--parallelism_config,--parallelism-config}"[Parallelism configuration for the training run. Requires Accelerate \`1.10.1\`.]:parallelism_config:"
   {--dataloader_drop_last,--dataloader-drop-last}"[Drop the last incomplete batch if it is not divisible by the batch size.]:dataloader_drop_last:"
-  {--dataloader_num_workers,--dataloader-num-workers}"[Processes that make batches beside the training\; 2 with a GPU, else 0.]:dataloader_num_workers:"
-  {--dataloader_pin_memory,--dataloader-pin-memory}"[Pin batches in memory\; of use with a GPU.]:dataloader_pin_memory:"
+  {--dataloader_num_workers,--dataloader-num-workers}"[Processes that load batches\; by default 2 with a GPU, else 0.]:dataloader_num_workers:"
+  {--dataloader_pin_memory,--dataloader-pin-memory}"[Pin batches in memory\; useful with a GPU.]:dataloader_pin_memory:"
   {--dataloader_persistent_workers,--dataloader-persistent-workers}"[If True, the data loader will not shut down the worker processes after a dataset has been consumed once. This allows to maintain the workers Dataset instances alive. Can potentially speed up training, but will increase RAM usage.]:dataloader_persistent_workers:"
   {--dataloader_prefetch_factor,--dataloader-prefetch-factor}"[Number of batches loaded in advance by each worker. 2 means there will be a total of 2 \* num_workers batches prefetched across all workers.]:dataloader_prefetch_factor:"
   {--dataloader_multiprocessing_context,--dataloader-multiprocessing-context}"[The multiprocessing start method to use for data loading workers (\'fork\', \'spawn\', or \'forkserver\'). Defaults to PyTorch\'s default, except on MPS with dataloader_num_workers \> 1, where it defaults to \'fork\'. Use \'spawn\' when streaming from sources whose objects are not fork-safe (e.g. HDFS via pyarrow). Under \'spawn\', any custom collate_fn \/ dataset code must be importable at module level (no lambdas\/closures).]:dataloader_multiprocessing_context:(fork spawn forkserver)"
@@ -494,7 +493,7 @@ _shtab_hictl_train_translation_options=(
   "--fsdp[Enable PyTorch Fully Sharded Data Parallel (FSDP) for distributed training. Pass \`--fsdp\` (or \`fsdp\=True\`) to turn FSDP on.]:fsdp:_files"
   {--fsdp_config,--fsdp-config}"[Tuning for FSDP (used only when \`fsdp\` is enabled). Either a path to a JSON config file (e.g., \`fsdp_config.json\`) or an already loaded dict.]:fsdp_config:_files"
   "--deepspeed[Enable DeepSpeed integration. Value is a path to a JSON config file or a dict.]:deepspeed:_files"
-  "--debug[Enable one or more debug features. Options\: \'underflow_overflow\' (detect overflow in model I\/O), \'tpu_metrics_debug\' (print TPU metrics).]:debug:"
+  "--debug[Show the Python traceback of an error instead of one line. With a value\: Enable one or more debug features. Options\: \'underflow_overflow\' (detect overflow in model I\/O), \'tpu_metrics_debug\' (print TPU metrics).]:debug:"
   {--skip_memory_metrics,--skip-memory-metrics}"[Whether to skip adding memory profiler reports to metrics. Skipped by default because it slows down training.]:skip_memory_metrics:"
   {--no_skip_memory_metrics,--no-skip-memory-metrics}"[Whether to skip adding memory profiler reports to metrics. Skipped by default because it slows down training.]"
   {--do_train,--do-train}"[Whether to run training. Not directly used by Trainer\; intended for training\/evaluation scripts.]:do_train:"
@@ -502,33 +501,32 @@ _shtab_hictl_train_translation_options=(
   {--do_predict,--do-predict}"[Whether to run predictions on the test set. Not directly used by Trainer\; intended for training\/evaluation scripts.]:do_predict:"
   {--resume_from_checkpoint,--resume-from-checkpoint}"[Path to a folder with a valid checkpoint for your model. Not directly used by Trainer\; intended for training\/evaluation scripts.]:resume_from_checkpoint:_files"
   {--local_rank,--local-rank}"[When using torch.distributed.launch (Deprecated), it will pass \`local_rank\` in the script, so we need this for the parser. To get the local rank, prefer using the property \`local_process_index\`]:local_rank:"
-  "--step[1\: a new decoder beside the encoder as it is\; 2\: all weights, of a pair.]:step:"
-  "--encoder[XLM-R or HiCTL checkpoint that gets a new decoder\: where step 1 begins.]:encoder:_files"
-  "--model[Translation model to go on with, such as runs\/step1\/model\: step 2, or a test.]:model:_files"
+  "--step[1\: train a new decoder on the frozen encoder\; 2\: train all weights, on one pair.]:step:"
+  "--encoder[XLM-R or HiCTL checkpoint that gets a new decoder, for step 1.]:encoder:_files"
+  "--model[Translation model to continue, such as runs\/step1\/model\: for step 2, or a test.]:model:_files"
   "--train[Sources of pairs\: files, folders, corpus.\{en,de\}, hub\:name\:config\:split\; none\: only test.]:train:_files"
-  "--validation[Sources of pairs to choose the best state by.]:validation:_files"
-  "--test[Sources of pairs to translate and score in the end.]:test:_files"
+  "--validation[Sources of pairs to choose the best state on.]:validation:_files"
+  "--test[Sources of pairs to translate and score at the end.]:test:_files"
   {--source_lang,--source-lang}"[Languages to translate from.]:source_lang:_files"
   {--target_lang,--target-lang}"[Languages to translate into\: each from each other source_lang.]:target_lang:_files"
-  {--freeze_encoder,--freeze-encoder}"[Train the decoder alone\; step 1 does.]:freeze_encoder:"
-  {--decoder_layers,--decoder-layers}"[Of a new decoder\; the paper\: 4, and 6 beside 24 encoder layers.]:decoder_layers:"
-  {--cls_bias,--cls-bias}"[What \[CLS\] adds to the logits\: none, dot or cosine (the paper)\; dot.]:cls_bias:_files"
-  {--cls_bias_scale,--cls-bias-scale}"[Its scale\: learned, from 0, or fixed at 1 (the paper)\; learned.]:cls_bias_scale:_files"
+  {--freeze_encoder,--freeze-encoder}"[Train only the decoder\; the default in step 1.]:freeze_encoder:"
+  {--decoder_layers,--decoder-layers}"[Layers of a new decoder\; the paper\: 4, and 6 with 24 encoder layers.]:decoder_layers:"
+  {--cls_bias,--cls-bias}"[Bias of \[CLS\] on the logits\: none, dot (default) or cosine (the paper).]:cls_bias:_files"
+  {--cls_bias_scale,--cls-bias-scale}"[Scale of that bias\: learned, from 0 (default), or fixed at 1 (the paper).]:cls_bias_scale:_files"
   {--model_config,--model-config}"[More fields of HictlConfig as JSON, such as \{\"hidden_dropout_prob\"\: 0.3\}.]:model_config:_files"
-  {--trim_target_vocab,--trim-target-vocab}"[Ids a new decoder can say\: auto, what the targets in train use\; a number\; off, all.]:trim_target_vocab:_files"
-  {--random_encoder,--random-encoder}"[The encoder\'s sizes with new weights\: the baseline of a pre-trained one.]:random_encoder:"
-  "--cleaning[Fields of Cleaning as JSON\; without it all whole rows of train are kept.]:cleaning:_files"
-  "--strict[Stop at the first broken row of train, do not count it.]:strict:"
+  {--trim_target_vocab,--trim-target-vocab}"[Ids a new decoder can produce\: auto, those of the targets in train\; a number\; off, all.]:trim_target_vocab:_files"
+  {--random_encoder,--random-encoder}"[Encoder of the same sizes with random weights\: the baseline of a pre-trained one.]:random_encoder:"
+  "--cleaning[Fields of Cleaning as JSON\; by default all unbroken rows of train are kept.]:cleaning:_files"
+  "--strict[Stop at the first broken row of train instead of counting them.]:strict:"
   {--max_tokens,--max-tokens}"[Tokens of a batch on a device, on its longer side, padding included.]:max_tokens:"
-  {--max_length,--max-length}"[Tokens of a longer side above which a row is left out of training and counted.]:max_length:"
-  {--average_checkpoints,--average-checkpoints}"[Mean of the last so many checkpoints, where it is better on validation\; 1\: none.]:average_checkpoints:"
-  "--metric[Score to choose by\: sacrebleu, multi-bleu, chrf, comet.]:metric:_files"
-  {--multi_bleu,--multi-bleu}"[Words of multi-bleu, fields of MosesTokenizer as JSON, such as \{\"aggressive\"\: true\}.]:multi_bleu:_files"
+  {--max_length,--max-length}"[Most tokens of a side\; longer pairs are left out of training and counted.]:max_length:"
+  {--average_checkpoints,--average-checkpoints}"[Use the mean of the last n checkpoints if it is better on validation\; 1\: never.]:average_checkpoints:"
+  "--metric[Metric that chooses the best state\: sacrebleu, multi-bleu, chrf, comet.]:metric:_files"
+  {--multi_bleu,--multi-bleu}"[Tokenizer of multi-bleu, fields of MosesTokenizer as JSON, such as \{\"aggressive\"\: true\}.]:multi_bleu:_files"
   "--beams[Beams of the search\; the paper\: 5, and 4 on WMT14 en-de.]:beams:"
   {--length_penalty,--length-penalty}"[log-probability \/ length \*\* this\; the paper\: 1.0, and 0.6 on WMT14 en-de.]:length_penalty:"
   {--max_length_a,--max-length-a}"[A translation has at most a \* source tokens \+ b ...]:max_length_a:"
   {--max_length_b,--max-length-b}"[... tokens, this being b, and never more than 200.]:max_length_b:"
-  "--traceback[Show the Python traceback of an error, not one line.]"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -537,22 +535,22 @@ _shtab_hictl_train_translation_defaults_added=0
 _shtab_hictl_translate_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--model[Folder or Hub name of a translation model.]:model:_files"
-  "--input[Files of one sentence a line, .gz too\; standard input without it.]:input:_files"
-  "--output[File to write\; standard output without it.]:output:_files"
-  {--target_language,--target-language}"[Needed where the model has several target languages.]:target_language:_files"
-  "--beams[Hypotheses kept at each step, 1 is greedy search\; as the model was saved.]:beams:"
-  {--length_penalty,--length-penalty}"[Scores are log-probability \/ length \*\* this\; as the model was saved.]:length_penalty:"
-  "--best[Translations written for each line, at most --beams.]:best:"
-  "--scores[Write number, score and text instead of the text alone.]:scores:"
-  {--max_length_a,--max-length-a}"[A translation has at most a \* source tokens \+ b ...]:max_length_a:"
-  {--max_length_b,--max-length-b}"[... tokens, this being b.]:max_length_b:"
-  {--max_length,--max-length}"[Most tokens of a translation, however long its source.]:max_length:"
-  {--max_tokens,--max-tokens}"[Source tokens of a batch, padding included\; 512 on a CPU, else 8192.]:max_tokens:"
-  {--lines_at_once,--lines-at-once}"[Lines read before they are translated\; 8192, or 1 when typed.]:lines_at_once:"
-  "--cut[Cut sources that are too long for the model\; else an error.]:cut:"
-  "--dtype[Numbers to compute in\: float32, bfloat16, int8\; bfloat16 on a GPU, else float32, without it.]:dtype:_files"
-  "--device[cpu, cuda, ...\; a GPU where there is one without it.]:device:_files"
-  "--traceback[Show the Python traceback of an error, not one line.]"
+  "--input[Files of one sentence per line, may be .gz\; default\: stdin.]:input:_files"
+  "--output[File to write\; default\: stdout.]:output:_files"
+  {--target_language,--target-language}"[Required if the model has several target languages.]:target_language:_files"
+  "--beams[Beam size, 1\: greedy search\; default\: that of the model\'s config.]:beams:"
+  {--length_penalty,--length-penalty}"[p in score \= log-probability \/ length \*\* p\; default\: that of the model\'s config.]:length_penalty:"
+  "--best[Translations per line, at most --beams.]:best:"
+  "--scores[Write line number, score and text, not only the text.]:scores:"
+  {--max_length_a,--max-length-a}"[Factor a of the length limit, a \* source tokens \+ b.]:max_length_a:"
+  {--max_length_b,--max-length-b}"[Constant b of the length limit, in tokens.]:max_length_b:"
+  {--max_length,--max-length}"[Upper bound of the length limit, in tokens.]:max_length:"
+  {--max_tokens,--max-tokens}"[Source tokens per batch, padding included\; default\: 512 on a CPU, else 8192.]:max_tokens:"
+  {--lines_at_once,--lines-at-once}"[Lines per block\; default\: 8192, or 1 if they are typed.]:lines_at_once:"
+  "--cut[Truncate sources too long for the model\; default\: an error.]:cut:"
+  "--dtype[Dtype of the weights\: float32, bfloat16, int8\; default\: bfloat16 on a GPU, else float32.]:dtype:_files"
+  "--device[cpu, cuda, ...\; default\: a GPU if available.]:device:_files"
+  "--debug[Show the Python traceback of an error instead of one line.]"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -565,27 +563,27 @@ _shtab_hictl_xtreme_options=(
   "--tasks[all, or some of xnli, pawsx, udpos, panx, xquad, mlqa, tydiqa, bucc2018, tatoeba.]:tasks:_files"
   "--setting[Training data\: zero-shot, translate-train, translate-train-all.]:setting:_files"
   "--languages[Languages to score\; all of a task without it.]:languages:_files"
-  {--output_dir,--output-dir}"[Where all of the run is\; a begun run goes on.]:output_dir:_files"
-  "--size[base or large, whose settings are used\; large from 24 layers on without it.]:size:_files"
-  {--learning_rate,--learning-rate}"[Peak learning rates to choose from\; the task\'s own without it.]:learning_rate:"
-  {--batch_size,--batch-size}"[Rows of a step, several to choose from\; the task\'s own without it.]:batch_size:"
+  {--output_dir,--output-dir}"[Folder of the run\; an interrupted run goes on.]:output_dir:_files"
+  "--size[Settings of base or large\; by default large from 24 layers on.]:size:_files"
+  {--learning_rate,--learning-rate}"[Peak learning rates to choose from\; by default the task\'s own.]:learning_rate:"
+  {--batch_size,--batch-size}"[Examples of a step, several to choose from\; by default the task\'s own.]:batch_size:"
   "--seed[Seeds of fine-tuning to choose from.]:seed:"
-  "--epochs[How often each row is seen\; the task\'s own without it.]:epochs:"
-  {--select_on,--select-on}"[Whose dev set a model is chosen on\: english, or target (not zero-shot then).]:select_on:_files"
-  {--train_split,--train-split}"[Rows to train on, such as train\[1000\:\].]:train_split:_files"
-  {--select_split,--select-split}"[Rows to choose by, such as train\[\:1000\].]:select_split:_files"
-  {--score_split,--score-split}"[Rows to score, such as dev\[80\%\:\].]:score_split:_files"
-  "--labels[Folder TASK\/test-LANGUAGE.tsv of labels that XTREME\'s test files lack.]:labels:_files"
-  "--layer[Layer of the retrieval tasks, 0 the embeddings\; 8 of 12 and 14 of 24 without it.]:layer:"
-  "--pooling[Of the retrieval tasks\: mean, mean without special tokens, cls.]:pooling:_files"
+  "--epochs[Epochs of fine-tuning\; by default the task\'s own.]:epochs:"
+  {--select_on,--select-on}"[Dev set a model is chosen on\: english, or target (then it is not zero-shot).]:select_on:_files"
+  {--train_split,--train-split}"[Examples to train on, such as train\[1000\:\].]:train_split:_files"
+  {--select_split,--select-split}"[Examples to choose by, such as train\[\:1000\].]:select_split:_files"
+  {--score_split,--score-split}"[Examples to score, such as dev\[80\%\:\].]:score_split:_files"
+  "--labels[Folder TASK\/test-LANGUAGE.tsv of the labels that XTREME\'s test files lack.]:labels:_files"
+  "--layer[Layer of the retrieval tasks, 0 the embeddings\; by default 8 of 12 and 14 of 24.]:layer:"
+  "--pooling[Pooling of the retrieval tasks\: mean, mean without special tokens, cls.]:pooling:_files"
   {--sweep_layers,--sweep-layers}"[Score retrieval at all layers and poolings, on dev.]:sweep_layers:"
-  "--compat[Read quotes and find answers as the official scripts do.]:compat:"
+  "--compat[Read quotes and extract answers like the official scripts.]:compat:"
   "--bf16[Compute in bf16.]:bf16:"
-  {--micro_batches,--micro-batches}"[Parts of a batch computed one by one, for less memory.]:micro_batches:"
-  {--similar_lengths,--similar-lengths}"[Train on rows of similar length together\: faster, not the official order.]:similar_lengths:"
-  {--predict_batch_size,--predict-batch-size}"[Rows predicted at a time.]:predict_batch_size:"
+  {--micro_batches,--micro-batches}"[Parts of a batch that are computed one by one, for less memory.]:micro_batches:"
+  {--similar_lengths,--similar-lengths}"[Train on examples of similar length together\: faster, not the official order.]:similar_lengths:"
+  {--predict_batch_size,--predict-batch-size}"[Examples predicted at a time.]:predict_batch_size:"
   "--score[Only score this folder of predictions against --labels, and print JSON.]:score:_files"
-  "--traceback[Show the Python traceback of an error, not one line.]"
+  "--debug[Show the Python traceback of an error instead of one line.]"
 )
 
 # guard to ensure default positional specs are added only once per session

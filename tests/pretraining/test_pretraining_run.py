@@ -1,0 +1,54 @@
+"""A folder with another run is never written over, and "true" resumes from the newest complete checkpoint."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from hictl_hf.errors import BadInput
+from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
+from hictl_hf.pretraining.run import refuse_to_overwrite
+from hictl_hf.training.checkpoints import write_manifest
+
+
+def arguments(folder: Path, *flags: str) -> PretrainingArguments:
+    return parse_arguments(["--train_data", "corpus.jsonl", "--output_dir", str(folder), *flags])
+
+
+def checkpoint(folder: Path, step: int, complete: bool = True) -> Path:
+    path = folder / f"checkpoint-{step}"
+    path.mkdir(parents=True)
+    (path / "model.safetensors").write_bytes(b"weights")
+    if complete:
+        write_manifest(path)
+    return path
+
+
+def test_true_is_the_newest_complete_checkpoint(tmp_path: Path) -> None:
+    checkpoint(tmp_path, 2)
+    newest = checkpoint(tmp_path, 10)
+    checkpoint(tmp_path, 12, complete=False)
+    args = arguments(tmp_path, "--resume_from_checkpoint", "true")
+    refuse_to_overwrite(args)
+    assert args.resume_from_checkpoint == str(newest)
+
+
+def test_without_a_checkpoint_true_starts_at_the_beginning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    args = arguments(tmp_path, "--resume_from_checkpoint", "true")
+    with caplog.at_level(logging.WARNING):
+        refuse_to_overwrite(args)
+    assert args.resume_from_checkpoint is None and "no complete checkpoint to resume from" in caplog.text
+
+
+def test_another_run_is_not_written_over(tmp_path: Path) -> None:
+    refuse_to_overwrite(arguments(tmp_path / "new"))
+    broken = checkpoint(tmp_path / "begun", 2, complete=False)
+    with pytest.raises(BadInput, match="holds the checkpoints of another run"):
+        refuse_to_overwrite(arguments(tmp_path / "begun"))
+    with pytest.raises(BadInput, match="not a complete checkpoint"):
+        refuse_to_overwrite(arguments(tmp_path / "begun", "--resume_from_checkpoint", str(broken)))
+    (tmp_path / "ended").mkdir()
+    (tmp_path / "ended" / "results.json").write_text("{}")
+    for flags in ([], ["--resume_from_checkpoint", "true"]):
+        with pytest.raises(BadInput, match="holds a run that has ended"):
+            refuse_to_overwrite(arguments(tmp_path / "ended", *flags))
