@@ -2,7 +2,7 @@
 
 import json
 from argparse import Action, ArgumentTypeError
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,6 +20,7 @@ from .files import check_place
 
 RECIPE = "The first argument may be a recipe, a JSON or YAML file with these settings; flags override it."
 OF_TRANSFORMERS = "Hugging Face's TrainingArguments"
+RENAMED_FLAGS = {"text_mask_rate": "mlm_probability", "pair_mask_rate": "tlm_probability"}  # 0.7 -> 0.8
 PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
 
 
@@ -68,7 +69,7 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
     if unknown:
         known = [flag for action in parser._actions for flag in action.option_strings]
         nearest = get_close_matches(unknown[0].partition("=")[0], known, 1, cutoff=0.75)
-        meant = f"did you mean {nearest[0]}? " if nearest else ""
+        meant = renamed(unknown) or (f"did you mean {nearest[0]}? " if nearest else "")
         raise BadInput(f"{' '.join(unknown)}: unknown argument; {meant}--help lists all arguments")
     try:
         settings, *rest = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
@@ -84,6 +85,18 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
         vars(namespace).pop("debug", None)  # `errors.run` reads it
     rest = [namespace for namespace in rest if vars(namespace)]
     return (settings, *rest) if rest else settings
+
+
+def renamed(names: Iterable[str]) -> str:
+    """Say what these arguments are called since release 0.8; empty if none has another name.
+
+    >>> renamed(["--text_mask_rate=0.2", "--sede"])
+    'text_mask_rate is called mlm_probability since release 0.8; '
+    """
+    given = (name.lstrip("-").partition("=")[0] for name in names)
+    return "".join(
+        f"{name} is called {RENAMED_FLAGS[name]} since release 0.8; " for name in given if name in RENAMED_FLAGS
+    )
 
 
 def refuse_run(model: str) -> None:
@@ -156,5 +169,5 @@ def read_recipe(path: str, kind: type[Any]) -> dict[str, Any]:
     if not isinstance(recipe, dict):
         raise BadInput(f"{path}: holds {type(recipe).__name__}; allowed is an object of settings, see recipes/")
     if unknown := sorted(recipe.keys() - {item.name for item in fields(kind) if item.init}):
-        raise BadInput(f"{path}: unknown settings: {', '.join(unknown)}; --help lists all settings")
+        raise BadInput(f"{path}: unknown settings: {', '.join(unknown)}; {renamed(unknown)}--help lists all settings")
     return recipe

@@ -59,7 +59,9 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         (file, True, "is a file"),
         (file / "a", False, "file is a"),
     ):
-        with pytest.raises(BadInput, match=f"{found}.*; allowed is a path where a {'folder' if folder else 'file'} can"):
+        with pytest.raises(
+            BadInput, match=f"{found}.*; allowed is a path where a {'folder' if folder else 'file'} can"
+        ):
             check_place(path, folder)
     if os.geteuid():
         tmp_path.chmod(0o500)

@@ -88,3 +88,12 @@ def test_an_optimiser_whose_package_is_missing_is_refused_before_any_work(monkey
     monkeypatch.setattr(Trainer, "get_optimizer_cls_and_kwargs", missing)
     with pytest.raises(BadInput, match="You need to install `bitsandbytes`"):
         parse_arguments(["--train_data", "x", "--optim", "adamw_bnb_8bit"])
+
+
+def test_an_old_name_is_answered_with_the_new_one(tmp_path: Path) -> None:
+    message = "pair_mask_rate.* pair_mask_rate is called tlm_probability since release 0.8; --help"
+    with pytest.raises(BadInput, match=message):
+        parse_arguments(["--train_data", "x", "--pair_mask_rate", "0.2"])
+    (tmp_path / "recipe.yaml").write_text("train_data: [x]\npair_mask_rate: 0.2\n", "utf-8")
+    with pytest.raises(BadInput, match=message):
+        parse_arguments([str(tmp_path / "recipe.yaml")])

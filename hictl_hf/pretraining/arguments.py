@@ -18,7 +18,6 @@ from ..training.arguments import (
     refuse_unused,
     repository_to_publish_to,
 )
-from ..training.fingerprint import RENAMED
 
 UNUSED_HERE = UNUSED | {
     "label_smoothing_factor": "the language model predicts the original tokens",
@@ -189,8 +188,5 @@ class PretrainingArguments(RunArguments):
 
 def parse_arguments(argv: list[str]) -> PretrainingArguments:
     """Parse flags, or a recipe (JSON or YAML) and flags that override it: `recipes/demo.json --max_steps 10`."""
-    try:
-        return parse_flags_or_recipe(argv, PretrainingArguments)
-    except BadInput as error:
-        renamed = [f"{old} is called {new} since release 0.8" for old, new in RENAMED.items() if old in str(error)]
-        raise BadInput("; ".join([str(error), *renamed])) from error
+    arguments: PretrainingArguments = parse_flags_or_recipe(argv, PretrainingArguments)
+    return arguments

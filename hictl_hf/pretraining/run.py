@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from ..embedding.sentence_transformers_files import write_sentence_transformers_files
@@ -15,12 +14,12 @@ from ..files import atomic_directory, write_text
 from ..hub.publishing import push, reserve
 from ..models.encoder_export import export_encoder
 from ..models.modeling_hictl import HictlForPreTraining
+from ..reports.results import library_versions
 from ..training.arguments import plain_settings
 from ..training.callbacks import TrainingTime
 from ..training.checkpoints import check_checkpoint, last_complete_checkpoint, newest_first
 from ..training.sharding import gather_model
 from ..training.trainer import TERMINATED
-from ..version import __version__
 from .arguments import PretrainingArguments
 from .card import encoder_card, model_card
 from .report import report
@@ -105,7 +104,7 @@ def collect_results(
         evaluations=[evaluation_of(entry) for entry in log if "eval_retrieval" in entry],
         corpus=CorpusCounts(**corpus_report.as_dict()),
         settings={"config": trainer.model.config.to_dict(), "training": plain_settings(args)},
-        versions={"hictl_hf": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
+        versions=library_versions(),
         seed=args.seed,
     )
     if corpora.train is not None:

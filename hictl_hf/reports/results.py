@@ -6,12 +6,14 @@
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from importlib.metadata import version
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
 
 from ..errors import BadInput, short_repr
 from ..files import write_json
+from ..version import __version__
 
 RESULTS_FILE = "results.json"
 Results = Mapping[str, Any]
@@ -102,6 +104,11 @@ class RunResults:
         parts = [f"{name} {version}" for name, version in self.versions.items()]
         parts += [f"seed {self.seed}"] * (self.seed is not None) + [f"data {self.data_hash}"] * bool(self.data_hash)
         return " · ".join(parts)
+
+
+def library_versions() -> dict[str, str]:
+    """The versions that a number depends on, for `RunResults.versions`."""
+    return {"hictl_hf": __version__, **{name: version(name) for name in ("torch", "transformers")}}
 
 
 # --- dataclasses as JSON ----------------------------------------------------------------------------------------------

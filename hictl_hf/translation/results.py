@@ -1,22 +1,11 @@
 """Typed results of a translation run, the content of its `results.json`."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import torch
-import transformers
-
 from ..reports.results import RunResults
-from ..version import __version__
-from .arguments import TranslationArguments
 from .beam_search import BeamSearchConfig
-from .corpus import Direction
-from .resuming import settings_of
-from .scores import Score
-from .setup import Data
-from .trainer import ChosenState, TranslationTrainer
 
 Counts = dict[str, int]
 
@@ -51,6 +40,23 @@ class ReportedScore:
 
     value: float | None
     signature: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenState:
+    """The state of the model that a run keeps.
+
+    Attributes:
+        state: in words, such as "step 20, the best on validation".
+        seconds: of training.
+        validation: its score on the validation set.
+        validation_of_mean: that of the mean of checkpoints, which was not better.
+    """
+
+    state: str = ""
+    seconds: float | None = None
+    validation: float | None = None
+    validation_of_mean: float | None = None
 
 
 @dataclass(kw_only=True)
@@ -103,6 +109,11 @@ class TranslationResults(RunResults):
         """The metric the state was chosen by."""
         return str(self._training.get("metric") or "sacrebleu")
 
+    @property
+    def languages(self) -> list[str]:
+        """Source languages, then target languages."""
+        return [code for key in ("source_lang", "target_lang") for code in self._training.get(key) or ()]
+
     def target_language(self, direction: str) -> str:
         """The target language of a direction such as "en-zh-Hans", one of those the run translated into."""
         known: list[str] = self._training.get("target_lang") or []
@@ -112,50 +123,3 @@ class TranslationResults(RunResults):
     @property
     def _training(self) -> Mapping[str, Any]:
         return self.settings.get("training") or {}
-
-
-def collect_results(
-    args: TranslationArguments,
-    trainer: TranslationTrainer,
-    data: Data,
-    chosen: ChosenState,
-    scores: Mapping[Direction, Mapping[str, Score]],
-    command: str,
-) -> TranslationResults:
-    """The results of a run that has trained, translated and scored."""
-    log, config = trainer.state.log_history, trainer.model.config
-    directions = {
-        name: dict(Counter(str(pair.direction) for pair in pairs))
-        for name, pairs in (("validation", data.validation), ("test", data.test))
-    }
-    return TranslationResults(
-        step=args.step if args.train else None,
-        encoder=args.encoder, model=args.model, random_encoder=args.random_encoder,
-        rows=PairCounts(train=dict(data.report.kept), **directions),
-        skipped={reason: number for reason, number in data.report.skipped.items() if number},
-        messages=data.report.messages,
-        data_hash=data.report.hash,
-        cut_sources=data.cut,
-        empty_lines={
-            "source": sum(not pair.source.strip() for pair in data.test),
-            "reference": sum(not pair.target.strip() for pair in data.test),
-        },
-        target_vocabulary=TargetVocabulary(
-            size=len(trainer.model.target_token_ids), unknown_tokens=data.unknown,
-            tokens={language: int(counts.sum()) for language, counts in data.counts.items()},
-        ),
-        chosen=chosen,
-        test={
-            str(direction): {
-                name: ReportedScore(value=score.value, signature=score.signature) for name, score in of_one.items()
-            }
-            for direction, of_one in scores.items()
-        },
-        decoding=args.beam,
-        history=[entry for entry in log if "loss" in entry],
-        evaluations=[entry for entry in log if f"eval_{args.metric}" in entry],
-        settings={"config": config.to_dict(), "training": settings_of(args)},
-        versions={"hictl_hf": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
-        seed=args.seed,
-        command=command,
-    )  # fmt: skip

@@ -2,7 +2,8 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from transformers import set_seed
@@ -10,16 +11,18 @@ from transformers import set_seed
 from ..files import atomic_directory, write_text
 from ..hub.loading import load_tokenizer
 from ..hub.publishing import push, reserve
+from ..reports.results import library_versions
 from ..training.arguments import read_dictionary
 from .arguments import TranslationArguments
 from .card import translation_card
-from .corpus import Pair
+from .corpus import Direction, Pair
 from .decoding import Translation
 from .report import write_translation_report
-from .results import TranslationResults, collect_results
-from .resuming import is_finished, record_settings
-from .setup import load_config, load_or_make_model, make_trainer, read_data
-from .trainer import ChosenState, TranslationTrainer, check_metrics, score_directions, train
+from .results import ChosenState, PairCounts, ReportedScore, TargetVocabulary, TranslationResults
+from .resuming import is_finished, record_settings, settings_of
+from .scores import Score
+from .setup import Data, load_config, load_or_make_model, make_trainer, read_data
+from .trainer import TranslationTrainer, check_metrics, score_directions, train
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +62,53 @@ def run_translation(args: TranslationArguments, command: str = "") -> Translatio
     return results
 
 
+def collect_results(
+    args: TranslationArguments,
+    trainer: TranslationTrainer,
+    data: Data,
+    chosen: ChosenState,
+    scores: Mapping[Direction, Mapping[str, Score]],
+    command: str,
+) -> TranslationResults:
+    """The results of a run that has trained, translated and scored."""
+    log, config = trainer.state.log_history, trainer.model.config
+    directions = {
+        name: dict(Counter(str(pair.direction) for pair in pairs))
+        for name, pairs in (("validation", data.validation), ("test", data.test))
+    }
+    return TranslationResults(
+        step=args.step if args.train else None,
+        encoder=args.encoder, model=args.model, random_encoder=args.random_encoder,
+        rows=PairCounts(train=dict(data.report.kept), **directions),
+        skipped={reason: number for reason, number in data.report.skipped.items() if number},
+        messages=data.report.messages,
+        data_hash=data.report.hash,
+        cut_sources=data.cut,
+        empty_lines={
+            "source": sum(not pair.source.strip() for pair in data.test),
+            "reference": sum(not pair.target.strip() for pair in data.test),
+        },
+        target_vocabulary=TargetVocabulary(
+            size=len(trainer.model.target_token_ids), unknown_tokens=data.unknown,
+            tokens={language: int(counts.sum()) for language, counts in data.counts.items()},
+        ),
+        chosen=chosen,
+        test={
+            str(direction): {
+                name: ReportedScore(value=score.value, signature=score.signature) for name, score in of_one.items()
+            }
+            for direction, of_one in scores.items()
+        },
+        decoding=args.beam,
+        history=[entry for entry in log if "loss" in entry],
+        evaluations=[entry for entry in log if f"eval_{args.metric}" in entry],
+        settings={"config": config.to_dict(), "training": settings_of(args)},
+        versions=library_versions(),
+        seed=args.seed,
+        command=command,
+    )  # fmt: skip
+
+
 def finish(args: TranslationArguments) -> TranslationResults:
     """Read the results of a finished run; write its report if that was interrupted, and publish it if asked for."""
     logger.info("%s: this run is finished; its files were not read again, there is nothing to do", args.output_dir)
@@ -93,7 +143,7 @@ def save(
         with atomic_directory(folder / "model") as place:
             trainer.accelerator.unwrap_model(trainer.model).save_pretrained(place)
             trainer.processing_class.save_pretrained(place)
-            write_text(place / "README.md", translation_card(results.as_dict()))
+            write_text(place / "README.md", translation_card(results))
     results.write(folder)
 
 

@@ -5,7 +5,7 @@ import importlib
 import shutil
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
 from statistics import fmean
@@ -32,6 +32,7 @@ from .beam_search import BeamSearchConfig
 from .corpus import Direction, Pair, TokenBudgetBatchSampler
 from .decoding import Translation, translate
 from .moses import MosesTokenizer
+from .results import ChosenState
 from .scores import Score, score_translations
 
 PAPER = BeamSearchConfig()  # 5 beams, penalty 1
@@ -206,23 +207,6 @@ def mean_scores(scores: Mapping[Direction, Mapping[str, Score]]) -> dict[str, fl
 
 
 # --- the steps of a run -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChosenState:
-    """The state of the model that a run keeps.
-
-    Attributes:
-        state: in words, such as "step 20, the best on validation".
-        seconds: of training.
-        validation: its score on the validation set.
-        validation_of_mean: that of the mean of checkpoints, which was not better.
-    """
-
-    state: str = ""
-    seconds: float | None = None
-    validation: float | None = None
-    validation_of_mean: float | None = None
 
 
 def train(args: TranslationArguments, trainer: TranslationTrainer) -> ChosenState:

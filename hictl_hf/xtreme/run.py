@@ -11,11 +11,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-import transformers
-
 from ..errors import BadInput
 from ..files import write_json
+from ..reports.results import library_versions
 from ..training.fingerprint import SETTINGS_FILE, refuse_other_settings, remember_settings
 from ..version import __version__
 from .arguments import XtremeArguments
@@ -131,7 +129,7 @@ def begin_results(args: XtremeArguments, size: str, command: str) -> XtremeResul
     return XtremeResults(
         encoder=str(args.encoder), setting=args.setting, size=size, version=__version__, command=command,
         seed=args.seed[0] if len(args.seed) == 1 else args.seed, settings={"run": asdict(args)}, tasks={},
-        versions={"hictl_hf": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
+        versions=library_versions(),
     )  # fmt: skip
 
 

@@ -291,7 +291,9 @@ def test_the_tree_names_everything_tracked() -> None:
     top = {name.split("/")[0] + ("/" if "/" in name else "") for name in files}
     inside = {name for name in files if name.startswith("hictl_hf/")}
     inside -= {name for name in inside if name.count("/") > 1 and name.endswith(("/__init__.py", "/__init__.pyi"))}
-    inside = {name.partition("completions/")[0] + "completions/" if "/completions/" in name else name for name in inside}
+    inside = {
+        name.partition("completions/")[0] + "completions/" if "/completions/" in name else name for name in inside
+    }
     assert sorted((top | inside) - set(tree())) == []
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from hictl_hf.errors import BadInput
 from hictl_hf.translation.beam_search import BeamSearchConfig
-from hictl_hf.translation.results import TranslationResults
-from hictl_hf.translation.trainer import ChosenState
+from hictl_hf.translation.results import ChosenState, TranslationResults
 
 OF_0_7_5: dict[str, Any] = {  # as release 0.7.5 wrote it
     "step": 2, "encoder": None, "model": "step1/model", "random_encoder": False,
