@@ -1,4 +1,4 @@
-"""Which rows are worth training on: each row is kept, or skipped and counted under the first reason that holds."""
+"""Filter the rows of a corpus: each is kept, or skipped and counted under the first reason that applies."""
 
 import unicodedata
 from collections import Counter
@@ -87,7 +87,7 @@ class CorpusReport:
 
 
 def clean_rows(rows: Iterable[Row], cleaning: Cleaning, report: CorpusReport) -> Iterator[dict[str, str | None]]:
-    """Yield the rows worth training on, as columns; y and y_lang are None for monolingual text."""
+    """Yield the rows that pass all filters, as columns; y and y_lang are None for monolingual text."""
     seen: set[bytes] = set()
     for row in rows:
         languages, texts = list(row.texts), [" ".join(text.split()) for text in row.texts.values()]

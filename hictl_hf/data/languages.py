@@ -1,5 +1,4 @@
-"""Language codes and scripts: which code means which language, which script a character belongs to, and how dense that
-script is."""
+"""Language codes, the scripts of characters, and lengths that take the density of a script into account."""
 
 import re
 import unicodedata

@@ -1,5 +1,7 @@
-"""From the name of a source to its rows: which files or streams it stands for, and reading them in order. How a file is
-parsed is decided in `formats`, which rows are worth training on in `cleaning`."""
+"""Find the files or streams that the name of a source stands for, and read their rows in order.
+
+`formats` parses files, `cleaning` filters rows.
+"""
 
 import glob
 import importlib.util

@@ -1,5 +1,5 @@
-"""An endless stream of training examples, read while training and resumed exactly: which process reads which rows of
-which source, in which order, and the state from which a resumed run continues with the very next row.
+"""An endless stream of training examples, read while training and resumed exactly: the rows of each process, their
+order, and the state from which a resumed run continues with the next row.
 
 There are `world_size · readers` readers. In each pass over a source, its shards (files) are distributed among them; the
 remainder is shared row by row. The assignment rotates from pass to pass, so over as many passes as there are readers
@@ -206,12 +206,12 @@ def nothing_left(source: str, report: CorpusReport) -> BadInput:
 
 
 def read_batches(stream: StreamedBatches, reader: int, state: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """Yield the batches of one reader from its state on; the source of each row is drawn anew for each batch."""
-    place = stream.rank * stream.readers + reader  # among all processes
+    """Yield the batches of one reader from its state on; each row of a batch is from a source drawn at random."""
+    index = stream.rank * stream.readers + reader  # among the readers of all processes
     batches, progress = (state["batches"], state["sources"]) if state else (0, [{}] * len(stream.sources))
-    sources = [SourceReader(stream, at, place, Progress(**known)) for at, known in enumerate(progress)]
+    sources = [SourceReader(stream, source, index, Progress(**known)) for source, known in enumerate(progress)]
     while True:
-        random = np.random.default_rng(example_seed(stream.seed, place, batches))
+        random = np.random.default_rng(example_seed(stream.seed, index, batches))
         draws = random.choice(len(sources), stream.batch_size, p=stream.shares).tolist()
         rows = [next(sources[draw].rows) for draw in draws]
         batches += 1
@@ -234,7 +234,7 @@ class SourceReader:
         for block, following in self.read_blocks():
             order = self.permutation(len(block), self.progress.passes, self.progress.block)
             for begin in range(self.progress.given, len(block), TOKENIZED_TOGETHER):
-                texts = [block[at] for at in order[begin : begin + TOKENIZED_TOGETHER]]
+                texts = [block[index] for index in order[begin : begin + TOKENIZED_TOGETHER]]
                 columns: dict[str, list[Any]] = {"x": [text.x for text in texts], "y": [text.y for text in texts]}
                 tokens = tokenize_rows(columns, self.stream.tokenizer)
                 for x, y, text in zip(tokens["x"], tokens["y"], texts, strict=True):
@@ -271,16 +271,16 @@ class SourceReader:
     def read_pass(self, begin: Progress, report: CorpusReport) -> Iterator[tuple[int, Cursor, list[Text]]]:
         """Yield the clean rows of each record of the pass from `begin` on, with the position after it."""
         seed, cleaning = self.stream.seed, self.stream.cleaning
-        for at, (shard, part, parts) in enumerate(self.deal_shards(begin.passes)):
-            if at < begin.shard:
+        for index, (shard, part, parts) in enumerate(self.deal_shards(begin.passes)):
+            if index < begin.shard:
                 continue
-            number, *offsets = begin.place if at == begin.shard else (0, 0)
+            number, *offsets = begin.place if index == begin.shard else (0, 0)
             cursor = Cursor(number, offsets, part, parts)
             check_unchanged(self.shards[shard])
             for rows in read_shard(self.shards[shard], cursor, report):
-                place = (begin.passes, self.first_shard + shard, cursor.number)
-                yield at, cursor, [
-                    Text(str(clean["x"]), clean["y"], example_seed(seed, *place, language))
+                position = (begin.passes, self.first_shard + shard, cursor.number)
+                yield index, cursor, [
+                    Text(str(clean["x"]), clean["y"], example_seed(seed, *position, language))
                     for language, row in enumerate(rows)
                     for clean in clean_rows([row], cleaning, report)
                 ]  # fmt: skip
@@ -291,11 +291,11 @@ class SourceReader:
         part, divisible = (self.reader + passes) % self.readers, len(self.shards) // self.readers * self.readers
         dealt = [(shard, 0, 1) for shard in range(part, divisible, self.readers)]
         dealt += [(shard, part, self.readers) for shard in range(divisible, len(self.shards))]
-        return [dealt[at] for at in self.permutation(len(dealt), passes)]
+        return [dealt[index] for index in self.permutation(len(dealt), passes)]
 
-    def permutation(self, size: int, *place: int) -> list[int]:
-        """Return a random order that depends only on the seed, the source, the reader and the place (pass, block)."""
-        random = np.random.default_rng(example_seed(self.stream.seed, self.source, self.reader, *place))
+    def permutation(self, size: int, *position: int) -> list[int]:
+        """Return a random order that depends only on the seed, source, reader and position (pass, block)."""
+        random = np.random.default_rng(example_seed(self.stream.seed, self.source, self.reader, *position))
         return random.permutation(size).tolist()
 
 

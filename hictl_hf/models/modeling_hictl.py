@@ -132,7 +132,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
     @torch.no_grad()
     @overrides_private(PreTrainedModel)
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise what XLM-R does not have, too: models are loaded without the values of `__init__`."""
+        """Initialise the added weights and buffers, too: when a model is loaded, the values of `__init__` are lost."""
         super()._init_weights(module)
         if isinstance(module, SentenceProbability):
             init.zeros_(module.recent)
@@ -228,7 +228,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         return HictlForPreTrainingOutput(loss=self.total(result), **result)
 
     def forward_with_cached(self, batch: PreTrainingBatch, cached: CachedSentenceLevel) -> HictlForPreTrainingOutput:
-        """The same for a micro-batch of the gradient cache.
+        """`forward_pretraining` for a micro-batch of the gradient cache.
 
         L_S was computed from the representations r of all micro-batches. Here the sentences of this one are encoded
         again, with the dropout of the first time, and get the cached gradient of r.

@@ -36,10 +36,10 @@ class PreTrainingBatch(NamedTuple):
         )
 
     def encoder_inputs(self, config: HictlConfig) -> dict[str, tuple[Tensor, Tensor | None]]:
-        """Ids and attention mask by name ("masked", "clean", "sentences") of what the objectives need encoded.
+        """Ids and attention masks that the objectives need encoded, by name: "masked", "clean", "sentences".
 
         Raises:
-            ValueError: there is none, or `clean_input_ids` is missing.
+            ValueError: no objective has an input, or `clean_input_ids` is missing.
         """
         inputs: dict[str, tuple[Tensor, Tensor | None]] = {}
         if self.labels is not None or (self.bag is not None and config.word_level_input == "masked"):

@@ -109,15 +109,15 @@ def search(
     finished: list[list[tuple[float, list[int]]]] = [[] for _ in input_ids]
     while len(beams.sentences):
         states = advance(model, beams)
-        scores, parents, words = output_layer.best(states, beams.scores, 2 * settings.beams, beams.word_bias)
-        ends = words == model.end_id
+        scores, parents, next_tokens = output_layer.best(states, beams.scores, 2 * settings.beams, beams.word_bias)
+        ends = next_tokens == model.end_id
         # only the best k can end, as in `generate`; the other k are candidates to continue
         for sentence, tokens, score in beams.end(
-            *(each[:, : settings.beams] for each in (scores, parents, words, ends))
+            *(each[:, : settings.beams] for each in (scores, parents, next_tokens, ends))
         ):
             finished[sentence].append((score / len(tokens) ** settings.length_penalty, tokens))
         going_on = ends.long().argsort(dim=-1, stable=True)[:, : settings.beams]
-        beams.grow(*(each.gather(1, going_on) for each in (scores, parents, words)))
+        beams.grow(*(each.gather(1, going_on) for each in (scores, parents, next_tokens)))
         staying = (beams.open > 0).nonzero().flatten()
         if len(beams.open) - len(staying) >= max(1, len(beams.open) // COMPACT_AT) or not len(staying):
             beams.keep(staying)
@@ -201,26 +201,26 @@ class Beams:
         )
 
     def end(
-        self, scores: Tensor, parents: Tensor, words: Tensor, ends: Tensor
+        self, scores: Tensor, parents: Tensor, next_tokens: Tensor, ends: Tensor
     ) -> Iterator[tuple[int, list[int], float]]:
         """Sentence, target ids and log-probability of the (n, k) continuations that end or reach the limit."""
         ended = (ends | (self.limits == self.tokens.shape[-1])[:, None]) & (self.open > 0)[:, None]
         self.open -= ended.sum(-1)
         rows, ranks = ended.nonzero(as_tuple=True)
-        tokens = torch.cat([self.tokens[rows, parents[rows, ranks], 1:], words[rows, ranks, None]], -1)
+        tokens = torch.cat([self.tokens[rows, parents[rows, ranks], 1:], next_tokens[rows, ranks, None]], -1)
         return zip(self.sentences[rows].tolist(), tokens.tolist(), scores[rows, ranks].tolist())
 
-    def grow(self, scores: Tensor, parents: Tensor, words: Tensor) -> None:
+    def grow(self, scores: Tensor, parents: Tensor, next_tokens: Tensor) -> None:
         """Continue the hypotheses `parents` by (n, k) tokens; `scores` are the new ones."""
 
         def of_parents(values: Tensor) -> Tensor:  # (n, k before, ...) -> (n, k, ...)
             return values.gather(1, parents[..., None].expand(-1, -1, values.shape[-1]))
 
-        beams = words.shape[1]
+        beams = next_tokens.shape[1]
         own = self.past.new_full((beams, beams), torch.finfo(self.past.dtype).min).fill_diagonal_(0)
         self.scores = scores
-        self.tokens = torch.cat([of_parents(self.tokens), words[..., None]], -1)
-        self.past = torch.cat([of_parents(self.past[:, 0]), own.expand(len(words), -1, -1)], -1)[:, None]
+        self.tokens = torch.cat([of_parents(self.tokens), next_tokens[..., None]], -1)
+        self.past = torch.cat([of_parents(self.past[:, 0]), own.expand(len(next_tokens), -1, -1)], -1)[:, None]
 
     def keep(self, rows: Tensor) -> None:
         """Keep only these sentences."""

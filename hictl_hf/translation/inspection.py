@@ -26,9 +26,10 @@ def look_into(
     languages: Sequence[str],
     path: Path,
 ) -> list[Table | Picture]:
-    """The proposals of [CLS] for a bad, a middling and a good translation, and the attention in the middling one.
+    """Show the tokens that [CLS] proposes for a bad, a medium and a good translation, and the attention of one.
 
-    Only sentences of up to `MAX_TOKENS` tokens are shown; without any the list is empty.
+    The attention is that of the medium one. Sentences of more than `MAX_TOKENS` tokens are skipped; the list is empty
+    if none remain.
 
     Args:
         rows: `direction`, `source`, `target` and `translation`, from bad to good.
@@ -52,7 +53,7 @@ def look_into(
 def proposal_table(
     model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]
 ) -> Table:
-    """For each row the tokens whose logits [CLS] raises most, and the sides they occur in.
+    """Tabulate for each row the tokens whose logits [CLS] raises most, and the sides they occur in.
 
     Args:
         model: in eval mode.
@@ -88,7 +89,7 @@ def proposal_table(
 def attention_picture(
     model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, row: Row, language: str, path: Path
 ) -> Picture:
-    """The attention of the decoder to the source while it produces the translation of a row.
+    """Draw the attention of the decoder to the source while it produces the translation of a row.
 
     Args:
         model: in eval mode; its attention implementation is the same afterwards.

@@ -54,19 +54,19 @@ class OutputLayer:
         normalizers = scores - torch.stack(logsums).logsumexp(0)
         tops = (torch.cat(maxima, -1) + normalizers[..., None]).flatten(1)  # (n, k * groups)
         chosen = tops.topk(min(number, tops.shape[1])).indices
-        hypotheses, words = chosen // len(self.members), self.members[chosen % len(self.members)]
-        sentences = torch.arange(len(words), device=words.device)[:, None, None]
+        hypotheses, tokens = chosen // len(self.members), self.members[chosen % len(self.members)]
+        sentences = torch.arange(len(tokens), device=tokens.device)[:, None, None]
         if everything is None or getattr(self.head, "only_proposes", False):
-            of_words = self.weight[words].float()  # (n, number, GROUP, d)
+            of_tokens = self.weight[tokens].float()  # (n, number, GROUP, d)
             of_hypotheses = states.gather(1, hypotheses[..., None].expand(-1, -1, states.shape[-1])).float()
-            logits = (of_words @ of_hypotheses[..., None]).squeeze(-1) + self.bias[words]
+            logits = (of_tokens @ of_hypotheses[..., None]).squeeze(-1) + self.bias[tokens]
         else:
-            logits = everything[sentences, hypotheses[..., None], words].float()
-            logits = logits.masked_fill(self.bias[words].isneginf(), -torch.inf)
+            logits = everything[sentences, hypotheses[..., None], tokens].float()
+            logits = logits.masked_fill(self.bias[tokens].isneginf(), -torch.inf)
         if word_bias is not None:
-            logits += word_bias[sentences, words]
+            logits += word_bias[sentences, tokens]
         values, indices = (logits + normalizers.gather(1, hypotheses)[..., None]).flatten(1).topk(number)
-        return values, hypotheses.gather(1, indices // GROUP), words.flatten(1).gather(1, indices)
+        return values, hypotheses.gather(1, indices // GROUP), tokens.flatten(1).gather(1, indices)
 
     def scan(
         self, states: Tensor, everything: Tensor | None, word_bias: Tensor | None

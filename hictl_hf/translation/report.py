@@ -165,7 +165,7 @@ def _differences(direction: str, first: Run, run: Run) -> list[Cell]:
 
 
 def spread(rows: Sequence[Row], number: int = TRANSLATIONS) -> list[tuple[float, Row]]:
-    """Some rows with their sentence chrF, worst first: of all rows, ordered by it, the middle of each equal part."""
+    """A sample of rows with their sentence chrF, worst first: the middle row of each equal part of the sorted rows."""
     chrf = CHRF()
     scored = [(chrf.sentence_score(row["translation"], [row["target"]]).score, row) for row in rows]
     ranked, number = sorted(scored, key=lambda pair: pair[0]), min(number, len(rows))

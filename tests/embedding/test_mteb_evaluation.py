@@ -90,7 +90,7 @@ def test_what_is_no_bitext_mining_or_not_there_is_refused(arguments: tuple[Any, 
 
 def test_an_output_that_cannot_be_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
-    with pytest.raises(BadInput, match=r"taken: is a file; allowed is a folder"):
+    with pytest.raises(BadInput, match=r"taken: is a file; allowed is a path where a folder can be written"):
         main(["--model", "nowhere", "--tasks", "Tatoebra", "--output", str(tmp_path / "taken")])
 
 

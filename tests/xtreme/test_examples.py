@@ -91,7 +91,7 @@ BROKEN_QUESTIONS = {
     "answer": ({"id": "a", "question": "?", "answers": ["x"]}, "has None as its text text"),
     "start": (
         {"id": "a", "question": "?", "answers": [{"text": "x"}]},
-        "has None as 'answer_start'; allowed are whole",
+        "has None as 'answer_start'; allowed are integers",
     ),
 }
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from hictl_hf.errors import BadInput
+from hictl_hf.training.fingerprint import SETTINGS_FILE, refuse_other_settings
 from hictl_hf.xtreme.arguments import XtremeArguments
-from hictl_hf.xtreme.resuming import EXAMPLES_FILE, Derived, refuse_other_examples, refuse_other_settings
+from hictl_hf.xtreme.resuming import EXAMPLES_FILE, Derived, refuse_other_examples
 
 OF_0_7_5: dict[str, Any] = {  # settings.json as release 0.7.5 wrote it
     "encoder": "x", "data": "hub", "tasks": ["tatoeba"], "setting": "zero-shot", "languages": [],
@@ -26,13 +27,13 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 def test_settings_of_0_7_5_are_those_of_today(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text(json.dumps(OF_0_7_5), "utf-8")
-    refuse_other_settings(tmp_path, settings())
-    with pytest.raises(BadInput, match="holds a run with pooling 'cls', not 'mean'"):
-        refuse_other_settings(tmp_path, settings(pooling="mean"))
+    assert refuse_other_settings(tmp_path / SETTINGS_FILE, settings())
+    with pytest.raises(BadInput, match="by hictl_hf 0.7 or older: pooling was 'cls' and is 'mean'"):
+        refuse_other_settings(tmp_path / SETTINGS_FILE, settings(pooling="mean"))
 
 
 def test_a_new_folder_takes_any_settings(tmp_path: Path) -> None:
-    refuse_other_settings(tmp_path, settings())
+    assert not refuse_other_settings(tmp_path / SETTINGS_FILE, settings())
     assert refuse_other_examples(tmp_path, []) == {}
 
 
