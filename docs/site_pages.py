@@ -1,7 +1,8 @@
 """Pages of the site made from other files: the notebooks, and files of the repository that pages link to.
 
 Links in docs/ are relative, so that they also lead somewhere in the repository itself. On the site a link that names a
-public function or class leads to its entry in the API reference; any other file outside of docs/ gets a page under source/.
+public function or class leads to its entry in the API reference; other files outside of docs/ get a page under
+source/.
 """
 
 import json

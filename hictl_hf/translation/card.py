@@ -21,6 +21,7 @@ from ..hub.cards import (
 from .results import ReportedScore, TranslationResults
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
+HEADS = ("direction", "score", "value", "signature")
 METRICS = {"sacrebleu": "bleu", "multi-bleu": "bleu", "chrf": "chrf", "comet": "comet"}  # as the Hub calls them
 
 
@@ -38,16 +39,14 @@ def translation_card(results: TranslationResults, repository: str = YOUR_TRANSLA
         for split, of_one in vars(results.rows).items()
         for direction, number in of_one.items()
     ]
-    targets = results.config.get("target_languages") or [None]
+    targets = (results.settings.get("config") or {}).get("target_languages") or [None]
     target = f", target_language={json.dumps(targets[0])}" if len(targets) > 1 else ""
     return render_card(
         TEMPLATE,
         card_metadata(results, scores, repository),
         directions=escape_markdown(", ".join(results.test) or "between the languages of its training"),
         begun=escape_markdown(results.began_from or "an encoder that was not recorded"),
-        scores=markdown_table(("direction", "score", "value", "signature"), rows)
-        if rows
-        else "No test set was scored.",
+        scores=markdown_table(HEADS, rows) if rows else "No test set was scored.",
         decoding=escape_markdown(", ".join(f"{name} {value}" for name, value in asdict(results.decoding).items())),
         chosen=escape_markdown(results.chosen.state or "not recorded"),
         rows=markdown_table(("part", "direction", "pairs"), counts),

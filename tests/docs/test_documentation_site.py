@@ -153,7 +153,7 @@ def with_site_links() -> Callable[[str, str], str]:
     ("here", "link", "expected"),
     [
         ("docs/faq.md", "[a](choices.md#the-floor)", "[a](choices.md#the-floor)"),
-        ("docs/faq.md", "[`losses.py`](../hictl_hf/models/losses.py)", "[`losses.py`](source/hictl_hf/models/losses.py.md)"),
+        ("docs/a.md", "[`files.py`](../hictl_hf/files.py)", "[`files.py`](source/hictl_hf/files.py.md)"),
         ("docs/a.md", "[`losses.word_contrast`](../hictl_hf/models/losses.py)",
          "[`losses.word_contrast`][hictl_hf.models.word_contrast]"),
         ("docs/tutorials/a.md", "[`word_contrast`](../../hictl_hf/models/losses.py)",

@@ -360,7 +360,10 @@ REFUSED = {
         ("--cleaning", '{"max_characters": "9"}'),
         "max_characters is '9'; allowed is a num",
     ),
-    "a vocabulary in letters": (("--model_config", '{"vocab_size": "abc"}'), "vocab_size is 'abc'; allowed is an integer"),
+    "a vocabulary in letters": (
+        ("--model_config", '{"vocab_size": "abc"}'),
+        "vocab_size is 'abc'; allowed is an integer",
+    ),
     "an unknown activation": (
         ("--model_config", '{"vocab_size": 160, "hidden_act": "gelux"}'),
         "nothing called 'gelux'",

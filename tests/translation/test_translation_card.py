@@ -26,8 +26,11 @@ TRANSLATED: dict[str, Any] = {
 }  # fmt: skip
 
 
+results_of = TranslationResults.from_dict
+
+
 def test_a_translation_model_tells_its_scores_with_their_signatures() -> None:
-    card = ModelCard(translation_card(TranslationResults.from_dict(TRANSLATED), "someone/de-en"))
+    card = ModelCard(translation_card(results_of(TRANSLATED), "someone/de-en"))
     data: Any = card.data
     assert (data.pipeline_tag, data.language, data.model_name) == ("translation", ["de", "en"], "de-en")
     assert [(score.metric_type, score.metric_value) for score in data.eval_results] == [("bleu", 31.88)]
@@ -41,15 +44,13 @@ def test_a_translation_model_tells_its_scores_with_their_signatures() -> None:
 @pytest.mark.parametrize("missing", sorted(TRANSLATED.keys() - {"test", "decoding"}))
 def test_a_missing_key_of_a_translation_is_survived(missing: str) -> None:
     known = {key: value for key, value in TRANSLATED.items() if key != missing}
-    data: Any = ModelCard(translation_card(TranslationResults.from_dict(known))).data
+    data: Any = ModelCard(translation_card(results_of(known))).data
     assert data.library_name
 
 
 def test_a_translation_model_names_the_encoder_it_began_from_if_the_hub_knows_it(tmp_path: Path) -> None:
     def base_of(encoder: str | None) -> Any:
-        return ModelCard(
-            translation_card(TranslationResults.from_dict(TRANSLATED | {"encoder": encoder}), "a/c")
-        ).data.get("base_model")
+        return ModelCard(translation_card(results_of(TRANSLATED | {"encoder": encoder}), "a/c")).data.get("base_model")
 
     assert base_of("xlm-roberta-base") == "xlm-roberta-base"
     assert base_of(str(tmp_path)) is base_of("runs/that/is/gone") is base_of(ATTACK) is base_of(None) is None
@@ -58,7 +59,7 @@ def test_a_translation_model_names_the_encoder_it_began_from_if_the_hub_knows_it
 def test_the_python_of_a_translation_card_compiles() -> None:
     [snippet] = re.findall(
         r"```python\n(.*?)```",
-        translation_card(TranslationResults.from_dict(TRANSLATED), "someone/hictl"),
+        translation_card(results_of(TRANSLATED), "someone/hictl"),
         flags=re.DOTALL,
     )
     compile(snippet, "card", "exec")
@@ -66,5 +67,5 @@ def test_the_python_of_a_translation_card_compiles() -> None:
 
 def test_text_from_translation_data_never_becomes_markup() -> None:
     attacked = ATTACKED | {"test": {ATTACK: {ATTACK: {"value": 1.0, "signature": ATTACK}}}, "encoder": ATTACK}
-    card = ModelCard(translation_card(TranslationResults.from_dict(attacked)), ignore_metadata_errors=True).text
+    card = ModelCard(translation_card(results_of(attacked)), ignore_metadata_errors=True).text
     assert "<script>" not in re.sub(r"```.*?```", "", card, flags=re.DOTALL) and "&lt;script&gt;alert" in card
