@@ -1,8 +1,7 @@
 from .encoder import Pooling, all_poolings, embed_sentences, load_encoder, own_pooling
-from .mteb_evaluation import evaluate_mteb
+from .mteb_evaluation import evaluate_mteb, load_task
 from .nearest_words import Explainer
 from .onnx_export import export_onnx
-from .sentence_transformers_files import write_sentence_transformers_files
 from .to_file import VectorFileConfig, embed_to_file
 
 __all__ = [
@@ -15,6 +14,6 @@ __all__ = [
     "evaluate_mteb",
     "export_onnx",
     "load_encoder",
+    "load_task",
     "own_pooling",
-    "write_sentence_transformers_files",
 ]

@@ -12,7 +12,6 @@ from .modeling_hictl import (
 )
 from .modeling_hictl_translation import HictlForConditionalGeneration
 from .negatives import in_batch_negatives, interpolate_hard_negatives
-from .outputs import HictlForPreTrainingOutput
 from .word_sampling import sample_words
 
 __all__ = [
@@ -20,7 +19,6 @@ __all__ = [
     "HictlForConditionalGeneration",
     "HictlForMaskedLM",
     "HictlForPreTraining",
-    "HictlForPreTrainingOutput",
     "HictlForQuestionAnswering",
     "HictlForSequenceClassification",
     "HictlForTokenClassification",

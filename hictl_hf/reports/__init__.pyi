@@ -1,4 +1,3 @@
 from .results import RunResults
-from .tables import Cell, Table
 
-__all__ = ["Cell", "RunResults", "Table"]
+__all__ = ["RunResults"]

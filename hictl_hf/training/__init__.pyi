@@ -1,4 +1,3 @@
-from .checkpoints import last_complete_checkpoint, verify_checkpoint
 from .trainer import RobustTrainer
 
-__all__ = ["RobustTrainer", "last_complete_checkpoint", "verify_checkpoint"]
+__all__ = ["RobustTrainer"]
