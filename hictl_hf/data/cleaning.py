@@ -93,9 +93,8 @@ def clean_rows(rows: Iterable[Row], cleaning: Cleaning, report: CorpusReport) ->
         languages, texts = list(row.texts), [" ".join(text.split()) for text in row.texts.values()]
         if cleaning.languages:
             languages = [wanted_language(language, cleaning.languages) for language in languages]
-            if not all(languages) or len(set(languages)) < len(
-                languages
-            ):  # en and en-GB become the same language: no pair
+            # en and en-GB become the same language: no pair
+            if not all(languages) or len(set(languages)) < len(languages):
                 report.skip("other language")
                 continue
         reason = reason_to_skip(texts, cleaning)

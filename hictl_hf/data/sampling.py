@@ -90,6 +90,7 @@ class TemperatureSampler(Sampler[NDArray[np.int64]]):
         self.lengths, self.groups, self.batch_size, self.seed, self.epoch = lengths, groups, batch_size, seed, 0
         self.micro_batches, self.process, self.processes = micro_batches, process, processes
         exact = np.array([shares[languages] for languages in groups]) * len(lengths)
+        # largest remainder: round the expected draws down, then give one more to the largest fractions
         self.draws = np.floor(exact).astype(int)
         self.draws[np.argsort(self.draws - exact, kind="stable")[: len(lengths) - self.draws.sum()]] += 1
 

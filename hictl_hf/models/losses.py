@@ -136,6 +136,7 @@ def sentence_contrast_and_gradient(
     else:
         lengthwise = torch.einsum("nd,nd->n", gradient, points).unsqueeze(1)
         gradient.addcmul_(lengthwise, points, value=-1).div_(lengths)
+    # λ is 1 where nothing moves, so its sum over the negatives is moved - (numel - negatives)
     mean_lambda = 1 - (negatives.numel() - moved) / negatives.count_nonzero().clamp_min(1)
     return loss, gradient.div_(temperature), mean_lambda.to(loss.dtype)
 
@@ -193,6 +194,7 @@ class WordContrast(torch.autograd.Function):
         if upstream is None:
             return None, gradient, None, None, None
         directions, lengths, vocabulary, words, similarities, pulls = ctx.saved_tensors
+        # s = q̂·ê with q̂ = q/|q|, ê = e/|e|, g = ∂L/∂s (pulls): ∂L/∂q = (Σ g ê - q̂ Σ g s)/|q|, ∂L/∂e = (Σ g q̂ - ê Σ g s)/|e|
         pulls = pulls * upstream.unsqueeze(1)
         gradient = gradient_buffer(vocabulary).zero_() if gradient is None else gradient.contiguous()
         by_direction = torch.zeros_like(directions)

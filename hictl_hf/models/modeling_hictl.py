@@ -400,6 +400,7 @@ def in_full_precision(values: Tensor) -> Tensor:
 def with_gradient(sentences: Tensor, cached: CachedSentenceLevel) -> SentenceLevel:
     """The cached loss, with its cached gradient with respect to the sentences (N, r)."""
     sentences = in_full_precision(sentences)
+    # r - stop_gradient(r) is 0 with gradient 1: the value stays L_S, and r gets the cached ∂L_S/∂r
     return replace(cached, loss=cached.loss + ((sentences - sentences.detach()) * cached.gradients).sum())
 
 
@@ -408,7 +409,7 @@ def random_numbers_of(seeds: Tensor) -> Iterator[None]:
     """Seed the random numbers, such as those of dropout, by the seeds (n,); restore their state afterwards."""
     devices = [seeds.device] if seeds.device.type != "cpu" else []
     with torch.random.fork_rng(devices, device_type=devices[0].type if devices else "cuda"):
-        torch.manual_seed(int(seeds[0]))
+        torch.manual_seed(int(seeds[0]))  # one seed: the encoder draws once for all sentences of the micro-batch
         yield
 
 

@@ -82,6 +82,7 @@ def sample_words_of_few(
 
 def worthwhile_proposals(number: int, temperature: float, vocabulary_size: int) -> int:
     """The number of proposals needed if all cosines were 0, plus a tenth; 0 if it is cheaper to read all words."""
+    # at cosine 0 a proposal is accepted with probability exp(-1/τ), so m draws need about m exp(1/τ) proposals
     proposals = ceil(1.1 * number * exp(min(1 / temperature, 99))) + 64
     return proposals if proposals < vocabulary_size / 8 else 0
 

@@ -116,7 +116,7 @@ def collect_results(
         results.languages = len(results.language_codes)
         results.data_hash = corpus_report.hash
     if results.retrieval and (pooling := results.retrieval.protocol.hictl):
-        results.config.update(embedding_pooling=pooling.mode, embedding_layer=pooling.layer)
+        results.settings["config"].update(embedding_pooling=pooling.mode, embedding_layer=pooling.layer)
     return results
 
 

@@ -142,11 +142,8 @@ def load_or_make_model(
     known = model.target_token_ids
     data.unknown = count_unknown(data.counts, known[known < len(tokenizer)].tolist())  # a model may have spare rows
     beams = {"num_beams": args.beams, "length_penalty": args.length_penalty, "early_stopping": True}
-    greedy = {
-        "num_beams": 1,
-        "length_penalty": 1.0,
-        "early_stopping": False,
-    }  # transformers does not save other values for one beam
+    # transformers does not save other values for one beam
+    greedy = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
     model.generation_config.update(**(beams if args.beams > 1 else greedy))
     return model
 
