@@ -194,7 +194,8 @@ class WordContrast(torch.autograd.Function):
         if upstream is None:
             return None, gradient, None, None, None
         directions, lengths, vocabulary, words, similarities, pulls = ctx.saved_tensors
-        # s = q̂·ê with q̂ = q/|q|, ê = e/|e|, g = ∂L/∂s (pulls): ∂L/∂q = (Σ g ê - q̂ Σ g s)/|q|, ∂L/∂e = (Σ g q̂ - ê Σ g s)/|e|
+        # s = q̂·ê with q̂ = q/|q|, ê = e/|e|, and g = ∂L/∂s (pulls):
+        # ∂L/∂q = (Σ g ê - q̂ Σ g s)/|q|, ∂L/∂e = (Σ g q̂ - ê Σ g s)/|e|
         pulls = pulls * upstream.unsqueeze(1)
         gradient = gradient_buffer(vocabulary).zero_() if gradient is None else gradient.contiguous()
         by_direction = torch.zeros_like(directions)

@@ -163,8 +163,9 @@ def quantize(model: HictlForConditionalGeneration) -> HictlForConditionalGenerat
     return model
 
 
-# Not `dtypes.with_int8_linear_layers`: a few rows at a time, PyTorch's kernels are 2 to 4 times as fast as fp32 even on a
-# processor without int8 instructions, where `torch._int_mm` is 10 times slower; `QuantizedHead` corrects their scores.
+# Not `dtypes.with_int8_linear_layers`: for a few rows at a time PyTorch's kernels are 2 to 4 times as fast as fp32 even
+# on a processor without int8 instructions, where `torch._int_mm` is 8 to 25 times slower than fp32. One scale for all
+# rows is less exact; `QuantizedHead` scores the best tokens again.
 def quantize_dynamic(module: nn.Module, inplace: bool = False) -> nn.Module:
     return torch.ao.quantization.quantize_dynamic(module, {nn.Linear}, torch.qint8, inplace=inplace)
 
