@@ -15,7 +15,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 from transformers import TrainerCallback
-from transformers.trainer_utils import speed_metrics
+from transformers.trainer_utils import TrainOutput, speed_metrics
 
 from ..data.collator import OBJECTIVES
 from ..data.streaming import StreamedBatches, collate_streamed
@@ -68,10 +68,6 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         self.batches = batches
         self.poolings = poolings or all_poolings(range(last + 1), last, projection=True)
         self.stream = self.train_dataset if isinstance(self.train_dataset, StreamedBatches) else None
-        if self.stream is not None:
-            self.args.ignore_data_skip = (
-                True  # a stream resumes at its position; HF would read everything before it again
-            )
         self.gather_sentences, self.gradient_cache = gather_sentences and self.args.world_size > 1, gradient_cache
         self.check_objectives()
         self.check_negatives()
@@ -80,6 +76,15 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         self.steps_since_log = 0
         self.log_started: float | None = None
         self.add_callback(StepEnd(self))
+
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Like the parent; a stream resumes at its position, where HF would read all examples before it again."""
+        before = self.args.ignore_data_skip
+        self.args.ignore_data_skip = before or self.stream is not None
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            self.args.ignore_data_skip = before
 
     def check_objectives(self) -> None:
         """Log objectives that have a weight, and for which the collator makes no input."""

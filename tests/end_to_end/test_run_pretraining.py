@@ -299,6 +299,7 @@ def test_a_stream_trains_and_is_measured_on_held_out_files(
     tokenizer = str(run[0] / "checkpoint")
     streaming = ("--streaming", "true", "--held_out_data", str(tmp_path / "held.jsonl"), "--tokenizer", tokenizer)
     results = main(flags(files, tmp_path / "run", *streaming, "--stream_shares", "3", "1"))
+    assert results["settings"]["training"]["ignore_data_skip"] is False  # what the user said, not what a stream needs
     assert results["history"][-1]["step"] == 6 and results["retrieval"]["per_language"]["de"]["sentences"] == 8
 
 
