@@ -43,7 +43,7 @@ class CommandParser(HfArgumentParser):
         self.titles, self.groups = [*groups, *rest], dict[str, Any]()
         settings = {"usage": "%(prog)s [RECIPE] [--ARGUMENT VALUE ...]"} if recipe else {}
         super().__init__(kind, description=f"{description} {RECIPE if recipe else ''}".strip(), **settings)
-        if DEBUG not in self._option_string_actions:
+        if not any(DEBUG in action.option_strings for action in self._actions):
             add_debug(self)
 
     def add_argument(self, *names: str, **settings: Any) -> Action:

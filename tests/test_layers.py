@@ -78,3 +78,10 @@ def test_files_that_travel_to_the_hub_need_nothing_else(path: Path) -> None:
     # transformers looks for relative imports by their text, wherever it stands, and copies what it finds
     found = re.findall(r"(?:from|import)\s+\.(\w*)", (PACKAGE / path).read_text("utf-8"))
     assert sorted(found) == sorted(name for level, name in imports(path) if level), "one is in a docstring"
+
+
+def test_no_public_name_hides_a_module() -> None:
+    for stub in PACKAGE.glob("*/__init__.pyi"):
+        public = {name for node in ast.parse(stub.read_text("utf-8")).body if isinstance(node, ast.ImportFrom)
+                  for name in (alias.name for alias in node.names)}  # fmt: skip
+        assert public and not public & {path.stem for path in stub.parent.glob("*.py")}

@@ -1,6 +1,5 @@
 from .configuration_hictl import HictlConfig
 from .encoder_export import export_encoder
-from .linear_cross_entropy import linear_cross_entropy
 from .losses import sentence_contrast, word_contrast
 from .modeling_hictl import (
     HictlForMaskedLM,
@@ -26,7 +25,6 @@ __all__ = [
     "export_encoder",
     "in_batch_negatives",
     "interpolate_hard_negatives",
-    "linear_cross_entropy",
     "sample_words",
     "sentence_contrast",
     "word_contrast",

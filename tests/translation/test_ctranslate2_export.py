@@ -152,7 +152,7 @@ def test_the_command_exports_a_folder_into_a_new_one(
     with pytest.raises(BadInput, match="is not empty"):
         main([*flags, "--allow_drop_bias", "true"])
     for output, more, told in (
-        ("model/config.json", (), "config.json: is a file; allowed is a folder"),
+        ("model/config.json", (), "config.json: is a file; allowed is a path where a folder can be written"),
         ("other", ("--quantization", "int3"), "quantization is 'int3'; .*int8"),
     ):
         with pytest.raises(BadInput, match=told):

@@ -66,6 +66,10 @@ def test_the_python_of_a_translation_card_compiles() -> None:
 
 
 def test_text_from_translation_data_never_becomes_markup() -> None:
-    attacked = ATTACKED | {"test": {ATTACK: {ATTACK: {"value": 1.0, "signature": ATTACK}}}, "encoder": ATTACK}
+    attacked = ATTACKED | {
+        "decoding": {},
+        "test": {ATTACK: {ATTACK: {"value": 1.0, "signature": ATTACK}}},
+        "encoder": ATTACK,
+    }
     card = ModelCard(translation_card(results_of(attacked)), ignore_metadata_errors=True).text
     assert "<script>" not in re.sub(r"```.*?```", "", card, flags=re.DOTALL) and "&lt;script&gt;alert" in card

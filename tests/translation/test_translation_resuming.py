@@ -24,7 +24,7 @@ def of_0_7_5(folder: Path, *more: str) -> dict[str, Any]:
 def test_a_run_that_0_7_5_began_is_continued_with_its_settings_only(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text(json.dumps(of_0_7_5(tmp_path)), "utf-8")
     assert not is_finished(arguments(tmp_path)) and not is_finished(arguments(tmp_path, "--save_total_limit", "9"))
-    with pytest.raises(BadInput, match="holds a run with beams 5, not 4"):
+    with pytest.raises(BadInput, match=r"by hictl_hf 0\.7 or older: beams was 5 and is 4"):
         is_finished(arguments(tmp_path, "--beams", "4"))
 
 

@@ -166,7 +166,7 @@ def test_the_command_explains_itself(arguments: list[str], capsys: pytest.Captur
 
 @pytest.mark.parametrize("arguments", [["udpos", "x.tsv", "y"], ["panx", "x.tsv", "y", "--language", "de"]])
 def test_a_language_is_for_treebanks(arguments: list[str]) -> None:
-    with pytest.raises(BadInput, match="language is .*; allowed is a language for udpos, none for panx"):
+    with pytest.raises(BadInput, match="language is .*; allowed is a language for udpos and none for panx"):
         main(arguments)
 
 
