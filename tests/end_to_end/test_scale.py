@@ -128,7 +128,7 @@ def test_accelerate_starts_several_processes_and_deepspeed_trains_like_ddp(
         assert done.returncode == 0, done.stdout + done.stderr
         state = json.loads((folder / "checkpoint-4/trainer_state.json").read_text("utf-8"))
         assert [log["negatives_per_anchor"] for log in state["log_history"] if "loss" in log] == [30] * 4
-        assert ("no whole checkpoint" in done.stdout + done.stderr) != resumed
+        assert ("no complete checkpoint" in done.stdout + done.stderr) != resumed
         weights[name, resumed] = load_file(folder / "checkpoint-4/model.safetensors")
     expected = weights["8-gpus", False]
     for name in names:
