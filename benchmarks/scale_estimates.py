@@ -31,20 +31,19 @@ def sizes(model: str) -> tuple[int, int, int]:
 
 
 def gigabytes(model: str, row: Sequence[int], pairs: int = 128, gpus: int = 8) -> list[float]:
-    """Of one GPU: state, E and head, activations without and with checkpointing, sentence level."""
+    """Gigabytes on one GPU: state, E and head, activations without and with checkpointing, sentence level."""
     layers, d = (MODELS | XL)[model]
     _, embeddings, everything = sizes(model)
     tokens, sentences = pairs * sum(row), 2 * pairs * gpus
     state = (4 + 4 + 8 + 4) * everything  # weights, gradients, moments, DDP's buckets
-    head = (4 + 2 + 2 + 4) * embeddings + (
-        4 + 4 + 2
-    ) * 2**28  # gradient of E before DDP's bucket, bf16 copies; a block of logits
+    # gradient of E before DDP's bucket, bf16 copies; a block of logits
+    head = (4 + 2 + 2 + 4) * embeddings + (4 + 4 + 2) * 2**28
     activations = 42 * d * layers * tokens, (4 * layers + 42) * d * tokens
     return [number / 1e9 for number in (state, head, *activations, 10 * sentences**2)]
 
 
 def gigabytes_in_shards(model: str, row: Sequence[int], pairs: int = 128, gpus: int = 8) -> list[float]:
-    """Of one GPU: its share, gathered parameters outside the layers and head, layers, activations, sentence level."""
+    """Gigabytes on one GPU with shards: share of the state, E and head, layers, activations, sentence level."""
     encoder, _, everything = sizes(model)
     _, head, _, checkpointed, level = gigabytes(model, row, pairs, gpus)
     share = (4 + 4 + 8) * everything / gpus / 1e9  # weights, gradients, moments
@@ -54,7 +53,7 @@ def gigabytes_in_shards(model: str, row: Sequence[int], pairs: int = 128, gpus: 
 
 
 def milliseconds(model: str, gpu: str, pairs: int = 128, gpus: int = 8, bandwidth: float = 200e9) -> list[float]:
-    """Of a step: encoder and head, sentence level, AdamW, the part of the all-reduce that is not hidden."""
+    """Milliseconds of a step: encoder and head, sentence level, AdamW, all-reduce after the backward pass."""
     layers, d = MODELS[model]
     encoder, embeddings, everything = sizes(model)
     bf16, fp32, memory, share = GPUS[gpu]

@@ -39,7 +39,7 @@ class Variant:
 
     @property
     def short(self) -> bool:
-        """Whether a step is timed several times, after gradients that are not timed and leave it allocated memory.
+        """Whether a step is timed several times, after untimed gradients, so that its memory is already allocated.
 
         The naive step and HF's allocate their large arrays in every step, so this changes them little.
         """

@@ -41,7 +41,7 @@ from hictl_hf.data.tokenization import train_tokenizer
 from hictl_hf.files import write_json
 
 from .report import write_study
-from .runs import keep_evidence, write_run
+from .runs import add_report_arguments, keep_evidence, write_run
 from .scoring import StudyTests, score_encoder, sentence_statistics
 
 ROOT = Path(__file__).parent.parent
@@ -120,16 +120,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--seeds", type=int, nargs="+", help="[those of the variant]")
     parser.add_argument("--output", type=Path, default=Path("runs/study"))
-    parser.add_argument(
-        "--report",
-        type=Path,
-        metavar="FILE",
-        help="make no run; write this page from the runs in --output and keep their JSON as evidence; "
-        "without runs there, write it from the evidence",
-    )
-    parser.add_argument(
-        "--evidence", type=Path, default=EVIDENCE, metavar="FOLDER", help="[studies/evidence/pretraining]"
-    )
+    add_report_arguments(parser, EVIDENCE)
     arguments = parser.parse_args(argv)
     if arguments.model == "continued" and not (arguments.encoder or arguments.report):
         parser.error("--model continued needs --encoder, the folder of the initial encoder")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -22,6 +23,20 @@ SAMPLES = 1000
 CURVES = ("step", "hard_negative_lambda", "p_avg")
 
 Samples = dict[str, NDArray[np.floating]]  # test: (SAMPLES,) its score in each sample
+
+
+def add_report_arguments(parser: ArgumentParser, evidence: Path) -> None:
+    """Add the arguments by which a study writes its page, with the folder of its evidence as default."""
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help="make no run; write this page from the runs in --output and keep their JSON as evidence; "
+        "without runs there, write it from the evidence",
+    )
+    parser.add_argument(
+        "--evidence", type=Path, default=evidence, metavar="FOLDER", help=f"[studies/evidence/{evidence.name}]"
+    )
 
 
 def write_run(folder: Path) -> None:

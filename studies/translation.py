@@ -37,7 +37,7 @@ from hictl_hf.xtreme.files import read_values
 from .intervals import Estimate, estimate
 from .pretraining import ROOT, call, read_recipe
 from .report import replace_block, spread, table
-from .runs import keep_evidence, mean_of_seeds, read_json, resample_metric
+from .runs import add_report_arguments, keep_evidence, mean_of_seeds, read_json, resample_metric
 from .scoring import sentence_statistics
 
 EVIDENCE = ROOT / "studies/evidence/translation"
@@ -106,16 +106,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--seeds", type=int, nargs="+", help="[those of the row]")
     parser.add_argument("--output", type=Path, default=Path("runs/translation-study"))
-    parser.add_argument(
-        "--report",
-        type=Path,
-        metavar="FILE",
-        help="make no run; write this page from the runs in --output and keep their JSON as evidence; "
-        "without runs there, write it from the evidence",
-    )
-    parser.add_argument(
-        "--evidence", type=Path, default=EVIDENCE, metavar="FOLDER", help="[studies/evidence/translation]"
-    )
+    add_report_arguments(parser, EVIDENCE)
     arguments = parser.parse_args(argv)
     if arguments.report:
         made = any(arguments.output.glob("*/*/run.json"))

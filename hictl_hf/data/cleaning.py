@@ -125,7 +125,7 @@ def reason_to_skip(texts: Sequence[str], cleaning: Cleaning) -> Reason | None:
 
 
 def is_written(text: str) -> bool:
-    """Whether the text has a visible character: no white space, control or format character (U+200B).
+    """Whether the text has a character other than white space, control and format characters (such as U+200B).
 
     >>> [is_written(text) for text in ("", "\\u200b\\u00ad", "!", "क")]
     [False, False, True, True]

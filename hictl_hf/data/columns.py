@@ -15,7 +15,7 @@ TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
 
 def is_a_table(path: str) -> bool:
-    """Whether a file is a table, by the ending of its name."""
+    """Whether the file name ends like that of a table."""
     return ending_of(path).removesuffix(".gz") in TABLES
 
 
