@@ -31,8 +31,9 @@ from transformers import XLMRobertaConfig, XLMRobertaModel
 from workload import SEED, TRAINED_VOCABULARY, VOCABULARY, read_pairs
 
 from hictl_hf.data.tokenization import train_tokenizer
-from hictl_hf.embedding.encoder import LONGEST, Pooling, Precision, embed_sentences, load_encoder
+from hictl_hf.embedding.encoder import Precision, embed_sentences, load_encoder
 from hictl_hf.embedding.mteb_evaluation import local_pairs
+from hictl_hf.embedding.pooling import LONGEST, Pooling
 from hictl_hf.files import write_json
 from hictl_hf.retrieval.bitext import retrieval_accuracy
 

@@ -12,7 +12,8 @@ from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
 from hictl_hf.data import CorpusReport, read_rows
 from hictl_hf.embedding import Pooling, all_poolings, own_pooling
-from hictl_hf.embedding.encoder import projection_of
+from hictl_hf.embedding.pooling import projection_of
+from hictl_hf.embedding.sentence_transformers_settings import apply_settings, read_sentence_transformers_files
 from hictl_hf.errors import BadInput, as_bad_input, run
 from hictl_hf.retrieval import best_pooling, evaluate_retrieval
 
@@ -33,6 +34,8 @@ def main(checkpoint: str, *sources: str) -> float:
         model = AutoModel.from_pretrained(checkpoint)
         if model.config.model_type == "hictl":  # with the projection
             model = AutoModelForPreTraining.from_pretrained(checkpoint)
+        if settings := read_sentence_transformers_files(checkpoint):
+            apply_settings(checkpoint, model, tokenizer, settings)
     own, last = own_pooling(model.config), model.config.num_hidden_layers
     poolings = [own, *all_poolings(range(last + 1), last, projection=projection_of(model) is not None)]
     pairs = read_pairs(list(sources))

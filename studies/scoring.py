@@ -21,7 +21,8 @@ from sklearn.manifold import TSNE
 from hictl_hf import HictlForPreTraining
 from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.data.sources import read_rows
-from hictl_hf.embedding.encoder import all_poolings, embed_sentences, load_encoder
+from hictl_hf.embedding.encoder import embed_sentences, load_encoder
+from hictl_hf.embedding.pooling import all_poolings
 from hictl_hf.files import write_json
 from hictl_hf.retrieval.bitext import Bitext, best_threshold, mine_id_pairs, nearest, unit_rows
 from hictl_hf.retrieval.held_out import best_pooling, evaluate_retrieval

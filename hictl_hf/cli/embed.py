@@ -9,12 +9,13 @@ Row i of the output is line i of the input, empty lines included. To resume afte
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..data.columns import TABLES, is_a_table, read_lines_or_column
 from ..data.lines import check_output
-from ..embedding.encoder import LONGEST, POOLINGS, Pooling, check_device, load_encoder, own_pooling
+from ..embedding.encoder import check_device, load_encoder
+from ..embedding.pooling import POOLINGS, Pooling, chosen_prompt, own_pooling
 from ..embedding.to_file import LINES_AT_ONCE, OUTPUTS, STORED, VectorFileConfig, embed_to_file
 from ..errors import BadInput
 from ..parsing import CommandParser, parse_flags
@@ -22,7 +23,7 @@ from .logs import log_to_terminal
 
 GROUPS = {
     "input and output": ("model", "input", "column", "output", "stored"),
-    "vectors": ("layer", "pooling", "normalize", "max_length"),
+    "vectors": ("layer", "pooling", "prompt", "prompt_name", "normalize", "max_length"),
     "computation": ("precision", "max_tokens", "lines_at_once", "device"),
 }
 
@@ -44,18 +45,27 @@ class EmbedArguments:
     )
     column: str | None = field(default=None, metadata={"help": "Text column of the tables; a.b is key b of column a."})
     layer: int | None = field(
-        default=None, metadata={"help": "Layer to pool, 0: the embeddings; default: that of the model's config."}
+        default=None, metadata={"help": "Layer to pool, 0: the embeddings; default: the model's."}
     )
-    pooling: str | None = field(
-        default=None, metadata={"help": f"One of {', '.join(POOLINGS)}; default: that of the model's config."}
+    pooling: str | None = field(default=None, metadata={"help": f"One of {', '.join(POOLINGS)}; default: the model's."})
+    prompt: str | None = field(
+        default=None,
+        metadata={"help": 'Text to put before each line, "" for none; default: the model\'s default prompt.'},
     )
-    normalize: bool = field(default=True, metadata={"help": "Scale vectors to length 1: inner products are cosines."})
+    prompt_name: str | None = field(
+        default=None, metadata={"help": "Name of one of the model's prompts, such as query, instead of its text."}
+    )
+    normalize: bool | None = field(
+        default=None,
+        metadata={"help": "Scale vectors to length 1: inner products are cosines; default: the model's, or true."},
+    )
     precision: str = field(
         default="fp32", metadata={"help": "fp32, bf16, or int8 (CPU only): each faster and less exact."}
     )
     stored: str = field(default="float32", metadata={"help": f"Dtype of the output: {' or '.join(STORED)}."})
-    max_length: int = field(
-        default=LONGEST, metadata={"help": "Tokens per line, special tokens included; longer lines are truncated."}
+    max_length: int | None = field(
+        default=None,
+        metadata={"help": "Tokens per line, special tokens included; the rest is cut; default: the model's, or 256."},
     )
     max_tokens: int | None = field(
         default=None, metadata={"help": "Tokens per batch, padding included; default: 32768 on a GPU, 1024 on a CPU."}
@@ -98,7 +108,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     own, last = own_pooling(model.config), model.config.num_hidden_layers
     mode = args.pooling or own.mode
     layer = args.layer if args.layer is not None else last if mode == "projection" else own.layer
-    config = VectorFileConfig(**{item.name: getattr(args, item.name) for item in fields(VectorFileConfig)})
+    prompt = chosen_prompt(model.config, args.prompt, args.prompt_name)
+    names = ("normalize", "stored", "max_length", "max_tokens", "lines_at_once")
+    config = VectorFileConfig(prompt=prompt, **{name: getattr(args, name) for name in names})
     remembered = {"column": args.column, "precision": args.precision}
     texts = read_lines_or_column(args.input, args.column)
     embed_to_file(

@@ -11,6 +11,7 @@ skipped and counted. To resume after an interruption, run the same command.
 """
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ from .logs import log_to_terminal
 MINING_ONLY = ("direction", "one_to_one")
 MARGIN_ONLY = (*MINING_ONLY, "margin", "threshold", "neighbours", "approximate")
 GROUPS = {
-    "input and output": ("output", "model", "x_vectors", "y_vectors", "gold"),
+    "input and output": ("output", "model", "prompt", "prompt_name", "x_vectors", "y_vectors", "gold"),
     "instead of mining": ("pairs", "deduplicate"),
     "scores": ("margin", "neighbours", "threshold", "direction", "one_to_one"),
     "computation": ("approximate", "max_memory", "precision", "device"),
@@ -47,6 +48,13 @@ class MineArguments:
     model: str | None = field(
         default=None,
         metadata={"help": "Folder or Hub name of a HiCTL or XLM-R encoder; not needed if all vectors are given."},
+    )
+    prompt: str | None = field(
+        default=None,
+        metadata={"help": 'Text to put before each sentence, "" for none; default: the model\'s default prompt.'},
+    )
+    prompt_name: str | None = field(
+        default=None, metadata={"help": "Name of one of the model's prompts, such as query, instead of its text."}
     )
     margin: str = field(
         default="ratio",
@@ -111,6 +119,8 @@ class MineArguments:
             raise BadInput("threshold is nan; allowed are numbers")
         if self.output.endswith(".gz"):
             raise BadInput(f"output is {self.output}; allowed are names without .gz: the output is plain text")
+        if not self.model and (self.prompt or self.prompt_name):
+            raise BadInput("a prompt is given without a model; allowed is a prompt with --model. Omit it.")
         check_device(self.device)
 
     def check(self, files: Sequence[str]) -> None:
@@ -137,7 +147,8 @@ class MineArguments:
     def source(self) -> VectorSource:
         """The encoder or the files that the vectors come from."""
         precision: Any = self.precision  # `load_encoder` checks it
-        return VectorSource(self.model, precision, self.device, (self.x_vectors, self.y_vectors))
+        files = (self.x_vectors, self.y_vectors)
+        return VectorSource(self.model, precision, self.device, files, self.prompt, self.prompt_name)
 
     @property
     def config(self) -> MiningConfig:
@@ -173,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         elif args.deduplicate is not None:
             deduplicate_lines(files[0], args.output, args.deduplicate, args.source, args.config)
         else:
-            given = (f"--{name} {value}" for name, value in chosen(args).items())
+            given = (f"--{name} {shlex.quote(str(value))}" for name, value in chosen(args).items())
             command = " ".join(["hictl mine", *files, *given])
             x, y = files
             mine_files(x, y, args.output, args.source, args.config, gold=args.gold, command=command)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..embedding.encoder import LONGEST, load_encoder
+from ..embedding.encoder import load_encoder
 from ..embedding.mteb_evaluation import KIND, as_table, evaluate_mteb, load_task
 from ..files import check_place, write_json
 from ..parsing import CommandParser, parse_flags
@@ -42,7 +42,10 @@ class MtebArguments:
         },
     )
     precision: str = field(default="fp32", metadata={"help": "fp32, bf16, or int8 (CPU only)."})
-    max_length: int = field(default=LONGEST, metadata={"help": "Tokens per sentence; longer ones are truncated."})
+    max_length: int | None = field(
+        default=None,
+        metadata={"help": "Tokens per sentence; longer ones are truncated; default: the model's, or 256."},
+    )
     device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; default: a GPU if available."})
 
 

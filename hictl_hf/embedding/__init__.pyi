@@ -1,7 +1,8 @@
-from .encoder import Pooling, all_poolings, embed_sentences, load_encoder, own_pooling
+from .encoder import embed_sentences, load_encoder
 from .mteb_evaluation import evaluate_mteb, load_task
 from .nearest_words import Explainer
 from .onnx_export import export_onnx
+from .pooling import Pooling, all_poolings, own_pooling
 from .to_file import VectorFileConfig, embed_to_file
 
 __all__ = [

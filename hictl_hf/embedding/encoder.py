@@ -8,13 +8,11 @@
 """
 
 import copy
-import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -42,54 +40,27 @@ from ..errors import BadInput, as_bad_input, short_repr
 from ..hub.loading import check_sizes, weights_of
 from ..models.modeling_hictl import HictlForPreTraining
 from ..parsing import refuse_run
-
-logger = logging.getLogger(__name__)
+from .pooling import (
+    Pooling,
+    check_poolings,
+    chosen_prompt,
+    encoder_of,
+    own_max_length,
+    own_normalize,
+    own_pooling,
+    pool,
+)
+from .sentence_transformers_settings import apply_settings, read_sentence_transformers_files, transformer_place
 
 Precision = Literal["fp32", "bf16", "int8"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 MODEL_TYPES = ("hictl", "xlm-roberta")
 KIND = "a folder or Hub name of a HiCTL or XLM-R model, its weights in safetensors"
-POOLINGS = ("cls", "mean", "mean without special tokens", "projection")
 NEEDED = re.compile(r"embeddings\.|encoder\.layer\.|projection\.")
-LONGEST = 256  # tokens; longer sentences are cut
 DENSE = "2_Dense/model.safetensors"
 CHARACTERS = 100  # tokenized per token that is kept; a token of XLM-R has at most 16, a text any number
 BY_LAYER = (XLMRobertaModel, RobertaModel, BertModel)  # and HictlModel: their layers are called one by one
 TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 32768}  # larger batches are slower on a CPU, whose caches are small
-
-
-class Pooling(NamedTuple):
-    """Pooling mode ("cls", "mean", "mean without special tokens", "projection") and layer (0: embeddings)."""
-
-    mode: str
-    layer: int
-
-
-def all_poolings(layers: Sequence[int], last_layer: int, projection: bool) -> list[Pooling]:
-    """First token and mean of each layer, and the projection r of the last layer if there is one.
-
-    Of the embeddings only the mean: their first token is the same for every sentence.
-    """
-    poolings = [Pooling(pooling, layer) for layer in layers for pooling in ("cls", "mean")]
-    poolings = [pooling for pooling in poolings if pooling != Pooling("cls", 0)]
-    return poolings + ([Pooling("projection", last_layer)] if projection else [])
-
-
-def own_pooling(config: PreTrainedConfig) -> Pooling:
-    """The pooling of a model's configuration (`embedding_pooling`, `embedding_layer`), by default the mean of the last
-    layer, as for a plain XLM-R."""
-    pooling, layer = getattr(config, "embedding_pooling", None), getattr(config, "embedding_layer", None)
-    if pooling is None:
-        log_default_pooling()
-    if pooling == "first token":  # in encoders exported before 0.8
-        pooling = "cls"
-    return Pooling(pooling or "mean", config.num_hidden_layers if layer is None else layer)
-
-
-@cache
-def log_default_pooling() -> None:
-    """Log once that the checkpoint names no pooling, so the mean of the last layer is used."""
-    logger.info("the checkpoint names no pooling; the mean of its last layer is used")
 
 
 def load_encoder(
@@ -97,7 +68,9 @@ def load_encoder(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a HiCTL or XLM-R model for embedding, and its tokenizer.
 
-    Weights are read from safetensors only, and no code of the checkpoint is run.
+    Weights are read from safetensors only, and no code of the checkpoint is run. Layer, pooling, length, prompt and
+    normalisation are set in `model.config`: by the files for sentence-transformers if there is a `modules.json`, else
+    by the `embedding_...` entries of `config.json`, else the mean of the last layer is read.
 
     Args:
         name_or_folder: a HiCTL checkpoint or a plain encoder, as a folder or a name on the Hub.
@@ -105,37 +78,48 @@ def load_encoder(
         device: `None`: a GPU if there is one, except for int8.
 
     Raises:
-        BadInput: the model cannot be used; the message has the reason.
+        BadInput: the model cannot be used, or not as its folder says; the message has the reason.
     """
     check_device(device)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() and precision != "int8" else "cpu"))
     name = str(name_or_folder)
     refuse_run(name)
     with as_bad_input(name, KIND, "Check the name; write other weights anew by model.save_pretrained(folder)."):
-        values = check_model_type(name)
-        if not weights_of(name):
-            raise BadInput(f"{name}: has no weights in safetensors, and pickles can hold code; allowed is {KIND}.")
-        check_sizes(name)
-        is_pretraining = "HictlForPreTraining" in (values.get("architectures") or ())
-        with without_load_report():
-            model, report = (HictlForPreTraining if is_pretraining else AutoModel).from_pretrained(
-                name, dtype=torch.float32, use_safetensors=True, output_loading_info=True, trust_remote_code=False
-            )
-        if "pooler.dense.weight" in report["missing_keys"]:
-            encoder_of(model).pooler = None  # its random weights are no projection
-        if (
-            not is_pretraining
-            and values.get("embedding_pooling") == "projection"
-            and (weight := dense_weight(name)) is not None
-        ):
-            model.projection = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
-            model.projection.weight = nn.Parameter(weight)
-        if lacking := [weight for weight in sorted(report["missing_keys"]) if NEEDED.search(weight)]:
-            raise BadInput(f"{name}: has no weights for {len(lacking)} parts, such as {lacking[0]}; allowed is {KIND}.")
-        model, tokenizer = model.to(device).eval(), AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        settings = read_sentence_transformers_files(name)
+        place = transformer_place(name, settings)
+        model = load_model(place)
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        if settings is not None:
+            apply_settings(name, model, tokenizer, settings)
+        model = model.to(device).eval()
     encoder = encoder_of(model)
     encoder.encoder.layer = converted(encoder.encoder.layer, precision)
     return model, tokenizer
+
+
+def load_model(name: str) -> PreTrainedModel:
+    """A HiCTL or XLM-R model with all its weights, and with f where the configuration says that it is read."""
+    values = check_model_type(name)
+    if not weights_of(name):
+        raise BadInput(f"{name}: has no weights in safetensors, and pickles can hold code; allowed is {KIND}.")
+    check_sizes(name)
+    is_pretraining = "HictlForPreTraining" in (values.get("architectures") or ())
+    with without_load_report():
+        model, report = (HictlForPreTraining if is_pretraining else AutoModel).from_pretrained(
+            name, dtype=torch.float32, use_safetensors=True, output_loading_info=True, trust_remote_code=False
+        )
+    if "pooler.dense.weight" in report["missing_keys"]:
+        encoder_of(model).pooler = None  # its random weights are no projection
+    if (
+        not is_pretraining
+        and values.get("embedding_pooling") == "projection"
+        and (weight := dense_weight(name)) is not None
+    ):
+        model.projection = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+        model.projection.weight = nn.Parameter(weight)
+    if lacking := [weight for weight in sorted(report["missing_keys"]) if NEEDED.search(weight)]:
+        raise BadInput(f"{name}: has no weights for {len(lacking)} parts, such as {lacking[0]}; allowed is {KIND}.")
+    return model
 
 
 def dense_weight(name: str) -> Tensor | None:
@@ -179,10 +163,11 @@ def embed_sentences(
     sentences: Iterable[str],
     pooling: Pooling | None = None,
     *,
-    normalize: bool = True,
+    prompt: str | None = None,
+    normalize: bool | None = None,
     precision: Precision | None = None,
     max_tokens: int | None = None,
-    max_length: int = LONGEST,
+    max_length: int | None = None,
     progress: bool = False,
 ) -> NDArray[np.float32]:
     """Embed sentences as vectors.
@@ -192,11 +177,13 @@ def embed_sentences(
             `HictlForPreTraining`. Of other encoders all layers are computed, even if an inner one is read.
         sentences: texts, in any order; each distinct text is encoded once.
         pooling: `None`: the model's own.
-        normalize: to length 1, so that products are cosines.
+        prompt: text put before each sentence, "" for none; `None`: the model's default prompt.
+        normalize: to length 1, so that products are cosines; `None`: as the model says, by default yes.
         precision: of the layers: "fp32", "bf16" or, on a CPU, "int8"; `None`: the model's. Each call converts a copy of
             the layers; `load_encoder` converts them once.
         max_tokens: of a batch, padding included; `None`: 32768 on a GPU, else 1024.
-        max_length: in tokens, the two special ones included, at least 3; the rest of a sentence is cut.
+        max_length: in tokens, the two special ones included, at least 3; the rest of a sentence is cut. `None`: the
+            model's, by default 256.
         progress: show a progress bar.
 
     Returns:
@@ -207,10 +194,10 @@ def embed_sentences(
     """
     pooling = pooling or own_pooling(model.config)
     vectors = embed_at_poolings(
-        model, tokenizer, sentences, [pooling], precision=precision, max_tokens=max_tokens, max_length=max_length,
-        progress=progress,
+        model, tokenizer, sentences, [pooling], prompt=prompt, precision=precision, max_tokens=max_tokens,
+        max_length=max_length, progress=progress,
     )[pooling]  # fmt: skip
-    if normalize:
+    if own_normalize(model.config) if normalize is None else normalize:
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     return vectors
 
@@ -222,9 +209,10 @@ def embed_at_poolings(
     sentences: Iterable[str],
     poolings: Sequence[Pooling],
     *,
+    prompt: str | None = None,
     precision: Precision | None = None,
     max_tokens: int | None = None,
-    max_length: int = LONGEST,
+    max_length: int | None = None,
     progress: bool = False,
 ) -> dict[Pooling, NDArray[np.float32]]:
     """Embed sentences at several poolings in one pass: an array (sentences, d) for each, not normalised.
@@ -237,10 +225,11 @@ def embed_at_poolings(
         if limit is not None and limit < least:
             raise BadInput(f"{name} is {limit}; allowed is {least} or more.")
     check_poolings(model, poolings)
+    before = chosen_prompt(model.config, prompt)
     encoder, training, device = encoder_of(model), model.training, model.device
     distinct = list(dict.fromkeys(sentences))
-    longest = min(max_length, model.config.max_position_embeddings - 2)  # XLM-R's positions start at 2
-    heads = [text[: longest * CHARACTERS] for text in distinct]
+    longest = min(max_length or own_max_length(model.config), model.config.max_position_embeddings - 2)
+    heads = [(before + text)[: longest * CHARACTERS] for text in distinct]
     tokens = tokenizer(heads, truncation=True, max_length=longest, return_attention_mask=False)["input_ids"]
     batches = list(token_batches(list(map(len, tokens)), max_tokens or TOKENS_AT_ONCE.get(device.type, 1024)))
     parts: dict[Pooling, list[Tensor]] = {pooling: [] for pooling in poolings}
@@ -281,48 +270,6 @@ def hidden_states(encoder: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, 
     for layer in layers:
         hidden = layer(hidden, attention_mask)
         yield hidden
-
-
-def pool(model: PreTrainedModel, hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """(n, d) one vector per sentence of hidden states (n, T, d); tokens masked by 0 are left out of a mean."""
-    if pooling.startswith("mean"):
-        weights = mask.unsqueeze(-1).float()
-        return (hidden.float() * weights).sum(1) / weights.sum(1).clamp_min(1)
-    first = hidden[:, 0].clone()  # a view would keep all of the hidden states
-    if pooling != "projection":
-        return first
-    projection = projection_of(model)
-    return projection(first.to(projection.weight.dtype))
-
-
-def projection_of(model: PreTrainedModel) -> Any:
-    """f of a model, in an exported plain encoder its pooler; `None` if there is none."""
-    if hasattr(model, "projection"):
-        return model.projection
-    ours = model.config.model_type == "xlm-roberta" and hasattr(model.config, "embedding_pooling")
-    pooler = getattr(encoder_of(model), "pooler", None) if ours else None
-    return None if pooler is None else pooler.dense
-
-
-def check_poolings(model: PreTrainedModel, poolings: Sequence[Pooling]) -> None:
-    """Raise `BadInput` for a pooling or layer that the model does not have."""
-    last = model.config.num_hidden_layers
-    for pooling in poolings:
-        if pooling.mode not in POOLINGS:
-            raise BadInput(f"the pooling is {short_repr(pooling.mode)}; allowed are {', '.join(POOLINGS)}.")
-        if pooling.mode == "projection" and projection_of(model) is None:
-            raise BadInput(
-                "the pooling is the projection, which this model does not have; allowed are 'cls' and 'mean', "
-                "or a complete checkpoint: load_encoder, or HictlForPreTraining.from_pretrained."
-            )
-        least = last if pooling.mode == "projection" else 0
-        if not least <= pooling.layer <= last:
-            raise BadInput(f"the layer read for {pooling.mode!r} is {pooling.layer}; allowed is {least} to {last}.")
-
-
-def encoder_of(model: PreTrainedModel) -> Any:
-    """The encoder of a model, or the model itself."""
-    return getattr(model, "roberta", model)
 
 
 # --- precision --------------------------------------------------------------------------------------------------------

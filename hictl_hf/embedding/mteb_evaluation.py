@@ -23,7 +23,8 @@ from ..data.lines import read_lines
 from ..data.records import Cursor
 from ..errors import BadInput, as_bad_input
 from ..reports.tables import Cell, Table
-from .encoder import LONGEST, Pooling, embed_sentences, own_pooling
+from .encoder import embed_sentences
+from .pooling import Pooling, chosen_prompt, own_max_length, own_pooling
 
 KIND = "BitextMining"
 METRICS = ("f1", "accuracy")  # the first is MTEB's main score
@@ -71,9 +72,12 @@ def evaluate_mteb(
     tokenizer: PreTrainedTokenizerBase,
     tasks: Iterable[Any],
     output: str | Path,
-    max_length: int = LONGEST,
+    max_length: int | None = None,
 ) -> dict[str, Any]:
     """Score tasks of `load_task`, and write a file with MTEB's results of each to the folder `output`.
+
+    Args:
+        max_length: as in `embed_sentences`.
 
     Returns:
         "protocol": how it was scored; "tasks": by task the scores in percent, "subsets" of each and the "mean".
@@ -94,26 +98,32 @@ def evaluate_mteb(
         mean = {metric: fmean(each[metric] for each in subsets.values()) for metric in METRICS}
         scores[result.task_name] = {"mean": mean, "subsets": subsets}
     protocol = {
-        "mteb": version("mteb"), "metrics": METRICS, "pooling": encoder.pooling._asdict(), "max_length": max_length,
+        "mteb": version("mteb"), "metrics": METRICS, "pooling": encoder.pooling._asdict(),
+        "max_length": encoder.max_length, "prompt": chosen_prompt(model.config),
         "search": "nearest neighbour by cosine, of the first sentence of each pair among all second ones",
     }  # fmt: skip
     return {"protocol": protocol, "tasks": scores}
 
 
 class MtebEncoder:
-    """MTEB's encoder interface on `embed_sentences`, with the pooling of the model's configuration."""
+    """MTEB's encoder interface on `embed_sentences`, with pooling and default prompt of the model's configuration."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int = LONGEST) -> None:
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None
+    ) -> None:
         from mteb.models import ModelMeta
 
-        self.model, self.tokenizer, self.max_length = model, tokenizer, max_length
+        self.model, self.tokenizer = model, tokenizer
+        self.max_length = max_length or own_max_length(model.config)
         self.pooling: Pooling = own_pooling(model.config)
         self.mteb_model_meta = ModelMeta.create_empty()
 
     def encode(self, inputs: Iterable[dict[str, Any]], **_: Any) -> NDArray[np.float32]:
         """(sentences, d) unit vectors of batches of texts."""
         texts = [text for batch in inputs for text in batch["text"]]
-        return embed_sentences(self.model, self.tokenizer, texts, self.pooling, max_length=self.max_length)
+        return embed_sentences(
+            self.model, self.tokenizer, texts, self.pooling, normalize=True, max_length=self.max_length
+        )
 
     def similarity(self, x: NDArray[np.float32], y: NDArray[np.float32]) -> NDArray[np.float32]:
         """(x, y) the cosines of unit vectors."""

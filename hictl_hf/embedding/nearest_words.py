@@ -24,7 +24,8 @@ from ..data.tokenization import words_never_sampled
 from ..errors import BadInput, BrokenRow
 from ..models.word_sampling import cosines
 from ..reports.tables import Cell, Table
-from .encoder import Pooling, embed_sentences, encoder_of
+from .encoder import embed_sentences
+from .pooling import Pooling, encoder_of
 
 ALL_LANGUAGES = "all"
 IN_SENTENCE, SPECIAL_TOKEN = "in the sentence", "special token"  # marks of words that are found trivially
@@ -88,7 +89,7 @@ class Explainer:
         self.groups = {name: np.flatnonzero(languages == name) for name in dict.fromkeys(languages) if name}
         lines = {text: number for number, text in reversed([*enumerate(among, start=1)]) if text.strip()}
         self.texts, self.lines = list(lines), list(lines.values())
-        self.vectors = embed_sentences(model, tokenizer, self.texts, progress=True) if lines else None
+        self.vectors = self.embed(self.texts) if lines else None
         others = [text for texts in first.values() for text in texts] + self.texts[:: len(lines) // TEXTS_KEPT + 1]
         self.usual = self.mean_similarities(others) if others else None  # (V,)
 
@@ -101,6 +102,10 @@ class Explainer:
             "The model's configuration does not say that it was trained with HiCTL's word-level objective; without it "
             "the words near a sentence mean little."
         )
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(texts, d) unit vectors, at the model's own pooling and with its default prompt."""
+        return embed_sentences(self.model, self.tokenizer, texts, normalize=True, progress=len(texts) > 1)
 
     def words(self, sentence: str, translation: str | None = None, number: int = 10) -> dict[str, list[NearWord]]:
         """The nearest words to x, or to x∘y, best first: of all languages, then of each, the nearest language first."""
@@ -136,7 +141,8 @@ class Explainer:
     def mean_similarities(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(V,) means of these cosines over texts."""
         pooling = Pooling("cls", self.model.config.num_hidden_layers)
-        mean = embed_sentences(self.model, self.tokenizer, texts, pooling).mean(0, keepdims=True)
+        vectors = embed_sentences(self.model, self.tokenizer, texts, pooling, prompt="", normalize=True)
+        mean = vectors.mean(0, keepdims=True)
         return self.with_vocabulary(torch.from_numpy(mean).to(self.model.device))
 
     @torch.inference_mode()
@@ -150,7 +156,7 @@ class Explainer:
         check(sentence)
         if self.vectors is None:
             return []
-        similarities = self.vectors @ embed_sentences(self.model, self.tokenizer, [sentence])[0]
+        similarities = self.vectors @ self.embed([sentence])[0]
         return [
             NearSentence(self.lines[row], self.texts[row], float(similarities[row]))
             for row in best(similarities, number, np.arange(len(similarities)))

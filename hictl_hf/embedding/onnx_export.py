@@ -1,9 +1,11 @@
-"""Export an encoder to ONNX with PyTorch's exporter: from token ids to the unit vectors of `embed_sentences`.
+"""Export an encoder to ONNX with PyTorch's exporter: from token ids to the vectors of `embed_sentences`.
 
     hictl export-onnx --model runs/demo/checkpoint --output runs/demo-onnx
 
-The folder has `model.onnx`, its weights in `model.onnx.data`, and the tokenizer, with the `max_length` of
-`embed_sentences`. Layers above the pooled one are not exported. To embed sentences without PyTorch:
+The folder has `model.onnx`, its weights in `model.onnx.data`, the tokenizer, with the `max_length` of
+`embed_sentences`, and `embedding.json`, which says how sentences are read. Layers above the pooled one are not
+exported. A prompt is no part of the graph: put the `prompt` of `embedding.json` before each sentence. To embed
+sentences without PyTorch:
 
     session = onnxruntime.InferenceSession("runs/demo-onnx/model.onnx")
     batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="np")
@@ -22,15 +24,28 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import BadInput
-from ..files import new_folder
-from .encoder import LONGEST, Pooling, check_poolings, encoder_of, own_pooling, pool, projection_of
+from ..files import new_folder, write_json
+from .pooling import (
+    Pooling,
+    check_poolings,
+    chosen_prompt,
+    encoder_of,
+    own_max_length,
+    own_normalize,
+    own_pooling,
+    pool,
+    projection_of,
+)
+
+logger = logging.getLogger(__name__)
 
 OPSET = 18
 INPUTS = ("input_ids", "attention_mask")
+READING = "embedding.json"
 
 
 class SentenceEncoder(nn.Module):
-    """Encoder and pooling as one module: (n, T) ids and attention mask to (n, d) unit vectors."""
+    """Encoder, pooling and normalisation as one module: (n, T) ids and attention mask to (n, d) vectors."""
 
     def __init__(self, model: PreTrainedModel, pooling: Pooling) -> None:
         super().__init__()
@@ -38,14 +53,15 @@ class SentenceEncoder(nn.Module):
         self.encoder = deepcopy(encoder_of(model))
         self.encoder.encoder.layer = self.encoder.encoder.layer[: pooling.layer]
         self.projection = deepcopy(projection_of(model))
-        self.pooling = pooling.mode
+        self.pooling, self.normalize = pooling.mode, own_normalize(model.config)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         if self.pooling == "mean without special tokens":
             position, last = attention_mask.cumsum(1), attention_mask.sum(1, keepdim=True)  # positions count from 1
             attention_mask = attention_mask * (position > 1) * (position < last)
-        return nn.functional.normalize(pool(self, hidden, attention_mask, self.pooling), dim=-1)
+        vectors = pool(self, hidden, attention_mask, self.pooling)
+        return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
 
 def export_onnx(
@@ -65,8 +81,8 @@ def export_onnx(
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise BadInput("ONNX needs packages that are not installed: pip install 'hictl_hf[onnx]'") from error
-    folder = new_folder(folder)
-    encoder = SentenceEncoder(model, pooling or own_pooling(model.config)).eval()
+    folder, pooling = new_folder(folder), pooling or own_pooling(model.config)
+    encoder = SentenceEncoder(model, pooling).eval()
     tokenizer = deepcopy(tokenizer)
     tokenizer.padding_side = "right"  # so the first column holds the first tokens
     batch = tokenizer(["a", "a b c d"], padding=True, return_tensors="pt")
@@ -84,6 +100,17 @@ def export_onnx(
             )  # fmt: skip
     finally:
         log.setLevel(level)
-    tokenizer.model_max_length = min(LONGEST, model.config.max_position_embeddings - 2)
+    tokenizer.model_max_length = own_max_length(model.config)
     tokenizer.save_pretrained(folder)
+    write_reading(folder, model, pooling)
     return folder / "model.onnx"
+
+
+def write_reading(folder: Path, model: PreTrainedModel, pooling: Pooling) -> None:
+    """Write `embedding.json`: how sentences are read; log what the graph leaves to its user, a default prompt."""
+    prompt, prompts = chosen_prompt(model.config), getattr(model.config, "embedding_prompts", None) or {}
+    length, normalize = own_max_length(model.config), own_normalize(model.config)
+    reading = {**pooling._asdict(), "max_length": length, "normalize": normalize, "prompt": prompt, "prompts": prompts}
+    path = write_json(folder / READING, reading)
+    if prompt:
+        logger.warning("%s: the graph has no prompt; put %r before each sentence", path, prompt)

@@ -1,9 +1,9 @@
 """Write the files that sentence-transformers needs to load an encoder's folder.
 
-Its vectors are then those of `embed_sentences`: same layer, same pooling, length 1. The folder must have weights and
-tokenizer. The library is not needed to write the files; models that read an inner layer need its version 5.4 or above.
-Layers above the one read are kept and computed: fine-tuning needs them, and transformers would report the weights of
-skipped layers as "unexpected".
+Its vectors are then those of `embed_sentences`: same layer, pooling, length, prompt and normalisation. The folder must
+have weights and tokenizer. The library is not needed to write the files; models that read an inner layer need its
+version 5.4 or above. Layers above the one read are kept and computed: fine-tuning needs them, and transformers would
+report the weights of skipped layers as "unexpected".
 """
 
 import json
@@ -15,7 +15,8 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from ..errors import BadInput
-from .encoder import DENSE, LONGEST, own_pooling
+from .encoder import DENSE
+from .pooling import chosen_prompt, own_max_length, own_normalize, own_pooling
 
 MODES = {"cls": "cls", "mean": "mean", "projection": "cls"}
 
@@ -33,7 +34,7 @@ def write_sentence_transformers_files(
     folder, pooling = Path(folder), own_pooling(config)
     if pooling.mode not in MODES:
         raise BadInput(f"embedding_pooling is {pooling.mode!r}; allowed in this format are {', '.join(MODES)}")
-    reading: dict[str, Any] = {"max_seq_length": min(LONGEST, config.max_position_embeddings - 2)}
+    reading: dict[str, Any] = {"max_seq_length": own_max_length(config)}
     reading["do_lower_case"] = False
     if not pooler:
         reading["model_args"] = {"add_pooling_layer": False}
@@ -57,8 +58,9 @@ def write_sentence_transformers_files(
         write(folder / "2_Dense" / "config.json", sizes)
         weight = projection.detach().cpu().contiguous()
         save_file({"linear.weight": weight}, folder / DENSE, {"format": "pt"})
-    modules[f"{len(modules)}_Normalize"] = "Normalize"
-    write(folder / f"{len(modules) - 1}_Normalize" / "config.json", {})
+    if own_normalize(config):
+        modules[f"{len(modules)}_Normalize"] = "Normalize"
+        write(folder / f"{len(modules) - 1}_Normalize" / "config.json", {})
     write(
         folder / "modules.json",
         [
@@ -66,10 +68,20 @@ def write_sentence_transformers_files(
             for number, (path, kind) in enumerate(modules.items())
         ],
     )
+    prompts, default = prompts_of(config)
     write(
         folder / "config_sentence_transformers.json",
-        {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
+        {"prompts": prompts, "default_prompt_name": default, "similarity_fn_name": "cosine"},
     )
+
+
+def prompts_of(config: PreTrainedConfig) -> tuple[dict[str, str], str | None]:
+    """The prompts of a configuration by name, and the name of the default one; it is "default" if it has no other."""
+    prompts = dict(getattr(config, "embedding_prompts", None) or {})
+    if not (prompt := chosen_prompt(config)):
+        return prompts, None
+    name = next((name for name, text in prompts.items() if text == prompt), "default")
+    return {**prompts, name: prompt}, name
 
 
 def write(path: Path, value: Any) -> None:

@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,13 @@ import pyarrow
 import pyarrow.parquet
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import BadInput
 from ..files import flush, partial_file, write_json
 from ..training.fingerprint import CONTINUE_OR_REMOVE, refuse_changes, with_version
-from .encoder import LONGEST, Pooling, embed_sentences
+from .encoder import embed_sentences
+from .pooling import Pooling, chosen_prompt, own_max_length, own_normalize
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +44,14 @@ PROBE = "Do these vectors come from the same model?"
 class VectorFileConfig:
     """Settings of the vectors in a file."""
 
-    normalize: bool = True
-    """Make vectors of length 1."""
+    normalize: bool | None = None
+    """Make vectors of length 1; `None`: as the model says, by default yes."""
     stored: str = "float32"
     """The dtype in the file, one of `STORED`."""
-    max_length: int = LONGEST
-    """Tokens of a line, special tokens included; the rest is cut."""
+    max_length: int | None = None
+    """Tokens of a line, special tokens included; the rest is cut. `None`: the model's, by default 256."""
+    prompt: str | None = None
+    """Text that is put before each line, "" for none; `None`: the model's default prompt."""
     max_tokens: int | None = None
     """Tokens of a batch, padding included; `None`: the default of `embed_sentences`."""
     lines_at_once: int = LINES_AT_ONCE
@@ -77,10 +80,12 @@ def embed_to_file(
         BadInput: OUTPUT.partial was begun with other texts, another model or other settings; or there is no text.
     """
 
+    config = resolved(config, model.config)
+
     def embed(block: Sequence[str]) -> NDArray[np.floating]:
         vectors = embed_sentences(
-            model, tokenizer, block, pooling, normalize=config.normalize, max_tokens=config.max_tokens,
-            max_length=config.max_length, progress=True,
+            model, tokenizer, block, pooling, prompt=config.prompt or "", normalize=config.normalize,
+            max_tokens=config.max_tokens, max_length=config.max_length, progress=True,
         )  # fmt: skip
         return vectors.astype(config.stored)
 
@@ -97,6 +102,16 @@ def embed_to_file(
             partial.add(block, embed(block))
             bar.update(len(block))
     partial.finish(output)
+
+
+def resolved(config: VectorFileConfig, model: PreTrainedConfig) -> VectorFileConfig:
+    """Settings in which what is left to the model is filled in; `prompt` is `None` if there is none."""
+    return replace(
+        config,
+        normalize=own_normalize(model) if config.normalize is None else config.normalize,
+        max_length=config.max_length or own_max_length(model),
+        prompt=chosen_prompt(model, config.prompt) or None,
+    )
 
 
 class PartialOutput:

@@ -32,6 +32,7 @@ LEAST = {
     **dict.fromkeys(("word_negatives", "hard_negative_window", "projection_size"), 1),
     **dict.fromkeys(("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"), 1),
     "decoder_vocab_size": 4,  # <s> <pad> </s> <unk>
+    "embedding_max_length": 3,  # <s>, a token, </s>
 }
 
 
@@ -61,6 +62,10 @@ class HictlConfig(XLMRobertaConfig):
         embedding_layer: layer from which sentence vectors are read, 0 for the embeddings; `None`: the last.
         embedding_pooling: "cls" (state of the first token), "mean" (over tokens) or "projection" (r, last layer only).
             A pre-training run stores the layer and pooling that were best on its dev set.
+        embedding_max_length: tokens of a sentence that are read, special tokens included; `None`: 256.
+        embedding_prompt: text that is put before each sentence by default; `None`: none.
+        embedding_prompts: prompts by name, such as {"query": "query: "}; `None`: none.
+        embedding_normalize: whether sentence vectors are scaled to length 1.
         special_token_ids: ids that are never in a bag of words and never sampled; `None`: XLM-R's
             `<s> <pad> </s> <unk>` and the last id, `<mask>`.
         decoder_layers: layers of the decoder of a translation model (paper: 4, or 6 with an encoder of 24).
@@ -98,6 +103,10 @@ class HictlConfig(XLMRobertaConfig):
     same_side_negatives: bool = True
     embedding_layer: int | None = None
     embedding_pooling: str = "cls"
+    embedding_max_length: int | None = None
+    embedding_prompt: str | None = None
+    embedding_prompts: dict[str, str] | None = None
+    embedding_normalize: bool = True
     special_token_ids: list[int] | None = None
     decoder_layers: int = 4
     decoder_attention_heads: int | None = None

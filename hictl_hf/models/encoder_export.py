@@ -6,18 +6,20 @@ from typing import Any
 import torch
 from transformers import XLMRobertaConfig, XLMRobertaModel
 
+from .configuration_hictl import HictlConfig
+
 
 def export_encoder(model: Any, folder: str | Path) -> None:
     """Write the encoder as a plain `xlm-roberta` directory, which loads without this package.
 
     If the projection keeps the hidden size, it becomes the pooler of the exported model: `pooler_output` is tanh(r).
-    The configuration keeps the layer and pooling of sentence vectors.
+    The configuration keeps how sentence vectors are read: layer, pooling, length, prompts, normalisation.
 
     Args:
         model: a `HictlForPreTraining`.
     """
     known = XLMRobertaConfig().to_dict().keys() - {"model_type", "architectures", "transformers_version"}
-    known |= {"embedding_layer", "embedding_pooling"}
+    known |= {name for name in HictlConfig.__annotations__ if name.startswith("embedding_")}
     config = XLMRobertaConfig(**{name: value for name, value in model.config.to_dict().items() if name in known})
     pooled = model.projection.out_features == config.hidden_size
     encoder = XLMRobertaModel(config, add_pooling_layer=pooled).to(dtype=model.dtype)

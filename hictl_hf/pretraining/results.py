@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import Any, ClassVar
 
-from ..embedding.encoder import Pooling
+from ..embedding.pooling import Pooling
 from ..reports.results import RunResults, duration
 
 HEADS = ("language", "sentences", "before", "after", "gain")

@@ -8,7 +8,8 @@ import numpy as np
 from datasets import Dataset
 from numpy.typing import NDArray
 
-from ..embedding.encoder import Pooling, embed_sentences
+from ..embedding.encoder import embed_sentences
+from ..embedding.pooling import Pooling
 from ..retrieval.held_out import RetrievalAccuracy, best_pooling, evaluate_retrieval, mean_accuracies
 from .results import LanguageAccuracy, Protocol, RetrievalResults
 from .trainer import HictlTrainer

@@ -20,7 +20,8 @@ from ..data.held_out import comparable, split_held_out
 from ..data.sampling import PretrainingExamples, TemperatureSampler, language_shares
 from ..data.streaming import StreamedBatches, source_shares
 from ..data.tokenization import tokenize_corpus, train_tokenizer, words_never_sampled
-from ..embedding.encoder import Pooling, all_poolings, check_model_type
+from ..embedding.encoder import check_model_type
+from ..embedding.pooling import Pooling, all_poolings
 from ..errors import BadInput
 from ..hub.loading import check_sizes, check_vocabulary, load_tokenizer, model_errors
 from ..models.configuration_hictl import HictlConfig

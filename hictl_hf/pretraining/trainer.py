@@ -19,7 +19,7 @@ from transformers.trainer_utils import TrainOutput, speed_metrics
 
 from ..data.collator import OBJECTIVES
 from ..data.streaming import StreamedBatches, collate_streamed
-from ..embedding.encoder import Pooling, all_poolings
+from ..embedding.pooling import Pooling, all_poolings
 from ..errors import BadInput
 from ..models.gathering import stack_pairs
 from ..models.modeling_hictl import in_full_precision

@@ -7,7 +7,8 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..embedding.encoder import Pooling, embed_at_poolings
+from ..embedding.encoder import embed_at_poolings
+from ..embedding.pooling import Pooling
 from .bitext import retrieval_accuracy
 
 

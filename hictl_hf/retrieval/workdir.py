@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..embedding.encoder import Precision, load_encoder, own_pooling
-from ..embedding.to_file import embed_to_file
+from ..embedding.encoder import Precision, load_encoder
+from ..embedding.pooling import chosen_prompt, own_pooling, vector_size
+from ..embedding.sentence_transformers_settings import settings_files
+from ..embedding.to_file import VectorFileConfig, embed_to_file
 from ..errors import BadInput, as_bad_input
 from ..files import digest, partial_file
 from ..training.fingerprint import CONTINUE_OR_REMOVE, SETTINGS_FILE, refuse_other_settings, remember_settings
@@ -35,6 +37,10 @@ class VectorSource:
     """`None`: a GPU if there is one."""
     files: tuple[str | None, ...] = (None, None)
     """Files of vectors (.npy), for example of `hictl embed`: one for each text, row i for line i, or `None`."""
+    prompt: str | None = None
+    """Text that the encoder reads before each line, "" for none; `None`: the model's default prompt."""
+    prompt_name: str | None = None
+    """Name of a prompt of the model, instead of its text."""
 
     @property
     def search_device(self) -> str:
@@ -92,9 +98,10 @@ class MiningWorkdir:
         self.folder, self.source, self.config = partial_file(Path(output).resolve()), source, config
         self.neighbours, self.state = self.folder / "neighbours.npz", self.folder / SETTINGS_FILE
         weights = sorted(Path(source.model or "").glob("*.safetensors")) if source.model else []
+        reading = settings_files(source.model) if source.model else []
         searched = {name: getattr(config, name) for name in ("neighbours", "approximate", "max_memory", "device")}
         self.settings = {"model": source.model, "precision": source.precision, **searched, **task, "digests": {}}
-        for file in map(str, (*files, *filter(None, source.files), *weights)):
+        for file in map(str, (*files, *filter(None, source.files), *weights, *reading)):
             with as_bad_input(file, "a file", "Check the path."):
                 self.settings["digests"][file] = digest(Path(file))
         if refuse_other_settings(self.state, self.settings, CONTINUE_OR_REMOVE):
@@ -109,7 +116,10 @@ class MiningWorkdir:
             if not self.source.model:
                 raise BadInput("model is not given; allowed without it are vectors for all files. Name a model.")
             model, tokenizer = load_encoder(self.source.model, self.source.precision, self.source.device)
-            width = model.config.hidden_size
+            width = vector_size(model)
+            prompt = chosen_prompt(model.config, self.source.prompt, self.source.prompt_name)
+            self.settings["prompt"] = prompt or None
+            refuse_other_settings(self.state, self.settings, CONTINUE_OR_REMOVE)
         widths = {vectors.shape[1] if vectors is not None else width for vectors in given}
         if len(widths) > 1:
             raise BadInput(f"vectors have {' and '.join(map(str, widths))} numbers; allowed are those of one model")
@@ -123,7 +133,8 @@ class MiningWorkdir:
             if vectors is None and not path.exists():
                 embed_to_file(
                     model, tokenizer, iter(side.sentences), path, own_pooling(model.config),
-                    remembered={"precision": self.source.precision}, total=len(side.sentences),
+                    VectorFileConfig(prompt=prompt), remembered={"precision": self.source.precision},
+                    total=len(side.sentences),
                 )  # fmt: skip
             found.append(np.load(path, mmap_mode="r") if vectors is None else vectors)
         return found

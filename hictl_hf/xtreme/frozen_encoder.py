@@ -1,15 +1,19 @@
 """Retrieval tasks: predictions from the sentence vectors of an encoder that is not fine-tuned, and scores by layer."""
 
+import copy
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 
 import torch
-from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..embedding.encoder import Pooling, all_poolings, embed_at_poolings
-from ..errors import BadInput
+from ..embedding.encoder import embed_at_poolings
+from ..embedding.pooling import Pooling, all_poolings, own_pooling
+from ..embedding.sentence_transformers_settings import apply_settings, read_sentence_transformers_files
+from ..errors import BadInput, short_repr
 from ..files import write_json
 from ..reports.results import from_json, to_json
 from ..retrieval.bitext import Bitext, IdPair
@@ -23,8 +27,10 @@ from .resuming import Derived
 from .scores import submission_file
 from .tasks import Examples, XtremeTask
 
+logger = logging.getLogger(__name__)
+
 RETRIEVAL_LAYERS = {12: 8, 24: 14}  # layers of an encoder -> the layer that XTREME's Tatoeba script reads
-RETRIEVAL_LENGTH = 512  # tokens, as in XTREME's scripts
+RETRIEVAL_LENGTH = 512  # tokens, as in XTREME's scripts, where the encoder states no other number
 
 
 class FrozenEncoder:
@@ -40,12 +46,22 @@ class FrozenEncoder:
         default = RETRIEVAL_LAYERS.get(layers, round(2 * layers / 3))
         self.pooling = Pooling(args.pooling, default if args.layer is None else args.layer)
         self.loaded: PreTrainedModel | None = None
+        self.prompt: str | None = None
 
     @property
     def model(self) -> PreTrainedModel:
         """The encoder in float32 on the accelerator, loaded at its first use."""
         if self.loaded is None:
-            encoder = AutoModel.from_pretrained(str(self.args.encoder), dtype=torch.float32)
+            name = str(self.args.encoder)
+            encoder = AutoModel.from_pretrained(name, dtype=torch.float32)
+            if settings := read_sentence_transformers_files(name):
+                self.tokenizer = copy.deepcopy(self.tokenizer)  # fine-tuned models share it
+                apply_settings(name, encoder, self.tokenizer, settings)
+                if (own := own_pooling(encoder.config)) != self.pooling:
+                    message = (
+                        "%s: says that it is read at %s of layer %d; XTREME's protocol, or the arguments, say %s of %d"
+                    )
+                    logger.info(message, name, *own, *self.pooling)
             self.loaded = encoder.to(device()).eval()
         return self.loaded
 
@@ -55,7 +71,8 @@ class FrozenEncoder:
 
     def signature(self) -> dict[str, str]:
         """Entries for the signature of a score: how its predictions were made."""
-        return {"layer": str(self.pooling.layer), "pooling": self.pooling.mode}
+        prompt = {"prompt": short_repr(self.prompt)} if self.prompt else {}
+        return {"layer": str(self.pooling.layer), "pooling": self.pooling.mode, **prompt}
 
     # --- before predicting --------------------------------------------------------------------------------------------
 
@@ -71,6 +88,7 @@ class FrozenEncoder:
                     f"{data.task.name}: its threshold is chosen on the split {self.args.select_split!r}, whose "
                     f"files or labels are missing in {language}; add them"
                 )
+        self.prompt = default_prompt(str(self.args.encoder))
 
     def derived(self, data: TaskData) -> Iterator[Derived]:
         """The predictions of each language, and the sweep, with the hash of the examples."""
@@ -99,9 +117,9 @@ class FrozenEncoder:
         """Vectors of both sides of a bitext at several layers and poolings."""
         assert isinstance(bitext, Bitext)
         sentences, border = [*bitext.queries, *bitext.candidates], len(bitext.queries)
-        vectors = embed_at_poolings(
-            self.model, self.tokenizer, sentences, poolings, max_length=RETRIEVAL_LENGTH, progress=True
-        )
+        model = self.model  # which sets the tokenizer
+        longest = getattr(model.config, "embedding_max_length", None) or RETRIEVAL_LENGTH
+        vectors = embed_at_poolings(model, self.tokenizer, sentences, poolings, max_length=longest, progress=True)
         return {pooling: (bitext, both[:border], both[border:]) for pooling, both in vectors.items()}
 
     def describe(self, data: TaskData, results: TaskResults) -> None:
@@ -150,3 +168,11 @@ class FrozenEncoder:
 
     def sweep_file(self, task: XtremeTask) -> Path:
         return self.folder / "sweeps" / f"{task.name}.json"
+
+
+def default_prompt(encoder: str) -> str | None:
+    """The default prompt of an encoder; `BadInput` if it is to be read in a way that is not supported."""
+    if settings := read_sentence_transformers_files(encoder):
+        return settings.default_prompt
+    prompt: str | None = PreTrainedConfig.get_config_dict(encoder)[0].get("embedding_prompt")
+    return prompt

@@ -16,7 +16,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.cli.embed import main
 from hictl_hf.embedding import to_file
-from hictl_hf.embedding.encoder import Pooling, embed_sentences, load_encoder
+from hictl_hf.embedding.encoder import embed_sentences, load_encoder
+from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 from hictl_hf.training.fingerprint import VERSION
 from hictl_hf.version import __version__

@@ -26,15 +26,8 @@ from transformers import (
 from hictl_hf import HictlForMaskedLM, HictlForPreTraining, HictlModel, export_encoder
 from hictl_hf.dtypes import QuantizedLinear
 from hictl_hf.embedding import encoder as embedding
-from hictl_hf.embedding.encoder import (
-    Pooling,
-    all_poolings,
-    embed_at_poolings,
-    embed_sentences,
-    load_encoder,
-    own_pooling,
-    pool,
-)
+from hictl_hf.embedding.encoder import embed_at_poolings, embed_sentences, load_encoder
+from hictl_hf.embedding.pooling import Pooling, all_poolings, log_default_pooling, own_pooling, pool
 from hictl_hf.errors import BadInput
 
 EVERYWHERE = all_poolings(layers=[0, 1, 2], last_layer=2, projection=True)
@@ -350,7 +343,7 @@ def test_a_model_is_read_where_its_configuration_says(toy_config: Callable[..., 
 def test_a_plain_encoder_is_read_at_the_mean_of_its_last_layer_which_is_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    embedding.log_default_pooling.cache_clear()
+    log_default_pooling.cache_clear()
     with caplog.at_level(logging.INFO, "hictl_hf"):
         poolings = [own_pooling(XLMRobertaConfig(num_hidden_layers=7)) for _ in range(2)]
     assert poolings == [Pooling("mean", 7)] * 2

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaModel
 
 from hictl_hf import export_encoder
-from hictl_hf.embedding.encoder import Pooling, embed_sentences
+from hictl_hf.embedding.encoder import embed_sentences
 from hictl_hf.embedding.nearest_words import (
     ALL_LANGUAGES,
     IN_SENTENCE,
@@ -24,6 +24,7 @@ from hictl_hf.embedding.nearest_words import (
     sentence_table,
     word_table,
 )
+from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 
 

@@ -12,8 +12,9 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import HictlForPreTraining, export_encoder
 from hictl_hf.cli.export_onnx import main
-from hictl_hf.embedding.encoder import Pooling, embed_sentences, load_encoder
+from hictl_hf.embedding.encoder import embed_sentences, load_encoder
 from hictl_hf.embedding.onnx_export import OPSET, SentenceEncoder, export_onnx
+from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 
 MakeModel = Callable[..., PreTrainedModel]

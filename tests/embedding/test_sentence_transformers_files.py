@@ -1,6 +1,5 @@
 """A folder of ours as sentence-transformers reads it: the vectors of `embed_sentences`, nothing that frightens."""
 
-import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +11,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaConfig
 
 from hictl_hf import export_encoder
-from hictl_hf.embedding.encoder import Pooling, embed_sentences, load_encoder
-from hictl_hf.embedding.sentence_transformers_files import LONGEST, write_sentence_transformers_files
+from hictl_hf.embedding.encoder import embed_sentences, load_encoder
+from hictl_hf.embedding.pooling import Pooling
+from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
 from hictl_hf.errors import BadInput
 
 MakeModel = Callable[..., PreTrainedModel]
@@ -75,10 +75,6 @@ def test_the_plain_encoder_keeps_all_layers_and_says_where_it_is_read(
     config = json.loads((tmp_path / "encoder" / "config.json").read_text("utf-8"))
     assert (config["embedding_pooling"], config["embedding_layer"], config["num_hidden_layers"]) == ("mean", 1, LAST)
     assert config["model_type"] == "xlm-roberta"
-
-
-def test_sentences_are_cut_where_embed_sentences_cuts_them() -> None:
-    assert inspect.signature(embed_sentences).parameters["max_length"].default == LONGEST
 
 
 def test_a_pooling_that_the_format_does_not_know_is_refused(tmp_path: Path) -> None:

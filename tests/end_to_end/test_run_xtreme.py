@@ -24,7 +24,8 @@ from transformers import (
 )
 
 from hictl_hf import HictlForPreTraining
-from hictl_hf.embedding.encoder import Pooling, embed_at_poolings
+from hictl_hf.embedding.encoder import embed_at_poolings
+from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.bitext import retrieval_accuracy
 from hictl_hf.xtreme.arguments import parse_xtreme_arguments

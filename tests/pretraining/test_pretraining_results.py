@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hictl_hf.embedding.encoder import Pooling
+from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 from hictl_hf.files import write_json
 from hictl_hf.pretraining.results import (

@@ -26,7 +26,7 @@ import hictl_hf.training.trainer
 from hictl_hf.data.collator import PretrainingCollator
 from hictl_hf.data.sampling import PretrainingExamples, TemperatureSampler, language_shares
 from hictl_hf.data.tokenization import tokenize_corpus
-from hictl_hf.embedding.encoder import Pooling
+from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.trainer import HictlTrainer
 from hictl_hf.retrieval.held_out import RetrievalAccuracy, best_pooling, evaluate_retrieval, mean_accuracies

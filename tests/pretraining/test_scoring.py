@@ -2,7 +2,7 @@
 
 from datasets import Dataset
 
-from hictl_hf.embedding.encoder import Pooling
+from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.pretraining.results import LanguageAccuracy
 from hictl_hf.pretraining.scoring import Scores, pictured_sentences, retrieval_results
 from hictl_hf.retrieval.held_out import RetrievalAccuracy

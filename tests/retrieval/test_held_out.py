@@ -10,7 +10,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from hictl_hf.embedding.encoder import Pooling
+from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.retrieval.held_out import RetrievalAccuracy, best_pooling, evaluate_retrieval, mean_accuracies
 
 FIRST, MEAN = Pooling("cls", 0), Pooling("mean", 1)

@@ -1,0 +1,361 @@
+"""Read the files of a sentence-transformers folder, and set a model to be read as they say.
+
+`modules.json` lists the modules through which a sentence passes. Supported are Transformer, Pooling (cls or mean), any
+number of Dense, and Normalize; other modules and settings are refused, as the vectors would not be those of
+sentence-transformers. The library is not needed; the formats of its releases 2 to 6 are understood.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download, try_to_load_from_cache
+from safetensors.torch import load_file
+from tokenizers import normalizers
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import CONFIG_NAME, cached_file
+
+from ..errors import BadInput, as_bad_input, short_repr
+from .pooling import DenseLayers, own_pooling
+
+logger = logging.getLogger(__name__)
+
+ORDER = re.compile(r"Transformer Pooling(?: Dense)*(?: Normalize)*")  # and Dropout anywhere, which inference skips
+KNOWN = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")
+POOLING_FLAGS = {  # of releases up to 5.3; newer ones write a `pooling_mode`
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+TRANSFORMER_FILES = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+PROMPTS_FILE = "config_sentence_transformers.json"
+WITHOUT_EFFECT = {"unpad_inputs", "query_length", "document_length", "query_expansion"}  # on `encode`
+MODEL_ARGUMENTS = {"add_pooling_layer", "dtype", "torch_dtype", "attn_implementation", "trust_remote_code"}
+ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")  # of torch.nn, without arguments
+SHORTEST = 3  # tokens: the two special ones and one more
+FIX = "Embed with sentence-transformers, or give another model."
+
+
+@dataclass(frozen=True)
+class DenseSettings:
+    """A module Dense: a linear layer, whose sizes are those of its weights, and its activation function."""
+
+    folder: str
+    bias: bool
+    activation: str
+    """A class of `torch.nn`, one of `ACTIVATIONS`."""
+
+
+@dataclass(frozen=True)
+class SentenceTransformersSettings:
+    """How the sentences of a folder are read, by its files for sentence-transformers."""
+
+    pooling: str
+    """What is read of the states, "cls" or "mean", before the dense layers."""
+    layer: int | None
+    """The layer that is pooled, 0 for the embeddings, -1 for the last; `None`: the last."""
+    max_length: int | None
+    """Tokens of a sentence, special tokens included; `None`: the `model_max_length` of the tokenizer."""
+    normalize: bool
+    prompts: dict[str, str]
+    default_prompt_name: str | None
+    dense: tuple[DenseSettings, ...] = ()
+    lower_case: bool = False
+    """Lower-case texts before they are tokenized."""
+    include_prompt: bool = True
+    """Whether the tokens of a prompt are pooled too."""
+    similarity: str = "cosine"
+    """The similarity that sentence-transformers compares vectors by."""
+    transformer_folder: str = ""
+    """The sub-folder with weights, configuration and tokenizer; empty: the folder itself."""
+
+    @property
+    def default_prompt(self) -> str | None:
+        """The text that is put before each sentence, `None` for none."""
+        return self.prompts.get(self.default_prompt_name or "") or None
+
+
+def read_sentence_transformers_files(name_or_folder: str | Path) -> SentenceTransformersSettings | None:
+    """Read the settings of a folder or Hub name; `None` if it has no `modules.json`.
+
+    Raises:
+        BadInput: a file has a module or setting that is not supported; the message names it.
+    """
+    files = ModelFiles(str(name_or_folder))
+    if not files.has("modules.json"):
+        files.warn_if_unknown("modules.json")
+        return None
+    with as_bad_input(f"{files.name}/modules.json", "what sentence-transformers writes, in each file it names", FIX):
+        modules = read_modules(files)
+        (transformer,), (pooling,) = modules["Transformer"], modules["Pooling"]
+        for folder in modules["Normalize"]:
+            check_place_in_chain(files, folder, files.read(folder, "config.json") or {})
+        mode, include_prompt = read_pooling(files, pooling)
+        return SentenceTransformersSettings(
+            pooling=mode,
+            **read_transformer(files, transformer),
+            normalize=bool(modules["Normalize"]),
+            **read_prompts(files, include_prompt),
+            dense=tuple(read_dense(files, folder) for folder in modules["Dense"]),
+            include_prompt=include_prompt,
+            transformer_folder=transformer,
+        )
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The JSON files of a folder or Hub name, and the error for a value in one of them."""
+
+    name: str
+
+    def path(self, folder: str, file: str) -> Path | None:
+        """Path of a file, downloaded from the Hub if needed; `None` if there is none."""
+        place = f"{folder}/{file}" if folder else file
+        found = cached_file(self.name, place, _raise_exceptions_for_missing_entries=False)
+        return None if found is None else Path(found)
+
+    def has(self, file: str) -> bool:
+        return self.path("", file) is not None
+
+    def warn_if_unknown(self, file: str) -> None:
+        """Log if it is not known whether a missing file is on the Hub, as there is no connection."""
+        if Path(self.name).is_dir() or not isinstance(try_to_load_from_cache(self.name, CONFIG_NAME), str):
+            return
+        if try_to_load_from_cache(self.name, file) is None:
+            logger.warning("%s: without a connection it is read as a model without %s", self.name, file)
+
+    def read(self, folder: str, file: str) -> Any:
+        """Content of a JSON file, `None` if there is none."""
+        path = self.path(folder, file)
+        if path is None:
+            return None
+        place = self.place(folder, file)
+        with as_bad_input(place, "JSON as sentence-transformers writes it", FIX):
+            return json.loads(path.read_text("utf-8"))
+
+    def place(self, folder: str, file: str) -> str:
+        return "/".join(filter(None, (self.name, folder, file)))
+
+    def refusal(self, folder: str, file: str, found: str, allowed: str) -> BadInput:
+        """The error for a value: "NAME/FOLDER/FILE: found; allowed ...", with what to do."""
+        return BadInput(f"{self.place(folder, file)}: {found}; allowed {allowed}. {FIX}")
+
+
+def read_modules(files: ModelFiles) -> dict[str, list[str]]:
+    """The folders of the modules by the name of their class; `BadInput` for a chain that is not supported."""
+    modules = files.read("", "modules.json")
+    found: dict[str, list[str]] = {kind: [] for kind in KNOWN}
+    order = []
+    for module in modules:
+        kind, folder = str(module["type"]), str(module["path"])
+        package, _, short = kind.rpartition(".")
+        if not package.startswith("sentence_transformers") or short not in KNOWN:
+            known = ", ".join(KNOWN)
+            raise files.refusal("", "modules.json", f"has a module {short_repr(kind)}", f"are its own {known}")
+        if not re.fullmatch(r"\w*", folder):
+            raise files.refusal("", "modules.json", f"has the path {short_repr(folder)}", "is a folder in this one")
+        found[short].append(folder)
+        order.append(short)
+    if not ORDER.fullmatch(" ".join(kind for kind in order if kind != "Dropout")):
+        allowed = "is Transformer, Pooling, then any Dense, then Normalize or not"
+        raise files.refusal("", "modules.json", f"lists {', '.join(order) or 'no module'}", allowed)
+    return found
+
+
+def settings_files(folder: str | Path) -> list[Path]:
+    """`modules.json` of a folder, and the files that it or its modules are read from; none without it."""
+    folder = Path(folder)
+    if not (folder / "modules.json").is_file():
+        return []
+    names = ("modules.json", PROMPTS_FILE, *TRANSFORMER_FILES)
+    of_modules = [path for ending in ("json", "safetensors") for path in sorted(folder.glob(f"[0-9]*_*/*.{ending}"))]
+    return [folder / name for name in names if (folder / name).is_file()] + of_modules
+
+
+# --- modules ----------------------------------------------------------------------------------------------------------
+
+
+def read_transformer(files: ModelFiles, folder: str) -> dict[str, Any]:
+    """Layer, length and lower-casing of the module Transformer."""
+    file = next((file for file in TRANSFORMER_FILES if files.path(folder, file)), TRANSFORMER_FILES[0])
+    values = files.read(folder, file) or {}
+    refuse = partial(files.refusal, folder, file)
+    if (task := values.pop("transformer_task", "feature-extraction")) != "feature-extraction":
+        raise refuse(f"transformer_task is {short_repr(task)}", "is 'feature-extraction'")
+    length = values.pop("max_seq_length", None)
+    if length is not None and not (type(length) is int and length >= SHORTEST):
+        raise refuse(f"max_seq_length is {short_repr(length)}", f"is a number of tokens, {SHORTEST} or more")
+    layer = read_layer(values.pop("modality_config", None), values.pop("module_output_name", None), refuse)
+    lower_case = bool(values.pop("do_lower_case", False))
+    for name in ("model_args", "model_kwargs"):
+        if unknown := sorted((values.pop(name, None) or {}).keys() - MODEL_ARGUMENTS):
+            raise refuse(f"{name} has {', '.join(unknown)}", f"are {', '.join(sorted(MODEL_ARGUMENTS))}")
+    if other := [name for name in sorted(values.keys() - WITHOUT_EFFECT) if values[name]]:
+        raise refuse(f"{other[0]} is {short_repr(values[other[0]])}", "is none")
+    return {"layer": layer, "max_length": length, "lower_case": lower_case}
+
+
+def read_layer(
+    modalities: Mapping[str, Any] | None, output_name: str | None, refuse: Callable[[str, str], BadInput]
+) -> int | None:
+    """The layer of the states that a Transformer passes on, `None` for the last; releases up to 5.3 name none."""
+    if modalities is None:
+        return None
+    text = modalities.get("text") or {}
+    output = text.get("method_output_name")
+    path = [output] if isinstance(output, str) else output
+    plain = "message" not in modalities and text.get("method") == "forward" and output_name == "token_embeddings"
+    if plain and path == ["last_hidden_state"]:
+        return None
+    if plain and isinstance(path, list) and len(path) == 2 and path[0] == "hidden_states" and type(path[1]) is int:
+        return path[1]
+    allowed = "are token_embeddings, of forward's last_hidden_state or one of its hidden_states"
+    raise refuse(f"modality_config is {short_repr(modalities)}, module_output_name {short_repr(output_name)}", allowed)
+
+
+def read_pooling(files: ModelFiles, folder: str) -> tuple[str, bool]:
+    """Mode of the module Pooling, and whether it includes the tokens of a prompt."""
+    values = files.read(folder, "config.json")
+    if not isinstance(values, dict):
+        raise files.refusal(folder, "config.json", "is missing", "is a folder with all its files")
+    modes = values.get("pooling_mode") or [mode for flag, mode in POOLING_FLAGS.items() if values.get(flag)] or "mean"
+    modes = [modes] if isinstance(modes, str) else list(modes)
+    if modes not in (["cls"], ["mean"]):
+        raise files.refusal(folder, "config.json", f"the pooling is {' and '.join(map(str, modes))}", "is cls or mean")
+    return modes[0], values.get("include_prompt", True) is not False
+
+
+def read_dense(files: ModelFiles, folder: str) -> DenseSettings:
+    """A module Dense, without its weights."""
+    values = files.read(folder, "config.json") or {}
+    check_place_in_chain(files, folder, values)
+    if values.get("use_residual"):
+        raise files.refusal(folder, "config.json", "use_residual is true", "is false")
+    activation = values.get("activation_function", "torch.nn.modules.activation.Tanh")
+    package, _, name = str(activation).rpartition(".")
+    if not package.startswith("torch.nn") or name not in ACTIVATIONS:
+        found = f"activation_function is {short_repr(activation)}"
+        raise files.refusal(folder, "config.json", found, f"are {', '.join(ACTIVATIONS)} of torch.nn")
+    return DenseSettings(folder, bool(values.get("bias", True)), name)
+
+
+def check_place_in_chain(files: ModelFiles, folder: str, values: Mapping[str, Any]) -> None:
+    """Raise `BadInput` if a module after Pooling reads or writes anything but the sentence's vector."""
+    for name in ("module_input_name", "module_output_name"):
+        if (found := values.get(name)) not in (None, "sentence_embedding"):
+            raise files.refusal(folder, "config.json", f"{name} is {short_repr(found)}", "is 'sentence_embedding'")
+
+
+def read_prompts(files: ModelFiles, include_prompt: bool) -> dict[str, Any]:
+    """Prompts and similarity of `config_sentence_transformers.json`."""
+    file = PROMPTS_FILE
+    values = files.read("", file) or {}
+    for name, allowed in (("model_type", "SentenceTransformer"), ("truncate_dim", None)):
+        if (found := values.get(name)) not in (None, allowed):
+            raise files.refusal("", file, f"{name} is {short_repr(found)}", f"is {allowed or 'none'}")
+    prompts = {str(name): text or "" for name, text in (values.get("prompts") or {}).items()}
+    if wrong := [text for text in prompts.values() if not isinstance(text, str)]:
+        raise files.refusal("", file, f"a prompt is {short_repr(wrong[0])}", "is text")
+    default = values.get("default_prompt_name")
+    if default not in (None, "query", "document", *prompts):  # these two are always known, and empty
+        raise files.refusal("", file, f"default_prompt_name is {short_repr(default)}", f"are {', '.join(prompts)}")
+    if not include_prompt and any(prompts.values()):
+        found = "has prompts, whose tokens are not pooled (include_prompt is false)"
+        raise files.refusal("", file, found, "are prompts that are pooled, or none")
+    similarity = values.get("similarity_fn_name") or "cosine"
+    return {"prompts": prompts, "default_prompt_name": default, "similarity": similarity}
+
+
+# --- to a model -------------------------------------------------------------------------------------------------------
+
+
+def transformer_place(name: str, settings: SentenceTransformersSettings | None) -> str:
+    """The folder or Hub name with the weights; those in a sub-folder on the Hub are downloaded."""
+    if settings is None or not settings.transformer_folder:
+        return name
+    if not Path(name).is_dir():
+        wanted = [f"{settings.transformer_folder}/*.{ending}" for ending in ("json", "safetensors", "model")]
+        name = snapshot_download(name, allow_patterns=wanted)
+    return str(Path(name, settings.transformer_folder))
+
+
+def apply_settings(
+    name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: SentenceTransformersSettings
+) -> None:
+    """Set the configuration of a model, its dense layers and its tokenizer, so that it is read by these settings.
+
+    Args:
+        name: folder or Hub name, for the weights of dense layers and for messages.
+    """
+    files, config = ModelFiles(name), model.config
+    last, layer = config.num_hidden_layers, -1 if settings.layer is None else settings.layer
+    layer += last + 1 if layer < 0 else 0
+    if not 0 <= layer <= last or settings.dense and layer != last:
+        allowed = f"is {last if settings.dense else f'0 to {last}'}"
+        raise files.refusal("", TRANSFORMER_FILES[0], f"the layer read is {settings.layer}", allowed)
+    if settings.dense:
+        model.projection = load_dense(files, settings, config.hidden_size)
+    stated = own_pooling(config) if getattr(config, "embedding_pooling", None) else None
+    config.embedding_pooling = "projection" if settings.dense else settings.pooling
+    config.embedding_layer = layer
+    if stated not in (None, own_pooling(config)):
+        found = "%s: config.json names the pooling %s of layer %d, modules.json %s of layer %d; the latter is used"
+        logger.warning(found, name, *stated, *own_pooling(config))
+    longest = settings.max_length or min(tokenizer.model_max_length, config.max_position_embeddings - 2)
+    config.embedding_max_length = longest
+    config.embedding_prompts, config.embedding_prompt = settings.prompts or None, settings.default_prompt
+    config.embedding_normalize = settings.normalize
+    if not settings.include_prompt:
+        config.embedding_include_prompt = False
+    if settings.lower_case:
+        lower_case(tokenizer)
+    if settings.similarity != "cosine" and not settings.normalize:
+        message = "%s: its vectors are meant to be compared by %s; hictl's commands compare by cosine"
+        logger.warning(message, name, settings.similarity)
+
+
+def load_dense(files: ModelFiles, settings: SentenceTransformersSettings, size: int) -> nn.Module:
+    """The dense layers: a linear layer where they are HiCTL's f, else `DenseLayers`."""
+    layers: list[nn.Module] = []
+    for dense in settings.dense:
+        file = "model.safetensors"
+        path = files.path(dense.folder, file)
+        if path is None:
+            raise files.refusal(
+                dense.folder, file, "is missing", "are weights in safetensors, as pickles can hold code"
+            )
+        weights = {name.removeprefix("linear."): weight.float() for name, weight in load_file(path).items()}
+        expected = {"weight", "bias"} if dense.bias else {"weight"}
+        if weights.keys() != expected or weights["weight"].dim() != 2 or weights["weight"].shape[1] != size:
+            found = ", ".join(f"{name} {tuple(weight.shape)}" for name, weight in sorted(weights.items()))
+            allowed = f"are {' and '.join(sorted(expected))} of a linear layer of {size} numbers"
+            raise files.refusal(dense.folder, file, f"has {found}", allowed)
+        size = len(weights["weight"])
+        layer = nn.Linear(weights["weight"].shape[1], size, bias=dense.bias)
+        layer.load_state_dict(weights)
+        layers += [layer, getattr(nn, dense.activation)()]
+    if settings.pooling == "cls" and [(each.bias, each.activation) for each in settings.dense] == [(False, "Identity")]:
+        return layers[0]
+    return DenseLayers(settings.pooling, *layers)
+
+
+def lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Have a tokenizer lower-case texts before all else, as sentence-transformers does."""
+    backend: Any = tokenizer.backend_tokenizer
+    before: Any = backend.normalizer
+    is_sequence = isinstance(before, normalizers.Sequence)
+    steps = list(before) if is_sequence else [] if before is None else [before]
+    if not any(isinstance(step, normalizers.Lowercase) for step in steps):
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
