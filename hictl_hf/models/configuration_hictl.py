@@ -26,6 +26,7 @@ CHOICES = {
     "cls_bias": ("none", "dot", "cosine"),
     "cls_bias_scale": ("learned", "fixed"),
     "embedding_pooling": ("cls", "mean", "projection"),
+    "sentence_pooling": ("cls", "mean"),
 }
 TEMPERATURES = ("sentence_temperature", "word_temperature", "word_sampling_temperature", "cls_bias_temperature")
 LEAST = {
@@ -43,6 +44,10 @@ class HictlConfig(XLMRobertaConfig):
     Args:
         lm_weight, sentence_weight, word_weight: weights of L_LM, L_S and L_W in the total loss (paper: 1, 1, 1); an
             objective with weight 0 is not computed.
+        sentence_pooling: g, what L_S reads of M(x): "cls", the state of the first token (the paper), or "mean" over all
+            tokens, as many sentence encoders are read.
+        sentence_projection: whether r = f(g(M(x))) (the paper), or r = g(M(x)), so that L_S trains the very vector that
+            a sentence encoder is read at.
         projection_size: size of the sentence representation r = f(g(M(x))); `None`: the hidden size.
         sentence_temperature: τ of the sentence-level contrast (none in the paper, so 1).
         word_temperature: τ of the word-level contrast (none in the paper, so 1).
@@ -89,6 +94,8 @@ class HictlConfig(XLMRobertaConfig):
     lm_weight: float | int = 1.0
     sentence_weight: float | int = 1.0
     word_weight: float | int = 1.0
+    sentence_pooling: str = "cls"
+    sentence_projection: bool = True
     projection_size: int | None = None
     sentence_temperature: float | int = 0.05
     word_temperature: float | int = 0.05
@@ -143,6 +150,16 @@ class HictlConfig(XLMRobertaConfig):
         for name, least in LEAST.items():
             if getattr(self, name) is not None and getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if self.projection_size and not self.sentence_projection:
+            raise ValueError(
+                f"projection_size is {self.projection_size} without a projection; leave it out, or set "
+                "sentence_projection to true"
+            )
+        if self.embedding_pooling == "projection" and not self.projects_first_token:
+            raise ValueError(
+                "embedding_pooling is 'projection'; it must be 'cls' or 'mean' where sentence_projection is false or "
+                "sentence_pooling is 'mean'"
+            )
         layer, pooling, last = self.embedding_layer, self.embedding_pooling, self.num_hidden_layers
         least = last if pooling == "projection" else 0
         if layer is not None and not least <= layer <= last:
@@ -152,6 +169,11 @@ class HictlConfig(XLMRobertaConfig):
         languages = self.target_languages
         if languages is not None and not 0 < len(set(languages)) == len(languages):
             raise ValueError(f"target_languages is {languages}; it must name at least one language, and none twice")
+
+    @property
+    def projects_first_token(self) -> bool:
+        """Whether r, the projection of the first token, can be read as a sentence vector."""
+        return self.sentence_projection and self.sentence_pooling == "cls"
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "HictlConfig":
         """Return this configuration; with `decoder=True`, as in `generate`, that of a translation model's decoder."""

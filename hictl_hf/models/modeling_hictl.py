@@ -105,7 +105,8 @@ class HictlForQuestionAnswering(XLMRobertaForQuestionAnswering):
 class HictlForPreTraining(XLMRobertaForMaskedLM):
     """XLM-R with a linear sentence projection f and the objective L = L_LM + L_S + L_W.
 
-    Loads any XLM-R checkpoint; `projection.weight` is the only new weight. Called with `input_ids`, `attention_mask`
+    Loads any XLM-R checkpoint; `projection.weight` is the only new weight, and without `config.sentence_projection`
+    there is none. Called with `input_ids`, `attention_mask`
     and `labels` alone it is a masked language model.
 
     Example:
@@ -119,12 +120,14 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
     config: HictlConfig
     config_class = HictlConfig
     accepts_loss_kwargs = False
-    _keys_to_ignore_on_load_unexpected = [r"pooler"]
+    _keys_to_ignore_on_load_unexpected = [r"pooler", r"projection"]  # the latter of a config without it
     _keys_to_ignore_on_load_missing = [r"sentence_probability"]
 
     def __init__(self, config: HictlConfig) -> None:
         super().__init__(config)
-        self.projection = nn.Linear(config.hidden_size, config.projection_size or config.hidden_size, bias=False)
+        size = config.projection_size or config.hidden_size
+        linear = config.sentence_projection
+        self.projection = nn.Linear(config.hidden_size, size, bias=False) if linear else nn.Identity()
         self.sentence_probability = SentenceProbability(config.hard_negative_window)
         accept_packed_rows(self.roberta)
         self.post_init()
@@ -168,6 +171,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         items_in_batch: dict[str, Tensor] | None = None,
         gather: bool = False,
         cached: CachedSentenceLevel | None = None,
+        lm_head_only: bool = False,
         **kwargs: Any,
     ) -> HictlForPreTrainingOutput:
         """Compute all losses of a batch.
@@ -187,6 +191,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             gather: contrast the sentences of all processes, which must all call this at the same time.
             cached: L_S of a complete batch, of which this is a micro-batch (gradient cache), computed from the output
                 of `encode_sentences` for these sentences and `example_seeds`.
+            lm_head_only: L_LM trains its head and not the encoder: a new head must learn before it may move it.
 
         Raises:
             ValueError: arguments that pre-training does not use, or no loss to train.
@@ -201,7 +206,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             raise ValueError(f"pre-training makes no use of {', '.join(unused)}; leave them out")
         batch = PreTrainingBatch(
             input_ids, attention_mask, labels, sentence_input_ids, sentence_attention_mask, sentence_hashes, bag,
-            clean_input_ids, example_seeds, items_in_batch or {},
+            clean_input_ids, example_seeds, items_in_batch or {}, lm_head_only,
         ).of_objectives(self.config)  # fmt: skip
         if cached is not None and batch.sentence_input_ids is not None:
             return self.forward_with_cached(batch, cached)
@@ -221,7 +226,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         result = HictlForPreTrainingOutput()
         hidden, embeddings = self.states_read(batch, batch.encoder_inputs(self.config))
         if batch.sentence_input_ids is not None:
-            sentences = self.projection(hidden["sentences"])  # r = f(g(M(x)))
+            sentences = self.projection(hidden["sentences"])  # r = f(g(M(x))), g is in `states_read`
             level = self.sentence_level(sentences, batch.sentence_hashes, batch.items.get("sentence"), gather)
             self.add_sentence_level(result, sentences, level)
         self.add_token_losses(result, batch, hidden, embeddings)
@@ -250,19 +255,30 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
     ) -> tuple[dict[str, Tensor], Tensor]:
         """The last hidden states that the losses read, (k, d) by name, of one pass over all inputs.
 
-        These are "sentences" and "pairs", their first tokens, and "masked tokens". Also returns the word embeddings
-        (V, d) for their next use, whose gradient takes up that of the look-ups.
+        These are "sentences", pooled by g, the first tokens of "pairs", and "masked tokens". Also returns the word
+        embeddings (V, d) for their next use, whose gradient takes up that of the look-ups.
         """
         rows = PackedRows(inputs)
         read = {}
         if "sentences" in inputs:
-            read["sentences"] = rows.first["sentences"]
+            read["sentences"] = self.tokens_pooled(rows)
         if batch.bag is not None:
             read["pairs"] = rows.first[self.config.word_level_input]
         if batch.labels is not None:
             read["masked tokens"] = rows.indices_of("masked", batch.masked())
         states, embeddings = self.encode(rows, embeddings, torch.cat([*read.values()]))
-        return dict(zip(read, states.split([len(indices) for indices in read.values()]))), embeddings
+        hidden = dict(zip(read, states.split([len(indices) for indices in read.values()])))
+        if "sentences" in hidden:
+            hidden["sentences"] = self.pooled(rows, hidden["sentences"])
+        return hidden, embeddings
+
+    def tokens_pooled(self, rows: PackedRows) -> Tensor:
+        """Indices in the buffer of the tokens that g reads of the sentences: the first of each, or all."""
+        return (rows.first if self.config.sentence_pooling == "cls" else rows.indices)["sentences"]
+
+    def pooled(self, rows: PackedRows, states: Tensor) -> Tensor:
+        """(N, d) g(M(x)) of the sentences, from the states of `tokens_pooled`."""
+        return states if self.config.sentence_pooling == "cls" else rows.means("sentences", states)
 
     def encode(
         self, rows: PackedRows, embeddings: Tensor | None = None, read: Tensor | None = None
@@ -292,7 +308,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
     def encode_sentences(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, example_seeds: Tensor | None = None
     ) -> Tensor:
-        """(N, r) r = f(g(M(x))) of padded sentences: the projection of the first token's last hidden state.
+        """(N, r) r = f(g(M(x))) of padded sentences: the projection of their pooled last hidden states.
 
         With example_seeds (n,) the dropout is the same in every call with these seeds.
         """
@@ -305,8 +321,8 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         """`encode_sentences`, and the word embeddings (V, d) for their next use."""
         rows = PackedRows({"sentences": (input_ids, attention_mask)})
         with nullcontext() if example_seeds is None else random_numbers_of(example_seeds):
-            hidden, vocabulary = self.encode(rows, read=rows.first["sentences"])
-        return self.projection(hidden), vocabulary
+            hidden, vocabulary = self.encode(rows, read=self.tokens_pooled(rows))
+        return self.projection(self.pooled(rows, hidden)), vocabulary
 
     # --- losses -------------------------------------------------------------------------------------------------------
 
@@ -318,8 +334,10 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             losses, embeddings = self.word_losses(hidden["pairs"], embeddings, batch.bag, batch.example_seeds)
             result.word_loss = mean_over_batch(losses, batch.items.get("word"))
         if batch.labels is not None:
-            targets = batch.labels[batch.masked()]
-            result.lm_loss = self.masked_token_loss(hidden["masked tokens"], embeddings, targets, batch.items.get("lm"))
+            targets, states = batch.labels[batch.masked()], hidden["masked tokens"]
+            if batch.lm_head_only:
+                states, embeddings = states.detach(), embeddings.detach()
+            result.lm_loss = self.masked_token_loss(states, embeddings, targets, batch.items.get("lm"))
 
     def masked_token_loss(self, hidden: Tensor, embeddings: Tensor, targets: Tensor, items: Tensor | None) -> Tensor:
         """() L_LM: cross-entropy of the masked tokens from their hidden states (m, d); no others reach the head."""

@@ -26,6 +26,7 @@ class PreTrainingBatch(NamedTuple):
     clean_input_ids: Tensor | None
     example_seeds: Tensor | None
     items: dict[str, Tensor]
+    lm_head_only: bool = False
 
     def of_objectives(self, config: HictlConfig) -> "PreTrainingBatch":
         """The batch without the tensors of objectives whose weight is 0."""

@@ -68,6 +68,14 @@ class PackedRows:
         return self.indices[name][chosen[self.masks[name]]]
 
     @torch.compiler.disable
+    def means(self, name: str, states: Tensor) -> Tensor:
+        """(R, d) the mean over each row of a batch, of the states (tokens, d) of its tokens, in fp32 or above."""
+        lengths = self.masks[name].sum(-1)
+        rows = torch.arange(len(lengths), device=states.device).repeat_interleave(lengths, output_size=len(states))
+        states = states.to(torch.promote_types(states.dtype, torch.float32))
+        return states.new_zeros(len(lengths), states.shape[-1]).index_add(0, rows, states) / lengths.unsqueeze(-1)
+
+    @torch.compiler.disable
     def padded(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """(rows, longest, d) the buffer's states (tokens, d) as one padded batch, and its mask, bool."""
         lengths = torch.tensor(self.lengths, device=states.device)

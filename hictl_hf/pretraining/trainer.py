@@ -44,6 +44,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         gradient_cache: take negatives from all micro-batches of an optimiser step, too (GradCache, Gao et al., 2021):
             all sentences are encoded once without gradient before the micro-batches are.
         poolings: poolings to evaluate, all if empty; the best one on the held-out pairs counts.
+        lm_head_warmup_steps: first steps in which L_LM trains its head only.
         eval_dataset: held-out pairs, text columns `x`, `y`, `x_lang`, `y_lang`, or several such sets by name.
     """
 
@@ -57,6 +58,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         gather_sentences: bool = True,
         gradient_cache: bool = False,
         poolings: Sequence[Pooling] = (),
+        lm_head_warmup_steps: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -64,9 +66,10 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
             raise BadInput(
                 "remove_unused_columns would remove x, y and seed, which the collator needs; set it to False"
             )
-        last = self.model.config.num_hidden_layers
-        self.batches = batches
-        self.poolings = poolings or all_poolings(range(last + 1), last, projection=True)
+        config = self.model.config
+        last = config.num_hidden_layers
+        self.batches, self.lm_head_warmup_steps = batches, lm_head_warmup_steps
+        self.poolings = poolings or all_poolings(range(last + 1), last, projection=config.projects_first_token)
         self.stream = self.train_dataset if isinstance(self.train_dataset, StreamedBatches) else None
         self.gather_sentences, self.gradient_cache = gather_sentences and self.args.world_size > 1, gradient_cache
         self.check_objectives()
@@ -191,7 +194,10 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        outputs = model(**inputs, items_in_batch=num_items_in_batch, gather=self.gather_sentences and model.training)
+        outputs = model(
+            **inputs, items_in_batch=num_items_in_batch, gather=self.gather_sentences and model.training,
+            lm_head_only=self.state.global_step < self.lm_head_warmup_steps,
+        )  # fmt: skip
         if num_items_in_batch is not None:
             self.watch(inputs, outputs)
         # DDP averages what is to be a sum over processes

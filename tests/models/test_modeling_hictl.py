@@ -235,6 +235,58 @@ def test_the_language_model_loss_of_pre_training_is_the_usual_one(toy_model: Mak
 # --- the losses of a batch ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("projection", [True, False])
+def test_sentences_are_pooled_and_projected_as_the_configuration_says(
+    pooling: str, projection: bool, toy_model: MakeModel, toy_batch: MakeBatch
+) -> None:
+    model = toy_model(sentence_pooling=pooling, sentence_projection=projection, lm_weight=0, word_weight=0).double()
+    batch = toy_batch()
+    outputs = model(**batch)
+    outputs.loss.backward()
+    gradients = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+
+    model.zero_grad()
+    mask = batch["sentence_attention_mask"].unsqueeze(-1).double()
+    hidden = model.roberta(batch["sentence_input_ids"], batch["sentence_attention_mask"])[0]
+    pooled = hidden[:, 0] if pooling == "cls" else (hidden * mask).sum(1) / mask.sum(1)
+    sentences = pooled @ model.projection.weight.T if projection else pooled
+    close(outputs.sentence_embeddings, sentences)
+    close(model.encode_sentences(batch["sentence_input_ids"], batch["sentence_attention_mask"]), sentences)
+    negatives = in_batch_negatives(batch["sentence_hashes"], "pair")
+    sentence_contrast(sentences, negatives, 0.05, 0.0, "unit")[0].backward()
+    assert ("projection.weight" in gradients) is projection
+    for name, weight in model.named_parameters():
+        if name in gradients:
+            torch.testing.assert_close(gradients[name], weight.grad, rtol=1e-6, atol=1e-9)
+
+
+def test_a_mean_is_the_same_however_much_padding_a_batch_has(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    model = toy_model(sentence_pooling="mean", sentence_projection=False)
+    close(model(**toy_batch()).sentence_loss, model(**toy_batch(padding=5)).sentence_loss)
+
+
+def test_while_its_head_is_taught_the_language_model_does_not_move_the_encoder(
+    toy_model: MakeModel, toy_batch: MakeBatch
+) -> None:
+    def gradients(**changes: Any) -> dict[str, Tensor]:
+        model = toy_model(**changes)
+        outputs = model(**toy_batch(), lm_head_only=True)
+        outputs.loss.backward()
+        close(outputs.lm_loss, toy_model(**changes)(**toy_batch()).lm_loss)
+        return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+
+    alone = gradients(sentence_weight=0, word_weight=0)
+    assert alone.keys() == {"lm_head.bias", "lm_head.dense.weight", "lm_head.dense.bias"} | {
+        f"lm_head.layer_norm.{kind}" for kind in ("weight", "bias")
+    }
+    with_all, without = gradients(), gradients(lm_weight=0)
+    for name, gradient in without.items():
+        close(with_all[name], gradient)
+    for name in alone:
+        close(with_all[name], alone[name])
+
+
 @pytest.mark.parametrize(
     ("space", "duplicates", "negatives_of_8"),
     [("unit", "pair", 2 * 4 + 2 * 4 + 4 * 6), ("raw", "text", 2 * 5 + 6 * 6), ("unit", "keep", 8 * 6)],
