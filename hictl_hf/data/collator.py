@@ -41,6 +41,7 @@ class PretrainingCollator:
             within a "local" window. Text written without spaces is always shuffled by subwords.
         objectives: for which objectives to make inputs: "lm", "sentence", "word".
         clean_word_level: also make the unmasked x∘y, for `HictlConfig.word_level_input = "clean"`.
+        prompt: ids put before each sentence of the sentence level, as sentences are embedded later (`prompt_tokens`).
 
     Returns (call): the tensors that `HictlForPreTraining.forward` documents.
     """
@@ -52,6 +53,7 @@ class PretrainingCollator:
     reordering: str = "words"
     objectives: Sequence[str] = OBJECTIVES
     clean_word_level: bool = False
+    prompt: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         if unknown := set(self.objectives) - set(OBJECTIVES):
@@ -61,6 +63,11 @@ class PretrainingCollator:
         for name in ("mlm_probability", "tlm_probability"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be a share between 0 and 1")
+        if len(self.prompt) > self.max_length - 3:
+            raise ValueError(
+                f"prompt has {len(self.prompt)} tokens; allowed are {self.max_length - 3} with a max_length of "
+                f"{self.max_length}: two special tokens and one of the text come after it"
+            )
         size = len(self.tokenizer)
         self.begins_word = np.array(word_starts(self.tokenizer))
         self.special, self.never_sampled = torch.zeros(2, size, dtype=torch.bool)
@@ -87,7 +94,9 @@ class PretrainingCollator:
                 self.reorder(example["x"], example["seed"]) if example["y"] is None else example["y"]
                 for example in examples
             ]
-            batch["sentence_input_ids"], seen = pad([self.join(ids, None) for ids in x + y], padding)
+            room = self.max_length - 2 - len(self.prompt)
+            sentences = [self.join([*self.prompt, *ids[:room]], None) for ids in x + y]
+            batch["sentence_input_ids"], seen = pad(sentences, padding)
             batch["sentence_attention_mask"] = seen.long()
             texts = x + [example["x"] if example["y"] is None else example["y"] for example in examples]
             batch["sentence_hashes"] = torch.tensor([text_hash(text) for text in texts])

@@ -84,6 +84,25 @@ def words_never_sampled(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> 
     return sorted({*tokenizer.all_special_ids, lone} | set(range(len(tokenizer), vocab_size)))
 
 
+def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
+    """Ids of a prompt, such that those of prompt + text are these and then those of the text.
+
+    Raises:
+        BadInput: the last word of the prompt and the first of the text share a token.
+    """
+    texts = ("a", "Haus", "12", "дом", "家", "घर", "(a)")
+    found = set()
+    for text in texts if prompt else ():
+        joint, alone = tokenizer([prompt + text, text], add_special_tokens=False)["input_ids"]
+        found.add((tuple(joint[: -len(alone)]), joint[-len(alone) :] == alone))
+    if len(found) > 1 or not all(same for _, same in found):
+        raise BadInput(
+            f"prompt is {short_repr(prompt)}; allowed is one whose tokens do not change with the text after it. End it "
+            "with a space."
+        )
+    return [*found.pop()[0]] if found else []
+
+
 def tokenize_corpus(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> tuple[Dataset, int]:
     """Tokenize a corpus without special tokens, and count the examples that `max_length` will cut.
 

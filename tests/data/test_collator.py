@@ -8,6 +8,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from hictl_hf.data.collator import LOCAL_WINDOW, PretrainingCollator, text_hash
+from hictl_hf.data.tokenization import prompt_tokens
 
 Row = dict[str, Any]
 LONE = "▁"
@@ -48,6 +49,26 @@ def test_joined_rows_are_those_of_the_tokenizer(tokenizer: PreTrainedTokenizerBa
     for name, mask in (("input_ids", "attention_mask"), ("sentence_input_ids", "sentence_attention_mask")):
         assert (batch[mask] == 0).any()  # rows differ in length, so there is padding to look at
         assert batch[name][batch[mask] == 0].unique().tolist() == [tokenizer.pad_token_id]
+
+
+def test_a_prompt_comes_before_the_sentences_of_the_sentence_level_alone(
+    tokenizer: PreTrainedTokenizerBase, rows: list[Row]
+) -> None:
+    prompt = prompt_tokens(tokenizer, "the dog: ")
+    plain, prompted = (PretrainingCollator(tokenizer, prompt=given)(rows) for given in ((), prompt))
+    names = "sentence_input_ids", "sentence_attention_mask"
+    before, after = unpadded(plain, *names), unpadded(prompted, *names)
+    assert after == [[row[0], *prompt, *row[1:]] for row in before]
+    for name in plain.keys() - set(names):
+        assert plain[name].equal(prompted[name])
+
+
+def test_a_prompt_and_its_sentence_are_cut_to_the_longest_input(tokenizer: PreTrainedTokenizerBase) -> None:
+    collator = PretrainingCollator(tokenizer, max_length=8, prompt=(7, 8))
+    batch = collator([{"x": [10, 11, 12, 13, 14, 15, 16], "y": None, "seed": 1}])
+    assert batch["sentence_input_ids"][0].tolist() == [0, 7, 8, 10, 11, 12, 13, 2]
+    with pytest.raises(ValueError, match="prompt has 6 tokens; allowed are 5 with a max_length of 8"):
+        PretrainingCollator(tokenizer, max_length=8, prompt=range(6))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from hictl_hf.data.tokenization import (
     WORD_START,
+    prompt_tokens,
     token_batches,
     tokenize_corpus,
     train_tokenizer,
@@ -153,3 +154,19 @@ def test_batches_are_of_similar_length_and_hold_what_fits() -> None:
     assert list(token_batches([2, 9, 5, 1, 5, 4, 2], max_tokens=15)) == [[1], [2, 4, 5], [0, 6, 3]]
     assert list(token_batches([4, 50], max_tokens=15)) == [[1], [0]], "what fits nowhere stands alone"
     assert list(token_batches([], max_tokens=15)) == []
+
+
+def test_the_ids_of_a_prompt_and_then_of_a_text_are_those_of_both(
+    tokenizer: PreTrainedTokenizerBase, sentences: dict[str, list[str]]
+) -> None:
+    prompt = "the old man: "
+    ids = prompt_tokens(tokenizer, prompt)
+    for text in (texts[at] for texts in sentences.values() for at in (0, 17, 40)):
+        both, alone = tokenizer([prompt + text, text], add_special_tokens=False)["input_ids"]
+        assert both == ids + alone
+    assert prompt_tokens(tokenizer, "") == []
+
+
+def test_a_prompt_that_runs_into_the_text_is_refused(tokenizer: PreTrainedTokenizerBase) -> None:
+    with pytest.raises(BadInput, match="prompt is 'the'; allowed is one whose tokens do not change"):
+        prompt_tokens(tokenizer, "the")
