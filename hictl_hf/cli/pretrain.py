@@ -19,11 +19,14 @@ from .logs import log_to_terminal
 GROUPS = {
     "output": ("output_dir",),
     "data": (
-        "train_data", "held_out_data", "held_out_sentences", "cleaning", "strict", "streaming", "stream_shares",
-        "stream_buffer", "text_alpha", "pair_alpha", "text_share", "max_length",
+        "train_data", "held_out_data", "held_out_sentences", "guard_data", "guard_languages", "cleaning", "strict",
+        "streaming", "stream_shares", "stream_buffer", "text_alpha", "pair_alpha", "text_share", "max_length",
     ),
-    "model": ("encoder", "tokenizer", "model_config"),
-    "objectives": ("mlm_probability", "tlm_probability", "reordering", "gather_sentences", "gradient_cache"),
+    "model": ("encoder", "prompt", "keep_start", "tokenizer", "model_config"),
+    "objectives": (
+        "mlm_probability", "tlm_probability", "lm_head_warmup_steps", "reordering", "gather_sentences",
+        "gradient_cache",
+    ),
     "training": (
         "per_device_train_batch_size", "auto_find_batch_size", "learning_rate", "warmup_steps", "adam_beta2",
         "adam_epsilon", "weight_decay", "logging_steps", "save_total_limit", "shard_parameters",

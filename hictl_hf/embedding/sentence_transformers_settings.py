@@ -86,6 +86,11 @@ class SentenceTransformersSettings:
         """The text that is put before each sentence, `None` for none."""
         return self.prompts.get(self.default_prompt_name or "") or None
 
+    @property
+    def has_plain_projection(self) -> bool:
+        """Whether the dense layers are HiCTL's f: one, linear, without bias, of the first token."""
+        return self.pooling == "cls" and [(each.bias, each.activation) for each in self.dense] == [(False, "Identity")]
+
 
 def read_sentence_transformers_files(name_or_folder: str | Path) -> SentenceTransformersSettings | None:
     """Read the settings of a folder or Hub name; `None` if it has no `modules.json`.
@@ -346,7 +351,7 @@ def load_dense(files: ModelFiles, settings: SentenceTransformersSettings, size: 
         layer = nn.Linear(weights["weight"].shape[1], size, bias=dense.bias)
         layer.load_state_dict(weights)
         layers += [layer, getattr(nn, dense.activation)()]
-    if settings.pooling == "cls" and [(each.bias, each.activation) for each in settings.dense] == [(False, "Identity")]:
+    if settings.has_plain_projection:
         return layers[0]
     return DenseLayers(settings.pooling, *layers)
 

@@ -25,6 +25,8 @@ YOUR_TRANSLATION_REPOSITORY = "your-name/hictl-translation"
 YOUR_FOLDER = "path/to/this/folder"
 PICTURES = {
     "retrieval": "Accuracy of each language before and after",
+    "guard": "Accuracy of languages and domains that were not trained on, before and after",
+    "shares": "Accuracy by the share of the trained weights",
     "losses": "The losses during training",
     "layers": "Accuracy by layer and pooling, on the dev set",
     "tsne": "Sentences and their translations in two dimensions",

@@ -26,8 +26,9 @@ UNUSED_HERE = UNUSED | {
 }
 DECISIVE = (  # must stay the same when a run is resumed, as the examples and the batch; length and device may change
     "model_config", "text_alpha", "pair_alpha", "text_share", "max_length", "mlm_probability", "tlm_probability",
-    "reordering", "gather_sentences", "gradient_cache", "seed", "learning_rate", "lr_scheduler_type",
-    "lr_scheduler_kwargs", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm",
+    "reordering", "gather_sentences", "gradient_cache", "seed", "prompt", "lm_head_warmup_steps", "learning_rate",
+    "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2",
+    "adam_epsilon", "max_grad_norm",
 )  # fmt: skip
 DICTIONARIES = {"model_config": HictlConfig, "cleaning": Cleaning}
 
@@ -52,9 +53,22 @@ class PretrainingArguments(RunArguments):
     held_out_sentences: int = field(
         default=250, metadata={"help": "Pairs of each language to choose by (dev), and as many to score (test)."}
     )
+    guard_data: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "Sources of pairs in other languages or domains that must not get worse: measured before and after "
+            "training, and counted when keep_start chooses; their texts are not trained on."
+        },
+    )
+    guard_languages: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Languages of train_data that are not trained on, and whose pairs are a guard."},
+    )
     encoder: str | None = field(
         default=None,
-        metadata={"help": "XLM-R or HiCTL checkpoint to begin from; by default a new model of model_config."},
+        metadata={
+            "help": "XLM-R, sentence encoder or HiCTL checkpoint to begin from; by default a new model of model_config."
+        },
     )
     tokenizer: str | None = field(
         default=None,
@@ -62,6 +76,20 @@ class PretrainingArguments(RunArguments):
     )
     model_config: dict[str, Any] | str | None = field(
         default=None, metadata={"help": 'Fields of HictlConfig as JSON, such as {"sentence_temperature": 1.0}.'}
+    )
+    prompt: str | None = field(
+        default=None,
+        metadata={
+            "help": 'Text before each sentence, such as "query: ", in training and wherever sentences are embedded; by '
+            'default that of the encoder; "" for none.'
+        },
+    )
+    keep_start: str | None = field(
+        default=None,
+        metadata={
+            "help": "Average the trained weights with those of the encoder: the share of the encoder from 0 to 1, or "
+            "auto, by which the held-out and guard pairs choose it."
+        },
     )
     cleaning: dict[str, Any] | str | None = field(
         default=None, metadata={"help": 'Fields of Cleaning as JSON, such as {"languages": ["en", "de"]}.'}
@@ -95,6 +123,12 @@ class PretrainingArguments(RunArguments):
         default="words",
         metadata={"help": "How the positive of monolingual text is reordered: words, subwords or local."},
     )
+    lm_head_warmup_steps: int | None = field(
+        default=None,
+        metadata={
+            "help": "Steps in which L_LM trains only its head; by default 100 if a sentence encoder has none, else 0."
+        },
+    )
     gather_sentences: bool = field(
         default=True, metadata={"help": "Take negatives from the sentences of all processes."}
     )
@@ -107,7 +141,10 @@ class PretrainingArguments(RunArguments):
     )
     evaluate_layers: list[int] = field(
         default_factory=list,
-        metadata={"help": "Layers whose sentence vectors are evaluated, 0 being the embeddings; by default all."},
+        metadata={
+            "help": "Layers whose sentence vectors are evaluated, 0 being the embeddings; by default all, or the one "
+            "that is trained and read."
+        },
     )
 
     auto_find_batch_size: bool = field(
@@ -120,8 +157,9 @@ class PretrainingArguments(RunArguments):
     per_device_train_batch_size: int = field(
         default=64, metadata={"help": "Pairs or texts of a micro-batch on one device."}
     )
-    learning_rate: float = field(
-        default=2.5e-4, metadata={"help": "Peak learning rate; the paper's base size: 2.5e-4."}
+    learning_rate: float | None = field(  # a number once the start is known
+        default=None,
+        metadata={"help": "Peak learning rate; by default 5e-5 for a sentence encoder, else the paper's base: 2.5e-4."},
     )
     adam_beta2: float = field(default=0.98, metadata={"help": "The paper: 0.98 for base, 0.999 for large."})
     adam_epsilon: float = field(default=1e-6, metadata={"help": "Adam's epsilon, as in the paper."})
@@ -173,6 +211,7 @@ class PretrainingArguments(RunArguments):
                 f"held_out_sentences is {self.held_out_sentences}; it must be 1 or more with held_out_data; "
                 "without it 0 holds out nothing"
             )
+        self.check_start()
         if self.auto_find_batch_size and not self.gradient_cache:
             raise BadInput(
                 "auto_find_batch_size changes the micro-batch, and without the gradient cache its negatives; "
@@ -184,6 +223,31 @@ class PretrainingArguments(RunArguments):
             self.use_cpu = True  # or HF refuses bf16
         super().__post_init__()
         refuse_impossible(self)
+
+    def check_start(self) -> None:
+        """Raise `BadInput` for settings of the start that cannot work."""
+        if self.keep_start is not None:
+            self.keep_start = str(self.keep_start)
+            if self.keep_start != "auto" and not is_share(self.keep_start):
+                raise BadInput(f"keep_start is {self.keep_start!r}; allowed is auto, or a number from 0 to 1")
+            if not self.encoder:
+                raise BadInput("keep_start needs an encoder to keep; give --encoder, or leave it out")
+            if self.shard_parameters:
+                raise BadInput("keep_start averages complete weights; leave it out, or shard_parameters")
+        if self.guard_languages and self.streaming:
+            raise BadInput(
+                "guard_languages needs all of train_data before training; with --streaming give --guard_data"
+            )
+        if (self.lm_head_warmup_steps or 0) < 0:
+            raise BadInput(f"lm_head_warmup_steps is {self.lm_head_warmup_steps}; allowed is 0 or more")
+
+
+def is_share(text: str) -> bool:
+    """Whether a text is a number from 0 to 1."""
+    try:
+        return 0 <= float(text) <= 1
+    except ValueError:
+        return False
 
 
 def parse_arguments(argv: list[str]) -> PretrainingArguments:

@@ -39,6 +39,9 @@ def model_card(results: PretrainingResults, repository: str = YOUR_REPOSITORY) -
         lead=escape_markdown(lead(results)),
         before=escape_markdown(results.before_label),
         scores=markdown_table(HEADS, (accuracy.cells(name) for name, accuracy in results.by_accuracy())),
+        guard=markdown_table(HEADS, (row.cells(name) for name, row in results.guard.by_accuracy()))
+        if results.guard
+        else "",
         data=escape_markdown(data_sentence(results)),
         rows=markdown_table(("languages", "rows"), results.corpus.kept.items()),
         objectives=markdown_table(("objective", "weight", "temperature", "loss at the end"), _objectives(results)),

@@ -100,6 +100,21 @@ def plot_retrieval(
     return Path(path)
 
 
+def plot_shares(grid: Sequence[Mapping[str, float | None]], chosen: float, path: str | Path) -> Path:
+    """Draw the accuracy on dev, and on the guard's, by the share of the trained weights; returns the path."""
+    with figure_at(path, 7.5, 4.0) as figure:
+        axes = figure.add_subplot()
+        for name, label, colour in (("dev", "held-out pairs", BLUE), ("guard", "guard", ORANGE)):
+            points = [(row["share"], row[name]) for row in grid if row.get(name) is not None]
+            if points:
+                axes.plot(*zip(*points), "o-", color=colour, markersize=6, linewidth=2, label=label)
+        axes.axvline(chosen, color=GREY, linestyle="--", linewidth=1)
+        axes.set(xlabel="share of the trained weights (0: the start)", ylabel="accuracy (%)")
+        axes.legend()
+        set_headline(figure, f"Chosen: {chosen:g} of the trained weights, {1 - chosen:g} of the start")
+    return Path(path)
+
+
 def plot_tsne(before: Embeddings, after: Embeddings, path: str | Path, seed: int = 42) -> Path:
     """Draw t-SNE of translations before and after training: colour is meaning, marker is language; returns the path."""
     languages, sentences = list(before), len(next(iter(before.values())))

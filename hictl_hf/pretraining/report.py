@@ -12,7 +12,7 @@ from ..reports.page import data_uri, render
 from ..reports.plots import plot_layers
 from ..reports.results import duration, to_json
 from .card import transformers_snippet
-from .plots import plot_losses, plot_retrieval, plot_tsne
+from .plots import plot_losses, plot_retrieval, plot_shares, plot_tsne
 from .results import PretrainingResults, headline, lead
 from .scoring import Scores
 
@@ -22,6 +22,17 @@ CAPTIONS = {
         (
             "One row for each language, best first: grey is the model before, blue the model after, orange a language "
             "that lost. The longer the bar, the larger the change; the dashed lines are the means over languages."
+        ),
+    ),
+    "guard": (
+        "Languages and domains not trained on",
+        "The same for the guard: what was to stay as it is.",
+    ),
+    "shares": (
+        "How much of the start is kept",
+        (
+            "Accuracy on dev pairs by the share of the trained weights in the average with those of the start. The "
+            "dashed line marks the best mean of the two, which is chosen."
         ),
     ),
     "losses": (
@@ -55,9 +66,12 @@ def report(
     drawn: dict[str, Path] = {}
     pictures = Path(folder) / "pictures"
     pictures.mkdir(parents=True, exist_ok=True)
-    if results.retrieval:
-        languages, labels = to_json(results.retrieval.per_language), (results.before_label, "HiCTL")
-        drawn["retrieval"] = plot_retrieval(languages, pictures / "retrieval.png", labels)
+    for name, retrieval in (("retrieval", results.retrieval), ("guard", results.guard)):
+        if retrieval:
+            languages, labels = to_json(retrieval.per_language), (results.before_label, "HiCTL")
+            drawn[name] = plot_retrieval(languages, pictures / f"{name}.png", labels)
+    if (interpolation := results.interpolation) and interpolation.grid:
+        drawn["shares"] = plot_shares(to_json(interpolation.grid), interpolation.share, pictures / "shares.png")
     drawn["losses"] = plot_losses(results.history, pictures / "losses.png")
     if before and after and after.pictured:
         drawn["tsne"] = plot_tsne(before.pictured, after.pictured, pictures / "tsne.png", results.seed or 0)

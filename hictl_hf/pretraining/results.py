@@ -62,6 +62,45 @@ class RetrievalResults:
     protocol: Protocol = field(default_factory=Protocol)
     by_layer: dict[str, list[float | None]] = field(default_factory=dict)
 
+    def by_accuracy(self) -> list[tuple[str, LanguageAccuracy]]:
+        """The languages that were scored, best first."""
+        scored = [(name, accuracy) for name, accuracy in self.per_language.items() if not _is_missing(accuracy.hictl)]
+        return sorted(scored, key=lambda row: row[1].hictl or 0, reverse=True)
+
+    def means(self) -> tuple[float | None, float | None]:
+        """Mean accuracy (%) before and after training: as recorded, else over the languages."""
+        rows = [accuracy for _, accuracy in self.by_accuracy()]
+        return (
+            _mean([row.untrained for row in rows]) if _is_missing(self.untrained) else self.untrained,
+            _mean([row.hictl for row in rows]) if _is_missing(self.hictl) else self.hictl,
+        )
+
+
+@dataclass(kw_only=True)
+class StartInfo:
+    """What the run started from: the kind of checkpoint, how its folder says that it is read, and the prompt."""
+
+    kind: str
+    pooling: Pooling | None = None
+    prompt: str | None = None
+
+
+@dataclass(kw_only=True)
+class ShareAccuracy:
+    """Mean accuracy (%) on the dev pairs and on the guard's with this share of the trained weights."""
+
+    share: float
+    dev: float | None = None
+    guard: float | None = None
+
+
+@dataclass(kw_only=True)
+class Interpolation:
+    """The weights are (1 - share) start + share trained; `grid` has the shares it was chosen from, if it was chosen."""
+
+    share: float
+    grid: list[ShareAccuracy] = field(default_factory=list)
+
 
 @dataclass(kw_only=True)
 class Evaluation:
@@ -94,6 +133,9 @@ class PretrainingResults(RunResults):
         history: the logs of the training, a dictionary for each `logging_steps` steps.
         evaluations: retrieval during the training.
         corpus: what was read.
+        start: what the run started from; `None` in files of 0.8 or older.
+        guard: retrieval on the pairs that were to stay as they are; `None` without such pairs.
+        interpolation: with which share of the start the trained weights were averaged; `None` without `keep_start`.
     """
 
     WRITTEN_BY: ClassVar[str] = "a pre-training run"
@@ -107,6 +149,9 @@ class PretrainingResults(RunResults):
     history: list[dict[str, Any]]
     evaluations: list[Evaluation] = field(default_factory=list)
     corpus: CorpusCounts
+    start: StartInfo | None = None
+    guard: RetrievalResults | None = None
+    interpolation: Interpolation | None = None
 
     @classmethod
     def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -138,20 +183,11 @@ class PretrainingResults(RunResults):
 
     def by_accuracy(self) -> list[tuple[str, LanguageAccuracy]]:
         """The languages that were scored, best first."""
-        languages = self.retrieval.per_language if self.retrieval else {}
-        scored = [(name, accuracy) for name, accuracy in languages.items() if not _is_missing(accuracy.hictl)]
-        return sorted(scored, key=lambda row: row[1].hictl or 0, reverse=True)
+        return self.retrieval.by_accuracy() if self.retrieval else []
 
     def means(self) -> tuple[float | None, float | None]:
         """Mean accuracy (%) before and after training: as recorded, else over the languages."""
-        if self.retrieval is None:
-            return None, None
-        rows = [accuracy for _, accuracy in self.by_accuracy()]
-        before, after = self.retrieval.untrained, self.retrieval.hictl
-        return (
-            _mean([row.untrained for row in rows]) if _is_missing(before) else before,
-            _mean([row.hictl for row in rows]) if _is_missing(after) else after,
-        )
+        return self.retrieval.means() if self.retrieval else (None, None)
 
     def last(self, name: str) -> float | None:
         """The last value of a name in the history, such as "lm_loss"."""
@@ -177,11 +213,17 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def retrieval_table(results: PretrainingResults) -> str:
-    """Accuracy of each language before and after training as aligned text, best first, the mean last."""
-    languages = results.by_accuracy()
-    if not languages:
+    """Accuracy of each language before and after training as aligned text, that of the guard in a second table."""
+    if not results.by_accuracy() or results.retrieval is None:
         return "no retrieval score"
-    before, after = results.means()
+    guard = f"\n\nguard, not trained on\n{_text_table(results.guard)}" if results.guard else ""
+    return _text_table(results.retrieval) + guard
+
+
+def _text_table(retrieval: RetrievalResults) -> str:
+    """Accuracy of each language, best first, the mean last."""
+    languages = retrieval.by_accuracy()
+    before, after = retrieval.means()
     sentences = sum(accuracy.sentences or 0 for _, accuracy in languages) or None
     mean = LanguageAccuracy(untrained=before, hictl=after, sentences=sentences)
     rows = [HEADS, *(accuracy.cells(name) for name, accuracy in (*languages, ("mean", mean)))]
@@ -224,7 +266,20 @@ def lead(results: PretrainingResults) -> str:
             before = f"{_pooling(protocol.untrained)} ({results.before_label})"
             chosen = f", each chosen on {protocol.selected_on}" if protocol.selected_on else ""
             sentences.append(f"Sentences are read off by {_pooling(protocol.hictl)} (HiCTL) and by {before}{chosen}.")
-    return " ".join(sentences)
+    return " ".join([*sentences, *start_sentences(results)])
+
+
+def start_sentences(results: PretrainingResults) -> list[str]:
+    """What became of the guard, and how much of the start is in the weights; empty where there is neither."""
+    sentences = []
+    if results.guard:
+        before, after = (mean or 0 for mean in results.guard.means())
+        sentences.append(f"Guard pairs, not trained on: {before:.1f}% before, {after:.1f}% after.")
+    if results.interpolation:
+        trained = 100 * results.interpolation.share
+        chosen = ", chosen on dev" if results.interpolation.grid else ""
+        sentences.append(f"The weights are {trained:.0f}% trained and {100 - trained:.0f}% those of the start{chosen}.")
+    return sentences
 
 
 def data_sentence(results: PretrainingResults) -> str:

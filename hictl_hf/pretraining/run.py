@@ -12,7 +12,7 @@ from ..embedding.sentence_transformers_files import write_sentence_transformers_
 from ..errors import BadInput
 from ..files import atomic_directory, write_text
 from ..hub.publishing import push, reserve
-from ..models.encoder_export import export_encoder
+from ..models.encoder_export import export_encoder, has_pooler
 from ..models.modeling_hictl import HictlForPreTraining
 from ..reports.results import library_versions
 from ..training.arguments import plain_settings
@@ -22,10 +22,13 @@ from ..training.sharding import gather_model
 from ..training.trainer import TERMINATED
 from .arguments import PretrainingArguments
 from .card import encoder_card, model_card
+from .corpora import Corpora, read_corpora
+from .interpolation import check_can_choose, copy_of_weights, interpolate
 from .report import report
-from .results import CorpusCounts, Evaluation, PretrainingResults
-from .scoring import Scores, retrieval_results, score
-from .setup import Corpora, load_or_make_model, load_or_train_tokenizer, make_trainer, read_corpora
+from .results import CorpusCounts, Evaluation, PretrainingResults, StartInfo
+from .scoring import Scores, guard_results, retrieval_results, score
+from .setup import load_or_make_model, load_or_train_tokenizer, make_trainer
+from .start import apply_defaults, recognise
 from .trainer import HictlTrainer
 
 logger = logging.getLogger(__name__)
@@ -42,19 +45,26 @@ def pretrain(args: PretrainingArguments, command: str = "") -> PretrainingResult
         reserve(args.publish_to, args.hub_private_repo)
     set_seed(args.seed)
 
+    start = recognise(args.encoder)
+    apply_defaults(args, start)
     corpora = read_corpora(args)
+    check_can_choose(args.keep_start, corpora)
     tokenizer = load_or_train_tokenizer(args, corpora.train)
-    model = load_or_make_model(args, tokenizer)
+    model, new_weights = load_or_make_model(args, tokenizer, start)
+    weights = copy_of_weights(model, new_weights) if args.keep_start else {}
     training_time = TrainingTime()
     trainer = make_trainer(args, model, tokenizer, corpora, training_time)
 
-    before = trainer.run_inside(lambda: score(trainer, corpora.dev, corpora.test))
+    before = trainer.run_inside(lambda: score(trainer, corpora))
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     if trainer.terminated:
         raise SystemExit(TERMINATED)
-    after = trainer.run_inside(lambda: score(trainer, corpora.dev, corpora.test))
+    interpolation = interpolate(trainer, weights, args.keep_start, corpora) if args.keep_start else None
+    after = trainer.run_inside(lambda: score(trainer, corpora))
 
     results = collect_results(args, trainer, corpora, before, after)
+    results.interpolation = interpolation
+    results.start = StartInfo(kind=start.kind, pooling=start.pooling, prompt=args.prompt or None)
     results.train_seconds, results.command = round(training_time.seconds, 1), command
     complete = gather_model(trainer.model, keep=trainer.is_world_process_zero())
     if trainer.is_world_process_zero():
@@ -99,6 +109,7 @@ def collect_results(
     log, corpus_report = trainer.state.log_history, corpora.report
     results = PretrainingResults(
         retrieval=retrieval_results(before, after) if before and after else None,
+        guard=guard_results(before, after) if before and after else None,
         before_label="starting checkpoint" if args.encoder else "untrained model",
         history=[entry for entry in log if "loss" in entry],
         evaluations=[evaluation_of(entry) for entry in log if "eval_retrieval" in entry],
@@ -134,7 +145,7 @@ def save(
     results; each appears complete or not at all."""
     if pooling := results.protocol and results.protocol.hictl:
         model.config.embedding_pooling, model.config.embedding_layer = pooling
-    projection = model.projection.weight
+    projection: Any = model.projection.weight if model.config.projects_first_token else None
     with atomic_directory(Path(output_dir) / "checkpoint") as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -143,7 +154,6 @@ def save(
     with atomic_directory(Path(output_dir) / "encoder") as folder:
         export_encoder(model, folder)
         tokenizer.save_pretrained(folder)
-        is_pooler = len(projection) == model.config.hidden_size
-        write_sentence_transformers_files(folder, model.config, projection, is_pooler)
+        write_sentence_transformers_files(folder, model.config, projection, has_pooler(model))
         write_text(folder / "README.md", encoder_card(results))
     results.write(output_dir)

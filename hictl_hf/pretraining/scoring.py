@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..embedding.encoder import embed_sentences
 from ..embedding.pooling import Pooling
 from ..retrieval.held_out import RetrievalAccuracy, best_pooling, evaluate_retrieval, mean_accuracies
+from .corpora import Corpora
 from .results import LanguageAccuracy, Protocol, RetrievalResults
 from .trainer import HictlTrainer
 
@@ -25,31 +26,36 @@ class Scores:
         pooling: the best one on dev.
         dev: accuracy at every pooling; `test`: at the best one.
         pictured: (sentences, d) by language, row i the same sentence in each.
+        guard: accuracy of the guard's test pairs at the best pooling on dev.
     """
 
     pooling: Pooling
     dev: Mapping[Pooling, RetrievalAccuracy]
     test: RetrievalAccuracy
     pictured: dict[str, NDArray[np.float32]]
+    guard: RetrievalAccuracy | None = None
 
 
-def score(trainer: HictlTrainer, dev_pairs: Dataset | None, test_pairs: Dataset | None) -> Scores | None:
-    """Choose the pooling on dev, score it on test, and embed the sentences of the t-SNE picture.
+def score(trainer: HictlTrainer, corpora: Corpora) -> Scores | None:
+    """Choose the pooling on dev, score it on test and guard, and embed the sentences of the t-SNE picture.
 
     Returns `None` where no pairs are held out.
     """
-    if dev_pairs is None or test_pairs is None:
+    if corpora.dev is None or corpora.test is None:
         return None
     model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
-    dev = evaluate_retrieval(model, tokenizer, dev_pairs, trainer.poolings, progress=True)
+    dev = evaluate_retrieval(model, tokenizer, corpora.dev, trainer.poolings, progress=True)
     best = best_pooling(dev)
-    test = evaluate_retrieval(model, tokenizer, test_pairs, [best], progress=True)[best]
-    sentences = pictured_sentences(test_pairs)
+    test = evaluate_retrieval(model, tokenizer, corpora.test, [best], progress=True)[best]
+    guard = None
+    if corpora.guard_test is not None:
+        guard = evaluate_retrieval(model, tokenizer, corpora.guard_test, [best], progress=True)[best]
+    sentences = pictured_sentences(corpora.test)
     pictured = {
         language: embed_sentences(model, tokenizer, texts, best, normalize=False)
         for language, texts in sentences.items()
     }
-    return Scores(best, dev, test, pictured)
+    return Scores(best, dev, test, pictured, guard)
 
 
 def pictured_sentences(test: Dataset) -> dict[str, list[str]]:
@@ -75,8 +81,6 @@ def pictured_sentences(test: Dataset) -> dict[str, list[str]]:
 
 def retrieval_results(before: Scores, after: Scores) -> RetrievalResults:
     """Mean accuracy and that of each language, before and after training, with the protocol."""
-    were, are = mean_accuracies(before.test), mean_accuracies(after.test)
-    both, sentences = after.test.both_directions, after.test.sentences
     by_layer: dict[str, list[float | None]] = {}
     layers = 1 + max(pooling.layer for pooling in after.dev)
     for pooling, accuracy in after.dev.items():
@@ -84,13 +88,31 @@ def retrieval_results(before: Scores, after: Scores) -> RetrievalResults:
     return RetrievalResults(
         untrained=before.test.mean,
         hictl=after.test.mean,
-        per_language={
-            name: LanguageAccuracy(
-                untrained=were[name], hictl=are[name], forward=both[name][0], backward=both[name][1],
-                sentences=sentences[name],
-            )
-            for name in are
-        },
+        per_language=language_accuracies(before.test, after.test),
         protocol=Protocol(untrained=before.pooling, hictl=after.pooling),
         by_layer=by_layer,
-    )  # fmt: skip
+    )
+
+
+def guard_results(before: Scores, after: Scores) -> RetrievalResults | None:
+    """The same of the guard pairs, at the poolings chosen on dev; `None` without a guard."""
+    if before.guard is None or after.guard is None:
+        return None
+    return RetrievalResults(
+        untrained=before.guard.mean,
+        hictl=after.guard.mean,
+        per_language=language_accuracies(before.guard, after.guard),
+        protocol=Protocol(untrained=before.pooling, hictl=after.pooling),
+    )
+
+
+def language_accuracies(before: RetrievalAccuracy, after: RetrievalAccuracy) -> dict[str, LanguageAccuracy]:
+    """Accuracy of each language before and after training."""
+    were, are = mean_accuracies(before), mean_accuracies(after)
+    return {
+        name: LanguageAccuracy(
+            untrained=were[name], hictl=are[name], forward=after.both_directions[name][0],
+            backward=after.both_directions[name][1], sentences=after.sentences[name],
+        )
+        for name in are
+    }  # fmt: skip

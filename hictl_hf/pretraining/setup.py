@@ -2,26 +2,22 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import blake2b
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
+from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from ..data.cleaning import Cleaning, CorpusReport
+from ..data.cleaning import Cleaning
 from ..data.collator import PretrainingCollator
-from ..data.corpus import load_corpus
-from ..data.held_out import comparable, split_held_out
 from ..data.sampling import PretrainingExamples, TemperatureSampler, language_shares
 from ..data.streaming import StreamedBatches, source_shares
-from ..data.tokenization import tokenize_corpus, train_tokenizer, words_never_sampled
-from ..embedding.encoder import check_model_type
-from ..embedding.pooling import Pooling, all_poolings
+from ..data.tokenization import prompt_tokens, tokenize_corpus, train_tokenizer, words_never_sampled
+from ..embedding.encoder import load_encoder
+from ..embedding.pooling import Pooling, all_poolings, own_pooling, projection_of
 from ..errors import BadInput
 from ..hub.loading import check_sizes, check_vocabulary, load_tokenizer, model_errors
 from ..models.configuration_hictl import HictlConfig
@@ -31,80 +27,13 @@ from ..training.arguments import plain_settings, read_dictionary
 from ..training.callbacks import RunFingerprint, TrainingTime
 from .arguments import DECISIVE, PretrainingArguments
 from .batch_size import fit_micro_batch
+from .corpora import Corpora
+from .start import SENTENCE_ENCODER, Start
 from .trainer import HictlTrainer, metric_name
 
 logger = logging.getLogger(__name__)
 
 SENTENCES_FOR_VOCABULARY = 200_000  # rows sampled from the corpus to learn a vocabulary
-
-
-# --- corpora ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Corpora:
-    """The texts of a run.
-
-    Attributes:
-        train: `None` for a stream.
-        dev: pairs to choose the pooling by, and `test` pairs to score; `None` if none are held out.
-        report: what was read and what was skipped.
-    """
-
-    train: Dataset | None
-    dev: Dataset | None
-    test: Dataset | None
-    report: CorpusReport
-
-    @property
-    def hash(self) -> str:
-        """Hash of the training data and of the held-out pairs, which follow from the rows read and the split."""
-        digest = blake2b(self.report.hash.encode(), digest_size=16)
-        for pairs in filter(None, (self.dev, self.test)):
-            for text in chain(pairs["x"], pairs["y"]):
-                digest.update(text.encode() + b"\0")
-        return digest.hexdigest()
-
-
-def read_corpora(args: PretrainingArguments) -> Corpora:
-    """Read, clean and split the sources; the numbers of rows kept and skipped are logged."""
-    cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
-    held_out: dict[str, Dataset] = {}
-    if args.held_out_data:
-        pairs, _ = load_corpus(args.held_out_data, cleaning, args.strict)
-        held_out = split_held_out(pairs, args.held_out_sentences, args.seed, keep_half=False)
-        if not (len(held_out["dev"]) and len(held_out["test"])):
-            raise BadInput(
-                f"held_out_data is {', '.join(args.held_out_data)}, which has no sentence pair to choose by (dev) and "
-                "another to score (test); give two or more pairs that share no text"
-            )
-    if args.streaming:
-        return Corpora(None, held_out["dev"] or None, held_out["test"] or None, CorpusReport())
-    train, corpus_report = load_corpus(args.train_data, cleaning, args.strict)
-    if held_out:
-        read = len(train)
-        train = without_texts(train, held_out["dev"], held_out["test"])
-        logger.info("%d of %d rows share a text with held-out data and are not trained on", read - len(train), read)
-        if not len(train):
-            raise BadInput(
-                f"held_out_data is {', '.join(args.held_out_data)}, with which all {read} rows of train_data share a "
-                "text; give other pairs, or hold out fewer by --held_out_sentences"
-            )
-        parts = {"train": train, "dev": held_out["dev"], "test": held_out["test"]}
-    elif args.held_out_sentences:
-        parts = split_held_out(train, args.held_out_sentences, args.seed)
-    else:
-        parts = {"train": train}
-    logger.info("%s", corpus_report.summary())
-    return Corpora(parts["train"], parts.get("dev") or None, parts.get("test") or None, corpus_report)
-
-
-def without_texts(train: Dataset, *held_out: Dataset) -> Dataset:
-    """The training rows that share no text with the held-out pairs, on either side."""
-    texts = {comparable(text) for pairs in held_out for side in ("x", "y") for text in pairs[side]}
-    sides = zip(train["x"], train["y"], strict=True)
-    keep = [comparable(x) not in texts and (y is None or comparable(y) not in texts) for x, y in sides]
-    return train.select(np.flatnonzero(keep))
 
 
 # --- tokenizer --------------------------------------------------------------------------------------------------------
@@ -166,18 +95,31 @@ def sample_sentences(train: Dataset, seed: int) -> Iterator[str]:
 # --- model ------------------------------------------------------------------------------------------------------------
 
 
-def load_or_make_model(args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> HictlForPreTraining:
-    """The model of the checkpoint with `model_config` applied, or a new model of these settings; in float32."""
+def load_or_make_model(
+    args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, start: Start
+) -> tuple[HictlForPreTraining, list[str]]:
+    """The model of the checkpoint with `model_config` applied, or a new model of these settings; in float32.
+
+    Also returns the names of the weights that the checkpoint does not have.
+    """
+    new: list[str] = []
     settings = read_dictionary("model_config", args.model_config)
     place = args.encoder or "model_config"
     with model_errors(place):
         if args.encoder:
             kept = {name: value for name, value in settings.items() if name != "vocab_size"}
-            check_model_type(args.encoder)
             check_sizes(args.encoder)
-            config = HictlConfig.from_pretrained(args.encoder, **kept)
+            projection = projection_of_start(args.encoder, start)
+            shape = {} if projection is None else {"projection_size": len(projection)}
+            config = HictlConfig.from_pretrained(args.encoder, **{**start.model_config, **shape, **kept})
             refuse_other_shapes(args.encoder, kept)
-            model = HictlForPreTraining.from_pretrained(args.encoder, config=config, dtype=torch.float32)
+            model, report = HictlForPreTraining.from_pretrained(
+                args.encoder, config=config, dtype=torch.float32, output_loading_info=True
+            )
+            new = sorted(report["missing_keys"])
+            if projection is not None and config.sentence_projection:
+                model.projection.weight.data.copy_(projection)
+                new.remove("projection.weight")
         else:
             model = HictlForPreTraining(HictlConfig(**{**settings, "vocab_size": len(tokenizer)}))
     if settings.get("vocab_size", model.config.vocab_size) != model.config.vocab_size:
@@ -189,8 +131,17 @@ def load_or_make_model(args: PretrainingArguments, tokenizer: PreTrainedTokenize
             f"max_length is {args.max_length}, but the model reads {longest} tokens (max_position_embeddings - 2); "
             f"give --max_length {longest}, or less"
         )
+    model.config.embedding_prompt = args.prompt or None
     model.config.special_token_ids = words_never_sampled(tokenizer, model.config.vocab_size)
-    return model
+    return model, new
+
+
+def projection_of_start(encoder: str, start: Start) -> Tensor | None:
+    """(r, d) the projection that a sentence encoder is read at; `None` if it is read otherwise."""
+    if start.kind != SENTENCE_ENCODER or start.pooling is None or start.pooling.mode != "projection":
+        return None
+    weight: Tensor = projection_of(load_encoder(encoder, device="cpu")[0]).weight
+    return weight.detach()
 
 
 def refuse_other_shapes(encoder: str, settings: Mapping[str, Any]) -> None:
@@ -219,10 +170,11 @@ def make_trainer(
     collator = PretrainingCollator(
         tokenizer, args.mlm_probability, args.tlm_probability, args.max_length, args.reordering,
         objectives=[name for name, weight in weights.items() if weight],
-        clean_word_level=model.config.word_level_input == "clean",
+        clean_word_level=model.config.word_level_input == "clean", prompt=prompt_tokens(tokenizer, args.prompt or ""),
     )  # fmt: skip
     if args.ddp_find_unused_parameters is None:
-        args.ddp_find_unused_parameters = not all(weights.values())  # with all objectives, every parameter is used
+        # with all objectives, every parameter is used
+        args.ddp_find_unused_parameters = not all(weights.values()) or bool(args.lm_head_warmup_steps)
     if args.auto_find_batch_size:
         fit_micro_batch(model, collator, args, args.shard_parameters)
         args.auto_find_batch_size = False  # the Trainer's own search would change the batch
@@ -231,19 +183,27 @@ def make_trainer(
         examples, sampler = stream_of_batches(args, tokenizer), None
     else:
         examples, sampler = examples_and_sampler(args, tokenizer, corpora.train)
-    last = model.config.num_hidden_layers
     if corpora.dev is None:
         if args.eval_strategy != "no" or args.load_best_model_at_end:
             logger.warning("no pairs are held out: nothing is evaluated, and the last state is kept, not the best one")
         args.eval_strategy, args.load_best_model_at_end = "no", False
-    poolings = all_poolings(args.evaluate_layers or range(last + 1), last, projection=True)
+    poolings = poolings_to_evaluate(args, model.config)
     check_metric(args, corpora.dev, poolings)
     return HictlTrainer(
         model, args, train_dataset=examples, eval_dataset=corpora.dev, data_collator=collator,
         processing_class=tokenizer, callbacks=[RunFingerprint(decisive_settings(args), corpora.hash), training_time],
         batches=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
-        shard_parameters=args.shard_parameters, poolings=poolings,
+        shard_parameters=args.shard_parameters, poolings=poolings, lm_head_warmup_steps=args.lm_head_warmup_steps or 0,
     )  # fmt: skip
+
+
+def poolings_to_evaluate(args: PretrainingArguments, config: HictlConfig) -> list[Pooling]:
+    """All poolings of the layers in question; only the trained one, and that of the start, if r is what is read."""
+    last = config.num_hidden_layers
+    if config.sentence_projection or args.evaluate_layers:
+        layers = args.evaluate_layers or range(last + 1)
+        return all_poolings(layers, last, projection=config.projects_first_token)
+    return list(dict.fromkeys([Pooling(config.sentence_pooling, last), own_pooling(config)]))
 
 
 def decisive_settings(args: PretrainingArguments) -> dict[str, Any]:

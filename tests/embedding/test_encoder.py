@@ -25,7 +25,6 @@ from transformers import (
 
 from hictl_hf import HictlForMaskedLM, HictlForPreTraining, HictlModel, export_encoder
 from hictl_hf.dtypes import QuantizedLinear
-from hictl_hf.embedding import encoder as embedding
 from hictl_hf.embedding.encoder import embed_at_poolings, embed_sentences, load_encoder
 from hictl_hf.embedding.pooling import Pooling, all_poolings, log_default_pooling, own_pooling, pool
 from hictl_hf.errors import BadInput

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -28,6 +29,8 @@ from transformers import (
 )
 
 from hictl_hf import HictlForMaskedLM
+from hictl_hf.embedding import embed_sentences, load_encoder
+from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.arguments import parse_arguments
 from hictl_hf.pretraining.run import pretrain
@@ -507,3 +510,69 @@ def test_sigterm_leaves_a_whole_checkpoint_and_the_run_goes_on_though_that_is_da
         now = weights_of_run(folder)
         assert not [name for name in expected if not expected[name].equal(now[name])]
         assert [row["step"] for row in results["history"]] == list(range(2, 21, 2))
+
+
+# --- from a sentence encoder ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sentence_encoder(run: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plain XLM-R encoder without a language-model head, read at the mean of its last layer, with a prompt."""
+    folder = tmp_path_factory.mktemp("start")
+    encoder = AutoModel.from_pretrained(run[0] / "encoder", add_pooling_layer=False)
+    encoder.config.embedding_pooling, encoder.config.embedding_layer = "mean", None
+    encoder.config.embedding_prompt = "the: "
+    encoder.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(run[0] / "encoder").save_pretrained(folder)
+    write_sentence_transformers_files(folder, encoder.config, pooler=False)
+    return folder
+
+
+def test_a_sentence_encoder_is_adapted_at_its_own_vector_and_averaged_with_the_start(
+    tmp_path: Path, files: dict[str, str], sentence_encoder: Path
+) -> None:
+    given = ["--encoder", str(sentence_encoder), "--guard_languages", "zh", "--keep_start", "auto"]
+    results = main(flags(files, tmp_path / "out", *given, "--held_out_sentences", "6", model={}))
+    assert results["start"] == {
+        "kind": "sentence encoder", "pooling": {"mode": "mean", "layer": 2}, "prompt": "the: "
+    }  # fmt: skip
+    assert [row["share"] for row in results["interpolation"]["grid"]] == [0, 0.25, 0.5, 0.75, 1]
+    assert results["guard"]["per_language"].keys() == {"zh"} and "zh" not in results["retrieval"]["per_language"]
+    assert results["interpolation"]["grid"][0]["guard"] <= next(
+        row["guard"] for row in results["interpolation"]["grid"] if row["share"] == results["interpolation"]["share"]
+    )
+    assert results["retrieval"]["protocol"]["hictl"] == {"mode": "mean", "layer": 2}
+    assert results["settings"]["training"]["learning_rate"] == 0.003
+    assert results["settings"]["config"]["sentence_pooling"] == "mean"
+    page = (tmp_path / "out/report.html").read_text("utf-8")
+    assert page.count("data:image/png;base64") == 6  # also the guard and the shares
+    assert "Guard pairs, not trained on" in (tmp_path / "out/checkpoint/README.md").read_text("utf-8")
+
+
+def test_half_of_the_start_is_half_of_each_weight(
+    tmp_path: Path, files: dict[str, str], sentence_encoder: Path
+) -> None:
+    given = ["--encoder", str(sentence_encoder)]
+    for name, more in {"whole": [], "half": ["--keep_start", "0.5"], "start": ["--keep_start", "1"]}.items():
+        main(flags(files, tmp_path / name, *given, *more, model={}))
+    start = load_file(sentence_encoder / "model.safetensors")
+    whole, half, kept = (
+        load_file(tmp_path / name / "encoder/model.safetensors") for name in ("whole", "half", "start")
+    )
+    assert start.keys() == whole.keys() == half.keys()
+    for name, weight in start.items():
+        torch.testing.assert_close(half[name], (weight + whole[name]) / 2)
+        assert torch.equal(kept[name], weight)
+    assert any(not torch.equal(whole[name], weight) for name, weight in start.items())
+
+
+def test_an_adapted_encoder_is_read_with_its_prompt_everywhere(
+    tmp_path: Path, files: dict[str, str], sentence_encoder: Path, sentences: dict[str, list[str]]
+) -> None:
+    main(flags(files, tmp_path / "out", "--encoder", str(sentence_encoder), model={}))
+    folders = [tmp_path / "out" / name for name in ("checkpoint", "encoder")]
+    vectors = [embed_sentences(*load_encoder(folder), sentences["de"]) for folder in folders]
+    plain = embed_sentences(*load_encoder(folders[0]), sentences["de"], prompt="")
+    by_hand = embed_sentences(*load_encoder(folders[0]), [f"the: {text}" for text in sentences["de"]], prompt="")
+    assert np.allclose(vectors[0], vectors[1], atol=1e-6) and np.allclose(vectors[0], by_hand, atol=1e-6)
+    assert not np.allclose(vectors[0], plain, atol=1e-3)

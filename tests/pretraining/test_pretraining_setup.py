@@ -9,13 +9,8 @@ from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining import setup
 from hictl_hf.pretraining.arguments import parse_arguments
-from hictl_hf.pretraining.setup import (
-    Corpora,
-    decisive_settings,
-    sample_sentences,
-    vocabulary_size,
-    without_texts,
-)
+from hictl_hf.pretraining.corpora import Corpora, without_texts
+from hictl_hf.pretraining.setup import decisive_settings, sample_sentences, vocabulary_size
 
 TRAIN = Dataset.from_list(
     [{"x": "a cat", "y": "eine Katze"}, {"x": "a dog", "y": "ein Hund"}, {"x": "a text", "y": None}]

@@ -1,0 +1,120 @@
+"""The texts of a run: what is trained on, what is held out of it, and the guard outside it."""
+
+import logging
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import chain
+
+import numpy as np
+from datasets import Dataset, concatenate_datasets
+
+from ..data.cleaning import Cleaning, CorpusReport
+from ..data.corpus import load_corpus
+from ..data.held_out import comparable, split_held_out
+from ..errors import BadInput
+from ..training.arguments import read_dictionary
+from .arguments import PretrainingArguments
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Corpora:
+    """The texts of a run.
+
+    Attributes:
+        train: `None` for a stream.
+        dev: pairs to choose the pooling by, and `test` pairs to score; `None` if none are held out.
+        guard_dev, guard_test: the same of languages and domains that are not trained on; `None` without a guard.
+        report: what was read and what was skipped.
+    """
+
+    train: Dataset | None
+    dev: Dataset | None
+    test: Dataset | None
+    report: CorpusReport
+    guard_dev: Dataset | None = None
+    guard_test: Dataset | None = None
+
+    @property
+    def hash(self) -> str:
+        """Hash of the training data and of the held-out pairs, which follow from the rows read and the split."""
+        digest = blake2b(self.report.hash.encode(), digest_size=16)
+        for pairs in filter(None, (self.dev, self.test, self.guard_dev, self.guard_test)):
+            for text in chain(pairs["x"], pairs["y"]):
+                digest.update(text.encode() + b"\0")
+        return digest.hexdigest()
+
+
+def read_corpora(args: PretrainingArguments) -> Corpora:
+    """Read, clean and split the sources; the numbers of rows kept and skipped are logged."""
+    cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
+    held_out = read_held_out(args, "held_out_data", cleaning)
+    guard = read_held_out(args, "guard_data", replace(cleaning, languages=()))
+    if args.streaming:
+        return Corpora(None, held_out.get("dev"), held_out.get("test"), CorpusReport(), *guard.values())
+    train, corpus_report = load_corpus(args.train_data, cleaning, args.strict)
+    if args.guard_languages:
+        train, guard = with_guard_languages(args, train, guard)
+    if outside := [*held_out.values(), *guard.values()]:
+        read = len(train)
+        train = without_texts(train, *outside)
+        logger.info("%d of %d rows share a text with held-out data and are not trained on", read - len(train), read)
+        if not len(train):
+            raise BadInput(
+                f"all {read} rows of train_data share a text with held_out_data, guard_data or guard_languages; give "
+                "other pairs, or hold out fewer by --held_out_sentences"
+            )
+    parts = {"train": train, **held_out}
+    if not held_out and args.held_out_sentences:
+        parts = split_held_out(train, args.held_out_sentences, args.seed)
+    logger.info("%s", corpus_report.summary())
+    return Corpora(parts["train"], parts.get("dev") or None, parts.get("test") or None, corpus_report, *guard.values())
+
+
+def read_held_out(args: PretrainingArguments, name: str, cleaning: Cleaning) -> dict[str, Dataset]:
+    """The parts "dev" and "test" of the sources of an argument, which are not trained on; empty without sources."""
+    sources = getattr(args, name)
+    if not sources:
+        return {}
+    pairs, _ = load_corpus(sources, cleaning, args.strict)
+    return dev_and_test(f"{name} is {', '.join(sources)}", pairs, args)
+
+
+def dev_and_test(place: str, pairs: Dataset, args: PretrainingArguments) -> dict[str, Dataset]:
+    """Pairs to choose by (dev) and others to score (test), `BadInput` if there is none of either."""
+    parts = split_held_out(pairs, max(args.held_out_sentences, 1), args.seed, keep_half=False)
+    if not (len(parts["dev"]) and len(parts["test"])):
+        raise BadInput(
+            f"{place}, which has no sentence pair to choose by (dev) and another to score (test); give two or more "
+            "pairs that share no text"
+        )
+    return {"dev": parts["dev"], "test": parts["test"]}
+
+
+def with_guard_languages(
+    args: PretrainingArguments, train: Dataset, guard: dict[str, Dataset]
+) -> tuple[Dataset, dict[str, Dataset]]:
+    """The training rows without the guard languages, and the guard with the pairs of these."""
+    languages = list(zip(train["x_lang"], train["y_lang"]))
+    known, wanted = {*chain.from_iterable(languages)} - {None}, {*args.guard_languages}
+    if unknown := sorted(wanted - known):
+        raise BadInput(
+            f"guard_languages has {', '.join(unknown)}, not in train_data; allowed are {', '.join(sorted(known))}"
+        )
+    is_guard = np.array([not wanted.isdisjoint(pair) for pair in languages])
+    is_pair = np.array([y_lang is not None for _, y_lang in languages])
+    if is_guard[is_pair].all():
+        raise BadInput(f"guard_languages is {', '.join(args.guard_languages)}, which leaves no pairs to train on")
+    pairs = train.select(np.flatnonzero(is_guard & is_pair))
+    found = dev_and_test(f"guard_languages is {', '.join(args.guard_languages)}", pairs, args)
+    guard = {part: concatenate_datasets([*filter(None, [guard.get(part)]), rows]) for part, rows in found.items()}
+    return train.select(np.flatnonzero(~is_guard)), guard
+
+
+def without_texts(train: Dataset, *held_out: Dataset) -> Dataset:
+    """The training rows that share no text with the held-out pairs, on either side."""
+    texts = {comparable(text) for pairs in held_out for side in ("x", "y") for text in pairs[side]}
+    sides = zip(train["x"], train["y"], strict=True)
+    keep = [comparable(x) not in texts and (y is None or comparable(y) not in texts) for x, y in sides]
+    return train.select(np.flatnonzero(keep))

@@ -1,0 +1,99 @@
+"""Average the weights after training with those of the start: what was gained is mostly kept, what was lost comes back.
+
+    weights = (1 - α) start + α trained
+
+The share α of the trained weights is given, or chosen on held-out pairs: no training, one evaluation for each share
+(Wortsman et al., "Robust fine-tuning of zero-shot models", CVPR 2022).
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import BadInput
+from ..retrieval.held_out import best_pooling, evaluate_retrieval
+from .corpora import Corpora
+from .results import Interpolation, ShareAccuracy
+from .trainer import HictlTrainer
+
+logger = logging.getLogger(__name__)
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the trained weights, for keep_start "auto"
+Weights = Mapping[str, Tensor]
+
+
+def copy_of_weights(model: nn.Module, new: Sequence[str] = ()) -> dict[str, Tensor]:
+    """A copy of the parameters on the CPU, by name, without those that training began with at random."""
+    return {name: weight.detach().to("cpu", copy=True) for name, weight in model.named_parameters() if name not in new}
+
+
+@torch.no_grad()
+def set_weights(model: nn.Module, start: Weights, trained: Weights, share: float) -> None:
+    """Set the parameters that are in `start` to (1 - share) start + share trained."""
+    for name, weight in model.named_parameters():
+        if name in start:
+            weight.copy_(start[name].lerp(trained[name], share))  # to the bit those of one side at 0 and 1
+
+
+def interpolate(trainer: HictlTrainer, start: Weights, keep_start: str, corpora: Corpora) -> Interpolation:
+    """Average the trainer's model with the start in place.
+
+    Args:
+        start: weights of `copy_of_weights` before training.
+        keep_start: the share of the start as a number, or "auto": the share with the best mean of dev and guard
+            accuracy, among those at which the guard is not below the start; of equal ones that nearest the start.
+    """
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    trained = copy_of_weights(model)
+    if keep_start != "auto":
+        chosen = ShareAccuracy(share=1 - float(keep_start))
+        grid = [chosen]
+    else:
+        grid = [accuracy_at(trainer, start, trained, share, corpora) for share in SHARES]
+        chosen = best_share(grid)
+    set_weights(model, start, trained, chosen.share)
+    logger.info("weights: %g of the trained ones, %g of the start", chosen.share, 1 - chosen.share)
+    return Interpolation(share=chosen.share, grid=grid if keep_start == "auto" else [])
+
+
+def accuracy_at(
+    trainer: HictlTrainer, start: Weights, trained: Weights, share: float, corpora: Corpora
+) -> ShareAccuracy:
+    """Accuracy on the dev pairs of target and guard with this share of the trained weights."""
+    model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
+    set_weights(model, start, trained, share)
+    assert corpora.dev is not None
+    dev = evaluate_retrieval(model, tokenizer, corpora.dev, trainer.poolings, progress=True)
+    best = best_pooling(dev)
+    guard = (
+        corpora.guard_dev and evaluate_retrieval(model, tokenizer, corpora.guard_dev, [best], progress=True)[best].mean
+    )
+    return ShareAccuracy(share=share, dev=dev[best].mean, guard=guard)
+
+
+def best_share(grid: Sequence[ShareAccuracy]) -> ShareAccuracy:
+    """The share with the best mean of dev and guard, if its guard is not below the start's; ties go to the start.
+
+    Args:
+        grid: by ascending share, the first one the start (share 0).
+    """
+    start = grid[0].guard
+    allowed = [row for row in grid if row.guard is None or start is None or row.guard >= start]
+    return max(allowed, key=lambda row: (row.dev or 0) + (row.guard or 0))
+
+
+def check_can_choose(keep_start: str | None, corpora: Corpora) -> None:
+    """Raise `BadInput` if nothing is held out to choose the share by; warn if there is no guard."""
+    if keep_start != "auto":
+        return
+    if corpora.dev is None:
+        raise BadInput(
+            "keep_start auto chooses on held-out pairs, and there are none; give keep_start a number, or pairs"
+        )
+    if corpora.guard_dev is None:
+        logger.warning(
+            "keep_start auto without a guard: chosen on the kind of pairs trained on, which says nothing about other "
+            "languages and domains; give --guard_data or --guard_languages"
+        )

@@ -1,0 +1,144 @@
+"""What a run starts from, and the settings that follow from it."""
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from safetensors import safe_open
+
+from ..embedding.encoder import check_model_type
+from ..embedding.pooling import Pooling, own_pooling
+from ..embedding.sentence_transformers_settings import SentenceTransformersSettings, read_sentence_transformers_files
+from ..errors import BadInput
+from ..hub.loading import weights_of
+from ..models.configuration_hictl import HictlConfig
+from .arguments import PretrainingArguments
+
+logger = logging.getLogger(__name__)
+
+NEW = "new model"
+MASKED_LM = "masked language model"
+HICTL = "HiCTL model"
+SENTENCE_ENCODER = "sentence encoder"
+ENCODER = "encoder without a language-model head"
+
+
+@dataclass(frozen=True)
+class Start:
+    """The checkpoint that a run starts from.
+
+    Attributes:
+        kind: one of `KINDS`.
+        pooling: how its folder says that its sentence vectors are read; `None` for a new model, and for a masked
+            language model, which has no sentence vectors.
+        lm_head: whether it has a trained language-model head.
+        settings: what its files for sentence-transformers say; `None` without such files.
+    """
+
+    kind: str = NEW
+    pooling: Pooling | None = None
+    lm_head: bool = False
+    settings: SentenceTransformersSettings | None = None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the start is used for its sentence vectors: then the run trains the vector that is read."""
+        return self.kind in (SENTENCE_ENCODER, ENCODER)
+
+    @property
+    def learning_rate(self) -> float:
+        """The peak learning rate by default: the paper's for XLM-R base, a small one for sentence vectors to keep."""
+        return 5e-5 if self.is_read else 2.5e-4
+
+    @property
+    def model_config(self) -> dict[str, Any]:
+        """Default settings of the model: a sentence encoder is trained at the vector that it is read at."""
+        if self.pooling is None:
+            return {}
+        mode, layer = self.pooling
+        values: dict[str, Any] = {"embedding_pooling": mode, "embedding_layer": layer}
+        if mode != "projection":
+            values |= {"sentence_pooling": mode, "sentence_projection": False}
+        if self.settings is not None:
+            values |= {
+                "embedding_max_length": self.settings.max_length, "embedding_normalize": self.settings.normalize,
+                "embedding_prompts": self.settings.prompts or None,
+            }  # fmt: skip
+        return values
+
+    @property
+    def lm_head_warmup_steps(self) -> int:
+        """Steps in which a new language-model head is taught, before its loss moves a trained encoder."""
+        return 100 if self.is_read and not self.lm_head else 0
+
+
+KINDS = (NEW, MASKED_LM, HICTL, SENTENCE_ENCODER, ENCODER)
+
+
+def apply_defaults(args: PretrainingArguments, start: Start) -> None:
+    """Set the arguments that were left open by the kind of start, and log what it was taken for."""
+    if args.learning_rate is None:
+        args.learning_rate = start.learning_rate
+    if args.lm_head_warmup_steps is None:
+        args.lm_head_warmup_steps = start.lm_head_warmup_steps or None
+    if args.prompt is None and start.settings:
+        args.prompt = start.settings.default_prompt
+    if args.should_log and args.encoder:
+        read = f", read by {start.pooling.mode} at layer {start.pooling.layer}" if start.pooling else ""
+        prompt = f", prompt {args.prompt!r}" if args.prompt else ""
+        logger.info("%s: a %s%s%s; learning rate %g", args.encoder, start.kind, read, prompt, args.learning_rate)
+
+
+def recognise(encoder: str | None) -> Start:
+    """What the checkpoint is, from its configuration, the names of its weights and its files for sentence-transformers.
+
+    Raises:
+        BadInput: it is neither a HiCTL nor an XLM-R model, or its files for sentence-transformers cannot be honoured.
+    """
+    if encoder is None:
+        return Start()
+    values = check_model_type(encoder)
+    architectures = values.get("architectures") or ()
+    if "HictlForPreTraining" in architectures:
+        return Start(HICTL, lm_head=True)
+    lm_head = has_lm_head(encoder, architectures)
+    settings = read_sentence_transformers_files(encoder)
+    config = HictlConfig.from_pretrained(encoder)
+    if settings is not None:
+        return Start(SENTENCE_ENCODER, trainable_pooling(encoder, settings, config), lm_head, settings)
+    if "embedding_pooling" in values:  # an encoder that a run of ours exported
+        return Start(SENTENCE_ENCODER, own_pooling(config), lm_head)
+    return Start(MASKED_LM, lm_head=True) if lm_head else Start(ENCODER, Pooling("mean", config.num_hidden_layers))
+
+
+def trainable_pooling(encoder: str, settings: SentenceTransformersSettings, config: HictlConfig) -> Pooling:
+    """The pooling of a sentence encoder, `BadInput` for one that can be read and not trained here."""
+    layer = config.num_hidden_layers if settings.layer is None else settings.layer
+    found = {
+        "dense layers other than a projection of the first token without bias": settings.dense
+        and not settings.has_plain_projection,
+        "weights in a sub-folder": settings.transformer_folder,
+        "texts in lower case": settings.lower_case,
+        "a mean without the tokens of the prompt": not settings.include_prompt,
+    }
+    if refused := [name for name, value in found.items() if value]:
+        raise BadInput(
+            f"{encoder}: its files for sentence-transformers ask for {', '.join(refused)}, which training does not "
+            "support; allowed is Transformer, Pooling by cls or mean, Normalize. Give another encoder"
+        )
+    if settings.dense:
+        return Pooling("projection", config.num_hidden_layers)
+    return Pooling(settings.pooling, layer + (config.num_hidden_layers + 1 if layer < 0 else 0))
+
+
+def has_lm_head(encoder: str, architectures: Any) -> bool:
+    """Whether the weights of a checkpoint include a language-model head."""
+    files = weights_of(encoder)
+    if not files:  # not in safetensors
+        return any("MaskedLM" in name for name in architectures)
+    for path in files:
+        with safe_open(path, "pt") as weights:
+            names = weights.keys()
+        if any(name.startswith("lm_head.") for name in names):
+            return True
+    return False

@@ -1,0 +1,61 @@
+"""The average of start and trained weights: exact at both ends, and chosen by dev and guard."""
+
+import logging
+
+import pytest
+import torch
+from datasets import Dataset
+from torch import nn
+
+from hictl_hf.data.cleaning import CorpusReport
+from hictl_hf.errors import BadInput
+from hictl_hf.pretraining.corpora import Corpora
+from hictl_hf.pretraining.interpolation import best_share, check_can_choose, copy_of_weights, set_weights
+from hictl_hf.pretraining.results import ShareAccuracy
+
+
+def test_the_weights_are_the_average_and_to_the_bit_those_of_one_side_at_the_ends() -> None:
+    model = nn.Linear(7, 3)
+    start = copy_of_weights(model)
+    trained = {name: weight + torch.randn_like(weight) for name, weight in start.items()}
+    for share in (0.0, 0.25, 1.0):
+        set_weights(model, start, trained, share)
+        for name, weight in model.named_parameters():
+            expected = (1 - share) * start[name] + share * trained[name]
+            torch.testing.assert_close(weight.detach(), expected)
+            if share in (0, 1):
+                assert torch.equal(weight, (start, trained)[int(share)][name])
+
+
+def test_weights_that_began_at_random_stay_as_they_were_trained() -> None:
+    model = nn.Linear(7, 3)
+    start = copy_of_weights(model, new=["bias"])
+    trained = {name: weight.detach() + 1 for name, weight in model.named_parameters()}
+    set_weights(model, dict.fromkeys(trained, torch.zeros(())) | trained, trained, 1)
+    set_weights(model, start, trained, 0)
+    assert torch.equal(model.bias, trained["bias"]) and torch.equal(model.weight, start["weight"])
+
+
+def rows(*values: tuple[float, float, float | None]) -> list[ShareAccuracy]:
+    return [ShareAccuracy(share=share, dev=dev, guard=guard) for share, dev, guard in values]
+
+
+def test_the_best_mean_of_dev_and_guard_is_chosen_where_the_guard_is_not_below_the_start() -> None:
+    assert best_share(rows((0, 50, 80), (0.5, 60, 82), (1, 64, 79))).share == 0.5
+    assert best_share(rows((0, 50, 80), (0.5, 60, 79), (1, 90, 70))).share == 0  # all spoil the guard
+    assert best_share(rows((0, 50, 80), (0.5, 60, 80), (1, 60, 80))).share == 0.5  # of equal ones nearest the start
+    assert best_share(rows((0, 50, None), (0.5, 60, None), (1, 61, None))).share == 1
+
+
+def test_without_held_out_pairs_nothing_is_chosen_and_without_a_guard_that_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pairs = Dataset.from_list([{"x": "a", "y": "b"}])
+    check_can_choose("0.5", Corpora(pairs, None, None, CorpusReport()))
+    with pytest.raises(BadInput, match="chooses on held-out pairs, and there are none"):
+        check_can_choose("auto", Corpora(pairs, None, None, CorpusReport()))
+    with caplog.at_level(logging.WARNING):
+        check_can_choose("auto", Corpora(pairs, pairs, pairs, CorpusReport(), pairs, pairs))
+        assert not caplog.text
+        check_can_choose("auto", Corpora(pairs, pairs, pairs, CorpusReport()))
+    assert "keep_start auto without a guard" in caplog.text

@@ -1,0 +1,120 @@
+"""What a checkpoint is taken for, and the settings that follow from it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaForMaskedLM, XLMRobertaModel
+
+from hictl_hf import HictlForPreTraining, export_encoder
+from hictl_hf.embedding.pooling import Pooling
+from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
+from hictl_hf.errors import BadInput
+from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
+from hictl_hf.pretraining.start import ENCODER, HICTL, MASKED_LM, NEW, SENTENCE_ENCODER, apply_defaults, recognise
+
+MakeModel = Callable[..., PreTrainedModel]
+
+
+@pytest.fixture
+def save(tmp_path: Path, model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase) -> Callable[..., str]:
+    """`save(cls, as_xlm_roberta=True)`: the folder of a new model of this class."""
+
+    def make(cls: type[PreTrainedModel]) -> str:
+        model = model_for_text(HictlForPreTraining)
+        if cls is not HictlForPreTraining:
+            config = cls.config_class(
+                **{k: v for k, v in model.config.to_dict().items() if k in cls.config_class().to_dict()}
+            )
+            config.model_type = "xlm-roberta"
+            model = cls(config)
+        model.save_pretrained(tmp_path)
+        tokenizer.save_pretrained(tmp_path)
+        return str(tmp_path)
+
+    return make
+
+
+def arguments(*flags: str) -> PretrainingArguments:
+    return parse_arguments(["--train_data", "x", "--encoder", "e", *flags])
+
+
+def test_without_a_checkpoint_the_model_is_new() -> None:
+    start = recognise(None)
+    assert (start.kind, start.model_config, start.learning_rate, start.lm_head_warmup_steps) == (NEW, {}, 2.5e-4, 0)
+
+
+def test_a_masked_language_model_keeps_the_settings_of_the_paper(save: Callable[..., str]) -> None:
+    start = recognise(save(XLMRobertaForMaskedLM))
+    assert (start.kind, start.lm_head, start.model_config) == (MASKED_LM, True, {})
+    assert (start.learning_rate, start.lm_head_warmup_steps) == (2.5e-4, 0)
+
+
+def test_an_encoder_without_head_is_trained_at_the_mean_and_its_new_head_is_taught_first(
+    save: Callable[..., str],
+) -> None:
+    start = recognise(save(XLMRobertaModel))
+    assert (start.kind, start.pooling, start.lm_head) == (ENCODER, Pooling("mean", 2), False)
+    assert start.model_config["sentence_pooling"] == "mean" and start.model_config["sentence_projection"] is False
+    assert (start.learning_rate, start.lm_head_warmup_steps) == (5e-5, 100)
+
+
+def test_a_pre_training_checkpoint_of_ours_is_continued_as_it_is(save: Callable[..., str]) -> None:
+    start = recognise(save(HictlForPreTraining))
+    assert (start.kind, start.lm_head, start.model_config) == (HICTL, True, {})
+
+
+@pytest.mark.parametrize("mode", ["cls", "mean"])
+def test_a_sentence_encoder_is_trained_at_the_vector_that_its_folder_says_it_is_read_at(
+    save: Callable[..., str], mode: str
+) -> None:
+    folder = save(XLMRobertaModel)
+    model = XLMRobertaModel.from_pretrained(folder)
+    model.config.embedding_pooling = mode
+    write_sentence_transformers_files(folder, model.config)
+    start = recognise(folder)
+    assert (start.kind, start.pooling) == (SENTENCE_ENCODER, Pooling(mode, 2))
+    assert start.model_config["sentence_pooling"] == start.model_config["embedding_pooling"] == mode
+
+
+def test_an_exported_encoder_without_other_files_is_read_as_its_configuration_says(
+    tmp_path: Path, model_for_text: MakeModel
+) -> None:
+    model = model_for_text(embedding_pooling="mean", embedding_layer=1)
+    export_encoder(model, tmp_path)
+    assert recognise(str(tmp_path)).pooling == Pooling("mean", 1)
+
+
+def test_the_default_prompt_of_a_folder_becomes_that_of_the_run(save: Callable[..., str]) -> None:
+    folder = save(XLMRobertaModel)
+    config = XLMRobertaModel.from_pretrained(folder).config
+    config.embedding_prompt = "query: "
+    write_sentence_transformers_files(folder, config)
+    start = recognise(folder)
+    assert start.settings is not None and start.settings.default_prompt == "query: "
+    for given, prompt in ((None, "query: "), ("", ""), ("text: ", "text: ")):
+        args = arguments(*([] if given is None else ["--prompt", given]))
+        apply_defaults(args, start)
+        assert args.prompt == prompt
+
+
+def test_what_is_given_is_kept(save: Callable[..., str]) -> None:
+    args = arguments("--learning_rate", "0.001", "--lm_head_warmup_steps", "0")
+    apply_defaults(args, recognise(save(XLMRobertaModel)))
+    assert (args.learning_rate, args.lm_head_warmup_steps) == (0.001, 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--keep_start", "1.5"], "keep_start is '1.5'; allowed is auto, or a number from 0 to 1"),
+        (["--keep_start", "yes"], "keep_start is 'yes'"),
+        (["--keep_start", "auto", "--shard_parameters", "true"], "leave it out, or shard_parameters"),
+        (["--lm_head_warmup_steps", "-1"], "lm_head_warmup_steps is -1"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(flags: list[str], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        arguments(*flags)
+    with pytest.raises(BadInput, match="keep_start needs an encoder"):
+        parse_arguments(["--train_data", "x", "--keep_start", "0.5"])
