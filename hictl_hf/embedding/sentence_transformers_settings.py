@@ -167,9 +167,9 @@ def read_modules(files: ModelFiles) -> dict[str, list[str]]:
     for module in modules:
         kind, folder = str(module["type"]), str(module["path"])
         package, _, short = kind.rpartition(".")
-        if not package.startswith("sentence_transformers") or short not in KNOWN:
-            known = ", ".join(KNOWN)
-            raise files.refusal("", "modules.json", f"has a module {short_repr(kind)}", f"are its own {known}")
+        if package.partition(".")[0] != "sentence_transformers" or short not in KNOWN:
+            allowed = f"are {', '.join(KNOWN)} of sentence_transformers"
+            raise files.refusal("", "modules.json", f"has a module {short_repr(kind)}", allowed)
         if not re.fullmatch(r"\w*", folder):
             raise files.refusal("", "modules.json", f"has the path {short_repr(folder)}", "is a folder in this one")
         found[short].append(folder)
