@@ -48,6 +48,7 @@ from .pooling import (
     own_max_length,
     own_normalize,
     own_pooling,
+    own_text,
     pool,
 )
 from .sentence_transformers_settings import apply_settings, read_sentence_transformers_files, transformer_place
@@ -229,7 +230,7 @@ def embed_at_poolings(
     encoder, training, device = encoder_of(model), model.training, model.device
     distinct = list(dict.fromkeys(sentences))
     longest = min(max_length or own_max_length(model.config), model.config.max_position_embeddings - 2)
-    heads = [(before + text)[: longest * CHARACTERS] for text in distinct]
+    heads = [own_text(model.config, (before + text)[: longest * CHARACTERS]) for text in distinct]
     tokens = tokenizer(heads, truncation=True, max_length=longest, return_attention_mask=False)["input_ids"]
     batches = list(token_batches(list(map(len, tokens)), max_tokens or TOKENS_AT_ONCE.get(device.type, 1024)))
     parts: dict[Pooling, list[Tensor]] = {pooling: [] for pooling in poolings}

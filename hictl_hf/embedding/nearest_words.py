@@ -25,7 +25,7 @@ from ..errors import BadInput, BrokenRow
 from ..models.word_sampling import cosines
 from ..reports.tables import Cell, Table
 from .encoder import embed_sentences
-from .pooling import Pooling, encoder_of
+from .pooling import Pooling, encoder_of, own_text
 
 ALL_LANGUAGES = "all"
 IN_SENTENCE, SPECIAL_TOKEN = "in the sentence", "special token"  # marks of words that are found trivially
@@ -133,7 +133,8 @@ class Explainer:
         check(sentence)
         check(sentence if translation is None else translation)
         longest = self.model.config.max_position_embeddings - 2  # XLM-R's positions start at 2
-        tokens = self.tokenizer(sentence, translation, truncation=True, max_length=longest, return_tensors="pt")
+        texts = (None if text is None else own_text(self.model.config, text) for text in (sentence, translation))
+        tokens = self.tokenizer(*texts, truncation=True, max_length=longest, return_tensors="pt")
         first = encoder_of(self.model)(**tokens.to(self.model.device)).last_hidden_state[:, 0].float()
         similarities = self.with_vocabulary(F.normalize(first, dim=-1))
         return tokens["input_ids"][0].tolist(), similarities

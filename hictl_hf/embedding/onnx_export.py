@@ -4,8 +4,8 @@
 
 The folder has `model.onnx`, its weights in `model.onnx.data`, the tokenizer, with the `max_length` of
 `embed_sentences`, and `embedding.json`, which says how sentences are read. Layers above the pooled one are not
-exported. A prompt is no part of the graph: put the `prompt` of `embedding.json` before each sentence. To embed
-sentences without PyTorch:
+exported. Text is no part of the graph: put the `prompt` of `embedding.json` before each sentence, and lower-case it if
+`lower_case` is true. To embed sentences without PyTorch:
 
     session = onnxruntime.InferenceSession("runs/demo-onnx/model.onnx")
     batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="np")
@@ -107,10 +107,15 @@ def export_onnx(
 
 
 def write_reading(folder: Path, model: PreTrainedModel, pooling: Pooling) -> None:
-    """Write `embedding.json`: how sentences are read; log what the graph leaves to its user, a default prompt."""
+    """Write `embedding.json`: how sentences are read; log what the graph does not do: prompt, lower-casing."""
     prompt, prompts = chosen_prompt(model.config), getattr(model.config, "embedding_prompts", None) or {}
-    length, normalize = own_max_length(model.config), own_normalize(model.config)
-    reading = {**pooling._asdict(), "max_length": length, "normalize": normalize, "prompt": prompt, "prompts": prompts}
+    lower_case = getattr(model.config, "embedding_lower_case", False)
+    reading = {
+        **pooling._asdict(), "max_length": own_max_length(model.config), "normalize": own_normalize(model.config),
+        "lower_case": lower_case, "prompt": prompt, "prompts": prompts,
+    }  # fmt: skip
     path = write_json(folder / READING, reading)
     if prompt:
-        logger.warning("%s: the graph has no prompt; put %r before each sentence", path, prompt)
+        logger.warning("%s: a prompt is no part of the graph; put %r before each sentence", path, prompt)
+    if lower_case:
+        logger.warning("%s: lower-casing is no part of the graph; lower-case each sentence", path)

@@ -1,8 +1,9 @@
 """How a model's configuration says that its sentences are read, and how hidden states become their vectors.
 
 `embedding_pooling` and `embedding_layer` say what is read, `embedding_max_length` where a sentence is cut,
-`embedding_prompt` what is put before it, `embedding_prompts` the prompts by name, `embedding_normalize` whether a
-vector has length 1. `load_encoder` sets them from the files of sentence-transformers, if the folder has them.
+`embedding_prompt` what is put before it, `embedding_prompts` the prompts by name, `embedding_lower_case` whether it is
+lower-cased, `embedding_normalize` whether its vector has length 1. `load_encoder` sets them from the files of
+sentence-transformers, if the folder has them.
 """
 
 import logging
@@ -11,6 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
+from tokenizers import normalizers
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -82,6 +84,12 @@ def own_max_length(config: PreTrainedConfig) -> int:
 def own_normalize(config: PreTrainedConfig) -> bool:
     """Whether vectors are scaled to length 1: `embedding_normalize`, by default they are."""
     return getattr(config, "embedding_normalize", None) is not False
+
+
+def own_text(config: PreTrainedConfig, text: str) -> str:
+    """A text as the model reads it: lower-cased if `embedding_lower_case` is set, as sentence-transformers does."""
+    lower_case = getattr(config, "embedding_lower_case", False)
+    return str(normalizers.Lowercase().normalize_str(text)) if lower_case else text
 
 
 def chosen_prompt(config: PreTrainedConfig, prompt: str | None = None, name: str | None = None) -> str:

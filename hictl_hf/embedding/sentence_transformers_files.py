@@ -35,7 +35,7 @@ def write_sentence_transformers_files(
     if pooling.mode not in MODES:
         raise BadInput(f"embedding_pooling is {pooling.mode!r}; allowed in this format are {', '.join(MODES)}")
     reading: dict[str, Any] = {"max_seq_length": own_max_length(config)}
-    reading["do_lower_case"] = False
+    reading["do_lower_case"] = getattr(config, "embedding_lower_case", False)
     if not pooler:
         reading["model_args"] = {"add_pooling_layer": False}
     if pooling.layer != config.num_hidden_layers:

@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download, try_to_load_from_cache
+from huggingface_hub import hf_hub_download, snapshot_download, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from safetensors.torch import load_file
-from tokenizers import normalizers
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import CONFIG_NAME, cached_file
@@ -136,10 +136,16 @@ class ModelFiles:
 
     def warn_if_unknown(self, file: str) -> None:
         """Log if it is not known whether a missing file is on the Hub, as there is no connection."""
-        if Path(self.name).is_dir() or not isinstance(try_to_load_from_cache(self.name, CONFIG_NAME), str):
+        if Path(self.name).is_dir() or try_to_load_from_cache(self.name, CONFIG_NAME) is None:
             return
-        if try_to_load_from_cache(self.name, file) is None:
+        if try_to_load_from_cache(self.name, file) is not None:  # the cache knows that there is none
+            return
+        try:
+            hf_hub_download(self.name, file)
+        except LocalEntryNotFoundError:
             logger.warning("%s: without a connection it is read as a model without %s", self.name, file)
+        except EntryNotFoundError:
+            pass
 
     def read(self, folder: str, file: str) -> Any:
         """Content of a JSON file, `None` if there is none."""
@@ -166,9 +172,9 @@ def read_modules(files: ModelFiles) -> dict[str, list[str]]:
     for module in modules:
         kind, folder = str(module["type"]), str(module["path"])
         package, _, short = kind.rpartition(".")
-        if not package.startswith("sentence_transformers") or short not in KNOWN:
-            known = ", ".join(KNOWN)
-            raise files.refusal("", "modules.json", f"has a module {short_repr(kind)}", f"are its own {known}")
+        if package.partition(".")[0] != "sentence_transformers" or short not in KNOWN:
+            allowed = f"are {', '.join(KNOWN)} of sentence_transformers"
+            raise files.refusal("", "modules.json", f"has a module {short_repr(kind)}", allowed)
         if not re.fullmatch(r"\w*", folder):
             raise files.refusal("", "modules.json", f"has the path {short_repr(folder)}", "is a folder in this one")
         found[short].append(folder)
@@ -226,8 +232,9 @@ def read_layer(
         return None
     if plain and isinstance(path, list) and len(path) == 2 and path[0] == "hidden_states" and type(path[1]) is int:
         return path[1]
-    allowed = "are token_embeddings, of forward's last_hidden_state or one of its hidden_states"
-    raise refuse(f"modality_config is {short_repr(modalities)}, module_output_name {short_repr(output_name)}", allowed)
+    allowed = "is last_hidden_state or one of the hidden_states of forward as token_embeddings, for text"
+    found = f"passes on {short_repr(output)} of {text.get('method')} as {output_name}, for {', '.join(modalities)}"
+    raise refuse(found, allowed)
 
 
 def read_pooling(files: ModelFiles, folder: str) -> tuple[str, bool]:
@@ -299,10 +306,11 @@ def transformer_place(name: str, settings: SentenceTransformersSettings | None) 
 def apply_settings(
     name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: SentenceTransformersSettings
 ) -> None:
-    """Set the configuration of a model, its dense layers and its tokenizer, so that it is read by these settings.
+    """Set the configuration of a model and its dense layers, so that it is read by these settings.
 
     Args:
         name: folder or Hub name, for the weights of dense layers and for messages.
+        tokenizer: says where sentences are cut if the settings do not.
     """
     files, config = ModelFiles(name), model.config
     last, layer = config.num_hidden_layers, -1 if settings.layer is None else settings.layer
@@ -321,11 +329,9 @@ def apply_settings(
     longest = settings.max_length or min(tokenizer.model_max_length, config.max_position_embeddings - 2)
     config.embedding_max_length = longest
     config.embedding_prompts, config.embedding_prompt = settings.prompts or None, settings.default_prompt
-    config.embedding_normalize = settings.normalize
+    config.embedding_normalize, config.embedding_lower_case = settings.normalize, settings.lower_case
     if not settings.include_prompt:
         config.embedding_include_prompt = False
-    if settings.lower_case:
-        lower_case(tokenizer)
     if settings.similarity != "cosine" and not settings.normalize:
         message = "%s: its vectors are meant to be compared by %s; hictl's commands compare by cosine"
         logger.warning(message, name, settings.similarity)
@@ -354,13 +360,3 @@ def load_dense(files: ModelFiles, settings: SentenceTransformersSettings, size: 
     if settings.has_plain_projection:
         return layers[0]
     return DenseLayers(settings.pooling, *layers)
-
-
-def lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Have a tokenizer lower-case texts before all else, as sentence-transformers does."""
-    backend: Any = tokenizer.backend_tokenizer
-    before: Any = backend.normalizer
-    is_sequence = isinstance(before, normalizers.Sequence)
-    steps = list(before) if is_sequence else [] if before is None else [before]
-    if not any(isinstance(step, normalizers.Lowercase) for step in steps):
-        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])

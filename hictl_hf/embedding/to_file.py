@@ -105,7 +105,7 @@ def embed_to_file(
 
 
 def resolved(config: VectorFileConfig, model: PreTrainedConfig) -> VectorFileConfig:
-    """Settings in which what is left to the model is filled in; `prompt` is `None` if there is none."""
+    """The settings with the model's own values where they are `None`; `prompt` stays `None` without a prompt."""
     return replace(
         config,
         normalize=own_normalize(model) if config.normalize is None else config.normalize,

@@ -71,6 +71,7 @@ class HictlConfig(XLMRobertaConfig):
         embedding_prompt: text that is put before each sentence by default; `None`: none.
         embedding_prompts: prompts by name, such as {"query": "query: "}; `None`: none.
         embedding_normalize: whether sentence vectors are scaled to length 1.
+        embedding_lower_case: whether sentences are lower-cased.
         special_token_ids: ids that are never in a bag of words and never sampled; `None`: XLM-R's
             `<s> <pad> </s> <unk>` and the last id, `<mask>`.
         decoder_layers: layers of the decoder of a translation model (paper: 4, or 6 with an encoder of 24).
@@ -114,6 +115,7 @@ class HictlConfig(XLMRobertaConfig):
     embedding_prompt: str | None = None
     embedding_prompts: dict[str, str] | None = None
     embedding_normalize: bool = True
+    embedding_lower_case: bool = False
     special_token_ids: list[int] | None = None
     decoder_layers: int = 4
     decoder_attention_heads: int | None = None

@@ -1,6 +1,5 @@
 """Retrieval tasks: predictions from the sentence vectors of an encoder that is not fine-tuned, and scores by layer."""
 
-import copy
 import json
 import logging
 from collections.abc import Iterator
@@ -55,7 +54,6 @@ class FrozenEncoder:
             name = str(self.args.encoder)
             encoder = AutoModel.from_pretrained(name, dtype=torch.float32)
             if settings := read_sentence_transformers_files(name):
-                self.tokenizer = copy.deepcopy(self.tokenizer)  # fine-tuned models share it
                 apply_settings(name, encoder, self.tokenizer, settings)
                 if (own := own_pooling(encoder.config)) != self.pooling:
                     message = (
@@ -117,9 +115,8 @@ class FrozenEncoder:
         """Vectors of both sides of a bitext at several layers and poolings."""
         assert isinstance(bitext, Bitext)
         sentences, border = [*bitext.queries, *bitext.candidates], len(bitext.queries)
-        model = self.model  # which sets the tokenizer
-        longest = getattr(model.config, "embedding_max_length", None) or RETRIEVAL_LENGTH
-        vectors = embed_at_poolings(model, self.tokenizer, sentences, poolings, max_length=longest, progress=True)
+        longest = getattr(self.model.config, "embedding_max_length", None) or RETRIEVAL_LENGTH
+        vectors = embed_at_poolings(self.model, self.tokenizer, sentences, poolings, max_length=longest, progress=True)
         return {pooling: (bitext, both[:border], both[border:]) for pooling, both in vectors.items()}
 
     def describe(self, data: TaskData, results: TaskResults) -> None:

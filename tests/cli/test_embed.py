@@ -106,6 +106,47 @@ def test_pooling_length_and_numbers_are_those_asked_for(checkpoint: Path, texts:
     assert (np.abs(first - wanted).max() > 1e-5) and ((first * wanted).sum(1) > 0.999).all()
 
 
+@pytest.fixture(scope="module")
+def prompted(
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A model that says all about how it is to be read."""
+    folder = tmp_path_factory.mktemp("prompted")
+    settings = {"embedding_prompt": "the cat ", "embedding_prompts": {"query": "a dog ", "passage": ""}}
+    model_for_text(
+        initializer_range=0.3, embedding_pooling="mean", embedding_max_length=9, embedding_normalize=False, **settings
+    ).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_prompt_length_and_normalisation_are_the_models_or_those_asked_for(
+    prompted: Path, texts: list[str], tmp_path: Path
+) -> None:
+    source, (model, tokenizer) = write_lines(tmp_path / "a.txt", texts), load_encoder(prompted)
+    asked: list[tuple[dict[str, Any], str]] = [
+        ({}, "the cat "), ({"prompt": "meine "}, "meine "), ({"prompt": ""}, ""), ({"prompt_name": "query"}, "a dog "),
+    ]  # fmt: skip
+    for given, prompt in asked:
+        found = np.load(run(prompted, tmp_path / "a.npy", source, **given))
+        expected = embed_sentences(
+            model, tokenizer, [prompt + text for text in texts], prompt="", normalize=False, max_length=9
+        )
+        np.testing.assert_allclose(found, expected, **CLOSE)
+    found = np.load(run(prompted, tmp_path / "a.npy", source, normalize="true", max_length=20))
+    np.testing.assert_allclose(found, embed_sentences(model, tokenizer, texts, normalize=True, max_length=20), **CLOSE)
+
+
+def test_a_prompt_that_the_model_does_not_have_is_refused(prompted: Path, texts: list[str], tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "a.txt", texts)
+    with pytest.raises(BadInput, match="prompt_name is 'document'; allowed are 'passage', 'query'"):
+        run(prompted, tmp_path / "a.npy", source, prompt_name="document")
+    with pytest.raises(BadInput, match="prompt is 'a' and prompt_name 'query'; allowed is one of them"):
+        run(prompted, tmp_path / "a.npy", source, prompt_name="query", prompt="a")
+
+
 def test_standard_input_is_read(
     checkpoint: Path, texts: list[str], expected: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +251,8 @@ def test_work_goes_on_only_with_the_same_lines_settings_and_model(
         run(checkpoint, output, source, lines_at_once=4)
     with pytest.raises(BadInput, match=r"a\.npy\.partial: was begun .*: normalize was True and is False; .* remove"):
         run(checkpoint, output, source, lines_at_once=4, normalize="false")
+    with pytest.raises(BadInput, match=r"prompt was None and is 'query: '"):
+        run(checkpoint, output, source, lines_at_once=4, prompt="query: ")
     with pytest.raises(BadInput, match=r"pooling was \['mean', 1\] and is \['mean', 2\]"):
         run(checkpoint, output, source, lines_at_once=4, layer=2)
     model_for_text(seed=1, embedding_layer=1, embedding_pooling="mean").save_pretrained(tmp_path / "other")

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.cli.mine import main
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
+from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
 from hictl_hf.embedding.to_file import embed_to_file
 from hictl_hf.errors import BadInput
 from hictl_hf.retrieval import mining, mining_files, workdir
@@ -230,6 +231,46 @@ def test_other_lines_are_not_taken_for_those_of_before(
     assert (tmp_path / "other.tsv.partial" / "thesis.tex").exists()
 
 
+def test_a_prompt_is_put_before_each_sentence_and_work_goes_on_only_with_it(
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    files: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "model"
+    model = model_for_text(
+        initializer_range=0.3, embedding_prompt="a dog ", embedding_prompts={"none": ""}, embedding_pooling="mean"
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    write_sentence_transformers_files(folder, model.config)
+    with_prompt, without = (
+        run(tmp_path / name, *files, model=folder, margin="absolute", **given)
+        for name, given in (("with", {}), ("without", {"prompt_name": "none"}))
+    )
+    x, y = ([*dict.fromkeys(line for line in read_lines(file) if line)] for file in files)
+    for found, prompt in ((with_prompt, "a dog "), (without, "")):
+        vectors = (embed_sentences(model, tokenizer, [prompt + text for text in side], prompt="") for side in (x, y))
+        scores = mine_vectors(*vectors, MiningConfig(margin="absolute"))[1]
+        assert [float(pair[0]) for pair in found] == pytest.approx(scores.tolist(), abs=1e-5)
+    assert with_prompt != without
+    with monkeypatch.context() as patch:
+        patch.setattr(mining_files, "write_text", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(tmp_path / "pairs.tsv", *files, model=folder)
+    with pytest.raises(BadInput, match="prompt was 'a dog ' and is 'meine '; continue with what it was begun with"):
+        run(tmp_path / "pairs.tsv", *files, model=folder, prompt="meine ")
+    stated = folder / "config_sentence_transformers.json"
+    content = stated.read_text("utf-8")
+    stated.write_text(content.replace("a dog", "the cat"), "utf-8")
+    with pytest.raises(BadInput, match=r"digests\..*config_sentence_transformers\.json was .* and is"):
+        run(tmp_path / "pairs.tsv", *files, model=folder)
+    stated.write_text(content, "utf-8")
+    monkeypatch.setattr(workdir, "embed_to_file", lambda *_, **__: 1 / 0)  # vectors are there
+    assert len(run(tmp_path / "pairs.tsv", *files, model=folder, prompt="a dog ")) > 1
+
+
 def test_work_of_release_0_7_5_is_continued(
     checkpoint: Path, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,7 +280,7 @@ def test_work_of_release_0_7_5_is_continued(
             run(tmp_path / "pairs.tsv", *files, model=checkpoint)
     state = tmp_path / "pairs.tsv.partial" / "settings.json"
     kept = json.loads(state.read_text("utf-8"))
-    assert kept.pop(VERSION) == __version__
+    assert kept.pop(VERSION) == __version__ and kept.pop("prompt") is None
     state.write_text(json.dumps(kept), "utf-8")  # as 0.7.5 wrote it
     with pytest.raises(BadInput, match=r"by hictl_hf 0\.7 or older: neighbours was 4 and is 3"):
         run(tmp_path / "pairs.tsv", *files, model=checkpoint, neighbours=3)
@@ -273,6 +314,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "gzip": ({"output": "pairs.tsv.gz"}, "output is pairs.tsv.gz; allowed are names without .gz"),
     "no gold": ({"gold": "empty.txt", "output": "other.tsv"}, "empty.txt: has no pair; allowed is one or more"),
     "too many vectors": ({"files": ["x.txt"], "deduplicate": 0.9, "y_vectors": "v.npy"}, "y_vectors is given"),
+    "a prompt without a model": ({"model": None, "prompt": "a"}, "a prompt is given without a model; allowed is"),
+    "an unknown prompt": ({"prompt_name": "query"}, "prompt_name is 'query'; allowed are none, as the model has no"),
     "no model": ({"model": None}, "model is not given; allowed without it are vectors for all files"),
     "no such file": ({"files": ["x.txt", "absent.txt"]}, "absent.txt: cannot be read"),
     "an empty file": ({"files": ["x.txt", "empty.txt"]}, "empty.txt: has no line with text"),

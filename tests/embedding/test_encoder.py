@@ -2,7 +2,6 @@
 
 import copy
 import json
-import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +25,7 @@ from transformers import (
 from hictl_hf import HictlForMaskedLM, HictlForPreTraining, HictlModel, export_encoder
 from hictl_hf.dtypes import QuantizedLinear
 from hictl_hf.embedding.encoder import embed_at_poolings, embed_sentences, load_encoder
-from hictl_hf.embedding.pooling import Pooling, all_poolings, log_default_pooling, own_pooling, pool
+from hictl_hf.embedding.pooling import Pooling, all_poolings, own_pooling
 from hictl_hf.errors import BadInput
 
 EVERYWHERE = all_poolings(layers=[0, 1, 2], last_layer=2, projection=True)
@@ -47,14 +46,6 @@ def texts(sentences: dict[str, list[str]]) -> list[str]:
     return found
 
 
-def test_poolings_are_first_token_and_mean_of_each_layer_and_the_projection_of_the_last() -> None:
-    assert all_poolings([1, 2], last_layer=2, projection=True) == [
-        Pooling("cls", 1), Pooling("mean", 1), Pooling("cls", 2), Pooling("mean", 2),
-        Pooling("projection", 2),
-    ]  # fmt: skip
-    assert all_poolings([2], last_layer=2, projection=False) == [Pooling("cls", 2), Pooling("mean", 2)]
-
-
 def test_the_first_token_of_the_embeddings_which_all_sentences_share_is_not_offered(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> None:
@@ -63,28 +54,6 @@ def test_the_first_token_of_the_embeddings_which_all_sentences_share_is_not_offe
     assert all_poolings([0, 1], last_layer=2, projection=False) == [
         Pooling("mean", 0), Pooling("cls", 1), Pooling("mean", 1)
     ]  # fmt: skip
-
-
-# --- pooling --------------------------------------------------------------------------------------------------------
-
-
-def test_padding_takes_no_part_in_a_mean(model: PreTrainedModel) -> None:
-    # (2 rows, 3 tokens, 2 dimensions); of the second row only two tokens are there: ((1 + 3) / 2, (0 + 4) / 2)
-    hidden = torch.tensor([[[3.0, 0], [0, 3], [6, 9]], [[1, 0], [3, 4], [99, -99]]])
-    mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
-    assert pool(model, hidden, mask, "mean").tolist() == [[3, 4], [2, 2]]
-    assert pool(model, hidden, mask, "cls").tolist() == [[3, 0], [1, 0]]
-
-
-def test_the_mean_stays_exact_in_half_precision(model: PreTrainedModel) -> None:
-    hidden = torch.ones(1, 40, 2, dtype=torch.bfloat16)
-    assert pool(model, hidden, torch.ones(1, 40, dtype=torch.long), "mean").tolist() == [[1, 1]]
-
-
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_a_pooled_vector_does_not_keep_the_hidden_states(model: PreTrainedModel, pooling: str) -> None:
-    pooled = pool(model, torch.ones(2, 40, 3), torch.ones(2, 40, dtype=torch.long), pooling)
-    assert pooled.untyped_storage().nbytes() == pooled.nbytes == 2 * 3 * 4
 
 
 # --- agreement with the model ---------------------------------------------------------------------------------------
@@ -331,22 +300,6 @@ def test_limits_that_leave_no_word_are_refused(
 
 
 # --- the model's own pooling ----------------------------------------------------------------------------------------
-
-
-def test_a_model_is_read_where_its_configuration_says(toy_config: Callable[..., Any]) -> None:
-    assert own_pooling(toy_config()) == Pooling("cls", 2)
-    assert own_pooling(toy_config(embedding_pooling="mean", embedding_layer=0)) == Pooling("mean", 0)
-    assert own_pooling(toy_config(embedding_pooling="projection")) == Pooling("projection", 2)
-
-
-def test_a_plain_encoder_is_read_at_the_mean_of_its_last_layer_which_is_said_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    log_default_pooling.cache_clear()
-    with caplog.at_level(logging.INFO, "hictl_hf"):
-        poolings = [own_pooling(XLMRobertaConfig(num_hidden_layers=7)) for _ in range(2)]
-    assert poolings == [Pooling("mean", 7)] * 2
-    assert len(caplog.messages) == 1 and "mean of its last layer" in caplog.text
 
 
 def test_sentences_have_vectors_of_length_one_at_the_models_own_pooling(

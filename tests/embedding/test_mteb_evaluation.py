@@ -5,12 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.cli.mteb import main
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
-from hictl_hf.embedding.mteb_evaluation import load_task
+from hictl_hf.embedding.mteb_evaluation import MtebEncoder, load_task
 from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.bitext import retrieval_accuracy
 
@@ -62,11 +63,24 @@ def test_the_accuracies_are_those_of_our_own_search(
     assert mean["f1"] == pytest.approx(sum(each["f1"] for each in found.values()) / 2)
     assert json.loads((tmp_path / "results.json").read_text("utf-8"))["tasks"] == results["tasks"]
     assert results["protocol"]["pooling"] == {"mode": "mean", "layer": 1}
+    assert (results["protocol"]["max_length"], results["protocol"]["prompt"]) == (64, "")
     of_mteb = json.loads((tmp_path / "Tatoeba.json").read_text("utf-8"))
     assert {each["hf_subset"]: 100 * each["main_score"] for each in of_mteb["scores"]["test"]} == pytest.approx(
         {name: each["f1"] for name, each in found.items()}, abs=1e-3
     )
     assert "deu-eng" in capsys.readouterr().out
+
+
+def test_vectors_are_of_length_one_with_the_default_prompt(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    model = model_for_text(embedding_normalize=False, embedding_prompt="a dog ", embedding_max_length=7)
+    encoder = MtebEncoder(model, tokenizer)
+    found = encoder.encode([{"text": ["the cat"]}, {"text": ["das Haus"]}])
+    expected = embed_sentences(
+        model, tokenizer, ["a dog the cat", "a dog das Haus"], prompt="", normalize=True, max_length=7
+    )
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_subsets_are_those_asked_for(data: Path) -> None:

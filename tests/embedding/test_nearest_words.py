@@ -184,6 +184,17 @@ def test_the_pooling_is_the_model_s_own(
     assert [near.similarity for near in found] == pytest.approx(expected.tolist(), abs=1e-6)
 
 
+def test_cosines_are_cosines_and_have_the_prompt_of_the_model(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, sentences: dict[str, list[str]]
+) -> None:
+    model = model_for_text(embedding_normalize=False, embedding_prompt="a dog ")
+    found = Explainer(model, tokenizer, among=sentences["de"]).sentences("the cat", number=5)
+    texts = [f"a dog {text}" for text in ("the cat", *sentences["de"])]
+    vectors = embed_sentences(model, tokenizer, texts, prompt="", normalize=True)
+    expected = np.sort(vectors[1:] @ vectors[0])[::-1][:5]
+    assert [near.similarity for near in found] == pytest.approx(expected.tolist(), abs=1e-6)
+
+
 # --- what is told -----------------------------------------------------------------------------------------------------
 
 

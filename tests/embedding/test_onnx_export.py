@@ -1,6 +1,7 @@
 """An encoder in ONNX: the vectors of `embed_sentences` in an engine without PyTorch, and what is refused."""
 
 import copy
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from hictl_hf import HictlForPreTraining, export_encoder
 from hictl_hf.cli.export_onnx import main
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
-from hictl_hf.embedding.onnx_export import OPSET, SentenceEncoder, export_onnx
+from hictl_hf.embedding.onnx_export import OPSET, SentenceEncoder, export_onnx, write_reading
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 
@@ -54,6 +55,10 @@ def test_the_command_exports_what_the_model_itself_is_read_at(
     check(tmp_path / "onnx", model, Pooling("mean", 1), sentences)
     written = onnx.load(tmp_path / "onnx" / "model.onnx", load_external_data=False)
     assert [each.version for each in written.opset_import if each.domain == ""] == [OPSET]
+    assert json.loads((tmp_path / "onnx" / "embedding.json").read_text("utf-8")) == {
+        "mode": "mean", "layer": 1, "max_length": 64, "normalize": True, "lower_case": False, "prompt": "",
+        "prompts": {},
+    }  # fmt: skip
     weights = {tensor.name for tensor in written.graph.initializer}
     assert any("layer.0." in name for name in weights) and not any("layer.1." in name for name in weights)
     with pytest.raises(BadInput, match="is not empty"):
@@ -108,6 +113,25 @@ def test_pooling_is_that_of_embed_sentences_and_rows_begin_on_the_left(
         with torch.no_grad():
             vectors = encoder(batch["input_ids"], batch["attention_mask"]).numpy()
         np.testing.assert_allclose(vectors, embed_sentences(model, tokenizer, texts, pooling), rtol=0, atol=1e-5)
+
+
+def test_what_the_graph_does_not_do_is_written_and_logged(
+    model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"embedding_prompt": "query: ", "embedding_prompts": {"passage": "passage: "}}
+    model = model_for_text(embedding_normalize=False, embedding_lower_case=True, embedding_max_length=40, **settings)
+    pooling = Pooling("mean", 1)
+    write_reading(tmp_path, model, pooling)
+    assert json.loads((tmp_path / "embedding.json").read_text("utf-8")) == {
+        "mode": "mean", "layer": 1, "max_length": 40, "normalize": False, "lower_case": True, "prompt": "query: ",
+        "prompts": {"passage": "passage: "},
+    }  # fmt: skip
+    assert "a prompt is no part of the graph; put 'query: ' before each sentence" in caplog.text
+    assert "lower-casing is no part of the graph" in caplog.text
+    batch = tokenizer(["query: the cat"], return_tensors="pt")
+    with torch.no_grad():
+        vectors = SentenceEncoder(model, pooling).eval()(batch["input_ids"], batch["attention_mask"]).numpy()
+    np.testing.assert_allclose(vectors, embed_sentences(model, tokenizer, ["The Cat"], pooling), rtol=0, atol=1e-5)
 
 
 def test_a_pooling_that_is_not_there_and_a_missing_package_are_told(

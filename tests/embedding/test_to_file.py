@@ -6,9 +6,19 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet
 import pytest
+from transformers import XLMRobertaConfig
 
 from hictl_hf.embedding import to_file
-from hictl_hf.embedding.to_file import PartialOutput, as_bytes, as_table, blocks, join_arrays, join_tables
+from hictl_hf.embedding.to_file import (
+    PartialOutput,
+    VectorFileConfig,
+    as_bytes,
+    as_table,
+    blocks,
+    join_arrays,
+    join_tables,
+    resolved,
+)
 from hictl_hf.errors import BadInput
 
 LINES = [f"line {number}" for number in range(7)]
@@ -53,6 +63,17 @@ def test_joined_files_are_those_joined_in_memory(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "all.npy"), VECTORS)
     joined = pyarrow.parquet.read_table(tmp_path / "all.parquet").to_pydict()
     assert joined["text"] == LINES and np.array_equal(np.array(joined["vector"], np.float32), VECTORS)
+
+
+def test_what_is_left_to_the_model_is_filled_in_so_that_it_is_compared() -> None:
+    plain = XLMRobertaConfig(max_position_embeddings=130)
+    assert resolved(VectorFileConfig(), plain) == VectorFileConfig(normalize=True, max_length=128, prompt=None)
+    stated = XLMRobertaConfig(embedding_prompt="query: ", embedding_normalize=False, embedding_max_length=50)
+    expected = VectorFileConfig(normalize=False, max_length=50, prompt="query: ", stored="float16")
+    assert resolved(VectorFileConfig(stored="float16"), stated) == expected
+    assert resolved(VectorFileConfig(prompt="", normalize=True, max_length=9), stated) == VectorFileConfig(
+        True, max_length=9
+    )
 
 
 @pytest.mark.parametrize("ending", [".npy", ".parquet"])

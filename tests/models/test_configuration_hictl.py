@@ -34,6 +34,7 @@ UNUSUAL = {
     "embedding_prompt": "query: ",
     "embedding_prompts": {"query": "query: ", "passage": ""},
     "embedding_normalize": False,
+    "embedding_lower_case": True,
     "special_token_ids": [0, 1, 2],
     "decoder_layers": 2,
     "decoder_attention_heads": 8,

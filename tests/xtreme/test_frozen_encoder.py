@@ -1,11 +1,18 @@
 """Retrieval with a frozen encoder: the layer of XTREME's script by default, and sweeps that are kept."""
 
 import json
+import logging
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hictl_hf import export_encoder
+from hictl_hf.embedding.encoder import embed_sentences
+from hictl_hf.embedding.pooling import Pooling
+from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
 from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.bitext import Bitext
 from hictl_hf.xtreme.arguments import XtremeArguments
@@ -61,3 +68,28 @@ def test_predictions_and_sweep_are_made_from_test_and_dev(tmp_path: Path, tokeni
     )
     paths = (tmp_path / "predictions/tatoeba/test-de.tsv", tmp_path / "sweeps/tatoeba.json")
     assert one.name == other.name == "tatoeba de" and one.paths == other.paths == paths and one.hash != other.hash
+
+
+def test_the_prompt_and_length_of_the_encoder_are_used_and_its_pooling_is_named(
+    tmp_path: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    model_for_text: Callable[..., PreTrainedModel],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = {"embedding_prompt": "a dog ", "embedding_max_length": 7, "embedding_lower_case": True}
+    model = model_for_text(initializer_range=0.3, embedding_pooling="cls", **settings)
+    export_encoder(model, tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    write_sentence_transformers_files(tmp_path / "model", model.config)
+    args = XtremeArguments(encoder=str(tmp_path / "model"), output_dir=str(tmp_path / "run"))
+    found = FrozenEncoder(args, tokenizer, layers=2)
+    found.check(TaskData(TABLE["tatoeba"], test={"de": BITEXT}))
+    assert found.signature() == {"layer": "1", "pooling": "mean", "prompt": "'a dog '"}
+    bitext = Bitext(["Die Katze sieht das Haus"], ["The cat sees the house"], ["0"], ["0"], None)
+    pooling = Pooling("mean", 1)
+    with caplog.at_level(logging.INFO):
+        _, queries, candidates = found.embed(bitext, [pooling])[pooling]
+    assert "says that it is read at cls of layer 2; XTREME's protocol, or the arguments, say mean of 1" in caplog.text
+    texts = ["a dog die katze sieht das haus", "a dog the cat sees the house"]
+    expected = embed_sentences(model, tokenizer, texts, pooling, prompt="", normalize=False, max_length=7)
+    np.testing.assert_allclose([queries[0], candidates[0]], expected, rtol=1e-4, atol=1e-5)
