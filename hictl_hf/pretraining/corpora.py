@@ -61,9 +61,11 @@ def read_corpora(args: PretrainingArguments) -> Corpora:
         train = without_texts(train, *outside)
         logger.info("%d of %d rows share a text with held-out data and are not trained on", read - len(train), read)
         if not len(train):
+            names = ("held_out_data", "guard_data", "guard_languages")
+            given = [f"{name} is {', '.join(getattr(args, name))}" for name in names if getattr(args, name)]
             raise BadInput(
-                f"all {read} rows of train_data share a text with held_out_data, guard_data or guard_languages; give "
-                "other pairs, or hold out fewer by --held_out_sentences"
+                f"{' and '.join(given)}, with which all {read} rows of train_data share a text; give other pairs, or "
+                "hold out fewer by --held_out_sentences"
             )
     parts = {"train": train, **held_out}
     if not held_out and args.held_out_sentences:

@@ -32,12 +32,14 @@ class Start:
         pooling: how its folder says that its sentence vectors are read; `None` for a new model, and for a masked
             language model, which has no sentence vectors.
         lm_head: whether it has a trained language-model head.
+        prompt: the text that it has before each sentence by default.
         settings: what its files for sentence-transformers say; `None` without such files.
     """
 
     kind: str = NEW
     pooling: Pooling | None = None
     lm_head: bool = False
+    prompt: str | None = None
     settings: SentenceTransformersSettings | None = None
 
     @property
@@ -81,8 +83,8 @@ def apply_defaults(args: PretrainingArguments, start: Start) -> None:
         args.learning_rate = start.learning_rate
     if args.lm_head_warmup_steps is None:
         args.lm_head_warmup_steps = start.lm_head_warmup_steps or None
-    if args.prompt is None and start.settings:
-        args.prompt = start.settings.default_prompt
+    if args.prompt is None:
+        args.prompt = start.prompt
     if args.should_log and args.encoder:
         read = f", read by {start.pooling.mode} at layer {start.pooling.layer}" if start.pooling else ""
         prompt = f", prompt {args.prompt!r}" if args.prompt else ""
@@ -99,15 +101,15 @@ def recognise(encoder: str | None) -> Start:
         return Start()
     values = check_model_type(encoder)
     architectures = values.get("architectures") or ()
-    if "HictlForPreTraining" in architectures:
-        return Start(HICTL, lm_head=True)
-    lm_head = has_lm_head(encoder, architectures)
-    settings = read_sentence_transformers_files(encoder)
     config = HictlConfig.from_pretrained(encoder)
-    if settings is not None:
-        return Start(SENTENCE_ENCODER, trainable_pooling(encoder, settings, config), lm_head, settings)
+    if "HictlForPreTraining" in architectures:
+        return Start(HICTL, lm_head=True, prompt=config.embedding_prompt)
+    lm_head = has_lm_head(encoder, architectures)
+    if settings := read_sentence_transformers_files(encoder):
+        pooling = trainable_pooling(encoder, settings, config)
+        return Start(SENTENCE_ENCODER, pooling, lm_head, settings.default_prompt, settings)
     if "embedding_pooling" in values:  # an encoder that a run of ours exported
-        return Start(SENTENCE_ENCODER, own_pooling(config), lm_head)
+        return Start(SENTENCE_ENCODER, own_pooling(config), lm_head, config.embedding_prompt)
     return Start(MASKED_LM, lm_head=True) if lm_head else Start(ENCODER, Pooling("mean", config.num_hidden_layers))
 
 

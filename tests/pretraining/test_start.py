@@ -1,5 +1,6 @@
 """What a checkpoint is taken for, and the settings that follow from it."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,11 +92,37 @@ def test_the_default_prompt_of_a_folder_becomes_that_of_the_run(save: Callable[.
     config.embedding_prompt = "query: "
     write_sentence_transformers_files(folder, config)
     start = recognise(folder)
-    assert start.settings is not None and start.settings.default_prompt == "query: "
+    assert start.prompt == "query: "
     for given, prompt in ((None, "query: "), ("", ""), ("text: ", "text: ")):
         args = arguments(*([] if given is None else ["--prompt", given]))
         apply_defaults(args, start)
         assert args.prompt == prompt
+
+
+def test_a_checkpoint_of_ours_keeps_its_prompt(tmp_path: Path, model_for_text: MakeModel) -> None:
+    model_for_text(embedding_prompt="query: ").save_pretrained(tmp_path)
+    assert recognise(str(tmp_path)).prompt == "query: "
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "message"),
+    [
+        ("sentence_bert_config.json", {"do_lower_case": True}, "texts in lower case"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode": "mean", "include_prompt": False},
+            "without the tokens of the prompt",
+        ),
+    ],
+)
+def test_what_can_be_read_but_not_trained_is_refused(
+    save: Callable[..., str], file: str, values: dict[str, object], message: str
+) -> None:
+    folder = save(XLMRobertaModel)
+    write_sentence_transformers_files(folder, XLMRobertaModel.from_pretrained(folder).config)
+    (Path(folder) / file).write_text(json.dumps(values))
+    with pytest.raises(BadInput, match=message):
+        recognise(folder)
 
 
 def test_what_is_given_is_kept(save: Callable[..., str]) -> None:
