@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
-from test_pretraining_results import ATTACK, ATTACKED, INCOMPLETE, REQUIRED, RESULTS, typed
+from test_pretraining_results import ADAPTED, ATTACK, ATTACKED, INCOMPLETE, REQUIRED, RESULTS, typed
 
 from hictl_hf.pretraining.card import encoder_card, model_card
 
@@ -17,6 +17,12 @@ def test_the_card_carries_its_score_as_metadata() -> None:
     assert data.language == ["de", "en", "sw"]
     assert data.model_name == "small-hictl"
     assert [(score.metric_type, score.metric_value) for score in data.eval_results or []] == [("accuracy", 52.5)]
+
+
+def test_the_card_has_the_scores_of_the_guard() -> None:
+    text = model_card(typed(ADAPTED))
+    assert "| hi | 250 | 70.0 | 71.5 | +1.5 |" in text and "Guard pairs, whose languages" in text
+    assert "Guard pairs" not in model_card(typed(RESULTS))
 
 
 def test_the_card_names_the_model_it_began_from_if_the_hub_knows_it(tmp_path: Path) -> None:

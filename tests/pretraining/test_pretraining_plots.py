@@ -16,6 +16,7 @@ HISTORY: list[dict[str, Any]] = [
     {"step": step, "loss": 9.0 / step, "lm_loss": 5.0 / step, "p_avg": 1 - 1 / step, "hard_negative_lambda": 0.9}
     for step in range(1, 80)
 ]
+SHARES = [{"share": share, "dev": 50 + 9 * share, "guard": 70 - share} for share in (0.0, 0.5, 1.0)]
 LANGUAGES = {"de": {"untrained": 10.0, "hictl": 50.0}, "sw": {"untrained": 8.0, "hictl": 5.0}}
 
 
@@ -36,6 +37,7 @@ def test_every_picture_is_written_and_follows_its_data(tmp_path: Path) -> None:
     pictures = [
         (plots.plot_losses(HISTORY, tmp_path / "a.png"), plots.plot_losses(longer, tmp_path / "b.png")),
         (plots.plot_retrieval(LANGUAGES, tmp_path / "c.png"), plots.plot_retrieval(better, tmp_path / "d.png")),
+        (plots.plot_shares(SHARES, 0.5, tmp_path / "e.png"), plots.plot_shares(SHARES[:2], 0.5, tmp_path / "f.png")),
     ]
     for first, second in pictures:
         assert is_picture(first) and is_picture(second)

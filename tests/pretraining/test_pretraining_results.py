@@ -51,6 +51,14 @@ RESULTS: dict[str, Any] = {
     "command": "python run_pretraining.py --corpus corpus.jsonl",
     "data_hash": "sha256:abc",
 }
+ADAPTED: dict[str, Any] = {
+    **RESULTS,
+    "start": {"kind": "sentence encoder", "pooling": {"layer": 4, "mode": "mean"}, "prompt": "query: "},
+    "guard": {
+        "untrained": 70.0, "hictl": 71.5, "per_language": {"hi": {"untrained": 70.0, "hictl": 71.5, "sentences": 250}}
+    },
+    "interpolation": {"share": 0.75, "grid": [{"share": 0.0, "dev": 9.0, "guard": 70.0}]},
+}  # fmt: skip
 REQUIRED: dict[str, Any] = {"history": [], "corpus": {}}
 INCOMPLETE: dict[str, dict[str, Any]] = {
     missing: {key: value for key, value in RESULTS.items() if key != missing} for missing in RESULTS.keys() - REQUIRED
@@ -143,3 +151,20 @@ def test_runs_are_compared_by_their_means_in_the_order_given() -> None:
 def test_tables_and_sentences_survive_a_missing_key(missing: str) -> None:
     results = typed(INCOMPLETE[missing])
     assert retrieval_table(results) and headline(results) and lead(results).startswith(data_sentence(results))
+
+
+def test_guard_and_share_of_the_start_are_told_in_table_and_sentences() -> None:
+    results = typed(ADAPTED)
+    first, _, second = retrieval_table(results).partition("\n\nguard, not trained on\n")
+    assert first == retrieval_table(typed(RESULTS)) and "hi" not in first
+    assert second.splitlines()[-1].split() == ["mean", "250", "70.0", "71.5", "+1.5"]
+    assert "Guard pairs, not trained on: 70.0% before, 71.5% after." in lead(results)
+    assert "The weights are 75% trained and 25% those of the start, chosen on dev." in lead(results)
+    assert "Guard" not in lead(typed(RESULTS)) and "start" not in lead(typed(RESULTS))
+
+
+def test_what_a_run_started_from_is_written_and_read(tmp_path: Path) -> None:
+    typed(ADAPTED).write(tmp_path)
+    read = PretrainingResults.read(tmp_path)
+    assert read == typed(ADAPTED)
+    assert read.start is not None and read.start.pooling == Pooling("mean", 4) and read.start.prompt == "query: "
