@@ -36,7 +36,7 @@ from hictl_hf.reports.results import library_versions
 from .adaptation_data import LOW, Material, one_at_a_time, prepare, read_pairs
 from .adaptation_report import write_page
 from .adaptation_scores import AveragedEncoder, accuracy, score
-from .adaptation_systems import OTHERS, START, SYSTEMS, recipe_of, repeats_ours
+from .adaptation_systems import EXAMPLES, OTHERS, START, SYSTEMS, recipe_of, repeats_ours, settings_of
 from .adaptation_training import steps_in
 from .pretraining import ROOT, call
 from .runs import add_report_arguments, keep_evidence, read_json
@@ -127,6 +127,7 @@ class Study:
             "minutes": self.minutes,
             "languages": [*self.material.languages],
             "data": counts["hash"],
+            "examples": {name: value for name, value in recipe_of("ours").items() if name in EXAMPLES},
         }
         with one_at_a_time(self.data / "lock"):
             kept = read_json(self.data / "study.json")
@@ -140,6 +141,9 @@ class Study:
     def run(self, name: str, seed: int) -> None:
         """Train, choose the share of the trained weights, and score, each unless its result exists."""
         folder = self.output / name / str(seed)
+        for step in ("cost.json", "run.json"):
+            if read_json(folder / step).get("settings", settings_of(name)) != settings_of(name):
+                raise SystemExit(f"{folder}: was trained with another recipe; remove it, or give another --output")
         if (folder / "run.json").exists():
             return
         cost = {} if name == START else self.train(name, seed, folder)
@@ -173,8 +177,8 @@ class Study:
             cost = call("run_pretraining.py", recipe, training)
             seconds = read_json(training / "results.json")["train_cpu_seconds"]
             shutil.rmtree(training / "checkpoint", ignore_errors=True)  # the plain encoder is enough
-        cost |= {"steps": recipe["max_steps"], "pairs_a_step": recipe["per_device_train_batch_size"]}
-        write_json(folder / "cost.json", cost | {"train_cpu_seconds": seconds, "calibration": measured})
+        cost |= {"steps": recipe["max_steps"], "train_cpu_seconds": seconds, "calibration": measured}
+        write_json(folder / "cost.json", cost | {"settings": settings_of(name)})
         return read_json(folder / "cost.json")
 
     def calibrate(self, name: str, seed: int) -> dict[str, Any] | None:
@@ -184,14 +188,15 @@ class Study:
             return None
         folder = self.output / name / "calibration"
         with one_at_a_time(self.output / name / "lock"):
-            if not (folder / "steps.json").exists():
+            if read_json(folder / "steps.json").get("settings") != settings_of(name):
                 shutil.rmtree(folder, ignore_errors=True)
                 job = self.job(name, write_json(folder / "run-recipe.json", recipe), CALIBRATION_STEPS, save=False)
                 call("studies.adaptation_training", job, folder)
                 seconds = read_json(folder / "training.json")["seconds_per_step"]
                 found = {"seconds_per_step": seconds, "steps": steps_in(self.minutes, seconds)}
-                write_json(folder / "steps.json", found)
-        return read_json(folder / "steps.json")
+                write_json(folder / "steps.json", found | {"settings": settings_of(name)})
+        kept = read_json(folder / "steps.json")
+        return {key: kept[key] for key in ("seconds_per_step", "steps")}
 
     def recipe(self, name: str, seed: int) -> dict[str, Any]:
         """Return the recipe of a run of hictl_hf, or of the data that sentence-transformers trains on."""

@@ -94,11 +94,17 @@ def find_encoders(folder: Path) -> dict[str, EncoderRuns]:
 
 
 def refuse_mixture(found: Mapping[str, EncoderRuns]) -> None:
-    """Raise if runs have another start, prompt, budget or data than the first one."""
+    """Raise if runs have another start, prompt, budget or data than the first one, or seeds of one system another
+    recipe."""
     runs = [(each.folders[seed], run["study"]) for each in found.values() for seed, run in each.found.items()]
-    for folder, settings in runs:
-        if changed := [name for name in settings if settings[name] != runs[0][1].get(name)]:
-            raise SystemExit(f"{folder}: other settings than {runs[0][0]} ({', '.join(changed)}); remove one of them")
+    groups = [runs]
+    for each in found.values():
+        groups.append([(each.folders[seed], run.get("settings", {})) for seed, run in each.found.items()])
+    for (first, expected), *others in filter(None, groups):
+        for folder, settings in others:
+            names = sorted(settings.keys() | expected.keys())
+            if changed := [name for name in names if settings.get(name) != expected.get(name)]:
+                raise SystemExit(f"{folder}: other settings than {first} ({', '.join(changed)}); remove one of them")
 
 
 # --- intervals --------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ OURS, PARTS, OTHERS = "hictl_hf", "hictl_hf with one change", "sentence-transfor
 START = "start"
 REFERENCE = "st-mnrl"  # what differences are taken to, in addition to the start
 THREE, ONE = (1, 2, 3), (1,)
+EXAMPLES = ("cleaning", "max_length", "pair_alpha", "per_device_train_batch_size")  # settings of the recipe
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,14 @@ def recipe_of(name: str) -> dict[str, Any]:
         recipe.pop("max_steps", None)  # the minutes decide
     recipe.pop("keep_start", None)  # all systems are averaged with the start in the same way
     return {**recipe, **system.settings, "model_config": {**recipe.get("model_config", {}), **system.model_config}}
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """Return what decides the training of a row, as plain values: its recipe, and its loss if it has one."""
+    system = SYSTEMS[name]
+    loss = {"loss": system.loss, "loss_settings": system.loss_settings} if system.loss else {}
+    settings: dict[str, Any] = {} if name == START else json.loads(json.dumps(recipe_of(name) | loss))
+    return settings
 
 
 def repeats_ours(name: str) -> bool:

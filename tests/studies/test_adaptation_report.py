@@ -34,12 +34,13 @@ def write_made_up_run(
     chosen: Sequence[bool],
     trained: Sequence[bool] | None = None,
     study: Mapping[str, Any] = STUDY,
+    settings: Mapping[str, Any] | None = None,
 ) -> None:
     shares = [{"share": share, "dev": 60 + share, "guard": 80 - share} for share in (0.0, 0.5, 1.0)]
     encoders = {"chosen": made_up_encoder(0.0 if name == START else 0.5, chosen)}
     if trained is not None:
         encoders["trained"] = made_up_encoder(1.0, trained)
-    cost = {} if name == START else {"train_cpu_seconds": 1500.0, "steps": 430}
+    cost = {} if name == START else {"train_cpu_seconds": 1500.0, "steps": 430, "settings": settings or {}}
     run = {"system": name, "seed": seed, "study": study, **cost, "share": 0.5, "shares": shares, "encoders": encoders}
     write_json(folder / name / str(seed) / "run.json", run)
 
@@ -121,6 +122,9 @@ def test_runs_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
     write_made_up_run(tmp_path, "ours", 1, [True])
     write_made_up_run(tmp_path, "ours", 2, [True], study=STUDY | {"prompt": ""})
     with pytest.raises(SystemExit, match=r"ours/2: other settings than .*ours/1 \(prompt\)"):
+        find_encoders(tmp_path)
+    write_made_up_run(tmp_path, "ours", 2, [True], settings={"learning_rate": 1e-4})
+    with pytest.raises(SystemExit, match=r"ours/2: other settings than .*ours/1 \(learning_rate\)"):
         find_encoders(tmp_path)
 
 

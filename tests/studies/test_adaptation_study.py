@@ -269,6 +269,9 @@ def test_a_tiny_study_from_the_data_to_the_page(
     assert (output / "results.md").read_text("utf-8") == page
     with pytest.raises(SystemExit, match=r"other settings \(prompt\)"):
         adaptation.main([*argv, "--prompt", ""])
+    monkeypatch.setattr(adaptation, "settings_of", lambda _: {"learning_rate": 1.0})
+    with pytest.raises(SystemExit, match=r"ours/1: was trained with another recipe; remove it"):
+        adaptation.main([*argv, "--systems", "ours"])
 
 
 def test_share_0_is_the_start_and_share_1_the_trained_encoder(encoder: str, tmp_path: Path) -> None:
