@@ -73,17 +73,28 @@ def gain(
     own, others = runs[name], baseline_of(runs, name, baseline)
     if others is None or others is own:
         return None, None
+    rows = [each for row, each in runs.items() if baseline_of(runs, row, baseline) is others is not each]
+    return difference(own, others, test, rows)
+
+
+def difference(
+    own: Runs, others: Runs, test: str, rows: Iterable[Runs]
+) -> tuple[float | None, NDArray[np.floating] | None]:
+    """Return the difference between two variants, paired by seeds and sentences, and (SAMPLES,) its samples.
+
+    Args:
+        rows: variants whose differences to the other one say how seeds differ, where there is only one seed.
+    """
     differences = differences_of(own, others, test)
     if seeds := list(differences):
         samples = own.drawn(test, seeds) - others.drawn(test, seeds)
         if len(seeds) == 1:
-            rows = [each for row, each in runs.items() if baseline_of(runs, row, baseline) is others is not each]
             samples = samples + of_another_seed([differences_of(each, others, test) for each in rows])
         return fmean(differences.values()), samples
     one, other = own.mean(test), others.mean(test)
     drawn, against = own.of_all(test), others.of_all(test)  # without a common seed only the sentences are paired
-    difference = None if one is None or other is None else one - other
-    return difference, None if drawn is None or against is None else drawn - against
+    gap = None if one is None or other is None else one - other
+    return gap, None if drawn is None or against is None else drawn - against
 
 
 def differences_of(own: Runs, others: Runs, test: str) -> dict[int, float]:
@@ -94,11 +105,15 @@ def differences_of(own: Runs, others: Runs, test: str) -> dict[int, float]:
 
 def score_samples(runs: Mapping[str, Runs], name: str, test: str) -> NDArray[np.floating] | None:
     """Return (SAMPLES,) the score of a variant in each sample; `None` if the test has none."""
-    own = runs[name]
+    rows = [each for row, each in runs.items() if section_of(row) == section_of(name)]
+    return samples_with_seeds(runs[name], test, rows)
+
+
+def samples_with_seeds(own: Runs, test: str, rows: Iterable[Runs]) -> NDArray[np.floating] | None:
+    """Return (SAMPLES,) the score in each sample; where there is one seed, the rows say how seeds differ."""
     samples = own.of_all(test)
     if samples is None or len(own.sampled(test)) > 1:
         return samples
-    rows = [each for row, each in runs.items() if section_of(row) == section_of(name)]
     deviations = of_another_seed([{seed: each.scores[seed][test] for seed in each.sampled(test)} for each in rows])
     return np.clip(samples + deviations, 0, 100)
 

@@ -299,11 +299,16 @@ def sample_of(pairs: Path) -> Iterator[str]:
 
 
 def call(script: str, settings: dict[str, Any], folder: Path, *flags: str) -> dict[str, Any]:
-    """Run a script on one thread, output in log.txt; return its command and CPU minutes (`None` if it resumed)."""
+    """Run a script, or a module of studies/, on one thread, with its output in log.txt.
+
+    Returns:
+        Its command and CPU minutes (`None` if it resumed).
+    """
     folder.mkdir(parents=True, exist_ok=True)
     resumed = (folder / "log.txt").exists()
     file = write_json(folder / "recipe.json", settings | {"output_dir": str(folder)})
-    command = [str(ROOT / script), str(file), *flags]
+    place = [str(ROOT / script)] if script.endswith(".py") else ["-m", script]
+    command = [*place, str(file), *flags]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with (folder / "log.txt").open("a", encoding="utf-8") as log:
         environment = {**os.environ, **dict(each.split("=") for each in SHARED_VARIABLES), "PYTHONPATH": str(ROOT)}
@@ -311,7 +316,7 @@ def call(script: str, settings: dict[str, Any], folder: Path, *flags: str) -> di
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {
-        "command": shlex.join(["python", script, *command[1:]]),
+        "command": shlex.join(["python", *place[:-1], script, str(file), *flags]),
         "cpu_minutes": None if resumed else round(seconds / 60, 1),
     }
 

@@ -49,11 +49,11 @@ def write_study(folder: Path, page: Path, labels: dict[str, str]) -> None:
     replace_block(page, "\n".join(parts))
 
 
-def replace_block(page: Path, block: str) -> None:
+def replace_block(page: Path, block: str, begin: str = BEGIN, end: str = END) -> None:
     """Write the block between the marks of the page; a page that does not exist is created."""
-    text = page.read_text("utf-8") if page.exists() else f"{BEGIN}\n{END}\n"
-    before, _, rest = text.partition(BEGIN)
-    write_text(page, before + BEGIN + "\n\n" + block.rstrip() + "\n\n" + END + rest.partition(END)[2])
+    text = page.read_text("utf-8") if page.exists() else f"{begin}\n{end}\n"
+    before, _, rest = text.partition(begin)
+    write_text(page, before + begin + "\n\n" + block.rstrip() + "\n\n" + end + rest.partition(end)[2])
 
 
 def main_table(found: Mapping[str, dict[str, Any]], labels: Mapping[str, str]) -> str:

@@ -66,6 +66,7 @@ def pretrain(args: PretrainingArguments, command: str = "") -> PretrainingResult
     results.interpolation = interpolation
     results.start = StartInfo(kind=start.kind, pooling=start.pooling, prompt=args.prompt or None)
     results.train_seconds, results.command = round(training_time.seconds, 1), command
+    results.train_cpu_seconds = round(training_time.cpu_seconds, 1)
     complete = gather_model(trainer.model, keep=trainer.is_world_process_zero())
     if trainer.is_world_process_zero():
         save(args.output_dir, complete, tokenizer, results)

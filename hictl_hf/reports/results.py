@@ -32,6 +32,7 @@ class RunResults:
         versions: library -> version.
         data_hash: hash of the training data.
         command: the command line of the run.
+        train_seconds: of training, on the clock; `train_cpu_seconds`: CPU time of the first process meanwhile.
     """
 
     SCHEMA_VERSION: ClassVar[int] = 1  # increase it when the fields change incompatibly
@@ -43,6 +44,7 @@ class RunResults:
     data_hash: str | None = None
     command: str = ""
     train_seconds: float | None = None
+    train_cpu_seconds: float | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> Self:

@@ -5,7 +5,7 @@ import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from time import time
+from time import process_time, time
 from typing import Any, Protocol
 
 from transformers import TrainerCallback
@@ -145,17 +145,24 @@ class RunFingerprint(TrainerCallback, ExportableState):
 
 
 class TrainingTime(TrainerCallback, ExportableState):
-    """Seconds of training, including those before the checkpoint that a run was resumed from."""
+    """Seconds of training, on the clock and of this process's CPU time, including those before the checkpoint that a
+    run was resumed from."""
 
     def __init__(self) -> None:
-        self.before, self.began, self.seconds = 0.0, time(), 0.0
+        self.before, self.cpu_before, self.began, self.cpu_began = 0.0, 0.0, time(), process_time()
+        self.seconds, self.cpu_seconds = 0.0, 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        saved = state.stateful_callbacks.get(type(self).__name__, {"args": {}})
-        self.before, self.began = saved["args"].get("seconds", 0.0), time()
+        saved = state.stateful_callbacks.get(type(self).__name__, {"args": {}})["args"]
+        self.before, self.cpu_before = saved.get("seconds", 0.0), saved.get("cpu_seconds", 0.0)
+        self.began, self.cpu_began = time(), process_time()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.seconds = self.state()["args"]["seconds"]
+        self.seconds, self.cpu_seconds = self.state()["args"].values()
 
     def state(self) -> dict[str, Any]:
-        return {"args": {"seconds": self.before + time() - self.began}, "attributes": {}}
+        seconds, cpu_seconds = time() - self.began, process_time() - self.cpu_began
+        return {
+            "args": {"seconds": self.before + seconds, "cpu_seconds": self.cpu_before + cpu_seconds},
+            "attributes": {},
+        }

@@ -199,6 +199,7 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_bits(
     }
     results = main(flags(files, tmp_path / "cut", *saving, "--resume_from_checkpoint", "true"))
     assert results["train_seconds"] > seconds > 0  # the time before it was interrupted counts
+    assert results["train_cpu_seconds"] > 0
     was, now = (load_file(folder / "checkpoint" / "model.safetensors") for folder in (run[0], tmp_path / "cut"))
     assert all(torch.equal(was[name], now[name]) for name in was)
     assert [row["step"] for row in results["history"]] == [2, 4, 6]

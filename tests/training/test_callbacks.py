@@ -7,6 +7,7 @@ import json
 import math
 import shutil
 from pathlib import Path
+from time import sleep
 from types import SimpleNamespace
 from typing import Any
 
@@ -87,10 +88,19 @@ def test_a_checkpoint_that_stores_no_settings_is_continued(tmp_path: Path) -> No
 
 
 def test_training_time_goes_on_from_the_checkpoint() -> None:
-    clock, state = TrainingTime(), SimpleNamespace(stateful_callbacks={"TrainingTime": {"args": {"seconds": 100.0}}})
+    saved = {"seconds": 100.0, "cpu_seconds": 50.0}
+    clock, state = TrainingTime(), SimpleNamespace(stateful_callbacks={"TrainingTime": {"args": saved}})
     clock.on_train_begin(None, state, None)
     clock.on_train_end(None, state, None)
-    assert 100 <= clock.seconds < 101
+    assert 100 <= clock.seconds < 101 and 50 <= clock.cpu_seconds < 51
+
+
+def test_cpu_time_does_not_grow_while_the_process_sleeps() -> None:
+    clock = TrainingTime()
+    clock.on_train_begin(None, SimpleNamespace(stateful_callbacks={}), None)
+    sleep(0.2)
+    clock.on_train_end(None, None, None)
+    assert clock.seconds >= 0.2 > clock.cpu_seconds >= 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,216 @@
+"""Intervals, tables and picture of the adaptation study, from the run.json of its runs, which have the hits."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from hictl_hf.files import write_json
+from hictl_hf.reports.plots import BLUE, ORANGE, STYLE
+from hictl_hf.reports.tables import NONE
+
+from .adaptation_data import LOW
+from .adaptation_scores import grouped, unpacked
+from .adaptation_systems import OTHERS, REFERENCE, START, SYSTEMS
+from .intervals import difference, estimate, samples_with_seeds
+from .report import replace_block, spread, table
+from .runs import Runs, Samples, resample
+
+TRAINED = ", not averaged"  # at the end of the names of encoders with only the trained weights
+TESTS = {
+    "tatoeba": "Tatoeba",
+    "tatoeba, with pairs": "of it, 9 languages with pairs",
+    "tatoeba, without pairs": "9 without",
+    "ntrex, with pairs": "NTREX, 16 with pairs",
+    "ntrex, without pairs": "4 without",
+    "bucc": "BUCC",
+    "in domain": "in domain",
+}
+LOW_TESTS = {"low": "mean", **{name: language for name, (_, language) in LOW.items()}, "tatoeba": "Tatoeba, 18 others"}
+PICTURED = {"ours": BLUE, REFERENCE: ORANGE}
+
+
+def marks(low: str) -> tuple[str, str]:
+    """Return the comments around the block of a page; `low` is "-low" for the low-resource languages."""
+    return f"<!-- written by studies/adaptation.py{low} -->", f"<!-- end of adaptation{low} -->"
+
+
+@dataclass
+class EncoderRuns(Runs):
+    """The runs of one system, read at the chosen share of the trained weights, or at all of them."""
+
+    encoder: str = "chosen"
+
+    @cached_property
+    def encoders(self) -> dict[int, dict[str, Any]]:
+        """Share, scores and hits by seed."""
+        return {seed: run["encoders"][self.encoder] for seed, run in self.found.items()}
+
+    @cached_property
+    def scores(self) -> dict[int, dict[str, float]]:
+        return {seed: encoder["scores"] for seed, encoder in self.encoders.items()}
+
+    @cached_property
+    def samples(self) -> dict[int, Samples]:
+        hits = {seed: encoder["hits"] for seed, encoder in self.encoders.items()}
+        return {
+            seed: resample(grouped({name: unpacked(text) for name, text in each.items()}))
+            for seed, each in hits.items()
+        }
+
+    def mean_of(self, value: Callable[[Mapping[str, Any]], float | None]) -> float | None:
+        """Return the mean over seeds of a value of run.json; `None` if one lacks it."""
+        values = [value(run) for run in self.found.values()]
+        known = [each for each in values if each is not None]
+        return fmean(known) if known and len(known) == len(values) else None
+
+    def minutes(self) -> float | None:
+        """Return the mean CPU minutes of training."""
+        seconds = self.mean_of(lambda run: run.get("train_cpu_seconds"))
+        return None if seconds is None else seconds / 60
+
+
+def find_encoders(folder: Path) -> dict[str, EncoderRuns]:
+    """Return the scored encoders in the order of the table; the start has the seeds of all others."""
+    found: dict[str, EncoderRuns] = {}
+    for name in SYSTEMS:
+        paths = {int(path.parent.name): path.parent for path in sorted(folder.glob(f"{name}/*/run.json"))}
+        if paths:
+            found[name] = EncoderRuns(name, paths)
+        trained = {seed: paths[seed] for seed in paths if "trained" in found[name].found[seed]["encoders"]}
+        if trained:
+            found[name + TRAINED] = EncoderRuns(name + TRAINED, trained, "trained")
+    refuse_mixture(found)
+    seeds = {seed for name, each in found.items() if name != START for seed in each.folders}
+    if START in found and seeds:
+        (path,) = found[START].folders.values()
+        found[START] = EncoderRuns(START, dict.fromkeys(sorted(seeds), path))
+    return found
+
+
+def refuse_mixture(found: Mapping[str, EncoderRuns]) -> None:
+    """Raise if runs have another start, prompt, budget or data than the first one, or seeds of one system another
+    recipe."""
+    runs = [(each.folders[seed], run["study"]) for each in found.values() for seed, run in each.found.items()]
+    groups = [runs]
+    for each in found.values():
+        groups.append([(each.folders[seed], run.get("settings", {})) for seed, run in each.found.items()])
+    for (first, expected), *others in filter(None, groups):
+        for folder, settings in others:
+            names = sorted(settings.keys() | expected.keys())
+            if changed := [name for name in names if settings.get(name) != expected.get(name)]:
+                raise SystemExit(f"{folder}: other settings than {first} ({', '.join(changed)}); remove one of them")
+
+
+# --- intervals --------------------------------------------------------------------------------------------------------
+
+
+def intervals_of(found: Mapping[str, EncoderRuns], tests: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return by encoder: cost, shares, and by test the score and the differences to the start and the reference."""
+    start, trained = found.get(START), [each for name, each in found.items() if name != START]
+    rows: dict[str, dict[str, Any]] = {}
+    for name, own in found.items():
+        row = rows[name] = {
+            "seeds": 1 if own is start else len(own.folders),
+            "cpu_minutes": own.minutes(),
+            "steps": own.mean_of(lambda run: run.get("steps")),
+            "shares": [] if own is start else [encoder["share"] for encoder in own.encoders.values()],
+        }
+        row |= {"scores": {}, "to the start": {}, "to the reference": {}}
+        for test in tests:
+            samples = own.of_all(test) if own is start else samples_with_seeds(own, test, trained)
+            row["scores"][test] = estimate(own.mean(test), samples)
+            if start and own is not start:
+                row["to the start"][test] = estimate(*difference(own, start, test, trained))
+            reference = better_reference(found, test)
+            if reference and own.name.removesuffix(TRAINED) not in (START, REFERENCE):
+                others = [each for each in trained if each.name.removesuffix(TRAINED) != REFERENCE]
+                row["to the reference"][test] = estimate(*difference(own, reference, test, others))
+    return rows
+
+
+def better_reference(found: Mapping[str, EncoderRuns], test: str) -> EncoderRuns | None:
+    """Return the reference, averaged or not, whichever is better on the test."""
+    candidates = [found[name] for name in (REFERENCE, REFERENCE + TRAINED) if name in found]
+    scored = [each for each in candidates if each.mean(test) is not None]
+    return max(scored, key=lambda each: each.mean(test) or 0, default=None)
+
+
+# --- page -------------------------------------------------------------------------------------------------------------
+
+
+def write_page(folder: Path, page: Path, low: str) -> None:
+    """Write intervals.json of a folder of runs, and the tables and the picture between the marks of the page."""
+    found = find_encoders(folder)
+    if not found:
+        return
+    scored = {test for each in found.values() for scores in each.scores.values() for test in scores}
+    tests = {test: label for test, label in (LOW_TESTS if low else TESTS).items() if test in scored}
+    rows = intervals_of(found, tests)
+    write_json(folder / "intervals.json", rows)
+    parts = [main_table(rows, tests)]
+    if any(row["to the start"] for row in rows.values()):
+        parts += ["Differences to the start, paired:", difference_table(rows, "to the start", tests)]
+    if any(row["to the reference"] for row in rows.values()):
+        chosen = {test: better_reference(found, test) for test in tests}
+        against = {
+            test: f"{label} ({'not averaged' if each and each.name.endswith(TRAINED) else 'averaged'})"
+            for (test, label), each in zip(tests.items(), chosen.values())
+        }
+        reference = f"{OTHERS}, {SYSTEMS[REFERENCE].label}"
+        title = f"Differences to {reference}, averaged or not, whichever is better on the test, paired:"
+        parts += [title, difference_table(rows, "to the reference", against)]
+    pictured = {name: found[name] for name in PICTURED if name in found}
+    if pictured:
+        path = draw_shares(pictured, page.parent / f"images/adaptation{low}-shares.png")
+        parts.append(f"![dev and guard accuracy by share of the trained weights](images/{path.name})")
+    replace_block(page, "\n\n".join(parts), *marks(low))
+
+
+def section_and_label(name: str) -> tuple[str, str]:
+    system = SYSTEMS[name.removesuffix(TRAINED)]
+    return system.section, system.label + (TRAINED if name.endswith(TRAINED) else "")
+
+
+def main_table(rows: Mapping[str, dict[str, Any]], tests: Mapping[str, str]) -> str:
+    """Return scores with intervals, CPU minutes of training, steps, and the share of the trained weights by seed."""
+    lines = []
+    for name, row in rows.items():
+        minutes, steps = (NONE if row[key] is None else f"{row[key]:.0f}" for key in ("cpu_minutes", "steps"))
+        shares = ", ".join(f"{share:g}" for share in row["shares"]) or NONE
+        scores = [spread(row["scores"][test]) for test in tests]
+        lines.append((*section_and_label(name), str(row["seeds"]), *scores, minutes, steps, shares))
+    return table(("", "seeds", *tests.values(), "CPU min", "steps", "share trained"), lines)
+
+
+def difference_table(rows: Mapping[str, dict[str, Any]], kind: str, tests: Mapping[str, str]) -> str:
+    """Return the differences of one kind, of the encoders that have them."""
+    lines = [
+        (*section_and_label(name), *(spread(row[kind].get(test), sign="+") for test in tests))
+        for name, row in rows.items()
+        if row[kind]
+    ]
+    return table(("", *tests.values()), lines)
+
+
+def draw_shares(found: Mapping[str, EncoderRuns], path: Path) -> Path:
+    """Draw dev and guard accuracy by share of the trained weights, mean over seeds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(8, 3), layout="constrained")
+        for axes, key, title in zip(figure.subplots(1, 2), ("dev", "guard"), ("dev: languages trained on", "guard")):
+            for name, runs in found.items():
+                grids = [run["shares"] for run in runs.found.values()]
+                means = [(points[0]["share"], fmean(point[key] for point in points)) for points in zip(*grids)]
+                section, label = section_and_label(name)
+                axes.plot(*zip(*means), "o-", color=PICTURED[name], label=f"{section}: {label}")
+            axes.set_title(title)
+            axes.set_xlabel("share of the trained weights")
+        axes.legend(fontsize=8)
+        figure.savefig(path, dpi=90)
+    return path

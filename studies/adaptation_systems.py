@@ -1,0 +1,107 @@
+"""The systems of the adaptation study: how each continues the start, as a table."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hictl_hf import HictlConfig
+
+from .pretraining import ROOT
+
+OURS, PARTS, OTHERS = "hictl_hf", "hictl_hf with one change", "sentence-transformers"
+START = "start"
+REFERENCE = "st-mnrl"  # what differences are taken to, in addition to the start
+THREE, ONE = (1, 2, 3), (1,)
+EXAMPLES = ("cleaning", "max_length", "pair_alpha", "per_device_train_batch_size")  # settings of the recipe
+
+
+@dataclass(frozen=True)
+class System:
+    """A row of the study.
+
+    Attributes:
+        section: of the table: `OURS`, `PARTS`, or `OTHERS`, which sentence-transformers trains.
+        model_config, settings: changes of the recipe, the first ones of its `model_config`. With "max_steps" the row
+            has these steps, not those of the minutes.
+        loss, loss_settings: name and arguments of a loss of sentence-transformers.
+        score_trained: also test the trained weights that are not averaged with the start.
+    """
+
+    label: str
+    section: str = PARTS
+    model_config: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    loss: str = ""
+    loss_settings: Mapping[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] = ONE
+    recipe: str = "recipes/adapt.json"
+    score_trained: bool = False
+
+
+ALL_LOSSES = {"lm_weight": 1.0, "sentence_weight": 1.0, "word_weight": 1.0}
+PAPER_VECTOR = {"sentence_pooling": "cls", "sentence_projection": True}
+CONTRAST, FOUR = "MultipleNegativesRankingLoss", ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
+BOTH_DIRECTIONS = {"scale": 20.0, "directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
+# The settings of docs/results.md before, in fp32 as the others; its language-model head was not taught alone first.
+PUBLISHED = {"bf16": False, "save_strategy": "no", "lm_head_warmup_steps": 0}
+SYSTEMS = {
+    START: System("the start, unchanged", START, seeds=(0,)),
+    "ours": System("recipes/adapt.json", OURS, seeds=THREE, score_trained=True),
+    "with-lm": System("with the language model", model_config={"lm_weight": 1.0}),
+    "with-word": System("with the word level", model_config={"word_weight": 1.0}),
+    "all-losses": System("all losses (the paper)", model_config=ALL_LOSSES),
+    "hard-negatives": System("with hard negatives", model_config={"hard_negatives": True}),
+    "no-hard-negatives": System("without hard negatives", model_config={"hard_negatives": False}),
+    "other-side-only": System("negatives of the other side only", model_config={"same_side_negatives": False}),
+    "first-token": System("a new projection of the first token (the paper)", model_config=PAPER_VECTOR),
+    "published": System(
+        "the study before: the paper's losses and vector, rate 1e-4, 400 steps",
+        model_config=ALL_LOSSES | PAPER_VECTOR,
+        settings=PUBLISHED,
+        recipe="studies/recipes/continued.json",
+    ),
+    "st-mnrl": System(
+        "both directions", OTHERS, loss=CONTRAST, loss_settings=BOTH_DIRECTIONS, seeds=THREE, score_trained=True
+    ),
+    "st-gte": System(
+        "also negatives of the same side (GTE)",
+        OTHERS,
+        loss=CONTRAST,
+        loss_settings={"scale": 20.0, "directions": FOUR, "partition_mode": "joint"},
+    ),
+    "st-cached": System(
+        "both directions, 64 pairs a step (gradient cache)",
+        OTHERS,
+        settings={"per_device_train_batch_size": 64},
+        loss=f"Cached{CONTRAST}",
+        loss_settings=BOTH_DIRECTIONS | {"mini_batch_size": 16},
+    ),
+    "st-distill": System("distillation from the English side", OTHERS, loss="MSELoss"),
+}
+
+
+def recipe_of(name: str) -> dict[str, Any]:
+    """Return the settings of a row; those of sentence-transformers use its data, length and pairs a step."""
+    system = SYSTEMS[name]
+    recipe: dict[str, Any] = json.loads((ROOT / system.recipe).read_text("utf-8"))
+    if system.recipe == SYSTEMS["ours"].recipe:
+        recipe.pop("max_steps", None)  # the minutes decide
+    recipe.pop("keep_start", None)  # all systems are averaged with the start in the same way
+    return {**recipe, **system.settings, "model_config": {**recipe.get("model_config", {}), **system.model_config}}
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """Return what decides the training of a row, as plain values: its recipe, and its loss if it has one."""
+    system = SYSTEMS[name]
+    loss = {"loss": system.loss, "loss_settings": system.loss_settings} if system.loss else {}
+    settings: dict[str, Any] = {} if name == START else json.loads(json.dumps(recipe_of(name) | loss))
+    return settings
+
+
+def repeats_ours(name: str) -> bool:
+    """Whether a row has the settings of "ours", which depend on the recipe."""
+    system, given = SYSTEMS[name], recipe_of("ours")["model_config"]
+    usual = HictlConfig().to_dict() | {"sentence_pooling": "mean", "sentence_projection": False} | given
+    changed = any(usual[field] != value for field, value in system.model_config.items())
+    return system.section == PARTS and not changed and not system.settings

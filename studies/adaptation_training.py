@@ -1,0 +1,172 @@
+"""A training of the adaptation study, or its first steps, in a separate process: how many CPU seconds they take.
+
+    python -m studies.adaptation_training JOB.json
+
+The kind of the job is "ours", the first steps of a run of hictl_hf, or "st", a training by sentence-transformers'
+own trainer with its usual settings. Both write training.json; a job of sentence-transformers with "save" also encoder/.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch.utils.data import SequentialSampler
+from transformers import TrainerCallback, set_seed
+
+from hictl_hf.files import write_json
+from hictl_hf.pretraining.arguments import parse_arguments
+from hictl_hf.pretraining.corpora import read_corpora
+from hictl_hf.pretraining.setup import load_or_make_model, load_or_train_tokenizer, make_trainer
+from hictl_hf.pretraining.start import apply_defaults, recognise
+from hictl_hf.training.callbacks import TrainingTime
+
+from .adaptation_data import drawn_pairs, in_order, without_repetitions
+
+DROPPED = 3  # first steps, which are slower
+SPARE = 1.1  # drawn pairs per pair needed, as some are left out
+WARMUP = 0.1  # of the steps, and the next two: as in sentence-transformers' examples
+LEARNING_RATE = 5e-5
+SCHEDULE = "linear"
+
+
+class StepTimes(TrainerCallback):
+    """The CPU time of this process at the beginning of training and after each step."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.times = [process_time()]
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.times.append(process_time())
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.seconds = process_time() - self.times[0]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the job of a file."""
+    (path,) = sys.argv[1:] if argv is None else argv
+    job = json.loads(Path(path).read_text("utf-8"))
+    torch.set_num_threads(1)
+    write_json(Path(job["output_dir"]) / "training.json", {"ours": first_steps, "st": train}[job["kind"]](job))
+
+
+def seconds_per_step(times: Sequence[float]) -> float:
+    """Return the mean duration of the steps after the first ones, from the times before and after each step.
+
+    >>> seconds_per_step([0, 9, 18, 27, 29, 31])
+    2.0
+    """
+    if len(times) < DROPPED + 2:
+        raise ValueError(f"{len(times) - 1} steps; allowed are {DROPPED + 1} or more")
+    return (times[-1] - times[DROPPED]) / (len(times) - 1 - DROPPED)
+
+
+def steps_in(minutes: float, seconds: float) -> int:
+    """Return how many steps of so many seconds fit into the minutes, 1 or more.
+
+    >>> steps_in(25, 3.5)
+    429
+    """
+    return max(round(60 * minutes / seconds), 1)
+
+
+def record(times: StepTimes, before: float = 0.0) -> dict[str, Any]:
+    """Return steps and CPU seconds of a training; `before` are those that were spent on all its steps before it."""
+    steps = len(times.times) - 1
+    measured = {"steps": steps, "train_cpu_seconds": round(times.seconds + before, 1)}
+    if steps > DROPPED:
+        measured["seconds_per_step"] = round(seconds_per_step(times.times) + before / steps, 4)
+    return measured
+
+
+# --- hictl_hf ---------------------------------------------------------------------------------------------------------
+
+
+def first_steps(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Train `job["steps"]` steps of the recipe `job["run"]`; the model is not kept."""
+    # A language-model head that is trained alone is cheaper, and only at first.
+    flags = ["--max_steps", str(job["steps"]), "--output_dir", job["output_dir"], "--lm_head_warmup_steps", "0"]
+    args = parse_arguments([job["run"], *flags])
+    set_seed(args.seed)
+    start = recognise(args.encoder)
+    apply_defaults(args, start)
+    corpora = read_corpora(args)
+    tokenizer = load_or_train_tokenizer(args, corpora.train)
+    model, _ = load_or_make_model(args, tokenizer, start)
+    trainer = make_trainer(args, model, tokenizer, corpora, TrainingTime())
+    trainer.add_callback(times := StepTimes())
+    trainer.train()
+    return record(times)
+
+
+# --- sentence-transformers --------------------------------------------------------------------------------------------
+
+
+def train(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Train `job["steps"]` steps of sentence-transformers on the pairs of the recipe `job["run"]`."""
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from sentence_transformers.base.sampler import DefaultBatchSampler
+    from sentence_transformers.sentence_transformer import losses
+
+    run = json.loads(Path(job["run"]).read_text("utf-8"))
+    size = run["per_device_train_batch_size"]
+    set_seed(run["seed"])
+    drawn = drawn_pairs(Path(job["run"]), int(SPARE * job["steps"] * size) + size, Path(job["drawn"]))
+    pairs = without_repetitions(drawn, size)[: job["steps"] * size]
+    english, translations = zip(*map(in_order, pairs))
+    columns: dict[str, Any] = {"english": english, "translation": translations}
+    model = sentence_encoder(run["encoder"], run["max_length"])
+    loss = getattr(losses, job["loss"])(model, **job["loss_settings"])
+    began = process_time()
+    if job["loss"] == "MSELoss":  # the vectors of the start, which is the teacher
+        columns["label"] = model.encode(list(english), prompt=run.get("prompt"), show_progress_bar=False)
+    teaching = process_time() - began
+
+    def in_given_order(dataset: Dataset, batch_size: int, drop_last: bool, **_: Any) -> DefaultBatchSampler:
+        return DefaultBatchSampler(SequentialSampler(dataset), batch_size=batch_size, drop_last=drop_last)
+
+    args = SentenceTransformerTrainingArguments(
+        output_dir=job["output_dir"],
+        max_steps=job["steps"],
+        per_device_train_batch_size=size,
+        learning_rate=LEARNING_RATE,
+        lr_scheduler_type=SCHEDULE,
+        warmup_steps=WARMUP,
+        seed=run["seed"],
+        prompts=run.get("prompt") or None,
+        batch_sampler=in_given_order,
+        save_strategy="no",
+        logging_steps=20,
+        report_to="none",
+        use_cpu=True,
+    )
+    times = StepTimes()
+    SentenceTransformerTrainer(
+        model=model, args=args, train_dataset=Dataset.from_dict(columns), loss=loss, callbacks=[times]
+    ).train()
+    if job["save"]:
+        model.save_pretrained(str(Path(job["output_dir"]) / "encoder"), create_model_card=False)
+    return record(times, teaching)
+
+
+def sentence_encoder(folder: str, max_length: int) -> Any:
+    """Return an encoder of sentence-transformers in fp32, read at the mean of the last layer."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    transformer = Transformer(folder, max_seq_length=max_length, model_kwargs={"dtype": "float32"})
+    size = transformer.model.config.hidden_size
+    return SentenceTransformer(modules=[transformer, Pooling(size, pooling_mode="mean")], device="cpu")
+
+
+if __name__ == "__main__":
+    main()
