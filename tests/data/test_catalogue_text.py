@@ -88,7 +88,7 @@ UNCHANGED = [
     ("Look in /usr/lib/_private", "In /usr/lib/_private"),
     ("Value of get_length()", "get_length() Wert"),
     ("%(model_name)s – {max_length}", "%(model_name)s: {max_length}"),
-    ("%EXTENSION_NAME, ${file_name}, $file_name, $(FILE_NAME)", "%EXTENSION_NAME; ${file_name}; $file_name; $(FILE_NAME)"),
+    ("%EXTENSION_NAME, ${file_name}, $file_name, $(FILE_A)", "%EXTENSION_NAME; ${file_name}; $file_name; $(FILE_A)"),
     ('<a href="x_y" target="_blank">Help</a>', '<a href="x_y" target="_blank">Hilfe</a>'),
     ("Number", "Numèro_seria"),
     ("letters, digits and @/./+/-/_ only", "문자나 @/./+/-/_기호만"),
