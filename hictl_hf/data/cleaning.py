@@ -8,12 +8,14 @@ from hashlib import blake2b
 from typing import Any, Literal, get_args
 
 from ..errors import BadInput
+from .catalogue_text import Change, clean_entry, has_words
 from .languages import LANGUAGE, wanted_language, weighted_length
 from .records import Row
 
 Reason = Literal[
-    "broken", "empty", "equal sides", "too long", "length ratio", "duplicate", "untranslated", "other language"
-]
+    "broken", "empty", "no words", "equal sides", "too long", "length ratio", "duplicate", "untranslated",
+    "other language",
+]  # fmt: skip
 SHORT = 20  # weighted characters; below, the ratio of two lengths says nothing about the meaning
 
 
@@ -32,12 +34,15 @@ class Cleaning:
     languages: Sequence[str] = ()
     """Keep only these languages and pairs of two of them, under these names: "pt" includes "pt-BR", "zh" includes
     "zh-Hans" but not "zh-Hant" or "zh-TW". Empty: all."""
+    catalogue_text: bool = True
+    """Clean the text of gettext catalogues: remove mnemonics ("_File"), soft hyphens and invisible layout characters;
+    skip entries without words."""
 
     def __post_init__(self) -> None:
         for name in ("max_characters", "max_length_ratio"):
             if not isinstance(value := getattr(self, name), int | float) or value <= 0:
                 raise BadInput(f"cleaning: {name} is {value!r}; allowed is a number above 0")
-        for name in ("drop_equal_sides", "drop_duplicates"):
+        for name in ("drop_equal_sides", "drop_duplicates", "catalogue_text"):
             if not isinstance(value := getattr(self, name), bool):
                 raise BadInput(f"cleaning: {name} is {value!r}; allowed is true or false")
         if isinstance(self.languages, str) or not all(LANGUAGE.fullmatch(name) for name in self.languages):
@@ -52,12 +57,14 @@ DEFAULT_CLEANING = Cleaning()
 
 @dataclass
 class CorpusReport:
-    """Counts of rows kept and skipped; raises at the first broken row if strict."""
+    """Counts of rows kept and skipped, and of texts changed; raises at the first broken row if strict."""
 
     strict: bool = False
     kept: Counter[str] = field(default_factory=Counter)
     """Rows by language ("sw") or pair of languages ("en-de")."""
     skipped: Counter[Reason] = field(default_factory=Counter)
+    changed: Counter[Change] = field(default_factory=Counter)
+    """Texts of kept rows that were changed, by kind of change."""
     messages: list[str] = field(default_factory=list)
     """One for each of the first five broken rows."""
     hash: str = ""
@@ -74,16 +81,19 @@ class CorpusReport:
             self.messages.append(message)
 
     def summary(self) -> str:
-        """Return aligned lines: rows kept by language, rows skipped by reason, the first broken rows."""
+        """Return aligned lines: rows kept by language, texts changed by kind, rows skipped by reason, the first broken
+        rows."""
         lines = []
-        for title, counts in (("kept", self.kept), ("skipped", self.skipped)):
-            lines.append(f"{title:<16}{counts.total():>12,}")
+        for title, counts in (("kept", self.kept), ("changed", self.changed), ("skipped", self.skipped)):
+            if counts or title != "changed":
+                lines.append(f"{title:<16}{counts.total():>12,}")
             lines += [f"  {name:<14}{count:>12,}" for name, count in counts.most_common()]
         return "\n".join(lines + [f"  {message}" for message in self.messages])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts and messages as JSON can hold them."""
-        return {"kept": dict(self.kept), "skipped": dict(self.skipped), "messages": list(self.messages)}
+        counts = {name: dict(getattr(self, name)) for name in ("kept", "skipped", "changed")}
+        return {**counts, "messages": list(self.messages)}
 
 
 def clean_rows(rows: Iterable[Row], cleaning: Cleaning, report: CorpusReport) -> Iterator[dict[str, str | None]]:
@@ -97,7 +107,9 @@ def clean_rows(rows: Iterable[Row], cleaning: Cleaning, report: CorpusReport) ->
             if not all(languages) or len(set(languages)) < len(languages):
                 report.skip("other language")
                 continue
-        reason = reason_to_skip(texts, cleaning)
+        is_entry = cleaning.catalogue_text and row.is_catalogue_entry
+        texts, changes = clean_entry(*texts) if is_entry else (texts, [])
+        reason = reason_to_skip(texts, cleaning, is_entry)
         if reason is None and cleaning.drop_duplicates:
             key = blake2b("\0".join(languages + texts).encode(), digest_size=8).digest()
             reason = "duplicate" if key in seen else None
@@ -106,14 +118,17 @@ def clean_rows(rows: Iterable[Row], cleaning: Cleaning, report: CorpusReport) ->
             report.skip(reason)
             continue
         report.kept["-".join(languages)] += 1
+        report.changed.update(changes)
         (x, y), (x_lang, y_lang) = (*texts, None)[:2], (*languages, None)[:2]
         yield {"x": x, "y": y, "x_lang": x_lang, "y_lang": y_lang}
 
 
-def reason_to_skip(texts: Sequence[str], cleaning: Cleaning) -> Reason | None:
+def reason_to_skip(texts: Sequence[str], cleaning: Cleaning, needs_words: bool = False) -> Reason | None:
     """Return the first reason to skip a row that its texts give."""
     if not all(map(is_written, texts)):
         return "empty"
+    if needs_words and not all(map(has_words, texts)):
+        return "no words"
     if cleaning.drop_equal_sides and len(texts) > 1 and texts[0] == texts[1]:
         return "equal sides"
     if max(map(len, texts)) > cleaning.max_characters:

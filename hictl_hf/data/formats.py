@@ -20,10 +20,11 @@ import pyarrow
 import pyarrow.parquet
 
 from ..errors import BadInput, BrokenRow, as_bad_input, short_repr
-from .languages import LANGUAGE, language_code
+from .languages import LANGUAGE, language_code, main_part
 from .lines import read_lines
 from .records import Cursor, Records, columns_used
 
+SHORT_MODIFIERS = {"ijekavian": "ijekavsk", "ijekavianlatin": "latin-ijekavsk"}  # subtags have at most 8 characters
 READ_AHEAD = 2**20  # bytes of a Parquet column; without it complete row groups are held in memory
 
 
@@ -212,13 +213,19 @@ def read_moses(paths: Mapping[str, str], cursor: Cursor) -> Records:
 # --- gettext catalogues -----------------------------------------------------------------------------------------------
 
 
-def read_catalogue(path: str, cursor: Cursor) -> Records:
-    """Read the entries of a gettext catalogue, .po or .mo."""
-    return skip_to_cursor(cursor, read_entries(path))
+def read_catalogue(path: str, cursor: Cursor, strict: bool = True) -> Records:
+    """Read the entries of a gettext catalogue, .po or .mo; unless strict, one that cannot be read is a `BrokenRow`."""
+    try:
+        yield from skip_to_cursor(cursor, read_entries(path))
+    except BadInput as problem:
+        if strict:
+            raise
+        yield from skip_to_cursor(cursor, iter([(1, BrokenRow(str(problem).removeprefix(f"{path}: ")))]))
 
 
 def read_entries(path: str) -> Records:
-    """Yield English with its translation for each entry; of plurals the singular and the first form."""
+    """Yield English with its translation for each entry; of plurals the singular and the first form. Catalogues of
+    British or other English are untranslated."""
     with as_bad_input(path, "a gettext catalogue", "Check it with msgfmt -c (.po) or msgunfmt (.mo)."):
         catalogue = polib.mofile(path) if path.lower().endswith(".mo") else polib.pofile(path)
     language = catalogue_language(path, catalogue.metadata.get("Language", ""))
@@ -226,7 +233,8 @@ def read_entries(path: str) -> Records:
         text = entry.msgstr_plural.get(0) if entry.msgid_plural else entry.msgstr
         doubtful = entry.obsolete or getattr(entry, "fuzzy", False)  # compiled entries have no flags and no line
         pair = {"translation": {"en": entry.msgid, language: text}}
-        yield getattr(entry, "linenum", number), pair if text and not doubtful and language != "en" else None
+        is_translated = text and not doubtful and main_part(language) != "en"
+        yield getattr(entry, "linenum", number), pair if is_translated else None
 
 
 def catalogue_language(path: str, header: str) -> str:
@@ -236,11 +244,21 @@ def catalogue_language(path: str, header: str) -> str:
     in_messages = re.search(r"/([^/]+)/LC_MESSAGES/[^/]+$", folders)
     in_locale = re.search(r"/locales?/([^/]+)/[^/]+$", folders)
     names = [in_messages[1] if in_messages else "", header.strip(), in_locale[1] if in_locale else ""]
-    names = [name.split(".")[0].replace("@", "-") for name in names if name]  # de_DE.UTF-8, sr@latin
+    names = [code_of_locale(name) for name in names if name]
     if language := next(filter(LANGUAGE.fullmatch, names), None):
         return language_code(language)
     found = f"has {short_repr(next(iter(names), ''))} as its language; allowed are codes such as de, pt_BR or zh_Hans"
     raise BadInput(f"{path}: {found}. Set its 'Language:' header or move it to locale/<language>/LC_MESSAGES/.")
+
+
+def code_of_locale(name: str) -> str:
+    """Return the language code of a locale, if it has one.
+
+    >>> [code_of_locale(name) for name in ("pt_BR.UTF-8", "ca@valencia", "sr@ijekavian")]
+    ['pt_BR', 'ca-valencia', 'sr-ijekavsk']
+    """
+    locale, _, modifier = re.sub(r"\.[^@]*", "", name).partition("@")
+    return "-".join(filter(None, (locale, SHORT_MODIFIERS.get(modifier, modifier))))
 
 
 # --- the Hub ----------------------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ class Row:
 
     texts: dict[str, str]
     origin: str
+    is_catalogue_entry: bool = False
+    """Whether it is an entry of a gettext catalogue: English and its translation."""
 
 
 # What a format reader yields: a line number and columns, a broken row, or None for an untranslated catalogue entry.
@@ -49,7 +51,9 @@ class SkipCounter(Protocol):
     def skip(self, reason: Literal["broken", "untranslated"], message: str = "") -> None: ...
 
 
-def rows_of_record(record: Mapping[str, Any] | BrokenRow | None, origin: str, report: SkipCounter) -> list[Row]:
+def rows_of_record(
+    record: Mapping[str, Any] | BrokenRow | None, origin: str, report: SkipCounter, is_catalogue_entry: bool = False
+) -> list[Row]:
     """Return one row, or one for each language after the first; none if the record is skipped and counted."""
     if record is None:
         report.skip("untranslated")
@@ -63,8 +67,8 @@ def rows_of_record(record: Mapping[str, Any] | BrokenRow | None, origin: str, re
         report.skip("untranslated")
     (language, text), *others = texts.items()
     if not others:
-        return [Row({language: text}, origin)]
-    return [Row({language: text, other: translation}, origin) for other, translation in others]
+        return [Row({language: text}, origin, is_catalogue_entry)]
+    return [Row({language: text, other: translation}, origin, is_catalogue_entry) for other, translation in others]
 
 
 def columns_used(names: Collection[str]) -> list[str]:

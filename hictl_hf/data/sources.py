@@ -17,6 +17,7 @@ from .formats import (
     check_moses,
     compare_lengths,
     ending_of,
+    read_catalogue,
     read_hub,
     read_hub_column,
     read_moses,
@@ -26,6 +27,7 @@ from .languages import LANGUAGE
 from .records import Cursor, Records, Row, SkipCounter, rows_of_record
 
 MOSES = re.compile(r"(?P<before>.*)\{(?P<languages>[^{}]*,[^{}]*)\}(?P<after>[^{}]*)")
+CATALOGUES = (".mo", ".po")
 ONE_LANGUAGE = re.compile(rf"(?P<language>{LANGUAGE.pattern}):(?P<source>.+)")
 
 
@@ -38,6 +40,11 @@ class Shard:
     read: Callable[[Cursor], Records]
     sizes: Mapping[str, int]
     """Bytes of each file; empty for a Hub dataset."""
+
+    @property
+    def is_catalogue(self) -> bool:
+        """Whether it is a gettext catalogue."""
+        return self.name.lower().endswith(CATALOGUES)
 
 
 def read_rows(source: str, report: SkipCounter) -> Iterator[Row]:
@@ -55,10 +62,10 @@ def read_shard(shard: Shard, cursor: Cursor, report: SkipCounter) -> Iterator[li
     Reading seeks to the byte offset in text files and to the row group in Parquet; gzip is decompressed, Hub datasets
     and catalogues are read from their beginning.
     """
-    empty = cursor == Cursor() and not shard.name.endswith((".mo", ".po"))  # a catalogue may have a header and no entry
+    empty = cursor == Cursor() and not shard.is_catalogue  # a catalogue may have a header and no entry
     for number, record in shard.read(cursor):
         empty = False
-        yield rows_of_record(record, f"{shard.name}:{number}", report)
+        yield rows_of_record(record, f"{shard.name}:{number}", report, shard.is_catalogue)
     if empty:
         raise BadInput(f"{shard.name}: holds no rows; allowed is one or more. Fill it or leave it out.")
 
@@ -107,16 +114,23 @@ def package_folder(package: str) -> str:
 
 
 def list_files(source: str, formats: Mapping[str, Callable[[str, Cursor], Records]]) -> Iterator[Shard]:
-    """Yield a shard for each file that a path, folder or pattern stands for; `BadInput` for an unknown ending."""
-    for path in find_files(source, formats):
+    """Yield a shard for each file that a path, folder or pattern stands for; `BadInput` for an unknown ending.
+
+    Of several catalogues one that cannot be read is a broken row, not a broken source.
+    """
+    paths = find_files(source, formats)
+    for path in paths:
         if (ending := ending_of(path)) not in formats:
             raise BadInput(
                 f"{path}: has the ending '{ending}'; allowed here are {', '.join(formats)}. Rename or convert it; "
                 "plain text is named with its language as sw:file.txt, Moses files together as corpus.{en,de}."
             )
-        if (size := os.path.getsize(path)) == 0:
+        size, read = os.path.getsize(path), partial(formats[ending], path)
+        if ending in CATALOGUES and len(paths) > 1:
+            read = partial(read_catalogue, path, strict=False)
+        elif size == 0:
             raise BadInput(f"{path}: is empty; allowed is one row or more. Fill it or leave it out.")
-        yield Shard(path, partial(formats[ending], path), {path: size})
+        yield Shard(path, read, {path: size})
 
 
 def find_files(source: str, endings: Collection[str]) -> list[str]:

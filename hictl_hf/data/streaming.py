@@ -21,6 +21,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import BadInput, short_repr
+from .catalogue_text import Change
 from .cleaning import DEFAULT_CLEANING, Cleaning, CorpusReport, Reason, clean_rows
 from .records import Cursor
 from .sampling import Languages, example_seed, language_shares
@@ -54,6 +55,8 @@ class Progress(NamedTuple):
     kept: Mapping[str, int] = {}
     """Rows kept in this pass before the block, by language; `skipped` counts the others by reason."""
     skipped: Mapping[Reason, int] = {}
+    changed: Mapping[Change, int] = {}
+    """Texts changed in these rows, by kind."""
     empty_passes: int = 0
     """Consecutive passes without a clean row."""
 
@@ -145,7 +148,10 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
         """Return everything that determines the order of rows."""
         names = ("seed", "batch_size", "buffer", "readers", "rank", "world_size")
         settings = {name: getattr(self, name) for name in names}
-        settings |= {f"cleaning {name}": repr(value) for name, value in asdict(self.cleaning).items()}
+        cleaning = asdict(self.cleaning)
+        if not (self.cleaning.catalogue_text and any(shard.is_catalogue for shards in self.shards for shard in shards)):
+            del cleaning["catalogue_text"]  # as in streams of 0.8, which did not have it
+        settings |= {f"cleaning {name}": repr(value) for name, value in cleaning.items()}
         for number, (source, shards, share) in enumerate(zip(self.sources, self.shards, self.shares), start=1):
             settings |= {f"source {number}": source, f"files of source {number}": len(shards)}
             settings |= {f"bytes of source {number}": bytes_of(shards), f"share of source {number}": share}
@@ -248,13 +254,14 @@ class SourceReader:
         while True:
             begun, block = self.progress, list[Text]()
             number = begun.block
-            report = StreamReport(self.stream.strict, Counter(begun.kept), Counter(begun.skipped))
+            counters = Counter(begun.kept), Counter(begun.skipped), Counter(begun.changed)
+            report = StreamReport(self.stream.strict, *counters)
             for shard, cursor, texts in self.read_pass(begun, report):
                 block += texts
                 if len(block) >= self.block_size:
                     number += 1
                     place = [cursor.number, *cursor.offsets]
-                    counts = (dict(report.kept), dict(report.skipped))
+                    counts = (dict(report.kept), dict(report.skipped), dict(report.changed))
                     yield block, Progress(begun.passes, number, 0, shard, place, *counts, begun.empty_passes)
                     block = []
             empty_passes = 0 if report.kept else begun.empty_passes + 1

@@ -143,11 +143,15 @@ def _languages(results: PretrainingResults) -> str:
 def _corpus(results: PretrainingResults) -> str:
     parts = []
     corpus = results.corpus
-    for counts, title, head in ((corpus.kept, "Kept", "languages"), (corpus.skipped, "Skipped", "reason")):
+    for counts, title, head, unit in (
+        (corpus.kept, "Kept", "languages", "rows"),
+        (corpus.skipped, "Skipped", "reason", "rows"),
+        (corpus.changed, "Changed", "kind", "texts"),
+    ):
         if counts:
             rows = [(name, f"{count:,}") for name, count in sorted(counts.items(), key=lambda row: -row[1])]
-            title = f"{title}: {sum(counts.values()):,} rows"
-            parts.append(f'<div><h3>{title}</h3><div class="scroll">{_table((head, "rows"), rows)}</div></div>')
+            title = f"{title}: {sum(counts.values()):,} {unit}"
+            parts.append(f'<div><h3>{title}</h3><div class="scroll">{_table((head, unit), rows)}</div></div>')
     return f'<section><h2>Corpus</h2><div class="columns">{"".join(parts)}</div></section>' if parts else ""
 
 

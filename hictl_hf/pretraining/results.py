@@ -113,10 +113,12 @@ class Evaluation:
 
 @dataclass(kw_only=True)
 class CorpusCounts:
-    """Rows kept by language or language pair, rows skipped by reason, messages about the first broken rows."""
+    """Rows kept by language or language pair, rows skipped by reason, texts changed by kind, messages about the first
+    broken rows."""
 
     kept: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
+    changed: dict[str, int] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)
 
 

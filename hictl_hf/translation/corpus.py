@@ -25,7 +25,7 @@ from ..data.sampling import shuffle_by_length
 from ..errors import BadInput
 
 # parallel corpora are not cleaned: the paper's corpora are prepared before, and lengths are limited in tokens
-ONLY_WHOLE = Cleaning(2**31, float("inf"), drop_equal_sides=False, drop_duplicates=False)
+ONLY_WHOLE = Cleaning(2**31, float("inf"), drop_equal_sides=False, drop_duplicates=False, catalogue_text=False)
 
 
 class Direction(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
+from hictl_hf.data.catalogue_text import Change
 from hictl_hf.data.cleaning import Cleaning, CorpusReport, Reason, clean_rows
 from hictl_hf.data.records import Row
 from hictl_hf.errors import BadInput
@@ -67,6 +68,12 @@ def test_each_setting_changes_what_is_kept(setting: dict, rows: list[dict[str, s
     assert len(cleaned(rows, **setting)[0]) == len(rows) > len(cleaned(rows)[0])
 
 
+@pytest.mark.parametrize("name", ["drop_equal_sides", "drop_duplicates", "catalogue_text"])
+def test_a_switch_is_true_or_false(name: str) -> None:
+    with pytest.raises(BadInput, match=f"{name} is 'yes'; allowed is true or false"):
+        Cleaning(**{name: "yes"})
+
+
 @pytest.mark.parametrize("languages", ["de", ["en", "german"], ["en", ""]])
 def test_what_is_no_list_of_codes_is_refused(languages: Any) -> None:
     with pytest.raises(BadInput, match=r"allowed is a list of codes, with English where pairs have it"):
@@ -100,7 +107,7 @@ def test_a_report_keeps_five_messages_and_counts_all() -> None:
         report.skip("broken", f"a.jsonl:{line}: oops")
     assert report.skipped["broken"] == 7
     assert report.messages == [f"a.jsonl:{line}: oops" for line in range(5)]
-    assert report.as_dict() == {"kept": {}, "skipped": {"broken": 7}, "messages": report.messages}
+    assert report.as_dict() == {"kept": {}, "skipped": {"broken": 7}, "changed": {}, "messages": report.messages}
     assert json.loads(json.dumps(report.as_dict())) == report.as_dict()
 
 
@@ -118,13 +125,25 @@ def test_a_summary_is_aligned_with_the_largest_counts_first() -> None:
     ]
 
 
+def test_changed_texts_are_listed_if_there_are_any() -> None:
+    report = CorpusReport(kept=Counter({"en-br": 5}), changed=Counter({"soft hyphens": 1, "mnemonics": 1234}))
+    assert report.summary().splitlines()[2:] == [
+        "changed                1,235",
+        "  mnemonics            1,234",
+        "  soft hyphens             1",
+        "skipped                    0",
+    ]
+    assert report.as_dict()["changed"] == {"soft hyphens": 1, "mnemonics": 1234}
+
+
 def test_a_report_knows_a_closed_set_of_reasons() -> None:
     with pytest.raises(ValueError, match="'ugly' is no reason .* allowed are broken, empty"):
         CorpusReport().skip("ugly")  # type: ignore[arg-type]
 
 
-def test_the_document_lists_exactly_the_reasons_that_are_counted() -> None:
+def test_the_document_lists_exactly_the_reasons_and_changes_that_are_counted() -> None:
     document = (Path(__file__).parents[2] / "docs" / "data_formats.md").read_text(encoding="utf-8")
-    table = document.split("## Cleaning")[1].split("## Broken input")[0]
-    listed = [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")]
-    assert sorted(listed) == sorted(get_args(Reason))
+    parts = document.split("## Cleaning")[1].split("## Broken input")[0].split("### Text of catalogues")
+    for table, counted in zip(parts, (Reason, Change), strict=True):
+        listed = [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")]
+        assert sorted(listed) == sorted(get_args(counted))

@@ -203,6 +203,9 @@ def test_a_catalogue_counts_what_is_not_translated_and_takes_the_first_plural(tm
         ("po", "pt_BR.UTF-8", "pt-BR"),
         ("locale/app", "de", "de"),  # all languages of an application
         ("locale/de", "German", "de"),
+        ("program/resource/br/LC_MESSAGES", "", "br"),
+        ("locale/ca_ES.UTF-8@valencia/LC_MESSAGES", "", "ca-ES-valencia"),
+        ("locale/sr@ijekavianlatin/LC_MESSAGES", "", "sr-latin-ijekavsk"),
     ],
 )
 def test_a_catalogue_knows_its_language(folder: str, header: str, language: str, tmp_path: Path) -> None:
@@ -210,9 +213,10 @@ def test_a_catalogue_knows_its_language(folder: str, header: str, language: str,
     assert {tuple(pair) for pair in texts(path)} == {("en", language)}
 
 
-def test_a_catalogue_of_english_is_not_a_pair(tmp_path: Path) -> None:
+@pytest.mark.parametrize("language", ["en", "en_GB", "en@shaw"])
+def test_a_catalogue_of_english_is_not_a_pair(language: str, tmp_path: Path) -> None:
     skips = Skips()
-    assert not list(read_rows(str(saved(tmp_path / "locale/en/a.po", catalogue())), skips))
+    assert not list(read_rows(str(saved(tmp_path / f"locale/{language}/a.po", catalogue())), skips))
     assert skips.counts == {"untranslated": len(PAIRS)}
 
 

@@ -143,6 +143,21 @@ def test_a_package_is_read_by_its_catalogues_without_being_imported(
             list(read_rows(f"package:{name}", Skips()))
 
 
+def test_of_several_catalogues_those_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    odd = {"de/LC_MESSAGES/damaged.mo": b"\0" * 40, "de/LC_MESSAGES/empty.mo": b"", "languages/a.po": b'msgid "x"\n'}
+    for name, content in odd.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    saved(tmp_path / "br" / "LC_MESSAGES" / "app.mo", catalogue())
+    skips = Skips()
+    assert [row.is_catalogue_entry for row in read_rows(str(tmp_path), skips)] == [True] * len(PAIRS)
+    assert skips.counts == {"broken": 3}
+    for name, message in zip(odd, skips.messages, strict=True):
+        assert message.startswith(f"{tmp_path}/{name}:1: ") and message.count(name) == 1
+    with pytest.raises(BadInput, match=r"a\.po: has '' as its language"):
+        list(read_rows(str(tmp_path / "languages"), Skips()))
+
+
 def test_nothing_is_opened_before_the_first_row_is_asked_for() -> None:
     rows = read_rows("missing.jsonl", Skips())
     with pytest.raises(BadInput, match="missing.jsonl"):

@@ -40,6 +40,13 @@ class Numbers:
         return {"input_ids": [[int(word) for word in text.split()] for text in texts]}
 
 
+class Letters:
+    """A tokenizer to the code points of the characters."""
+
+    def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
+        return {"input_ids": [list(map(ord, text)) for text in texts]}
+
+
 def pairs(first: int, last: int) -> list[dict[str, str]]:
     return [{"en": f"{number} 1", "de": f"{number} 2"} for number in range(first, last)]
 
@@ -400,6 +407,25 @@ def test_what_is_skipped_is_counted_over_a_pass_and_told_though_the_run_was_resu
             assert f"{name} {count}" in " ".join(summary.split()), number
 
 
+def messages(folder: Path) -> str:
+    """A catalogue of ten entries with a mnemonic in both texts."""
+    entries = "".join(f'msgid "_Go to {number}"\nmsgstr "_Mont da {number}"\n\n' for number in range(10))
+    return write(folder / "br" / "LC_MESSAGES" / "app.po", entries)
+
+
+def test_changed_texts_are_counted_over_a_pass_though_the_run_was_resumed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="hictl_hf.data.streaming")
+    make = partial(stream_of, [messages(tmp_path)], tokenizer=Letters(), batch_size=1, buffer=2)
+    whole = read(make(), 11)
+    assert {"".join(map(chr, batch["rows"][0]["y"]))[:-1] for batch, _ in whole} == {"Mont da "}
+    for number in range(9):
+        caplog.clear()
+        read(resumed(make, whole[number][1]), 11 - number)
+        assert "changed 20 mnemonics 20 skipped 0" in " ".join(caplog.records[-1].getMessage().split()), number
+
+
 def test_duplicates_stay(tmp_path: Path) -> None:
     stream = stream_of([write(tmp_path / "a.jsonl", lines(pairs(1, 2) * 9))], batch_size=9)
     assert len({row["seed"] for row in rows_of(stream, 1)}) == 9
@@ -524,6 +550,18 @@ def test_the_state_of_another_run_is_refused(change: dict[str, Any], found: str,
     ) as no:
         resumed(partial(stream_of, **{**settings, **change}), state)
     assert found in str(no.value)
+
+
+def test_a_state_of_0_8_which_did_not_clean_catalogues_goes_on_without_that(tmp_path: Path) -> None:
+    uncleaned = Cleaning(catalogue_text=False)
+    ((_, state),) = read(stream_of([WRITERS["jsonl"](tmp_path)]), 1)
+    assert "catalogue_text" not in state
+    settings = {"sources": [messages(tmp_path)], "tokenizer": Letters()}
+    ((batch, state),) = read(stream_of(**settings, cleaning=uncleaned), 1)
+    assert "catalogue_text" not in state and all(row["x"][0] == ord("_") for row in batch["rows"])
+    resumed(partial(stream_of, **settings, cleaning=uncleaned), state)
+    with pytest.raises(BadInput, match="cleaning catalogue_text was None, is 'True'"):
+        resumed(partial(stream_of, **settings), state)
 
 
 def test_the_state_of_other_sources_is_refused(tmp_path: Path) -> None:

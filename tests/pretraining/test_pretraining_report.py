@@ -26,6 +26,7 @@ def test_the_page_says_the_main_numbers(tmp_path: Path) -> None:
     assert all(
         word in text for word in ("+92.0", "duplicate", "sentence_temperature", "--corpus corpus.jsonl", "torch 2.13.0")
     )
+    assert "Changed: 7 texts" in text and "mnemonics" in text
     assert "$" not in text.split("<script>")[0]
 
 

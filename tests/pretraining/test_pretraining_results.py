@@ -41,7 +41,7 @@ RESULTS: dict[str, Any] = {
     "train_seconds": 341.2,
     "history": [{"step": 10, "lm_loss": 3.25, "negatives_per_anchor": 126}, {"step": 20, "lm_loss": 2.125}],
     "evaluations": [{"step": 10, "retrieval": 20.1}],
-    "corpus": {"kept": {"en-de": 90000, "en-sw": 1234}, "skipped": {"duplicate": 12}},
+    "corpus": {"kept": {"en-de": 90000, "en-sw": 1234}, "skipped": {"duplicate": 12}, "changed": {"mnemonics": 7}},
     "settings": {
         "config": {"lm_weight": 1.0, "word_weight": 0, "sentence_temperature": 0.05},
         "training": {"seed": 42},
@@ -67,7 +67,7 @@ ATTACK = '"><script>alert(1)</script>'
 ATTACKED: dict[str, Any] = {
     **RESULTS,
     "retrieval": {"hictl": 1.0, "per_language": {ATTACK: {"untrained": 1.0, "hictl": 1.0}}},
-    "corpus": {"kept": {ATTACK: 1}, "skipped": {ATTACK: 1}},
+    "corpus": {"kept": {ATTACK: 1}, "skipped": {ATTACK: 1}, "changed": {ATTACK: 1}},
     "settings": {ATTACK: {ATTACK: ATTACK}},
     "versions": {ATTACK: ATTACK},
     "command": ATTACK,
@@ -85,6 +85,7 @@ def test_results_are_read_as_dataclasses_and_written_back() -> None:
     assert results.retrieval and results.protocol and results.protocol.hictl == Pooling("projection", 4)
     assert results.retrieval.per_language["sw"] == LanguageAccuracy(untrained=10.0, hictl=5.0, sentences=250)
     assert results.evaluations == [Evaluation(step=10, retrieval=20.1)]
+    assert results.corpus.changed == {"mnemonics": 7}
     assert (results.config["word_weight"], results.training["seed"], results.last("lm_loss")) == (0, 42, 2.125)
     assert results.last("negatives_per_anchor") == 126 and results.last("p_avg") is None
     assert PretrainingResults.from_dict(json.loads(json.dumps(results.as_dict()))) == results
@@ -99,10 +100,11 @@ def test_results_of_0_7_5_are_read_with_the_new_names_of_poolings(tmp_path: Path
     old["retrieval"]["protocol"] |= {
         "untrained": {"pooling": "first token", "layer": 0}, "hictl": {"pooling": "mean", "layer": 2}
     }  # fmt: skip
+    del old["corpus"]["changed"]
     old["retrieval"]["by_layer"] = {"first token": [None, 1.0], "mean": [2.0, 3.0]}
     write_json(tmp_path / "results.json", old)
     results = PretrainingResults.read(tmp_path)
-    assert results.retrieval and results.protocol
+    assert results.retrieval and results.protocol and results.corpus.changed == {}
     assert (results.protocol.untrained, results.protocol.hictl) == (Pooling("cls", 0), Pooling("mean", 2))
     assert results.retrieval.by_layer == {"cls": [None, 1.0], "mean": [2.0, 3.0]}
     assert headline(results) == headline(typed(RESULTS))
