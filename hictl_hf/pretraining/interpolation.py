@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BadInput
-from ..retrieval.held_out import best_pooling, evaluate_retrieval
 from .corpora import Corpora
 from .results import Interpolation, ShareAccuracy
+from .scoring import DevScores, score_dev
 from .trainer import HictlTrainer
 
 logger = logging.getLogger(__name__)
@@ -37,40 +37,40 @@ def set_weights(model: nn.Module, start: Weights, trained: Weights, share: float
             weight.copy_(start[name].lerp(trained[name], share))  # to the bit those of one side at 0 and 1
 
 
-def interpolate(trainer: HictlTrainer, start: Weights, keep_start: str, corpora: Corpora) -> Interpolation:
-    """Average the trainer's model with the start in place.
+def interpolate(
+    trainer: HictlTrainer, start: Weights, keep_start: str, corpora: Corpora, before: DevScores | None
+) -> tuple[Interpolation, DevScores | None]:
+    """Average the trainer's model with the start in place; also return its scores on dev if they were measured.
 
     Args:
         start: weights of `copy_of_weights` before training.
         keep_start: the share of the start as a number, or "auto": the share with the best mean of dev and guard
             accuracy, among those at which the guard is not below the start; of equal ones that nearest the start.
+        before: scores of the start on dev, needed for "auto".
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
     trained = copy_of_weights(model)
-    if keep_start != "auto":
-        chosen = ShareAccuracy(share=1 - float(keep_start))
-        grid = [chosen]
+    grid: list[ShareAccuracy] = []
+    scores: dict[float, DevScores] = {}
+    if keep_start == "auto":
+        assert before is not None
+        scores[0.0] = before
+        for share in SHARES[1:]:
+            set_weights(model, start, trained, share)
+            scores[share] = score_dev(trainer, corpora)
+        grid = [accuracy_of(share, found) for share, found in scores.items()]
+        share = best_share(grid).share
     else:
-        grid = [accuracy_at(trainer, start, trained, share, corpora) for share in SHARES]
-        chosen = best_share(grid)
-    set_weights(model, start, trained, chosen.share)
-    logger.info("weights: %g of the trained ones, %g of the start", chosen.share, 1 - chosen.share)
-    return Interpolation(share=chosen.share, grid=grid if keep_start == "auto" else [])
-
-
-def accuracy_at(
-    trainer: HictlTrainer, start: Weights, trained: Weights, share: float, corpora: Corpora
-) -> ShareAccuracy:
-    """Accuracy on the dev pairs of target and guard with this share of the trained weights."""
-    model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
+        share = 1 - float(keep_start)
     set_weights(model, start, trained, share)
-    assert corpora.dev is not None
-    dev = evaluate_retrieval(model, tokenizer, corpora.dev, trainer.poolings, progress=True)
-    best = best_pooling(dev)
-    guard = (
-        corpora.guard_dev and evaluate_retrieval(model, tokenizer, corpora.guard_dev, [best], progress=True)[best].mean
-    )
-    return ShareAccuracy(share=share, dev=dev[best].mean, guard=guard)
+    logger.info("weights: %g of the trained ones, %g of the start", share, 1 - share)
+    return Interpolation(share=share, grid=grid), scores.get(share)
+
+
+def accuracy_of(share: float, scores: DevScores) -> ShareAccuracy:
+    """The means of a share's scores."""
+    guard = None if scores.guard is None else scores.guard.mean
+    return ShareAccuracy(share=share, dev=scores.dev[scores.pooling].mean, guard=guard)
 
 
 def best_share(grid: Sequence[ShareAccuracy]) -> ShareAccuracy:

@@ -59,8 +59,11 @@ def pretrain(args: PretrainingArguments, command: str = "") -> PretrainingResult
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     if trainer.terminated:
         raise SystemExit(TERMINATED)
-    interpolation = interpolate(trainer, weights, args.keep_start, corpora) if args.keep_start else None
-    after = trainer.run_inside(lambda: score(trainer, corpora))
+    interpolation, chosen = None, None
+    if args.keep_start:
+        start_scores = before.chosen if before else None
+        interpolation, chosen = interpolate(trainer, weights, args.keep_start, corpora, start_scores)
+    after = trainer.run_inside(lambda: score(trainer, corpora, chosen))
 
     results = collect_results(args, trainer, corpora, before, after)
     results.interpolation = interpolation

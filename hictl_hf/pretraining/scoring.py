@@ -19,43 +19,69 @@ PICTURED_SENTENCES, PICTURED_LANGUAGES = 12, 5  # of the t-SNE picture
 
 
 @dataclass
-class Scores:
-    """Retrieval accuracy of a model on the held-out pairs, and vectors for the t-SNE picture.
+class DevScores:
+    """Accuracy on the pairs that choose.
 
     Attributes:
         pooling: the best one on dev.
-        dev: accuracy at every pooling; `test`: at the best one.
-        pictured: (sentences, d) by language, row i the same sentence in each.
-        guard: accuracy of the guard's test pairs at the best pooling on dev.
+        dev: accuracy at every pooling.
+        guard: accuracy of the guard's dev pairs at the best pooling.
     """
 
     pooling: Pooling
     dev: Mapping[Pooling, RetrievalAccuracy]
+    guard: RetrievalAccuracy | None = None
+
+
+@dataclass
+class Scores:
+    """Retrieval accuracy of a model on the held-out pairs, and vectors for the t-SNE picture.
+
+    Attributes:
+        chosen: the pooling, and the accuracy on the pairs that chose it.
+        test: accuracy at that pooling; `guard`: that of the guard's test pairs.
+        pictured: (sentences, d) by language, row i the same sentence in each.
+    """
+
+    chosen: DevScores
     test: RetrievalAccuracy
     pictured: dict[str, NDArray[np.float32]]
     guard: RetrievalAccuracy | None = None
 
 
-def score(trainer: HictlTrainer, corpora: Corpora) -> Scores | None:
-    """Choose the pooling on dev, score it on test and guard, and embed the sentences of the t-SNE picture.
+def score(trainer: HictlTrainer, corpora: Corpora, chosen: DevScores | None = None) -> Scores | None:
+    """Choose the pooling on dev, unless it is chosen, score it on test and guard, and embed sentences for t-SNE.
 
     Returns `None` where no pairs are held out.
     """
     if corpora.dev is None or corpora.test is None:
         return None
+    chosen = chosen or score_dev(trainer, corpora)
+    test, guard = (accuracy(trainer, pairs, chosen.pooling) for pairs in (corpora.test, corpora.guard_test))
+    assert test is not None
     model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
+    pictured = {
+        language: embed_sentences(model, tokenizer, texts, chosen.pooling, normalize=False)
+        for language, texts in pictured_sentences(corpora.test).items()
+    }
+    return Scores(chosen, test, pictured, guard)
+
+
+def score_dev(trainer: HictlTrainer, corpora: Corpora) -> DevScores:
+    """Accuracy on the dev pairs, and on those of the guard at the pooling that is best on dev."""
+    model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
+    assert corpora.dev is not None
     dev = evaluate_retrieval(model, tokenizer, corpora.dev, trainer.poolings, progress=True)
     best = best_pooling(dev)
-    test = evaluate_retrieval(model, tokenizer, corpora.test, [best], progress=True)[best]
-    guard = None
-    if corpora.guard_test is not None:
-        guard = evaluate_retrieval(model, tokenizer, corpora.guard_test, [best], progress=True)[best]
-    sentences = pictured_sentences(corpora.test)
-    pictured = {
-        language: embed_sentences(model, tokenizer, texts, best, normalize=False)
-        for language, texts in sentences.items()
-    }
-    return Scores(best, dev, test, pictured, guard)
+    return DevScores(best, dev, accuracy(trainer, corpora.guard_dev, best))
+
+
+def accuracy(trainer: HictlTrainer, pairs: Dataset | None, pooling: Pooling) -> RetrievalAccuracy | None:
+    """Accuracy of the trainer's model on these pairs, if there are any."""
+    if pairs is None:
+        return None
+    model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
+    return evaluate_retrieval(model, tokenizer, pairs, [pooling], progress=True)[pooling]
 
 
 def pictured_sentences(test: Dataset) -> dict[str, list[str]]:
@@ -82,14 +108,14 @@ def pictured_sentences(test: Dataset) -> dict[str, list[str]]:
 def retrieval_results(before: Scores, after: Scores) -> RetrievalResults:
     """Mean accuracy and that of each language, before and after training, with the protocol."""
     by_layer: dict[str, list[float | None]] = {}
-    layers = 1 + max(pooling.layer for pooling in after.dev)
-    for pooling, accuracy in after.dev.items():
-        by_layer.setdefault(pooling.mode, [None] * layers)[pooling.layer] = accuracy.mean
+    layers = 1 + max(pooling.layer for pooling in after.chosen.dev)
+    for pooling, found in after.chosen.dev.items():
+        by_layer.setdefault(pooling.mode, [None] * layers)[pooling.layer] = found.mean
     return RetrievalResults(
         untrained=before.test.mean,
         hictl=after.test.mean,
         per_language=language_accuracies(before.test, after.test),
-        protocol=Protocol(untrained=before.pooling, hictl=after.pooling),
+        protocol=Protocol(untrained=before.chosen.pooling, hictl=after.chosen.pooling),
         by_layer=by_layer,
     )
 
@@ -102,7 +128,7 @@ def guard_results(before: Scores, after: Scores) -> RetrievalResults | None:
         untrained=before.guard.mean,
         hictl=after.guard.mean,
         per_language=language_accuracies(before.guard, after.guard),
-        protocol=Protocol(untrained=before.pooling, hictl=after.pooling),
+        protocol=Protocol(untrained=before.chosen.pooling, hictl=after.chosen.pooling),
     )
 
 

@@ -4,7 +4,7 @@ from datasets import Dataset
 
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.pretraining.results import LanguageAccuracy
-from hictl_hf.pretraining.scoring import Scores, pictured_sentences, retrieval_results
+from hictl_hf.pretraining.scoring import DevScores, Scores, pictured_sentences, retrieval_results
 from hictl_hf.retrieval.held_out import RetrievalAccuracy
 
 
@@ -31,7 +31,7 @@ def test_results_are_means_of_both_directions_with_the_pooling_chosen_on_dev() -
     def scores(pooling: Pooling, forward: float, backward: float) -> Scores:
         accuracy = RetrievalAccuracy({"de": (forward, backward)}, {"de": 4})
         dev = {Pooling("mean", 0): accuracy, Pooling("mean", 2): accuracy, Pooling("cls", 2): accuracy}
-        return Scores(pooling, dev, accuracy, {})
+        return Scores(DevScores(pooling, dev), accuracy, {})
 
     results = retrieval_results(scores(Pooling("mean", 0), 0.0, 50.0), scores(Pooling("cls", 2), 100.0, 75.0))
     assert (results.untrained, results.hictl) == (25.0, 87.5)
