@@ -26,8 +26,8 @@ UNUSED_HERE = UNUSED | {
 }
 DECISIVE = (  # must stay the same when a run is resumed, as the examples and the batch; length and device may change
     "model_config", "text_alpha", "pair_alpha", "text_share", "max_length", "mlm_probability", "tlm_probability",
-    "reordering", "gather_sentences", "gradient_cache", "seed", "prompt", "lm_head_warmup_steps", "learning_rate",
-    "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2",
+    "reordering", "gather_sentences", "gradient_cache", "seed", "prompt", "dropout", "lm_head_warmup_steps",
+    "learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2",
     "adam_epsilon", "max_grad_norm",
 )  # fmt: skip
 DICTIONARIES = {"model_config": HictlConfig, "cleaning": Cleaning}
@@ -119,6 +119,13 @@ class PretrainingArguments(RunArguments):
     )
     mlm_probability: float = field(default=0.15, metadata={"help": "Share of masked tokens in monolingual text."})
     tlm_probability: float = field(default=0.25, metadata={"help": "Share of masked tokens in pairs."})
+    dropout: float | None = field(
+        default=None,
+        metadata={
+            "help": "Dropout during training, which config.json does not record; by default that of the model. 0 is "
+            "faster on a CPU."
+        },
+    )
     reordering: str = field(
         default="words",
         metadata={"help": "How the positive of monolingual text is reordered: words, subwords or local."},
@@ -203,8 +210,8 @@ class PretrainingArguments(RunArguments):
         ):  # fmt: skip
             if getattr(self, name) < least:
                 raise BadInput(f"{name} is {getattr(self, name)}; allowed is {least} or more")
-        for name in ("text_alpha", "pair_alpha", "text_share", "mlm_probability", "tlm_probability"):
-            if not 0 <= getattr(self, name) <= 1:
+        for name in ("text_alpha", "pair_alpha", "text_share", "mlm_probability", "tlm_probability", "dropout"):
+            if not 0 <= (getattr(self, name) or 0) <= 1:
                 raise BadInput(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
         if self.held_out_sentences < bool(self.held_out_data):
             raise BadInput(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from ..data.cleaning import Cleaning
@@ -131,6 +131,9 @@ def load_or_make_model(
             f"max_length is {args.max_length}, but the model reads {longest} tokens (max_position_embeddings - 2); "
             f"give --max_length {longest}, or less"
         )
+    for module in model.modules():
+        if isinstance(module, nn.Dropout) and args.dropout is not None:
+            module.p = args.dropout  # the configuration keeps its own: who fine-tunes the encoder later expects it
     model.config.embedding_prompt = args.prompt or None
     model.config.special_token_ids = words_never_sampled(tokenizer, model.config.vocab_size)
     return model, new

@@ -61,6 +61,7 @@ class Start:
         values: dict[str, Any] = {"embedding_pooling": mode, "embedding_layer": layer}
         if mode != "projection":
             values |= {"sentence_pooling": mode, "sentence_projection": False}
+        values["hard_negatives"] = False  # they move a trained sentence encoder too far (docs/results.md)
         if self.settings is not None:
             values |= {
                 "embedding_max_length": self.settings.max_length, "embedding_normalize": self.settings.normalize,

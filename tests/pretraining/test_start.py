@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaForMaskedLM, XLMRobertaModel
 
 from hictl_hf import HictlForPreTraining, export_encoder
@@ -12,6 +13,7 @@ from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
+from hictl_hf.pretraining.setup import load_or_make_model
 from hictl_hf.pretraining.start import ENCODER, HICTL, MASKED_LM, NEW, SENTENCE_ENCODER, apply_defaults, recognise
 
 MakeModel = Callable[..., PreTrainedModel]
@@ -56,7 +58,10 @@ def test_an_encoder_without_head_is_trained_at_the_mean_and_its_new_head_is_taug
 ) -> None:
     start = recognise(save(XLMRobertaModel))
     assert (start.kind, start.pooling, start.lm_head) == (ENCODER, Pooling("mean", 2), False)
-    assert start.model_config["sentence_pooling"] == "mean" and start.model_config["sentence_projection"] is False
+    assert start.model_config == {
+        "sentence_pooling": "mean", "sentence_projection": False, "hard_negatives": False, "embedding_pooling": "mean",
+        "embedding_layer": 2,
+    }  # fmt: skip
     assert (start.learning_rate, start.lm_head_warmup_steps) == (5e-5, 100)
 
 
@@ -123,6 +128,17 @@ def test_what_can_be_read_but_not_trained_is_refused(
     (Path(folder) / file).write_text(json.dumps(values))
     with pytest.raises(BadInput, match=message):
         recognise(folder)
+
+
+def test_dropout_of_the_training_is_not_that_of_the_configuration(
+    save: Callable[..., str], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    args = parse_arguments(["--train_data", "x", "--encoder", save(XLMRobertaForMaskedLM), "--dropout", "0.25"] + [
+        "--max_length", "60", "--model_config", '{"hidden_dropout_prob": 0.1}',
+    ])  # fmt: skip
+    model, _ = load_or_make_model(args, tokenizer, recognise(args.encoder))
+    assert {module.p for module in model.modules() if isinstance(module, nn.Dropout)} == {0.25}
+    assert model.config.hidden_dropout_prob == 0.1
 
 
 def test_what_is_given_is_kept(save: Callable[..., str]) -> None:

@@ -341,6 +341,7 @@ _shtab_hictl_pretrain_options=(
   {--max_length,--max-length}"[Maximum input length in tokens, of a sentence and of a pair.]:max_length:"
   {--mlm_probability,--mlm-probability}"[Share of masked tokens in monolingual text.]:mlm_probability:"
   {--tlm_probability,--tlm-probability}"[Share of masked tokens in pairs.]:tlm_probability:"
+  "--dropout[Dropout during training, which config.json does not record\; by default that of the model. 0 is faster on a CPU.]:dropout:"
   "--reordering[How the positive of monolingual text is reordered\: words, subwords or local.]:reordering:_files"
   {--lm_head_warmup_steps,--lm-head-warmup-steps}"[Steps in which L_LM trains only its head\; by default 100 if a sentence encoder has none, else 0.]:lm_head_warmup_steps:"
   {--gather_sentences,--gather-sentences}"[Take negatives from the sentences of all processes.]:gather_sentences:"
