@@ -27,8 +27,8 @@ UNUSED_HERE = UNUSED | {
 DECISIVE = (  # must stay the same when a run is resumed, as the examples and the batch; length and device may change
     "model_config", "text_alpha", "pair_alpha", "text_share", "max_length", "mlm_probability", "tlm_probability",
     "reordering", "gather_sentences", "gradient_cache", "seed", "prompt", "dropout", "lm_head_warmup_steps",
-    "learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2",
-    "adam_epsilon", "max_grad_norm",
+    "learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "weight_decay", "adam_beta1",
+    "adam_beta2", "adam_epsilon", "max_grad_norm",
 )  # fmt: skip
 DICTIONARIES = {"model_config": HictlConfig, "cleaning": Cleaning}
 
