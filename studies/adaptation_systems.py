@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hictl_hf import HictlConfig
+from hictl_hf.embedding.pooling import Pooling
+from hictl_hf.pretraining.start import ENCODER, Start
 
 from .pretraining import ROOT
 
@@ -13,6 +15,7 @@ OURS, PARTS, OTHERS = "hictl_hf", "hictl_hf with one change", "sentence-transfor
 START = "start"
 REFERENCE = "st-mnrl"  # what differences are taken to, in addition to the start
 THREE, ONE = (1, 2, 3), (1,)
+USUAL_RATE = 5e-5  # of sentence-transformers
 EXAMPLES = ("cleaning", "max_length", "pair_alpha", "per_device_train_batch_size")  # settings of the recipe
 
 
@@ -57,12 +60,19 @@ SYSTEMS = {
     "first-token": System("a new projection of the first token (the paper)", model_config=PAPER_VECTOR),
     "published": System(
         "the study before: the paper's losses and vector, rate 1e-4, 400 steps",
-        model_config=ALL_LOSSES | PAPER_VECTOR,
+        model_config=ALL_LOSSES | PAPER_VECTOR | {"hard_negatives": True},
         settings=PUBLISHED,
         recipe="studies/recipes/continued.json",
     ),
     "st-mnrl": System(
         "both directions", OTHERS, loss=CONTRAST, loss_settings=BOTH_DIRECTIONS, seeds=THREE, score_trained=True
+    ),
+    "st-mnrl-1e-4": System(
+        "both directions, rate 1e-4",
+        OTHERS,
+        settings={"learning_rate": 1e-4},
+        loss=CONTRAST,
+        loss_settings=BOTH_DIRECTIONS,
     ),
     "st-gte": System(
         "also negatives of the same side (GTE)",
@@ -88,6 +98,8 @@ def recipe_of(name: str) -> dict[str, Any]:
     if system.recipe == SYSTEMS["ours"].recipe:
         recipe.pop("max_steps", None)  # the minutes decide
     recipe.pop("keep_start", None)  # all systems are averaged with the start in the same way
+    if system.section == OTHERS:
+        recipe["learning_rate"] = USUAL_RATE
     return {**recipe, **system.settings, "model_config": {**recipe.get("model_config", {}), **system.model_config}}
 
 
@@ -102,6 +114,6 @@ def settings_of(name: str) -> dict[str, Any]:
 def repeats_ours(name: str) -> bool:
     """Whether a row has the settings of "ours", which depend on the recipe."""
     system, given = SYSTEMS[name], recipe_of("ours")["model_config"]
-    usual = HictlConfig().to_dict() | {"sentence_pooling": "mean", "sentence_projection": False} | given
+    usual = HictlConfig().to_dict() | Start(ENCODER, Pooling("mean", 12)).model_config | given
     changed = any(usual[field] != value for field, value in system.model_config.items())
     return system.section == PARTS and not changed and not system.settings

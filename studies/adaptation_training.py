@@ -29,8 +29,7 @@ from .adaptation_data import drawn_pairs, in_order, without_repetitions
 
 DROPPED = 3  # first steps, which are slower
 SPARE = 1.1  # drawn pairs per pair needed, as some are left out
-WARMUP = 0.1  # of the steps, and the next two: as in sentence-transformers' examples
-LEARNING_RATE = 5e-5
+WARMUP = 0.1  # of the steps, and the next one: as in sentence-transformers' examples
 SCHEDULE = "linear"
 
 
@@ -137,7 +136,7 @@ def train(job: Mapping[str, Any]) -> dict[str, Any]:
         output_dir=job["output_dir"],
         max_steps=job["steps"],
         per_device_train_batch_size=size,
-        learning_rate=LEARNING_RATE,
+        learning_rate=run["learning_rate"],
         lr_scheduler_type=SCHEDULE,
         warmup_steps=WARMUP,
         seed=run["seed"],
