@@ -272,8 +272,13 @@ def lead(results: PretrainingResults) -> str:
 
 
 def start_sentences(results: PretrainingResults) -> list[str]:
-    """What became of the guard, and how much of the start is in the weights; empty where there is neither."""
+    """What the run started from, what became of the guard, how much of the start is in the weights, where known."""
     sentences = []
+    if (start := results.start) and (name := results.training.get("encoder")):
+        read = f", read by {_pooling(start.pooling)}" if start.pooling else ""
+        prompt = f", with the prompt {start.prompt!r}" if start.prompt else ""
+        article = "an" if start.kind[0] in "aeiou" else "a"
+        sentences.append(f"Started from {name}, {article} {start.kind}{read}{prompt}.")
     if results.guard:
         before, after = (mean or 0 for mean in results.guard.means())
         sentences.append(f"Guard pairs, not trained on: {before:.1f}% before, {after:.1f}% after.")

@@ -57,6 +57,7 @@ ADAPTED: dict[str, Any] = {
     "guard": {
         "untrained": 70.0, "hictl": 71.5, "per_language": {"hi": {"untrained": 70.0, "hictl": 71.5, "sentences": 250}}
     },
+    "settings": {"config": {}, "training": {"encoder": "someone/encoder"}},
     "interpolation": {"share": 0.75, "grid": [{"share": 0.0, "dev": 9.0, "guard": 70.0}]},
 }  # fmt: skip
 REQUIRED: dict[str, Any] = {"history": [], "corpus": {}}
@@ -162,6 +163,8 @@ def test_guard_and_share_of_the_start_are_told_in_table_and_sentences() -> None:
     assert second.splitlines()[-1].split() == ["mean", "250", "70.0", "71.5", "+1.5"]
     assert "Guard pairs, not trained on: 70.0% before, 71.5% after." in lead(results)
     assert "The weights are 75% trained and 25% those of the start, chosen on dev." in lead(results)
+    started = "Started from someone/encoder, a sentence encoder, read by mean at layer 4, with the prompt 'query: '."
+    assert started in lead(results)
     assert "Guard" not in lead(typed(RESULTS)) and "start" not in lead(typed(RESULTS))
 
 
