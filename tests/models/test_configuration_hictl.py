@@ -16,6 +16,7 @@ UNUSUAL = {
     "lm_weight": 0.5,
     "sentence_weight": 2,
     "word_weight": 0,
+    "sentence_pooling": "mean",
     "projection_size": 7,
     "sentence_temperature": 0.1,
     "word_temperature": 0.2,
@@ -50,13 +51,23 @@ UNUSUAL = {
 def test_every_setting_survives_saving_and_loading(tmp_path: Path, toy_config: Callable[..., HictlConfig]) -> None:
     config = toy_config(**UNUSUAL)
     default = HictlConfig()
-    assert set(UNUSUAL) == set(HictlConfig.__annotations__) - {"model_type"}
+    assert set(UNUSUAL) == set(HictlConfig.__annotations__) - {"model_type", "sentence_projection"}  # the latter below
     assert all(getattr(default, name) != value for name, value in UNUSUAL.items())
     config.save_pretrained(tmp_path)
     loaded = HictlConfig.from_pretrained(tmp_path)
     assert {name: getattr(loaded, name) for name in UNUSUAL} == UNUSUAL
     assert loaded.to_dict() == config.to_dict()
     assert type(AutoConfig.from_pretrained(tmp_path)) is HictlConfig
+
+
+def test_a_vector_without_projection_has_no_size_of_its_own_and_is_not_read_as_one(tmp_path: Path) -> None:
+    HictlConfig(sentence_pooling="mean", sentence_projection=False).save_pretrained(tmp_path)
+    assert HictlConfig.from_pretrained(tmp_path).sentence_projection is False
+    with pytest.raises(StrictDataclassError, match="projection_size is 7 without a projection"):
+        HictlConfig(sentence_projection=False, projection_size=7)
+    for changes in ({"sentence_projection": False}, {"sentence_pooling": "mean"}):
+        with pytest.raises(StrictDataclassError, match="embedding_pooling is 'projection'; it must be 'cls' or 'mean'"):
+            HictlConfig(embedding_pooling="projection", **changes)
 
 
 def test_a_saved_configuration_points_the_auto_classes_at_our_code(tmp_path: Path) -> None:
