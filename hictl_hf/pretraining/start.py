@@ -29,8 +29,8 @@ class Start:
 
     Attributes:
         kind: one of `KINDS`.
-        pooling: how its folder says that its sentence vectors are read; `None` for a new model, and for a masked
-            language model, which has no sentence vectors.
+        pooling: how its folder says that its sentence vectors are read; `None` for a model that has none yet: a new
+            one, a masked language model, and a HiCTL model whose vectors are a projection in training.
         lm_head: whether it has a trained language-model head.
         prompt: the text that it has before each sentence by default.
         settings: what its files for sentence-transformers say; `None` without such files.
@@ -45,7 +45,7 @@ class Start:
     @property
     def is_read(self) -> bool:
         """Whether the start is used for its sentence vectors: then the run trains the vector that is read."""
-        return self.kind in (SENTENCE_ENCODER, ENCODER)
+        return self.pooling is not None
 
     @property
     def learning_rate(self) -> float:
@@ -61,7 +61,7 @@ class Start:
         values: dict[str, Any] = {"embedding_pooling": mode, "embedding_layer": layer}
         if mode != "projection":
             values |= {"sentence_pooling": mode, "sentence_projection": False}
-        values["hard_negatives"] = False  # they move a trained sentence encoder too far (docs/results.md)
+        values["hard_negatives"] = False  # they move a trained sentence encoder too far (docs/choices.md)
         if self.settings is not None:
             values |= {
                 "embedding_max_length": self.settings.max_length, "embedding_normalize": self.settings.normalize,
@@ -104,7 +104,8 @@ def recognise(encoder: str | None) -> Start:
     architectures = values.get("architectures") or ()
     config = HictlConfig.from_pretrained(encoder)
     if "HictlForPreTraining" in architectures:
-        return Start(HICTL, lm_head=True, prompt=config.embedding_prompt)
+        adapted = not config.sentence_projection
+        return Start(HICTL, own_pooling(config) if adapted else None, lm_head=True, prompt=config.embedding_prompt)
     lm_head = has_lm_head(encoder, architectures)
     if settings := read_sentence_transformers_files(encoder):
         pooling = trainable_pooling(encoder, settings, config)

@@ -109,6 +109,14 @@ def test_a_checkpoint_of_ours_keeps_its_prompt(tmp_path: Path, model_for_text: M
     assert recognise(str(tmp_path)).prompt == "query: "
 
 
+def test_an_adapted_checkpoint_of_ours_is_adapted_further(tmp_path: Path, model_for_text: MakeModel) -> None:
+    adapted = model_for_text(sentence_pooling="mean", sentence_projection=False, embedding_pooling="mean")
+    adapted.save_pretrained(tmp_path)
+    start = recognise(str(tmp_path))
+    assert (start.kind, start.pooling, start.learning_rate) == (HICTL, Pooling("mean", 2), 5e-5)
+    assert start.lm_head_warmup_steps == 0
+
+
 @pytest.mark.parametrize(
     ("file", "values", "message"),
     [
