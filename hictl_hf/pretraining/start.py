@@ -89,7 +89,7 @@ def apply_defaults(args: PretrainingArguments, start: Start) -> None:
     if args.should_log and args.encoder:
         read = f", read by {start.pooling.mode} at layer {start.pooling.layer}" if start.pooling else ""
         prompt = f", prompt {args.prompt!r}" if args.prompt else ""
-        logger.info("%s: a %s%s%s; learning rate %g", args.encoder, start.kind, read, prompt, args.learning_rate)
+        logger.info("%s: %s%s%s; learning rate %g", args.encoder, start.kind, read, prompt, args.learning_rate)
 
 
 def recognise(encoder: str | None) -> Start:
