@@ -222,3 +222,8 @@ def contrast_with_sampled(scores: Tensor, bag: Tensor, sampled: Tensor) -> Tenso
 def mean_over_batch(values: Tensor, items: Tensor | int | None = None) -> Tensor:
     """Sum of the values divided by the number of items: their own, or that of the complete batch they are part of."""
     return values.sum() / (max(values.numel(), 1) if items is None else items)
+
+
+def in_full_precision(values: Tensor) -> Tensor:
+    """Convert half precision to fp32, in which similarities and their losses are always computed."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

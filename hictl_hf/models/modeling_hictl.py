@@ -9,7 +9,6 @@ V words of the vocabulary, d dimensions, r dimensions of the projection.
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,7 +36,7 @@ from .configuration_hictl import HictlConfig
 from .encoder_export import export_encoder
 from .gathering import gather_sentences, gather_texts
 from .linear_cross_entropy import linear_cross_entropy, tied_embedding
-from .losses import mean_over_batch, sentence_contrast, word_contrast
+from .losses import in_full_precision, mean_over_batch, sentence_contrast, word_contrast
 from .negatives import in_batch_negatives
 from .outputs import CachedSentenceLevel, HictlForPreTrainingOutput, PreTrainingBatch, SentenceLevel
 from .packing import PackedPass, PackedRows, accept_packed_rows, accepts_packed_rows
@@ -242,7 +241,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         inputs = batch.encoder_inputs(self.config)
         mask = batch.sentence_attention_mask
         sentences, embeddings = self.encode_apart(inputs.pop("sentences")[0], mask, batch.example_seeds)
-        self.add_sentence_level(result, sentences, with_gradient(sentences, cached))
+        self.add_sentence_level(result, sentences, cached.with_gradient_of(in_full_precision(sentences)))
         if inputs:
             hidden, embeddings = self.states_read(batch, inputs, embeddings)
             self.add_token_losses(result, batch, hidden, embeddings)
@@ -408,18 +407,6 @@ def refuse_unknown(model: type, arguments: Iterable[str], allowed: Iterable[str]
             f"{model.__name__}.forward() got unexpected arguments {', '.join(unknown)}; allowed are those of its "
             f"signature and {', '.join(allowed)}"
         )
-
-
-def in_full_precision(values: Tensor) -> Tensor:
-    """Convert half precision to fp32, in which similarities and their losses are always computed."""
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
-
-
-def with_gradient(sentences: Tensor, cached: CachedSentenceLevel) -> SentenceLevel:
-    """The cached loss, with its cached gradient with respect to the sentences (N, r)."""
-    sentences = in_full_precision(sentences)
-    # r - stop_gradient(r) is 0 with gradient 1: the value stays L_S, and r gets the cached ∂L_S/∂r
-    return replace(cached, loss=cached.loss + ((sentences - sentences.detach()) * cached.gradients).sum())
 
 
 @contextmanager

@@ -4,7 +4,7 @@ Shapes: n examples, N = 2n sentences, S tokens of a sentence, T tokens of an exa
 vocabulary, r dimensions of the projection.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torch import Tensor
@@ -114,3 +114,8 @@ class CachedSentenceLevel(SentenceLevel):
     """
 
     gradients: Tensor
+
+    def with_gradient_of(self, sentences: Tensor) -> SentenceLevel:
+        """The cached loss, with its cached gradient with respect to these sentences (N, r)."""
+        # r - stop_gradient(r) is 0 with gradient 1: the value stays L_S, and r gets the cached ∂L_S/∂r
+        return replace(self, loss=self.loss + ((sentences - sentences.detach()) * self.gradients).sum())

@@ -22,7 +22,7 @@ from ..data.streaming import StreamedBatches, collate_streamed
 from ..embedding.pooling import Pooling, all_poolings
 from ..errors import BadInput
 from ..models.gathering import stack_pairs
-from ..models.modeling_hictl import in_full_precision
+from ..models.losses import in_full_precision
 from ..models.outputs import CachedSentenceLevel
 from ..retrieval.held_out import best_pooling, evaluate_retrieval, mean_accuracies
 from ..training.sharding import ShardingMixin
