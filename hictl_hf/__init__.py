@@ -32,9 +32,10 @@ def _register_model_type(auto: ModuleType) -> None:
     auto.CONFIG_MAPPING.register("hictl", _LazyConfig())
 
 
-# Each of these modules registers its classes as it is imported; who has the configuration needs the models, too.
+# Each of these modules registers its classes as it is imported; who has the configuration needs the models, too. They
+# are imported with their package, before any other module of it, which they would find half imported.
 for _first, _then in {
-    f"{__name__}.models.configuration_hictl": "models.modeling_hictl",
+    f"{__name__}.models": "models.modeling_hictl",
     f"{__name__}.models.modeling_hictl": "models.modeling_hictl_translation",
     "transformers.pipelines": "translation.pipeline",
 }.items():

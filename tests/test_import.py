@@ -95,6 +95,35 @@ def test_the_import_waits_for_no_library(code: str) -> None:
     assert subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout == "set()\n"
 
 
+IMPORT_EACH_FIRST = """
+import os, sys, pkgutil, importlib
+import datasets, torch, transformers.trainer, transformers.models.xlm_roberta.modeling_xlm_roberta
+import hictl_hf
+assert not [name for name in sys.modules if name.startswith("hictl_hf.models")]
+names = [module.name for module in pkgutil.walk_packages(hictl_hf.__path__, "hictl_hf.") if module.name.count(".") > 1]
+assert "hictl_hf.models.outputs" in names
+for name in names:
+    if not name.startswith(f"hictl_hf.{sys.argv[1]}."):
+        continue
+    child = os.fork()
+    if not child:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            print(name, type(error).__name__, error, flush=True)
+            os._exit(1)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.parametrize("package", ["models", "pretraining"])
+def test_any_module_can_be_the_first_that_is_imported(package: str) -> None:
+    command = [sys.executable, "-c", IMPORT_EACH_FIRST, package]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
 def test_every_name_can_be_imported() -> None:
     assert "HictlForPreTraining" in hictl_hf.__all__ and set(hictl_hf.__all__) <= set(dir(hictl_hf))
     for name in hictl_hf.__all__:

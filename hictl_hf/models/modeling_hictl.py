@@ -105,8 +105,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
     """XLM-R with a linear sentence projection f and the objective L = L_LM + L_S + L_W.
 
     Loads any XLM-R checkpoint; `projection.weight` is the only new weight, and without `config.sentence_projection`
-    there is none. Called with `input_ids`, `attention_mask`
-    and `labels` alone it is a masked language model.
+    there is none. Called with `input_ids`, `attention_mask` and `labels` alone it is a masked language model.
 
     Example:
         >>> from hictl_hf import HictlConfig, HictlForPreTraining

@@ -88,7 +88,7 @@ def check_can_choose(keep_start: str | None, corpora: Corpora) -> None:
     """Raise `BadInput` if nothing is held out to choose the share by; warn if there is no guard."""
     if keep_start != "auto":
         return
-    if corpora.dev is None:
+    if corpora.dev is None or corpora.test is None:
         raise BadInput(
             "keep_start auto chooses on held-out pairs, and there are none; give keep_start a number, or pairs"
         )
