@@ -150,9 +150,9 @@ class Study:
         trained = None if name == START else str(folder / "training/encoder")
         encoder = AveragedEncoder(self.encoder, trained, self.prompt, recipe_of("ours")["max_length"])
         shares, chosen = self.choose_share(encoder, folder)
-        encoders = {"chosen": self.score(encoder, chosen, folder)}
+        encoders = {"chosen": self.score(encoder, chosen, folder, SYSTEMS[name].mine)}
         if SYSTEMS[name].score_trained:
-            encoders["trained"] = self.score(encoder, 1.0, folder)
+            encoders["trained"] = self.score(encoder, 1.0, folder, SYSTEMS[name].mine)
         versions = library_versions()
         if SYSTEMS[name].section == OTHERS:
             versions["sentence-transformers"] = version("sentence-transformers")
@@ -238,14 +238,14 @@ class Study:
         dev, guard = (accuracy(read_pairs(self.data / f"{name}.json"), embed) for name in ("dev", "guard"))
         return {"share": share, "dev": dev, "guard": guard}
 
-    def score(self, encoder: AveragedEncoder, share: float, folder: Path) -> dict[str, Any]:
+    def score(self, encoder: AveragedEncoder, share: float, folder: Path, mine: bool) -> dict[str, Any]:
         """Return share, scores and hits; those of share 0 are the start's."""
         path = folder / f"scores-{share:g}.json"
         start = read_json(self.output / START / "0/run.json")
         if share == 0 and start:
             return dict(start["encoders"]["chosen"])
         if not path.exists():
-            write_json(path, {"share": share, **score(self.material, encoder.at(share))})
+            write_json(path, {"share": share, **score(self.material, encoder.at(share), mine)})
         return read_json(path)
 
 

@@ -27,8 +27,10 @@ from hictl_hf.pretraining.corpora import read_corpora
 from hictl_hf.pretraining.setup import examples_and_sampler, load_or_train_tokenizer
 
 from .pretraining import rows_of
-from .scoring import DEV_SENTENCES, Sides, StudyTests, lines_of
+from .scoring import Sides, StudyTests, lines_of
 
+DEV_SENTENCES = 100  # of each language, to choose the share of the trained weights by
+TEST_SENTENCES = 500  # of each language of NTREX and in domain; Tatoeba and BUCC are whole
 GUARD = ("bg", "th", "ur", "de", "sw", "zh")  # of XNLI; the first three are not in bitext/
 WITH_PAIRS = {  # languages of bitext/, as Tatoeba and NTREX name them
     "ara", "arb", "cmn", "zho-CN", "deu", "ell", "fin", "fra", "hin", "jpn", "kor", "pol", "por", "rus", "spa", "swa",
@@ -71,7 +73,8 @@ class Material:
     def tests(self) -> dict[str, Pairs]:
         """Sentences by test and language, without BUCC."""
         if not self.languages:
-            return self.studied.pairs
+            pairs = self.studied.pairs
+            return {name: pairs[name] if name == "tatoeba" else first_ones(pairs[name]) for name in pairs}
         low = {}
         for language in self.languages:
             path = self.source / f"tatoeba_low/tatoeba.{language}-eng.eng"
@@ -231,6 +234,11 @@ def other_language(pair: Pair) -> str:
 def in_order(pair: Pair) -> tuple[str, str]:
     """Return English first, then the translation."""
     return pair["en"], pair[other_language(pair)]
+
+
+def first_ones(pairs: Pairs) -> Pairs:
+    """Return the first `TEST_SENTENCES` pairs of each language."""
+    return {name: (x[:TEST_SENTENCES], y[:TEST_SENTENCES]) for name, (x, y) in pairs.items()}
 
 
 def sides_of(pairs: Iterable[tuple[str, str]]) -> Sides:

@@ -52,10 +52,10 @@ def accuracy(pairs: Pairs, embed: Embed) -> float:
     return scores_of(hits_of({"all": pairs}, embed))["all"]
 
 
-def score(material: Material, embed: Embed) -> dict[str, Any]:
-    """Return the scores of all tests, and the hits as text."""
+def score(material: Material, embed: Embed, mine: bool = True) -> dict[str, Any]:
+    """Return the scores of the tests, and the hits as text; BUCC is mined unless `mine` is false."""
     hits = hits_of(material.tests, embed)
-    if not material.languages:
+    if mine and not material.languages:
         hits |= bucc_hits(material.studied.bucc(), embed)
     return {"scores": scores_of(grouped(hits)), "hits": {name: packed(found) for name, found in hits.items()}}
 
