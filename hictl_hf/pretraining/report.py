@@ -75,7 +75,7 @@ def report(
     drawn["losses"] = plot_losses(results.history, pictures / "losses.png")
     if before and after and after.pictured:
         drawn["tsne"] = plot_tsne(before.pictured, after.pictured, pictures / "tsne.png", results.seed or 0)
-    if results.retrieval:
+    if results.retrieval and results.retrieval.poolings_compared() > 1:
         drawn["layers"] = plot_layers(results.retrieval.by_layer, pictures / "layers.png")
     return write_report(results, folder, drawn)
 

@@ -67,6 +67,10 @@ class RetrievalResults:
         scored = [(name, accuracy) for name, accuracy in self.per_language.items() if not _is_missing(accuracy.hictl)]
         return sorted(scored, key=lambda row: row[1].hictl or 0, reverse=True)
 
+    def poolings_compared(self) -> int:
+        """How many layers and pooling modes were scored on dev."""
+        return sum(score is not None for scores in self.by_layer.values() for score in scores)
+
     def means(self) -> tuple[float | None, float | None]:
         """Mean accuracy (%) before and after training: as recorded, else over the languages."""
         rows = [accuracy for _, accuracy in self.by_accuracy()]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_pretraining_results import ATTACKED, INCOMPLETE, REQUIRED, RESULTS, typed
 
-from hictl_hf.pretraining.report import write_report
+from hictl_hf.pretraining.report import report, write_report
 
 PIXEL = b"\x89PNG a picture"
 
@@ -28,6 +28,12 @@ def test_the_page_says_the_main_numbers(tmp_path: Path) -> None:
     )
     assert "Changed: 7 texts" in text and "mnemonics" in text
     assert "$" not in text.split("<script>")[0]
+
+
+@pytest.mark.parametrize("layers", [{"mean": [None, 50.0]}, {"mean": [40.0, 50.0]}, {"mean": [40.0], "cls": [50.0]}])
+def test_layers_are_drawn_if_there_was_a_choice(layers: dict[str, list[float | None]], tmp_path: Path) -> None:
+    report(tmp_path, typed({**RESULTS, "retrieval": {**RESULTS["retrieval"], "by_layer": layers}}))
+    assert (tmp_path / "pictures/layers.png").exists() == (layers != {"mean": [None, 50.0]})
 
 
 def test_the_page_needs_no_other_file(tmp_path: Path) -> None:
