@@ -70,9 +70,19 @@ class EncoderRuns(Runs):
         return fmean(known) if known and len(known) == len(values) else None
 
     def minutes(self) -> float | None:
-        """Return the mean CPU minutes of training."""
-        seconds = self.mean_of(lambda run: run.get("train_cpu_seconds"))
+        """Return the mean CPU minutes of training, by the calibration if there is one.
+
+        A training itself may run beside other work, which makes its CPU time longer, but not its weights other ones.
+        """
+        seconds = self.mean_of(train_seconds)
         return None if seconds is None else seconds / 60
+
+
+def train_seconds(run: Mapping[str, Any]) -> float | None:
+    """Return the CPU seconds of the steps of a run."""
+    if calibration := run.get("calibration"):
+        return float(run["steps"] * calibration["seconds_per_step"])
+    return run.get("train_cpu_seconds")
 
 
 def find_encoders(folder: Path) -> dict[str, EncoderRuns]:

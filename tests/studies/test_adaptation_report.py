@@ -11,7 +11,15 @@ import pytest
 
 from hictl_hf.files import write_json
 from studies import adaptation, report
-from studies.adaptation_report import TRAINED, better_reference, find_encoders, intervals_of, marks, write_page
+from studies.adaptation_report import (
+    TRAINED,
+    better_reference,
+    find_encoders,
+    intervals_of,
+    marks,
+    train_seconds,
+    write_page,
+)
 from studies.adaptation_scores import grouped, packed, unpacked
 from studies.adaptation_systems import REFERENCE, START
 from studies.scoring import scores_of
@@ -40,9 +48,19 @@ def write_made_up_run(
     encoders = {"chosen": made_up_encoder(0.0 if name == START else 0.5, chosen)}
     if trained is not None:
         encoders["trained"] = made_up_encoder(1.0, trained)
-    cost = {} if name == START else {"train_cpu_seconds": 1500.0, "steps": 430, "settings": settings or {}}
+    cost: dict[str, Any] = {}
+    if name != START:  # 1,500 seconds by the calibration
+        cost = {"train_cpu_seconds": 1800.0, "steps": 430, "settings": settings or {}}
+        cost["calibration"] = {"seconds_per_step": 1500 / 430, "steps": 430}
     run = {"system": name, "seed": seed, "study": study, **cost, "share": 0.5, "shares": shares, "encoders": encoders}
     write_json(folder / name / str(seed) / "run.json", run)
+
+
+def test_the_cost_of_a_run_is_that_of_its_calibration() -> None:
+    measured = {"steps": 400, "train_cpu_seconds": 1500.0}
+    assert train_seconds(measured) == train_seconds({**measured, "calibration": None}) == 1500
+    assert train_seconds({**measured, "calibration": {"seconds_per_step": 3.0}}) == 1200
+    assert train_seconds({}) is None
 
 
 # --- hits and intervals -----------------------------------------------------------------------------------------------
