@@ -21,6 +21,7 @@ from .files import check_place
 RECIPE = "The first argument may be a recipe, a JSON or YAML file with these settings; flags override it."
 OF_TRANSFORMERS = "Hugging Face's TrainingArguments"
 RENAMED_FLAGS = {"text_mask_rate": "mlm_probability", "pair_mask_rate": "tlm_probability"}  # 0.7 -> 0.8
+RECIPES = Path(__file__).parent / "recipes"  # of this package, a link to the folder of the repository
 PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
 
 
@@ -157,12 +158,24 @@ def type_name(kind: Any) -> str:
     return names.get(kind) or " or ".join(map(type_name, get_args(kind))) or kind.__name__
 
 
+def recipe_file(path: str) -> Path:
+    """Return the file of a recipe; `recipes/NAME`, if there is no such file here, is the package's own."""
+    file, own = Path(path), RECIPES.parent / path
+    if not file.is_file() and file.parts[:1] == ("recipes",) and own.is_file():
+        return own
+    if not file.is_file():
+        names = ", ".join(f"recipes/{each.name}" for each in sorted(RECIPES.glob("*.json")))
+        raise BadInput(
+            f"{path}: no such file; allowed is a recipe (JSON or YAML) or flags, which begin with --. Check the path; "
+            f"the package has {names}."
+        )
+    return file
+
+
 def read_recipe(path: str, kind: type[Any]) -> dict[str, Any]:
     """Read a recipe file, whose keys must be fields of `kind`."""
-    if not Path(path).is_file():
-        raise BadInput(f"{path}: no such file; allowed is a recipe (JSON or YAML) or flags, which begin with --")
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = recipe_file(path).read_text(encoding="utf-8-sig")
         recipe = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
     except (json.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: not JSON or YAML: {error}") from error
