@@ -77,6 +77,7 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
     except (ValueError, ImportError) as error:  # contradicting values, a missing library: one line
         raise BadInput(str(error)) from error
     for name in ("model", "encoder"):
+        refuse_missing(getattr(settings, name, None) or "")
         refuse_run(getattr(settings, name, None) or "")
     if getattr(settings, "bf16", False) and not torch.accelerator.is_available():
         warn_where_slow("bf16", torch.device("cpu"))
@@ -98,6 +99,17 @@ def renamed(names: Iterable[str]) -> str:
     return "".join(
         f"{name} is called {RENAMED_FLAGS[name]} since release 0.8; " for name in given if name in RENAMED_FLAGS
     )
+
+
+def refuse_missing(model: str) -> None:
+    """Raise `BadInput` for a folder that does not exist, if the name cannot be one on the Hub."""
+    if (model.count("/") > 1 or model.startswith((".", "/", "~"))) and not Path(model).exists():
+        raise BadInput(
+            f"{model}: does not exist; allowed is the folder of a model, or its name on the Hub. Check the path. "
+            "`hictl demo` makes runs/demo/checkpoint and runs/demo/encoder, `hictl pretrain` the same in its "
+            "--output_dir, `hictl train-translation` model; an interrupted run is continued by "
+            "--resume_from_checkpoint true."
+        )
 
 
 def refuse_run(model: str) -> None:

@@ -209,11 +209,11 @@ def usable_cores(quota: str = "/sys/fs/cgroup/cpu.max") -> float:
 
 def judge_threads(threads: int, cores: float) -> Finding:
     """Compare PyTorch's threads with the cores that it may use."""
-    found, whole = f"{threads} of PyTorch, {cores:g} usable cores", max(1, int(cores))
+    found, most = f"{threads} of PyTorch, {cores:g} usable cores", max(1, int(cores))
     if threads > cores >= 1 or (cores < 1 and threads > 1):
-        return Finding("slow", "threads", found, f"They wait for each other: export OMP_NUM_THREADS={whole}")
-    if threads < whole:
-        fix = f"export OMP_NUM_THREADS={whole}, unless other work needs the rest"
+        return Finding("slow", "threads", found, f"They wait for each other: export OMP_NUM_THREADS={most}")
+    if threads < most:
+        fix = f"export OMP_NUM_THREADS={most}, unless other work needs the rest"
         return Finding("slow", "threads", found, fix)
     return Finding("ok", "threads", found)
 

@@ -332,7 +332,7 @@ _shtab_hictl_page_options=(
   "--model[Folder or Hub name of a HiCTL or XLM-R encoder.]:model:_files"
   "--among[File of sentences to search, one per line, may be compressed\; its vectors stay in memory.]:among:_files"
   {--language_texts,--language-texts}"[Sources of texts by language (docs\/data_formats.md)\: de\:news.txt, corpus.\{en,de\}. A word belongs to the language in whose texts it is most frequent\; default\: words are grouped by script.]:language_texts:_files"
-  "--beside[A second encoder, shown side by side with the first.]:beside:_files"
+  {--compare_with,--compare-with}"[A second encoder, shown side by side with the first.]:compare_with:_files"
   "--port[Port of 127.0.0.1\; default\: the first free one from 7860 on.]:port:"
   "--debug[Show the Python traceback of an error instead of one line.]"
 )
