@@ -2,13 +2,13 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from zipfile import ZipFile
 
 from ..errors import BadInput, as_bad_input
 from .compression import listed
-from .formats import FORMATS, compare_lengths, ending_of, read_moses
+from .formats import FORMATS, ending_of, read_moses
 from .languages import LANGUAGE
 from .records import Cursor, Records
 
@@ -17,8 +17,8 @@ NOT_IN_ARCHIVES = (".parquet", ".po", ".mo")  # their libraries read files, not 
 NO_LANGUAGES = {"ids", "xml", "txt", "md", "log", "dtd", "gz", "bz2", "xz", "zip", "tsv", "csv"}
 
 
-def archive_readers(path: str) -> Iterator[tuple[str, Callable[[Cursor], Records]]]:
-    """Yield name and reader of each corpus in a zip archive: first those of line-aligned files, by name.
+def archive_corpora(path: str) -> Iterator[tuple[str, Callable[[Cursor], Records], Collection[str]]]:
+    """Yield name, reader and line-aligned members of each corpus in a zip archive: first those of such members.
 
     Raises:
         BadInput: the archive is damaged, or has no corpus.
@@ -28,11 +28,11 @@ def archive_readers(path: str) -> Iterator[tuple[str, Callable[[Cursor], Records
     corpora = aligned(names)
     for stem, languages in corpora.items():
         members = {language: f"{path}/{stem}.{language}" for language in languages}
-        yield f"{path}/{stem}.{{{','.join(languages)}}}", partial(read_aligned, members)
+        yield f"{path}/{stem}.{{{','.join(languages)}}}", partial(read_moses, members), [*members.values()]
     formats = {ending: read for ending, read in FORMATS.items() if ending not in NOT_IN_ARCHIVES}
     others = [name for name in names if ending_of(name) in formats]
     for name in others:
-        yield f"{path}/{name}", partial(formats[ending_of(name)], f"{path}/{name}")
+        yield f"{path}/{name}", partial(formats[ending_of(name)], f"{path}/{name}"), ()
     if not corpora and not others:
         raise BadInput(
             f"{path}: has no file that can be read in an archive ({', '.join(names[:5]) or 'it is empty'}); allowed "
@@ -57,10 +57,3 @@ def aligned(names: list[str]) -> dict[str, list[str]]:
         if (opus := OPUS.fullmatch(os.path.basename(stem))) and {opus["x"], opus["y"]} <= set(languages):
             found[stem] = [opus["x"], opus["y"]]
     return {stem: languages for stem, languages in found.items() if len(languages) > 1}
-
-
-def read_aligned(members: Mapping[str, str], cursor: Cursor) -> Records:
-    """Read line-aligned members; their lengths are compared before the first line is read."""
-    if not cursor.number:
-        compare_lengths(members.values())
-    return read_moses(members, cursor)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..errors import BadInput, as_bad_input
-from .archives import archive_readers
+from .archives import archive_corpora
 from .compression import listed, with_compressions
 from .formats import (
     FORMATS,
@@ -48,8 +48,8 @@ class Shard:
     read: Callable[[Cursor], Records]
     sizes: Mapping[str, int]
     """Bytes of each file; empty for a Hub dataset."""
-    aligned: bool = True
-    """Whether several files have the same lines."""
+    aligned: Collection[str] = ()
+    """Line-aligned files, or members of an archive, whose lengths have to be equal."""
 
     @property
     def is_catalogue(self) -> bool:
@@ -60,8 +60,7 @@ class Shard:
 def read_rows(source: str, report: SkipCounter) -> Iterator[Row]:
     """Yield the rows of a source in order; a record in more than two languages pairs the first with each other one."""
     for shard in list_shards(source):
-        if len(shard.sizes) > 1 and shard.aligned:
-            compare_lengths(shard.sizes)
+        compare_lengths(shard.aligned)
         for rows in read_shard(shard, Cursor(), report):
             yield from rows
 
@@ -92,7 +91,7 @@ def list_shards(source: str) -> Iterator[Shard]:
         languages = Layout.parse(tatoeba["languages"], source).columns
         paths = [path for kind in tatoeba_files(tatoeba["folder"]) for path in kind]
         sizes = {path: os.path.getsize(path) for path in paths}
-        yield Shard(source, partial(read_tatoeba, tatoeba["folder"], languages), sizes, aligned=False)
+        yield Shard(source, partial(read_tatoeba, tatoeba["folder"], languages), sizes)
     elif columns := COLUMNS.fullmatch(source):
         read = partial(read_pair_list, layout=Layout.parse(columns["columns"], source))
         yield from list_files(columns["source"], dict.fromkeys(PAIR_LISTS, read))
@@ -111,7 +110,8 @@ def list_shards(source: str) -> Iterator[Shard]:
 def line_aligned(source: str, paths: Mapping[str, str]) -> Shard:
     """Return the shard of line-aligned files, one for each language."""
     check_moses(paths)
-    return Shard(source, partial(read_moses, paths), {path: os.path.getsize(path) for path in paths.values()})
+    sizes = {path: os.path.getsize(path) for path in paths.values()}
+    return Shard(source, partial(read_moses, paths), sizes, [*paths.values()])
 
 
 def check_unchanged(shard: Shard) -> None:
@@ -149,13 +149,14 @@ def list_files(
     paths = find_files(source, endings)
     for path in paths:
         if (ending := ending_of(path)) not in endings:
+            fix = f"Unpack it: tar -xf {path}" if ".tar" in ending or ending == ".tgz" else "Rename or convert it"
             raise BadInput(
-                f"{path}: has the ending '{ending}'; allowed here are {listed(endings)}. Rename or convert it; "
-                "plain text is named with its language as sw:file.txt, Moses files together as corpus.{en,de}."
+                f"{path}: has the ending '{ending}'; allowed here are {listed(endings)}. {fix}; plain text is named with "
+                "its language as sw:file.txt, pairs as en+de:file.txt, Moses files together as corpus.{en,de}."
             )
         size = os.path.getsize(path)
         if ending == ARCHIVE:
-            yield from (Shard(name, read, {path: size}) for name, read in archive_readers(path))
+            yield from (Shard(name, read, {path: size}, aligned) for name, read, aligned in archive_corpora(path))
             continue
         read = partial(formats[ending], path)
         if ending in CATALOGUES and len(paths) > 1:

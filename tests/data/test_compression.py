@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from test_formats import FLAT_LINES, PAIRS, TAB_LINES, TRANSLATIONS, Skips, texts, write_lines
 
+from hictl_hf.data.corpus import load_corpus
 from hictl_hf.data.lines import open_output, read_texts
 from hictl_hf.data.records import Cursor
 from hictl_hf.data.sources import list_shards, read_rows, read_shard
@@ -123,3 +124,32 @@ def test_a_damaged_archive_is_one_line_and_an_archive_is_called_so(tmp_path: Pat
     path.rename(tmp_path / "d.jsonl")
     with pytest.raises(BadInput, match="d.jsonl: is a zip archive; allowed is that only with the ending .zip"):
         texts(tmp_path / "d.jsonl")
+
+
+@pytest.mark.parametrize("name", ["a.tgz", "a.tar", "a.tar.xz"])
+def test_an_archive_of_tar_is_to_be_unpacked(name: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=rf"Unpack it: tar -xf {write_lines(tmp_path / name, ['x'])};"):
+        texts(tmp_path / name)
+
+
+def test_all_formats_are_one_corpus(tmp_path: Path) -> None:
+    """As `hictl pretrain --train_data` reads them: archive, lists, scored ones too, Tatoeba, TMX, XLIFF, tables."""
+    pairs = [(f"sentence {number}", f"Satz {number}") for number in range(7)]
+    tmx = '<tmx version="1.4"><header srclang="en"/><body><tu>{}</tu></body></tmx>'
+    variants = '<tuv xml:lang="EN"><seg>sentence 4</seg></tuv><tuv xml:lang="DE"><seg>Satz 4</seg></tuv>'
+    xliff = '<xliff><file source-language="en" target-language="de"><body>{}</body></file></xliff>'
+    unit = "<trans-unit><source>sentence 5</source><target>Satz 5</target></trans-unit>"
+    write_lines(tmp_path / "t/sentences.csv", ["1\ten\tsentence 3", "2\tde\tSatz 3"])
+    write_lines(tmp_path / "t/links.csv", ["1\t2", "2\t1"])
+    sources = [
+        str(archive(tmp_path / "en-de.txt.zip", **{"X.en-de.en": [pairs[0][0]], "X.en-de.de": [pairs[0][1]]})),
+        f"en+de:{write_lines(tmp_path / 'pairs.txt', [chr(9).join(pairs[1])])}",
+        f"1.04+en+de:{write_lines(tmp_path / 'scored.tsv.gz', ['1.1' + chr(9) + chr(9).join(pairs[2])])}",
+        f"tatoeba:en+de:{tmp_path / 't'}",
+        str(write_lines(tmp_path / "a.tmx", [tmx.format(variants)])),
+        str(write_lines(tmp_path / "a.xlf", [xliff.format(unit)])),
+        str(write_lines(tmp_path / "a.tsv.gz", ["en\tde", "\t".join(pairs[6])])),
+    ]
+    corpus, report = load_corpus(sources, cache_dir=tmp_path / "cache")
+    assert sorted(zip(corpus["x"], corpus["y"])) == pairs
+    assert report.kept == {"en-de": 7} and not report.skipped

@@ -98,7 +98,7 @@ def test_a_unit_in_one_language_is_untranslated_and_one_with_a_language_twice_br
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     peaks = []
-    for units in (2_000, 20_000):
+    for units in (300, 2_400):
         path = write_lines(tmp_path / f"{units}.tmx", [TMX.format(tu(en="the cat " * 9, de="die Katze") * units)])
         tracemalloc.start()
         assert sum(1 for _ in read_rows(str(path), Skips())) == units
@@ -125,6 +125,13 @@ def test_only_finished_translations_of_xliff_are_pairs(tmp_path: Path) -> None:
     path, skips = write_lines(tmp_path / "a.xliff", [XLIFF.format(units)]), Skips()
     assert [row.texts for row in read_rows(str(path), skips)] == [{"en": "a", "de": "x"}, {"en": "f g", "de": "ü"}]
     assert skips.counts == {"untranslated": 5}
+
+
+def test_files_of_trados_are_xliff(tmp_path: Path) -> None:
+    marked = '<seg-source><mrk mtype="seg" mid="1">Hi.</mrk></seg-source>'
+    translated = unit("Hi.", '<mrk mtype="seg" mid="1">Hallo.</mrk>').replace("<target>", f"{marked}<target>")
+    path = write_lines(tmp_path / "a.sdlxliff", [XLIFF.format(f"<group>{translated}</group>")], start=b"\xef\xbb\xbf")
+    assert texts(path) == [{"en": "Hi.", "de": "Hallo."}]
 
 
 def test_segments_of_xliff_2_are_pairs(tmp_path: Path) -> None:
