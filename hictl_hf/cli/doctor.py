@@ -15,7 +15,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from platform import python_version
+from platform import platform, python_version
 from typing import Literal, NamedTuple
 
 from packaging.requirements import Requirement
@@ -71,6 +71,7 @@ def as_text(findings: Sequence[Finding]) -> str:
 def examine() -> Iterator[Finding]:
     """Yield all findings: libraries, then what PyTorch says, then the machine."""
     yield Finding("ok", NAME, f"{__version__}, in {Path(__file__).parents[1]}")
+    yield Finding("ok", "system", platform())
     yield from judge_versions(json.loads(TESTED.read_text("utf-8")), installed_versions())
     yield from judge_requirements()
     cores = usable_cores()

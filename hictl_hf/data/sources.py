@@ -151,8 +151,8 @@ def list_files(
         if (ending := ending_of(path)) not in endings:
             fix = f"Unpack it: tar -xf {path}" if ".tar" in ending or ending == ".tgz" else "Rename or convert it"
             raise BadInput(
-                f"{path}: has the ending '{ending}'; allowed here are {listed(endings)}. {fix}; plain text is named with "
-                "its language as sw:file.txt, pairs as en+de:file.txt, Moses files together as corpus.{en,de}."
+                f"{path}: has the ending '{ending}'; allowed here are {listed(endings)}. {fix}; plain text is named "
+                "with its language as sw:file.txt, pairs as en+de:file.txt, Moses files together as corpus.{en,de}."
             )
         size = os.path.getsize(path)
         if ending == ARCHIVE:
