@@ -4,14 +4,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from hictl_hf.cli.doctor import (
     GIB,
     TESTED,
     Finding,
     as_text,
+    examine_torch,
     judge_load,
     judge_memory,
     judge_shared_memory,
@@ -90,6 +93,19 @@ def test_lines_and_json_say_the_same(capsys: pytest.CaptureFixture[str], monkeyp
     with pytest.raises(SystemExit) as ended:
         main(["--json"])
     assert ended.value.code == 1 and json.loads(capsys.readouterr().out)["findings"][-1]["verdict"] == "wrong"
+
+
+@pytest.mark.parametrize(("native", "verdicts"), [(True, ["ok", "ok"]), (False, ["slow", "ok"])])
+def test_a_gpu_is_named_with_its_memory(native: bool, verdicts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls of PyTorch are replaced: this shows what is made of their answers."""
+    properties = SimpleNamespace(name="NVIDIA H100 80GB HBM3", total_memory=80 * GIB)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)
+    bf16, device = examine_torch(accelerator=True)
+    assert [bf16.verdict, device.verdict] == verdicts and ("--fp16" in bf16.advice) is not native
+    assert device.found == "2 x cuda, NVIDIA H100 80GB HBM3, 80 GiB"
 
 
 def test_it_examines_this_machine_even_without_pytorch() -> None:

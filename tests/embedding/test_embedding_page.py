@@ -78,6 +78,8 @@ def test_the_space_shows_the_models_that_its_variables_name(
     page = run_path(str(SPACE / "app.py"))["main"]()
     shown = [block.value for block in page.blocks.values() if isinstance(getattr(block, "value", None), str)]
     assert [f"## {tmp_path / name}" in shown for name in ("MODEL_A", "MODEL_B")] == [True, True]
+    (show,) = [function.fn for function in page.fns.values()]
+    assert ["<table>" in table for table in show("Der Zug", "", 2)] == [True] * 4
     page.close()
 
 
