@@ -31,7 +31,7 @@ help:  ## list the commands
 
 demo: .venv/demo  ## pre-train a small model on real sentence pairs in minutes, evaluate it, write a report
 	rm -rf runs/demo
-	$(TRAIN) recipes/demo.json $(BF16)
+	.venv/bin/hictl demo
 
 demo-ablation: .venv/demo  ## the same with only the language model loss, compared with the demo
 	test -f runs/demo/results.json || $(MAKE) demo

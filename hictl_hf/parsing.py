@@ -21,6 +21,7 @@ from .files import check_place
 RECIPE = "The first argument may be a recipe, a JSON or YAML file with these settings; flags override it."
 OF_TRANSFORMERS = "Hugging Face's TrainingArguments"
 RENAMED_FLAGS = {"text_mask_rate": "mlm_probability", "pair_mask_rate": "tlm_probability"}  # 0.7 -> 0.8
+RECIPES = Path(__file__).parent / "recipes"  # of this package, a link to the folder of the repository
 PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
 
 
@@ -76,6 +77,7 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
     except (ValueError, ImportError) as error:  # contradicting values, a missing library: one line
         raise BadInput(str(error)) from error
     for name in ("model", "encoder"):
+        refuse_missing(getattr(settings, name, None) or "")
         refuse_run(getattr(settings, name, None) or "")
     if getattr(settings, "bf16", False) and not torch.accelerator.is_available():
         warn_where_slow("bf16", torch.device("cpu"))
@@ -97,6 +99,17 @@ def renamed(names: Iterable[str]) -> str:
     return "".join(
         f"{name} is called {RENAMED_FLAGS[name]} since release 0.8; " for name in given if name in RENAMED_FLAGS
     )
+
+
+def refuse_missing(model: str) -> None:
+    """Raise `BadInput` for a folder that does not exist, if the name cannot be one on the Hub."""
+    if (model.count("/") > 1 or model.startswith((".", "/", "~"))) and not Path(model).exists():
+        raise BadInput(
+            f"{model}: does not exist; allowed is the folder of a model, or its name on the Hub. Check the path. "
+            "`hictl demo` makes runs/demo/checkpoint and runs/demo/encoder, `hictl pretrain` the same in its "
+            "--output_dir, `hictl train-translation` model; an interrupted run is continued by "
+            "--resume_from_checkpoint true."
+        )
 
 
 def refuse_run(model: str) -> None:
@@ -157,12 +170,24 @@ def type_name(kind: Any) -> str:
     return names.get(kind) or " or ".join(map(type_name, get_args(kind))) or kind.__name__
 
 
+def recipe_file(path: str) -> Path:
+    """Return the file of a recipe; `recipes/NAME`, if there is no such file here, is the package's own."""
+    file, own = Path(path), RECIPES.parent / path
+    if not file.is_file() and file.parts[:1] == ("recipes",) and own.is_file():
+        return own
+    if not file.is_file():
+        names = ", ".join(f"recipes/{each.name}" for each in sorted(RECIPES.glob("*.json")))
+        raise BadInput(
+            f"{path}: no such file; allowed is a recipe (JSON or YAML) or flags, which begin with --. Check the path; "
+            f"the package has {names}."
+        )
+    return file
+
+
 def read_recipe(path: str, kind: type[Any]) -> dict[str, Any]:
     """Read a recipe file, whose keys must be fields of `kind`."""
-    if not Path(path).is_file():
-        raise BadInput(f"{path}: no such file; allowed is a recipe (JSON or YAML) or flags, which begin with --")
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = recipe_file(path).read_text(encoding="utf-8-sig")
         recipe = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
     except (json.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: not JSON or YAML: {error}") from error

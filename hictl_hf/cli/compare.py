@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..errors import BadInput, add_debug
 from ..pretraining.results import PretrainingResults
 from ..pretraining.results import comparison_table as pretraining_table
-from ..reports.results import RESULTS_FILE
+from ..reports.results import NO_RESULTS, RESULTS_FILE
 from ..reports.tables import Table
 from ..translation.report import comparison_table, score_table
 from ..translation.report import read_runs as read_translation_runs
@@ -44,7 +44,9 @@ def kind_of(path: Path) -> str:
     try:
         keys = set(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise BadInput(f"{path}: cannot be read ({error}); allowed is the {RESULTS_FILE} of a run") from error
+        raise BadInput(
+            f"{path}: cannot be read ({error}); allowed is the {RESULTS_FILE} of a run. {NO_RESULTS}"
+        ) from error
     for name, kind in KINDS.items():
         if keys.issuperset(kind.keys):
             return name

@@ -39,7 +39,7 @@ class EmbedArguments:
     input: list[str] = field(
         default_factory=list,
         metadata={
-            "help": "Files of one sentence per line, may be .gz, or tables (.jsonl, .csv, .tsv, .parquet) with "
+            "help": "Files of one sentence per line, may be compressed, or tables (.jsonl, .csv, .tsv, .parquet) with "
             "--column; default: stdin."
         },
     )

@@ -1,6 +1,7 @@
 """The command `hictl`: sub-command NAME runs `main` of `cli.NAME`, which is imported only then.
 
 hictl --help
+hictl doctor
 hictl embed --help
 hictl pretrain recipes/demo.json
 """
@@ -15,6 +16,8 @@ from ..errors import run
 from ..version import __version__
 
 COMMANDS = {
+    "demo": "train a small model on real sentence pairs in minutes, write a report",
+    "doctor": "check versions, device, threads, free space; say what is slow and why",
     "pretrain": "pre-train an encoder, from XLM-R or from scratch",
     "xtreme": "fine-tune and score an encoder on XTREME",
     "train-translation": "train a translation model on an encoder and score it",

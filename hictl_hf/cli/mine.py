@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..data.columns import is_a_table
+from ..data.compression import compression_of
 from ..data.lines import check_output
 from ..embedding.encoder import check_device
 from ..errors import BadInput
@@ -117,8 +118,8 @@ class MineArguments:
             )
         if self.threshold is not None and math.isnan(self.threshold):
             raise BadInput("threshold is nan; allowed are numbers")
-        if self.output.endswith(".gz"):
-            raise BadInput(f"output is {self.output}; allowed are names without .gz: the output is plain text")
+        if ending := compression_of(self.output):
+            raise BadInput(f"output is {self.output}; allowed are names without {ending}: the output is plain text")
         if not self.model and (self.prompt or self.prompt_name):
             raise BadInput("a prompt is given without a model; allowed is a prompt with --model. Omit it.")
         check_device(self.device)
@@ -163,7 +164,7 @@ def make_parser() -> CommandParser:
     description = "Mine translation pairs from two files, filter pairs, or remove near-duplicates."
     parser = CommandParser(MineArguments, description, GROUPS)
     parser.add_argument(
-        "files", nargs="*", help="files x and y, one sentence per line, may be .gz; one file with --deduplicate"
+        "files", nargs="*", help="files x and y, one sentence per line, may be compressed; one file with --deduplicate"
     )
     return parser
 

@@ -49,4 +49,5 @@ def main(argv: Sequence[str] | None = None, program: str = "hictl pretrain") -> 
     if args.should_log:
         print(retrieval_table(results))
         print(f"\nreport: {args.output_dir}/report.html   checkpoint: {args.output_dir}/checkpoint")
+        print(f"next: hictl embed --model {args.output_dir}/encoder --input TEXT --output VECTORS.npy")
     return results.as_dict()

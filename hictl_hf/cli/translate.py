@@ -40,7 +40,7 @@ class TranslateArguments:
 
     model: str = field(metadata={"help": "Folder or Hub name of a translation model."})
     input: list[str] = field(
-        default_factory=list, metadata={"help": "Files of one sentence per line, may be .gz; default: stdin."}
+        default_factory=list, metadata={"help": "Files of one sentence per line, may be compressed; default: stdin."}
     )
     output: str | None = field(default=None, metadata={"help": "File to write; default: stdout."})
     target_language: str | None = field(

@@ -1,4 +1,4 @@
-"""Read the texts of one column of a table: JSON lines, CSV or TSV, also with gzip, or Parquet."""
+"""Read the texts of one column of a table: JSON lines, CSV or TSV, also compressed, or Parquet."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow.parquet
 
 from ..errors import BadInput, BrokenRow, as_bad_input, short_repr
+from .compression import compression_of
 from .formats import READ_AHEAD, ending_of, read_cells, read_json_lines
 from .lines import read_texts
 from .records import Cursor, checked_text
@@ -16,7 +17,7 @@ TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
 def is_a_table(path: str) -> bool:
     """Whether the file name ends like that of a table."""
-    return ending_of(path).removesuffix(".gz") in TABLES
+    return ending_of(path).removesuffix(compression_of(path)) in TABLES
 
 
 def read_lines_or_column(paths: Sequence[str], column: str | None) -> Iterator[str]:
@@ -43,7 +44,7 @@ def read_column(path: str, column: str) -> Iterator[str]:
 
 def read_records(path: str, column: str) -> Iterator[tuple[int, Mapping[str, Any] | BrokenRow]]:
     """Yield numbered rows, or why a row is broken; of Parquet only this column is read."""
-    ending = ending_of(path).removesuffix(".gz")
+    ending = ending_of(path).removesuffix(compression_of(path))
     if ending == ".parquet":
         with as_bad_input(
             path, f"a complete Parquet file with a column {column!r}", "Write it again, or name another."
@@ -67,7 +68,7 @@ def read_records(path: str, column: str) -> Iterator[tuple[int, Mapping[str, Any
                 yield number, BrokenRow(f"has {len(row)} columns; allowed are {len(header)}, as in the header.")
     else:
         for number, record in read_json_lines(path, Cursor()):
-            if record is not None:
+            if isinstance(record, BrokenRow | Mapping):
                 yield number, record
 
 

@@ -20,26 +20,20 @@ import pyarrow
 import pyarrow.parquet
 
 from ..errors import BadInput, BrokenRow, as_bad_input, short_repr
+from .compression import COMPRESSIONS, with_compressions
 from .languages import LANGUAGE, language_code, main_part
 from .lines import read_lines
-from .records import Cursor, Records, columns_used
+from .records import Cursor, Records, columns_used, skip_to_cursor
+from .translation_memories import read_tmx, read_xliff
 
 SHORT_MODIFIERS = {"ijekavian": "ijekavsk", "ijekavianlatin": "latin-ijekavsk"}  # subtags have at most 8 characters
 READ_AHEAD = 2**20  # bytes of a Parquet column; without it complete row groups are held in memory
 
 
 def ending_of(path: str) -> str:
-    """Return the ending that determines the format, with .gz if present: "a.b.JSONL.gz" -> ".jsonl.gz"."""
+    """Return the ending that determines the format, with that of a compression: "a.b.JSONL.gz" -> ".jsonl.gz"."""
     stem, ending = os.path.splitext(os.path.basename(path).lower())
-    return os.path.splitext(stem)[1] + ending if ending == ".gz" else ending
-
-
-def skip_to_cursor(cursor: Cursor, records: Records) -> Records:
-    """Yield the wanted records after the cursor, of a format that can only be read from its beginning."""
-    for count, record in enumerate(records, start=1):
-        if count > cursor.number and cursor.wants(count):
-            cursor.number = count
-            yield record
+    return os.path.splitext(stem)[1] + ending if ending in COMPRESSIONS else ending
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -224,16 +218,18 @@ def read_catalogue(path: str, cursor: Cursor, strict: bool = True) -> Records:
 
 
 def read_entries(path: str) -> Records:
-    """Yield English with its translation for each entry; of plurals the singular and the first form. Catalogues of
-    British or other English are untranslated."""
+    """Yield the source, English unless the header X-Source-Language names another, with its translation for each entry;
+    of plurals the singular and the first form. Catalogues of British or other English are untranslated."""
     with as_bad_input(path, "a gettext catalogue", "Check it with msgfmt -c (.po) or msgunfmt (.mo)."):
         catalogue = polib.mofile(path) if path.lower().endswith(".mo") else polib.pofile(path)
     language = catalogue_language(path, catalogue.metadata.get("Language", ""))
+    source = language_code(code_of_locale(catalogue.metadata.get("X-Source-Language", "").strip() or "en"))
+    source = "en" if main_part(source) == "en" else source
     for number, entry in enumerate(catalogue, start=1):
         text = entry.msgstr_plural.get(0) if entry.msgid_plural else entry.msgstr
         doubtful = entry.obsolete or getattr(entry, "fuzzy", False)  # compiled entries have no flags and no line
-        pair = {"translation": {"en": entry.msgid, language: text}}
-        is_translated = text and not doubtful and main_part(language) != "en"
+        pair = {"translation": {source: entry.msgid, language: text}}
+        is_translated = text and not doubtful and main_part(language) != main_part(source)
         yield getattr(entry, "linenum", number), pair if is_translated else None
 
 
@@ -289,8 +285,10 @@ def read_stream(source: str) -> Records:
 
 
 FORMATS: Mapping[str, Callable[[str, Cursor], Records]] = {
-    **dict.fromkeys((".jsonl", ".jsonl.gz", ".json", ".json.gz"), read_json_lines),
-    **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), read_table),
+    **dict.fromkeys(with_compressions(".jsonl", ".json"), read_json_lines),
+    **dict.fromkeys(with_compressions(".csv", ".tsv"), read_table),
     ".parquet": read_parquet,
     **dict.fromkeys((".mo", ".po"), read_catalogue),
+    **dict.fromkeys(with_compressions(".tmx"), read_tmx),
+    **dict.fromkeys((".xlf", ".xliff", ".sdlxliff", ".mxliff", ".mqxliff"), read_xliff),
 }

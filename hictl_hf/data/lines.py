@@ -1,7 +1,6 @@
 """Lines of text: numbered lines of files, and input and output of commands. An output file gets its name once it is
 complete; until then it is NAME.partial next to it."""
 
-import gzip
 import logging
 import os
 import sys
@@ -9,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from ..errors import BadInput, BrokenRow, as_bad_input
 from ..files import atomic_file, check_place, partial_file
+from .compression import open_bytes, opener, true_kind
 from .records import Cursor, checked_text
 
 logger = logging.getLogger(__name__)
@@ -26,9 +26,8 @@ STANDARD_INPUT = "standard input"
 
 def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:
     """Yield numbered lines without their ends; only a line feed ends a line. Invalid UTF-8 becomes surrogates."""
-    opened = gzip.open if path.lower().endswith(".gz") else open
     fix = "Copy or compress the file again."
-    with as_bad_input(path, "UTF-8 text, with gzip if it ends in .gz", fix), opened(path, "rb") as file:
+    with as_bad_input(path, "UTF-8 text, compressed as its ending says", fix), open_bytes(path) as file:
         if cursor.offsets[0]:  # a pipe can only be read from its beginning
             file.seek(cursor.offsets[0])
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=cursor.number + 1):
@@ -46,11 +45,11 @@ def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:
 
 
 def check_encoding(path: str, line: bytes) -> None:
-    """Raise `BadInput` if the first line shows that no line of the file can be read: UTF-16, UTF-32 or gzip."""
+    """Raise `BadInput` if the first line shows that no line of the file can be read: UTF-16, UTF-32 or compressed."""
+    if kind := true_kind(line):
+        raise BadInput(f"{path}: is {kind[0]}; allowed is that only with the ending {kind[1]}. Rename it.")
     if line.startswith((b"\xff\xfe", b"\xfe\xff")) or line.count(0) * 4 > len(line):
         raise BadInput(f"{path}: is UTF-16 or UTF-32; allowed is UTF-8. Convert it: iconv -f UTF-16 -t UTF-8.")
-    if line.startswith(b"\x1f\x8b"):
-        raise BadInput(f"{path}: is compressed with gzip; allowed is that only with the ending .gz. Rename it.")
 
 
 def _decode(line: bytes) -> str:
@@ -92,7 +91,7 @@ def open_output(path: str | None) -> Iterator[TextIO]:
             yield output
         return
     partial = partial_file(complete)
-    opened: Any = gzip.open if complete.suffix == ".gz" else open
+    opened = opener(complete.name)
     try:
         with (
             atomic_file(complete, partial, keep_draft=True),

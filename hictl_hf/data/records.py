@@ -21,8 +21,13 @@ class Row:
     """Whether it is an entry of a gettext catalogue: English and its translation."""
 
 
-# What a format reader yields: a line number and columns, a broken row, or None for an untranslated catalogue entry.
-Records = Iterator[tuple[int, Mapping[str, Any] | BrokenRow | None]]
+class LowScore:
+    """A pair whose score is below the threshold of its source."""
+
+
+# What a format reader yields: a line number and columns, a broken row, a pair of a low score, or None for an
+# untranslated entry.
+Records = Iterator[tuple[int, Mapping[str, Any] | BrokenRow | LowScore | None]]
 
 
 @dataclass
@@ -45,18 +50,29 @@ class Cursor:
         return number % self.parts == self.part
 
 
+def skip_to_cursor(cursor: Cursor, records: Records) -> Records:
+    """Yield the wanted records after the cursor, of a format that can only be read from its beginning."""
+    for count, record in enumerate(records, start=1):
+        if count > cursor.number and cursor.wants(count):
+            cursor.number = count
+            yield record
+
+
 class SkipCounter(Protocol):
     """The part of a report that reading needs: count a skip; if strict, raise `BadInput` for a broken row."""
 
-    def skip(self, reason: Literal["broken", "untranslated"], message: str = "") -> None: ...
+    def skip(self, reason: Literal["broken", "untranslated", "low score"], message: str = "") -> None: ...
 
 
 def rows_of_record(
-    record: Mapping[str, Any] | BrokenRow | None, origin: str, report: SkipCounter, is_catalogue_entry: bool = False
+    record: Mapping[str, Any] | BrokenRow | LowScore | None,
+    origin: str,
+    report: SkipCounter,
+    is_catalogue_entry: bool = False,
 ) -> list[Row]:
     """Return one row, or one for each language after the first; none if the record is skipped and counted."""
-    if record is None:
-        report.skip("untranslated")
+    if record is None or isinstance(record, LowScore):
+        report.skip("untranslated" if record is None else "low score")
         return []
     try:
         texts, gaps = checked_texts(record)

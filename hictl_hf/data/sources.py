@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..errors import BadInput, as_bad_input
+from .archives import archive_corpora
+from .compression import listed, with_compressions
 from .formats import (
     FORMATS,
     check_moses,
@@ -24,11 +26,17 @@ from .formats import (
     read_plain_text,
 )
 from .languages import LANGUAGE
+from .pair_lists import PAIR_LISTS, Layout, read_pair_list, read_tatoeba, tatoeba_files
 from .records import Cursor, Records, Row, SkipCounter, rows_of_record
 
 MOSES = re.compile(r"(?P<before>.*)\{(?P<languages>[^{}]*,[^{}]*)\}(?P<after>[^{}]*)")
 CATALOGUES = (".mo", ".po")
+ARCHIVE = ".zip"
+MAY_BE_EMPTY = (*CATALOGUES, ".xlf", ".xliff", ".sdlxliff")  # a header and no entry
 ONE_LANGUAGE = re.compile(rf"(?P<language>{LANGUAGE.pattern}):(?P<source>.+)")
+TWO_FILES = re.compile(rf"({LANGUAGE.pattern}:[^+]+)(\+{LANGUAGE.pattern}:[^+]+)+")
+COLUMNS = re.compile(r"(?P<columns>[^:/]+\+[^:/]+):(?P<source>.+)")
+TATOEBA = re.compile(r"tatoeba:(?P<languages>[^:/]+):(?P<folder>.+)")
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,8 @@ class Shard:
     read: Callable[[Cursor], Records]
     sizes: Mapping[str, int]
     """Bytes of each file; empty for a Hub dataset."""
+    aligned: Collection[str] = ()
+    """Line-aligned files, or members of an archive, whose lengths have to be equal."""
 
     @property
     def is_catalogue(self) -> bool:
@@ -50,8 +60,7 @@ class Shard:
 def read_rows(source: str, report: SkipCounter) -> Iterator[Row]:
     """Yield the rows of a source in order; a record in more than two languages pairs the first with each other one."""
     for shard in list_shards(source):
-        if len(shard.sizes) > 1:
-            compare_lengths(shard.sizes)
+        compare_lengths(shard.aligned)
         for rows in read_shard(shard, Cursor(), report):
             yield from rows
 
@@ -59,10 +68,10 @@ def read_rows(source: str, report: SkipCounter) -> Iterator[Row]:
 def read_shard(shard: Shard, cursor: Cursor, report: SkipCounter) -> Iterator[list[Row]]:
     """Yield the rows of each record from the cursor on (an empty list for a skipped one) and advance the cursor.
 
-    Reading seeks to the byte offset in text files and to the row group in Parquet; gzip is decompressed, Hub datasets
-    and catalogues are read from their beginning.
+    Reading seeks to the byte offset in text files and to the row group in Parquet; compressed files are decompressed,
+    Hub datasets, catalogues, TMX and XLIFF are read from their beginning.
     """
-    empty = cursor == Cursor() and not shard.is_catalogue  # a catalogue may have a header and no entry
+    empty = cursor == Cursor() and not shard.name.lower().endswith(MAY_BE_EMPTY)
     for number, record in shard.read(cursor):
         empty = False
         yield rows_of_record(record, f"{shard.name}:{number}", report, shard.is_catalogue)
@@ -71,23 +80,38 @@ def read_shard(shard: Shard, cursor: Cursor, report: SkipCounter) -> Iterator[li
 
 
 def list_shards(source: str) -> Iterator[Shard]:
-    """Yield the shards of a source in order of names, without opening them."""
+    """Yield the shards of a source in order of names, without opening them; only of a zip archive the list is read."""
     if source.startswith("hub:"):
         yield Shard(source, partial(read_hub, source), {})
     elif (named := ONE_LANGUAGE.fullmatch(source)) and named["source"].startswith("hub:"):
         yield Shard(source, partial(read_hub_column, named["source"], named["language"]), {})
     elif source.startswith("package:"):
         yield from list_files(package_folder(source.removeprefix("package:")), {".mo": FORMATS[".mo"]})
+    elif tatoeba := TATOEBA.fullmatch(source):
+        languages = Layout.parse(tatoeba["languages"], source).columns
+        paths = [path for kind in tatoeba_files(tatoeba["folder"]) for path in kind]
+        sizes = {path: os.path.getsize(path) for path in paths}
+        yield Shard(source, partial(read_tatoeba, tatoeba["folder"], languages), sizes)
+    elif columns := COLUMNS.fullmatch(source):
+        read = partial(read_pair_list, layout=Layout.parse(columns["columns"], source))
+        yield from list_files(columns["source"], dict.fromkeys(PAIR_LISTS, read))
+    elif TWO_FILES.fullmatch(source):
+        yield line_aligned(source, dict(side.split(":", 1) for side in source.split("+")))
     elif named:
         read = partial(read_plain_text, language=named["language"])
-        yield from list_files(named["source"], dict.fromkeys((".txt", ".txt.gz"), read))
+        yield from list_files(named["source"], dict.fromkeys(with_compressions(".txt"), read))
     elif moses := MOSES.fullmatch(source):
         languages = [language.strip() for language in moses["languages"].split(",")]
-        paths = {language: moses["before"] + language + moses["after"] for language in languages}
-        check_moses(paths)
-        yield Shard(source, partial(read_moses, paths), {path: os.path.getsize(path) for path in paths.values()})
+        yield line_aligned(source, {name: moses["before"] + name + moses["after"] for name in languages})
     else:
-        yield from list_files(source, FORMATS)
+        yield from list_files(source, FORMATS, archives=True)
+
+
+def line_aligned(source: str, paths: Mapping[str, str]) -> Shard:
+    """Return the shard of line-aligned files, one for each language."""
+    check_moses(paths)
+    sizes = {path: os.path.getsize(path) for path in paths.values()}
+    return Shard(source, partial(read_moses, paths), sizes, [*paths.values()])
 
 
 def check_unchanged(shard: Shard) -> None:
@@ -113,19 +137,28 @@ def package_folder(package: str) -> str:
     return specification.submodule_search_locations[0]
 
 
-def list_files(source: str, formats: Mapping[str, Callable[[str, Cursor], Records]]) -> Iterator[Shard]:
-    """Yield a shard for each file that a path, folder or pattern stands for; `BadInput` for an unknown ending.
+def list_files(
+    source: str, formats: Mapping[str, Callable[[str, Cursor], Records]], archives: bool = False
+) -> Iterator[Shard]:
+    """Yield a shard for each file that a path, folder or pattern stands for, and for each corpus of a zip archive, if
+    archives are allowed; `BadInput` for an unknown ending.
 
     Of several catalogues one that cannot be read is a broken row, not a broken source.
     """
-    paths = find_files(source, formats)
+    endings = [*formats, ARCHIVE] if archives else formats
+    paths = find_files(source, endings)
     for path in paths:
-        if (ending := ending_of(path)) not in formats:
+        if (ending := ending_of(path)) not in endings:
+            fix = f"Unpack it: tar -xf {path}" if ".tar" in ending or ending == ".tgz" else "Rename or convert it"
             raise BadInput(
-                f"{path}: has the ending '{ending}'; allowed here are {', '.join(formats)}. Rename or convert it; "
-                "plain text is named with its language as sw:file.txt, Moses files together as corpus.{en,de}."
+                f"{path}: has the ending '{ending}'; allowed here are {listed(endings)}. {fix}; plain text is named "
+                "with its language as sw:file.txt, pairs as en+de:file.txt, Moses files together as corpus.{en,de}."
             )
-        size, read = os.path.getsize(path), partial(formats[ending], path)
+        size = os.path.getsize(path)
+        if ending == ARCHIVE:
+            yield from (Shard(name, read, {path: size}, aligned) for name, read, aligned in archive_corpora(path))
+            continue
+        read = partial(formats[ending], path)
         if ending in CATALOGUES and len(paths) > 1:
             read = partial(read_catalogue, path, strict=False)
         elif size == 0:
@@ -144,7 +177,7 @@ def find_files(source: str, endings: Collection[str]) -> list[str]:
     if not paths:
         found = "has no file we can read" if is_folder else "matches no file" if is_pattern else "does not exist"
         raise BadInput(
-            f"{source}: {found}; allowed here are {', '.join(endings)}. Check the path; plain text is named with its "
+            f"{source}: {found}; allowed here are {listed(endings)}. Check the path; plain text is named with its "
             "language as sw:folder, Moses files together as corpus.{en,de}, a Hub dataset as hub:name:config:split."
         )
     return paths

@@ -17,7 +17,7 @@ class ExplainerArguments:
     model: str = field(metadata={"help": "Folder or Hub name of a HiCTL or XLM-R encoder."})
     among: str | None = field(
         default=None,
-        metadata={"help": "File of sentences to search, one per line, may be .gz; its vectors stay in memory."},
+        metadata={"help": "File of sentences to search, one per line, may be compressed; its vectors stay in memory."},
     )
     language_texts: list[str] = field(
         default_factory=list,
@@ -27,10 +27,11 @@ class ExplainerArguments:
         },
     )
 
-    def load(self) -> Explainer:
-        """Load the model and read the files; `BadInput` names the file and the line that cannot be used."""
+    def load(self, model: str = "") -> Explainer:
+        """Load a model, by default `self.model`, and read the files; `BadInput` names the file and the line that cannot
+        be used."""
         among = list(read_texts([self.among])) if self.among else []
-        return Explainer(*load_encoder(self.model), rows=self._rows(), among=among)
+        return Explainer(*load_encoder(model or self.model), rows=self._rows(), among=among)
 
     def _rows(self) -> Iterator[dict[str, str]]:
         report = CorpusReport(strict=True)

@@ -18,17 +18,22 @@ td, th { text-align: left }
 """
 
 
-def make_page(explainer: Explainer) -> Any:
-    """Build the page, a `gradio.Blocks`, without serving it; `BadInput` if Gradio is not installed."""
+def make_page(*explainers: Explainer, names: Sequence[str] = ()) -> Any:
+    """Build the page, a `gradio.Blocks`, without serving it; several models stand side by side.
+
+    Args:
+        names: titles of the models' columns, if there are several.
+
+    Raises:
+        BadInput: Gradio is not installed.
+    """
     gradio = import_gradio()
 
-    def show(sentence: str, translation: str, number: float) -> tuple[str, str]:
+    def show(sentence: str, translation: str, number: float) -> list[str]:
         try:
-            words = explainer.words(sentence, translation.strip() or None, int(number))
-            sentences = explainer.sentences(sentence, int(number))
+            return tables(explainers, sentence, translation, int(number))
         except BadInput as error:
             raise gradio.Error(str(error), print_exception=False) from error
-        return word_groups(words, explainer.caution), sentence_table(sentences).html() if sentences else ""
 
     with gradio.Blocks(title="HiCTL: nearest words", analytics_enabled=False) as page:
         gradio.Markdown("# Nearest words\nThe words of the vocabulary and the sentences of a file nearest to yours.")
@@ -37,12 +42,28 @@ def make_page(explainer: Explainer) -> Any:
             translation = gradio.Textbox(label="Translation (optional)", max_length=10_000)
             number = gradio.Slider(1, 50, 10, step=1, label="Number of each")
         button = gradio.Button("Show", variant="primary")
-        sentences, words = gradio.HTML(), gradio.HTML()
+        outputs = []
+        with gradio.Row():
+            for name in names or [""] * len(explainers):
+                with gradio.Column():
+                    if name:
+                        gradio.Markdown(f"## {name}")
+                    outputs += [gradio.HTML(), gradio.HTML()]
         gradio.on(
-            [button.click, sentence.submit, translation.submit], show, [sentence, translation, number],
-            [words, sentences], api_visibility="private",
+            [button.click, sentence.submit, translation.submit], show, [sentence, translation, number], outputs,
+            api_visibility="private",
         )  # fmt: skip
     return page
+
+
+def tables(explainers: Sequence[Explainer], sentence: str, translation: str, number: int) -> list[str]:
+    """Return two tables as HTML for each model: its nearest sentences, empty without sentences to search, and words."""
+    found = []
+    for explainer in explainers:
+        words = explainer.words(sentence, translation.strip() or None, number)
+        sentences = explainer.sentences(sentence, number)
+        found += [sentence_table(sentences).html() if sentences else "", word_groups(words, explainer.caution)]
+    return found
 
 
 def word_groups(words: Mapping[str, Sequence[NearWord]], caution: str) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
 from ..errors import BadInput
+from ..reports.results import NO_RESULTS
 from .cards import card_for_repository, encoder_card_for_repository
 
 logger = logging.getLogger(__name__)
@@ -136,11 +137,12 @@ def model_folder(run: Path) -> Path:
     kind = "the output folder of a finished pre-training run (checkpoint/, encoder/) or translation run (model/)"
     models = [name for name in ("checkpoint", "model") if any((run / name).glob("*.safetensors"))]
     if len(models) != 1:
-        raise BadInput(f"{run}: holds {' and '.join(models) or 'no model in safetensors'}; allowed is {kind}")
+        found = " and ".join(models) or "no model in safetensors"
+        raise BadInput(f"{run}: holds {found}; allowed is {kind}. {NO_RESULTS if not models else ''}".strip())
     try:
         dict(json.loads((run / "results.json").read_text("utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise BadInput(f"{run}/results.json: cannot be read ({error}); allowed is {kind}") from error
+        raise BadInput(f"{run}/results.json: cannot be read ({error}); allowed is {kind}. {NO_RESULTS}") from error
     return run / models[0]
 
 

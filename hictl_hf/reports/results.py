@@ -15,6 +15,9 @@ from ..errors import BadInput, short_repr
 from ..files import write_json
 from ..version import __version__
 
+NO_RESULTS = (
+    "A run writes it at its end: continue it with --resume_from_checkpoint true, or start one, such as `hictl demo`."
+)
 RESULTS_FILE = "results.json"
 Results = Mapping[str, Any]
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hictl_hf.cli.page import main
 from hictl_hf.embedding.nearest_words import ALL_LANGUAGES
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -93,3 +94,25 @@ def test_a_sentence_is_typed_and_its_neighbours_are_seen(browser: Any, address: 
 
     assert failed == []
     assert asked and all(url.startswith((address, "data:", "blob:")) for url in asked), asked
+
+
+def test_two_models_are_shown_with_their_names(
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr("hictl_hf.cli.page.make_page", lambda *explainers, names: made.append((explainers, names)))
+    monkeypatch.setattr("hictl_hf.cli.page.serve", lambda page, port: None)
+    for number, name in enumerate("ab"):
+        model_for_text(seed=number).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    (tmp_path / "de.txt").write_text("die Katze\n", "utf-8")
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    main(["--model", a, "--compare_with", b, "--among", str(tmp_path / "de.txt")])
+    main(["--model", b])
+    (two, names), (one, no_names) = made
+    assert names == [a, b] and [each.texts for each in two] == [["die Katze"]] * 2
+    weights = [each.model.get_input_embeddings().weight for each in (*two, *one)]
+    assert not weights[0].equal(weights[1]) and weights[1].equal(weights[2]) and not no_names

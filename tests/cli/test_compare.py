@@ -31,6 +31,13 @@ def test_runs_of_pretraining_by_the_names_of_their_folders(tmp_path: Path, capsy
     ]
 
 
+def test_a_run_without_results_is_told_how_it_gets_them(tmp_path: Path) -> None:
+    with pytest.raises(
+        BadInput, match=r"results.json: cannot be read .* --resume_from_checkpoint true, .* `hictl demo`"
+    ):
+        main([str(tmp_path)])
+
+
 @pytest.mark.parametrize(
     ("results", "message"),
     [

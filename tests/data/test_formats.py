@@ -120,6 +120,14 @@ def test_every_format_gives_the_same_rows(write: Callable[[Path], object], tmp_p
     assert texts(write(tmp_path)) == TRANSLATIONS
 
 
+def test_the_source_language_of_a_catalogue_is_english_or_that_of_its_header(tmp_path: Path) -> None:
+    file = catalogue("en_GB")
+    file.metadata["X-Source-Language"] = "de_DE"  # as Poedit writes it
+    assert texts(saved(tmp_path / "a.po", file)) == [{"de-DE": en, "en-GB": de} for en, de in PAIRS]
+    file.metadata |= {"X-Source-Language": "en_US", "Language": "fr"}
+    assert texts(saved(tmp_path / "b.po", file)) == [{"en": en, "fr": de} for en, de in PAIRS]
+
+
 def test_the_origin_of_a_row_is_its_file_and_line(tmp_path: Path) -> None:
     path = write_table(tmp_path / "a.csv", ["en", "de"], [["two\nlines", "zwei"], ["next", "weiter"]])
     # Line 1 is the header; the first row covers lines 2 and 3.

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -22,8 +23,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 
-from hictl_hf.data import formats
-from hictl_hf.data import lines as text_lines
+from hictl_hf.data import compression, formats
 from hictl_hf.data.cleaning import Cleaning
 from hictl_hf.data.collator import PretrainingCollator
 from hictl_hf.data.sampling import example_seed, language_shares
@@ -79,6 +79,27 @@ def files(folder: Path, rows: list[Any], number: int) -> str:
     return str(folder)
 
 
+def archive(path: Path, rows: list[dict[str, str]]) -> str:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name in ("en", "de"):
+            file.writestr(f"Books.en-de.{name}", "".join(row[name] + "\n" for row in rows))
+    return str(path)
+
+
+TMX = '<tmx version="1.4"><header srclang="en"/><body>{}</body></tmx>'
+
+
+def unit(row: dict[str, str]) -> str:
+    variants = (f'<tuv xml:lang="{name}"><seg>{text}</seg></tuv>' for name, text in row.items())
+    return f"<tu>{''.join(variants)}</tu>"
+
+
+def scored(row: dict[str, str]) -> str:
+    """A pair, after some of them one of a low score."""
+    pair = f"0.9\t{row['en']}\t{row['de']}\n"
+    return pair + "0.1\t1\t2\n" if int(row["en"].split()[0]) % 3 == 0 else pair
+
+
 def table(rows: list[dict[str, str]], delimiter: str) -> str:
     return "".join(delimiter.join(row) + "\n" for row in (["en", "de"], *(list(row.values()) for row in rows)))
 
@@ -95,6 +116,9 @@ WRITERS: dict[str, Callable[[Path], str]] = {
     "parquet": lambda at: parquet(at / "a.parquet", ROWS),
     "moses": lambda at: moses(at, ROWS),
     "text": lambda at: f"sw:{write(at / 'a.txt', ''.join(row['en'] + chr(10) for row in ROWS))}",
+    "archive": lambda at: archive(at / "de-en.txt.zip", ROWS),
+    "tmx": lambda at: write(at / "a.tmx.gz", TMX.format("".join(map(unit, ROWS)))),
+    "scored list": lambda at: f"0.5+en+de:{write(at / 'a.tsv', ''.join(map(scored, ROWS)))}",
     "five files": lambda at: files(at / "five", ROWS, 5),
 }
 
@@ -212,7 +236,7 @@ def test_going_on_reads_one_block_of_lines_however_far_the_run_has_come(
     }[name]
     make = partial(stream_of, [write_source()], buffer=20)
     whole = read(make(), 300)
-    monkeypatch.setattr(text_lines, "open", CountingFile, raising=False)
+    monkeypatch.setattr(compression, "open", CountingFile, raising=False)
     for number in (10, 30, 100, 299):  # after 33, 93, 303 and 900 rows; each but the last within a block
         monkeypatch.setattr(CountingFile, "count", 0)
         next(iter(resumed(make, whole[number - 1][1] if number == 299 else whole[number][1])))

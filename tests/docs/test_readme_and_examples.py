@@ -362,7 +362,7 @@ def test_changelog_and_citation_name_this_version() -> None:
 
 def test_readme_shows_the_releases_that_passed() -> None:
     """`make test-versions` writes both; nobody else does."""
-    report = json.loads((ROOT / "docs/versions.json").read_text("utf-8"))
+    report = json.loads((ROOT / "hictl_hf/tested_versions.json").read_text("utf-8"))
     assert report["oldest"]["transformers"] == OLDEST and report["newest"]["transformers"] == NEWEST
     assert len(README.splitlines()) <= 150
     for releases in report.values():

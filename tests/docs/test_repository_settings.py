@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from hictl_hf.cli.main import module_of
+
 ROOT = Path(__file__).parents[2]
 WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text("utf-8"))
 HOOKS = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))
@@ -69,5 +71,6 @@ def test_issues_are_asked_for_what_is_needed_to_repeat_them() -> None:
 
 def test_the_bug_report_asks_for_versions_by_a_command_that_runs() -> None:
     (form,) = [path.read_text("utf-8") for path in FORMS if path.stem == "bug_report"]
-    (code,) = re.findall(r'python -c "(.+)"`', form)
-    exec(code, {})
+    (command,) = re.findall(r"Output of `hictl (\S+)`", form)
+    topics = {finding.topic for finding in module_of(command).examine()}
+    assert {"hictl_hf", "system", "python", "torch", "transformers", "datasets", "accelerate", "device"} <= topics

@@ -4,13 +4,18 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from runpy import run_path
 
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hictl_hf import __version__
 from hictl_hf.embedding.nearest_words import ALL_LANGUAGES, Explainer, NearWord
-from hictl_hf.embedding.page import HOST, make_page, serve, word_groups
+from hictl_hf.embedding.page import HOST, make_page, serve, tables, word_groups
 from hictl_hf.errors import BadInput
+
+SPACE = Path(__file__).parents[2] / "examples/space"
 
 
 def test_the_languages_of_words_stand_side_by_side_and_nothing_is_taken_for_html() -> None:
@@ -44,3 +49,39 @@ def test_the_page_is_for_this_machine_alone_and_a_port_that_is_taken_is_named(
             serve(make_page(Explainer(model_for_text(), tokenizer)), port, block=False)
     finally:
         page.close()
+
+
+def test_two_models_stand_side_by_side(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    one, other = (Explainer(model_for_text(seed=seed), tokenizer, among=["the cat", "<b>"]) for seed in (1, 2))
+    both = tables([one, other], "the cat", "", 3)
+    assert both == [*tables([one], "the cat", "", 3), *tables([other], "the cat", "", 3)]
+    sentences, words, others, words_of_other = both
+    assert "the cat" in sentences and "<b>" not in sentences + others and "<table>" in words
+    assert words != words_of_other, "two models, or the test compares nothing"
+    with pytest.raises(BadInput, match="the sentence is empty"):
+        tables([one, other], " ", "", 3)
+
+
+def test_the_space_shows_the_models_that_its_variables_name(
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("gradio")
+    for name in ("MODEL_A", "MODEL_B"):
+        model_for_text().save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        monkeypatch.setenv(name, str(tmp_path / name))
+    page = run_path(str(SPACE / "app.py"))["main"]()
+    shown = [block.value for block in page.blocks.values() if isinstance(getattr(block, "value", None), str)]
+    assert [f"## {tmp_path / name}" in shown for name in ("MODEL_A", "MODEL_B")] == [True, True]
+    (show,) = [function.fn for function in page.fns.values()]
+    assert ["<table>" in table for table in show("Der Zug", "", 2)] == [True] * 4
+    page.close()
+
+
+def test_the_space_installs_this_version() -> None:
+    assert f"/hictl_hf-{__version__}-py3-none-any.whl" in (SPACE / "requirements.txt").read_text("utf-8")

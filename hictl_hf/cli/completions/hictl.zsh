@@ -12,6 +12,8 @@ _shtab_hictl_commands() {
   local _commands=(
     compare:'compare runs of pre-training, XTREME or translation'
     completion:'print the completion script of a shell'
+    demo:'train a small model on real sentence pairs in minutes, write a report'
+    doctor:'check versions, device, threads, free space; say what is slow and why'
     embed:'embed lines of text'
     explain:'show the words and sentences nearest to a sentence'
     export-ctranslate2:'export a translation model to CTranslate2'
@@ -56,11 +58,176 @@ _shtab_hictl_completion_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_hictl_completion_defaults_added=0
 
+_shtab_hictl_demo_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {--output_dir,--output-dir}"[Folder of all output.]:output_dir:_files"
+  {--per_device_train_batch_size,--per-device-train-batch-size}"[Pairs or texts of a micro-batch on one device.]:per_device_train_batch_size:"
+  {--num_train_epochs,--num-train-epochs}"[Total number of training epochs to perform.]:num_train_epochs:"
+  {--max_steps,--max-steps}"[Overrides \`num_train_epochs\`. If set to a positive number, the total number of training steps to perform. Must be set when the training dataset does not implement \`__len__\` (e.g. a streaming dataset).]:max_steps:"
+  {--learning_rate,--learning-rate}"[Peak learning rate\; by default 5e-5 for a sentence encoder, else the paper\'s base\: 2.5e-4.]:learning_rate:"
+  {--lr_scheduler_type,--lr-scheduler-type}"[The learning rate scheduler type to use. See \`SchedulerType\` for all possible values.]:lr_scheduler_type:(linear cosine cosine_with_restarts polynomial constant constant_with_warmup inverse_sqrt reduce_lr_on_plateau cosine_with_min_lr cosine_warmup_with_min_lr warmup_stable_decay greedy)"
+  {--lr_scheduler_kwargs,--lr-scheduler-kwargs}"[The extra arguments for the lr_scheduler. See the documentation of each scheduler for possible values.]:lr_scheduler_kwargs:_files"
+  {--warmup_steps,--warmup-steps}"[Warm-up steps, or below 1 their share of all steps\; the paper\: 10,000.]:warmup_steps:"
+  "--optim[The optimizer to use. See \`OptimizerNames\` for the complete list.]:optim:(adamw_torch adamw_torch_fused adamw_torch_xla adamw_torch_npu_fused adafactor adamw_anyprecision adamw_torch_4bit adamw_torch_8bit ademamix sgd adagrad adamw_bnb_8bit adamw_8bit ademamix_8bit lion_8bit lion_32bit paged_adamw_32bit paged_adamw_8bit paged_ademamix_32bit paged_ademamix_8bit paged_lion_32bit paged_lion_8bit rmsprop rmsprop_bnb rmsprop_bnb_8bit rmsprop_bnb_32bit galore_adamw galore_adamw_8bit galore_adafactor galore_adamw_layerwise galore_adamw_8bit_layerwise galore_adafactor_layerwise lomo adalomo grokadamw schedule_free_radam schedule_free_adamw schedule_free_sgd apollo_adamw apollo_adamw_layerwise stable_adamw)"
+  {--optim_args,--optim-args}"[Optional arguments supplied to optimizers such as AnyPrecisionAdamW, AdEMAMix, and GaLore.]:optim_args:_files"
+  {--weight_decay,--weight-decay}"[Weight decay\; the paper names none.]:weight_decay:"
+  {--adam_beta1,--adam-beta1}"[The exponential decay rate for the first moment estimates (momentum) in Adam-based optimizers.]:adam_beta1:"
+  {--adam_beta2,--adam-beta2}"[The paper\: 0.98 for base, 0.999 for large.]:adam_beta2:"
+  {--adam_epsilon,--adam-epsilon}"[Adam\'s epsilon, as in the paper.]:adam_epsilon:"
+  {--optim_target_modules,--optim-target-modules}"[The target modules to optimize. Currently used for the GaLore and APOLLO algorithms.]:optim_target_modules:_files"
+  {--gradient_accumulation_steps,--gradient-accumulation-steps}"[Number of update steps to accumulate gradients before performing a backward\/update pass. Effective batch size \= per_device_train_batch_size \* num_devices \* gradient_accumulation_steps.]:gradient_accumulation_steps:"
+  {--average_tokens_across_devices,--average-tokens-across-devices}"[Whether or not to average tokens across devices. If enabled, will use all_reduce to synchronize num_tokens_in_batch for precise loss calculation. Reference\: https\:\/\/github.com\/huggingface\/transformers\/issues\/34242]:average_tokens_across_devices:"
+  {--no_average_tokens_across_devices,--no-average-tokens-across-devices}"[Whether or not to average tokens across devices. If enabled, will use all_reduce to synchronize num_tokens_in_batch for precise loss calculation. Reference\: https\:\/\/github.com\/huggingface\/transformers\/issues\/34242]"
+  {--max_grad_norm,--max-grad-norm}"[Maximum gradient norm for gradient clipping. Set to 0 to disable.]:max_grad_norm:"
+  {--label_smoothing_factor,--label-smoothing-factor}"[Label smoothing factor to prevent overconfidence. Zero means no smoothing.]:label_smoothing_factor:"
+  "--bf16[Enable bfloat16 (BF16) mixed precision training. Generally preferred over FP16 due to better numerical stability.]:bf16:"
+  "--fp16[Enable float16 (FP16) mixed precision training. Consider using BF16 instead if your hardware supports it.]:fp16:"
+  {--bf16_full_eval,--bf16-full-eval}"[Use full BF16 precision for evaluation (not just mixed precision). Faster and saves memory.]:bf16_full_eval:"
+  {--fp16_full_eval,--fp16-full-eval}"[Use full FP16 precision for evaluation (not just mixed precision). Faster and saves memory.]:fp16_full_eval:"
+  "--tf32[Enable TF32 mode on Ampere and newer GPUs. Provides up to 8x speedup with negligible accuracy loss.]:tf32:"
+  {--activation_checkpointing,--activation-checkpointing}"[Enable activation checkpointing to trade compute for memory. Reduces memory at the cost of \~20\% slower training.]:activation_checkpointing:"
+  {--activation_checkpointing_kwargs,--activation-checkpointing-kwargs}"[Keyword arguments passed to \`activation_checkpointing_enable()\`. \`every_n_layers\` checkpoints only every n-th decoder layer instead of all of them\; \`1\` is the usual all-or-nothing behavior, and larger values give some memory back to speed. \`offload\` holds the saved activations in pinned host memory, which frees device memory and makes the step slower. Any other key is forwarded to \`torch.utils.checkpoint.checkpoint\`.]:activation_checkpointing_kwargs:_files"
+  {--gradient_checkpointing,--gradient-checkpointing}"[Deprecated alias of \`activation_checkpointing\`, will be removed in v6.]:gradient_checkpointing:"
+  {--gradient_checkpointing_kwargs,--gradient-checkpointing-kwargs}"[Deprecated alias of \`activation_checkpointing_kwargs\`, will be removed in v6.]:gradient_checkpointing_kwargs:_files"
+  {--torch_compile,--torch-compile}"[Compile the model using \`torch.compile()\` for faster training.]:torch_compile:"
+  {--torch_compile_backend,--torch-compile-backend}"[Backend for \`torch.compile()\`. If set, automatically enables \`torch_compile\`.]:torch_compile_backend:_files"
+  {--torch_compile_mode,--torch-compile-mode}"[Compilation mode for \`torch.compile()\`. If set, automatically enables \`torch_compile\`.]:torch_compile_mode:_files"
+  {--use_liger_kernel,--use-liger-kernel}"[Enable Liger Kernel optimizations. Increases throughput by \~20\% and reduces memory by \~60\%.]:use_liger_kernel:"
+  {--liger_kernel_config,--liger-kernel-config}"[Configuration for Liger Kernel. Passed as kwargs to \`_apply_liger_kernel_to_instance()\`. If None, uses default configuration.]:liger_kernel_config:"
+  {--use_cache,--use-cache}"[Whether or not to use cache for the model For training, this is usually not needed apart from some PEFT methods that uses \`cache\`.]:use_cache:"
+  {--neftune_noise_alpha,--neftune-noise-alpha}"[If not None, activates NEFTune noise embeddings. Can drastically improve performance for instruction fine-tuning. Typical range\: \[5.0, 15.0\].]:neftune_noise_alpha:"
+  {--torch_empty_cache_steps,--torch-empty-cache-steps}"[Number of steps to wait before calling \`torch.\<device\>.empty_cache()\`. Helps avoid CUDA OOM at a cost of \~10\% slower performance. If None, cache will not be emptied.]:torch_empty_cache_steps:"
+  {--auto_find_batch_size,--auto-find-batch-size}"[Halve per_device_train_batch_size until it fits in memory\; the batch of a step stays the same.]:auto_find_batch_size:"
+  {--logging_strategy,--logging-strategy}"[The logging strategy to adopt during training. Options\: \'no\', \'epoch\', \'steps\'.]:logging_strategy:(no steps epoch)"
+  {--logging_steps,--logging-steps}"[Steps between logs.]:logging_steps:"
+  {--logging_first_step,--logging-first-step}"[Whether to log the first \`global_step\` or not.]:logging_first_step:"
+  {--log_on_each_node,--log-on-each-node}"[When doing a multinode distributed training, whether to log once per node or just once on the main node.]:log_on_each_node:"
+  {--no_log_on_each_node,--no-log-on-each-node}"[When doing a multinode distributed training, whether to log once per node or just once on the main node.]"
+  {--logging_nan_inf_filter,--logging-nan-inf-filter}"[Filter out NaN and Inf training and evaluation losses when logging. Does not affect gradient computation, only logging.]:logging_nan_inf_filter:"
+  {--no_logging_nan_inf_filter,--no-logging-nan-inf-filter}"[Filter out NaN and Inf training and evaluation losses when logging. Does not affect gradient computation, only logging.]"
+  {--include_num_input_tokens_seen,--include-num-input-tokens-seen}"[Whether to track the number of input tokens seen. Must be one of \[\`all\`, \`non_padding\`, \`no\`\] or a boolean value which map to \`all\` or \`no\`]:include_num_input_tokens_seen:"
+  {--log_level,--log-level}"[Logging level for the main process. Options\: \'debug\', \'info\', \'warning\', \'error\', \'critical\', \'passive\'.]:log_level:(detail debug info warning error critical passive)"
+  {--log_level_replica,--log-level-replica}"[Logging level for replica processes in distributed training. Same options as \`log_level\`.]:log_level_replica:(detail debug info warning error critical passive)"
+  {--disable_tqdm,--disable-tqdm}"[Disable tqdm progress bars. Defaults to True if log_level is warning or lower.]:disable_tqdm:"
+  {--report_to,--report-to}"[The list of integrations to report the results and logs to. Use \'all\' for all installed integrations, \'none\' for no integrations.]:report_to:_files"
+  {--run_name,--run-name}"[An optional descriptor for the run. Notably used for trackio, wandb, mlflow comet and swanlab logging.]:run_name:_files"
+  "--project[The name of the project to use for logging. Currently, only used by Trackio.]:project:_files"
+  {--trackio_space_id,--trackio-space-id}"[Hugging Face Space id for live Gradio-based Trackio logging (read\/write Bucket access). Use \'username\/reponame\', \'orgname\/reponame\', or \'reponame\' (current user\'s namespace). None\: log only locally, no Space. Prefer trackio_static_space_id for stable post-training dashboard links. Public unless hub_private_repo\=True or org default.]:trackio_space_id:_files"
+  {--trackio_bucket_id,--trackio-bucket-id}"[Optional HF Bucket id when using a Trackio Space\; if unset, Trackio picks a default.]:trackio_bucket_id:_files"
+  {--trackio_static_space_id,--trackio-static-space-id}"[Static read-only Trackio Space over the Bucket (stable model-card links). False\: no static sync on Hub push and no freeze after training. None\/str\: allow static Space\; for local-only logging, Hub push runs sync(static)\; after training, freeze runs only if trackio_space_id was set (Gradio Space). str sets explicit static Space id. Public unless hub_private_repo\=True or org default.]:trackio_static_space_id:_files"
+  {--eval_strategy,--eval-strategy}"[When to run evaluation. Options\: \'no\', \'steps\', \'epoch\'.]:eval_strategy:(no steps epoch)"
+  {--eval_steps,--eval-steps}"[Number of update steps between evaluations if \`eval_strategy\=\'steps\'\`. Defaults to \`logging_steps\` if not set. Should be an integer or a float in range \`\[0,1)\`. If smaller than 1, will be interpreted as ratio of total training steps.]:eval_steps:"
+  {--eval_delay,--eval-delay}"[Number of epochs or steps to wait for before the first evaluation can be performed, depending on the eval_strategy.]:eval_delay:"
+  {--per_device_eval_batch_size,--per-device-eval-batch-size}"[The batch size per device (GPU\/TPU core\/CPU) for evaluation.]:per_device_eval_batch_size:"
+  {--prediction_loss_only,--prediction-loss-only}"[When performing evaluation and generating predictions, only returns the loss.]:prediction_loss_only:"
+  {--eval_on_start,--eval-on-start}"[Whether to run through the entire \`evaluation\` step at the very beginning of training as a sanity check.]:eval_on_start:"
+  {--eval_do_concat_batches,--eval-do-concat-batches}"[Whether to recursively concat inputs\/losses\/labels\/predictions across batches. If \`False\`, will instead store them as lists, with each batch kept separate.]:eval_do_concat_batches:"
+  {--no_eval_do_concat_batches,--no-eval-do-concat-batches}"[Whether to recursively concat inputs\/losses\/labels\/predictions across batches. If \`False\`, will instead store them as lists, with each batch kept separate.]"
+  {--eval_use_gather_object,--eval-use-gather-object}"[Whether to run recursively gather object in a nested list\/tuple\/dictionary of objects from all devices.]:eval_use_gather_object:"
+  {--eval_accumulation_steps,--eval-accumulation-steps}"[Number of predictions steps to accumulate the output tensors for, before moving the results to the CPU. If unset, predictions are accumulated on the accelerator before being moved to the CPU.]:eval_accumulation_steps:"
+  {--include_for_metrics,--include-for-metrics}"[Include additional data in the \`compute_metrics\` function. Options\: \'inputs\', \'loss\'.]:include_for_metrics:_files"
+  {--batch_eval_metrics,--batch-eval-metrics}"[Break eval metrics calculation into batches to save memory.]:batch_eval_metrics:"
+  {--save_only_model,--save-only-model}"[Save only model weights, not optimizer\/scheduler\/RNG state. Prevents resuming training from checkpoint.]:save_only_model:"
+  {--save_strategy,--save-strategy}"[The checkpoint save strategy to adopt during training. Options\: \'no\', \'epoch\', \'steps\', \'best\'.]:save_strategy:(no steps epoch best)"
+  {--save_steps,--save-steps}"[Save checkpoint every X updates steps. Should be an integer or a float in range \`\[0,1)\`. If smaller than 1, will be interpreted as ratio of total training steps.]:save_steps:"
+  {--save_on_each_node,--save-on-each-node}"[When doing multi-node distributed training, whether to save models and checkpoints on each node, or only on the main one]:save_on_each_node:"
+  {--save_total_limit,--save-total-limit}"[Checkpoints to keep, including the best one.]:save_total_limit:"
+  {--enable_jit_checkpoint,--enable-jit-checkpoint}"[Enable JIT checkpointing on SIGTERM signal for graceful termination on preemptible workloads. Configure your orchestrator\'s graceful shutdown period accordingly.]:enable_jit_checkpoint:"
+  {--push_to_hub,--push-to-hub}"[Whether or not to push the model to the Hub every time the model is saved.]:push_to_hub:"
+  {--hub_token,--hub-token}"[The token to use to push the model to the Hub. Defaults to the token from \`hf auth login\`.]:hub_token:_files"
+  {--hub_private_repo,--hub-private-repo}"[Whether to make the repo private. If \`None\` (default), the repo will be public unless the organization\'s default is private. This value is ignored if the repo already exists. If reporting to Trackio Spaces created or synced (including on Hub push when \`trackio_space_id\` is None) use the same logic for whether the Space is private.]:hub_private_repo:"
+  {--hub_model_id,--hub-model-id}"[The name of the repository to keep in sync with the local \`output_dir\`.]:hub_model_id:_files"
+  {--hub_strategy,--hub-strategy}"[Defines what and when to push to Hub. Options\: \'end\', \'every_save\', \'checkpoint\', \'all_checkpoints\'.]:hub_strategy:(end every_save checkpoint all_checkpoints)"
+  {--hub_always_push,--hub-always-push}"[Unless \`True\`, the Trainer will skip pushes if the previous one wasn\'t finished yet.]:hub_always_push:"
+  {--hub_revision,--hub-revision}"[The revision to use when pushing to the Hub. Can be a branch name, a tag, or a commit hash.]:hub_revision:_files"
+  {--load_best_model_at_end,--load-best-model-at-end}"[Load the checkpoint with the best retrieval at the end.]:load_best_model_at_end:"
+  {--metric_for_best_model,--metric-for-best-model}"[Metric that chooses the best checkpoint.]:metric_for_best_model:_files"
+  {--greater_is_better,--greater-is-better}"[Whether higher metric values are better. Defaults based on \`metric_for_best_model\`.]:greater_is_better:"
+  {--ignore_data_skip,--ignore-data-skip}"[When resuming training, skip fast-forwarding through the dataset to reach the previous state. If True, training starts from the beginning of the dataset.]:ignore_data_skip:"
+  {--restore_callback_states_from_checkpoint,--restore-callback-states-from-checkpoint}"[Whether to restore the callback states from the checkpoint. If \`True\`, will override callbacks passed to the \`Trainer\` if they exist in the checkpoint.]:restore_callback_states_from_checkpoint:"
+  {--full_determinism,--full-determinism}"[Whether to call enable_full_determinism instead of set_seed for reproducibility in distributed training. Important\: this will negatively impact the performance, so only use it for debugging.]:full_determinism:"
+  "--seed[Random seed that will be set at the beginning of training.]:seed:"
+  {--data_seed,--data-seed}"[Random seed to be used with data samplers. If not set, uses the same seed as \`seed\`.]:data_seed:"
+  {--use_cpu,--use-cpu}"[Whether or not to use cpu. If set to False, we will use the available torch device\/backend.]:use_cpu:"
+  {--accelerator_config,--accelerator-config}"[Configuration for the internal Accelerate integration. Can be a path to a JSON config file or a dict.]:accelerator_config:_files"
+  {--parallelism_config,--parallelism-config}"[Parallelism configuration for the training run. Requires Accelerate \`1.10.1\`.]:parallelism_config:"
+  {--dataloader_drop_last,--dataloader-drop-last}"[Drop the last incomplete batch if it is not divisible by the batch size.]:dataloader_drop_last:"
+  {--dataloader_num_workers,--dataloader-num-workers}"[Worker processes that prepare batches\; by default 2 with a GPU, else 0.]:dataloader_num_workers:"
+  {--dataloader_pin_memory,--dataloader-pin-memory}"[Copy batches to pinned memory, which speeds up a GPU.]:dataloader_pin_memory:"
+  {--dataloader_persistent_workers,--dataloader-persistent-workers}"[If True, the data loader will not shut down the worker processes after a dataset has been consumed once. This allows to maintain the workers Dataset instances alive. Can potentially speed up training, but will increase RAM usage.]:dataloader_persistent_workers:"
+  {--dataloader_prefetch_factor,--dataloader-prefetch-factor}"[Number of batches loaded in advance by each worker. 2 means there will be a total of 2 \* num_workers batches prefetched across all workers.]:dataloader_prefetch_factor:"
+  {--dataloader_multiprocessing_context,--dataloader-multiprocessing-context}"[The multiprocessing start method to use for data loading workers (\'fork\', \'spawn\', or \'forkserver\'). Defaults to PyTorch\'s default, except on MPS with dataloader_num_workers \> 1, where it defaults to \'fork\'. Use \'spawn\' when streaming from sources whose objects are not fork-safe (e.g. HDFS via pyarrow). Under \'spawn\', any custom collate_fn \/ dataset code must be importable at module level (no lambdas\/closures).]:dataloader_multiprocessing_context:(fork spawn forkserver)"
+  {--dataloader_in_order,--dataloader-in-order}"[If True (default), the data loader yields batches in the order workers were dispatched. Set to False to yield batches as soon as they are ready, reducing tail latency for IterableDataset streaming workloads. Requires PyTorch \>\= 2.6.]:dataloader_in_order:"
+  {--no_dataloader_in_order,--no-dataloader-in-order}"[If True (default), the data loader yields batches in the order workers were dispatched. Set to False to yield batches as soon as they are ready, reducing tail latency for IterableDataset streaming workloads. Requires PyTorch \>\= 2.6.]"
+  {--remove_unused_columns,--remove-unused-columns}"[Must stay false\: the collator reads all columns.]:remove_unused_columns:"
+  {--label_names,--label-names}"[The list of keys in your dictionary of inputs that correspond to the labels.]:label_names:_files"
+  {--train_sampling_strategy,--train-sampling-strategy}"[Sampler for training\: \'random\' (default), \'sequential\', \'group_by_length\', or \'batch_rebalance\'.]:train_sampling_strategy:(random sequential group_by_length batch_rebalance)"
+  {--length_column_name,--length-column-name}"[Column name for precomputed lengths. Ignored unless \`train_sampling_strategy\` is \'group_by_length\' or \'batch_rebalance\'.]:length_column_name:_files"
+  {--ddp_find_unused_parameters,--ddp-find-unused-parameters}"[When using distributed training, the value of the flag \`find_unused_parameters\` passed to \`DistributedDataParallel\`.]:ddp_find_unused_parameters:"
+  {--ddp_bucket_cap_mb,--ddp-bucket-cap-mb}"[When using distributed training, the value of the flag \`bucket_cap_mb\` passed to \`DistributedDataParallel\`.]:ddp_bucket_cap_mb:"
+  {--ddp_broadcast_buffers,--ddp-broadcast-buffers}"[When using distributed training, the value of the flag \`broadcast_buffers\` passed to \`DistributedDataParallel\`.]:ddp_broadcast_buffers:"
+  {--ddp_static_graph,--ddp-static-graph}"[When using distributed training, the value of the flag \`static_graph\` passed to \`DistributedDataParallel\`.]:ddp_static_graph:"
+  {--ddp_backend,--ddp-backend}"[The backend to use for distributed training. Must be one of \'nccl\', \'mpi\', \'xccl\', \'gloo\', \'hccl\'.]:ddp_backend:(nccl gloo mpi xccl hccl cncl mccl)"
+  {--ddp_timeout,--ddp-timeout}"[The timeout for \`torch.distributed.init_process_group\` calls (in seconds).]:ddp_timeout:"
+  "--fsdp[Enable PyTorch Fully Sharded Data Parallel (FSDP) for distributed training. Pass \`--fsdp\` (or \`fsdp\=True\`) to turn FSDP on.]:fsdp:_files"
+  {--fsdp_config,--fsdp-config}"[Tuning for FSDP (used only when \`fsdp\` is enabled). Either a path to a JSON config file (e.g., \`fsdp_config.json\`) or an already loaded dict.]:fsdp_config:_files"
+  "--deepspeed[Enable DeepSpeed integration. Value is a path to a JSON config file or a dict.]:deepspeed:_files"
+  "--debug[Show the Python traceback of an error instead of one line. With a value\: Enable one or more debug features. Options\: \'underflow_overflow\' (detect overflow in model I\/O), \'tpu_metrics_debug\' (print TPU metrics).]:debug:"
+  {--skip_memory_metrics,--skip-memory-metrics}"[Whether to skip adding memory profiler reports to metrics. Skipped by default because it slows down training.]:skip_memory_metrics:"
+  {--no_skip_memory_metrics,--no-skip-memory-metrics}"[Whether to skip adding memory profiler reports to metrics. Skipped by default because it slows down training.]"
+  {--do_train,--do-train}"[Whether to run training. Not directly used by Trainer\; intended for training\/evaluation scripts.]:do_train:"
+  {--do_eval,--do-eval}"[Whether to run evaluation. Not directly used by Trainer\; intended for training\/evaluation scripts.]:do_eval:"
+  {--do_predict,--do-predict}"[Whether to run predictions on the test set. Not directly used by Trainer\; intended for training\/evaluation scripts.]:do_predict:"
+  {--resume_from_checkpoint,--resume-from-checkpoint}"[Path to a folder with a valid checkpoint for your model. Not directly used by Trainer\; intended for training\/evaluation scripts.]:resume_from_checkpoint:_files"
+  {--local_rank,--local-rank}"[When using torch.distributed.launch (Deprecated), it will pass \`local_rank\` in the script, so we need this for the parser. To get the local rank, prefer using the property \`local_process_index\`]:local_rank:"
+  {--train_data,--train-data}"[Sources of pairs and monolingual text, in any combination\: files, folders, corpus.\{en,de\}, de\:text.txt, package\:django, hub\:name\:config\:split (docs\/data_formats.md).]:train_data:_files"
+  {--held_out_data,--held-out-data}"[Sources of pairs for the retrieval evaluation\; by default pairs are held out of train_data.]:held_out_data:_files"
+  {--held_out_sentences,--held-out-sentences}"[Pairs of each language to choose by (dev), and as many to score (test).]:held_out_sentences:"
+  {--guard_data,--guard-data}"[Sources of pairs in other languages or domains that must not get worse\: measured before and after training, and counted when keep_start chooses\; their texts are not trained on.]:guard_data:_files"
+  {--guard_languages,--guard-languages}"[Languages of train_data that are not trained on, and whose pairs are a guard.]:guard_languages:_files"
+  "--encoder[XLM-R, sentence encoder or HiCTL checkpoint to begin from\; by default a new model of model_config.]:encoder:_files"
+  "--tokenizer[Tokenizer of a new model\; by default one of model_config.vocab_size ids is trained.]:tokenizer:_files"
+  {--model_config,--model-config}"[Fields of HictlConfig as JSON, such as \{\"sentence_temperature\"\: 1.0\}.]:model_config:_files"
+  "--prompt[Text before each sentence, such as \"query\: \", in training and wherever sentences are embedded\; by default that of the encoder\; \"\" for none.]:prompt:_files"
+  {--keep_start,--keep-start}"[Average the trained weights with those of the encoder\: the share of the encoder from 0 to 1, or auto, by which the held-out and guard pairs choose it.]:keep_start:_files"
+  "--cleaning[Fields of Cleaning as JSON, such as \{\"languages\"\: \[\"en\", \"de\"\]\}.]:cleaning:_files"
+  "--strict[Stop at the first broken row instead of skipping and counting it.]:strict:"
+  "--streaming[Read train_data during training\; needs max_steps and held_out_data.]:streaming:"
+  {--stream_shares,--stream-shares}"[Share of each source in a stream\; by default by languages and bytes on disk.]:stream_shares:"
+  {--stream_buffer,--stream-buffer}"[Examples in the shuffle buffer of each process, or of each of its workers.]:stream_buffer:"
+  {--text_alpha,--text-alpha}"[Exponent of language sampling, p\^alpha, for monolingual text.]:text_alpha:"
+  {--pair_alpha,--pair-alpha}"[Exponent of language sampling, p\^alpha, for pairs.]:pair_alpha:"
+  {--text_share,--text-share}"[Share of monolingual text in the batches, if there are also pairs.]:text_share:"
+  {--max_length,--max-length}"[Maximum input length in tokens, of a sentence and of a pair.]:max_length:"
+  {--mlm_probability,--mlm-probability}"[Share of masked tokens in monolingual text.]:mlm_probability:"
+  {--tlm_probability,--tlm-probability}"[Share of masked tokens in pairs.]:tlm_probability:"
+  "--dropout[Dropout during training, which config.json does not record\; by default that of the model. 0 is faster on a CPU.]:dropout:"
+  "--reordering[How the positive of monolingual text is reordered\: words, subwords or local.]:reordering:_files"
+  {--lm_head_warmup_steps,--lm-head-warmup-steps}"[Steps in which L_LM trains only its head\; by default 100 if a sentence encoder has none, else 0.]:lm_head_warmup_steps:"
+  {--gather_sentences,--gather-sentences}"[Take negatives from the sentences of all processes.]:gather_sentences:"
+  {--no_gather_sentences,--no-gather-sentences}"[Take negatives from the sentences of all processes.]"
+  {--gradient_cache,--gradient-cache}"[Take negatives from all micro-batches of a step, in the memory of one (GradCache).]:gradient_cache:"
+  {--shard_parameters,--shard-parameters}"[Divide weights, gradients and optimizer states among the processes (FSDP2).]:shard_parameters:"
+  {--evaluate_layers,--evaluate-layers}"[Layers whose sentence vectors are evaluated, 0 being the embeddings\; by default all, or the one that is trained and read.]:evaluate_layers:"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_hictl_demo_defaults_added=0
+
+_shtab_hictl_doctor_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--json[print JSON instead of lines]"
+  "--debug[Show the Python traceback of an error instead of one line.]"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_hictl_doctor_defaults_added=0
+
 _shtab_hictl_embed_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--model[Folder or Hub name of a HiCTL or XLM-R encoder.]:model:_files"
   "--output[File to write\: .npy, an array (lines, d), or .parquet with the columns text and vector.]:output:_files"
-  "--input[Files of one sentence per line, may be .gz, or tables (.jsonl, .csv, .tsv, .parquet) with --column\; default\: stdin.]:input:_files"
+  "--input[Files of one sentence per line, may be compressed, or tables (.jsonl, .csv, .tsv, .parquet) with --column\; default\: stdin.]:input:_files"
   "--column[Text column of the tables\; a.b is key b of column a.]:column:_files"
   "--layer[Layer to pool, 0\: the embeddings\; default\: the model\'s.]:layer:"
   "--pooling[One of cls, mean, mean without special tokens, projection\; default\: the model\'s.]:pooling:_files"
@@ -82,7 +249,7 @@ _shtab_hictl_embed_defaults_added=0
 _shtab_hictl_explain_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--model[Folder or Hub name of a HiCTL or XLM-R encoder.]:model:_files"
-  "--among[File of sentences to search, one per line, may be .gz\; its vectors stay in memory.]:among:_files"
+  "--among[File of sentences to search, one per line, may be compressed\; its vectors stay in memory.]:among:_files"
   {--language_texts,--language-texts}"[Sources of texts by language (docs\/data_formats.md)\: de\:news.txt, corpus.\{en,de\}. A word belongs to the language in whose texts it is most frequent\; default\: words are grouped by script.]:language_texts:_files"
   "--translation[Translation y of the sentence x\: show the words nearest to x and y, encoded as one input.]:translation:_files"
   "--words[Number of words per language, 0 for none.]:words:"
@@ -138,7 +305,7 @@ _shtab_hictl_mine_options=(
   "--precision[Precision of the encoder\: fp32, bf16, or int8 (CPU only).]:precision:_files"
   "--device[cpu, cuda, ...\; default\: a GPU if available.]:device:_files"
   "--debug[Show the Python traceback of an error instead of one line.]"
-  "(*)::files x and y, one sentence per line, may be .gz\; one file with --deduplicate:_files"
+  "(*)::files x and y, one sentence per line, may be compressed\; one file with --deduplicate:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -163,8 +330,9 @@ _shtab_hictl_mteb_defaults_added=0
 _shtab_hictl_page_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--model[Folder or Hub name of a HiCTL or XLM-R encoder.]:model:_files"
-  "--among[File of sentences to search, one per line, may be .gz\; its vectors stay in memory.]:among:_files"
+  "--among[File of sentences to search, one per line, may be compressed\; its vectors stay in memory.]:among:_files"
   {--language_texts,--language-texts}"[Sources of texts by language (docs\/data_formats.md)\: de\:news.txt, corpus.\{en,de\}. A word belongs to the language in whose texts it is most frequent\; default\: words are grouped by script.]:language_texts:_files"
+  {--compare_with,--compare-with}"[A second encoder, shown side by side with the first.]:compare_with:_files"
   "--port[Port of 127.0.0.1\; default\: the first free one from 7860 on.]:port:"
   "--debug[Show the Python traceback of an error instead of one line.]"
 )
@@ -544,7 +712,7 @@ _shtab_hictl_train_translation_defaults_added=0
 _shtab_hictl_translate_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--model[Folder or Hub name of a translation model.]:model:_files"
-  "--input[Files of one sentence per line, may be .gz\; default\: stdin.]:input:_files"
+  "--input[Files of one sentence per line, may be compressed\; default\: stdin.]:input:_files"
   "--output[File to write\; default\: stdout.]:output:_files"
   {--target_language,--target-language}"[Required if the model has several target languages.]:target_language:_files"
   "--beams[Beam size, 1\: greedy search\; default\: that of the model\'s config.]:beams:"
@@ -619,6 +787,8 @@ _shtab_hictl() {
       case $line[1] in
         compare) _arguments -C -s $_shtab_hictl_compare_options ;;
         completion) _arguments -C -s $_shtab_hictl_completion_options ;;
+        demo) _arguments -C -s $_shtab_hictl_demo_options ;;
+        doctor) _arguments -C -s $_shtab_hictl_doctor_options ;;
         embed) _arguments -C -s $_shtab_hictl_embed_options ;;
         explain) _arguments -C -s $_shtab_hictl_explain_options ;;
         export-ctranslate2) _arguments -C -s $_shtab_hictl_export_ctranslate2_options ;;

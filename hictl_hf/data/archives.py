@@ -1,0 +1,59 @@
+"""Zip archives as OPUS and others publish them: the line-aligned files, tables and TMX files in them, read in place."""
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from zipfile import ZipFile
+
+from ..errors import BadInput, as_bad_input
+from .compression import listed
+from .formats import FORMATS, ending_of, read_moses
+from .languages import LANGUAGE
+from .records import Cursor, Records
+
+OPUS = re.compile(rf"(.*\.)?(?P<x>{LANGUAGE.pattern})-(?P<y>{LANGUAGE.pattern})")  # Books.de-en, of Books.de-en.de
+NOT_IN_ARCHIVES = (".parquet", ".po", ".mo")  # their libraries read files, not streams
+NO_LANGUAGES = {"ids", "xml", "txt", "md", "log", "dtd", "gz", "bz2", "xz", "zip", "tsv", "csv"}
+
+
+def archive_corpora(path: str) -> Iterator[tuple[str, Callable[[Cursor], Records], Collection[str]]]:
+    """Yield name, reader and line-aligned members of each corpus in a zip archive: first those of such members.
+
+    Raises:
+        BadInput: the archive is damaged, or has no corpus.
+    """
+    with as_bad_input(path, "a complete zip archive", "Download it again."), ZipFile(path) as file:
+        names = sorted(each.filename for each in file.infolist() if not each.is_dir() and each.file_size)
+    corpora = aligned(names)
+    for stem, languages in corpora.items():
+        members = {language: f"{path}/{stem}.{language}" for language in languages}
+        yield f"{path}/{stem}.{{{','.join(languages)}}}", partial(read_moses, members), [*members.values()]
+    formats = {ending: read for ending, read in FORMATS.items() if ending not in NOT_IN_ARCHIVES}
+    others = [name for name in names if ending_of(name) in formats]
+    for name in others:
+        yield f"{path}/{name}", partial(formats[ending_of(name)], f"{path}/{name}"), ()
+    if not corpora and not others:
+        raise BadInput(
+            f"{path}: has no file that can be read in an archive ({', '.join(names[:5]) or 'it is empty'}); allowed "
+            f"are line-aligned files such as a.de and a.en, and {listed(formats)}. Unpack it, and name the files."
+        )
+
+
+def aligned(names: list[str]) -> dict[str, list[str]]:
+    """Return the languages of each line-aligned corpus by the beginning of its files' names.
+
+    >>> aligned(["LICENSE", "Books.de-en.de", "Books.de-en.en", "Books.de-en.xml"])
+    {'Books.de-en': ['de', 'en']}
+    >>> aligned(["data/train.cs", "data/train.en", "data/train.ids", "readme.md"])
+    {'data/train': ['cs', 'en']}
+    """
+    found: dict[str, list[str]] = {}
+    for name in names:
+        stem, _, language = name.rpartition(".")
+        if stem and LANGUAGE.fullmatch(language) and language not in NO_LANGUAGES:
+            found.setdefault(stem, []).append(language)
+    for stem, languages in found.items():
+        if (opus := OPUS.fullmatch(os.path.basename(stem))) and {opus["x"], opus["y"]} <= set(languages):
+            found[stem] = [opus["x"], opus["y"]]
+    return {stem: languages for stem, languages in found.items() if len(languages) > 1}

@@ -1,0 +1,152 @@
+"""Readers of pairs whose files do not say what their columns are: tab-separated lists, Tatoeba's exports.
+
+The name of the source says it: `en+de:pairs.txt`, `1.04+en+de:WikiMatrix.de-en.tsv.gz`, `tatoeba:eng+deu:folder`.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..errors import BadInput, BrokenRow, short_repr
+from .compression import with_compressions
+from .languages import LANGUAGE
+from .lines import read_lines
+from .records import Cursor, LowScore, Records, skip_to_cursor
+
+IGNORED = "_"
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
+PAIR_LISTS = with_compressions(".txt", ".tsv", ".sent")
+TATOEBA = re.compile(r"(\w+(-\w+)?_)?(?P<kind>sentences(_detailed)?|links)\.(csv|tsv)(\.(gz|bz2|xz|zst))?")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Columns of a list of pairs in order: languages, `_` for a column that is not read, and at most one number: the
+    least score, in the column that has the scores."""
+
+    columns: Sequence[str]
+
+    @classmethod
+    def parse(cls, written: str, source: str) -> "Layout":
+        """Parse a layout such as "1.04+en+de"; `BadInput` unless it has two languages or more."""
+        columns = written.split("+")
+        languages = [name for name in columns if LANGUAGE.fullmatch(name)]
+        scores = [name for name in columns if NUMBER.fullmatch(name)]
+        if (
+            len(languages) + len(scores) + columns.count(IGNORED) < len(columns)
+            or len(set(languages)) < max(2, len(languages))
+            or len(scores) > 1
+        ):
+            raise BadInput(
+                f"{source}: has the columns {short_repr(written)}; allowed are two different languages, {IGNORED} for "
+                "a column to ignore, and the least score for a column of scores. Write en+de:pairs.txt, "
+                "1.04+en+de:scored.tsv or _+en+_+de:export.tsv."
+            )
+        return cls(columns)
+
+    def record(self, line: str) -> dict[str, dict[str, str]] | BrokenRow | LowScore:
+        """Return the texts of a line by language."""
+        cells = line.split("\t")
+        if len(cells) != len(self.columns):
+            return BrokenRow(
+                f"has {len(cells)} columns separated by tabs; allowed are {len(self.columns)}, as named in "
+                f"{'+'.join(self.columns)}. Correct the line, or name each column of the file."
+            )
+        texts = {}
+        for name, cell in zip(self.columns, cells):
+            if NUMBER.fullmatch(name):
+                try:
+                    score = float(cell)
+                except ValueError:
+                    return BrokenRow(f"has {short_repr(cell)} as its score; allowed is a number. Correct the line.")
+                if not score >= float(name):  # also NaN
+                    return LowScore()
+            elif name != IGNORED:
+                texts[name] = cell
+        return {"translation": texts}
+
+
+def read_pair_list(path: str, cursor: Cursor, layout: Layout) -> Records:
+    """Read one pair a line, in columns separated by tabs, without a header; a quote is an ordinary character."""
+    for number, line in read_lines(path, cursor):
+        yield number, layout.record(line)
+
+
+# --- Tatoeba ----------------------------------------------------------------------------------------------------------
+
+
+def tatoeba_files(folder: str) -> tuple[list[str], list[str]]:
+    """Return the files of sentences and of links in a folder; `BadInput` unless it has both."""
+    if not os.path.isdir(folder):
+        raise BadInput(f"{folder}: is no folder; allowed is one with Tatoeba's sentences and links. Check the path.")
+    found: dict[str, list[str]] = {"sentences": [], "links": []}
+    for name in sorted(os.listdir(folder)):
+        if match := TATOEBA.fullmatch(name):
+            found[match["kind"].partition("_")[0]].append(os.path.join(folder, name))
+    if missing := [kind for kind, paths in found.items() if not paths]:
+        archives = [f"{folder}/{kind}.tar.bz2" for kind in missing if os.path.exists(f"{folder}/{kind}.tar.bz2")]
+        fix = f"Unpack it: tar -C {folder} -xjf {archives[0]}." if archives else "Download them from tatoeba.org."
+        raise BadInput(
+            f"{folder}: has no {' and no '.join(missing)}; allowed is a folder with sentences.csv and links.csv, or "
+            f"deu_sentences.tsv, eng_sentences.tsv and deu-eng_links.tsv, also compressed. {fix}"
+        )
+    return found["sentences"], found["links"]
+
+
+def read_tatoeba(folder: str, languages: Sequence[str], cursor: Cursor) -> Records:
+    """Read the linked sentences of Tatoeba's exports: the first language with each other one.
+
+    The sentences of these languages, and the numbers of the pairs, are held in memory.
+    """
+    return skip_to_cursor(cursor, tatoeba_pairs(folder, languages))
+
+
+def tatoeba_pairs(folder: str, languages: Sequence[str]) -> Records:
+    """Yield each linked pair once, in the order of the links."""
+    sentences, links = tatoeba_files(folder)
+    texts = read_sentences(sentences, languages)
+    if missing := set(languages) - {language for language, _ in texts.values()}:
+        raise BadInput(
+            f"{folder}: has no sentence in {', '.join(sorted(missing))}; allowed are Tatoeba's own codes, such as eng, "
+            "deu and cmn. Correct the code, or download its sentences."
+        )
+    seen, number = set[tuple[int, int]](), 0
+    for path in links:
+        for pair in read_numbers(path):
+            number += 1
+            if isinstance(pair, BrokenRow):
+                yield number, pair
+                continue
+            if any(each not in texts for each in pair):
+                continue
+            first, other = sorted(pair, key=lambda each: texts[each][0] != languages[0])
+            if texts[first][0] == languages[0] != texts[other][0] and (first, other) not in seen:
+                seen.add((first, other))
+                yield number, {"translation": dict([texts[first], texts[other]])}
+
+
+def read_sentences(paths: Sequence[str], languages: Sequence[str]) -> dict[int, tuple[str, str]]:
+    """Return language and text of each sentence in these languages, by its number."""
+    texts = {}
+    for path in paths:
+        for at, line in read_lines(path, Cursor()):
+            number, language, text = (*line.split("\t"), "", "")[:3]
+            if not number.isdecimal():
+                raise BadInput(
+                    f"{path}:{at}: begins with {short_repr(number)}; allowed are Tatoeba's columns: number, language, "
+                    "text. Download the file again."
+                )
+            if language in languages:
+                texts[int(number)] = (language, text)
+    return texts
+
+
+def read_numbers(path: str) -> Iterator[tuple[int, int] | BrokenRow]:
+    """Yield the two numbers of each line of a file of links."""
+    for at, line in read_lines(path, Cursor()):
+        cells = line.split("\t")
+        if len(cells) == 2 and all(map(str.isdecimal, cells)):
+            yield int(cells[0]), int(cells[1])
+        else:
+            yield BrokenRow(f"{short_repr(line)} ({path}:{at}) is no link; allowed are two numbers. Correct the line.")

@@ -1,0 +1,173 @@
+"""Readers of the files of CAT tools, TMX and XLIFF 1.2 and 2: one record a unit, parsed as a stream.
+
+Inline elements: what marks or holds text is read (`g`, `hi`, `mrk`, `pc`, ...), native code is not (`bpt`, `ept`, `it`,
+`ph`, `ut` with all that is in them, empty elements). How many texts had native code is logged at the end of a file.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Set
+from typing import Any
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+from ..errors import BrokenRow, as_bad_input
+from .compression import open_bytes
+from .records import Cursor, Records, skip_to_cursor
+
+logger = logging.getLogger(__name__)
+
+NATIVE_CODE = {"bpt", "ept", "it", "ph", "ut", "x", "bx", "ex", "sc", "ec", "cp"}
+NOT_TRANSLATED = ("new", "needs-", "initial")  # beginnings of states
+XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+FIX = "Export it again; xmllint --noout names the place."
+
+
+def read_tmx(path: str, cursor: Cursor) -> Records:
+    """Read the translation units of a TMX file; the header's source language comes first."""
+    return skip_to_cursor(cursor, tmx_units(path))
+
+
+def read_xliff(path: str, cursor: Cursor) -> Records:
+    """Read the translation units (XLIFF 1.2) or segments (XLIFF 2) of a file; those without a finished translation are
+    untranslated."""
+    return skip_to_cursor(cursor, xliff_units(path))
+
+
+# --- TMX --------------------------------------------------------------------------------------------------------------
+
+
+def tmx_units(path: str) -> Records:
+    """Yield the texts of each unit by language."""
+    source, codes, number = "", Codes(), 0
+    for name, element in read_elements(path, "tmx", {"header"}, {"tu"}):
+        if name == "header":
+            source = language_tag(element.get("srclang", ""))
+        else:
+            number += 1
+            yield number, tmx_record(element, source, codes)
+    codes.log(path)
+
+
+def tmx_record(unit: Element, source: str, codes: "Codes") -> Mapping[str, Any] | BrokenRow | None:
+    """Return the texts of a unit, that of the source language first; `None` for a unit in one language."""
+    source, texts = language_tag(unit.get("srclang", "")) or source, dict[str, str]()
+    for variant in children(unit, "tuv"):
+        language = language_tag(variant.get(XML_LANG) or variant.get("lang") or "")
+        if language in texts:
+            return BrokenRow(f"has two texts in {language}; allowed is one text a language. Remove one of them.")
+        texts[language] = "".join(codes.text_of(segment) for segment in children(variant, "seg"))
+    ordered = dict(sorted(texts.items(), key=lambda text: text[0] != source))  # stable: the others stay in order
+    return {"translation": ordered} if len(ordered) > 1 else None
+
+
+# --- XLIFF ------------------------------------------------------------------------------------------------------------
+
+
+def xliff_units(path: str) -> Records:
+    """Yield source and target of each unit or segment."""
+    languages: tuple[str | None, str | None] = (None, None)
+    codes, number = Codes(), 0
+    for name, element in read_elements(path, "xliff", {"xliff", "file"}, {"trans-unit", "unit"}):
+        if name in ("xliff", "file"):
+            given = (element.get("srcLang") or element.get("source-language"),
+                     element.get("trgLang") or element.get("target-language"))  # fmt: skip
+            languages = given if any(given) else languages  # of XLIFF 2 in <xliff>, of 1.2 in <file>
+            continue
+        units = [element] if name == "trans-unit" else [*children(element, "segment")]
+        translatable = element.get("translate") != "no"
+        for unit in units:
+            number += 1
+            yield number, xliff_record(unit, languages, codes) if translatable else None
+    codes.log(path)
+
+
+def xliff_record(
+    unit: Element, languages: tuple[str | None, str | None], codes: "Codes"
+) -> Mapping[str, Any] | BrokenRow | None:
+    """Return the texts of a unit by language; `None` without a finished translation."""
+    source, target = next(children(unit, "source"), None), next(children(unit, "target"), None)
+    if source is None or target is None:
+        return None
+    state = target.get("state") or unit.get("state") or ""
+    texts = codes.text_of(source), codes.text_of(target)
+    if not texts[1].strip() or state.startswith(NOT_TRANSLATED):
+        return None
+    if not all(languages) or languages[0] == languages[1]:
+        return BrokenRow(
+            f"is from {languages[0] or 'no language'} to {languages[1] or 'no language'}; allowed is a file that names "
+            "its source and target language. Set them in the CAT tool, and export the file again."
+        )
+    return {"translation": {language_tag(name or ""): text for name, text in zip(languages, texts)}}
+
+
+# --- XML --------------------------------------------------------------------------------------------------------------
+
+
+class Codes:
+    """Text of elements without native code, and counts of both."""
+
+    def __init__(self) -> None:
+        self.texts = self.with_code = 0
+
+    def text_of(self, element: Element) -> str:
+        """Return the text of an element and of the elements in it, without native code."""
+        self.texts += 1
+        self.with_code += any(local_name(each) in NATIVE_CODE for each in element.iter())
+        return "".join(pieces(element))
+
+    def log(self, path: str) -> None:
+        """Log how many texts had native code."""
+        if self.with_code:
+            logger.info("%s: left out the inline codes of %d of %d texts", path, self.with_code, self.texts)
+
+
+def pieces(element: Element) -> Iterator[str]:
+    """Yield the text in an element, without native code and comments."""
+    yield element.text or ""
+    for child in element:
+        if isinstance(child.tag, str) and local_name(child) not in NATIVE_CODE:
+            yield from pieces(child)
+        yield child.tail or ""
+
+
+def read_elements(path: str, root: str, frames: Set[str], units: Set[str]) -> Iterator[tuple[str, Element]]:
+    """Yield the elements of these names in order: frames at their start, with attributes alone, and complete units.
+
+    A unit is then removed from its parent, so memory does not grow with the file.
+    """
+    with as_bad_input(path, f"well-formed XML in <{root}>", FIX), open_bytes(path) as file:
+        parents: list[Element] = []
+        for event, element in ElementTree.iterparse(file, ("start", "end")):
+            name = local_name(element)
+            if event == "start":
+                if not parents and name != root:
+                    raise ValueError(f"the root is <{name}>")
+                parents.append(element)
+                if name in frames:
+                    yield name, element
+                continue
+            parents.pop()
+            if name in units and parents:
+                yield name, element
+                del parents[-1][:]
+
+
+def children(element: Element, name: str) -> Iterator[Element]:
+    """Yield the direct children of a name, in any namespace."""
+    return (child for child in element if local_name(child) == name)
+
+
+def local_name(element: Element) -> str:
+    """Return the name of an element without its namespace; "" for comments."""
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
+
+
+def language_tag(name: str) -> str:
+    """Return a language tag in the usual case (RFC 5646, 2.1.1), as CAT tools write all of it in capitals.
+
+    >>> [language_tag(name) for name in ("EN-US", "zh_hANS-cn", "de")]
+    ['en-US', 'zh-Hans-CN', 'de']
+    """
+    language, *parts = name.strip().replace("_", "-").split("-")
+    usual = {2: str.upper, 4: str.title}
+    return "-".join([language.lower(), *(usual.get(len(part), str.lower)(part) for part in parts)])

@@ -1,0 +1,155 @@
+"""Compressed files and zip archives are read as what is in them, and named for what they are under another ending."""
+
+import bz2
+import gzip
+import lzma
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from test_formats import FLAT_LINES, PAIRS, TAB_LINES, TRANSLATIONS, Skips, texts, write_lines
+
+from hictl_hf.data.corpus import load_corpus
+from hictl_hf.data.lines import open_output, read_texts
+from hictl_hf.data.records import Cursor
+from hictl_hf.data.sources import list_shards, read_rows, read_shard
+from hictl_hf.errors import BadInput
+
+LINES = "".join(f"{line}\n" for line in FLAT_LINES).encode()
+COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+
+
+def compressed(ending: str, content: bytes) -> bytes:
+    if ending == ".zst":
+        return pytest.importorskip("backports.zstd").compress(content)
+    return COMPRESS[ending](content)
+
+
+@pytest.mark.parametrize("ending", [*COMPRESS, ".zst"])
+def test_every_compression_is_read_resumed_and_written(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.jsonl{ending}"
+    half = LINES.index(b"\n") + 1
+    path.write_bytes(compressed(ending, LINES[:half]) + compressed(ending, LINES[half:]))  # as pzstd or cat make it
+    assert texts(path) == texts(tmp_path) == TRANSLATIONS
+    ((shard),) = list_shards(str(path))
+    assert [row.texts for rows in read_shard(shard, Cursor(1, [half]), Skips()) for row in rows] == TRANSLATIONS[1:]
+    path.write_bytes(compressed(ending, LINES * 500)[:-9])
+    with pytest.raises(BadInput, match=f"a.jsonl{ending}: cannot be read .*Copy or compress the file again"):
+        texts(path)
+    path.rename(tmp_path / "b.jsonl")
+    with pytest.raises(
+        BadInput, match=f"b.jsonl: is compressed with .*; allowed is that only with the ending {ending}"
+    ):
+        texts(tmp_path / "b.jsonl")
+    with open_output(str(tmp_path / f"out.txt{ending}")) as output:
+        output.write("the cat\n")
+    assert (tmp_path / f"out.txt{ending}").read_bytes() != b"the cat\n"
+    assert [*read_texts([str(tmp_path / f"out.txt{ending}")])] == ["the cat"]
+
+
+def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("backports.zstd", "compression.zstd"):
+        monkeypatch.setitem(sys.modules, name, None)
+    path = write_lines(tmp_path / "a.jsonl.zst", FLAT_LINES)
+    with pytest.raises(
+        BadInput, match=r"pip install 'hictl_hf\[zstd\]', or decompress the file: zstd -d .*a.jsonl.zst"
+    ):
+        texts(path)
+
+
+# --- zip --------------------------------------------------------------------------------------------------------------
+
+
+def archive(path: Path, **members: str | list[str]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, lines in members.items():
+            file.writestr(name, "".join(f"{line}\n" for line in lines))
+    return path
+
+
+def side(at: int) -> list[str]:
+    return [pair[at] for pair in PAIRS]
+
+
+def test_an_archive_of_opus_is_read_as_downloaded(tmp_path: Path) -> None:
+    """de-en.txt.zip of Books: both sides, sentence ids, README and LICENSE."""
+    members = {"README": ["x"], "LICENSE": ["x"], "Books.de-en.de": side(1), "Books.de-en.en": side(0)}
+    path = archive(tmp_path / "de-en.txt.zip", **members, **{"Books.de-en.xml": ["<x/>"], "Books.de-en.ids": ["1"]})
+    expected = [{"de": de, "en": en} for en, de in PAIRS]
+    assert texts(path) == texts(tmp_path) == expected
+    ((shard),) = list_shards(str(path))
+    assert shard.name == f"{path}/Books.de-en.{{de,en}}" and shard.sizes == {str(path): path.stat().st_size}
+    cursor = Cursor()
+    first = next(read_shard(shard, cursor, Skips()))
+    assert first[0].origin == f"{path}/Books.de-en.{{de,en}}:1"
+    assert [row.texts for rows in read_shard(shard, cursor, Skips()) for row in rows] == expected[1:]
+
+
+def test_files_of_moses_and_tables_in_an_archive_are_read(tmp_path: Path) -> None:
+    members = {"data/train.cs": ["a"], "data/train.en": ["b"], "data/dev.cs": ["c"], "data/dev.en": ["d"]}
+    path = archive(tmp_path / "a.zip", **members, **{"more.tsv": TAB_LINES, "notes.pdf": ["x"]})
+    assert texts(path) == [{"cs": "c", "en": "d"}, {"cs": "a", "en": "b"}, *TRANSLATIONS]
+
+
+@pytest.mark.parametrize(
+    ("members", "found"),
+    [
+        (
+            {"README": ["x"], "a.pdf": ["y"]},
+            r"a.zip: has no file that can be read in an archive \(README, a.pdf\); allowed",
+        ),
+        (
+            {"a.de": ["x", "y"], "a.en": ["x"]},
+            r"a.zip/a.de has 2 lines, .*a.zip/a.en has 1 lines; allowed are files of equal",
+        ),
+        ({}, "it is empty"),
+    ],
+)
+def test_an_archive_without_a_corpus_is_one_line(members: dict[str, list[str]], found: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=found):
+        texts(archive(tmp_path / "a.zip", **members))
+
+
+def test_a_damaged_archive_is_one_line_and_an_archive_is_called_so(tmp_path: Path) -> None:
+    path = archive(tmp_path / "a.zip", **{"a.jsonl": FLAT_LINES * 99})
+    damaged = bytearray(path.read_bytes())
+    damaged[60:90] = b"\xff" * 30
+    (tmp_path / "b.zip").write_bytes(damaged)
+    with pytest.raises(BadInput, match="b.zip/a.jsonl: cannot be read"):
+        [*read_rows(str(tmp_path / "b.zip"), Skips())]
+    (tmp_path / "c.zip").write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(BadInput, match="c.zip: cannot be read .*BadZipFile.* Download it again"):
+        texts(tmp_path / "c.zip")
+    path.rename(tmp_path / "d.jsonl")
+    with pytest.raises(BadInput, match="d.jsonl: is a zip archive; allowed is that only with the ending .zip"):
+        texts(tmp_path / "d.jsonl")
+
+
+@pytest.mark.parametrize("name", ["a.tgz", "a.tar", "a.tar.xz"])
+def test_an_archive_of_tar_is_to_be_unpacked(name: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=rf"Unpack it: tar -xf {write_lines(tmp_path / name, ['x'])};"):
+        texts(tmp_path / name)
+
+
+def test_all_formats_are_one_corpus(tmp_path: Path) -> None:
+    """As `hictl pretrain --train_data` reads them: archive, lists, scored ones too, Tatoeba, TMX, XLIFF, tables."""
+    pairs = [(f"sentence {number}", f"Satz {number}") for number in range(7)]
+    tmx = '<tmx version="1.4"><header srclang="en"/><body><tu>{}</tu></body></tmx>'
+    variants = '<tuv xml:lang="EN"><seg>sentence 4</seg></tuv><tuv xml:lang="DE"><seg>Satz 4</seg></tuv>'
+    xliff = '<xliff><file source-language="en" target-language="de"><body>{}</body></file></xliff>'
+    unit = "<trans-unit><source>sentence 5</source><target>Satz 5</target></trans-unit>"
+    write_lines(tmp_path / "t/sentences.csv", ["1\ten\tsentence 3", "2\tde\tSatz 3"])
+    write_lines(tmp_path / "t/links.csv", ["1\t2", "2\t1"])
+    sources = [
+        str(archive(tmp_path / "en-de.txt.zip", **{"X.en-de.en": [pairs[0][0]], "X.en-de.de": [pairs[0][1]]})),
+        f"en+de:{write_lines(tmp_path / 'pairs.txt', [chr(9).join(pairs[1])])}",
+        f"1.04+en+de:{write_lines(tmp_path / 'scored.tsv.gz', ['1.1' + chr(9) + chr(9).join(pairs[2])])}",
+        f"tatoeba:en+de:{tmp_path / 't'}",
+        str(write_lines(tmp_path / "a.tmx", [tmx.format(variants)])),
+        str(write_lines(tmp_path / "a.xlf", [xliff.format(unit)])),
+        str(write_lines(tmp_path / "a.tsv.gz", ["en\tde", "\t".join(pairs[6])])),
+    ]
+    corpus, report = load_corpus(sources, cache_dir=tmp_path / "cache")
+    assert sorted(zip(corpus["x"], corpus["y"])) == pairs
+    assert report.kept == {"en-de": 7} and not report.skipped

@@ -1,0 +1,116 @@
+"""Lists of pairs are read as the source names their columns; Tatoeba's exports are joined by their links."""
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+from test_formats import Skips, texts, write_lines
+
+from hictl_hf.data.corpus import load_corpus
+from hictl_hf.data.sources import check_unchanged, list_shards, read_rows
+from hictl_hf.errors import BadInput
+
+WIKIMATRIX = [
+    "1.2\tDer Hund.\tThe dog.",
+    "1.04\tDie Katze.\tThe cat.",
+    "1.0399\tDas Haus.\tA tree.",
+]  # LASER's margin first
+BITEXTOR = ["http://a\thttp://b\tThe dog.\tDer Hund.\t0.7", "http://a\thttp://b\tThe cat.\tDer Baum.\t0.1"]
+
+
+def test_pairs_of_a_list_are_named_by_the_source(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "pairs.txt", ['"The dog.\tDer „Hund“.', "The <s> cat.\tDie Katze."])
+    expected = [{"en": '"The dog.', "de": "Der „Hund“."}, {"en": "The <s> cat.", "de": "Die Katze."}]
+    assert texts(f"en+de:{path}") == texts(f"en+de:{path.parent}") == expected
+    two = write_lines(tmp_path / "x/source.txt", ["a", "b"]), write_lines(tmp_path / "x/target.xz", ["c", "d"])
+    two[1].write_bytes(two[1].read_bytes())
+    two = two[0], write_lines(tmp_path / "x/target.txt", ["c", "d"])
+    assert texts(f"en:{two[0]}+sr-Latn:{two[1]}") == [{"en": "a", "sr-Latn": "c"}, {"en": "b", "sr-Latn": "d"}]
+
+
+@pytest.mark.parametrize(
+    ("layout", "lines", "kept", "low"),
+    [
+        ("1.04+de+en", WIKIMATRIX, ["The dog.", "The cat."], 1),
+        ("1.04+de+en", ["nan\tx\ty", "2\tDer Hund.\tThe dog."], ["The dog."], 1),
+        ("_+de+en", WIKIMATRIX, ["The dog.", "The cat.", "A tree."], 0),
+        ("_+_+en+de+0.5", BITEXTOR, ["The dog."], 1),
+        ("-1+de+en", WIKIMATRIX[:1], ["The dog."], 0),
+    ],
+)
+def test_pairs_below_the_threshold_are_counted(
+    layout: str, lines: list[str], kept: list[str], low: int, tmp_path: Path
+) -> None:
+    path, skips = write_lines(tmp_path / "scored.tsv.gz", lines), Skips()
+    assert [row.texts["en"] for row in read_rows(f"{layout}:{path}", skips)] == kept
+    assert skips.counts.total() == skips.counts["low score"] == low
+
+
+def test_the_report_of_a_corpus_has_the_pairs_of_low_score(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "scored.tsv", WIKIMATRIX)
+    report = load_corpus([f"1.1+de+en:{path}"], cache_dir=tmp_path / "cache")[1]
+    assert report.skipped == {"low score": 2} and report.kept == {"de-en": 1}
+
+
+def test_lines_that_are_no_pair_are_broken(tmp_path: Path) -> None:
+    path, skips = write_lines(tmp_path / "a.tsv", ["high\tx\ty", "1\tx", "1\tx\ty\tz", "2\tx\ty"]), Skips()
+    assert [row.texts for row in read_rows(f"1+en+de:{path}", skips)] == [{"en": "x", "de": "y"}]
+    assert skips.messages[0] == f"{path}:1: has 'high' as its score; allowed is a number. Correct the line."
+    assert "has 2 columns separated by tabs; allowed are 3, as named in 1+en+de" in skips.messages[1]
+    assert len(skips.messages) == 3
+
+
+@pytest.mark.parametrize("layout", ["en+en", "en+1.0", "1+2+en+de", "en+German", "en+_", "en+de+"])
+def test_a_layout_without_two_languages_is_refused(layout: str, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.tsv", ["x\ty"])
+    with pytest.raises(BadInput, match=re.escape(f"{layout}:{path}: has the columns {layout!r}; allowed are two")):
+        texts(f"{layout}:{path}")
+
+
+# --- Tatoeba ----------------------------------------------------------------------------------------------------------
+
+
+def tatoeba(folder: Path) -> Path:
+    """The weekly export: tab-separated in spite of .csv, links in both directions."""
+    sentences = ["1\teng\tThe cat.", "2\tdeu\tDie Katze.", "3\tfra\tLe chat.", "5\teng\tA cat.", '7\tdeu\t"Na, Katze?"']
+    write_lines(folder / "sentences.csv", sentences)
+    write_lines(folder / "links.csv", ["1\t2", "2\t1", "1\t3", "3\t1", "5\t2", "2\t5", "7\t9", "1\t5", "5\t7"])
+    return folder
+
+
+def test_linked_sentences_are_pairs_once(tmp_path: Path) -> None:
+    folder = tatoeba(tmp_path / "t")
+    expected = [("The cat.", "Die Katze."), ("A cat.", "Die Katze."), ("A cat.", '"Na, Katze?"')]
+    assert texts(f"tatoeba:eng+deu:{folder}") == [{"eng": eng, "deu": deu} for eng, deu in expected]
+    assert texts(f"tatoeba:deu+fra+eng:{folder}") == [{"deu": deu, "eng": eng} for eng, deu in expected]
+    assert texts(f"tatoeba:fra+eng:{folder}") == [{"fra": "Le chat.", "eng": "The cat."}]
+    (shard,) = list_shards(f"tatoeba:eng+deu:{folder}")
+    check_unchanged(shard)
+    assert sorted(Path(path).name for path in shard.sizes) == ["links.csv", "sentences.csv"]
+
+
+def test_files_by_language_and_pair_are_read_too(tmp_path: Path) -> None:
+    write_lines(tmp_path / "eng_sentences.tsv.gz", ["1\teng\tThe cat."])
+    write_lines(tmp_path / "deu_sentences_detailed.tsv", ["2\tdeu\tDie Katze.\tTom\t\\N\t\\N"])
+    write_lines(tmp_path / "deu-eng_links.tsv", ["2\t1"])
+    assert texts(f"tatoeba:eng+deu:{tmp_path}") == [{"eng": "The cat.", "deu": "Die Katze."}]
+    pairs = write_lines(
+        tmp_path / "Sentence pairs in English-German.tsv", ["1\tThe cat.\t2\tDie Katze."], start=b"\xef\xbb\xbf"
+    )
+    assert texts(f"_+eng+_+deu:{pairs}") == [{"eng": "The cat.", "deu": "Die Katze."}]
+
+
+def test_what_is_missing_of_tatoeba_is_told_with_the_command(tmp_path: Path) -> None:
+    folder = tatoeba(tmp_path / "t")
+    with pytest.raises(BadInput, match=r"has no sentence in swh; allowed are Tatoeba's own codes"):
+        texts(f"tatoeba:eng+swh:{folder}")
+    (folder / "links.csv").rename(folder / "links.tar.bz2")
+    with pytest.raises(BadInput, match=r"has no links; allowed is .* tar -C \S+ -xjf \S+/links.tar.bz2\.$"):
+        texts(f"tatoeba:eng+deu:{folder}")
+    write_lines(folder / "links.csv", ["1\t2", "x"])
+    skips = Skips()
+    assert len([*read_rows(f"tatoeba:eng+deu:{folder}", skips)]) == 1 and "'x' (" in skips.messages[0]
+    (folder / "sentences.csv").write_bytes(gzip.compress(b"1\teng\tx\n"))
+    with pytest.raises(BadInput, match="sentences.csv: is compressed with gzip"):
+        texts(f"tatoeba:eng+deu:{folder}")
