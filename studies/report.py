@@ -14,8 +14,8 @@ from .intervals import BASELINE, BASELINES, TESTS, TRANSFER, Estimate, find_runs
 from .pictures import draw_pictures
 from .runs import read_json
 
-PAPER = {  # rows of the paper's Table 4 (large, translate-train-all), by their names in hictl_hf/xtreme/paper.json
-    "lm": "XLM-R",
+PAPER = {  # rows of the paper's Tables 1 and 3 (large, translate-train-all), by their names in xtreme/paper.json
+    "lm": "XLM-R, replication",
     "word": "HiCTL + hard negatives w/o sentence contrast",
     "sentence-hard": "HiCTL + hard negatives w/o word contrast",
     "full-easy": "HiCTL",
