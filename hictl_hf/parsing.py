@@ -5,6 +5,7 @@ from argparse import Action, ArgumentTypeError
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
+from functools import reduce
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -19,6 +20,7 @@ from .errors import DEBUG, DEBUG_HELP, BadInput, add_debug, short_repr
 from .files import check_place
 
 RECIPE = "The first argument may be a recipe, a JSON or YAML file with these settings; flags override it."
+BASED_ON = "based_on"  # key of a recipe: other recipes, by paths relative to it, whose settings it changes
 OF_TRANSFORMERS = "Hugging Face's TrainingArguments"
 RENAMED_FLAGS = {"text_mask_rate": "mlm_probability", "pair_mask_rate": "tlm_probability"}  # 0.7 -> 0.8
 PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
@@ -157,8 +159,14 @@ def type_name(kind: Any) -> str:
     return names.get(kind) or " or ".join(map(type_name, get_args(kind))) or kind.__name__
 
 
-def read_recipe(path: str, kind: type[Any]) -> dict[str, Any]:
-    """Read a recipe file, whose keys must be fields of `kind`."""
+def read_recipe(path: str, kind: type[Any], within: Sequence[Path] = ()) -> dict[str, Any]:
+    """Read a recipe file, whose keys must be fields of `kind`, over those that its key `based_on` names, in order.
+
+    A later recipe overrides an earlier one, dictionaries key by key.
+
+    Args:
+        within: the recipes that this one was reached through.
+    """
     if not Path(path).is_file():
         raise BadInput(f"{path}: no such file; allowed is a recipe (JSON or YAML) or flags, which begin with --")
     try:
@@ -168,6 +176,25 @@ def read_recipe(path: str, kind: type[Any]) -> dict[str, Any]:
         raise BadInput(f"{path}: not JSON or YAML: {error}") from error
     if not isinstance(recipe, dict):
         raise BadInput(f"{path}: holds {type(recipe).__name__}; allowed is an object of settings, see recipes/")
+    names, place = recipe.pop(BASED_ON, []), Path(path).resolve()
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise BadInput(f"{path}: {BASED_ON} is {short_repr(names)}; allowed is a list of recipes, by relative paths")
+    if place in within:
+        raise BadInput(f"{path}: {BASED_ON} leads back to this recipe; leave it out")
     if unknown := sorted(recipe.keys() - {item.name for item in fields(kind) if item.init}):
         raise BadInput(f"{path}: unknown settings: {', '.join(unknown)}; {renamed(unknown)}--help lists all settings")
-    return recipe
+    below = [read_recipe(str(Path(path).parent / name), kind, (*within, place)) for name in names]
+    return reduce(overridden, [*below, recipe], {})
+
+
+def overridden(settings: dict[str, Any], by: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with others over them, dictionaries key by key.
+
+    >>> overridden({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": 4}, "d": 5})
+    {'a': {'b': 1, 'c': 4}, 'd': 5}
+    """
+    merged = {
+        name: {**settings[name], **value} if isinstance(value, dict) and isinstance(settings.get(name), dict) else value
+        for name, value in by.items()
+    }
+    return {**settings, **merged}

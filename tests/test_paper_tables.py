@@ -1,4 +1,4 @@
-"""The product's numbers of the paper against `paper_tables.tsv`, which keeps its tables as printed: none more or less."""
+"""The product's numbers of the paper against `paper_tables.tsv`, which keeps its tables as printed."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -133,7 +133,9 @@ def test_every_bleu_of_tables_4_to_6_is_there_and_no_other() -> None:
                 marks = {"‡": ", replication", "†": ", from VECO"}
                 label = label.translate(dict.fromkeys(map(ord, marks))) + "".join(marks.get(mark, "") for mark in label)
                 for corpus, score in zip(corpora, scores, strict=True):
-                    printed.setdefault(corpus, {}).update(dict.fromkeys([label], *numbers(score)) if numbers(score) else {})
+                    printed.setdefault(corpus, {}).update(
+                        dict.fromkeys([label], *numbers(score)) if numbers(score) else {}
+                    )
     for direction, *cells in TABLES[6]:
         for data, scores in (("transfer-cs-en", cells[:2]), ("transfer-hi-en", cells[2:])):
             if "→" in direction and "Cs→En" not in cells and scores[0] != "-":

@@ -154,6 +154,13 @@ class PretrainingArguments(RunArguments):
         },
     )
 
+    dry_run: bool = field(
+        default=False,
+        metadata={
+            "help": "Only resolve all names, and print shares, sizes, steps, and the memory and time to expect; exit "
+            "with status 1 if a name does not resolve."
+        },
+    )
     auto_find_batch_size: bool = field(
         default=False,
         metadata={

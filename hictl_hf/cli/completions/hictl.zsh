@@ -349,6 +349,7 @@ _shtab_hictl_pretrain_options=(
   {--gradient_cache,--gradient-cache}"[Take negatives from all micro-batches of a step, in the memory of one (GradCache).]:gradient_cache:"
   {--shard_parameters,--shard-parameters}"[Divide weights, gradients and optimizer states among the processes (FSDP2).]:shard_parameters:"
   {--evaluate_layers,--evaluate-layers}"[Layers whose sentence vectors are evaluated, 0 being the embeddings\; by default all, or the one that is trained and read.]:evaluate_layers:"
+  {--dry_run,--dry-run}"[Only resolve all names, and print shares, sizes, steps, and the memory and time to expect\; exit with status 1 if a name does not resolve.]:dry_run:"
 )
 
 # guard to ensure default positional specs are added only once per session
