@@ -26,8 +26,8 @@ GROUPS = {
     ),
     "model": ("encoder", "prompt", "keep_start", "tokenizer", "model_config"),
     "objectives": (
-        "mlm_probability", "tlm_probability", "lm_head_warmup_steps", "dropout", "reordering",
-        "gather_sentences", "gradient_cache",
+        "mlm_probability", "tlm_probability", "lm_head_warmup_steps", "dropout", "reordering", "join_reordered",
+        "pair_separators", "gather_sentences", "gradient_cache",
     ),
     "training": (
         "per_device_train_batch_size", "auto_find_batch_size", "learning_rate", "warmup_steps", "adam_beta2",

@@ -40,10 +40,15 @@ RECIPES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes"
 RECIPES = [name for name in RECIPES if not {"translation", "xtreme", "data"} & {*Path(name).parts}]  # tested apart
 TAKING_ARGUMENTS = [path.name for path in (ROOT / "examples").glob("*.py") if "*sys.argv" in path.read_text("utf-8")]
 ON_THIS_MACHINE = ["--use_cpu", "true", "--bf16", "false"]
-LETTER = {  # of the paper, where the defaults are others
+LETTER = {  # settings of the paper where the defaults are others
     "sentence_temperature": 1.0, "word_temperature": 1.0, "word_sampling_temperature": 1.0,
-    "hard_negative_space": "raw", "duplicates": "keep",
+    "hard_negative_space": "raw", "duplicates": "keep", "word_level_input": "clean",
 }  # fmt: skip
+LETTER_OF_THE_RUN = {"reordering": "subwords", "join_reordered": True, "pair_separators": 1}
+SIZES = ("base", "large")
+HYPERPARAMETERS = (
+    (ROOT / "tests/paper_tables.tsv").read_text("utf-8").split("# Table 9\n")[1].split("# Table")[0].splitlines()
+)
 PAIRED = {
     "ar",
     "bg",
@@ -203,11 +208,44 @@ def test_every_recipe_parses(recipe: str) -> None:
     Cleaning(**args.cleaning)
 
 
-@pytest.mark.parametrize("size", ["base", "large"])
-def test_recipes_of_the_paper_keep_its_letter_where_the_defaults_depart_from_it(size: str) -> None:
-    default = HictlConfig()
+@pytest.mark.parametrize(
+    "recipe", [f"{folder}paper-{size}" for folder in ("", "ccnet100-mt/", "wiki15-mt/") for size in SIZES]
+)
+def test_recipes_of_the_paper_differ_from_it_in_nothing_but_what_choices_says(recipe: str) -> None:
+    argv = [str(ROOT / f"recipes/{recipe}.json"), *([] if "/" in recipe else ["--train_data", "x"]), *ON_THIS_MACHINE]
+    args = parse_arguments(argv)
+    default, config = HictlConfig(), HictlConfig(**args.model_config)
     assert [name for name, value in LETTER.items() if getattr(default, name) == value] == []
-    assert read(f"recipes/paper-{size}.json")["model_config"].items() >= LETTER.items()
+    assert {name: getattr(config, name) for name in LETTER} == LETTER
+    plain = PretrainingArguments(train_data=["x"], use_cpu=True)
+    assert [name for name, value in LETTER_OF_THE_RUN.items() if getattr(plain, name) == value] == []
+    assert {name: getattr(args, name) for name in LETTER_OF_THE_RUN} == LETTER_OF_THE_RUN
+    assert not args.load_best_model_at_end, "the last checkpoint"
+    as_the_paper = {
+        "lm_weight": 1, "sentence_weight": 1, "word_weight": 1, "hard_negatives": True, "hard_negative_zeta": 0.9,
+        "hard_negative_window": 100, "word_negatives": 512, "same_side_negatives": True, "sentence_pooling": "cls",
+        "sentence_projection": True,
+    }  # fmt: skip
+    assert {name: getattr(config, name) for name in as_the_paper} == as_the_paper
+    number = SIZES.index(recipe.rpartition("-")[2])
+    rows = dict(
+        (line.split("\t")[0], line.split("\t")[1 + number]) for line in HYPERPARAMETERS if line.count("\t") == 2
+    )
+    batch = 8 * args.per_device_train_batch_size * args.gradient_accumulation_steps
+    found = {
+        "Mask percent (monolingual/bilingual)": f"{args.mlm_probability:.0%}/{args.tlm_probability:.0%}",
+        "Adam epsilon": f"{args.adam_epsilon:.0e}".replace("e-0", "e-"),
+        "Adam beta": str((args.adam_beta1, args.adam_beta2)),
+        "Learning rate": f"{1e4 * args.learning_rate:g}e-4",
+        "Learning rate schedule": str(args.lr_scheduler_type.value),
+        "Warmup steps": f"{args.warmup_steps:,.0f}", "Dropout": str(config.hidden_dropout_prob),
+        "Attention dropout": str(config.attention_probs_dropout_prob), "Batch size": str(batch),
+        "Max sequence length (monolingual/bilingual)": str(args.max_length),
+        "Training steps": f"{args.max_steps // 1000}k",
+    }  # fmt: skip
+    assert found == {name: rows[name] for name in found}
+    sizes = {"Number of layers", "Hidden size", "FFN inner hidden size", "Attention heads", "Hyperparameters"}
+    assert rows.keys() - found.keys() == sizes and args.encoder == f"xlm-roberta-{SIZES[number]}"
 
 
 @pytest.mark.parametrize("recipe", sorted(path.name for path in (ROOT / "recipes/translation").glob("step1-*.json")))

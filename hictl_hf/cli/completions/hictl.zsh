@@ -343,6 +343,8 @@ _shtab_hictl_pretrain_options=(
   {--tlm_probability,--tlm-probability}"[Share of masked tokens in pairs.]:tlm_probability:"
   "--dropout[Dropout during training, which config.json does not record\; by default that of the model. 0 is faster on a CPU.]:dropout:"
   "--reordering[How the positive of monolingual text is reordered\: words, subwords or local.]:reordering:_files"
+  {--join_reordered,--join-reordered}"[Let the word level of monolingual text read it joined to its reordering, as the paper\; needs the word_level_input clean.]:join_reordered:"
+  {--pair_separators,--pair-separators}"[Separators \<\/s\> between the sentences of a pair\: 2, as XLM-R, or 1, as the paper.]:pair_separators:"
   {--lm_head_warmup_steps,--lm-head-warmup-steps}"[Steps in which L_LM trains only its head\; by default 100 if a sentence encoder has none, else 0.]:lm_head_warmup_steps:"
   {--gather_sentences,--gather-sentences}"[Take negatives from the sentences of all processes.]:gather_sentences:"
   {--no_gather_sentences,--no-gather-sentences}"[Take negatives from the sentences of all processes.]"
