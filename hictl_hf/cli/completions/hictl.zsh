@@ -26,6 +26,7 @@ _shtab_hictl_commands() {
     score:'score translations against references'
     train-translation:'train a translation model on an encoder and score it'
     translate:'translate lines of text'
+    tsne:'draw t-SNE of the sentence vectors of two checkpoints'
     xtreme:'fine-tune and score an encoder on XTREME'
   )
   _describe 'hictl commands' _commands
@@ -569,6 +570,21 @@ _shtab_hictl_translate_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_hictl_translate_defaults_added=0
 
+_shtab_hictl_tsne_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--sentences[Sources with each sentence in all languages\: corpus.\{en,fr,de,ru,es\} (docs\/data_formats.md).]:sentences:_files"
+  "--output[Picture to write\; its ending names the format.]:output:_files"
+  "--sets[Sets of sentences that follow each other\; the paper\: 10.]:sets:"
+  {--per_set,--per-set}"[Sentences of a set, all languages together\; the paper\: 100 in 5 languages.]:per_set:"
+  "--seed[Seed of t-SNE.]:seed:"
+  "--debug[Show the Python traceback of an error instead of one line.]"
+  ":folder or Hub name of an encoder:_files"
+  ":folder or Hub name of another:_files"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_hictl_tsne_defaults_added=0
+
 _shtab_hictl_xtreme_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--encoder[Folder or Hub name of the encoder\: HiCTL, XLM-R, mBERT, any with a fast tokenizer.]:encoder:_files"
@@ -637,6 +653,7 @@ _shtab_hictl() {
         score) _arguments -C -s $_shtab_hictl_score_options ;;
         train-translation) _arguments -C -s $_shtab_hictl_train_translation_options ;;
         translate) _arguments -C -s $_shtab_hictl_translate_options ;;
+        tsne) _arguments -C -s $_shtab_hictl_tsne_options ;;
         xtreme) _arguments -C -s $_shtab_hictl_xtreme_options ;;
       esac
   esac
