@@ -160,7 +160,7 @@ class PretrainingCollator:
         return fill_rows(tokens[new], new.sum(-1), -1)[0]
 
     def reorder(self, ids: Ids, seed: int) -> NDArray[np.int64]:
-        """Return the positive of monolingual text: its tokens in another order (sentence-level CTL)."""
+        """Return the positive of monolingual text: its tokens in another order (section 3.1)."""
         ids = np.asarray(ids, np.int64)
         random = np.random.default_rng([seed, 1])
         inner = self.begins_word[ids[1:]]  # whether each token but the first begins a word

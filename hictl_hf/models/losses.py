@@ -38,7 +38,7 @@ def sentence_contrast(
     items: Tensor | int | None = None,
     lambda_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """L_S: the mean of -log exp(s⁺/τ) / (exp(s⁺/τ) + Σ exp(s⁻/τ)) over the anchors (sentence-level CTL).
+    """L_S: the mean of -log exp(s⁺/τ) / (exp(s⁺/τ) + Σ exp(s⁻/τ)) over the anchors (equations 2 to 4).
 
     s⁻ are similarities to negatives that were moved towards the query (`interpolate_hard_negatives`). The gradient is
     computed in the forward pass, some queries at a time; no array is larger than (N, N).
@@ -176,7 +176,7 @@ def word_contrast(
 ) -> tuple[Tensor, Tensor]:
     """-log exp(s(q̄, e(w))/τ) / (exp(s(q̄, e(w))/τ) + Σ_S exp(s(q̄, e(w'))/τ)), the mean over the words w of each bag.
 
-    L_W is the mean of the result over pairs (word-level CTL). Similarity is the cosine. Only the rows of the vocabulary
+    L_W is the mean of the result over pairs (equations 7 and 8). Similarity is the cosine. Only the rows of the vocabulary
     that occur are read, each once however many pairs share it.
 
     Args:

@@ -351,7 +351,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
     def sentence_level(
         self, sentences: Tensor, texts: Tensor | None, items: Tensor | None = None, gather: bool = False
     ) -> SentenceLevel:
-        """L_S with hard negatives (sentence-level CTL) over sentences (N, r), or those of all processes together."""
+        """L_S with hard negatives (equations 2 to 4) over sentences (N, r), or those of all processes together."""
         config, processes = self.config, 1
         if gather:
             sentences, texts = gather_sentences(sentences), None if texts is None else gather_texts(texts)
@@ -375,7 +375,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
     def word_losses(
         self, queries: Tensor, vocabulary: Tensor, bag: Tensor, seeds: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """(n,) L_W of each pair (word-level CTL): its words against words sampled from the rest of the vocabulary.
+        """(n,) L_W of each pair (equation 7): its words against words sampled from the rest of the vocabulary.
 
         Also returns the vocabulary (V, d) for its next use, to whose gradient that of these losses is added.
         """
@@ -391,7 +391,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             return word_contrast(queries, vocabulary, bag, sampled, config.word_temperature)
 
     def total(self, result: HictlForPreTrainingOutput) -> Tensor:
-        """L = L_LM + L_S + L_W with the weights of the configuration (overall objective)."""
+        """L = L_LM + L_S + L_W with the weights of the configuration (equation 9)."""
         weighted = {"lm_loss": "lm_weight", "sentence_loss": "sentence_weight", "word_loss": "word_weight"}
         terms = [getattr(self.config, weight) * result[loss] for loss, weight in weighted.items() if loss in result]
         return torch.stack(terms).sum()

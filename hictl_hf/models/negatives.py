@@ -47,7 +47,7 @@ def interpolate_hard_negatives(
     space: str = "unit",
     lambda_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Cosines of each query with the others, negatives first moved towards the query (hard negatives).
+    """Cosines of each query with the others, negatives first moved towards the query (equation 5).
 
     k̂ = q + λ (k⁻ - q) with λ = (d⁺ / d⁻)^strength where d⁻ > d⁺, else 1; d are Euclidean distances. The vectors k̂ are
     never computed: q·k̂ and |k̂|² follow from the Gram matrix, so memory is O(N²). For inspection, and for the gradient
@@ -90,7 +90,7 @@ def squares_of_rows(points: Tensor) -> Tensor:
 def interpolation_weights(
     gram: Tensor, query: Tensor, other: Tensor, near: Tensor, negatives: Tensor, strength: Tensor | float
 ) -> Tensor:
-    """λ of the hard negatives, (rows, N): (d⁺ / d⁻)^strength for negatives farther than the positive, 1 elsewhere.
+    """λ of the hard negatives (equation 6), (rows, N): (d⁺ / d⁻)^strength for negatives farther than the positive, 1 elsewhere.
 
     Args:
         gram: (rows, N) q·k.
