@@ -176,8 +176,8 @@ def word_contrast(
 ) -> tuple[Tensor, Tensor]:
     """-log exp(s(q̄, e(w))/τ) / (exp(s(q̄, e(w))/τ) + Σ_S exp(s(q̄, e(w'))/τ)), the mean over the words w of each bag.
 
-    L_W is the mean of the result over pairs (equations 7 and 8). Similarity is the cosine. Only the rows of the vocabulary
-    that occur are read, each once however many pairs share it.
+    L_W is the mean of the result over pairs (equations 7 and 8). Similarity is the cosine. Only the rows of the
+    vocabulary that occur are read, each once however many pairs share it.
 
     Args:
         queries: (n, d) first tokens q̄ of x∘y.

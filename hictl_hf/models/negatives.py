@@ -90,7 +90,7 @@ def squares_of_rows(points: Tensor) -> Tensor:
 def interpolation_weights(
     gram: Tensor, query: Tensor, other: Tensor, near: Tensor, negatives: Tensor, strength: Tensor | float
 ) -> Tensor:
-    """λ of the hard negatives (equation 6), (rows, N): (d⁺ / d⁻)^strength for negatives farther than the positive, 1 elsewhere.
+    """λ of equation 6, (rows, N): (d⁺ / d⁻)^strength for negatives farther than the positive, 1 elsewhere.
 
     Args:
         gram: (rows, N) q·k.

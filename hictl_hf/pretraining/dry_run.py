@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoConfig
 
 from ..data.cleaning import Cleaning
 from ..data.sources import list_shards
 from ..data.streaming import bytes_of, source_shares
-from ..errors import BadInput
+from ..errors import BadInput, as_bad_input
 from ..models.configuration_hictl import HictlConfig
 from ..reports.tables import NONE, Table
 from ..training.arguments import read_dictionary
@@ -103,8 +101,8 @@ class RunPlan:
 def plan(args: PretrainingArguments) -> RunPlan:
     """Resolve every name of the arguments, and compute shares, steps, memory and time; nothing is downloaded but
     configurations, and nothing is written."""
-    names = [resolve_source(role, name) for role in ("train_data", "held_out_data", "guard_data")
-             for name in getattr(args, role)]  # fmt: skip
+    roles = ("train_data", "held_out_data", "guard_data")
+    names = [resolve_source(role, name) for role in roles for name in getattr(args, role)]
     models = [(role, str(getattr(args, role))) for role in ("encoder", "tokenizer") if getattr(args, role)]
     names += [resolve_model(role, name) for role, name in models]
     return RunPlan(
@@ -148,12 +146,12 @@ def resolve_source(role: str, source: str) -> Resolved:
     """Whether a source exists: its files with their size, or its repository and configuration on the Hub."""
     try:
         shards = list(list_shards(source))
+        if "hub:" not in source:
+            return Resolved(role, source, readable(bytes_of(shards)))
+        name, config, *_ = [*source.partition("hub:")[2].split(":"), ""]
+        return Resolved(role, source, ON_THE_HUB, problem_of_dataset(name, config))
     except BadInput as error:
         return Resolved(role, source, problem=str(error))
-    if "hub:" not in source:
-        return Resolved(role, source, readable(bytes_of(shards)))
-    name, config, *_ = [*source.partition("hub:")[2].split(":"), ""]
-    return Resolved(role, source, ON_THE_HUB, problem_of_dataset(name, config))
 
 
 def resolve_model(role: str, name: str) -> Resolved:
@@ -163,9 +161,10 @@ def resolve_model(role: str, name: str) -> Resolved:
         files = [path.name for path in folder.iterdir()]
         size = readable(sum(path.stat().st_size for path in folder.iterdir()))
     else:
-        found = on_the_hub(name, dataset=False)
-        if isinstance(found, str):
-            return Resolved(role, name, problem=found)
+        try:
+            found = on_the_hub(name, dataset=False)
+        except BadInput as error:
+            return Resolved(role, name, problem=str(error))
         files, size = [file.rfilename for file in found.siblings or ()], ON_THE_HUB
     lacks = role == "encoder" and not any(file.endswith(WEIGHTS) for file in files)
     return Resolved(role, name, size, "has no weights; allowed is a checkpoint" if lacks else "")
@@ -174,8 +173,6 @@ def resolve_model(role: str, name: str) -> Resolved:
 def problem_of_dataset(name: str, config: str) -> str:
     """Why a dataset cannot be read from the Hub; empty if it can, as far as its card and its list of files show."""
     found = on_the_hub(name, dataset=True)
-    if isinstance(found, str):
-        return found
     files = [file.rfilename for file in found.siblings or ()]
     if any(file.endswith(SCRIPT) for file in files) and not any(file.endswith(DATA) for file in files):
         return "has only a loading script, which datasets no longer runs; take its files, or another copy"
@@ -196,13 +193,10 @@ def listed(value: Any) -> list[Any]:
 
 
 def on_the_hub(name: str, dataset: bool) -> Any:
-    """What the Hub says of a repository, or in one sentence why it says nothing."""
-    api = HfApi()
-    try:
-        return api.dataset_info(name) if dataset else api.model_info(name)
-    except (HfHubHTTPError, httpx.HTTPError, OSError, ValueError) as error:
-        kind = "dataset" if dataset else "model"
-        return f"no {kind} that the Hub shows us ({type(error).__name__}: {str(error).splitlines()[0][:120]})"
+    """What the Hub says of a repository; `BadInput` if it does not answer, or shows none."""
+    kind = "dataset" if dataset else "model"
+    with as_bad_input(name, f"a {kind} on the Hub", "Check its name, the connection, and that you are logged in."):
+        return HfApi().dataset_info(name) if dataset else HfApi().model_info(name)
 
 
 def readable(size: int) -> str:
