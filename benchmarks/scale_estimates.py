@@ -2,44 +2,34 @@
 
     python benchmarks/scale_estimates.py
 
-A pair has 25 tokens on each side, so with special tokens x, y and x∘y are 108. With `max_length` 256 a monolingual
-text takes 768: x, its reordering, and x masked. Activations are 42 · d bytes a token and layer, counted from the code
-for CUDA autocast with flash-attention: seven bf16 vectors of size d (inputs of q, k and v, these, and the output of
-attention), two fp32 ones before the layer norms, two dropout masks, 18 · d of the feed-forward part. With checkpointing
-one fp32 vector a layer stays, and one layer is recomputed at a time. The sentence level holds 10 bytes an entry of its
-matrix: two fp32 matrices and two of booleans. The all-reduce of the word embeddings cannot overlap with the backward
-pass, because their gradient is complete only at its end.
+The formulas are in `hictl_hf.pretraining.estimates`. With `max_length` 256 a monolingual text takes 768 tokens: x, its
+reordering, and x masked.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-WORDS, PAIR, LONGEST = 250_002, (27, 27, 54), (256, 256, 256)  # tokens of x, y and x∘y
+from hictl_hf.pretraining import estimates
+from hictl_hf.pretraining.estimates import GPUS, LONGEST, PAIR, Shape
+
+WORDS = 250_002
 MODELS = {"base": (12, 768), "large": (24, 1024)}  # layers, d
 XL = {"XL": (36, 2560)}
-GPUS = {  # FLOP/s in bf16 and in fp32, bytes/s of memory: the makers' peaks; the share of FLOP/s assumed
-    "A100": (312e12, 19.5e12, 2.0e12, 0.5),
-    "H100": (989e12, 67e12, 3.35e12, 0.4),
-}
+
+
+def shape_of(model: str) -> Shape:
+    layers, d = (MODELS | XL)[model]
+    return Shape(layers, d, 4 * d, WORDS)
 
 
 def sizes(model: str) -> tuple[int, int, int]:
     """Parameters of the layers, of the word embeddings, of the model."""
-    layers, d = (MODELS | XL)[model]
-    encoder = layers * (12 * d * d + 13 * d)
-    return encoder, WORDS * d, encoder + WORDS * (d + 1) + 2 * d * d + 520 * d
+    shape = shape_of(model)
+    return shape.encoder, shape.embeddings, shape.parameters
 
 
 def gigabytes(model: str, row: Sequence[int], pairs: int = 128, gpus: int = 8) -> list[float]:
-    """Gigabytes on one GPU: state, E and head, activations without and with checkpointing, sentence level."""
-    layers, d = (MODELS | XL)[model]
-    _, embeddings, everything = sizes(model)
-    tokens, sentences = pairs * sum(row), 2 * pairs * gpus
-    state = (4 + 4 + 8 + 4) * everything  # weights, gradients, moments, DDP's buckets
-    # gradient of E before DDP's bucket, bf16 copies; a block of logits
-    head = (4 + 2 + 2 + 4) * embeddings + (4 + 4 + 2) * 2**28
-    activations = 42 * d * layers * tokens, (4 * layers + 42) * d * tokens
-    return [number / 1e9 for number in (state, head, *activations, 10 * sentences**2)]
+    return estimates.gigabytes(shape_of(model), row, pairs, gpus)
 
 
 def gigabytes_in_shards(model: str, row: Sequence[int], pairs: int = 128, gpus: int = 8) -> list[float]:
@@ -53,18 +43,7 @@ def gigabytes_in_shards(model: str, row: Sequence[int], pairs: int = 128, gpus: 
 
 
 def milliseconds(model: str, gpu: str, pairs: int = 128, gpus: int = 8, bandwidth: float = 200e9) -> list[float]:
-    """Milliseconds of a step: encoder and head, sentence level, AdamW, all-reduce after the backward pass."""
-    layers, d = MODELS[model]
-    encoder, embeddings, everything = sizes(model)
-    bf16, fp32, memory, share = GPUS[gpu]
-    attention = 12 * layers * d * sum(length**2 for length in PAIR)
-    head = 6 * 0.25 * 50 * (embeddings + d * d)  # a quarter of 50 words is masked
-    compute = pairs * (6 * encoder * sum(PAIR) + attention + head) / (share * bf16)
-    # 4 d FLOP and 240 bytes of memory traffic an entry of the Gram matrix, counted on a CPU
-    contrast = (2 * pairs * gpus) ** 2 * (4 * d / (share * fp32) + 240 / memory)
-    reduce = 2 * (gpus - 1) / gpus * 4 / bandwidth  # of one parameter
-    late = reduce * embeddings + max(0, reduce * (everything - embeddings) - 2 / 3 * compute)
-    return [1e3 * seconds for seconds in (compute, contrast, 28 * everything / memory, late)]
+    return estimates.milliseconds(shape_of(model), gpu, pairs, gpus, bandwidth)
 
 
 def line(*cells: Any) -> str:

@@ -5,6 +5,7 @@ from argparse import Action, ArgumentTypeError
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
+from functools import reduce
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -19,6 +20,7 @@ from .errors import DEBUG, DEBUG_HELP, BadInput, add_debug, short_repr
 from .files import check_place
 
 RECIPE = "The first argument may be a recipe, a JSON or YAML file with these settings; flags override it."
+BASED_ON = "based_on"  # key of a recipe: other recipes, by paths relative to it, whose settings it changes
 OF_TRANSFORMERS = "Hugging Face's TrainingArguments"
 RENAMED_FLAGS = {"text_mask_rate": "mlm_probability", "pair_mask_rate": "tlm_probability"}  # 0.7 -> 0.8
 RECIPES = Path(__file__).parent / "recipes"  # of this package, a link to the folder of the repository
@@ -184,15 +186,41 @@ def recipe_file(path: str) -> Path:
     return file
 
 
-def read_recipe(path: str, kind: type[Any]) -> dict[str, Any]:
-    """Read a recipe file, whose keys must be fields of `kind`."""
+def read_recipe(path: str, kind: type[Any], within: Sequence[Path] = ()) -> dict[str, Any]:
+    """Read a recipe file, whose keys must be fields of `kind`, over those that its key `based_on` names, in order.
+
+    A later recipe overrides an earlier one, dictionaries key by key.
+
+    Args:
+        within: the recipes that this one was reached through.
+    """
+    file = recipe_file(path)
     try:
-        text = recipe_file(path).read_text(encoding="utf-8-sig")
+        text = file.read_text(encoding="utf-8-sig")
         recipe = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
     except (json.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: not JSON or YAML: {error}") from error
     if not isinstance(recipe, dict):
         raise BadInput(f"{path}: holds {type(recipe).__name__}; allowed is an object of settings, see recipes/")
+    names, place = recipe.pop(BASED_ON, []), file.resolve()
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise BadInput(f"{path}: {BASED_ON} is {short_repr(names)}; allowed is a list of recipes, by relative paths")
+    if place in within:
+        raise BadInput(f"{path}: {BASED_ON} leads back to this recipe; leave it out")
     if unknown := sorted(recipe.keys() - {item.name for item in fields(kind) if item.init}):
         raise BadInput(f"{path}: unknown settings: {', '.join(unknown)}; {renamed(unknown)}--help lists all settings")
-    return recipe
+    below = [read_recipe(str(file.parent / name), kind, (*within, place)) for name in names]
+    return reduce(overridden, [*below, recipe], {})
+
+
+def overridden(settings: dict[str, Any], by: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with others over them, dictionaries key by key.
+
+    >>> overridden({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": 4}, "d": 5})
+    {'a': {'b': 1, 'c': 4}, 'd': 5}
+    """
+    merged = {
+        name: {**settings[name], **value} if isinstance(value, dict) and isinstance(settings.get(name), dict) else value
+        for name, value in by.items()
+    }
+    return {**settings, **merged}

@@ -14,19 +14,21 @@ from hictl_hf.reports.plots import BLUE, GREEN, ORANGE, figure_at, set_headline
 
 
 def sentence_loss_floor(pairs: float, temperature: float) -> float:
-    """Return the least sentence loss of n pairs: cosine 1 with the positive, -1 with each of the 2n-2 negatives.
+    """Return the least sentence loss that n pairs attain: cosine 1 within pairs, -1/(n-1) between any two, a simplex.
+
+    All 2n-2 negatives of each sentence cannot have the cosine -1: they are not opposite to each other, too.
 
     >>> round(sentence_loss_floor(1024, 1.0), 2)
-    5.63
+    6.62
     """
-    return math.log1p((2 * pairs - 2) * math.exp(-2 / temperature))
+    return math.log1p((2 * pairs - 2) * math.exp((-1 - 1 / (pairs - 1)) / temperature)) if pairs > 1 else 0.0
 
 
 def lambda_at_floor(pairs: float, temperature: float, distance_ratio: float = 0.5, zeta: float = 0.9) -> float:
     """Return the least λ = (d⁺/d⁻)^(ζ·p_avg) that the floor of the sentence loss allows, p_avg = exp(-floor).
 
     >>> round(lambda_at_floor(1024, 1.0), 3)
-    0.998
+    0.999
     """
     return float(distance_ratio ** (zeta * math.exp(-sentence_loss_floor(pairs, temperature))))
 
@@ -50,7 +52,7 @@ def plot_lambda_floor(path: str | Path) -> Path:
                 axes.annotate(
                     text, (n, height), offset, textcoords="offset points", fontsize=9, color=BLUE, ha="center"
                 )
-        left.set_title(r"Least sentence loss: $\log(1+(2n-2)\,e^{-2/\tau})$")
+        left.set_title(r"Least sentence loss: $\log(1+(2n-2)\,e^{-(1+1/(n-1))/\tau})$")
         right.set_title(r"Least $\lambda$ at $d^+/d^-=0.5$: $0.5^{\,0.9\,p_{avg}}$, $p_{avg}=e^{-\mathrm{loss}}$")
         for axes, height, words in (
             (left, 0.0, "0"),

@@ -82,17 +82,30 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 USUAL = read_recipe("scratch")
+PAPER = (  # as recipes/paper-base.json: model_config and settings
+    {
+        "sentence_temperature": 1.0, "word_temperature": 1.0, "word_sampling_temperature": 1.0,
+        "hard_negative_space": "raw", "duplicates": "keep", "word_level_input": "clean",
+    },
+    {"reordering": "subwords", "join_reordered": True, "pair_separators": 1},
+)  # fmt: skip
 LM_ONLY = {"sentence_weight": 0, "word_weight": 0}
 VARIANTS = {
     "lm": Variant("LM only (XLM-R with TLM)", LM_ONLY, seeds=THREE, models=MODELS),
     "sentence": Variant("LM + sentence", {"word_weight": 0, "hard_negatives": False}, seeds=THREE),
-    "sentence-hard": Variant("LM + sentence, hard negatives", {"word_weight": 0}, seeds=THREE),
-    "word": Variant("LM + word", {"sentence_weight": 0}, seeds=THREE),
+    "sentence-hard": Variant("full w/o word level", {"word_weight": 0}, seeds=THREE),
+    "word": Variant("full w/o sentence level", {"sentence_weight": 0}, seeds=THREE),
     "full": Variant("full HiCTL", seeds=THREE, models=MODELS),
     "unpaired": Variant("full, no parallel data", seeds=THREE, data="unpaired"),
-    "full-easy": Variant("full, no hard negatives", {"hard_negatives": False}),
+    "full-easy": Variant("full, no hard negatives", {"hard_negatives": False}, seeds=THREE),
+    "paper": Variant("all settings of the paper", *PAPER),
+    "paper-without-sentence": Variant("the same w/o sentence level", PAPER[0] | {"sentence_weight": 0}, PAPER[1]),
+    "paper-without-word": Variant("the same w/o word level", PAPER[0] | {"word_weight": 0}, PAPER[1]),
     "temperature-1": Variant("full, sentence temperature 1 (the paper's)", {"sentence_temperature": 1.0}),
     "word-temperature-0.05": Variant("full, word temperature 0.05 (the default)", {"word_temperature": 0.05}),
+    "word-alone-0.05": Variant(
+        "word temperature 0.05 w/o sentence level", {"sentence_weight": 0, "word_temperature": 0.05}
+    ),
     "raw": Variant("full, hard negatives in raw space (the paper's)", {"hard_negative_space": "raw"}),
     "other-side": Variant("full, negatives of the other side only (InfoXLM)", {"same_side_negatives": False}),
     "clean": Variant("full, word level reads clean pairs", {"word_level_input": "clean"}),

@@ -24,6 +24,7 @@ from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.data.sources import read_rows
 from hictl_hf.embedding import Pooling, all_poolings, embed_sentences, load_encoder
 from hictl_hf.files import write_json
+from hictl_hf.retrieval import sentence_sets
 from hictl_hf.retrieval.bitext import Bitext, best_threshold, mine_id_pairs, nearest, unit_rows
 from hictl_hf.retrieval.held_out import best_pooling, evaluate_retrieval
 from hictl_hf.xtreme.files import read_bucc
@@ -167,13 +168,7 @@ def bucc_hits(bitext: Bitext, embed: Embed) -> Hits:
 
 def mean_rank(vectors: Mapping[str, NDArray[np.floating]]) -> float:
     """Return the mean rank of a translation among 100 sentences, 1 the best, over all sets and language pairs."""
-    ranks = []
-    for one, x in vectors.items():
-        for other, y in vectors.items():
-            for start in range(0, len(x) - RANKED + 1, RANKED) if one != other else ():
-                scores = x[start : start + RANKED] @ y[start : start + RANKED].T
-                ranks.append((scores >= np.diag(scores)[:, None]).sum(1).mean())
-    return float(np.mean(ranks))
+    return sentence_sets.mean_rank(vectors, RANKED)
 
 
 def map_of(vectors: Mapping[str, NDArray[np.floating]]) -> dict[str, NDArray[np.floating]]:

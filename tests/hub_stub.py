@@ -29,6 +29,7 @@ class Hub:
 
     def __init__(self) -> None:
         self.repositories: dict[str, dict[str, bytes]] = {}
+        self.datasets: dict[str, dict[str, Any]] = {}  # name: what the Hub says of it, such as its card
         self.private: dict[str, bool] = {}
         self.commits: dict[str, list[str]] = {}
         self.objects: dict[str, bytes] = {}
@@ -134,6 +135,10 @@ class Handler(BaseHTTPRequestHandler):
             return 200, {}, {}
         if found := re.fullmatch(r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch", path):
             return 200, {"transfer": "basic", "objects": list(map(self.place, json.loads(body)["objects"]))}, {}
+        if found := re.fullmatch(r"/api/datasets/([^/]+/[^/]+)", path):
+            if found[1] not in hub.datasets:
+                return 404, {"error": "missing"}, {"X-Error-Code": "RepoNotFound"}
+            return 200, {"id": found[1], "siblings": [{"rfilename": "a.parquet"}], **hub.datasets[found[1]]}, {}
         found = re.fullmatch(r"/(?:api/models/)?([^/]+/[^/]+?)(?:/(\w+)/([^/]+)(?:/(.*))?)?", path)
         if not found or found[1] not in hub.repositories:
             return 404, {"error": "missing"}, {"X-Error-Code": "RepoNotFound"}

@@ -97,3 +97,39 @@ def test_an_old_name_is_answered_with_the_new_one(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("train_data: [x]\npair_mask_rate: 0.2\n", "utf-8")
     with pytest.raises(BadInput, match=message):
         parse_arguments([str(tmp_path / "recipe.yaml")])
+
+
+# --- recipes based on others ------------------------------------------------------------------------------------------
+
+
+def write_recipes(folder: Path, **recipes: dict[str, Any]) -> None:
+    for name, recipe in recipes.items():
+        (folder / f"{name}.json").write_text(json.dumps(recipe), "utf-8")
+
+
+def test_a_recipe_overrides_those_it_is_based_on_in_their_order_and_dictionaries_key_by_key(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    write_recipes(
+        tmp_path,
+        size={"max_steps": 1, "max_length": 10, "model_config": {"word_weight": 1, "lm_weight": 2}},
+        data={"based_on": [], "max_steps": 2, "train_data": ["x"]},
+    )
+    above = {"based_on": ["../size.json", "../data.json"], "max_length": 11, "model_config": {"word_weight": 0}}
+    write_recipes(tmp_path / "sub", full=above, fuller={"based_on": ["full.json"], "train_data": ["y"]})
+    args = parse_arguments([str(tmp_path / "sub/fuller.json"), "--max_length", "12"])
+    assert (args.max_steps, args.max_length, args.train_data) == (2, 12, ["y"])
+    assert args.model_config == {"word_weight": 0, "lm_weight": 2}
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        (["a.json"], "a.json: based_on leads back to this recipe"),
+        (["nowhere.json"], "nowhere.json: no such file"),
+        ("a.json", "based_on is 'a.json'; allowed is a list"),
+    ],
+)
+def test_a_recipe_that_cannot_be_based_on_others_is_refused(named: Any, message: str, tmp_path: Path) -> None:
+    write_recipes(tmp_path, a={"based_on": named, "train_data": ["x"]})
+    with pytest.raises(BadInput, match=message):
+        parse_arguments([str(tmp_path / "a.json")])

@@ -28,6 +28,7 @@ COMMANDS = {
     "mine": "mine translation pairs, filter pairs, remove near-duplicates",
     "mteb": "score an encoder on the bitext-mining tasks of MTEB",
     "explain": "show the words and sentences nearest to a sentence",
+    "tsne": "draw t-SNE of the sentence vectors of two checkpoints",
     "page": "show the tables of explain on a local page in the browser",
     "publish": "push a run to the Hugging Face Hub",
     "export-onnx": "export the plain encoder to ONNX",

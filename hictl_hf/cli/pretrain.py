@@ -1,6 +1,7 @@
 """`hictl pretrain`: pre-train an encoder, from XLM-R or from scratch (`pretraining.run.pretrain`).
 
 hictl pretrain recipes/demo.json
+hictl pretrain recipes/ccnet100-mt/large.json --dry_run
 hictl pretrain --encoder xlm-roberta-base --train_data 'corpus.{en,de}' de:news.txt --output_dir runs/de
 """
 
@@ -12,20 +13,21 @@ from typing import Any
 
 from ..parsing import CommandParser, parse_flags_or_recipe
 from ..pretraining.arguments import PretrainingArguments
+from ..pretraining.dry_run import RunPlan, plan
 from ..pretraining.results import retrieval_table
 from ..pretraining.run import pretrain
 from .logs import log_to_terminal
 
 GROUPS = {
-    "output": ("output_dir",),
+    "output": ("output_dir", "dry_run"),
     "data": (
         "train_data", "held_out_data", "held_out_sentences", "guard_data", "guard_languages", "cleaning", "strict",
         "streaming", "stream_shares", "stream_buffer", "text_alpha", "pair_alpha", "text_share", "max_length",
     ),
     "model": ("encoder", "prompt", "keep_start", "tokenizer", "model_config"),
     "objectives": (
-        "mlm_probability", "tlm_probability", "lm_head_warmup_steps", "dropout", "reordering",
-        "gather_sentences", "gradient_cache",
+        "mlm_probability", "tlm_probability", "lm_head_warmup_steps", "dropout", "reordering", "join_reordered",
+        "pair_separators", "gather_sentences", "gradient_cache",
     ),
     "training": (
         "per_device_train_batch_size", "auto_find_batch_size", "learning_rate", "warmup_steps", "adam_beta2",
@@ -41,13 +43,30 @@ def make_parser() -> CommandParser:
 
 
 def main(argv: Sequence[str] | None = None, program: str = "hictl pretrain") -> dict[str, Any]:
-    """Run the command and return the contents of `results.json`; `argv` defaults to the command line."""
+    """Run the command and return the contents of `results.json`; `argv` defaults to the command line.
+
+    With `--dry_run true` nothing is trained and the dictionary is empty; `SystemExit` if a name does not resolve.
+    """
     argv = sys.argv[1:] if argv is None else list(argv)
     args: PretrainingArguments = parse_flags_or_recipe(argv, PretrainingArguments, make_parser())
     log_to_terminal(logging.INFO if args.should_log else logging.WARNING, args.get_process_log_level())
+    if args.dry_run:
+        return show(plan(args))
     results = pretrain(args, command=shlex.join([*program.split(), *argv]))
     if args.should_log:
         print(retrieval_table(results))
         print(f"\nreport: {args.output_dir}/report.html   checkpoint: {args.output_dir}/checkpoint")
         print(f"next: hictl embed --model {args.output_dir}/encoder --input TEXT --output VECTORS.npy")
     return results.as_dict()
+
+
+def show(planned: RunPlan) -> dict[str, Any]:
+    """Print what a run would do; exit with status 1 after the names that do not resolve."""
+    for table in planned.tables():
+        print(table.text())
+    for each in planned.unresolved:
+        print(f"does not resolve: {each.role} {each.name}: {each.problem}")
+    if planned.unresolved:
+        raise SystemExit(1)
+    print("every name resolves; nothing was trained")
+    return {}

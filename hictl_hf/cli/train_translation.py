@@ -23,7 +23,7 @@ GROUPS = {
     ),
     "model": (
         "step", "encoder", "model", "freeze_encoder", "decoder_layers", "cls_bias", "cls_bias_scale", "model_config",
-        "trim_target_vocab", "random_encoder",
+        "trim_target_vocab", "random_encoder", "encoder_config",
     ),
     "training": (
         "learning_rate", "lr_scheduler_type", "warmup_steps", "adam_beta2", "weight_decay", "label_smoothing_factor",

@@ -23,6 +23,7 @@ from .tokenization import word_starts, words_never_sampled
 Ids = Sequence[int] | NDArray[np.int64]
 OBJECTIVES = ("lm", "sentence", "word")
 REORDERINGS = ("words", "subwords", "local")
+SEPARATORS = (1, 2)
 SHORTEST_PAIR = 6  # tokens: one on each side and four special ones
 LOCAL_WINDOW = 3  # BART's k: "local" moves a token by fewer than this many positions
 SPACED_WRITING = 0.2  # with a smaller share of pieces that begin a word, a text counts as written without spaces
@@ -41,6 +42,8 @@ class PretrainingCollator:
             within a "local" window. Text written without spaces is always shuffled by subwords.
         objectives: for which objectives to make inputs: "lm", "sentence", "word".
         clean_word_level: also make the unmasked x∘y, for `HictlConfig.word_level_input = "clean"`.
+        join_reordered: whether that x∘y of monolingual x has its reordering as y (the paper), or is x alone.
+        pair_separators: `</s>` between x and y: 2 as XLM-R joins pairs, or 1 as the paper writes x∘y.
         prompt: ids put before each sentence of the sentence level, as sentences are embedded later (`prompt_tokens`).
 
     Returns (call): the tensors that `HictlForPreTraining.forward` documents.
@@ -53,6 +56,8 @@ class PretrainingCollator:
     reordering: str = "words"
     objectives: Sequence[str] = OBJECTIVES
     clean_word_level: bool = False
+    join_reordered: bool = False
+    pair_separators: int = 2
     prompt: Sequence[int] = ()
 
     def __post_init__(self) -> None:
@@ -60,6 +65,10 @@ class PretrainingCollator:
             raise ValueError(f"objectives has {sorted(unknown)}; it may have {', '.join(OBJECTIVES)}")
         if self.reordering not in REORDERINGS:
             raise ValueError(f"reordering is {self.reordering!r}; it must be one of {', '.join(REORDERINGS)}")
+        if self.pair_separators not in SEPARATORS:
+            raise ValueError(f"pair_separators is {self.pair_separators}; it must be 1 or 2")
+        if self.join_reordered and not self.clean_word_level:
+            raise ValueError("join_reordered is for the clean word level; set clean_word_level, or leave it out")
         for name in ("mlm_probability", "tlm_probability"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be a share between 0 and 1")
@@ -88,12 +97,14 @@ class PretrainingCollator:
             batch["attention_mask"] = seen.long()
         if "lm" in self.objectives:
             batch["labels"] = labels
-        if "sentence" in self.objectives:
-            x = [example["x"] for example in examples]
+        x = [example["x"] for example in examples]
+        y: list[Ids] = []
+        if "sentence" in self.objectives or self.join_reordered:
             y = [
                 self.reorder(example["x"], example["seed"]) if example["y"] is None else example["y"]
                 for example in examples
             ]
+        if "sentence" in self.objectives:
             room = self.max_length - 2 - len(self.prompt)
             sentences = [self.join([*self.prompt, *ids[:room]], None) for ids in x + y]
             batch["sentence_input_ids"], seen = pad(sentences, padding)
@@ -101,6 +112,10 @@ class PretrainingCollator:
             texts = x + [example["x"] if example["y"] is None else example["y"] for example in examples]
             batch["sentence_hashes"] = torch.tensor([text_hash(text) for text in texts])
         if "word" in self.objectives:
+            if self.join_reordered:
+                pairs = [self.cut({"x": ids, "y": other, "seed": 0}) for ids, other in zip(x, y, strict=True)]
+                joined, seen = pad([self.join(pair["x"], pair["y"]) for pair in pairs], padding)
+                batch["clean_attention_mask"] = seen.long()
             batch["bag"] = self.bag_of_words(joined)
             if self.clean_word_level:
                 batch["clean_input_ids"] = joined
@@ -112,15 +127,15 @@ class PretrainingCollator:
         if example["y"] is None:
             return {"x": x, "y": None, "seed": example["seed"]}
         y = example["y"][: self.max_length - 2]
-        excess = max(0, len(x) + len(y) + 4 - self.max_length)
+        excess = max(0, len(x) + len(y) + 2 + self.pair_separators - self.max_length)
         from_longer = min(excess, abs(len(x) - len(y)))
         from_x = (from_longer if len(x) >= len(y) else 0) + (excess - from_longer) // 2
         return {"x": x[: len(x) - from_x], "y": y[: len(y) - (excess - from_x)], "seed": example["seed"]}
 
     def join(self, x: Ids, y: Ids | None) -> list[int]:
-        """Return `<s> x </s>`, or XLM-R's pair `<s> x </s></s> y </s>`."""
+        """Return `<s> x </s>`, or the pair `<s> x </s></s> y </s>`, with one separator `<s> x </s> y </s>`."""
         begin, end = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
-        return [begin, *x, end] if y is None else [begin, *x, end, end, *y, end]
+        return [begin, *x, end] if y is None else [begin, *x, *[end] * self.pair_separators, *y, end]
 
     def mask(self, ids: Tensor, rates: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
         """Return masked ids and labels, each (n, T): 80 % of the chosen tokens become `<mask>`, 10 % a random one.
@@ -145,7 +160,7 @@ class PretrainingCollator:
         return fill_rows(tokens[new], new.sum(-1), -1)[0]
 
     def reorder(self, ids: Ids, seed: int) -> NDArray[np.int64]:
-        """Return the positive of monolingual text: its tokens in another order (sentence-level CTL)."""
+        """Return the positive of monolingual text: its tokens in another order (section 3.1)."""
         ids = np.asarray(ids, np.int64)
         random = np.random.default_rng([seed, 1])
         inner = self.begins_word[ids[1:]]  # whether each token but the first begins a word

@@ -29,6 +29,7 @@ CHOICES = {
     "sentence_pooling": ("cls", "mean"),
 }
 TEMPERATURES = ("sentence_temperature", "word_temperature", "word_sampling_temperature", "cls_bias_temperature")
+ZETA = "it must be above 0 and below 1 (the paper's value is 0.9)"
 LEAST = {
     **dict.fromkeys(("word_negatives", "hard_negative_window", "projection_size"), 1),
     **dict.fromkeys(("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"), 1),
@@ -58,7 +59,8 @@ class HictlConfig(XLMRobertaConfig):
         hard_negatives: interpolate negatives towards their query by λ.
         hard_negative_space: "unit" interpolates unit vectors without renormalising, ŝ = 1 − λ(1 − s); "raw", the
             paper's setting, interpolates the representations and then takes the cosine.
-        hard_negative_zeta: ζ, the largest exponent of λ.
+        hard_negative_zeta: ζ, the largest exponent of λ, above 0 and below 1; a saved configuration may have another.
+        hard_negative_lambda_gradient: whether the gradient passes through λ; the paper does not say.
         hard_negative_window: number of optimiser steps over which p_avg is the mean of exp(−L_S).
         duplicates: sentences of a batch that are not negatives of each other: those whose pairs share a text ("pair"),
             those with equal texts ("text"), or none ("keep", the paper's setting).
@@ -106,6 +108,7 @@ class HictlConfig(XLMRobertaConfig):
     hard_negatives: bool = True
     hard_negative_space: str = "unit"
     hard_negative_zeta: float | int = 0.9
+    hard_negative_lambda_gradient: bool = False
     hard_negative_window: int = 100
     duplicates: str = "pair"
     same_side_negatives: bool = True
@@ -143,9 +146,11 @@ class HictlConfig(XLMRobertaConfig):
                 raise ValueError(
                     f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(map(repr, allowed))}"
                 )
-        for name in ("lm_weight", "sentence_weight", "word_weight", "hard_negative_zeta"):
+        for name in ("lm_weight", "sentence_weight", "word_weight"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or a positive number")
+        if not 0 < self.hard_negative_zeta < 1 and self.transformers_version is None:  # releases before 0.10 saved any
+            raise ValueError(f"hard_negative_zeta is {self.hard_negative_zeta}; {ZETA}")
         for name in TEMPERATURES:
             if getattr(self, name) is not None and not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 (the paper's value is 1)")

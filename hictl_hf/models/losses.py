@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from .linear_cross_entropy import gradient_buffer
 from .negatives import (
     SMALLEST,
+    interpolate_hard_negatives,
     interpolation_weights,
     inverse_lengths,
     mixed_products,
@@ -35,8 +36,9 @@ def sentence_contrast(
     strength: Tensor | float = 0.0,
     space: str = "unit",
     items: Tensor | int | None = None,
+    lambda_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """L_S: the mean of -log exp(s⁺/τ) / (exp(s⁺/τ) + Σ exp(s⁻/τ)) over the anchors (sentence-level CTL).
+    """L_S: the mean of -log exp(s⁺/τ) / (exp(s⁺/τ) + Σ exp(s⁻/τ)) over the anchors (equations 2 to 4).
 
     s⁻ are similarities to negatives that were moved towards the query (`interpolate_hard_negatives`). The gradient is
     computed in the forward pass, some queries at a time; no array is larger than (N, N).
@@ -48,13 +50,34 @@ def sentence_contrast(
         strength: ζ · p_avg; 0 moves no negative.
         space: "unit" or "raw", the vectors that negatives are moved among.
         items: divisor of the sum over the anchors; `None`: N.
+        lambda_gradient: whether the gradient passes through λ; autograd then keeps several (N, N) arrays.
 
     Returns:
         () the loss, to which an anchor without a negative adds 0, and () the mean λ of the negatives.
     """
     divisor = max(len(sentences), 1) if items is None else items
+    if lambda_gradient:
+        return contrast_through_lambda(sentences, negatives, temperature, strength, space, divisor)
     arguments = sentences, negatives, temperature, strength, space, divisor
     return SentenceContrast.apply(*arguments)  # type: ignore[no-untyped-call]
+
+
+def contrast_through_lambda(
+    sentences: Tensor,
+    negatives: Tensor,
+    temperature: float,
+    strength: Tensor | float,
+    space: str,
+    items: Tensor | int,
+) -> tuple[Tensor, Tensor]:
+    """`sentence_contrast` by autograd, with the gradient of λ."""
+    scores, lambdas = interpolate_hard_negatives(sentences, negatives, strength, space, lambda_gradient=True)
+    positives = torch.arange(len(sentences), device=sentences.device).roll(len(sentences) // 2)
+    contrasted = negatives.scatter(1, positives.unsqueeze(1), True)
+    logits = (scores / temperature).masked_fill(~contrasted, -torch.inf)
+    loss = F.cross_entropy(logits, positives, reduction="sum") / items
+    moved = (1 - lambdas.detach()).sum() / negatives.count_nonzero().clamp_min(1)  # λ is 1 elsewhere
+    return loss, 1 - moved
 
 
 class SentenceContrast(torch.autograd.Function):
@@ -153,8 +176,8 @@ def word_contrast(
 ) -> tuple[Tensor, Tensor]:
     """-log exp(s(q̄, e(w))/τ) / (exp(s(q̄, e(w))/τ) + Σ_S exp(s(q̄, e(w'))/τ)), the mean over the words w of each bag.
 
-    L_W is the mean of the result over pairs (word-level CTL). Similarity is the cosine. Only the rows of the vocabulary
-    that occur are read, each once however many pairs share it.
+    L_W is the mean of the result over pairs (equations 7 and 8). Similarity is the cosine. Only the rows of the
+    vocabulary that occur are read, each once however many pairs share it.
 
     Args:
         queries: (n, d) first tokens q̄ of x∘y.

@@ -170,6 +170,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         gather: bool = False,
         cached: CachedSentenceLevel | None = None,
         lm_head_only: bool = False,
+        clean_attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> HictlForPreTrainingOutput:
         """Compute all losses of a batch.
@@ -190,6 +191,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             cached: L_S of a complete batch, of which this is a micro-batch (gradient cache), computed from the output
                 of `encode_sentences` for these sentences and `example_seeds`.
             lm_head_only: L_LM trains its head and not the encoder: a new head must learn before it may move it.
+            clean_attention_mask: (n, T) of `clean_input_ids`; by default `attention_mask`.
 
         Raises:
             ValueError: arguments that pre-training does not use, or no loss to train.
@@ -204,7 +206,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             raise ValueError(f"pre-training makes no use of {', '.join(unused)}; leave them out")
         batch = PreTrainingBatch(
             input_ids, attention_mask, labels, sentence_input_ids, sentence_attention_mask, sentence_hashes, bag,
-            clean_input_ids, example_seeds, items_in_batch or {}, lm_head_only,
+            clean_input_ids, example_seeds, items_in_batch or {}, lm_head_only, clean_attention_mask,
         ).of_objectives(self.config)  # fmt: skip
         if cached is not None and batch.sentence_input_ids is not None:
             return self.forward_with_cached(batch, cached)
@@ -349,7 +351,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
     def sentence_level(
         self, sentences: Tensor, texts: Tensor | None, items: Tensor | None = None, gather: bool = False
     ) -> SentenceLevel:
-        """L_S with hard negatives (sentence-level CTL) over sentences (N, r), or those of all processes together."""
+        """L_S with hard negatives (equations 2 to 4) over sentences (N, r), or those of all processes together."""
         config, processes = self.config, 1
         if gather:
             sentences, texts = gather_sentences(sentences), None if texts is None else gather_texts(texts)
@@ -360,7 +362,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         with torch.autocast(sentences.device.type, enabled=False):
             loss, mean_lambda = sentence_contrast(
                 in_full_precision(sentences), negatives, config.sentence_temperature, strength,
-                config.hard_negative_space, items,
+                config.hard_negative_space, items, config.hard_negative_lambda_gradient,
             )  # fmt: skip
         return SentenceLevel(loss / processes, mean_lambda, negatives.sum(-1).float().mean())
 
@@ -373,7 +375,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
     def word_losses(
         self, queries: Tensor, vocabulary: Tensor, bag: Tensor, seeds: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """(n,) L_W of each pair (word-level CTL): its words against words sampled from the rest of the vocabulary.
+        """(n,) L_W of each pair (equation 7): its words against words sampled from the rest of the vocabulary.
 
         Also returns the vocabulary (V, d) for its next use, to whose gradient that of these losses is added.
         """
@@ -389,7 +391,7 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
             return word_contrast(queries, vocabulary, bag, sampled, config.word_temperature)
 
     def total(self, result: HictlForPreTrainingOutput) -> Tensor:
-        """L = L_LM + L_S + L_W with the weights of the configuration (overall objective)."""
+        """L = L_LM + L_S + L_W with the weights of the configuration (equation 9)."""
         weighted = {"lm_loss": "lm_weight", "sentence_loss": "sentence_weight", "word_loss": "word_weight"}
         terms = [getattr(self.config, weight) * result[loss] for loss, weight in weighted.items() if loss in result]
         return torch.stack(terms).sum()

@@ -41,13 +41,17 @@ def in_batch_negatives(texts: Tensor, duplicates: str = "pair", same_side: bool 
 
 
 def interpolate_hard_negatives(
-    sentences: Tensor, negatives: Tensor, strength: Tensor | float, space: str = "unit"
+    sentences: Tensor,
+    negatives: Tensor,
+    strength: Tensor | float,
+    space: str = "unit",
+    lambda_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Cosines of each query with the others, negatives first moved towards the query (hard negatives).
+    """Cosines of each query with the others, negatives first moved towards the query (equation 5).
 
-    k̂ = q + λ (k⁻ - q) with λ = (d⁺ / d⁻)^strength where d⁻ > d⁺, else 1; d are Euclidean distances, and no gradient
-    passes through λ. The vectors k̂ are never computed: q·k̂ and |k̂|² follow from the Gram matrix, so memory is O(N²).
-    For inspection; in training the loss does the same for some queries at a time (`sentence_contrast_and_gradient`).
+    k̂ = q + λ (k⁻ - q) with λ = (d⁺ / d⁻)^strength where d⁻ > d⁺, else 1; d are Euclidean distances. The vectors k̂ are
+    never computed: q·k̂ and |k̂|² follow from the Gram matrix, so memory is O(N²). For inspection, and for the gradient
+    through λ; otherwise the loss does the same for some queries at a time (`sentence_contrast_and_gradient`).
 
     Args:
         sentences: (N, d) representations, positives n rows apart.
@@ -55,6 +59,7 @@ def interpolate_hard_negatives(
         strength: ζ · p_avg; 0 moves nothing.
         space: "raw" computes distances and k̂ of the given vectors and the cosine of the result; "unit" those of vectors
             scaled to length 1, without scaling k̂ again: ŝ = 1 - λ(1 - s).
+        lambda_gradient: whether the gradient passes through λ.
 
     Returns:
         (N, N) scores, and (N, N) λ, which is 1 wherever nothing moved.
@@ -62,7 +67,8 @@ def interpolate_hard_negatives(
     points = F.normalize(sentences, dim=-1) if space == "unit" else sentences
     squares, near = squared_lengths(points)
     gram = points @ points.T
-    lambdas = interpolation_weights(gram, squares[:, None], squares, near, negatives, strength)
+    weights = differentiable_weights if lambda_gradient else interpolation_weights
+    lambdas = weights(gram, squares[:, None], squares, near, negatives, strength)
     mixed = mixed_products(gram, squares[:, None], lambdas)
     if space == "unit":
         return mixed, lambdas
@@ -84,7 +90,7 @@ def squares_of_rows(points: Tensor) -> Tensor:
 def interpolation_weights(
     gram: Tensor, query: Tensor, other: Tensor, near: Tensor, negatives: Tensor, strength: Tensor | float
 ) -> Tensor:
-    """λ of the hard negatives, (rows, N): (d⁺ / d⁻)^strength for negatives farther than the positive, 1 elsewhere.
+    """λ of equation 6, (rows, N): (d⁺ / d⁻)^strength for negatives farther than the positive, 1 elsewhere.
 
     Args:
         gram: (rows, N) q·k.
@@ -97,6 +103,15 @@ def interpolation_weights(
     far = torch.add(query, other).sub_(gram, alpha=2).clamp_min_(SMALLEST)  # (rows, N) d⁻²
     logarithms = near.clamp_min(SMALLEST**3).log() - far.log_()  # their exponential is faster than a power
     return logarithms.clamp_(max=0).mul_(strength / 2).exp_().masked_fill_(~negatives, 1)
+
+
+def differentiable_weights(
+    gram: Tensor, query: Tensor, other: Tensor, near: Tensor, negatives: Tensor, strength: Tensor | float
+) -> Tensor:
+    """`interpolation_weights` with their gradient."""
+    far = (query + other - 2 * gram).clamp_min(SMALLEST)
+    logarithms = near.clamp_min(SMALLEST**3).log() - far.log()
+    return (logarithms.clamp(max=0) * (strength / 2)).exp().masked_fill(~negatives, 1)
 
 
 def mixed_products(gram: Tensor, query: Tensor, lambdas: Tensor) -> Tensor:

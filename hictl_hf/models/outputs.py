@@ -27,6 +27,7 @@ class PreTrainingBatch(NamedTuple):
     example_seeds: Tensor | None
     items: dict[str, Tensor]
     lm_head_only: bool = False
+    clean_attention_mask: Tensor | None = None
 
     def of_objectives(self, config: HictlConfig) -> "PreTrainingBatch":
         """The batch without the tensors of objectives whose weight is 0."""
@@ -49,7 +50,8 @@ class PreTrainingBatch(NamedTuple):
         if self.bag is not None and config.word_level_input == "clean":
             if self.clean_input_ids is None:
                 raise ValueError("word_level_input is 'clean', but clean_input_ids is None; let the collator make it")
-            inputs["clean"] = self.clean_input_ids, self.attention_mask
+            mask = self.attention_mask if self.clean_attention_mask is None else self.clean_attention_mask
+            inputs["clean"] = self.clean_input_ids, mask
         if self.sentence_input_ids is not None:
             inputs["sentences"] = self.sentence_input_ids, self.sentence_attention_mask
         if not inputs:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ..data.cleaning import Cleaning
-from ..data.collator import REORDERINGS, SHORTEST_PAIR
+from ..data.collator import REORDERINGS, SEPARATORS, SHORTEST_PAIR
 from ..errors import BadInput
 from ..models.configuration_hictl import HictlConfig
 from ..parsing import parse_flags_or_recipe
@@ -130,6 +130,17 @@ class PretrainingArguments(RunArguments):
         default="words",
         metadata={"help": "How the positive of monolingual text is reordered: words, subwords or local."},
     )
+    join_reordered: bool = field(
+        default=False,
+        metadata={
+            "help": "Let the word level of monolingual text read it joined to its reordering, as the paper; needs the "
+            "word_level_input clean."
+        },
+    )
+    pair_separators: int = field(
+        default=2,
+        metadata={"help": "Separators </s> between the sentences of a pair: 2, as XLM-R, or 1, as the paper."},
+    )
     lm_head_warmup_steps: int | None = field(
         default=None,
         metadata={
@@ -154,6 +165,13 @@ class PretrainingArguments(RunArguments):
         },
     )
 
+    dry_run: bool = field(
+        default=False,
+        metadata={
+            "help": "Only resolve all names, and print shares, sizes, steps, and the memory and time to expect; exit "
+            "with status 1 if a name does not resolve."
+        },
+    )
     auto_find_batch_size: bool = field(
         default=False,
         metadata={
@@ -226,6 +244,8 @@ class PretrainingArguments(RunArguments):
             )
         if self.reordering not in REORDERINGS:
             raise BadInput(f"reordering is {self.reordering!r}; it must be one of {', '.join(REORDERINGS)}")
+        if self.pair_separators not in SEPARATORS:
+            raise BadInput(f"pair_separators is {self.pair_separators}; allowed are 1 and 2")
         if not torch.accelerator.is_available():
             self.use_cpu = True  # or HF refuses bf16
         super().__post_init__()

@@ -40,6 +40,8 @@ def pretrain(args: PretrainingArguments, command: str = "") -> PretrainingResult
     Args:
         command: how the run was started, for the records.
     """
+    if args.dry_run:
+        raise BadInput("dry_run is true, but pretrain trains; leave it out, or call hictl_hf.pretraining.plan")
     refuse_to_overwrite(args)
     if args.publish_to and args.process_index == 0:
         reserve(args.publish_to, args.hub_private_repo)

@@ -20,7 +20,7 @@ from ..embedding.encoder import load_encoder
 from ..embedding.pooling import Pooling, all_poolings, own_pooling, projection_of
 from ..errors import BadInput
 from ..hub.loading import check_sizes, check_vocabulary, load_tokenizer, model_errors
-from ..models.configuration_hictl import HictlConfig
+from ..models.configuration_hictl import ZETA, HictlConfig
 from ..models.modeling_hictl import HictlForPreTraining
 from ..retrieval.held_out import pair_names
 from ..training.arguments import plain_settings, read_dictionary
@@ -134,6 +134,10 @@ def load_or_make_model(
     for module in model.modules():
         if isinstance(module, nn.Dropout) and args.dropout is not None:
             module.p = args.dropout  # the configuration keeps its own: who fine-tunes the encoder later expects it
+    if model.config.hard_negatives and not 0 < model.config.hard_negative_zeta < 1:
+        raise BadInput(
+            f"{place}: hard_negative_zeta is {model.config.hard_negative_zeta}; {ZETA}; set it in model_config"
+        )
     model.config.embedding_prompt = args.prompt or None
     model.config.special_token_ids = words_never_sampled(tokenizer, model.config.vocab_size)
     return model, new
@@ -169,11 +173,17 @@ def make_trainer(
     training_time: TrainingTime,
 ) -> HictlTrainer:
     """The trainer with its examples, their order and the collator."""
+    if args.join_reordered and model.config.word_level_input != "clean":
+        raise BadInput(
+            f"join_reordered is true, but word_level_input is {model.config.word_level_input!r}; set it to 'clean' in "
+            "model_config, or leave join_reordered out"
+        )
     weights = {"lm": model.config.lm_weight, "sentence": model.config.sentence_weight, "word": model.config.word_weight}
     collator = PretrainingCollator(
         tokenizer, args.mlm_probability, args.tlm_probability, args.max_length, args.reordering,
         objectives=[name for name, weight in weights.items() if weight],
-        clean_word_level=model.config.word_level_input == "clean", prompt=prompt_tokens(tokenizer, args.prompt or ""),
+        clean_word_level=model.config.word_level_input == "clean", join_reordered=args.join_reordered,
+        pair_separators=args.pair_separators, prompt=prompt_tokens(tokenizer, args.prompt or ""),
     )  # fmt: skip
     if args.ddp_find_unused_parameters is None:
         # with all objectives, every parameter is used
@@ -213,7 +223,11 @@ def decisive_settings(args: PretrainingArguments) -> dict[str, Any]:
     """The settings that a resumed run must share with the interrupted one, as plain values."""
     plain = plain_settings(args)
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
-    return {name: plain[name] for name in DECISIVE} | {"pairs of a step": batch}
+    since_0_10 = {  # `None` where it is as before
+        "join_reordered": args.join_reordered or None,
+        "pair_separators": None if args.pair_separators == 2 else args.pair_separators,
+    }
+    return {name: plain[name] for name in DECISIVE} | since_0_10 | {"pairs of a step": batch}
 
 
 def check_metric(args: PretrainingArguments, dev: Dataset | None, poolings: Sequence[Pooling]) -> None:

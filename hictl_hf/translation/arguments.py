@@ -24,8 +24,16 @@ from .moses import MosesTokenizer
 from .scores import METRICS, check_language
 
 LEARNING_RATES = {1: 5e-4, 2: 2e-5}
-DICTIONARIES = {"model_config": HictlConfig, "cleaning": Cleaning, "multi_bleu": MosesTokenizer}
-OF_A_NEW_MODEL = ("decoder_layers", "cls_bias", "cls_bias_scale", "model_config", "random_encoder", "trim_target_vocab")
+DICTIONARIES = {
+    "model_config": HictlConfig,
+    "encoder_config": HictlConfig,
+    "cleaning": Cleaning,
+    "multi_bleu": MosesTokenizer,
+}
+OF_A_NEW_MODEL = (
+    "decoder_layers", "cls_bias", "cls_bias_scale", "model_config", "random_encoder", "encoder_config",
+    "trim_target_vocab",
+)  # fmt: skip
 BY_TOKENS = "batches have as many tokens as --max_tokens says"
 BY_METRIC = "--metric chooses the best state"
 UNUSED_HERE = UNUSED | {
@@ -88,7 +96,14 @@ class TranslationArguments(RunArguments):
     )
     random_encoder: bool = field(
         default=False,
-        metadata={"help": "Encoder of the same sizes with random weights: the baseline of a pre-trained one."},
+        metadata={
+            "help": "Encoder of the same sizes with random weights: the baseline of a pre-trained one; of --encoder "
+            "only configuration and tokenizer are read."
+        },
+    )
+    encoder_config: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={"help": 'Other sizes of a random encoder, fields of HictlConfig as JSON: {"num_hidden_layers": 6}.'},
     )
     cleaning: dict[str, Any] | str | None = field(
         default=None, metadata={"help": "Fields of Cleaning as JSON; by default all unbroken rows of train are kept."}
@@ -163,6 +178,7 @@ class TranslationArguments(RunArguments):
                 setattr(self, name, [value])
         self.trim_target_vocab = str(self.trim_target_vocab)
         read_dictionaries(self, DICTIONARIES)
+        self.encoder_config = self.encoder_config or None  # as runs before 0.10 recorded it
         self.check_choices()
         self.check_model()
         self.check_data()
@@ -228,6 +244,11 @@ class TranslationArguments(RunArguments):
         given = [name for name in OF_A_NEW_MODEL if getattr(self, name) != defaults[name]]
         if self.model is not None and given:
             raise BadInput(f"{', '.join(given)} is decided when a decoder is made: give it with --encoder, not --model")
+
+        if self.encoder_config and not self.random_encoder:
+            raise BadInput(
+                "encoder_config gives a random encoder its sizes; add --random_encoder true, or leave it out"
+            )
 
     def check_data(self) -> None:
         if not (self.train or self.test):

@@ -119,7 +119,8 @@ def _score(metric: str, score: ReportedScore | None) -> Cell:
 
 def _paper_cells(row: Mapping[str, Any], metrics: Sequence[str]) -> list[list[Cell]]:
     """A line for each published system, its score in the column of the row's metric."""
-    note = f"As printed in {PAPER['source']}" + ("." if row["metric"] else ", which names no script for it.")
+    note = f"As printed in {PAPER['source']}, Table {row['table']}"
+    note += "." if row["metric"] else ", which names no script for it."
     own, empty = row["metric"] or "sacrebleu", Cell(NONE)
     return [
         [Cell(name), *(Cell(f"{value:.2f}", (note,)) if metric == own else empty for metric in metrics)]

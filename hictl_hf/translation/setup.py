@@ -102,8 +102,9 @@ def load_config(args: TranslationArguments) -> HictlConfig:
         values, _ = HictlConfig.get_config_dict(place)
         if values.get("model_type") != HictlConfig.model_type:
             raise ValueError(f"it is of type {values.get('model_type')!r}")
-        check_sizes(str(place))
-        config = HictlConfig.from_pretrained(place)
+        if not args.random_encoder:  # else a configuration without weights is enough
+            check_sizes(str(place))
+        config = HictlConfig.from_pretrained(place, **read_dictionary("encoder_config", args.encoder_config))
     except (StrictDataclassError, OSError, ValueError) as error:
         allowed = "an XLM-R or HiCTL checkpoint" if args.encoder else "a translation model, such as runs/step1/model"
         found = " ".join(str(error).split())

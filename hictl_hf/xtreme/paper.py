@@ -35,6 +35,9 @@ def paper_name(row: Mapping[str, Any]) -> str:
 def paper_notes(row: Mapping[str, Any]) -> tuple[str, ...]:
     """The sources of the numbers of a row, for the notes below a table."""
     source = PAPER["sources"][row["source"]]
+    if "table" in row:
+        tables = f"Table {row['table']}" if isinstance(row["table"], int) else f"Tables {row['table']}"
+        source = f"{source}, {tables}"
     first = f"As printed in {source}." if row["verified"] else f"{FROM_MEMORY} From memory, to be checked in {source}."
     return (first, row["note"]) if row.get("note") else (first,)
 

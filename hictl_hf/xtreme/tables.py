@@ -183,23 +183,29 @@ def gap_table(runs: Mapping[str, XtremeResults]) -> Table:
 
 
 def language_tables(runs: Mapping[str, XtremeResults]) -> list[Table]:
-    """One table for each task that a run scored: XTREME's languages in its order, the published rows, the runs."""
+    """For each task that a run scored: XTREME's languages in its order, the published rows of the settings and sizes of
+    the runs, the runs; then the same with the other published rows of each setting."""
     scores = {name: task_scores(results) for name, results in runs.items()}
     names = dict.fromkeys(task for run in scores.values() for task, scored in run.items() if scored.scores)
-    return [
-        _language_table(runs, name, {run: tasks[name] for run, tasks in scores.items() if name in tasks})
-        for name in names
-    ]
+    tables = []
+    for name in names:
+        scored = {run: tasks[name] for run, tasks in scores.items() if name in tasks}
+        near = [
+            row
+            for setting in _settings(runs)
+            for row in paper_rows("per_language", _sizes(runs, setting), setting)
+            if row["task"] == name
+        ]
+        tables.append(_language_table(near, scored))
+        for setting in SETTINGS:
+            others = paper_rows("per_language", [None], setting)
+            if others := [row for row in others if row["task"] == name and row not in near]:
+                tables.append(_language_table(others, scored, f", other published rows, {setting}"))
+    return tables
 
 
-def _language_table(runs: Mapping[str, XtremeResults], name: str, scores: Mapping[str, TaskScores]) -> Table:
+def _language_table(published: Sequence[Mapping[str, Any]], scores: Mapping[str, TaskScores], title: str = "") -> Table:
     task = next(iter(scores.values()))
-    published = [
-        row
-        for setting in _settings(runs)
-        for row in paper_rows("per_language", _sizes(runs, setting), setting)
-        if row["task"] == name
-    ]
     heads = [Cell("language")] + [Cell(f"{paper_name(row)}, {row['setting']}", paper_notes(row)) for row in published]
     heads += [
         Cell(f"{run}{' (trial)' if scored.note else ''}", scored.notes, strong=True)
@@ -213,9 +219,8 @@ def _language_table(runs: Mapping[str, XtremeResults], name: str, scores: Mappin
         rows.append([Cell(language), *row])
     means = [paper_cell(row, row["average"]) for row in published]
     means += [Cell(scored.cell.text, strong=True) for scored in scores.values() if scored.scores]
-    return Table(
-        task.title, f"{metric_names(task.metrics)} by language, in %.", heads, {"": [*rows, [Cell("average"), *means]]}
-    )
+    caption = f"{metric_names(task.metrics)} by language, in %."
+    return Table(task.title + title, caption, heads, {"": [*rows, [Cell("average"), *means]]})
 
 
 def protocol_table(name: str, results: XtremeResults) -> Table:

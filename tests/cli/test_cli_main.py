@@ -117,6 +117,7 @@ REQUIRED = {  # what a command needs before it looks at anything else
     "page": ["--model", "m"],
     "publish": ["runs/x", "a/b"],
     "translate": ["--model", "m"],
+    "tsne": ["a", "b", "--sentences", "x", "--output", "y.png"],
 }
 
 

@@ -423,9 +423,40 @@ def test_the_clean_word_level_also_gets_the_unmasked_pair(tokenizer: PreTrainedT
     assert not batch["clean_input_ids"].equal(batch["input_ids"])
 
 
+def test_the_papers_word_level_of_text_reads_it_joined_to_its_reordering(tokenizer: PreTrainedTokenizerBase) -> None:
+    """x is six tokens, and `max_length` leaves three of x and two of y: <s> x </s> y </s>."""
+    rows = [{"x": [11, 12, 13, 14, 15, 16], "y": None, "seed": 3}, {"x": [20, 21], "y": [22], "seed": 4}]
+    settings = {"reordering": "subwords", "join_reordered": True, "clean_word_level": True, "pair_separators": 1}
+    for longest in (15, 8):
+        batch = PretrainingCollator(tokenizer, max_length=longest, mlm_probability=0, tlm_probability=0, **settings)(
+            rows
+        )
+        (text, pair), seen = batch["clean_input_ids"].tolist(), batch["clean_attention_mask"]
+        reordered = batch["sentence_input_ids"][2, 1:-1].tolist()
+        x, y = ([11, 12, 13, 14, 15, 16], reordered) if longest == 15 else ([11, 12, 13], reordered[:2])
+        assert sorted(reordered) == [11, 12, 13, 14, 15, 16] and reordered != [11, 12, 13, 14, 15, 16]
+        assert text == [0, *x, 2, *y, 2] and pair[: seen[1].sum()] == [0, 20, 21, 2, 22, 2]
+        assert seen.sum(-1).tolist() == [len(text), 6]
+        assert [word for word in batch["bag"][0].tolist() if word >= 0] == sorted({*x, *y})
+        assert batch["input_ids"][0, : batch["attention_mask"][0].sum()].tolist() == [0, *range(11, 17), 2], (
+            "MLM: x alone"
+        )
+
+
+def test_one_separator_leaves_room_for_one_more_token(tokenizer: PreTrainedTokenizerBase) -> None:
+    row = {"x": [*range(10, 20)], "y": [*range(20, 30)], "seed": 0}
+    two, one = (PretrainingCollator(tokenizer, max_length=15, pair_separators=number) for number in (2, 1))
+    for collator, tokens in ((two, 11), (one, 12)):
+        pair = collator.cut(row)
+        joined = collator.join(pair["x"], pair["y"])
+        assert len(pair["x"]) + len(pair["y"]) == tokens and len(joined) == 15 and joined.count(2) == 15 - 1 - tokens
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"pair_separators": 3}, "pair_separators is 3; it must be 1 or 2"),
+        ({"join_reordered": True}, "set clean_word_level"),
         ({"reordering": "sentences"}, "'sentences'.*words, subwords, local"),
         ({"mlm_probability": 15}, "mlm_probability is 15.*between 0 and 1"),
         ({"tlm_probability": -0.1}, "tlm_probability is -0.1.*between 0 and 1"),

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 from runpy import run_path
 from typing import Any
@@ -28,24 +29,42 @@ from hictl_hf.data.corpus import load_corpus
 from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.models.supported_versions import NEWEST, OLDEST
-from hictl_hf.pretraining.arguments import parse_arguments
+from hictl_hf.parsing import read_recipe
+from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in sorted((ROOT / "docs").rglob("*.md"))}
 PAGES |= {name: (ROOT / name).read_text("utf-8") for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")}
 RECIPES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes").rglob("*.json"))
-RECIPES = [name for name in RECIPES if "translation" not in Path(name).parts]  # tested apart
+RECIPES = [name for name in RECIPES if not {"translation", "xtreme", "data"} & {*Path(name).parts}]  # tested apart
 TAKING_ARGUMENTS = [path.name for path in (ROOT / "examples").glob("*.py") if "*sys.argv" in path.read_text("utf-8")]
 ON_THIS_MACHINE = ["--use_cpu", "true", "--bf16", "false"]
-LETTER = {  # of the paper, where the defaults are others
+LETTER = {  # settings of the paper where the defaults are others
     "sentence_temperature": 1.0, "word_temperature": 1.0, "word_sampling_temperature": 1.0,
-    "hard_negative_space": "raw", "duplicates": "keep",
+    "hard_negative_space": "raw", "duplicates": "keep", "word_level_input": "clean",
 }  # fmt: skip
-PAIR_SIZES = {  # of the paper, in millions of pairs with English
-    "ar": 9.8, "bg": 0.6, "de": 9.3, "el": 4.0, "es": 11.4, "fr": 13.2, "hi": 1.6, "ru": 11.7, "sw": 0.2, "th": 3.3,
-    "tr": 0.5, "ur": 0.7, "vi": 3.5, "zh": 9.6,
-}  # fmt: skip
+LETTER_OF_THE_RUN = {"reordering": "subwords", "join_reordered": True, "pair_separators": 1}
+SIZES = ("base", "large")
+HYPERPARAMETERS = (
+    (ROOT / "tests/paper_tables.tsv").read_text("utf-8").split("# Table 9\n")[1].split("# Table")[0].splitlines()
+)
+PAIRED = {
+    "ar",
+    "bg",
+    "de",
+    "el",
+    "es",
+    "fr",
+    "hi",
+    "ru",
+    "sw",
+    "th",
+    "tr",
+    "ur",
+    "vi",
+    "zh",
+}  # with English, in Table 8
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -172,7 +191,10 @@ def test_every_example_is_run_here() -> None:
 
 
 def read(recipe: str) -> dict[str, Any]:
-    return json.loads((ROOT / recipe).read_text("utf-8"))
+    """A recipe of pre-training with those that it is based on; another one as it is."""
+    if "translation" in recipe:
+        return json.loads((ROOT / recipe).read_text("utf-8"))
+    return read_recipe(str(ROOT / recipe), PretrainingArguments)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -186,11 +208,44 @@ def test_every_recipe_parses(recipe: str) -> None:
     Cleaning(**args.cleaning)
 
 
-@pytest.mark.parametrize("size", ["base", "large"])
-def test_recipes_of_the_paper_keep_its_letter_where_the_defaults_depart_from_it(size: str) -> None:
-    default = HictlConfig()
+@pytest.mark.parametrize(
+    "recipe", [f"{folder}paper-{size}" for folder in ("", "ccnet100-mt/", "wiki15-mt/") for size in SIZES]
+)
+def test_recipes_of_the_paper_differ_from_it_in_nothing_but_what_choices_says(recipe: str) -> None:
+    argv = [str(ROOT / f"recipes/{recipe}.json"), *([] if "/" in recipe else ["--train_data", "x"]), *ON_THIS_MACHINE]
+    args = parse_arguments(argv)
+    default, config = HictlConfig(), HictlConfig(**args.model_config)
     assert [name for name, value in LETTER.items() if getattr(default, name) == value] == []
-    assert read(f"recipes/paper-{size}.json")["model_config"].items() >= LETTER.items()
+    assert {name: getattr(config, name) for name in LETTER} == LETTER
+    plain = PretrainingArguments(train_data=["x"], use_cpu=True)
+    assert [name for name, value in LETTER_OF_THE_RUN.items() if getattr(plain, name) == value] == []
+    assert {name: getattr(args, name) for name in LETTER_OF_THE_RUN} == LETTER_OF_THE_RUN
+    assert not args.load_best_model_at_end, "the last checkpoint"
+    as_the_paper = {
+        "lm_weight": 1, "sentence_weight": 1, "word_weight": 1, "hard_negatives": True, "hard_negative_zeta": 0.9,
+        "hard_negative_window": 100, "word_negatives": 512, "same_side_negatives": True, "sentence_pooling": "cls",
+        "sentence_projection": True,
+    }  # fmt: skip
+    assert {name: getattr(config, name) for name in as_the_paper} == as_the_paper
+    number = SIZES.index(recipe.rpartition("-")[2])
+    rows = dict(
+        (line.split("\t")[0], line.split("\t")[1 + number]) for line in HYPERPARAMETERS if line.count("\t") == 2
+    )
+    batch = 8 * args.per_device_train_batch_size * args.gradient_accumulation_steps
+    found = {
+        "Mask percent (monolingual/bilingual)": f"{args.mlm_probability:.0%}/{args.tlm_probability:.0%}",
+        "Adam epsilon": f"{args.adam_epsilon:.0e}".replace("e-0", "e-"),
+        "Adam beta": str((args.adam_beta1, args.adam_beta2)),
+        "Learning rate": f"{1e4 * args.learning_rate:g}e-4",
+        "Learning rate schedule": str(args.lr_scheduler_type.value),
+        "Warmup steps": f"{args.warmup_steps:,.0f}", "Dropout": str(config.hidden_dropout_prob),
+        "Attention dropout": str(config.attention_probs_dropout_prob), "Batch size": str(batch),
+        "Max sequence length (monolingual/bilingual)": str(args.max_length),
+        "Training steps": f"{args.max_steps // 1000}k",
+    }  # fmt: skip
+    assert found == {name: rows[name] for name in found}
+    sizes = {"Number of layers", "Hidden size", "FFN inner hidden size", "Attention heads", "Hyperparameters"}
+    assert rows.keys() - found.keys() == sizes and args.encoder == f"xlm-roberta-{SIZES[number]}"
 
 
 @pytest.mark.parametrize("recipe", sorted(path.name for path in (ROOT / "recipes/translation").glob("step1-*.json")))
@@ -212,23 +267,15 @@ def test_the_processes_of_the_slurm_job_have_together_the_batch_of_its_recipe() 
     assert nodes * processes * pairs == 8 * read("recipes/base.json")["per_device_train_batch_size"] == 1024
 
 
-def test_shares_of_the_papers_data_follow_from_its_sizes() -> None:
-    recipe = read("recipes/paper-data.json")
-    shares = dict(zip(recipe["train_data"], recipe["stream_shares"], strict=True))
-    text = [share for source, share in shares.items() if "cc100" in source]
-    assert len(text) == 15 and text == pytest.approx([0.5 / 15] * 15, abs=1e-5)
-    powers = {language: size**0.7 for language, size in PAIR_SIZES.items()}
-    for language, power in powers.items():
-        own = re.compile(rf"(\W{language}-en|en-{language}\b|iitb-english-hindi)")
-        sources = [source for source in shares if own.search(source) and ("hindi" not in source or language == "hi")]
-        assert sum(shares[source] for source in sources) == pytest.approx(0.5 * power / sum(powers.values()), abs=3e-5)
-    assert sum(shares.values()) == pytest.approx(1, abs=3e-4)
-
-
-def test_sources_of_the_papers_data_are_read_in_its_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "texts"), [("ccnet100-mt", 94), ("ccnet100", 94), ("wiki15-mt", 15)])
+def test_sources_of_the_papers_data_are_read_in_its_languages(
+    name: str, texts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each source is given two rows; of the Hub's real datasets this says nothing."""
 
     def on_the_hub(name: str, config: str | None, **_: Any) -> list[dict[str, Any]]:
+        if name == "allenai/c4":
+            return [{"text": f"{config} {row}"} for row in "ab"]
         languages = (config or "en-hi").split("-")
         return [
             {"id": str(row), "translation": {language: f"{language} {row}" for language in languages}} for row in "ab"
@@ -236,22 +283,21 @@ def test_sources_of_the_papers_data_are_read_in_its_languages(tmp_path: Path, mo
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets, "load_dataset", on_the_hub)
-    (tmp_path / "opus").mkdir()
-    (tmp_path / "cc100").mkdir()
-    recipe = read("recipes/paper-data.json")
+    recipe = read(f"recipes/data/{name}.json")
     for source in recipe["train_data"]:
+        path = Path(source.rpartition(":")[2])
+        path.parent.mkdir(exist_ok=True)
         if source.startswith("opus/"):
             before, languages = source.removesuffix("}").split("{")
             for language in languages.split(","):
                 Path(before + language).write_text(f"{language} c\n{language} d\n", "utf-8")
-        elif "cc100" in source:
-            language, path = source.split(":")
-            Path(path).write_bytes(gzip.compress(f"{language} c\n{language} d\n".encode()))
+        elif "hub:" not in source:
+            path.write_bytes(gzip.compress(f"{source[:2]} c\n{source[:2]} d\n".encode()))
     rows = load_corpus(recipe["train_data"], Cleaning(drop_duplicates=False), cache_dir=tmp_path)[0]
-    assert {row["x_lang"] for row in rows if row["y_lang"] is None} == {"en", *PAIR_SIZES}
-    assert {*(row["x_lang"] for row in rows), *(row["y_lang"] for row in rows)} == {"en", None, *PAIR_SIZES}
-    pairs = [{row["x_lang"], row["y_lang"]} for row in rows if row["y_lang"] is not None]
-    assert len(pairs) == 30 and all({"en", language} in pairs for language in PAIR_SIZES)
+    assert len({row["x_lang"] for row in rows if row["y_lang"] is None}) == texts
+    pairs = [{row["x_lang"], row["y_lang"]} - {"en"} for row in rows if row["y_lang"] is not None]
+    assert len(pairs) == (30 if "mt" in name else 0)
+    assert {*chain(*pairs)} == (PAIRED if pairs else set())
     assert all(
         "en" in (row["x_lang"], row["y_lang"]) for row in load_corpus(recipe["held_out_data"], cache_dir=tmp_path)[0]
     )

@@ -315,6 +315,40 @@ def test_every_objective_can_be_switched_off(files: dict[str, str], tmp_path: Pa
     }
 
 
+PAPER = json.loads((Path(__file__).parents[2] / "recipes/paper-base.json").read_text("utf-8"))
+
+
+def test_the_papers_settings_train_together(files: dict[str, str], tmp_path: Path) -> None:
+    """All that recipes/paper-base.json changes of the defaults but sizes and the optimiser, with λ's gradient."""
+    names = ("reordering", "join_reordered", "pair_separators", "load_best_model_at_end")
+    changes = [word for name in names for word in (f"--{name}", str(PAPER[name]))]
+    model = MODEL | PAPER["model_config"] | {"hard_negative_lambda_gradient": True, "word_negatives": 16}
+    results = main(flags(files, tmp_path / "run", *changes, model=model))
+    losses = [entry[f"{name}_loss"] for entry in results["history"] for name in ("lm", "sentence", "word")]
+    assert len(losses) == 9 and all(0 < loss < 10 for loss in losses)
+    assert results["history"][-1]["hard_negative_lambda"] < 1
+    config = json.loads((tmp_path / "run/checkpoint/config.json").read_text("utf-8"))
+    assert config["word_level_input"] == "clean" and config["hard_negative_lambda_gradient"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"join_reordered": "true"}, "join_reordered is true, but word_level_input is 'masked'"),
+        ({"pair_separators": "3"}, "pair_separators is 3; allowed are 1 and 2"),
+        (
+            {"model_config": json.dumps(MODEL | {"hard_negative_zeta": 1.5})},
+            "hard_negative_zeta is 1.5; it must be above 0",
+        ),
+    ],
+)
+def test_settings_beyond_the_papers_are_refused(
+    changes: dict[str, str], message: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        main(flags(files, tmp_path / "run", *(word for name in changes for word in (f"--{name}", changes[name]))))
+
+
 def test_the_best_checkpoint_is_kept(files: dict[str, str], tmp_path: Path) -> None:
     keep = ("--save_strategy", "steps", "--save_steps", "3", "--load_best_model_at_end", "true", "--learning_rate", "1")
     main(flags(files, tmp_path / "run", *keep))

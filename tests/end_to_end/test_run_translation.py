@@ -437,6 +437,30 @@ def test_a_random_encoder_has_the_same_sizes_and_other_weights(world: Path, tmp_
     assert trained[words].equal(weights_of(world / "encoder")[words]) and not random[words].equal(trained[words])
 
 
+def test_a_transformer_from_a_configuration_and_a_tokenizer_alone(world: Path, tmp_path: Path) -> None:
+    """The recipes of recipes/translation/transformer: no weights are read, sizes are given, all weights are trained."""
+    alone = tmp_path / "alone"
+    shutil.copytree(world / "encoder", alone, ignore=shutil.ignore_patterns("*.safetensors"))
+    sizes = {
+        "num_hidden_layers": 3,
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "num_attention_heads": 2,
+        "hidden_act": "relu",
+    }
+    baseline = ["--random_encoder", "true", "--freeze_encoder", "false", "--cls_bias", "none"]
+    more = [*baseline, "--encoder_config", json.dumps(sizes), "--encoder", str(alone)]
+    main(short(world, tmp_path / "run", *more))
+    config = json.loads((tmp_path / "run/model/config.json").read_text("utf-8"))
+    assert {name: config[name] for name in sizes} == sizes and config["decoder_layers"] == 1
+    weights = weights_of(tmp_path / "run/model")
+    assert weights["roberta.encoder.layer.2.intermediate.dense.weight"].shape == (40, 24)
+    with pytest.raises(BadInput, match="encoder_config gives a random encoder its sizes; add --random_encoder true"):
+        main(short(world, tmp_path / "other", "--encoder_config", json.dumps(sizes)))
+    with pytest.raises(BadInput, match="alone"):
+        main(short(world, tmp_path / "other", "--encoder", str(alone)))
+
+
 @pytest.mark.parametrize(("asked", "size"), [("off", None), ("36", 36)])
 def test_a_vocabulary_is_as_large_as_asked(asked: str, size: int | None, world: Path, tmp_path: Path) -> None:
     results = main(short(world, tmp_path, "--trim_target_vocab", asked))

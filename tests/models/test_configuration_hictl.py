@@ -115,9 +115,10 @@ REFUSED: list[tuple[str, Any, str]] = [
     *[(name, "no", ", ".join(map(repr, allowed))) for name, allowed in CHOICES.items()],
     *[
         (name, value, "0 or a positive number")
-        for name in ("lm_weight", "sentence_weight", "word_weight", "hard_negative_zeta")
+        for name in ("lm_weight", "sentence_weight", "word_weight")
         for value in (-1, -0.1, INFINITY, NOT_A_NUMBER)
     ],
+    *[("hard_negative_zeta", value, "above 0 and below 1") for value in (0, 1, 1.5, -0.1, INFINITY, NOT_A_NUMBER)],
     *[
         (name, value, "above 0")
         for name in (
@@ -165,9 +166,17 @@ def test_the_projection_is_read_at_the_last_layer() -> None:
         HictlConfig(embedding_pooling="projection", embedding_layer=11)
 
 
-@pytest.mark.parametrize("name", ["lm_weight", "sentence_temperature", "hard_negative_zeta"])
+@pytest.mark.parametrize("name", ["lm_weight", "sentence_temperature"])
 def test_whole_numbers_are_numbers(name: str) -> None:
     assert getattr(HictlConfig(**{name: 1}), name) == 1
+
+
+def test_a_saved_configuration_with_another_zeta_still_loads(tmp_path: Path) -> None:
+    """Releases before 0.10 took any; training with it is refused (test_pretraining_setup.py)."""
+    HictlConfig().save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps(saved | {"hard_negative_zeta": 1.5}), "utf-8")
+    assert HictlConfig.from_pretrained(tmp_path).hard_negative_zeta == 1.5
 
 
 # --- the decoder of a translation model -----------------------------------------------------------------------------

@@ -632,3 +632,30 @@ def test_the_mean_of_nothing_is_zero_with_a_zero_gradient(mean: Callable[[Tensor
     loss = mean(values[:0])
     loss.backward()
     assert loss == 0 and (values.grad == 0).all()
+
+
+# --- the gradient through λ -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("space", ["unit", "raw"])
+def test_the_gradient_through_lambda_is_that_of_finite_differences(space: str) -> None:
+    sentences = torch.randn(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    negatives = in_batch_negatives(torch.arange(8))
+    (through, moved), (fixed, same) = (
+        sentence_contrast(sentences, negatives, 0.5, 0.8, space, lambda_gradient=chosen) for chosen in (True, False)
+    )
+    torch.testing.assert_close((through, moved), (fixed, same))
+    assert moved < 1
+    gradients = [torch.autograd.grad(loss, sentences)[0] for loss in (through, fixed)]
+    assert (gradients[0] - gradients[1]).abs().max() > 1e-3, "λ depends on the sentences"
+    assert torch.autograd.gradcheck(
+        lambda rows: sentence_contrast(rows, negatives, 0.5, 0.8, space, lambda_gradient=True)[0], (sentences,)
+    )
+
+
+@pytest.mark.parametrize("space", ["unit", "raw"])
+def test_the_gradient_through_lambda_is_finite_for_equal_sentences(space: str) -> None:
+    sentences = torch.tensor([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [0.0, 1.0]]).requires_grad_()
+    loss, _ = sentence_contrast(sentences, in_batch_negatives(torch.arange(4)), 1.0, 0.9, space, lambda_gradient=True)
+    (gradient,) = torch.autograd.grad(loss, sentences)
+    assert loss.isfinite() and gradient.isfinite().all()

@@ -531,6 +531,30 @@ def test_the_word_level_reads_the_masked_or_the_clean_text(toy_model: MakeModel,
     close(masked(**batch).word_loss, clean(**batch).word_loss)
 
 
+def test_the_clean_text_may_be_longer_than_the_masked_one(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    """The word level of longer clean text is that of a batch in which the masked text is as long."""
+    model, batch, longer = toy_model(word_level_input="clean"), toy_batch(seed=0), toy_batch(seed=1)
+    clean = {"clean_input_ids": longer["clean_input_ids"], "clean_attention_mask": longer["attention_mask"]}
+    found = model(**batch | clean | {"bag": longer["bag"]})
+    expected = model(**longer | {"example_seeds": batch["example_seeds"]})
+    assert clean["clean_input_ids"].shape != batch["clean_input_ids"].shape
+    close(found.word_loss, expected.word_loss)
+    close(found.lm_loss, model(**batch).lm_loss)
+
+
+@pytest.mark.parametrize("through", [False, True])
+def test_the_gradient_through_lambda_is_an_option(through: bool, toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    results = []
+    for chosen in (False, through):
+        model = toy_model(hard_negative_lambda_gradient=chosen, lm_weight=0, word_weight=0, sentence_temperature=0.5)
+        model.sentence_probability.record(torch.tensor(0.1))
+        output = model(**toy_batch())
+        output.loss.backward()
+        results.append((output.sentence_loss.detach(), model.projection.weight.grad))
+    close(results[0][0], results[1][0])
+    assert through != torch.allclose(results[0][1], results[1][1], rtol=1e-3)
+
+
 @pytest.mark.parametrize("edge", ["nothing masked", "one pair", "empty bag", "equal texts"])
 def test_degenerate_batches_have_finite_losses_and_gradients(
     edge: str, toy_model: MakeModel, toy_batch: MakeBatch

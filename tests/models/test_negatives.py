@@ -208,6 +208,15 @@ def test_no_gradient_passes_through_lambda(space: str) -> None:
     assert scores.requires_grad and not lambdas.requires_grad
 
 
+@pytest.mark.parametrize("space", SPACES)
+def test_the_gradient_through_lambda_changes_no_score(space: str) -> None:
+    sentences = sentences_of(4).requires_grad_()
+    plain = interpolate_hard_negatives(sentences, NO_DUPLICATES[4], 0.9, space)
+    through = interpolate_hard_negatives(sentences, NO_DUPLICATES[4], 0.9, space, lambda_gradient=True)
+    torch.testing.assert_close(plain, through)
+    assert through[1].requires_grad and (through[1] < 1).any()
+
+
 EDGES = {  # name: sentences, all of which have a hand-made degenerate distance or length
     "one pair": [[1.0, 2.0], [2.0, -1.0]],
     "positive equal to its query": [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [-1.0, 1.0]],

@@ -53,3 +53,8 @@ def test_the_number_of_pairs_of_a_step_decides_not_how_it_is_divided(tmp_path: P
     assert whole == settings("--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2")
     assert whole != settings("--per_device_train_batch_size", "8", "--seed", "7")
     assert whole == settings("--per_device_train_batch_size", "8", "--max_steps", "7")  # it may train longer
+    with_options = settings("--join_reordered", "true", "--pair_separators", "1")
+    assert {name for name in with_options if with_options[name] != settings()[name]} == {
+        "join_reordered", "pair_separators",
+    }  # fmt: skip
+    assert settings()["join_reordered"] is settings()["pair_separators"] is None, "as runs before 0.10 are compared"

@@ -101,11 +101,11 @@ def test_what_fine_tunes_is_a_recipe_of_its_script(tmp_path: Path) -> None:
 
 
 def test_the_first_six_variants_have_three_seeds_and_first_seeds_come_first() -> None:
-    first = ["lm", "sentence", "sentence-hard", "word", "full", "unpaired"]
+    first = ["lm", "sentence", "sentence-hard", "word", "full", "unpaired", "full-easy"]
     assert [name for name, variant in pretraining.VARIANTS.items() if len(variant.seeds) == 3] == first
     arguments = pretraining.argparse.Namespace(variants=None, seeds=None, model="scratch")
     seeds = [seed for _, seed in pretraining.planned(arguments)]
-    assert seeds == sorted(seeds) and seeds.count(1) == len(pretraining.VARIANTS) and seeds.count(3) == 6
+    assert seeds == sorted(seeds) and seeds.count(1) == len(pretraining.VARIANTS) and seeds.count(3) == 7
 
 
 def test_no_sentence_of_a_test_is_trained_on(data: Path, tmp_path: Path) -> None:
@@ -125,6 +125,23 @@ def test_no_sentence_of_a_test_is_trained_on(data: Path, tmp_path: Path) -> None
     write_lines(tmp_path / "spoilt.jsonl.gz", [*pairs_of("de", [1]), row])
     with pytest.raises(RuntimeError, match="spoilt.jsonl.gz:2: a sentence of a test"):
         pretraining.refuse_test_sentences(tmp_path / "spoilt.jsonl.gz", forbidden)
+
+
+def test_rows_of_the_paper_change_all_its_settings_at_once_and_leave_one_loss_out() -> None:
+    recipe = json.loads((pretraining.ROOT / "recipes/paper-base.json").read_text("utf-8"))
+    names = [name for name in pretraining.VARIANTS if name.startswith("paper")]
+    assert names == ["paper", "paper-without-sentence", "paper-without-word"]
+    for name, weight in zip(names, (None, "sentence_weight", "word_weight")):
+        variant = pretraining.VARIANTS[name]
+        changed = {field: value for field, value in variant.model_config.items() if field != weight}
+        assert changed.items() <= recipe["model_config"].items()
+        assert {"word_level_input", "duplicates", "hard_negative_space", "sentence_temperature"} < changed.keys()
+        assert variant.settings == {
+            field: recipe[field] for field in ("reordering", "join_reordered", "pair_separators")
+        }
+        assert weight is None or variant.model_config[weight] == 0
+    alone = pretraining.VARIANTS["word-alone-0.05"].model_config
+    assert alone == {"sentence_weight": 0, "word_temperature": 0.05}
 
 
 # --- scores and intervals ---------------------------------------------------------------------------------------------
@@ -245,10 +262,10 @@ def test_the_table_has_intervals_and_the_papers_gains_and_the_page_keeps_its_wor
     value, low, high = map(float, re.findall(r"[\d.]+", cells[3]))
     assert value == round(float(mean), 1) and low < value < high
     gain = mean - np.mean([results["lm"][seed]["tatoeba"] for seed in (1, 2)])
-    assert f"{gain:+.1f} / +10.0" in row, "69.1 - 59.1"
-    over_lm, over_full = text.split("Gains over ")[1:]
-    assert re.search(rf"\| full HiCTL \| \{gain:+.1f} \(\+", over_lm) and "| LM only |" not in over_lm
-    assert re.search(rf"\| LM only \| {-gain:+.1f} \(-", over_full) and "| full HiCTL |" not in over_full
+    assert f"{gain:+.1f} / +10.0; +2.4" in row, "69.1 - 59.1; 59.7 - 57.3"
+    (gains,) = text.split("Gains over the language model alone; over full HiCTL")[1:]
+    assert re.search(rf"\| full HiCTL \| \{gain:+.1f} \([^;]*\); – \|", gains), "not over itself"
+    assert re.search(rf"\| LM only \| –; {-gain:+.1f} \(-", gains)
     assert {path.name for path in (tmp_path / "images").iterdir()} >= {"tsne-full.png", "languages.png", "layers.png"}
     write_study(tmp_path / "runs", page, {"lm": "LM only", "full": "full HiCTL"})
     assert page.read_text("utf-8") == text

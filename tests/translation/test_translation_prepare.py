@@ -16,6 +16,7 @@ from hictl_hf.errors import BadInput
 from hictl_hf.translation.arguments import parse_translation_arguments
 from hictl_hf.translation.paper_corpora import CORPORA, PaperCorpus
 from hictl_hf.translation.prepare import TOLERANCE, clean, deviations, preparation_signature, prepare
+from hictl_hf.translation.report import PAPER
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "translation"
 RAW_LINES = 50
@@ -357,3 +358,23 @@ def test_each_row_is_in_the_first_step_that_its_recipe_begins_with() -> None:
             sources = json.loads((RECIPES / f"{first}.json").read_text("utf-8"))["train"]
             pair = set(CORPORA[path.stem].pair)
             assert any(f"/{path.stem}/" in source or pair == set(re.findall(r"\w+", source)[-2:]) for source in sources)
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("transformer/*.json")), ids=lambda path: path.stem)
+def test_the_papers_transformers_need_no_checkpoint_and_are_trained_on_the_data_of_their_row(path: Path) -> None:
+    """Vaswani et al.: base 512, 2048 and 8 heads, big 1024, 4096 and 16, six layers each; the paper: base for IWSLT."""
+    arguments = parse_translation_arguments([str(path), "--bf16", "false"])
+    row = parse_translation_arguments([str(RECIPES / path.name), "--bf16", "false"])
+    for name in ("train", "validation", "test", "metric", "beams", "length_penalty", "directions"):
+        assert getattr(arguments, name) == getattr(row, name)
+    big = path.stem.startswith("wmt14")
+    found = [arguments.encoder_config[name] for name in ("hidden_size", "intermediate_size", "num_attention_heads")]
+    assert found == ([1024, 4096, 16] if big else [512, 2048, 8])
+    assert arguments.encoder_config["num_hidden_layers"] == arguments.decoder_layers == 6
+    assert arguments.random_encoder and not arguments.freeze_encoder and arguments.model is None
+    assert arguments.cls_bias == "none" and arguments.output_dir == f"runs/translation/transformer-{path.stem}"
+
+
+def test_every_row_of_tables_4_and_5_has_its_transformer() -> None:
+    names = {path.stem for path in RECIPES.glob("transformer/*.json")}
+    assert names == {row["data"] for row in PAPER["rows"] if row["table"] < 6}

@@ -123,9 +123,9 @@ def test_the_table_beside_the_papers_worked_by_hand() -> None:
         "| *de-en* |  |  |  |  |",
         "| **ours** | 36.50 [1] | 37.00 [1] | 60.25 [1] | – |",
         "| **other** | – | – | 60.00 [2] | 0.8123 [2] |",
-        "| Transformer | – | 34.51 [3] | – | – |",
-        "| BERT-fused | – | 36.11 [3] | – | – |",
-        "| HiCTL | – | 37.96 [3] | – | – |",
+        "| Transformer, replication | – | 34.51 [3] | – | – |",
+        "| BERT-fused NMT | – | 36.11 [3] | – | – |",
+        "| HiCTL, base | – | 37.96 [3] | – | – |",
         "| *fr-en* |  |  |  |  |",
         "| **other** | – | – | – | – |",
     ]
@@ -146,7 +146,7 @@ def test_the_table_beside_the_papers_worked_by_hand() -> None:
 )
 def test_the_papers_scores_stand_beside_those_of_its_test_set_only(direction: str, data: str, shown: set[str]) -> None:
     run = run_of("ours", {**RESULTS, "test": {direction: scored(f"{SIGNATURE}|data:{data}", chrf=1.0)}})
-    found = [row for (_, name), row in cells(translation_report.score_table([run])).items() if name == "HiCTL"]
+    found = [row for (_, name), row in cells(translation_report.score_table([run])).items() if "HiCTL" in name]
     assert {text for row in found for text in row} - {"–"} == shown
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hictl_hf.errors import BadInput
-from hictl_hf.xtreme.arguments import NAMES, XtremeArguments
+from hictl_hf.xtreme.arguments import NAMES, XtremeArguments, parse_xtreme_arguments
 from hictl_hf.xtreme.data import DataSource, Splits
 
 
@@ -35,3 +35,21 @@ def test_splits_and_source_are_those_of_the_arguments(tmp_path: Path) -> None:
 def test_wrong_values_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         XtremeArguments(**{"encoder": "x", **changes})
+
+
+# --- recipes ----------------------------------------------------------------------------------------------------------
+
+RECIPES = Path(__file__).parents[2] / "recipes/xtreme"
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.json")), ids=lambda path: path.stem)
+def test_the_recipes_search_the_papers_grids(path: Path) -> None:
+    """Appendix B: six learning rates and two batch sizes for base, three and two for large."""
+    args = parse_xtreme_arguments([str(path)])
+    base = ([5e-6, 1e-5, 1.5e-5, 2e-5, 2.5e-5, 3e-5], [16, 32])
+    large = ([3e-6, 5e-6, 1e-5], [32, 64])
+    assert (args.learning_rate, args.batch_size) == (base if args.size == "base" else large)
+    assert args.output_dir == f"runs/xtreme-{path.stem}"
+    one = ["tydiqa"]
+    assert args.tasks == (one if path.stem.endswith("tydiqa") else [name for name in NAMES if name not in one])
+    assert path.stem.endswith("tydiqa") == (args.select_split != "dev"), "TyDiQA's dev set is XTREME's test set"

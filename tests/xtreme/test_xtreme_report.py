@@ -16,7 +16,7 @@ from hictl_hf.errors import BadInput
 from hictl_hf.reports.tables import Cell, Table
 from hictl_hf.xtreme import report as xtreme_report
 from hictl_hf.xtreme import tables as xtreme_tables
-from hictl_hf.xtreme.paper import COLUMNS
+from hictl_hf.xtreme.paper import COLUMNS, PAPER, paper_name
 from hictl_hf.xtreme.results import XtremeResults
 from hictl_hf.xtreme.tables import TaskScores
 
@@ -132,8 +132,8 @@ def test_the_table_of_a_complete_run_worked_by_hand() -> None:
         "| model | XNLI | PAWS-X | POS | NER | XQuAD | MLQA | TyDiQA | BUCC | Tatoeba | average |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
         "| *zero-shot* |  |  |  |  |  |  |  |  |  |  |",
-        "| mBERT [1] | 65.4 | 81.9 | 70.3 | 62.2 | 64.5/49.4 | 61.4/44.2 | 59.7/43.9 | 56.7 | 38.7 | 59.6 |",
-        "| XLM [1] | 69.1 | 80.9 | 70.1 | 61.2 | 59.8/44.3 | 48.5/32.6 | 43.6/29.1 | 56.8 | 32.6 | 55.5 |",
+        "| mBERT [1, 2] | 65.4 | 81.9 | 70.3 | 62.2 | 64.5/49.4 | 61.4/44.2 | 59.7/43.9 | 56.7 | 38.7 | 59.6 |",
+        "| XLM [1, 2] | 69.1 | 80.9 | 70.1 | 61.2 | 59.8/44.3 | 48.5/32.6 | 43.6/29.1 | 56.8 | 32.6 | 55.5 |",
         "| XLM-R, base [1] | 76.2 | – | – | – | – | 63.7/46.3 | – | – | – | – |",
         "| HiCTL, base [1] | 77.3 | 84.5 | 71.4 | 64.1 | 73.5/58.7 | 65.8/47.6 | 61.9/42.8 | – | – | – |",
         "| **toy** | 10.0 | 20.0 | 30.0 | 40.0 | 56.0/44.0 | 66.0/54.0 | 76.0/64.0 | 80.0 | 90.0 | **50.0** |",
@@ -143,7 +143,9 @@ def test_the_table_of_a_complete_run_worked_by_hand() -> None:
             "Average: of nine task scores, (F1 + EM) / 2 counting as one. Bold names: our runs."
         ),
         "",
-        "[1] As printed in Wei et al., On Learning Universal Representations Across Languages, ICLR 2021.",
+        "[1] As printed in Wei et al., On Learning Universal Representations Across Languages, ICLR 2021, Table 1.",
+        "",
+        "[2] From XTREME (Hu et al., 2020), says the caption.",
     ]
 
 
@@ -238,7 +240,7 @@ def test_what_is_no_xtreme_score_is_marked_says_why_and_enters_no_average(case: 
 def test_a_task_that_was_not_run_is_a_dash_with_a_note() -> None:
     table = main_table({"toy": run(udpos=None, panx=None)})
     assert rows(table)["toy"][2:4] == ["–", "–"] and rows(table)["toy"][-1] == "–"
-    assert table.markdown().endswith("\n[2] No score: not run.")
+    assert table.markdown().endswith("\n[3] No score: not run.")
 
 
 def test_a_language_code_is_replaced_in_file_names_only() -> None:
@@ -299,7 +301,8 @@ def test_the_table_by_language_keeps_xtremes_order_worked_by_hand() -> None:
         "third": {**run(bucc2018=None), "size": "large"},
     }
     trial = {"toy": run(bucc2018=task("bucc2018", 1.0, note="dev"))}
-    assert language_tables(trial)[-2].heads[-1].text == "toy (trial)"
+    [marked] = [table for table in language_tables(trial) if table.title == "BUCC"]
+    assert marked.heads[-1].text == "toy (trial)"
     [table] = [table for table in language_tables(runs) if table.title == "BUCC"]
     assert table.markdown().splitlines() == [
         "| language | XLM-R, large, zero-shot [1] | **toy** [2] | **other** |",
@@ -322,9 +325,21 @@ def test_tables_by_language_are_those_of_scored_tasks() -> None:
     only = {name: None for name in COLUMNS if name not in ("xnli", "panx")}
     runs = {"toy": run(**only), "other": run(**only, panx=task("panx", 0, languages={}))}
     tables = language_tables(runs)
-    assert [table.title for table in tables] == ["XNLI", "NER"]
-    assert [head.text for head in tables[1].heads] == ["language", "toy"]
-    assert list(rows(tables[1])) == [*COLUMNS["panx"]["languages"], "average"]
+    own = [table for table in tables if "published" not in table.title]
+    assert [table.title for table in own] == ["XNLI", "NER"]
+    assert [head.text for head in own[1].heads] == ["language", "toy"]
+    assert list(rows(own[1])) == [*COLUMNS["panx"]["languages"], "average"]
+
+
+@pytest.mark.parametrize("setting", ["zero-shot", "translate-train-all"])
+@pytest.mark.parametrize("size", ["base", "large"])
+def test_a_run_stands_by_language_next_to_every_published_row(size: str, setting: str) -> None:
+    tables = language_tables({"toy": {**run(), "size": size, "setting": setting}})
+    found = [head.text for table in tables for head in table.heads if head.text not in ("language", "toy")]
+    assert sorted(found) == sorted(f"{paper_name(row)}, {row['setting']}" for row in PAPER["per_language"])
+    assert all([head.text for head in table.heads][-1] == "toy" for table in tables)
+    [first] = [table for table in tables if table.title == "XNLI"]
+    assert {head.text.rpartition(", ")[2] for head in first.heads[1:-1]} == {setting}, "its own setting comes first"
 
 
 def test_a_tenth_task_has_its_table_and_its_gap_but_no_part_in_xtremes_averages() -> None:
@@ -409,7 +424,7 @@ def test_text_for_the_terminal_is_aligned() -> None:
     assert rule.startswith("zero-shot -----") and len(rule) == len(heads)
     shown, _, foot = "\n".join(lines).partition("\n\n")
     assert {len(line) for line in shown.splitlines()} == {len(heads)}
-    assert foot.splitlines()[0].startswith("[1] As printed in") and foot.endswith("[2] No score: not run.")
+    assert foot.splitlines()[0].startswith("[1] As printed in") and foot.endswith("[3] No score: not run.")
 
 
 class Tags(HTMLParser):
@@ -474,7 +489,8 @@ def test_the_page_is_well_formed_and_text_never_becomes_markup(tmp_path: Path) -
     assert "<script" not in text and "&lt;script&gt;" in text
     tags = Tags()
     tags.feed(text)
-    assert tags.open == [] and tags.seen.count("table") == 3 + 10 + 2  # main, groups, gap; tasks; protocols
+    others = text.count(", other published rows, ")
+    assert tags.open == [] and tags.seen.count("table") == 3 + 10 + 2 + others  # main, groups, gap; tasks; protocols
 
 
 @pytest.mark.parametrize(
@@ -539,7 +555,7 @@ def test_the_command_compares_runs_and_explains_itself(tmp_path: Path, capsys: p
     compare.main(list(map(str, paths)))
     printed = capsys.readouterr().out
     assert re.search(r"^toy +10\.0 .* 50\.0$", printed, re.MULTILINE) and "transfer gap" in printed
-    assert re.search(r"^other +– \[2\] .* –$", printed, re.MULTILINE)
+    assert re.search(r"^other +– \[3\] .* –$", printed, re.MULTILINE)
     with pytest.raises(SystemExit):
         compare.main([])
     with pytest.raises(BadInput, match="nowhere.json: cannot be read"):

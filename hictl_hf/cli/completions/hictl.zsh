@@ -28,6 +28,7 @@ _shtab_hictl_commands() {
     score:'score translations against references'
     train-translation:'train a translation model on an encoder and score it'
     translate:'translate lines of text'
+    tsne:'draw t-SNE of the sentence vectors of two checkpoints'
     xtreme:'fine-tune and score an encoder on XTREME'
   )
   _describe 'hictl commands' _commands
@@ -203,12 +204,15 @@ _shtab_hictl_demo_options=(
   {--tlm_probability,--tlm-probability}"[Share of masked tokens in pairs.]:tlm_probability:"
   "--dropout[Dropout during training, which config.json does not record\; by default that of the model. 0 is faster on a CPU.]:dropout:"
   "--reordering[How the positive of monolingual text is reordered\: words, subwords or local.]:reordering:_files"
+  {--join_reordered,--join-reordered}"[Let the word level of monolingual text read it joined to its reordering, as the paper\; needs the word_level_input clean.]:join_reordered:"
+  {--pair_separators,--pair-separators}"[Separators \<\/s\> between the sentences of a pair\: 2, as XLM-R, or 1, as the paper.]:pair_separators:"
   {--lm_head_warmup_steps,--lm-head-warmup-steps}"[Steps in which L_LM trains only its head\; by default 100 if a sentence encoder has none, else 0.]:lm_head_warmup_steps:"
   {--gather_sentences,--gather-sentences}"[Take negatives from the sentences of all processes.]:gather_sentences:"
   {--no_gather_sentences,--no-gather-sentences}"[Take negatives from the sentences of all processes.]"
   {--gradient_cache,--gradient-cache}"[Take negatives from all micro-batches of a step, in the memory of one (GradCache).]:gradient_cache:"
   {--shard_parameters,--shard-parameters}"[Divide weights, gradients and optimizer states among the processes (FSDP2).]:shard_parameters:"
   {--evaluate_layers,--evaluate-layers}"[Layers whose sentence vectors are evaluated, 0 being the embeddings\; by default all, or the one that is trained and read.]:evaluate_layers:"
+  {--dry_run,--dry-run}"[Only resolve all names, and print shares, sizes, steps, and the memory and time to expect\; exit with status 1 if a name does not resolve.]:dry_run:"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -511,12 +515,15 @@ _shtab_hictl_pretrain_options=(
   {--tlm_probability,--tlm-probability}"[Share of masked tokens in pairs.]:tlm_probability:"
   "--dropout[Dropout during training, which config.json does not record\; by default that of the model. 0 is faster on a CPU.]:dropout:"
   "--reordering[How the positive of monolingual text is reordered\: words, subwords or local.]:reordering:_files"
+  {--join_reordered,--join-reordered}"[Let the word level of monolingual text read it joined to its reordering, as the paper\; needs the word_level_input clean.]:join_reordered:"
+  {--pair_separators,--pair-separators}"[Separators \<\/s\> between the sentences of a pair\: 2, as XLM-R, or 1, as the paper.]:pair_separators:"
   {--lm_head_warmup_steps,--lm-head-warmup-steps}"[Steps in which L_LM trains only its head\; by default 100 if a sentence encoder has none, else 0.]:lm_head_warmup_steps:"
   {--gather_sentences,--gather-sentences}"[Take negatives from the sentences of all processes.]:gather_sentences:"
   {--no_gather_sentences,--no-gather-sentences}"[Take negatives from the sentences of all processes.]"
   {--gradient_cache,--gradient-cache}"[Take negatives from all micro-batches of a step, in the memory of one (GradCache).]:gradient_cache:"
   {--shard_parameters,--shard-parameters}"[Divide weights, gradients and optimizer states among the processes (FSDP2).]:shard_parameters:"
   {--evaluate_layers,--evaluate-layers}"[Layers whose sentence vectors are evaluated, 0 being the embeddings\; by default all, or the one that is trained and read.]:evaluate_layers:"
+  {--dry_run,--dry-run}"[Only resolve all names, and print shares, sizes, steps, and the memory and time to expect\; exit with status 1 if a name does not resolve.]:dry_run:"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -692,7 +699,8 @@ _shtab_hictl_train_translation_options=(
   {--cls_bias_scale,--cls-bias-scale}"[Scale of that bias\: learned, from 0 (default), or fixed at 1 (the paper).]:cls_bias_scale:_files"
   {--model_config,--model-config}"[More fields of HictlConfig as JSON, such as \{\"hidden_dropout_prob\"\: 0.3\}.]:model_config:_files"
   {--trim_target_vocab,--trim-target-vocab}"[Ids a new decoder can produce\: auto, those of the targets in train\; a number\; off, all.]:trim_target_vocab:_files"
-  {--random_encoder,--random-encoder}"[Encoder of the same sizes with random weights\: the baseline of a pre-trained one.]:random_encoder:"
+  {--random_encoder,--random-encoder}"[Encoder of the same sizes with random weights\: the baseline of a pre-trained one\; of --encoder only configuration and tokenizer are read.]:random_encoder:"
+  {--encoder_config,--encoder-config}"[Other sizes of a random encoder, fields of HictlConfig as JSON\: \{\"num_hidden_layers\"\: 6\}.]:encoder_config:_files"
   "--cleaning[Fields of Cleaning as JSON\; by default all unbroken rows of train are kept.]:cleaning:_files"
   "--strict[Stop at the first broken row of train instead of counting them.]:strict:"
   {--max_tokens,--max-tokens}"[Tokens of a batch on a device, on its longer side, padding included.]:max_tokens:"
@@ -732,6 +740,21 @@ _shtab_hictl_translate_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_hictl_translate_defaults_added=0
+
+_shtab_hictl_tsne_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--sentences[Sources with each sentence in all languages\: corpus.\{en,fr,de,ru,es\} (docs\/data_formats.md).]:sentences:_files"
+  "--output[Picture to write\; its ending names the format.]:output:_files"
+  "--sets[Sets of sentences that follow each other\; the paper\: 10.]:sets:"
+  {--per_set,--per-set}"[Sentences of a set, all languages together\; the paper\: 100 in 5 languages.]:per_set:"
+  "--seed[Seed of t-SNE.]:seed:"
+  "--debug[Show the Python traceback of an error instead of one line.]"
+  ":folder or Hub name of an encoder:_files"
+  ":folder or Hub name of another:_files"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_hictl_tsne_defaults_added=0
 
 _shtab_hictl_xtreme_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -803,6 +826,7 @@ _shtab_hictl() {
         score) _arguments -C -s $_shtab_hictl_score_options ;;
         train-translation) _arguments -C -s $_shtab_hictl_train_translation_options ;;
         translate) _arguments -C -s $_shtab_hictl_translate_options ;;
+        tsne) _arguments -C -s $_shtab_hictl_tsne_options ;;
         xtreme) _arguments -C -s $_shtab_hictl_xtreme_options ;;
       esac
   esac

@@ -1,0 +1,210 @@
+"""What a pre-training run would read and cost, without reading data, loading weights or training: `--dry_run`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi
+from transformers import AutoConfig
+
+from ..data.cleaning import Cleaning
+from ..data.sources import list_shards
+from ..data.streaming import bytes_of, source_shares
+from ..errors import BadInput, as_bad_input
+from ..models.configuration_hictl import HictlConfig
+from ..reports.tables import NONE, Table
+from ..training.arguments import read_dictionary
+from .arguments import PretrainingArguments
+from .estimates import GPUS, LONGEST, PAIR, Shape, gigabytes, milliseconds
+
+SCRIPT, DATA = ".py", (".parquet", ".arrow", ".json", ".jsonl", ".csv", ".tsv", ".txt", ".gz", ".zst", ".zip", ".tar")
+WEIGHTS = (".safetensors", ".bin")
+ON_THE_HUB = "on the Hub"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A name of the arguments: what it is for, its size ("1.5 GB", "on the Hub"), and why it does not resolve."""
+
+    role: str
+    name: str
+    size: str = NONE
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run would do.
+
+    Attributes:
+        names: every source, held-out source, encoder and tokenizer.
+        shares: of each source of `train_data` in the examples, in their order; empty if only reading it would tell.
+        shape: of the encoder; `None` if its configuration does not resolve.
+        steps: `None` if the number of examples decides.
+    """
+
+    names: Sequence[Resolved]
+    shares: Sequence[float]
+    shape: Shape | None
+    steps: int | None
+    micro_batch: int
+    micro_batches: int
+    processes: int
+
+    @property
+    def unresolved(self) -> list[Resolved]:
+        return [each for each in self.names if each.problem]
+
+    def tables(self) -> Iterator[Table]:
+        """Shares and sizes of the sources, the other names, the steps, memory and time."""
+        sources = [each for each in self.names if each.role == "train_data"]
+        shares = [f"{100 * share:.4f}" for share in self.shares] or [NONE] * len(sources)
+        rows = [[each.name, share, each.size] for each, share in zip(sources, shares)]
+        if self.shares:
+            rows.append([f"{len(sources)} sources", f"{100 * sum(self.shares):.4f}", ""])
+        yield Table.of(["train_data", "share, %", "size"], rows)
+        others = [[each.role, each.name, each.size] for each in self.names if each.role != "train_data"]
+        yield Table.of(["argument", "name", "size"], others)
+        yield Table.of(["steps", ""], self.about_steps())
+        if self.shape:
+            yield self.costs(self.shape)
+
+    def about_steps(self) -> list[list[str]]:
+        """Names and values: the examples of a step, and of the run."""
+        batch = self.micro_batch * self.micro_batches * self.processes
+        parts = f"{self.micro_batch} x {self.micro_batches} micro-batches x {self.processes} processes"
+        rows = [["examples of a step", f"{batch:,} = {parts}"]]
+        if self.processes == 1:
+            rows.append(["on 8 GPUs", f"{8 * batch:,}"])
+        if self.steps is None:
+            return [*rows, ["optimiser steps", "by num_train_epochs and the number of examples"]]
+        rows.append(["optimiser steps", f"{self.steps:,}"])
+        gpus = [("examples of the run", batch)] + ([("on 8 GPUs", 8 * batch)] if self.processes == 1 else [])
+        return rows + [[name, f"{self.steps * examples:,}"] for name, examples in gpus]
+
+    def costs(self, shape: Shape) -> Table:
+        """Memory and time on 8 GPUs, or on as many as there are processes, as docs/scale.md computes them."""
+        gpus = self.processes if self.processes > 1 else 8
+        rows = [["parameters", f"{shape.parameters:,}"]]
+        for name, row in {"pairs of 25 words": PAIR, "the longest texts": LONGEST}.items():
+            state, head, plain, checkpointed, level = gigabytes(shape, row, self.micro_batch, gpus)
+            both = [f"{state + head + acts + level:.1f}" for acts in (plain, checkpointed)]
+            rows.append([f"GB on one GPU, {name}", f"{both[0]}; {both[1]} with --activation_checkpointing true"])
+        for gpu in GPUS if self.steps else ():
+            step = self.micro_batches * sum(milliseconds(shape, gpu, self.micro_batch, gpus))
+            hours = (self.steps or 0) * step / 3.6e6
+            rows.append([f"hours on {gpus} x {gpu}", f"{hours:,.1f} or more ({step:,.1f} ms a step)"])
+        return Table.of(["computed, not measured (docs/scale.md)", ""], rows)
+
+
+def plan(args: PretrainingArguments) -> RunPlan:
+    """Resolve every name of the arguments, and compute shares, steps, memory and time; nothing is downloaded but
+    configurations, and nothing is written."""
+    roles = ("train_data", "held_out_data", "guard_data")
+    names = [resolve_source(role, name) for role in roles for name in getattr(args, role)]
+    models = [(role, str(getattr(args, role))) for role in ("encoder", "tokenizer") if getattr(args, role)]
+    names += [resolve_model(role, name) for role, name in models]
+    return RunPlan(
+        names, shares_of(args, names), shape_of(args), args.max_steps if args.max_steps > 0 else None,
+        args.per_device_train_batch_size, args.gradient_accumulation_steps, args.world_size,
+    )  # fmt: skip
+
+
+def shares_of(args: PretrainingArguments, names: Sequence[Resolved]) -> list[float]:
+    """The share of each source: `stream_shares`, else by language with bytes in place of rows, if all are files."""
+    if args.stream_shares:
+        if len(args.stream_shares) != len(args.train_data):
+            raise BadInput(
+                f"stream_shares has {len(args.stream_shares)} numbers; allowed is one for each of "
+                f"{len(args.train_data)} sources of train_data"
+            )
+        return [share / sum(args.stream_shares) for share in args.stream_shares]
+    sources = [each for each in names if each.role == "train_data"]
+    if any(each.problem or each.size == ON_THE_HUB for each in sources):
+        return []
+    cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
+    return source_shares(args.train_data, cleaning, args.text_alpha, args.pair_alpha, args.text_share)
+
+
+def shape_of(args: PretrainingArguments) -> Shape | None:
+    """The sizes of the encoder, or of a new model of `model_config`."""
+    if not args.encoder:
+        config: Any = HictlConfig(**read_dictionary("model_config", args.model_config))
+    else:
+        try:
+            config = AutoConfig.from_pretrained(args.encoder)
+        except (OSError, ValueError):
+            return None
+    return Shape(config.num_hidden_layers, config.hidden_size, config.intermediate_size, config.vocab_size)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def resolve_source(role: str, source: str) -> Resolved:
+    """Whether a source exists: its files with their size, or its repository and configuration on the Hub."""
+    try:
+        shards = list(list_shards(source))
+        if "hub:" not in source:
+            return Resolved(role, source, readable(bytes_of(shards)))
+        name, config, *_ = [*source.partition("hub:")[2].split(":"), ""]
+        return Resolved(role, source, ON_THE_HUB, problem_of_dataset(name, config))
+    except BadInput as error:
+        return Resolved(role, source, problem=str(error))
+
+
+def resolve_model(role: str, name: str) -> Resolved:
+    """Whether a checkpoint exists, as a folder or on the Hub."""
+    folder = Path(name)
+    if folder.is_dir():
+        files = [path.name for path in folder.iterdir()]
+        size = readable(sum(path.stat().st_size for path in folder.iterdir()))
+    else:
+        try:
+            found = on_the_hub(name, dataset=False)
+        except BadInput as error:
+            return Resolved(role, name, problem=str(error))
+        files, size = [file.rfilename for file in found.siblings or ()], ON_THE_HUB
+    lacks = role == "encoder" and not any(file.endswith(WEIGHTS) for file in files)
+    return Resolved(role, name, size, "has no weights; allowed is a checkpoint" if lacks else "")
+
+
+def problem_of_dataset(name: str, config: str) -> str:
+    """Why a dataset cannot be read from the Hub; empty if it can, as far as its card and its list of files show."""
+    found = on_the_hub(name, dataset=True)
+    files = [file.rfilename for file in found.siblings or ()]
+    if any(file.endswith(SCRIPT) for file in files) and not any(file.endswith(DATA) for file in files):
+        return "has only a loading script, which datasets no longer runs; take its files, or another copy"
+    known = configurations(found.card_data or {})
+    if config and known and config not in known:
+        return f"has no configuration {config}; allowed are {', '.join(known)}"
+    return ""
+
+
+def configurations(card: Mapping[str, Any]) -> list[str]:
+    """The configurations that the card of a dataset names."""
+    rows = [row for key in ("configs", "dataset_info") for row in listed(card.get(key))]
+    return list(dict.fromkeys(str(row["config_name"]) for row in rows if "config_name" in row))
+
+
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value] if value else []
+
+
+def on_the_hub(name: str, dataset: bool) -> Any:
+    """What the Hub says of a repository; `BadInput` if it does not answer, or shows none."""
+    kind = "dataset" if dataset else "model"
+    with as_bad_input(name, f"a {kind} on the Hub", "Check its name, the connection, and that you are logged in."):
+        return HfApi().dataset_info(name) if dataset else HfApi().model_info(name)
+
+
+def readable(size: int) -> str:
+    """A number of bytes in the largest unit of which there is one.
+
+    >>> readable(999), readable(1_500_000_000)
+    ('999 B', '1.5 GB')
+    """
+    units = ("B", "KB", "MB", "GB", "TB")
+    power = min(max(len(str(size)) - 1, 0) // 3, len(units) - 1)
+    return f"{size / 1000**power:.{1 if power else 0}f} {units[power]}"

@@ -1,0 +1,68 @@
+"""Memory and time of pre-training on GPUs, computed from sizes: lower limits, which docs/scale.md explains.
+
+A pair has 25 tokens on each side, so with special tokens x, y and x∘y are 108. Activations are 24 · d + 4.5 · f bytes a
+token and layer, counted from the code for CUDA autocast with flash-attention: seven bf16 vectors of size d (inputs of
+q, k and v, these, and the output of attention), two fp32 ones before the layer norms, two dropout masks, and the
+feed-forward part of size f. With checkpointing one fp32 vector a layer stays, and one layer is recomputed at a time.
+The sentence level holds 10 bytes an entry of its matrix: two fp32 matrices and two of booleans. The all-reduce of the
+word embeddings cannot overlap with the backward pass, because their gradient is complete only at its end.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+PAIR, LONGEST = (27, 27, 54), (256, 256, 256)  # tokens of x, y and x∘y
+GPUS = {  # FLOP/s in bf16 and in fp32, bytes/s of memory: the makers' peaks; the share of FLOP/s assumed
+    "A100": (312e12, 19.5e12, 2.0e12, 0.5),
+    "H100": (989e12, 67e12, 3.35e12, 0.4),
+}
+
+
+class Shape(NamedTuple):
+    """The sizes of an encoder: layers, d, f of the feed-forward part, V words."""
+
+    layers: int
+    d: int
+    f: int
+    words: int
+
+    @property
+    def encoder(self) -> int:
+        """Parameters of the layers."""
+        return self.layers * (4 * self.d * self.d + 2 * self.d * self.f + 9 * self.d + self.f)
+
+    @property
+    def embeddings(self) -> int:
+        return self.words * self.d
+
+    @property
+    def parameters(self) -> int:
+        """All parameters in training, with the head of the language model and the projection."""
+        return self.encoder + self.words * (self.d + 1) + 2 * self.d * self.d + 520 * self.d
+
+
+def gigabytes(shape: Shape, row: Sequence[int], pairs: int = 128, gpus: int = 8) -> list[float]:
+    """Gigabytes on one GPU: state, E and head, activations without and with checkpointing, sentence level."""
+    tokens, sentences = pairs * sum(row), 2 * pairs * gpus
+    state = (4 + 4 + 8 + 4) * shape.parameters  # weights, gradients, moments, DDP's buckets
+    # gradient of E before DDP's bucket, bf16 copies; a block of logits
+    head = (4 + 2 + 2 + 4) * shape.embeddings + (4 + 4 + 2) * 2**28
+    layer = 24 * shape.d + 4.5 * shape.f
+    activations = layer * shape.layers * tokens, (4 * shape.d * shape.layers + layer) * tokens
+    return [number / 1e9 for number in (state, head, *activations, 10 * sentences**2)]
+
+
+def milliseconds(
+    shape: Shape, gpu: str, pairs: int = 128, gpus: int = 8, bandwidth: float = 200e9, row: Sequence[int] = PAIR
+) -> list[float]:
+    """Milliseconds of a step: encoder and head, sentence level, AdamW, all-reduce after the backward pass."""
+    bf16, fp32, memory, share = GPUS[gpu]
+    attention = 12 * shape.layers * shape.d * sum(length**2 for length in row)
+    masked = 0.25 * (row[-1] - 4)  # a quarter of x∘y without its special tokens
+    head = 6 * masked * (shape.embeddings + shape.d * shape.d)
+    compute = pairs * (6 * shape.encoder * sum(row) + attention + head) / (share * bf16)
+    # 4 d FLOP and 240 bytes of memory traffic an entry of the Gram matrix, counted on a CPU
+    contrast = (2 * pairs * gpus) ** 2 * (4 * shape.d / (share * fp32) + 240 / memory)
+    reduce = 2 * (gpus - 1) / gpus * 4 / bandwidth  # of one parameter
+    late = reduce * shape.embeddings + max(0, reduce * (shape.parameters - shape.embeddings) - 2 / 3 * compute)
+    return [1e3 * seconds for seconds in (compute, contrast, 28 * shape.parameters / memory, late)]

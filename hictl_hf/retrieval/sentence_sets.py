@@ -1,0 +1,113 @@
+"""The paper's figure 4 (appendix D): t-SNE of sets of sentences in several languages, with a number for each map.
+
+Colour is the set, marker the language. The number is the mean rank of a translation among all sentences shown of its
+language, 1 the best, in the space of the vectors: t-SNE itself measures nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data.cleaning import CorpusReport
+from ..data.records import Cursor
+from ..data.sources import list_shards, read_shard
+from ..embedding.encoder import embed_sentences, load_encoder
+from ..errors import BadInput
+from ..reports.plots import LANGUAGE_MARKERS, Array
+from .plots import SentenceMap, plot_sentence_sets
+
+COLOURS = 10
+Vectors = Mapping[str, NDArray[np.floating]]  # language: (sentences, d), row = meaning
+
+
+def draw_sentence_sets(
+    models: Sequence[str], sources: Sequence[str], path: str | Path, sets: int = 10, per_set: int = 100, seed: int = 42
+) -> list[SentenceMap]:
+    """Draw the map of each checkpoint in one picture; returns the maps.
+
+    Args:
+        models: folders or Hub names, each read at its own layer and pooling.
+        sources: of records in all languages, such as `wmt.{en,fr,de,ru,es}`; a set is some that follow each other.
+        per_set: sentences of a set, all languages together, as the paper counts them.
+    """
+    texts = read_sets(sources, sets, per_set)
+    maps = []
+    for name in models:
+        model, tokenizer = load_encoder(name)
+        vectors = {
+            language: embed_sentences(model, tokenizer, each, normalize=True) for language, each in texts.items()
+        }
+        maps.append(SentenceMap(name, place(vectors, seed), mean_rank(vectors)))
+    plot_sentence_sets(maps, len(next(iter(texts.values()))) // sets, path)
+    return maps
+
+
+def read_sets(sources: Sequence[str], sets: int, per_set: int) -> dict[str, list[str]]:
+    """The sentences of all sets by language, row = meaning.
+
+    Raises:
+        BadInput: too few sentences, fewer than two languages, more than there are markers, or more sets than colours.
+    """
+    if not 2 <= sets <= COLOURS:
+        raise BadInput(f"sets is {sets}; allowed are 2 to {COLOURS}, which colours tell apart")
+    texts: dict[str, list[str]] = {}
+    report = CorpusReport(strict=True)
+    for source in sources:
+        for shard in list_shards(source):
+            for rows in read_shard(shard, Cursor(), report):
+                record = {language: text for row in rows for language, text in row.texts.items()}
+                texts = texts or {language: [] for language in record}
+                if record.keys() != texts.keys():
+                    raise BadInput(
+                        f"{rows[0].origin}: has {', '.join(record)}; allowed are the languages of the first record, "
+                        f"{', '.join(texts)}"
+                    )
+                for language, text in record.items():
+                    texts[language].append(text)
+    if not 2 <= len(texts) <= len(LANGUAGE_MARKERS):
+        raise BadInput(
+            f"sentences has {len(texts)} languages; allowed are 2 to {len(LANGUAGE_MARKERS)}, which markers tell apart"
+        )
+    size, found = per_set // len(texts), len(next(iter(texts.values())))
+    if size < 1 or found < sets * size:
+        raise BadInput(
+            f"sentences has {found} records; {sets} sets of {per_set} sentences in {len(texts)} languages need "
+            f"{sets} x {max(size, 1)} or more; give more, or lower sets or per_set (at least {len(texts)})"
+        )
+    return {language: each[: sets * size] for language, each in texts.items()}
+
+
+def mean_rank(vectors: Vectors, among: int | None = None) -> float:
+    """The mean rank of a translation, 1 the best, over all ordered pairs of languages.
+
+    Args:
+        vectors: of length 1.
+        among: sentences among which a translation is ranked, in blocks; `None`: all.
+    """
+    ranks = []
+    for one, x in vectors.items():
+        size = among or len(x)
+        for other, y in vectors.items():
+            for start in range(0, len(x) - size + 1, size) if one != other else ():
+                scores = x[start : start + size] @ y[start : start + size].T
+                ranks.append((scores >= np.diag(scores)[:, None]).sum(1).mean())
+    return float(np.mean(ranks))
+
+
+def place(vectors: Vectors, seed: int) -> dict[str, Array]:
+    """(sentences, 2) coordinates of each language's sentences in one t-SNE of all."""
+    try:
+        from sklearn.manifold import TSNE
+        from threadpoolctl import threadpool_limits
+    except ImportError as error:
+        raise ImportError("this picture needs scikit-learn: pip install matplotlib scikit-learn") from error
+    points = np.concatenate([*vectors.values()])
+    if (points == points[0]).all():  # equal points crash scikit-learn, and the process
+        raise BadInput("all sentences have the same vector, so there is nothing to draw; give another model")
+    perplexity = min(30.0, (len(points) - 1) / 3)
+    with threadpool_limits(1):  # reproducible
+        tsne = TSNE(perplexity=perplexity, init="pca", random_state=seed, metric="cosine")
+        places = tsne.fit_transform(points)
+    return dict(zip(vectors, np.split(places, len(vectors))))

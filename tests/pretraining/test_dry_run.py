@@ -1,0 +1,142 @@
+"""A dry run of the paper's mixtures, offline: shares by its sizes, names that do not resolve, nothing trained."""
+
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hub_stub import Hub, serve
+from transformers import XLMRobertaConfig
+
+from hictl_hf.cli import pretrain as command
+from hictl_hf.errors import BadInput
+from hictl_hf.pretraining import pretrain
+from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
+from hictl_hf.pretraining.dry_run import plan, problem_of_dataset
+
+ROOT = Path(__file__).parents[2]
+TABLES = (ROOT / "tests/paper_tables.tsv").read_text("utf-8")
+FULL = [f"{data}/{size}" for data in ("ccnet100-mt", "wiki15-mt") for size in ("base", "large")]
+FULL += [name.replace("/", "/paper-") for name in FULL]
+XNLI = {"ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh"}
+
+
+def sizes_of(table: int) -> dict[str, float]:
+    """The sizes of appendix A: GB of each language (Table 7), millions of pairs of each (Table 8)."""
+    text = TABLES.split(f"# Table {table}\n")[1].split("# Table")[0]
+    return {code.removeprefix("en-"): float(size) for code, size in re.findall(r"([a-z][-a-z]+)\t([\d.]+)", text)}
+
+
+def powers(sizes: dict[str, float], alpha: float) -> dict[str, float]:
+    """Shares p^alpha of a half of the examples."""
+    return {name: 0.5 * size**alpha / sum(each**alpha for each in sizes.values()) for name, size in sizes.items()}
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    """A Hub with the encoders and datasets of the recipes; the weights are empty files."""
+    with serve() as hub:
+        for name, layers, size in (("base", 12, 768), ("large", 24, 1024)):
+            config = XLMRobertaConfig(
+                vocab_size=250_002, hidden_size=size, num_hidden_layers=layers, intermediate_size=4 * size
+            )
+            files = {"config.json": config.to_json_string().encode(), "model.safetensors": b""}
+            hub.repositories[f"me/xlm-roberta-{name}"] = files
+            hub.private[f"me/xlm-roberta-{name}"], hub.commits[f"me/xlm-roberta-{name}"] = False, []
+        multiun = [{"config_name": name} for name in ("ar-en", "en-es", "en-fr", "en-ru", "en-zh")]
+        hub.datasets["Helsinki-NLP/multiun"] = {"cardData": {"configs": multiun}}
+        hub.datasets |= {f"wmt/wmt{year}": {} for year in (14, 16, 19)}
+        hub.datasets |= {"cfilt/iitb-english-hindi": {}, "allenai/c4": {"cardData": {"configs": {"config_name": "mt"}}}}
+        yield hub
+
+
+def make_files(names: list[str]) -> None:
+    for source in names:
+        if source.startswith("opus/"):
+            before, languages = source.removesuffix("}").split("{")
+            for language in languages.split(","):
+                Path(before).parent.mkdir(exist_ok=True)
+                Path(before + language).write_text("a\n", "utf-8")
+        elif "hub:" not in source:
+            path = Path(source.partition(":")[2])
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(gzip.compress(b"a\n"))
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_each_full_recipe_prints_shares_by_the_papers_sizes(
+    name: str, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe, size = str(ROOT / f"recipes/{name}.json"), name.rpartition("/")[2].removeprefix("paper-")
+    argv = [recipe, "--dry_run", "--encoder", f"me/xlm-roberta-{size}"]
+    sources = parse_arguments([recipe, "--bf16", "false"]).train_data
+    make_files(sources)
+    assert command.main(argv) == {}
+    out = capsys.readouterr().out
+    printed = {
+        line.split()[0]: float(line.split()[1]) / 100 for line in out.splitlines() if line.startswith((*sources,))
+    }
+    assert list(printed) == sources and sum(printed.values()) == pytest.approx(1, abs=1e-4)
+    texts, pairs = sizes_of(7), sizes_of(8)
+    assert len(texts) == 94 and len(pairs) == 14
+    texts = texts if "ccnet" in name else {code: gb for code, gb in texts.items() if code in XNLI}
+    found = {source.partition(":")[0]: share for source, share in printed.items() if re.match("[a-z]{2}:", source)}
+    assert found == pytest.approx(powers(texts, 0.3), abs=1e-4)
+    for language, share in powers(pairs, 0.7).items():
+        own = re.compile(rf"({language}-en|en-{language}\b|{'hindi' if language == 'hi' else '-'}$)")
+        parts = [share for source, share in printed.items() if ":" not in source[:3] and own.search(source)]
+        assert sum(parts) == pytest.approx(share, abs=1e-4), language
+    assert "on 8 GPUs" in out and "1,024" in out and "200,000" in out and "204,800,000" in out
+    assert re.search(r"hours on 8 x H100 +[\d.]+ or more", out) and "GB on one GPU" in out
+    assert out.endswith("every name resolves; nothing was trained\n") and not Path("runs").exists()
+
+
+def test_names_that_do_not_resolve_are_named_and_end_the_command(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = str(ROOT / "recipes/ccnet100-mt/base.json")
+    make_files(
+        [source for source in parse_arguments([recipe, "--bf16", "false"]).train_data if "cc100/br" not in source]
+    )
+    del hub.datasets["wmt/wmt16"]
+    hub.datasets["Helsinki-NLP/multiun"] = {"cardData": {"configs": [{"config_name": "ar-en"}]}}
+    with pytest.raises(SystemExit, match="1"):
+        command.main([recipe, "--dry_run", "--encoder", "me/nowhere"])
+    out = capsys.readouterr().out
+    lost = re.findall(r"^does not resolve: (\S+) (\S+): (.*)$", out, re.MULTILINE)
+    assert {(role, name) for role, name, _ in lost} == {
+        ("train_data", "br:cc100/br.txt.gz"), ("held_out_data", "hub:wmt/wmt16:tr-en:validation"),
+        ("encoder", "me/nowhere"),
+        *(("train_data", f"hub:Helsinki-NLP/multiun:en-{code}") for code in ("es", "fr", "ru", "zh")),
+    }  # fmt: skip
+    reasons = {name: reason for _, name, reason in lost}
+    assert "does not exist" in reasons["br:cc100/br.txt.gz"]
+    assert reasons["hub:Helsinki-NLP/multiun:en-fr"] == "has no configuration en-fr; allowed are ar-en"
+
+
+def test_a_dataset_that_is_only_a_loading_script_does_not_resolve(hub: Hub) -> None:
+    hub.datasets["statmt/cc100"] = {"siblings": [{"rfilename": "cc100.py"}, {"rfilename": "README.md"}]}
+    assert "loading script" in problem_of_dataset("statmt/cc100", "")
+    assert problem_of_dataset("allenai/c4", "mt") == "" and problem_of_dataset("wmt/wmt14", "x") == ""
+
+
+def test_shares_without_stream_shares_are_those_of_languages_by_bytes(tmp_path: Path) -> None:
+    """Two languages paired with English, 4 : 1 by bytes, with alpha 0.5: 2 : 1."""
+    for language, lines in (("de", 400), ("fr", 100)):
+        rows = [json.dumps({"en": f"{number:04} word", language: f"{number:04} wort"}) for number in range(lines)]
+        (tmp_path / f"{language}.jsonl").write_text("\n".join(rows) + "\n", "utf-8")
+    files = [str(tmp_path / f"{language}.jsonl") for language in ("de", "fr")]
+    args = PretrainingArguments(train_data=files, pair_alpha=0.5, model_config={"vocab_size": 99})
+    found = plan(args)
+    assert found.shares == pytest.approx([2 / 3, 1 / 3]) and found.steps is None and not found.unresolved
+    assert found.names[0].size.endswith(" KB")
+
+
+def test_a_dry_run_is_not_trained(tmp_path: Path) -> None:
+    args = PretrainingArguments(train_data=["x"], output_dir=str(tmp_path / "run"), dry_run=True)
+    with pytest.raises(BadInput, match="dry_run is true"):
+        pretrain(args)

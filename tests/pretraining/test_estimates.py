@@ -1,0 +1,25 @@
+"""Memory and time, computed: the parts that can be counted by hand; docs/scale.md is compared in test_scale.py."""
+
+import pytest
+
+from hictl_hf.pretraining.estimates import GPUS, Shape, gigabytes, milliseconds
+
+TOY = Shape(layers=2, d=4, f=8, words=100)
+
+
+def test_parameters_counted_by_hand() -> None:
+    """A layer: q, k, v and output 4 (16 + 4), two norms 2 · 8, feed-forward 32 + 8 and 32 + 4: 172."""
+    assert TOY.encoder == 2 * 172 and TOY.embeddings == 400
+    assert TOY.parameters == 344 + 100 * 5 + 2 * 16 + 520 * 4
+
+
+def test_memory_grows_with_the_batch_only_where_it_should() -> None:
+    one, two = (gigabytes(TOY, (3, 3, 6), pairs, gpus=1) for pairs in (1, 2))
+    assert two[:2] == one[:2] and two[2] == 2 * one[2] and two[4] == pytest.approx(4 * one[4])
+    assert one[2] * 1e9 == pytest.approx((24 * 4 + 4.5 * 8) * 2 * 12), "bytes of two layers and twelve tokens"
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_a_step_of_twice_the_pairs_takes_the_encoder_twice_as_long(gpu: str) -> None:
+    one, two = (milliseconds(TOY, gpu, pairs) for pairs in (8, 16))
+    assert two[0] == pytest.approx(2 * one[0]) and two[1] == pytest.approx(4 * one[1]) and two[2] == one[2]
