@@ -35,9 +35,10 @@ def gigabytes(model: str, row: Sequence[int], pairs: int = 128, gpus: int = 8) -
     layers, d = (MODELS | XL)[model]
     _, embeddings, everything = sizes(model)
     tokens, sentences = pairs * sum(row), 2 * pairs * gpus
-    state = (4 + 4 + 8 + 4) * everything  # weights, gradients, moments, DDP's buckets
+    copied = 4 if gpus > 1 else 0  # by DDP
+    state = (4 + 4 + 8 + copied) * everything  # weights, gradients, moments, DDP's buckets
     # gradient of E before DDP's bucket, bf16 copies; a block of logits
-    head = (4 + 2 + 2 + 4) * embeddings + (4 + 4 + 2) * 2**28
+    head = (copied + 2 + 2 + 4) * embeddings + (4 + 4 + 2) * 2**28
     activations = 42 * d * layers * tokens, (4 * layers + 42) * d * tokens
     return [number / 1e9 for number in (state, head, *activations, 10 * sentences**2)]
 
