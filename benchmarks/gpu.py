@@ -245,8 +245,9 @@ def markdown(results: dict[str, Any]) -> Iterator[str]:
     yield f"# Training steps on {results['card']}\n"
     yield f"`{results['command']}`, {results['date']}{'' if results['finished'] else ', not finished'}\n"
     yield "; ".join(f"{name.replace('_', '-')} {value}" for name, value in results["machine"].items()) + ".\n"
-    yield f"{settings['layers']}×{settings['hidden_size']}, {dtype}, fused AdamW, text: {settings['text']}. Peak in bf16"
-    yield f"{known}; measured products {rates[dtype] / 1e12:.3g} TFLOP/s, memory {rates['stream'] / 1e9:.0f} GB/s.\n"
+    yield f"{settings['layers']}×{settings['hidden_size']}, {dtype}, fused AdamW, text: {settings['text']}."
+    yield f"Peak in bf16 {known}; measured products {rates[dtype] / 1e12:.3g} TFLOP/s, memory"
+    yield f"{rates['stream'] / 1e9:.0f} GB/s.\n"
     columns = ("step", "pairs", "dropout", "pairs/s", "share of peak", "GB")
     yield from table(columns, [line(row) for row in results["rows"]])
     if profiled := results["profile"]:

@@ -154,7 +154,7 @@ def test_the_gpu_benchmark_runs_to_its_end_on_a_cpu(tmp_path: Path) -> None:
     times = [each["milliseconds"] for each in results["profile"]["operations"]]
     assert len(times) == gpu.PROFILED and times == sorted(times, reverse=True)
     table = (tmp_path / "x.md").read_text()
-    assert "| naive HiCTL, all losses | 3 | 0.1 |" in table and "Peak in bf16\nunknown" in table
+    assert "| naive HiCTL, all losses | 3 | 0.1 |" in table and "Peak in bf16 unknown" in table
 
 
 def test_a_batch_that_does_not_fit_is_a_row_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

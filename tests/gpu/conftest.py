@@ -1,7 +1,9 @@
 """What the proofs on a GPU share."""
 
 import sys
+import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -17,5 +19,19 @@ def visible_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     if mark is None or pretended is None:
         yield
         return
-    with pretended.Gpu():
+    with pretended.Gpu() as gpu:
+        warn_of_waits(gpu, monkeypatch)
         yield
+
+
+def warn_of_waits(gpu: Any, patch: pytest.MonkeyPatch) -> None:
+    """Let the pretended GPU warn where a real one would under `torch.cuda.set_sync_debug_mode`."""
+    wait, modes = gpu.wait, ["default"]
+
+    def wait_and_warn(*given: Any) -> None:
+        if modes[-1] == "warn":
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=2)
+        wait(*given)
+
+    patch.setattr(gpu, "wait", wait_and_warn)
+    patch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)

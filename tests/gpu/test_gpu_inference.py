@@ -28,6 +28,7 @@ MakeModel = Callable[..., PreTrainedModel]
 def test_hypotheses_are_those_of_generate(
     device: str, cut: bool, sharp_model: Callable[..., HictlForConditionalGeneration]
 ) -> None:
+    different = set()
     for seed in range(3):
         model = sharp_model(seed, cut)
         ids, mask = batch_of([9, 3, 12, 5, 7, 4], seed)
@@ -36,7 +37,8 @@ def test_hypotheses_are_those_of_generate(
         expected = generated(model, ids, mask, starts, settings)
         found = search(model.to(device), ids.to(device), mask.to(device), starts.to(device), settings)
         assert_same(found, expected)
-        assert len({tuple(each.tokens) for row in found for each in row}) > 12
+        different |= {tuple(each.tokens) for row in found for each in row}
+    assert len(different) > 20
 
 
 @everywhere
