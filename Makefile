@@ -48,7 +48,7 @@ test-slow: .venv/test  ## the slow tests
 	$(PYTEST) -m "slow and not gpu"
 
 test-gpu:  ## the tests that need a CUDA GPU, skipped without one; installs nothing: .venv, else PYTHON, runs them
-	$(GPU_PYTHON) -m pytest -m gpu -rs
+	$(GPU_PYTHON) -m pytest -m gpu -rs tests/gpu tests/retrieval
 
 test-versions:  ## test what depends on other libraries on their oldest and newest releases; QUICK=1: a part
 	$(PYTHON) tests/run_versions.py $(if $(QUICK),--quick)
