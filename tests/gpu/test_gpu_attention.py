@@ -72,6 +72,7 @@ def without_package(patch: pytest.MonkeyPatch) -> None:
 
 def without_kernels(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("torch.nn.attention.varlen.varlen_attn", refuse)
+    patch.setattr(torch.ops.aten, "_flash_attention_forward", refuse)
     if find_spec("flash_attn"):
         patch.setattr("flash_attn.flash_attn_varlen_func", refuse)
 
@@ -83,6 +84,7 @@ def on_turing(patch: pytest.MonkeyPatch) -> None:
 
 def without_flash_attention(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: False)
+    without_package(patch)
     without_kernels(patch)
 
 
