@@ -10,7 +10,7 @@ import pytest
 import torch
 from datasets import Dataset
 from devices import everywhere, on_gpu
-from test_fast_step import LARGE, Step, assert_same_step, naive_of, naive_step, ready, remembering
+from test_fast_step import LARGE, Step, assert_same_step, naive_of, naive_step, ready
 from test_pretraining_trainer import trainer_of
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -81,9 +81,15 @@ def expected_step(model: PreTrainedModel, batch: Batch, words: Tensor) -> Step:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """The word negatives of each call of a model."""
+    """The word negatives (n, m) that each call of a model contrasts the bags with."""
     words: list[Tensor] = []
-    monkeypatch.setattr(modeling_hictl, "sample_words", remembering(words))
+    word_contrast = modeling_hictl.word_contrast
+
+    def contrast_and_remember(*arguments: Any) -> Any:
+        words.append(arguments[3])
+        return word_contrast(*arguments)
+
+    monkeypatch.setattr(modeling_hictl, "word_contrast", contrast_and_remember)
     return words
 
 
