@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ablation test test-slow test-versions lint bench completions docs clean
+.PHONY: help demo demo-ablation test test-slow test-gpu test-versions lint bench bench-gpu completions docs clean
 PYTHON ?= python3
 export HF_HUB_DISABLE_TELEMETRY := 1
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
@@ -11,6 +11,8 @@ TRAIN = MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184 OMP
     .venv/bin/python run_pretraining.py
 # one process per core, at most four; the tests of a file run in one process
 PYTEST = .venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+# a GPU machine brings its own PyTorch, and may have no network to fill .venv from
+GPU_PYTHON = $(if $(wildcard .venv/bin/python),.venv/bin/python,$(PYTHON))
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -43,7 +45,10 @@ test: .venv/test  ## the default tests
 	$(PYTEST)
 
 test-slow: .venv/test  ## the slow tests
-	$(PYTEST) -m slow
+	$(PYTEST) -m "slow and not gpu"
+
+test-gpu:  ## the tests that need a CUDA GPU, skipped without one; installs nothing: .venv, else PYTHON, runs them
+	$(GPU_PYTHON) -m pytest -m gpu -rs tests/gpu tests/retrieval
 
 test-versions:  ## test what depends on other libraries on their oldest and newest releases; QUICK=1: a part
 	$(PYTHON) tests/run_versions.py $(if $(QUICK),--quick)
@@ -55,6 +60,9 @@ lint: .venv/test  ## check format, lint and types
 
 bench: .venv/bench  ## measure speed and memory, compared with the alternatives; QUICK=1: about five minutes
 	.venv/bin/python benchmarks/run.py $(if $(QUICK),--quick) $(BENCH)
+
+bench-gpu:  ## measure training steps on a GPU, compared with the alternatives; installs nothing
+	$(GPU_PYTHON) benchmarks/gpu.py $(BENCH)
 
 completions: .venv/test  ## write the shell completion scripts, after arguments have changed
 	.venv/bin/python -c "from hictl_hf.cli.completion import write_scripts; write_scripts()"

@@ -115,8 +115,6 @@ def markdown(results: dict[str, Any]) -> Iterator[str]:
         yield from table(("pairs", "form", "CPU ms", "transient MB"), cells)
     if "translation" in results:
         yield from translation_tables(results["translation"])
-    if "gpu" in results:
-        yield from gpu_table(results["gpu"])
 
 
 def cell_tables(cell: Cell, ratios: dict[str, Any]) -> Iterator[str]:
@@ -169,13 +167,6 @@ def translation_tables(translation: dict[str, Any]) -> Iterator[str]:
     yield ""
     rows = [(f"`{name}`", digits(value)) for name, value in translation["ratios"].items() if value is not None]
     yield from table(("ratio", "CPU time or memory"), rows)
-
-
-def gpu_table(gpu: dict[str, Any]) -> Iterator[str]:
-    yield f"\n## {gpu['name']}, XLM-R base (12×768), bf16: measured peak {gpu['rates']['bf16'] / 1e12:.0f} TFLOP/s\n"
-    columns = ("wall_seconds", "pairs_per_second", "utilisation", "peak_mb")
-    rows = [(row["variant"], row["pairs"], *(digits(row.get(column)) for column in columns)) for row in gpu["rows"]]
-    yield from table(("step", "pairs", "s", "pairs/s", "share of the peak", "peak MB"), rows)
 
 
 def describe(cell: Cell) -> str:

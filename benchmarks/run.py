@@ -13,8 +13,7 @@ with XLM-R's 250,002 words, on one CPU thread, compared with
     cells.py       one cell: an encoder, a batch size and a text, all variants
     parts.py       where our step's time goes;  hard_negatives.py  the sentence level alone
     translation.py translating, and a training step of translation
-    gpu.py         the same at the size of XLM-R base on a GPU (--device cuda)
-    embedding.py, mining.py, stream.py, gradient_cache.py  run by themselves
+    gpu.py, embedding.py, mining.py, stream.py, gradient_cache.py  run by themselves
     report.py      ratios, tables, chart
 
 On a processor that emulates bf16 it is omitted: a naive step would take a quarter of an hour. An interrupted run
@@ -42,7 +41,6 @@ from typing import Any
 
 import torch
 from cells import Cell, measure_cell
-from gpu import ON_GPU, measure_gpu
 from hard_negatives import measure_hard_negatives
 from measure import give_back_memory, peak_memory, peak_memory_here
 from parts import measure_parts
@@ -67,35 +65,30 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     torch.set_num_threads(1)
     results = begin_or_resume(arguments)
     workload = make_workload(arguments.pairs, arguments.encoder)
-    if arguments.device == "cuda":
-        measure_gpu_steps(arguments, workload, results)
-    else:
-        measure_cells(arguments, workload, results)
-        if not arguments.quick and "hard_negatives" not in results:
-            measure_inside(arguments, workload, results)
-            write_report(results, Path(arguments.output))
-        results["translation"] = measure_translation(draw_pairs(workload.texts["real"]), arguments.quick)
-        results["ratios"] |= results["translation"]["ratios"]
+    measure_cells(arguments, workload, results)
+    if not arguments.quick and "hard_negatives" not in results:
+        measure_inside(arguments, workload, results)
+        write_report(results, Path(arguments.output))
+    results["translation"] = measure_translation(draw_pairs(workload.texts["real"]), arguments.quick)
+    results["ratios"] |= results["translation"]["ratios"]
     results["finished"] = True
     write_report(results, Path(arguments.output))
-    print(json.dumps(results.get("ratios", results.get("gpu")), indent=2))
+    print(json.dumps(results["ratios"], indent=2))
     return results
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="12 layers, 16 pairs, real text, one round: 5 minutes")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--pairs", metavar="FILE", help="sentence pairs, any source of run_pretraining.py [demo's]")
     parser.add_argument("--encoder", metavar="FOLDER", help="whose tokenizer to use [one trained on the pairs]")
     parser.add_argument("--layers", type=int, nargs="+", default=[6, 12], metavar="N")
-    parser.add_argument("--pairs_per_batch", type=int, nargs="+", metavar="N", help="[16 32; with cuda 1024]")
+    parser.add_argument("--pairs_per_batch", type=int, nargs="+", default=[16, 32], metavar="N")
     parser.add_argument("--texts", nargs="+", choices=TEXTS, default=list(TEXTS), help="[both]")
     parser.add_argument("--rounds", type=int, default=6, help="the first is dropped [6]")
     parser.add_argument("--timings", type=int, default=3, help="of a short step in each round; their median counts [3]")
     parser.add_argument("--output", default="benchmarks/results", help="path without ending [benchmarks/results]")
     arguments = parser.parse_args(argv)
-    arguments.pairs_per_batch = arguments.pairs_per_batch or ([1024] if arguments.device == "cuda" else [16, 32])
     if arguments.quick:
         arguments.layers, arguments.pairs_per_batch, arguments.texts = [12], [16], ["real"]
         arguments.rounds, arguments.timings = 2, 1
@@ -158,12 +151,6 @@ def measure_inside(arguments: argparse.Namespace, workload: Workload, results: d
         results["parts"].append(vars(cell) | measure_parts(networks, batch, ROUNDS_INSIDE))
         del networks
     results["hard_negatives"] = measure_hard_negatives(ROUNDS_INSIDE)
-
-
-def measure_gpu_steps(arguments: argparse.Namespace, workload: Workload, results: dict[str, Any]) -> None:
-    with tqdm(total=len(ON_GPU), unit=" variants") as bar:
-        on_done = partial(tell, bar, "GPU")
-        results["gpu"] = measure_gpu(workload, arguments.pairs_per_batch[0], arguments.rounds, on_done)
 
 
 def tell(bar: tqdm, place: str, done: str) -> None:

@@ -25,6 +25,7 @@ from hictl_hf.data.tokenization import train_tokenizer
 DEMO = Path(__file__).resolve().parents[1] / "recipes" / "demo.json"
 VOCABULARY = 250_002  # XLM-R's; a smaller tokenizer uses its first rows only, all of them are scored and sampled
 TRAINED_VOCABULARY = 12_000
+RANDOM_WORDS = 20_000  # that the tokenizer of `random_workload` is trained on
 PAIRS_READ = 20_000
 SENTENCE_CHARACTERS = 60  # on one side at least; what is shorter in the demo's catalogues is labels and buttons
 LONGEST = 256
@@ -86,10 +87,22 @@ def make_workload(pairs: str | None, encoder: str | None) -> Workload:
         if encoder
         else train_tokenizer([text for pair in texts for text in pair], TRAINED_VOCABULARY, LONGEST)
     )
-    collator = PretrainingCollator(tokenizer, tlm_probability=PAIR_MASK_RATE, max_length=LONGEST)
+    collator = collator_of(tokenizer)
     x, y = (tokenizer(list(side), add_special_tokens=False, verbose=False)["input_ids"] for side in zip(*texts))
     real = [{"x": a, "y": b} for a, b in zip(x, y)]
     return Workload(tokenizer, collator, {"real": real, "lognormal": lognormal_rows(collator.regular_tokens)})
+
+
+def random_workload() -> Workload:
+    """Random words of log-normal lengths alone, of a tokenizer trained on random letters: needs no file."""
+    letters = np.random.default_rng(SEED).choice(list("abcdefghijklmnopqrstuvwxyz"), (RANDOM_WORDS, 7))
+    tokenizer = train_tokenizer([" ".join(map("".join, some)) for some in np.split(letters, 100)], 2**13, LONGEST)
+    collator = collator_of(tokenizer)
+    return Workload(tokenizer, collator, {"lognormal": lognormal_rows(collator.regular_tokens)})
+
+
+def collator_of(tokenizer: PreTrainedTokenizerBase) -> PretrainingCollator:
+    return PretrainingCollator(tokenizer, tlm_probability=PAIR_MASK_RATE, max_length=LONGEST)
 
 
 def read_pairs(source: str | None) -> list[tuple[str, str]]:

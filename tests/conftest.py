@@ -53,6 +53,15 @@ def pytest_configure(config: pytest.Config) -> None:
             config.addinivalue_line("markers", f"{mark}: a mark of transformers' own tests")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test marked `gpu`, before its fixtures are made, where there are fewer CUDA GPUs than it needs."""
+    for mark in item.iter_markers("gpu"):
+        needed, found = mark.kwargs.get("number", 1), torch.cuda.device_count()
+        if found < needed:
+            pytest.skip(f"needs {needed} CUDA GPU{'s' * (needed > 1)}, and PyTorch {torch.__version__} sees {found}")
+
+
 @pytest.fixture(scope="session")
 def toy_config() -> Callable[..., HictlConfig]:
     """`toy_config(**changes)`: the configuration of the toy model, dropout off."""

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from hictl_hf import HictlConfig
 
@@ -15,6 +16,7 @@ with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package
     measure, run = importlib.import_module("measure"), importlib.import_module("run")
     cells, variants = importlib.import_module("cells"), importlib.import_module("variants")
     floor, workload = importlib.import_module("floor"), importlib.import_module("workload")
+    gpu = importlib.import_module("gpu")
 
 PART, BLOCK = 250, 64 * 1024  # megabytes; bytes of a block that glibc keeps when it is freed below another
 
@@ -119,3 +121,82 @@ def test_short_steps_are_timed_several_times_after_gradients_that_are_not(
     assert calls == [(row, batch) for batch in (2, 16) for row in ("ours, not timed", *["ours"] * 3, "naive")]
     assert [seconds.cpu for seconds in rows["ours"]] == [16 + 8]  # the second of calls 7, 8 and 9
     assert [seconds.cpu for seconds in rows["naive"]] == [16 + 10]
+
+
+# --- on a GPU, tried on the CPU ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few words, few letters, few parameters that the speed of memory is measured on."""
+    monkeypatch.setattr(variants, "VOCABULARY", 700)
+    monkeypatch.setattr(workload, "RANDOM_WORDS", 300)
+    monkeypatch.setattr(workload, "LONGEST", 40)
+    monkeypatch.setattr(floor, "STREAMED", 1000)
+    monkeypatch.setattr(floor, "SCORED_WORDS", 64)
+
+
+@pytest.mark.usefixtures("small_benchmark")
+def test_the_gpu_benchmark_runs_to_its_end_on_a_cpu(tmp_path: Path) -> None:
+    argv = ["--device", "cpu", "--layers", "1", "--hidden_size", "48", "--steps", "2", "--output", str(tmp_path / "x")]
+    results = gpu.main([*argv, "--pairs_per_batch", "2", "3"])
+    assert results == json.loads((tmp_path / "x.json").read_text()) and results["finished"]
+    rows = results["rows"]
+    assert [(row["method"], row["pairs"], row["dropout"]) for row in rows] == [
+        (method, pairs, dropout) for method in gpu.METHODS for pairs in (2, 3) for dropout in (0.0, 0.1)
+    ]
+    for row in rows:
+        middle = sum(row["seconds"]) / 2
+        assert len(row["seconds"]) == 2 and row["pairs_per_second"] == pytest.approx(row["pairs"] / middle)
+        assert row["fits"] and row["share_of_peak"] is None and row["gigabytes"] is None
+    assert results["peak"] == "unknown" and results["card"].startswith("CPU")
+    assert results["profile"]["pairs"] == 3 and results["profile"]["dropout"] == 0.1
+    times = [each["milliseconds"] for each in results["profile"]["operations"]]
+    assert len(times) == gpu.PROFILED and times == sorted(times, reverse=True)
+    table = (tmp_path / "x.md").read_text()
+    assert "| naive HiCTL, all losses | 3 | 0.1 |" in table and "Peak in bf16 unknown" in table
+
+
+def test_a_batch_that_does_not_fit_is_a_row_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    class Stepping:
+        method, networks = "ours", SimpleNamespace(device="cpu", network=lambda _: SimpleNamespace(zero_grad=print))
+
+        def __call__(self, batch: int) -> None:
+            calls.append(batch)
+            if batch:
+                raise torch.OutOfMemoryError("no room")
+
+    emptied: list[str] = []
+    monkeypatch.setattr(gpu, "free_memory", emptied.append)
+    assert gpu.measure(Stepping(), [0, 1, 2], "unknown") == {"fits": False}
+    assert calls == [0, 1] and emptied == ["cpu"]
+    row = {"method": "naive", "pairs": 1024, "dropout": 0.1, "fits": False}
+    assert gpu.line(row) == (gpu.METHODS["naive"], "1,024", 0.1, "does not fit", "–", "–")
+
+
+def test_each_method_is_credited_with_what_its_losses_need() -> None:
+    """Two pairs: x of 3 and 2 tokens, y of 4 and 3, so x∘y of 7 and 5; three masked words."""
+    lengths = {"sentence_attention_mask": [3, 2, 4, 3], "attention_mask": [7, 5]}
+    batch = {name: torch.arange(8) < torch.tensor(each)[:, None] for name, each in lengths.items()}
+    batch["labels"] = torch.tensor([[-100, 5, 6, -100], [-100, 8, -100, -100]])
+    found = {method: gpu.needed(method, batch) for method in gpu.METHODS}
+    sizes = {method: (size.tokens, size.squared_lengths, size.read_tokens) for method, size in found.items()}
+    assert sizes["ours"] == sizes["naive"] == (12 + 12, 38 + 74, 4 + 2 + 3)
+    assert sizes["translation_lm"] == (12, 49 + 25, 3) and sizes["sentence_transformers"] == (12, 9 + 4 + 16 + 9, 4)
+    counts = {method: (size.masked_words, size.sentences) for method, size in found.items()}
+    assert counts == {"ours": (3, 4), "naive": (3, 4), "translation_lm": (3, 0), "sentence_transformers": (0, 4)}
+
+
+@pytest.mark.parametrize(
+    ("card", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA H100 PCIe", 756e12), ("NVIDIA H200", 989e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA L4", 121e12), ("NVIDIA L40S", 362e12), ("NVIDIA L40", "unknown"),
+        ("NVIDIA A10", "unknown"), ("Tesla T4", "unknown"), ("NVIDIA GeForce RTX 4090", 165e12),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "unknown"),
+    ],
+)  # fmt: skip
+def test_the_peak_is_that_of_the_card_or_unknown(card: str, peak: float | str) -> None:
+    assert gpu.peak_of(card) == peak

@@ -26,7 +26,7 @@ from hictl_hf.retrieval.nearest_neighbours import (
 )
 
 EVERY_PRECISION: list[Precision] = ["bf16", "fp32"]
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def some_vectors(seed: int, rows: int = 300, width: int = 24, common: float = 0, spread: float = 1) -> Vectors:
