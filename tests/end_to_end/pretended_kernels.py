@@ -164,11 +164,27 @@ def varlen_backward(
     return by_row_backward(grad, q, k, v, eq, ek, mq, mk, dropout=0.0, scale=scale, seed=[0])
 
 
+def flash(q: Any, k: Any, v: Any, eq: Any, ek: Any, mq: int, mk: int, dropout: float, causal: bool, debug: bool,
+          *, scale: Any = None, **_: Any) -> Any:  # fmt: skip
+    seed = new_seed(dropout)
+    out, logsum = by_row(q, k, v, eq, ek, mq, mk, dropout=dropout, scale=scale, seed=seed)
+    return out, logsum, seed, torch.empty(0), torch.empty(0)
+
+
+def flash_backward(
+    grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, eq: Any, ek: Any, mq: int, mk: int, dropout: float,
+    causal: bool, seed: Any, unused: Any, *, scale: Any = None, **_: Any,
+) -> Any:  # fmt: skip
+    return by_row_backward(grad, q, k, v, eq, ek, mq, mk, dropout=dropout, scale=scale, seed=seed)
+
+
 KERNELS: dict[str, Any] = {
     "_scaled_dot_product_flash_attention": sdp_flash,
     "_scaled_dot_product_flash_attention_backward": sdp_flash_backward,
     "_scaled_dot_product_efficient_attention": sdp_efficient,
     "_scaled_dot_product_efficient_attention_backward": sdp_efficient_backward,
+    "_flash_attention_forward": flash,
+    "_flash_attention_backward": flash_backward,
     "_varlen_attn": varlen,
     "_varlen_attn_backward": varlen_backward,
 }
