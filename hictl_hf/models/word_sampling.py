@@ -216,7 +216,8 @@ def draw_by_weight(
     Weights are accumulated in float64: first over the blocks, then within the blocks that were drawn. `rounds`: draw
     that often without asking whether words lack. Also returns whether they do.
     """
-    nobody = scores.shape[1] - 1
+    nobody, draws_a_round = scores.shape[1] - 1, words.shape[1] * 5 // 4 + 8
+    ahead = iter(random.next(draws_a_round * rounds).split(draws_a_round, 1) if rounds else ())
     for done in count():
         scores.scatter_(1, words.where(words >= 0, nobody), -torch.inf)
         best = scores.amax(-1, keepdim=True)
@@ -226,7 +227,7 @@ def draw_by_weight(
                 break
         weights = (scores - best.nan_to_num(neginf=0)).exp_().unflatten(1, (-1, WEIGHTS_IN_BLOCK))
         ends = weights.sum(-1).cumsum(-1, dtype=torch.float64)  # (n, blocks)
-        points = random.next(words.shape[1] * 5 // 4 + 8) * ends[:, -1:]  # (n, draws)
+        points = (next(ahead) if rounds else random.next(draws_a_round)) * ends[:, -1:]  # (n, draws)
         blocks = torch.searchsorted(ends, points, right=True).clamp_(max=ends.shape[1] - 1)
         points -= F.pad(ends, (1, 0)).gather(1, blocks)
         within = weights.gather(1, blocks.unsqueeze(-1).expand(-1, -1, WEIGHTS_IN_BLOCK)).cumsum(
@@ -271,6 +272,7 @@ class UniformNumbers:
 
     def __init__(self, seeds: Tensor, used: int = 0) -> None:
         self.seeds, self.used = seeds, used
+        self.bits = scrambled(seeds)
 
     def of(self, rows: Tensor) -> "UniformNumbers":
         """The streams of some rows, continued."""
@@ -280,7 +282,7 @@ class UniformNumbers:
         """(seeds, number) float64."""
         counters = torch.arange(self.used + 1, self.used + number + 1, device=self.seeds.device)
         self.used += number
-        return shifted(scrambled(scrambled(self.seeds)[:, None] + counters * STEP), 11).double() * 2.0**-53
+        return shifted(scrambled(self.bits[:, None] + counters * STEP), 11).double() * 2.0**-53
 
 
 def scrambled(bits: Tensor) -> Tensor:

@@ -182,7 +182,8 @@ def test_a_step_has_few_launches(gpu: Gpu, toy_model: MakeModel, toy_batch: Make
     assert gpu.launches["_flash_attention_forward"] == 12 and gpu.launches["_scaled_dot_product_flash_attention"] == 0
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
     theirs, _ = step(gpu, toy_model(XLMRobertaForMaskedLM, **settings), inputs)
-    assert ours <= 1.5 * theirs, (ours, theirs)
+    print("launches", ours, theirs)
+    assert ours <= 1.5 * theirs
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.05])
