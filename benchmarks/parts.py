@@ -35,9 +35,8 @@ def encode_ours(model: HictlForPreTraining, batch: Batch) -> Part:
         "masked": (batch["input_ids"], batch["attention_mask"]),
         "sentences": (batch["sentence_input_ids"], batch["sentence_attention_mask"]),
     }
-    rows = PackedRows(batches)
-    masked = rows.indices_of("masked", batch["labels"] != -100)
-    hidden, vocabulary = model.encode(rows, read=torch.cat([*rows.first.values(), masked]))
+    read = {**{name: (name, None) for name in batches}, "masked tokens": ("masked", batch["labels"] != -100)}
+    hidden, vocabulary = model.encode(PackedRows(batches, read))
     return hidden.sum(), vocabulary
 
 

@@ -5,6 +5,7 @@ Each use has a line why. Overrides have it in their docstring, and `overrides_pr
 
 import argparse
 import ast
+import configparser
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import sacrebleu.significance
 import torch
 from sacrebleu.metrics.base import Metric
+from torch.nn.attention.varlen import varlen_attn
 from transformers import (
     DynamicCache,
     EncoderDecoderCache,
@@ -72,6 +74,7 @@ CALLED = {
         sacrebleu.significance, "stats metric n_samples", "PairedTest gives no interval of a difference"
     ),
     "_extract_corpus_statistics": Used(Metric, "self hypotheses references", "what _bootstrap_resample takes"),
+    "_flash_attention_forward": Used(torch.ops.aten, "", "`varlen_attn`, which wraps it, passes a dropout of 0"),
     "_get_output_dir": Used(Trainer, "self trial", "where checkpoints are in a hyper-parameter search"),
     "_int_mm": Used(torch, "", "PyTorch's one product of int8 matrices"),
 }
@@ -146,7 +149,7 @@ def test_each_private_override_says_why_and_is_listed() -> None:
 def test_private_methods_have_the_parameters_they_had(name: str) -> None:
     used = {**OVERRIDDEN, **ABSTRACT, **CALLED}[name]
     function = getattr(used.owner, name)
-    if used.owner is not torch:  # a builtin, without a signature
+    if used.owner not in (torch, torch.ops.aten):  # builtins, without a signature
         assert " ".join(inspect.signature(function).parameters) == used.parameters
     assert used.why or name in OVERRIDDEN
 
@@ -170,6 +173,18 @@ def test_private_attributes_are_still_there(tmp_path: Path) -> None:
         assert f"self.{name} = " in source, f"Trainer does not set {name} any more"
     assert hasattr(trainer, "model_accepts_loss_kwargs")
     assert {"prepare_model", "clip_grad_norm_", "autocast_handler", "scaler"} <= {*dir(trainer.accelerator)}
+
+
+def test_the_attention_kernels_of_pytorch_take_what_they_are_given() -> None:
+    """Chosen on a GPU only, where `tests/end_to_end/on_pretended_gpu.py` calls them."""
+    schema = torch.ops.aten._flash_attention_forward.default._schema
+    names = "query key value cum_seq_q cum_seq_k max_q max_k dropout_p is_causal return_debug_mask scale"
+    assert [argument.name for argument in schema.arguments][:11] == names.split()
+    assert schema.returns[0].type.kind() == "TensorType"
+    assert {"scale"} <= {*inspect.signature(varlen_attn).parameters}
+    config = configparser.ConfigParser()
+    config.read(PACKAGE.parent / "setup.cfg", "utf-8")
+    assert "torch>=2.11" in config["options"]["install_requires"].split()  # the first with this `scale`
 
 
 def test_what_is_passed_through_xlm_r_reaches_attention(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,59 +12,59 @@ import torch
 from torch import Tensor, distributed
 
 
-def stack_pairs(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Concatenate parts of a batch, each x_1 … x_n, y_1 … y_n, with all x before all y.
-
-    Returns:
-        (N, ...) the rows, and (N,) the index of the part that each row comes from.
-    """
-    parts_of_rows = [torch.full((len(part),), number, device=part.device) for number, part in enumerate(parts)]
-    return x_before_y(parts), x_before_y(parts_of_rows)
-
-
-def x_before_y(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate the first halves of all parts, then the second halves."""
+def stack_pairs(parts: Sequence[Tensor]) -> Tensor:
+    """(N, ...) the rows of parts of a batch, each x_1 … x_n, y_1 … y_n, with all x before all y."""
     return torch.cat([part.chunk(2)[half] for half in (0, 1) for part in parts if len(part)])
 
 
-def gather_texts(texts: Tensor) -> Tensor:
-    """(N,) text hashes of the sentences of all processes, all x before all y."""
-    return stack_pairs(gather_rows(texts))[0]
+def unstack_pairs(rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+    """Split stacked rows (N, ...) into the parts of these lengths."""
+    halves = [half.split([length // 2 for length in lengths]) for half in rows.chunk(2)]
+    return [torch.cat([x, y]) for x, y in zip(*halves)]
 
 
-def gather_sentences(sentences: Tensor) -> Tensor:
+def count_rows(rows: Tensor) -> list[int]:
+    """How many rows each process has, in the order of the processes; waits for all of them."""
+    number = torch.full((1,), len(rows), device=rows.device)
+    numbers = [torch.empty_like(number) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(numbers, number)
+    return torch.cat(numbers).tolist()
+
+
+def gather_texts(texts: Tensor, counts: Sequence[int]) -> Tensor:
+    """(N,) text hashes of the sentences of all processes, all x before all y, given `count_rows` of them."""
+    return stack_pairs(gather_rows(texts, counts))
+
+
+def gather_sentences(sentences: Tensor, counts: Sequence[int]) -> Tensor:
     """(N, r) sentences of all processes, all x before all y; the number per process may differ.
 
     Compute the same loss in every process and divide it by the number of processes. The sum over the processes is then
     that loss, and the summed gradients are its gradient.
     """
-    return GatherSentences.apply(sentences)  # type: ignore[no-untyped-call]
+    return GatherSentences.apply(sentences, counts)  # type: ignore[no-untyped-call]
 
 
 class GatherSentences(torch.autograd.Function):
     """`gather_sentences` and its gradient: the upstream gradient is the same in all processes, so none is sent."""
 
     @staticmethod
-    def forward(ctx: Any, sentences: Tensor) -> Tensor:
-        gathered, process = stack_pairs(gather_rows(sentences))
-        ctx.own = process == distributed.get_rank()
-        return gathered
+    def forward(ctx: Any, sentences: Tensor, counts: Sequence[int]) -> Tensor:
+        ctx.counts = counts
+        return stack_pairs(gather_rows(sentences, counts))
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> Tensor:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
         # the loss was divided by the number of processes W and is equal in all: times W this is ∂L of our sentences
-        return upstream[ctx.own] * distributed.get_world_size()
+        own = unstack_pairs(upstream, ctx.counts)[distributed.get_rank()]
+        return own * distributed.get_world_size(), None
 
 
 @torch.no_grad()
-def gather_rows(rows: Tensor) -> list[Tensor]:
+def gather_rows(rows: Tensor, counts: Sequence[int]) -> list[Tensor]:
     """Gather the rows (any number, ...) of each process, in the order of the processes."""
-    number = torch.tensor([len(rows)], device=rows.device)
-    numbers = [torch.empty_like(number) for _ in range(distributed.get_world_size())]
-    distributed.all_gather(numbers, number)
-    longest = int(torch.cat(numbers).max())
-    padded = rows.new_zeros(longest, *rows.shape[1:])
+    padded = rows.new_zeros(max(counts), *rows.shape[1:])
     padded[: len(rows)] = rows
-    gathered = [torch.empty_like(padded) for _ in numbers]
+    gathered = [torch.empty_like(padded) for _ in counts]
     distributed.all_gather(gathered, padded)
-    return [part[: int(number)] for part, number in zip(gathered, numbers)]
+    return [part[:number] for part, number in zip(gathered, counts)]

@@ -81,8 +81,9 @@ def linear_cross_entropy(
     if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != torch.float16:
         dtype = torch.get_autocast_dtype(device)  # fp16 would lose small probabilities
     wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (hidden, embeddings, bias))
-    divisor = torch.as_tensor(max(len(targets), 1) if items is None else items, device=hidden.device)
-    divisor = divisor.to(torch.promote_types(bias.dtype, torch.float32))  # fp16 ends at 65,504, bf16 counts to 256
+    full = torch.promote_types(bias.dtype, torch.float32)  # fp16 ends at 65,504, bf16 counts to 256
+    number = max(len(targets), 1) if items is None else items
+    divisor = number.to(full) if isinstance(number, Tensor) else hidden.new_full((), number, dtype=full)
     arguments = hidden, embeddings, bias, targets, divisor, smoothing, dtype, wanted
     with torch.autocast(device, enabled=False):
         return LinearCrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call]

@@ -23,7 +23,7 @@ from .negatives import (
     squared_lengths,
     squares_of_rows,
 )
-from .word_sampling import cosines, words_at_once
+from .word_sampling import OccurringWords, cosines, list_words, words_at_once
 
 QUERIES_AT_ONCE = 256  # whose similarities to all others stay in the cache of a CPU
 
@@ -172,7 +172,12 @@ def unit_vectors(vectors: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.compiler.disable
 def word_contrast(
-    queries: Tensor, vocabulary: Tensor, bag: Tensor, sampled: Tensor, temperature: float = 1.0
+    queries: Tensor,
+    vocabulary: Tensor,
+    bag: Tensor,
+    sampled: Tensor,
+    temperature: float = 1.0,
+    occurring: OccurringWords | None = None,
 ) -> tuple[Tensor, Tensor]:
     """-log exp(s(q̄, e(w))/τ) / (exp(s(q̄, e(w))/τ) + Σ_S exp(s(q̄, e(w'))/τ)), the mean over the words w of each bag.
 
@@ -184,12 +189,15 @@ def word_contrast(
         vocabulary: (V, d) word embeddings e.
         bag: (n, B) ids of the unique words of x and y, -1 beyond their number.
         sampled: (n, m) ids of negative words, -1 beyond their number.
+        occurring: `list_words` of both, if known.
 
     Returns:
         (n,) losses, 0 for an empty bag, and (V, d) the unchanged vocabulary for its next use, to whose gradient that of
         the losses is added in place: only this function, `tied_embedding` or `linear_cross_entropy` may use it.
     """
-    return WordContrast.apply(queries, vocabulary, bag, sampled, temperature)  # type: ignore[no-untyped-call]
+    words, indices = list_words(bag, sampled) if occurring is None else occurring
+    arguments = queries, vocabulary, bag, sampled, words, indices, temperature
+    return WordContrast.apply(*arguments)  # type: ignore[no-untyped-call]
 
 
 class WordContrast(torch.autograd.Function):
@@ -197,9 +205,15 @@ class WordContrast(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, queries: Tensor, vocabulary: Tensor, bag: Tensor, sampled: Tensor, temperature: float
+        ctx: Any,
+        queries: Tensor,
+        vocabulary: Tensor,
+        bag: Tensor,
+        sampled: Tensor,
+        words: Tensor,
+        indices: Tensor,
+        temperature: float,
     ) -> tuple[Tensor, Tensor]:
-        words, indices = torch.unique(torch.cat([bag, sampled], 1).clamp_min(0), return_inverse=True)
         directions, lengths = unit_vectors(queries)
         similarities = cosines(directions, vocabulary, words)  # (n, words that occur)
         with torch.inference_mode(False), torch.enable_grad():
@@ -215,7 +229,7 @@ class WordContrast(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor | None, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         if upstream is None:
-            return None, gradient, None, None, None
+            return None, gradient, *[None] * 5
         directions, lengths, vocabulary, words, similarities, pulls = ctx.saved_tensors
         # s = q̂·ê with q̂ = q/|q|, ê = e/|e|, and g = ∂L/∂s (pulls):
         # ∂L/∂q = (Σ g ê - q̂ Σ g s)/|q|, ∂L/∂e = (Σ g q̂ - ê Σ g s)/|e|
@@ -231,7 +245,7 @@ class WordContrast(torch.autograd.Function):
             by_rows = torch.addcmul(pull.T @ directions, radial.unsqueeze(1), rows, value=-1)
             gradient.index_add_(0, words[some], by_rows.to(gradient.dtype))
         radial = (by_direction * directions).sum(-1, keepdim=True)
-        return (by_direction - radial * directions) / lengths, gradient, None, None, None
+        return (by_direction - radial * directions) / lengths, gradient, *[None] * 5
 
 
 def contrast_with_sampled(scores: Tensor, bag: Tensor, sampled: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ from transformers.utils import can_return_tuple
 
 from .configuration_hictl import HictlConfig
 from .encoder_export import export_encoder
-from .gathering import gather_sentences, gather_texts
+from .gathering import count_rows, gather_sentences, gather_texts
 from .linear_cross_entropy import linear_cross_entropy, tied_embedding
 from .losses import in_full_precision, mean_over_batch, sentence_contrast, word_contrast
 from .negatives import in_batch_negatives
@@ -42,7 +42,7 @@ from .outputs import CachedSentenceLevel, HictlForPreTrainingOutput, PreTraining
 from .packing import PackedPass, PackedRows, accept_packed_rows, accepts_packed_rows
 from .sentence_probability import SentenceProbability
 from .supported_versions import overrides_private, require_parameters
-from .word_sampling import sample_words
+from .word_sampling import sample_words_and_list
 
 require_parameters(XLMRobertaModel.forward, "attention_mask", "position_ids", "inputs_embeds")
 # Arguments that `HictlForPreTraining` as a masked language model passes on to XLM-R's layers.
@@ -224,12 +224,12 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
     def forward_pretraining(self, batch: PreTrainingBatch, gather: bool) -> HictlForPreTrainingOutput:
         """L_LM + L_S + L_W: one pass of the encoder over all inputs, then the losses of the states they read."""
         result = HictlForPreTrainingOutput()
-        hidden, embeddings = self.states_read(batch, batch.encoder_inputs(self.config))
+        hidden, targets, embeddings = self.states_read(batch, batch.encoder_inputs(self.config))
         if batch.sentence_input_ids is not None:
             sentences = self.projection(hidden["sentences"])  # r = f(g(M(x))), g is in `states_read`
             level = self.sentence_level(sentences, batch.sentence_hashes, batch.items.get("sentence"), gather)
             self.add_sentence_level(result, sentences, level)
-        self.add_token_losses(result, batch, hidden, embeddings)
+        self.add_token_losses(result, batch, hidden, targets, embeddings)
         return HictlForPreTrainingOutput(loss=self.total(result), **result)
 
     def forward_with_cached(self, batch: PreTrainingBatch, cached: CachedSentenceLevel) -> HictlForPreTrainingOutput:
@@ -244,49 +244,46 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         sentences, embeddings = self.encode_apart(inputs.pop("sentences")[0], mask, batch.example_seeds)
         self.add_sentence_level(result, sentences, cached.with_gradient_of(in_full_precision(sentences)))
         if inputs:
-            hidden, embeddings = self.states_read(batch, inputs, embeddings)
-            self.add_token_losses(result, batch, hidden, embeddings)
+            hidden, targets, embeddings = self.states_read(batch, inputs, embeddings)
+            self.add_token_losses(result, batch, hidden, targets, embeddings)
         return HictlForPreTrainingOutput(loss=self.total(result), **result)
 
     # --- encoder ------------------------------------------------------------------------------------------------------
 
     def states_read(
         self, batch: PreTrainingBatch, inputs: dict[str, tuple[Tensor, Tensor | None]], embeddings: Tensor | None = None
-    ) -> tuple[dict[str, Tensor], Tensor]:
+    ) -> tuple[dict[str, Tensor], Tensor | None, Tensor]:
         """The last hidden states that the losses read, (k, d) by name, of one pass over all inputs.
 
-        These are "sentences", pooled by g, the first tokens of "pairs", and "masked tokens". Also returns the word
-        embeddings (V, d) for their next use, whose gradient takes up that of the look-ups.
+        These are "sentences", pooled by g, the first tokens of "pairs", and "masked tokens". Also returns the labels
+        (m,) of the latter, and the word embeddings (V, d) for their next use, whose gradient that of look-ups joins.
         """
-        rows = PackedRows(inputs)
-        read = {}
+        read: dict[str, tuple[str, Tensor | None]] = {}
         if "sentences" in inputs:
-            read["sentences"] = self.tokens_pooled(rows)
+            read["sentences"] = self.tokens_pooled(batch.sentence_input_ids)
         if batch.bag is not None:
-            read["pairs"] = rows.first[self.config.word_level_input]
+            read["pairs"] = self.config.word_level_input, None
         if batch.labels is not None:
-            read["masked tokens"] = rows.indices_of("masked", batch.masked())
-        states, embeddings = self.encode(rows, embeddings, torch.cat([*read.values()]))
-        hidden = dict(zip(read, states.split([len(indices) for indices in read.values()])))
+            read["masked tokens"] = "masked", batch.masked()
+        rows = PackedRows(inputs, read)
+        states, embeddings = self.encode(rows, embeddings)
+        hidden = dict(zip(read, states.split(rows.sizes)))
         if "sentences" in hidden:
             hidden["sentences"] = self.pooled(rows, hidden["sentences"])
-        return hidden, embeddings
+        targets = None if batch.labels is None else batch.labels.flatten()[rows.cells["masked tokens"]]
+        return hidden, targets, embeddings
 
-    def tokens_pooled(self, rows: PackedRows) -> Tensor:
-        """Indices in the buffer of the tokens that g reads of the sentences: the first of each, or all."""
-        return (rows.first if self.config.sentence_pooling == "cls" else rows.indices)["sentences"]
+    def tokens_pooled(self, ids: Tensor | None) -> tuple[str, Tensor | None]:
+        """The tokens that g reads of the sentences (N, S), as `PackedRows` takes them: the first of each, or all."""
+        everything = None if ids is None else torch.ones_like(ids, dtype=torch.bool)
+        return "sentences", None if self.config.sentence_pooling == "cls" else everything
 
     def pooled(self, rows: PackedRows, states: Tensor) -> Tensor:
         """(N, d) g(M(x)) of the sentences, from the states of `tokens_pooled`."""
         return states if self.config.sentence_pooling == "cls" else rows.means("sentences", states)
 
-    def encode(
-        self, rows: PackedRows, embeddings: Tensor | None = None, read: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """M of all rows in one pass, (tokens, d), and the word embeddings (V, d) for their next use.
-
-        With the indices (k,) in the buffer that are read, M is (k, d).
-        """
+    def encode(self, rows: PackedRows, embeddings: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """M in one pass, of the tokens that are read (reads, d), else of all (tokens, d); E (V, d) for its next use."""
         words = self.get_input_embeddings()
         embeddings = words.weight if embeddings is None else embeddings
         hooks = words._forward_hooks or words._forward_pre_hooks
@@ -297,13 +294,13 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         if self.config._attn_implementation != "sdpa" or not accepts_packed_rows(self.roberta):
             padded, mask = rows.padded(embedded)
             hidden = self.roberta(inputs_embeds=padded, attention_mask=mask)[0][mask]
-            return hidden if read is None else hidden[read], embeddings
-        positions = rows.position_ids + self.roberta.embeddings.padding_idx + 1  # XLM-R's begin at 2
-        indices, order = (None, read) if read is None or not len(read) else read.unique(return_inverse=True)
-        packed = PackedPass(rows, indices, self.roberta.encoder.layer[-1].attention)
-        hidden = self.roberta(inputs_embeds=embedded[None], position_ids=positions[None], packed_rows=packed)[0][0]
-        packed.check(hidden)
-        return hidden if order is None else hidden.index_select(0, order), embeddings
+            hidden = hidden if rows.kept is None else hidden[rows.kept]
+        else:
+            positions = rows.position_ids + self.roberta.embeddings.padding_idx + 1  # XLM-R's begin at 2
+            packed = PackedPass(rows, self.roberta.encoder.layer[-1].attention)
+            hidden = self.roberta(inputs_embeds=embedded[None], position_ids=positions[None], packed_rows=packed)[0][0]
+            packed.check(hidden)
+        return hidden if rows.order is None else hidden.index_select(0, rows.order), embeddings
 
     def encode_sentences(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, example_seeds: Tensor | None = None
@@ -319,22 +316,29 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         self, input_ids: Tensor, attention_mask: Tensor | None, example_seeds: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """`encode_sentences`, and the word embeddings (V, d) for their next use."""
-        rows = PackedRows({"sentences": (input_ids, attention_mask)})
-        with nullcontext() if example_seeds is None else random_numbers_of(example_seeds):
-            hidden, vocabulary = self.encode(rows, read=self.tokens_pooled(rows))
+        read = {"sentences": self.tokens_pooled(input_ids)}
+        seed = None if example_seeds is None else example_seeds[:1]
+        rows = PackedRows({"sentences": (input_ids, attention_mask)}, read, seed)
+        with random_numbers_of(rows.known[0], input_ids.device) if rows.known else nullcontext():
+            hidden, vocabulary = self.encode(rows)
         return self.projection(self.pooled(rows, hidden)), vocabulary
 
     # --- losses -------------------------------------------------------------------------------------------------------
 
     def add_token_losses(
-        self, result: HictlForPreTrainingOutput, batch: PreTrainingBatch, hidden: dict[str, Tensor], embeddings: Tensor
+        self,
+        result: HictlForPreTrainingOutput,
+        batch: PreTrainingBatch,
+        hidden: dict[str, Tensor],
+        targets: Tensor | None,
+        embeddings: Tensor,
     ) -> None:
-        """Store L_W and L_LM of the batch in the output, given `states_read` and the word embeddings (V, d)."""
+        """Store L_W and L_LM of the batch in the output, given `states_read`."""
         if batch.bag is not None:
             losses, embeddings = self.word_losses(hidden["pairs"], embeddings, batch.bag, batch.example_seeds)
             result.word_loss = mean_over_batch(losses, batch.items.get("word"))
-        if batch.labels is not None:
-            targets, states = batch.labels[batch.masked()], hidden["masked tokens"]
+        if targets is not None:
+            states = hidden["masked tokens"]
             if batch.lm_head_only:
                 states, embeddings = states.detach(), embeddings.detach()
             result.lm_loss = self.masked_token_loss(states, embeddings, targets, batch.items.get("lm"))
@@ -354,7 +358,9 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         """L_S with hard negatives (equations 2 to 4) over sentences (N, r), or those of all processes together."""
         config, processes = self.config, 1
         if gather:
-            sentences, texts = gather_sentences(sentences), None if texts is None else gather_texts(texts)
+            counts = count_rows(sentences)
+            sentences = gather_sentences(sentences, counts)
+            texts = None if texts is None else gather_texts(texts, counts)
             processes = torch.distributed.get_world_size()
         texts = torch.arange(len(sentences), device=sentences.device) if texts is None else texts
         negatives = in_batch_negatives(texts, config.duplicates, config.same_side_negatives)
@@ -380,15 +386,15 @@ class HictlForPreTraining(XLMRobertaForMaskedLM):
         Also returns the vocabulary (V, d) for its next use, to whose gradient that of these losses is added.
         """
         config = self.config
-        special = [word for word in config.special_token_ids or () if word < len(vocabulary)]
-        excluded = torch.cat([bag, bag.new_tensor(special).expand(len(bag), -1)], 1)
+        special = (torch.full_like(bag[:, :1], i) for i in config.special_token_ids or () if i < len(vocabulary))
+        excluded = torch.cat([bag, *special], 1)
         with torch.autocast(queries.device.type, enabled=False):
             queries = in_full_precision(queries)
-            sampled = sample_words(
-                queries.detach(), vocabulary.detach(), excluded, config.word_negatives,
+            sampled, occurring = sample_words_and_list(
+                bag, queries.detach(), vocabulary.detach(), excluded, config.word_negatives,
                 config.word_sampling_temperature or config.word_temperature, seeds,
             )  # fmt: skip
-            return word_contrast(queries, vocabulary, bag, sampled, config.word_temperature)
+            return word_contrast(queries, vocabulary, bag, sampled, config.word_temperature, occurring)
 
     def total(self, result: HictlForPreTrainingOutput) -> Tensor:
         """L = L_LM + L_S + L_W with the weights of the configuration (equation 9)."""
@@ -411,11 +417,11 @@ def refuse_unknown(model: type, arguments: Iterable[str], allowed: Iterable[str]
 
 
 @contextmanager
-def random_numbers_of(seeds: Tensor) -> Iterator[None]:
-    """Seed the random numbers, such as those of dropout, by the seeds (n,); restore their state afterwards."""
-    devices = [seeds.device] if seeds.device.type != "cpu" else []
+def random_numbers_of(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed the random numbers, such as those of dropout; restore their state afterwards."""
+    devices = [device] if device.type != "cpu" else []
     with torch.random.fork_rng(devices, device_type=devices[0].type if devices else "cuda"):
-        torch.manual_seed(int(seeds[0]))  # one seed: the encoder draws once for all sentences of the micro-batch
+        torch.manual_seed(seed)  # one seed: the encoder draws once for all sentences of the micro-batch
         yield
 
 

@@ -11,7 +11,7 @@ Shapes: R rows of a padded batch, T its longest, d dimensions, h heads, k tokens
 """
 
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,47 +25,114 @@ from .supported_versions import not_supported
 class PackedRows:
     """Padded batches as one buffer of tokens: row after row, short rows first.
 
+    On a GPU, one copy tells the CPU all that it has to know: lengths, and how many tokens are read.
+
     Args:
         batches: name: ids and attention mask, (R, T) each; the mask is 1 on tokens, 0 on padding at either side, and
             `None` where all are tokens.
+        read: use: name of a batch, and which of its tokens, (R, T) bool, have their last states read; `None`: the first
+            of each row. Without `read` those of all tokens are.
+        known: (any number,) int64 that the CPU has to know, too.
 
     Attributes:
         input_ids, position_ids: (tokens,) the buffer; positions count from 0 in each row.
         lengths: of the rows in the buffer, ascending.
+        attending: how many tokens of each row are read.
         masks: name: (R, T) bool, the batch's attention mask.
         first: name: (R,) indices of the first tokens in the buffer.
         indices: name: (tokens,) indices in the buffer of the batch's tokens, in the order of `ids[mask]`.
+        kept: (k,) indices in the buffer of the tokens that are read, ascending; `None`: all, or none.
+        order: (reads,) which of the kept states each use reads, use after use; `None` without `read`.
+        cells: use: (reads,) where in the flattened batch its tokens are.
+        known: the values of the argument.
 
     Raises:
         ValueError: a row has no token.
     """
 
     @torch.compiler.disable
-    def __init__(self, batches: dict[str, tuple[Tensor, Tensor | None]]) -> None:
+    def __init__(
+        self,
+        batches: dict[str, tuple[Tensor, Tensor | None]],
+        read: dict[str, tuple[str, Tensor | None]] | None = None,
+        known: Tensor | None = None,
+    ) -> None:
         self.masks = {
             name: torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
             for name, (ids, mask) in batches.items()
         }
         lengths = torch.cat([mask.sum(-1) for mask in self.masks.values()])
+        chosen = {use: self.tokens_read(*which) for use, which in (read or {}).items()}
+        self.learn_numbers(lengths, read or {}, chosen, known)
+        tokens, number = sum(self.lengths), torch.arange(sum(self.lengths), device=lengths.device)
         ascending, order = lengths.sort(stable=True)
         starts = torch.empty_like(lengths).scatter_(0, order, ascending.cumsum(0) - ascending)  # of rows as given
-        offsets = torch.arange(int(lengths.sum()), device=lengths.device)
-        offsets = offsets - (lengths.cumsum(0) - lengths).repeat_interleave(lengths)  # within each row
-        indices = starts.repeat_interleave(lengths) + offsets  # of the tokens as given
-        tokens = torch.cat([ids[self.masks[name]] for name, (ids, _) in batches.items()])
-        self.input_ids, self.position_ids = torch.empty_like(tokens), torch.empty_like(offsets)
-        self.input_ids[indices], self.position_ids[indices] = tokens, offsets
-        self.lengths = ascending.tolist()
-        if self.lengths[:1] == [0]:
-            empty = next(name for name, mask in self.masks.items() if not mask.any(-1).all())
-            raise ValueError(f"{empty!r} has a row without a token: its attention mask is 0 everywhere; leave it out")
+        row = torch.repeat_interleave(lengths, output_size=tokens)  # (tokens,) of each token as given
+        offsets = number - (lengths.cumsum(0) - lengths)[row]  # within each row
+        indices = starts[row] + offsets  # of the tokens as given
+        counts = {name: sum(part) for name, part in self.split_by_batch(self.given).items()}
+        cells = {name: true_at(self.masks[name], count) for name, count in counts.items()}
+        given = torch.cat([ids.flatten()[cells[name]] for name, (ids, _) in batches.items()])
+        self.input_ids = torch.empty_like(given).scatter_(0, indices, given)
+        self.position_ids = torch.empty_like(offsets).scatter_(0, indices, offsets)
         self.first = dict(zip(batches, starts.split([len(mask) for mask in self.masks.values()])))
-        self.indices = dict(zip(batches, indices.split([int(mask.sum()) for mask in self.masks.values()])))
+        self.indices = dict(zip(batches, indices.split([*counts.values()])))
+        self.kept: Tensor | None = None
+        self.order: Tensor | None = None
+        if read is not None:
+            self.find_reads(read, chosen, cells)
 
-    @torch.compiler.disable
-    def indices_of(self, name: str, chosen: Tensor) -> Tensor:
-        """Indices in the buffer of the chosen tokens, (R, T) bool, of a batch, in the order of `batch[chosen]`."""
-        return self.indices[name][chosen[self.masks[name]]]
+    def tokens_read(self, name: str, chosen: Tensor | None) -> Tensor:
+        """(R, T) bool, the tokens of a batch that a use reads."""
+        mask = self.masks[name]
+        return mask & (mask.cumsum(1) == 1 if chosen is None else chosen)
+
+    def learn_numbers(
+        self,
+        lengths: Tensor,
+        read: dict[str, tuple[str, Tensor | None]],
+        chosen: dict[str, Tensor],
+        known: Tensor | None,
+    ) -> None:
+        """Bring lengths, and counts of what is read, to the CPU in one copy, which waits for the GPU."""
+        of_batch: dict[str, Tensor] = {}
+        for use, (name, _) in read.items():
+            of_batch[name] = of_batch[name] | chosen[use] if name in of_batch else chosen[use]
+        attending = [
+            of_batch[name].sum(-1) if name in of_batch else torch.zeros_like(mask[:, 0], dtype=torch.long)
+            for name, mask in self.masks.items()
+        ]
+        sizes = [tokens.sum().view(1) for tokens in chosen.values()]
+        everything = [lengths, *attending, *sizes, *([] if known is None else [known])]
+        numbers, rows = torch.cat(everything).tolist(), len(lengths)
+        self.given, given, self.sizes = numbers[:rows], numbers[rows : 2 * rows], numbers[2 * rows :][: len(sizes)]
+        self.known = numbers[2 * rows + len(sizes) :]
+        if 0 in self.given:
+            empty = next(name for name, part in self.split_by_batch(self.given).items() if 0 in part)
+            raise ValueError(f"{empty!r} has a row without a token: its attention mask is 0 everywhere; leave it out")
+        ascending = sorted(range(rows), key=self.given.__getitem__)
+        self.lengths, self.attending = ([part[row] for row in ascending] for part in (self.given, given))
+
+    def split_by_batch(self, numbers: list[int]) -> dict[str, list[int]]:
+        """Numbers of all rows as given, by batch."""
+        rest = iter(numbers)
+        return {name: [next(rest) for _ in range(len(mask))] for name, mask in self.masks.items()}
+
+    def find_reads(
+        self, read: dict[str, tuple[str, Tensor | None]], chosen: dict[str, Tensor], cells: dict[str, Tensor]
+    ) -> None:
+        """Find the tokens that are read: their cells in the batches and their indices in the buffer."""
+        self.cells, reads = {}, []
+        for (use, (name, _)), size in zip(read.items(), self.sizes):
+            tokens = true_at(chosen[use].flatten()[cells[name]], size)  # which of the batch's tokens
+            self.cells[use] = cells[name][tokens]
+            reads.append(self.indices[name][tokens])
+        indices = torch.cat(reads)
+        if any(self.attending):
+            flags = torch.zeros_like(self.input_ids, dtype=torch.bool).index_fill_(0, indices, True)
+            self.kept = true_at(flags, sum(self.attending))
+            indices = (flags.cumsum(0) - 1)[indices]
+        self.order = indices
 
     @torch.compiler.disable
     def means(self, name: str, states: Tensor) -> Tensor:
@@ -78,9 +145,19 @@ class PackedRows:
     @torch.compiler.disable
     def padded(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """(rows, longest, d) the buffer's states (tokens, d) as one padded batch, and its mask, bool."""
-        lengths = torch.tensor(self.lengths, device=states.device)
+        lengths = on_device(torch.tensor(self.lengths), states.device)
         mask = torch.arange(self.lengths[-1], device=states.device) < lengths.unsqueeze(1)
         return nn.utils.rnn.pad_sequence(states.split(self.lengths), batch_first=True), mask
+
+
+def true_at(flags: Tensor, number: int) -> Tensor:
+    """(number,) indices of the values of a flattened bool tensor that are true, which are known to be that many."""
+    return torch.nonzero_static(flags.flatten(), size=number).squeeze(1)
+
+
+def on_device(values: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor of the CPU to a device, without waiting for the GPU."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
 class PackedPass:
@@ -88,36 +165,37 @@ class PackedPass:
 
     Args:
         rows: the buffer.
-        read: (k,) indices in the buffer of the tokens whose last states are read, ascending; `None`: all tokens.
-        last_block: the attention block of the last layer, in which only these attend, to all tokens of their rows.
-            Queries, the block's output and the feed-forward part after it, five sixths of a layer's arithmetic, are
-            then computed for k tokens only.
+        last_block: the attention block of the last layer, in which only the tokens attend that are read, to all tokens
+            of their rows. Queries, the block's output and the feed-forward part after it, five sixths of a layer's
+            arithmetic, are then computed for k tokens only.
 
     Attributes:
         reached: whether an attention block got these rows.
     """
 
-    @torch.compiler.disable
-    def __init__(self, rows: PackedRows, read: Tensor | None, last_block: nn.Module) -> None:
-        self.rows, self.read, self.reached = rows, read, False
-        self.last_block = None if read is None else last_block
-        if read is not None:
-            row_of = torch.arange(len(rows.lengths)).repeat_interleave(torch.tensor(rows.lengths))  # (tokens,)
-            self.attending = row_of[read.cpu()].bincount(minlength=len(rows.lengths)).tolist()
+    def __init__(self, rows: PackedRows, last_block: nn.Module) -> None:
+        self.rows, self.reached = rows, False
+        self.last_block = None if rows.kept is None else last_block
+        self.limits: dict[bool, Limits] = {}  # the same in all layers but the last
 
     @torch.compiler.disable
     def attending_states(self, block: nn.Module, states: Tensor) -> Tensor:
         """(1, tokens or k, d) the states of the tokens that attend in this block, of (1, tokens, d) all states."""
         self.reached = True
-        return states.index_select(1, self.read) if block is self.last_block and self.read is not None else states
+        kept = self.rows.kept
+        return states.index_select(1, kept) if block is self.last_block and kept is not None else states
 
     @torch.compiler.disable
     def attend(
         self, block: nn.Module, query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: float
     ) -> Tensor:
         """(tokens or k, h, d) `attend_within_rows` for this block."""
-        attending = self.attending if block is self.last_block else self.rows.lengths
-        return attend_within_rows(self.rows.lengths, attending, query, key, value, dropout, scaling)
+        last, lengths = block is self.last_block, self.rows.lengths
+        attending = self.rows.attending if last else lengths
+        if query.is_cuda and last not in self.limits:
+            self.limits[last] = limits_of(lengths, attending, query.device)
+        limits = self.limits.get(last)
+        return attend_within_rows(lengths, attending, query, key, value, dropout, scaling, limits)
 
     @torch.compiler.disable
     def check(self, hidden: Tensor) -> None:
@@ -128,7 +206,7 @@ class PackedPass:
         """
         if not self.reached:
             raise not_supported("hands no `packed_rows` from the forward of XLM-R to its attention")
-        if len(hidden) != len(self.rows.input_ids if self.read is None else self.read):
+        if len(hidden) != len(self.rows.input_ids if self.rows.kept is None else self.rows.kept):
             raise not_supported("calls the attention block of XLM-R's last layer otherwise than before")
 
 
@@ -167,6 +245,47 @@ def accepts_packed_rows(encoder: Any) -> bool:
     return all(isinstance(layer.attention, PackedAttention) for layer in encoder.encoder.layer)
 
 
+Limits = tuple[Tensor, Tensor, int, int]
+"""Where the queries and the keys of each row end, (rows + 1,) int32 each, and the most of each in a row."""
+
+
+def limits_of(lengths: list[int], attending: list[int], device: torch.device) -> Limits:
+    """The arguments by which kernels find the rows; rows without a query are left out."""
+    counts = torch.tensor([[count for count in attending if count], [m for n, m in zip(attending, lengths) if n]])
+    queries, keys = on_device(F.pad(counts.cumsum(1, dtype=torch.int32), (1, 0)), device)
+    return queries, keys, max(attending, default=0), int(counts[1].max())
+
+
+def rows_with_queries(lengths: list[int], attending: list[int], states: Tensor) -> Tensor:
+    """The keys or values (tokens, h, d) of rows with a query; kernels for variable lengths are given no others."""
+    if 0 not in attending:
+        return states
+    runs = [(busy, sum(length for _, length in rows)) for busy, rows in groupby(zip(attending, lengths), has_query)]
+    return torch.cat([part for (busy, _), part in zip(runs, states.split([tokens for _, tokens in runs])) if busy])
+
+
+def has_query(counts: tuple[int, int]) -> bool:
+    return counts[0] > 0
+
+
+def kernel_of(query: Tensor, dropout: float) -> Literal["flash_attn", "varlen", "aten", "by length"]:
+    """The attention kernel for packed rows of (tokens, h, d) that exists on this device, for this dtype and size.
+
+    flash-attn's; PyTorch's `varlen_attn`; with dropout, which that does not have, the operator behind it; else one call
+    for all rows of a length.
+    """
+    size = query.shape[-1]
+    if not query.is_cuda or query.dtype not in (torch.float16, torch.bfloat16) or size % 8 or size > 256:
+        return "by length"
+    if torch.cuda.get_device_capability(query.device) < (8, 0):  # before Ampere
+        return "by length"
+    if is_flash_attn_2_available():
+        return "flash_attn"
+    if not torch.backends.cuda.is_flash_attention_available():  # how this PyTorch was built
+        return "by length"
+    return "aten" if dropout else "varlen"
+
+
 @torch.compiler.disable
 def attend_within_rows(
     lengths: list[int],
@@ -176,6 +295,7 @@ def attend_within_rows(
     value: Tensor,
     dropout: float,
     scaling: float,
+    limits: Limits | None = None,
 ) -> Tensor:
     """(k, h, d) attention of each row to itself, by the fastest kernel for device and dtype.
 
@@ -184,24 +304,28 @@ def attend_within_rows(
         attending: how many tokens of each row attend; their sum is k.
         query: (k, h, d).
         key, value: (tokens, h, d).
+        limits: `limits_of` these rows on a GPU.
     """
-    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
-        counts = torch.tensor([attending, lengths])
-        ends = F.pad(counts.cumsum(1, dtype=torch.int32), (1, 0)).to(query.device)
-        limits = *ends, max(attending), max(lengths)
-        if is_flash_attn_2_available():
-            from flash_attn import flash_attn_varlen_func
+    kernel = kernel_of(query, dropout)
+    if kernel == "by length":
+        if query.device.type == "cpu" and query.dtype == torch.bfloat16:  # its backward pass is several times slower
+            with torch.autocast("cpu", enabled=False):
+                states = query.float(), key.float(), value.float()
+                return attend_by_length(lengths, attending, *states, dropout, scaling).to(query.dtype)
+        return attend_by_length(lengths, attending, query, key, value, dropout, scaling)
+    limits = limits or limits_of(lengths, attending, query.device)
+    key, value = (rows_with_queries(lengths, attending, states) for states in (key, value))
+    if kernel == "flash_attn":
+        from flash_attn import flash_attn_varlen_func
 
-            return flash_attn_varlen_func(query, key, value, *limits, dropout_p=dropout, softmax_scale=scaling)
-        if dropout == 0:  # PyTorch's kernel has none
-            from torch.nn.attention.varlen import varlen_attn
+        return flash_attn_varlen_func(query, key, value, *limits, dropout_p=dropout, softmax_scale=scaling)
+    if kernel == "varlen":
+        from torch.nn.attention.varlen import varlen_attn
 
-            return varlen_attn(query, key, value, *limits, scale=scaling)  # type: ignore[return-value]
-    if query.device.type == "cpu" and query.dtype == torch.bfloat16:  # its backward pass is several times slower
-        with torch.autocast("cpu", enabled=False):
-            states = query.float(), key.float(), value.float()
-            return attend_by_length(lengths, attending, *states, dropout, scaling).to(query.dtype)
-    return attend_by_length(lengths, attending, query, key, value, dropout, scaling)
+        return varlen_attn(query, key, value, *limits, scale=scaling)  # type: ignore[return-value]
+    # private, as `varlen_attn` passes it a dropout of 0, and nested tensors, which pass theirs, cost more than it
+    operator = torch.ops.aten._flash_attention_forward
+    return operator(query, key, value, *limits, dropout, False, False, scale=scaling)[0]
 
 
 def attend_by_length(

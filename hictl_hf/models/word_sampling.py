@@ -3,7 +3,10 @@
 Shapes: n pairs, B words of a bag, m sampled words, V words of the vocabulary, d dimensions.
 """
 
+from functools import partial
+from itertools import count
 from math import ceil, exp
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +15,8 @@ from torch.nn import functional as F
 from .negatives import SMALLEST
 
 SIMILARITIES_AT_ONCE = 2**23  # of pairs to all words of the vocabulary: 32 MiB
+SIMILARITIES_ON_GPU = 2**26  # 256 MiB
+ROUNDS = 3  # of drawing on a GPU before it is asked whether words lack
 WEIGHTS_AT_ONCE = 2**20  # sampling weights that stay in the cache of a CPU: 4 MiB
 WEIGHTS_IN_BLOCK = 64  # words of a block; a draw finds its block first, then the word in it
 WORDS_AT_ONCE = 1024  # rows of the vocabulary that stay in the cache of a CPU
@@ -46,22 +51,84 @@ def sample_words(
     Returns:
         (n, min(m, V)) word ids in the order of the draws, -1 if no word was left.
     """
+    return sample_words_and_list(excluded[:, :0], queries, vocabulary, excluded, number, temperature, seeds)[0]
+
+
+class OccurringWords(NamedTuple):
+    """The words of bags (n, B) and samples (n, m), each once.
+
+    Args:
+        words: (words,) ascending.
+        indices: (n, B + m) which of these each is; a missing one, -1, counts as word 0.
+    """
+
+    words: Tensor
+    indices: Tensor
+
+
+@torch.compiler.disable
+def sample_words_and_list(
+    bag: Tensor,
+    queries: Tensor,
+    vocabulary: Tensor,
+    excluded: Tensor,
+    number: int,
+    temperature: float,
+    seeds: Tensor | None = None,
+) -> tuple[Tensor, OccurringWords]:
+    """`sample_words`, and the words that occur in the bags (n, B) and among them.
+
+    On a GPU one copy tells the CPU how many these are, and whether words lack after some rounds; then more rounds are
+    drawn. The words are the same, as each pair has its own random numbers.
+    """
     if seeds is None:
         seeds = torch.randint(2**62, (len(queries),), device=queries.device)
     number = min(number, len(vocabulary))
-    step = max(SIMILARITIES_AT_ONCE // len(vocabulary), 1)
+    arguments = queries, excluded, seeds, vocabulary, number, temperature
+    if not queries.is_cuda:
+        words, _ = draw_in_parts(*arguments, rounds=None)
+        return words, list_words(bag, words)
+    rounds = 0 if worthwhile_proposals(number, temperature, len(vocabulary)) else ROUNDS
+    while True:
+        words, lacking = draw_in_parts(*arguments, rounds)
+        ids = torch.cat([bag, words], 1).clamp_min(0)
+        occurs = torch.zeros_like(vocabulary[:, 0], dtype=torch.bool).index_fill_(0, ids.flatten(), True)
+        ranks = occurs.cumsum(0)
+        lacks, different = torch.stack([lacking.long(), ranks[-1]]).tolist()
+        if not lacks:
+            listed = torch.nonzero_static(occurs, size=different).squeeze(1)
+            return words, OccurringWords(listed, (ranks - 1)[ids])
+        rounds = max(2 * rounds, ROUNDS)
+
+
+def list_words(bag: Tensor, sampled: Tensor) -> OccurringWords:
+    """The words of bags (n, B) and samples (n, m), each once."""
+    return OccurringWords(*torch.unique(torch.cat([bag, sampled], 1).clamp_min(0), return_inverse=True))
+
+
+def draw_in_parts(
+    queries: Tensor,
+    excluded: Tensor,
+    seeds: Tensor,
+    vocabulary: Tensor,
+    number: int,
+    temperature: float,
+    rounds: int | None,
+) -> tuple[Tensor, Tensor]:
+    """(n, number) words, some pairs after others, and () bool whether more rounds would find words that lack."""
+    step = max((SIMILARITIES_ON_GPU if queries.is_cuda else SIMILARITIES_AT_ONCE) // len(vocabulary), 1)
+    draw = partial(draw_on_gpu, rounds=rounds) if rounds is not None else sample_words_of_few
     parts = [slice(start, start + step) for start in range(0, max(len(queries), 1), step)]
-    few = (sample_words_of_few(queries[i], excluded[i], seeds[i], vocabulary, number, temperature) for i in parts)
-    return torch.cat(list(few))
+    words, lacking = zip(*(draw(queries[i], excluded[i], seeds[i], vocabulary, number, temperature) for i in parts))
+    return torch.cat(words), torch.stack(lacking).any()
 
 
 def sample_words_of_few(
     queries: Tensor, excluded: Tensor, seeds: Tensor, vocabulary: Tensor, number: int, temperature: float
-) -> Tensor:
-    """`sample_words` for as many pairs as can be compared with the complete vocabulary at once."""
+) -> tuple[Tensor, Tensor]:
+    """`draw_in_parts` for as many pairs as can be compared with the complete vocabulary at once."""
     queries, random, nobody = F.normalize(queries, dim=-1), UniformNumbers(seeds), len(vocabulary)
-    forbidden = torch.zeros(len(queries), nobody + 1, dtype=torch.bool, device=queries.device)
-    forbidden.scatter_(1, excluded.where(excluded >= 0, nobody), True)[:, nobody] = True
+    forbidden = forbidden_words(excluded, nobody)
     words = torch.full((len(queries), number), -1, device=queries.device)
     proposals = worthwhile_proposals(number, temperature, nobody)
     if proposals:
@@ -70,14 +137,52 @@ def sample_words_of_few(
     rows = (words < 0).any(1).nonzero().squeeze(1)  # that still lack words
     if len(rows):
         similarities = cosines(queries[rows], vocabulary)
-        on_cpu = vocabulary.device.type == "cpu"
-        step = max((WEIGHTS_AT_ONCE if on_cpu else SIMILARITIES_AT_ONCE) // nobody, 1)
-        left_over = WEIGHTS_IN_BLOCK - nobody % WEIGHTS_IN_BLOCK
+        step = max(WEIGHTS_AT_ONCE // nobody, 1)
         for some, near in zip(rows.split(step), similarities.split(step)):
-            allowed = (near / temperature).masked_fill_(forbidden[some, :nobody], -torch.inf)
-            scores = F.pad(allowed, (0, left_over), value=-torch.inf)
-            words[some] = draw_by_weight(scores, words[some], random.of(some))
-    return words
+            scores = scores_of(near, forbidden[some], temperature)
+            words[some], _ = draw_by_weight(scores, words[some], random.of(some))
+    return words, torch.zeros((), dtype=torch.bool, device=queries.device)
+
+
+def draw_on_gpu(
+    queries: Tensor,
+    excluded: Tensor,
+    seeds: Tensor,
+    vocabulary: Tensor,
+    number: int,
+    temperature: float,
+    rounds: int,
+) -> tuple[Tensor, Tensor]:
+    """`sample_words_of_few` without waiting: the same draws, of all rows, for a number of rounds.
+
+    Also returns () bool, whether words lack that are left in the vocabulary.
+    """
+    queries, random, nobody = F.normalize(queries, dim=-1), UniformNumbers(seeds), len(vocabulary)
+    forbidden = forbidden_words(excluded, nobody)
+    words = torch.full((len(queries), number), -1, device=queries.device)
+    near = cosines(queries, vocabulary)
+    if proposals := worthwhile_proposals(number, temperature, nobody):
+        proposed = (random.next(proposals) * nobody).long()
+        draws = accept(proposed, near.gather(1, proposed), forbidden, temperature, random)
+        words = first_distinct(draws, number)
+    if rounds:
+        return draw_by_weight(scores_of(near, forbidden, temperature), words, random, rounds)
+    left = nobody + 1 - forbidden.sum(1)
+    return words, ((words < 0).any(1) & ((words >= 0).sum(1) < left)).any()
+
+
+def forbidden_words(excluded: Tensor, nobody: int) -> Tensor:
+    """(n, V + 1) bool, the words that must not be drawn; the last column, "nobody", is no word."""
+    forbidden = torch.zeros(len(excluded), nobody + 1, dtype=torch.bool, device=excluded.device)
+    forbidden.scatter_(1, excluded.where(excluded >= 0, nobody), True)[:, nobody] = True
+    return forbidden
+
+
+def scores_of(near: Tensor, forbidden: Tensor, temperature: float) -> Tensor:
+    """(n, blocks · WEIGHTS_IN_BLOCK) logarithms of the weights of all words, -inf beyond them, from cosines (n, V)."""
+    nobody = near.shape[1]
+    allowed = (near / temperature).masked_fill_(forbidden[:, :nobody], -torch.inf)
+    return F.pad(allowed, (0, WEIGHTS_IN_BLOCK - nobody % WEIGHTS_IN_BLOCK), value=-torch.inf)
 
 
 def worthwhile_proposals(number: int, temperature: float, vocabulary_size: int) -> int:
@@ -93,24 +198,36 @@ def propose_and_accept(
     """(n, number) uniformly proposed words, accepted with probability exp((cosine - 1) / τ), else -1."""
     proposals = (random.next(number) * len(vocabulary)).long()
     words, indices = proposals.unique(return_inverse=True)
-    chances = cosines(queries, vocabulary, words).gather(1, indices).sub_(1).div_(temperature).exp_()
-    return proposals.where((random.next(number) < chances) & ~forbidden.gather(1, proposals), -1)
+    return accept(proposals, cosines(queries, vocabulary, words).gather(1, indices), forbidden, temperature, random)
 
 
-def draw_by_weight(scores: Tensor, words: Tensor, random: "UniformNumbers") -> Tensor:
+def accept(proposals: Tensor, near: Tensor, forbidden: Tensor, temperature: float, random: "UniformNumbers") -> Tensor:
+    """The proposals (n, number) with cosines `near` that are accepted, else -1."""
+    chances = near.sub_(1).div_(temperature).exp_()
+    allowed = ~forbidden.gather(1, proposals)
+    return proposals.where((random.next(proposals.shape[1]) < chances) & allowed, -1)
+
+
+def draw_by_weight(
+    scores: Tensor, words: Tensor, random: "UniformNumbers", rounds: int | None = None
+) -> tuple[Tensor, Tensor]:
     """Fill the missing words (-1) of (n, m) by drawing from exp(scores), (n, blocks · WEIGHTS_IN_BLOCK), the last -inf.
 
-    Weights are accumulated in float64: first over the blocks, then within the blocks that were drawn.
+    Weights are accumulated in float64: first over the blocks, then within the blocks that were drawn. `rounds`: draw
+    that often without asking whether words lack. Also returns whether they do.
     """
-    nobody = scores.shape[1] - 1
-    while True:
+    nobody, draws_a_round = scores.shape[1] - 1, words.shape[1] * 5 // 4 + 8
+    ahead = iter(random.next(draws_a_round * rounds).split(draws_a_round, 1) if rounds else ())
+    for done in count():
         scores.scatter_(1, words.where(words >= 0, nobody), -torch.inf)
         best = scores.amax(-1, keepdim=True)
-        if not ((words < 0).any(1, keepdim=True) & (best > -torch.inf)).any():
-            return words
+        if rounds is None or done == rounds:
+            lacking = ((words < 0).any(1, keepdim=True) & (best > -torch.inf)).any()
+            if done == rounds or not lacking:
+                break
         weights = (scores - best.nan_to_num(neginf=0)).exp_().unflatten(1, (-1, WEIGHTS_IN_BLOCK))
         ends = weights.sum(-1).cumsum(-1, dtype=torch.float64)  # (n, blocks)
-        points = random.next(words.shape[1] * 5 // 4 + 8) * ends[:, -1:]  # (n, draws)
+        points = (next(ahead) if rounds else random.next(draws_a_round)) * ends[:, -1:]  # (n, draws)
         blocks = torch.searchsorted(ends, points, right=True).clamp_(max=ends.shape[1] - 1)
         points -= F.pad(ends, (1, 0)).gather(1, blocks)
         within = weights.gather(1, blocks.unsqueeze(-1).expand(-1, -1, WEIGHTS_IN_BLOCK)).cumsum(
@@ -119,6 +236,7 @@ def draw_by_weight(scores: Tensor, words: Tensor, random: "UniformNumbers") -> T
         offsets = torch.searchsorted(within, points.unsqueeze(-1), right=True).squeeze(-1)
         draws = (blocks * WEIGHTS_IN_BLOCK + offsets).where(offsets < WEIGHTS_IN_BLOCK, -1)
         words = first_distinct(torch.cat([words, draws], 1), words.shape[1])
+    return words, lacking
 
 
 def cosines(queries: Tensor, vocabulary: Tensor, words: Tensor | None = None) -> Tensor:
@@ -137,7 +255,7 @@ def cosines(queries: Tensor, vocabulary: Tensor, words: Tensor | None = None) ->
 
 def words_at_once(vocabulary: Tensor) -> int:
     """How many rows of a vocabulary (V, d) are best read together on its device."""
-    return WORDS_AT_ONCE if vocabulary.device.type == "cpu" else 16 * WORDS_AT_ONCE
+    return WORDS_AT_ONCE if vocabulary.device.type == "cpu" else 64 * WORDS_AT_ONCE
 
 
 def first_distinct(draws: Tensor, number: int) -> Tensor:
@@ -154,6 +272,7 @@ class UniformNumbers:
 
     def __init__(self, seeds: Tensor, used: int = 0) -> None:
         self.seeds, self.used = seeds, used
+        self.bits = scrambled(seeds)
 
     def of(self, rows: Tensor) -> "UniformNumbers":
         """The streams of some rows, continued."""
@@ -163,7 +282,7 @@ class UniformNumbers:
         """(seeds, number) float64."""
         counters = torch.arange(self.used + 1, self.used + number + 1, device=self.seeds.device)
         self.used += number
-        return shifted(scrambled(scrambled(self.seeds)[:, None] + counters * STEP), 11).double() * 2.0**-53
+        return shifted(scrambled(self.bits[:, None] + counters * STEP), 11).double() * 2.0**-53
 
 
 def scrambled(bits: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from ..data.collator import OBJECTIVES
 from ..data.streaming import StreamedBatches, collate_streamed
 from ..embedding.pooling import Pooling, all_poolings
 from ..errors import BadInput
-from ..models.gathering import stack_pairs
+from ..models.gathering import stack_pairs, unstack_pairs
 from ..models.losses import in_full_precision
 from ..models.outputs import CachedSentenceLevel
 from ..retrieval.held_out import best_pooling, evaluate_retrieval, mean_accuracies
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 LOSSES = ("lm_loss", "sentence_loss", "word_loss")
 WATCHED = ("hard_negative_lambda", "negatives_per_anchor")
+COUNTED = ("sentence_input_ids", "bag")
 
 
 class HictlTrainer(ShardingMixin, RobustTrainer):
@@ -78,7 +79,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         self.log_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
         self.steps_since_log = 0
         self.log_started: float | None = None
-        self.add_callback(StepEnd(self))
+        self.add_callback(StreamPosition(self))
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Like the parent; a stream resumes at its position, where HF would read all examples before it again."""
@@ -154,12 +155,10 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         if self.stream is not None:
             for batch in batches:
                 self.stream.consumed(batch)
-        counts = [
-            sum(int((batch["labels"] != -100).sum()) for batch in batches if "labels" in batch),
-            sum(len(batch["sentence_input_ids"]) for batch in batches if "sentence_input_ids" in batch),
-            sum(len(batch["bag"]) for batch in batches if "bag" in batch),
-        ]
-        reduced = self.accelerator.reduce(torch.tensor(counts, device=device), "sum").clamp_min(1)
+        masked = [(batch["labels"] != -100).sum().to(device) for batch in batches if "labels" in batch]
+        counts = [torch.full((), sum(len(batch.get(name, ())) for batch in batches), device=device) for name in COUNTED]
+        counts.insert(0, torch.stack(masked).sum() if masked else torch.zeros_like(counts[0]))
+        reduced = self.accelerator.reduce(torch.stack(counts), "sum").clamp_min(1)
         items = dict(zip(("lm", "sentence", "word"), reduced))
         if self.gradient_cache and any("sentence_input_ids" in batch for batch in batches):
             self.cache_sentence_level(batches, items["sentence"])
@@ -176,16 +175,13 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
 
         with torch.no_grad(), self.accelerator.autocast():
             parts = self.run_inside(lambda: [encode(send_to_device(batch, self.args.device)) for batch in batches])
-        sentences, part_of = stack_pairs(parts)
-        texts, _ = stack_pairs([batch["sentence_hashes"].to(sentences.device) for batch in batches])
-        sentences = in_full_precision(sentences).requires_grad_()
+        sentences = in_full_precision(stack_pairs(parts)).requires_grad_()
+        texts = stack_pairs([batch["sentence_hashes"].to(sentences.device) for batch in batches])
         level = model.sentence_level(sentences, texts, items, self.gather_sentences)
         (gradients,) = torch.autograd.grad(level.loss, sentences)
         share = level.loss.detach() / len(batches)
-        for number, batch in enumerate(batches):
-            batch["cached"] = CachedSentenceLevel(
-                share, level.hard_negative_lambda, level.negatives_per_anchor, gradients[part_of == number]
-            )
+        for batch, own in zip(batches, unstack_pairs(gradients, [len(part) for part in parts])):
+            batch["cached"] = CachedSentenceLevel(share, level.hard_negative_lambda, level.negatives_per_anchor, own)
 
     def compute_loss(
         self,
@@ -215,28 +211,37 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         self.step_sums["rows"] += len(inputs["example_seeds"])
         self.step_sums["tokens"] += sum(inputs[name].sum() for name in inputs if name.endswith("attention_mask"))
 
-    def finish_step(self) -> None:
-        """After an optimiser step: record L_S for p_avg, add its sums to those of the next log."""
+    def stop_requested(self) -> bool:
+        """Whether any process received SIGTERM, from the same all-reduce as the sums of the step."""
         sums = dict(sorted(self.step_sums.items()))
         self.step_sums.clear()
         if self.step_was_skipped:
-            return
+            return super().stop_requested()
+        sums["sigterm"] = torch.full((), float(self.sigterm_received), device=self.args.device)
         step = dict(zip(sums, self.accelerator.reduce(torch.stack([*sums.values()]), "sum")))
+        received = step.pop("sigterm")
+        self.finish_step(step)
+        return self.sigterm_received if self.args.world_size == 1 else bool(received)
+
+    def finish_step(self, step: dict[str, Tensor]) -> None:
+        """After an optimiser step: record L_S for p_avg, add its sums over all processes to those of the next log."""
         for name in WATCHED:
             if name in step:
                 step[name] = step[name] / step["rows"]
-        if step.get("negatives_per_anchor", 0) > 0:
-            self.accelerator.unwrap_model(self.model).sentence_probability.record(step["sentence_loss"])
+        if "negatives_per_anchor" in step:
+            probability = self.accelerator.unwrap_model(self.model).sentence_probability
+            probability.record(step["sentence_loss"], step["negatives_per_anchor"] > 0)
         for name, value in step.items():
             self.log_sums[name] += value
         self.steps_since_log += 1
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self.steps_since_log and self.log_started is not None:
-            sums = {name: float(value) for name, value in self.log_sums.items()}
+            p_avg = self.accelerator.unwrap_model(self.model).sentence_probability.mean()
+            *values, logs["p_avg"] = torch.stack([*self.log_sums.values(), p_avg]).tolist()
+            sums = dict(zip(self.log_sums, values))
             self.log_sums.clear()
             logs |= {name: sums[name] / self.steps_since_log for name in (*LOSSES, *WATCHED) if name in sums}
-            logs["p_avg"] = float(self.accelerator.unwrap_model(self.model).sentence_probability.mean())
             logs["tokens_per_second"] = round(sums["tokens"] / (time() - self.log_started))
             self.steps_since_log, self.log_started = 0, time()
         super().log(logs, start_time)
@@ -281,8 +286,8 @@ def metric_name(pooling: Pooling) -> str:
     return f"{pooling.mode}_{pooling.layer}"
 
 
-class StepEnd(TrainerCallback):
-    """Calls the trainer at the beginning of training and after each optimiser step."""
+class StreamPosition(TrainerCallback):
+    """Keeps the position in a stream."""
 
     def __init__(self, trainer: HictlTrainer) -> None:
         self.trainer = trainer
@@ -293,4 +298,3 @@ class StepEnd(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.trainer.stream is not None:
             state.epoch = state.global_step / state.max_steps  # HF counts from where it resumed
-        self.trainer.finish_step()

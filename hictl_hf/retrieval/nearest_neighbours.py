@@ -381,10 +381,10 @@ def faster_precision(device: torch.device) -> Precision:
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Accumulate products in full fp32, which on a GPU is not the default."""
-    switches = torch.backends.cuda.matmul
-    before = switches.allow_bf16_reduced_precision_reduction, switches.allow_tf32
-    switches.allow_bf16_reduced_precision_reduction = switches.allow_tf32 = False
+    switches = torch.backends.cuda.matmul  # transformers sets `fp32_precision`; reading `allow_tf32` would then raise
+    before = switches.allow_bf16_reduced_precision_reduction, switches.fp32_precision
+    switches.allow_bf16_reduced_precision_reduction, switches.fp32_precision = False, "ieee"
     try:
         yield
     finally:
-        switches.allow_bf16_reduced_precision_reduction, switches.allow_tf32 = before
+        switches.allow_bf16_reduced_precision_reduction, switches.fp32_precision = before

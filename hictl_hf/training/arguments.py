@@ -20,6 +20,7 @@ UNUSED = {  # arguments of HF's Trainer that have no effect here, and why
     "remove_unused_columns": "the collator reads all columns",
     "save_only_model": "an interrupted run is continued exactly, with its optimiser",
     "ignore_data_skip": "an interrupted run is continued exactly, with the examples not seen yet",
+    "full_determinism": "a GPU has no deterministic cumulative sum, which draws words; on a CPU runs are deterministic",
 }
 RANGES = {  # least value, and what the value must be below; HF's Trainer checks these late or not at all
     "learning_rate": (0, math.inf), "weight_decay": (0, math.inf), "adam_beta1": (0, 1), "adam_beta2": (0, 1),

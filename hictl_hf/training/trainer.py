@@ -90,6 +90,7 @@ class RobustTrainer(Trainer):
         self.step_batches: list[dict[str, Any]] = []
         self.step_losses: list[Tensor] = []
         self._tr_loss = torch.zeros((), device=self.args.device)  # as when a training begins
+        self.accelerator.dataloader_config.non_blocking |= self.args.dataloader_pin_memory
         self.add_callback(StepGuard(self))
 
     def refuse_unsupported_devices(self) -> None:
@@ -112,8 +113,15 @@ class RobustTrainer(Trainer):
         elif resume_from_checkpoint:
             check_checkpoint(resume_from_checkpoint)
         self.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
-        with self.noting_sigterm():
-            return super().train(resume_from_checkpoint, *args, **kwargs)
+        before = self.args.logging_nan_inf_filter
+        self.args.logging_nan_inf_filter = (
+            False  # `skip_step` keeps such losses from the log, without waiting for a GPU
+        )
+        try:
+            with self.noting_sigterm():
+                return super().train(resume_from_checkpoint, *args, **kwargs)
+        finally:
+            self.args.logging_nan_inf_filter = before
 
     @overrides_private(Trainer)
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
@@ -165,7 +173,13 @@ class RobustTrainer(Trainer):
             worker_init_fn=partial(outlive_sigterm, training=self.training), **how,
         )  # fmt: skip
         return prepare_data_loader(
-            loader, args.device, num_processes=1, process_index=0, put_on_device=True, dispatch_batches=False
+            loader,
+            args.device,
+            num_processes=1,
+            process_index=0,
+            put_on_device=True,
+            dispatch_batches=False,
+            non_blocking=args.dataloader_pin_memory,
         )
 
     def get_train_dataloader(self) -> DataLoader[Any]:

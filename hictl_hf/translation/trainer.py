@@ -85,7 +85,7 @@ class TranslationTrainer(RobustTrainer):
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
         """The micro-batches of one optimizer step, and the number of target tokens in all of them on all processes."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        tokens = torch.tensor(sum(int((batch["labels"] != -100).sum()) for batch in batches), device=device)
+        tokens = torch.stack([(batch["labels"] != -100).sum().to(device) for batch in batches]).sum()
         return batches, self.accelerator.reduce(tokens, "sum")
 
     def compute_loss(

@@ -166,8 +166,8 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_bits(
 
     steps = HictlTrainer.finish_step
 
-    def finish_step(self: HictlTrainer) -> None:
-        steps(self)
+    def finish_step(self: HictlTrainer, step: dict[str, Any]) -> None:
+        steps(self, step)
         if self.state.global_step == 5:
             raise Interrupt
 

@@ -20,7 +20,7 @@ from torch import Tensor, multiprocessing
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.data.tokenization import tokenize_corpus
-from hictl_hf.models.gathering import stack_pairs
+from hictl_hf.models.gathering import stack_pairs, unstack_pairs
 from hictl_hf.pretraining.trainer import HictlTrainer
 
 STEPS = 2
@@ -263,8 +263,8 @@ def test_dropout_is_replayed(
                 )
                 for batch in batches
             ]
-            sentences, _ = stack_pairs(parts)
-            texts, _ = stack_pairs([batch["sentence_hashes"] for batch in batches])
+            sentences = stack_pairs(parts)
+            texts = stack_pairs([batch["sentence_hashes"] for batch in batches])
             loss = model.sentence_level(sentences, texts).loss
         return loss, gradient_of(model, loss)
 
@@ -340,12 +340,12 @@ def test_a_compiled_model_is_trained_on_the_dropout_that_the_cache_saw(
 
 def test_parts_are_stacked_x_before_y() -> None:
     # two pairs and one: x1 x2 y1 y2 and x3 y3
-    rows, part = stack_pairs([torch.tensor([1, 2, 11, 12]), torch.tensor([3, 13])])
+    rows = stack_pairs([torch.tensor([1, 2, 11, 12]), torch.tensor([3, 13])])
     assert rows.tolist() == [1, 2, 3, 11, 12, 13]
-    assert part.tolist() == [0, 0, 1, 0, 0, 1]
-    assert rows[part == 0].tolist() == [1, 2, 11, 12]
+    assert [part.tolist() for part in unstack_pairs(rows, [4, 2])] == [[1, 2, 11, 12], [3, 13]]
 
 
 def test_parts_without_rows_are_passed_over() -> None:
-    rows, part = stack_pairs([torch.zeros(0, 3), torch.ones(2, 3), torch.zeros(0, 3)])
-    assert rows.tolist() == np.ones((2, 3)).tolist() and part.tolist() == [1, 1]
+    rows = stack_pairs([torch.zeros(0, 3), torch.ones(2, 3), torch.zeros(0, 3)])
+    assert rows.tolist() == np.ones((2, 3)).tolist()
+    assert [len(part) for part in unstack_pairs(rows, [0, 2, 0])] == [0, 2, 0]

@@ -35,7 +35,7 @@ from hictl_hf import (
 from hictl_hf.models.configuration_hictl import CODE_ON_THE_HUB
 from hictl_hf.models.losses import sentence_contrast, word_contrast
 from hictl_hf.models.negatives import in_batch_negatives, interpolate_hard_negatives
-from hictl_hf.models.word_sampling import sample_words
+from hictl_hf.models.word_sampling import OccurringWords, list_words, sample_words_and_list
 
 Batch = dict[str, Tensor]
 MakeModel = Callable[..., PreTrainedModel]
@@ -305,7 +305,9 @@ def test_losses_are_the_functions_of_the_paper_applied_to_first_tokens(
     batch["sentence_hashes"][5] = batch["sentence_hashes"][0]
     model.sentence_probability.record(torch.tensor(0.5))
     drawn = torch.arange(4, 24).view(1, 20).expand(4, 20)
-    monkeypatch.setattr("hictl_hf.models.modeling_hictl.sample_words", lambda *arguments: drawn)
+    monkeypatch.setattr(
+        "hictl_hf.models.modeling_hictl.sample_words_and_list", lambda bag, *_: (drawn, list_words(bag, drawn))
+    )
     outputs = model(**batch)
 
     vectors = model.roberta(batch["sentence_input_ids"], batch["sentence_attention_mask"])[0][:, 0]
@@ -337,13 +339,14 @@ def test_words_are_drawn_for_the_first_tokens_from_all_but_the_bag_and_special_t
 ) -> None:
     model, batch, calls = toy_model(word_temperature=0.3, word_sampling_temperature=sampling), toy_batch(), []
 
-    def spy(*arguments: Any) -> Tensor:
+    def spy(*arguments: Any) -> tuple[Tensor, OccurringWords]:
         calls.append(arguments)
-        return sample_words(*arguments)
+        return sample_words_and_list(*arguments)
 
-    monkeypatch.setattr("hictl_hf.models.modeling_hictl.sample_words", spy)
+    monkeypatch.setattr("hictl_hf.models.modeling_hictl.sample_words_and_list", spy)
     model(**batch)
-    [(queries, vocabulary, excluded, number, temperature, seeds)] = calls
+    [(bag, queries, vocabulary, excluded, number, temperature, seeds)] = calls
+    assert torch.equal(bag, batch["bag"])
     close(queries, model.roberta(batch["input_ids"], batch["attention_mask"])[0][:, 0].detach())
     assert torch.equal(vocabulary, model.get_input_embeddings().weight)
     assert not queries.requires_grad and not vocabulary.requires_grad  # a draw has no gradient
@@ -513,9 +516,9 @@ def test_neither_the_bag_nor_special_tokens_are_ever_sampled(
 ) -> None:
     model, batch, drawn = toy_model(word_negatives=512), toy_batch(), []
 
-    def spy(queries: Tensor, vocabulary: Tensor, bag: Tensor, sampled: Tensor, temperature: float) -> Any:
+    def spy(queries: Tensor, vocabulary: Tensor, bag: Tensor, sampled: Tensor, *rest: Any) -> Any:
         drawn.append(sampled)
-        return word_contrast(queries, vocabulary, bag, sampled, temperature)
+        return word_contrast(queries, vocabulary, bag, sampled, *rest)
 
     monkeypatch.setattr("hictl_hf.models.modeling_hictl.word_contrast", spy)
     model(**batch)

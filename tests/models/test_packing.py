@@ -70,9 +70,23 @@ def test_first_and_chosen_tokens_are_found_by_their_places(worked_by_hand: tuple
         "left": [0, 3],
         "whole": [5],
     }
-    assert rows.indices_of("right", batches["right"][0] > 6).tolist() == [9, 1, 2]  # the words 7, 8, 9
-    assert rows.indices_of("left", torch.tensor([[0, 0, 1], [0, 0, 1]]).bool()).tolist() == [0, 4]  # 3 and 2
-    assert rows.indices_of("whole", torch.zeros(1, 2, dtype=torch.bool)).tolist() == []
+    read = {
+        "words": ("right", batches["right"][0] > 6),  # 7, 8, 9
+        "ends": ("left", torch.tensor([[0, 1, 1], [0, 0, 1]]).bool()),  # 3 and 2, and padding
+        "none": ("whole", torch.zeros(1, 2, dtype=torch.bool)),
+        "first": ("right", None),
+    }
+    rows = PackedRows(batches, read, torch.tensor([2**40, 5]))
+    assert rows.sizes == [3, 2, 0, 2] and rows.known == [2**40, 5]
+    assert rows.attending == [1, 2, 1, 0, 2]
+    assert rows.kept.tolist() == [0, 1, 2, 4, 7, 9]  # 3 | 8 9 | 2 | 5 7
+    assert rows.kept[rows.order].tolist() == [9, 1, 2, 0, 4, 7, 1]
+    assert {use: cells.tolist() for use, cells in rows.cells.items()} == {
+        "words": [2, 4, 5],
+        "ends": [2, 5],
+        "none": [],
+        "first": [0, 4],
+    }
 
 
 def test_a_buffer_becomes_one_padded_batch(worked_by_hand: tuple[Batches, PackedRows]) -> None:
@@ -98,7 +112,9 @@ def test_every_token_is_in_the_buffer_once_and_found_again(seed: int) -> None:
         assert (rows.position_ids[rows.first[name]] == 0).all()
         chosen = tokens & (ids % 3 == 0)
         assert 0 < chosen.sum() < tokens.sum()
-        assert torch.equal(rows.input_ids[rows.indices_of(name, chosen)], ids[chosen])
+        some = PackedRows(batches, {"some": (name, chosen)})
+        assert torch.equal(some.input_ids[some.kept[some.order]], ids[chosen])
+        assert torch.equal(ids.flatten()[some.cells["some"]], ids[chosen])
     padded, mask = rows.padded(rows.input_ids[:, None])
     assert torch.equal(padded[..., 0][mask], rows.input_ids)
 
@@ -224,11 +240,13 @@ def test_gradients_are_those_of_padded_calls(model: PreTrainedModel) -> None:
 
 
 def test_states_that_are_read_are_those_among_all(model: PreTrainedModel) -> None:
-    rows = PackedRows(random_batches(7))
-    read = torch.cat([rows.first["left"], torch.arange(3, len(rows.input_ids), 4), rows.first["left"]])  # some twice
+    batches = random_batches(7)
+    everything, some = PackedRows(batches), batches["right"][0] % 3 == 0
+    read = {"left": ("left", None), "some": ("right", some), "again": ("left", None), "right": ("right", None)}
+    rows = PackedRows(batches, read)
     parameters = [*model.roberta.parameters()]
     results = []
-    for hidden in (model.encode(rows)[0][read], model.encode(rows, read=read)[0]):
+    for hidden in (model.encode(everything)[0][rows.kept[rows.order]], model.encode(rows)[0]):
         direction = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         results.append([hidden.detach(), *torch.autograd.grad((hidden * direction).sum(), parameters)])
     torch.testing.assert_close(*results, rtol=1e-10, atol=1e-9)
@@ -236,22 +254,24 @@ def test_states_that_are_read_are_those_among_all(model: PreTrainedModel) -> Non
 
 @pytest.mark.parametrize("copied", [False, True], ids=["", "the last layer copied"])
 def test_in_the_last_layer_only_tokens_that_are_read_attend(copied: bool, toy_model: MakeModel) -> None:
-    model, rows, seen = toy_model(), PackedRows(random_batches(8)), []
-    everything = model.encode(rows)[0].shape
-    layers = model.roberta.encoder.layer
-    for read in (torch.tensor([4]), torch.tensor([], dtype=torch.long), rows.first["both"]):
+    model, batches, seen = toy_model(), random_batches(8), []
+    everything = model.encode(PackedRows(batches))[0].shape
+    layers, nothing = model.roberta.encoder.layer, torch.zeros(7, 11, dtype=torch.bool)
+    one = nothing.clone().index_put_(tuple(torch.tensor([[0], [0]])), torch.tensor(True))
+    for name, chosen, number in (("right", one, 1), ("right", nothing, 0), ("both", None, 4)):
+        rows = PackedRows(batches, {"some": (name, chosen)})
         if copied:
             layers.append(copy.deepcopy(layers[-1]))
         seen.clear()
         parts = [part for layer in layers for part in (layer.attention.self.query, layer.intermediate)]
         spies = [part.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1])) for part in parts]
-        hidden, _ = model.encode(rows, read=read)
+        hidden, _ = model.encode(rows)
         for spy in spies:
             spy.remove()
-        in_last = len(read) or len(rows.input_ids)  # where nothing is read, all go on
+        in_last = number or len(rows.input_ids)  # where nothing is read, all go on
         assert seen == [len(rows.input_ids)] * 2 * (len(layers) - 1) + [in_last] * 2
-        assert hidden.shape == (len(read), 32)
-        assert model.encode(rows)[0].shape == everything
+        assert hidden.shape == (number, 32)
+        assert model.encode(PackedRows(batches))[0].shape == everything
 
 
 def test_a_padding_id_within_a_row_learns_nothing(model: PreTrainedModel) -> None:
@@ -267,10 +287,10 @@ def test_a_row_never_sees_another(model: PreTrainedModel) -> None:
     changed = ids.clone()
     changed[2] = torch.where(mask[2].bool(), ids[2] % 195 + 4, PADDING)
     assert (changed[2] != ids[2])[mask[2].bool()].all()
-    rows = PackedRows({"right": (ids, mask)})
+    rows = PackedRows({"right": (ids, mask)}, {"row": ("right", (torch.arange(len(ids)) == 2)[:, None] & mask.bool())})
     before, after = (model.encode(PackedRows({"right": (each, mask)}))[0] for each in (ids, changed))
     of_row = torch.zeros(len(before), dtype=torch.bool)
-    of_row[rows.indices_of("right", mask.bool() & (torch.arange(len(ids)) == 2)[:, None])] = True
+    of_row[rows.kept] = True
     assert (before - after)[of_row].abs().amax(-1).min() > 0.1
     torch.testing.assert_close(before[~of_row], after[~of_row], rtol=0, atol=1e-12)
 
@@ -374,11 +394,11 @@ def test_dropout_is_at_work_and_repeatable(dropout: str, toy_model: MakeModel) -
 def test_the_backward_pass_of_one_call_does_not_depend_on_calls_after_it(toy_model: MakeModel) -> None:
     gradients = []
     for between in (False, True):
-        model, rows = toy_model(initializer_range=0.2).train(), PackedRows(random_batches(7))
+        model, batches = toy_model(initializer_range=0.2).train(), random_batches(7)
         model.gradient_checkpointing_enable({"use_reentrant": False})
-        loss = model.encode(rows, read=rows.first["left"])[0].square().sum()
+        loss = model.encode(PackedRows(batches, {"left": ("left", None)}))[0].square().sum()
         if between:
-            model.encode(rows)
+            model.encode(PackedRows(batches))
         loss.backward()
         gradients.append([weight.grad for weight in model.roberta.encoder.parameters()])
     torch.testing.assert_close(*gradients)

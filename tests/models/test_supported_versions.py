@@ -116,9 +116,10 @@ def test_an_override_of_nothing_is_an_error() -> None:
 
 
 def test_rows_that_attention_was_not_told_of_are_an_error() -> None:
-    rows = PackedRows({"sentences": (torch.tensor([[5, 6], [7, 8]]), None)})
+    batches = {"sentences": (torch.tensor([[5, 6], [7, 8]]), None)}
     block = torch.nn.Identity()
-    packed, of_some = PackedPass(rows, None, block), PackedPass(rows, torch.tensor([0, 2]), block)
+    packed = PackedPass(PackedRows(batches), block)
+    of_some = PackedPass(PackedRows(batches, {"first": ("sentences", None)}), block)
     with pytest.raises(ImportError, match="packed_rows"):
         packed.check(torch.zeros(4, 3))
     packed.reached = of_some.reached = True

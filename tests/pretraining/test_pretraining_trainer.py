@@ -551,3 +551,36 @@ def test_a_single_pair_without_negatives_is_refused(build: Callable[..., HictlTr
         build(per_device_train_batch_size=1, gradient_accumulation_steps=2)
     build(per_device_train_batch_size=1, gradient_accumulation_steps=2, gradient_cache=True)
     build(per_device_train_batch_size=1, model={"sentence_weight": 0.0})
+
+
+# --- SIGTERM ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_sigterm_of_another_process_comes_with_the_sums_of_the_step(
+    build: Callable[..., HictlTrainer], monkeypatch: pytest.MonkeyPatch, another: bool
+) -> None:
+    trainer, calls = build(), []
+
+    def reduce(values: Tensor, how: str) -> Tensor:  # of two processes with the same sums
+        calls.append(values)
+        return values * 2 + (torch.arange(len(values)) == len(values) - 1) * another
+
+    trainer.step_sums["rows"] += 3
+    trainer.step_sums["sentence_loss"] += 0.25
+    monkeypatch.setattr(RunArguments, "world_size", 2)
+    monkeypatch.setattr(trainer.accelerator, "reduce", reduce)
+    assert trainer.stop_requested() is another and len(calls) == 1
+    assert {name: float(value) for name, value in trainer.log_sums.items()} == {"rows": 6, "sentence_loss": 0.5}
+    trainer.sigterm_received = True
+    assert trainer.stop_requested()
+
+
+def test_a_step_without_negatives_does_not_count_for_p_avg(build: Callable[..., HictlTrainer]) -> None:
+    trainer = build()
+    probability = trainer.model.sentence_probability
+    for negatives in (2.0, 0.0, 1.0):
+        trainer.finish_step({"sentence_loss": torch.tensor(negatives), "negatives_per_anchor": torch.tensor(negatives),
+                             "rows": torch.tensor(1.0)})  # fmt: skip
+    assert int(probability.steps) == 2
+    torch.testing.assert_close(probability.recent[:2], torch.tensor([-2.0, -1.0]).exp())

@@ -308,3 +308,16 @@ def test_the_memory_allowed_is_kept(precision: Precision) -> None:
     assert small.stdout == large.stdout
     too_small = search(70 * 2**20, MEMORY)  # the limit works: NumPy and PyTorch name the memory, oneDNN does not
     assert too_small.returncode and re.search("memory|could not create a primitive", too_small.stderr)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_products_are_not_rounded_to_tf32_and_the_switch_is_put_back(precision: str) -> None:
+    """transformers sets `fp32_precision`, after which PyTorch refuses to read `allow_tf32`."""
+    switch = torch.backends.cuda.matmul
+    before, switch.fp32_precision = switch.fp32_precision, precision
+    try:
+        with neighbours.full_precision():
+            assert switch.fp32_precision == "ieee" and not switch.allow_bf16_reduced_precision_reduction
+        assert switch.fp32_precision == precision and switch.allow_bf16_reduced_precision_reduction
+    finally:
+        switch.fp32_precision = before

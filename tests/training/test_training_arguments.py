@@ -59,6 +59,8 @@ def test_arguments_without_effect_are_refused(folder: str) -> None:
     refuse_unused(arguments(folder), UNUSED)
     with pytest.raises(BadInput, match="data_seed is 3, which has no effect here: .*; leave it out"):
         refuse_unused(arguments(folder, data_seed=3), UNUSED)
+    with pytest.raises(BadInput, match="full_determinism is True.*: a GPU has no deterministic cumulative sum"):
+        refuse_unused(arguments(folder, full_determinism=True), UNUSED)
 
 
 @pytest.mark.parametrize(

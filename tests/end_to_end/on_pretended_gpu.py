@@ -1,0 +1,290 @@
+"""Checks on the pretended GPU, which `test_pretended_gpu.py` runs in a process of their own."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from pretended_gpu import DeviceMismatch, Gpu
+from pretended_kernels import flash_attn
+from test_pretraining_trainer import trainer_of
+from test_translation_trainer import Material
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, XLMRobertaForMaskedLM
+
+from hictl_hf import HictlForPreTraining, HictlModel
+from hictl_hf.data.tokenization import tokenize_corpus
+from hictl_hf.embedding.encoder import embed_sentences
+from hictl_hf.models import gathering, packing
+from hictl_hf.models.packing import attend_by_length, attend_within_rows, kernel_of
+from hictl_hf.models.word_sampling import SIMILARITIES_ON_GPU, sample_words
+from hictl_hf.retrieval.mining import MiningConfig, mine
+from hictl_hf.retrieval.nearest_neighbours import search_both
+from hictl_hf.translation.beam_search import BeamSearchConfig
+from hictl_hf.translation.decoding import translate
+
+MakeModel = Callable[..., PreTrainedModel]
+MakeBatch = Callable[..., dict[str, Tensor]]
+ON_GPU = {"use_cpu": False, "bf16": True, "logging_steps": 1000, "max_steps": 3, "optim": "adamw_torch_fused"}
+
+
+@pytest.fixture
+def gpu() -> Iterator[Gpu]:
+    with Gpu() as device:
+        yield device
+    assert device.mismatches == 0
+
+
+@pytest.fixture(scope="module")
+def tokens(corpus: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    return tokenize_corpus(corpus, tokenizer, max_length=62)[0]
+
+
+def on_gpu(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.to("cuda") for name, value in batch.items()}
+
+
+# --- the pretended GPU itself -----------------------------------------------------------------------------------------
+
+
+def test_it_refuses_tensors_of_both_devices_and_counts() -> None:
+    with Gpu() as gpu:
+        states = torch.arange(6.0, device="cuda").view(2, 3)
+        repeats = torch.ones(2, dtype=torch.long, device="cuda")
+        gpu.reset()
+        total = (states * 2).sum()
+        assert (gpu.count_launches(), gpu.count_waits()) == (2, 0)
+        assert float(total) == 30 and gpu.count_waits() == 1
+        assert states[states > 1].shape == (4,) and gpu.count_waits() == 2
+        torch.ones(3).to("cuda", non_blocking=True)  # not from pinned memory
+        assert gpu.count_waits() == 3
+        torch.ones(3).pin_memory().to("cuda", non_blocking=True)
+        states.repeat_interleave(repeats, dim=0, output_size=2)
+        assert gpu.count_waits() == 3
+        with pytest.raises(DeviceMismatch):
+            states + torch.ones(2, 3)
+        with pytest.raises(DeviceMismatch):
+            torch.ones(4)[torch.tensor([1], device="cuda")]
+        assert gpu.mismatches == 2
+
+
+# --- no operation mixes devices ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cached", [False, True], ids=["plain", "gradient cache"])
+def test_pretraining(
+    gpu: Gpu,
+    model_for_text: MakeModel,
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: Dataset,
+    corpus: Dataset,
+    tmp_path: Path,
+    cached: bool,
+) -> None:
+    settings = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4, **ON_GPU}
+    trainer = trainer_of(
+        model_for_text(), tokenizer, tokens, tmp_path, eval_dataset=corpus.select(range(4)), gradient_cache=cached,
+        **settings, eval_strategy="steps", eval_steps=3,
+    )  # fmt: skip
+    steps = Steps(gpu)
+    trainer.add_callback(steps)
+    trainer.train()
+    assert trainer.state.global_step == 3 and trainer.model.device.type == "cuda"
+    assert "eval_retrieval" in trainer.state.log_history[0]
+    forward = 2 * (1 + 3) if cached else 2 * 2  # of two micro-batches
+    assert all(sum(waits.values()) <= forward + 3 for waits in steps.waits[:2]), steps.waits
+
+
+class Steps(TrainerCallback):
+    """Counts the waits of each step."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu, self.waits = gpu, []
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self.gpu.reset()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.waits.append(self.gpu.waits)
+        self.gpu.reset()
+
+
+def test_translation_and_beam_search(
+    gpu: Gpu,
+    model_for_text: MakeModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: dict[str, list[str]],
+    tmp_path: Path,
+) -> None:
+    material = Material(model_for_text(HictlModel, initializer_range=0.2), tokenizer, sentences)
+    trainer, steps = material.trainer(tmp_path, **ON_GPU), Steps(gpu)
+    trainer.add_callback(steps)
+    trainer.train()
+    print("translation", steps.waits)
+    assert trainer.state.global_step == 3 and trainer.model.device.type == "cuda"
+    found = translate(trainer.model, tokenizer, sentences["en"][:4], BeamSearchConfig(beams=3), ["de"] * 4)
+    assert [len(best) for best in found] == [1] * 4
+
+
+def test_embedding_and_mining(
+    gpu: Gpu, model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase, sentences: dict[str, list[str]]
+) -> None:
+    model = model_for_text(initializer_range=0.2)
+    x, y = sentences["en"][:12], sentences["de"][:12]
+    on_cpu = embed_sentences(model, tokenizer, x), embed_sentences(model, tokenizer, y)
+    model.to("cuda")
+    vectors = embed_sentences(model, tokenizer, x), embed_sentences(model, tokenizer, y)
+    assert all(abs(a - b).max() < 1e-5 for a, b in zip(vectors, on_cpu))
+    found, expected = search_both(*vectors, 2, device="cuda"), search_both(*vectors, 2)
+    assert all((a.rows == b.rows).all() for a, b in zip(found, expected))
+    pairs = mine(x, y, model, tokenizer, MiningConfig(device="cuda"))
+    assert pairs == mine(x, y, model, tokenizer, MiningConfig(device="cpu"))
+
+
+# --- waits and launches -----------------------------------------------------------------------------------------------
+
+
+def step(gpu: Gpu, model: PreTrainedModel, batch: dict[str, Tensor]) -> tuple[int, dict[str, int]]:
+    """Launches of forward and backward pass, and the waits of the forward pass by line."""
+    model, batch = model.train().to("cuda"), on_gpu(batch)
+    gpu.reset()
+    with torch.autocast("cuda", torch.bfloat16):
+        loss = model(**batch).loss
+    waits = dict(gpu.waits)
+    loss.backward()
+    return gpu.count_launches(), waits
+
+
+@pytest.mark.parametrize(
+    ("layers", "pairs", "words", "settings"),
+    [
+        (2, 4, 200, {}),
+        (2, 50, 200, {"sentence_pooling": "mean", "word_level_input": "clean"}),
+        (4, 4, 200, {"attention_probs_dropout_prob": 0.1}),
+        (2, 4, 20_000, {"word_temperature": 1.0}),
+        (2, 4, 20_000, {"word_temperature": 0.25}),  # with 32 dimensions as peaked as 0.05 with 768
+    ],
+)
+def test_a_forward_pass_waits_twice(
+    gpu: Gpu, toy_model: MakeModel, toy_batch: MakeBatch, layers: int, pairs: int, words: int, settings: dict[str, Any]
+) -> None:
+    model = toy_model(num_hidden_layers=layers, vocab_size=words, **settings)
+    _, waits = step(gpu, model, toy_batch(pairs))
+    assert sum(waits.values()) <= 2, waits
+
+
+def test_a_step_has_few_launches(gpu: Gpu, toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    batch, settings = toy_batch(16), {"num_hidden_layers": 12, "attention_probs_dropout_prob": 0.1}
+    ours, _ = step(gpu, toy_model(**settings), batch)
+    assert gpu.launches["_flash_attention_forward"] == 12 and gpu.launches["_scaled_dot_product_flash_attention"] == 0
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
+    theirs, _ = step(gpu, toy_model(XLMRobertaForMaskedLM, **settings), inputs)
+    print("launches", ours, theirs)
+    assert ours <= 1.5 * theirs
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.05])
+def test_words_are_sampled_with_few_launches(gpu: Gpu, temperature: float) -> None:
+    assert SIMILARITIES_ON_GPU // 250_002 >= 256  # pairs at once, so the launches of 4 are those of 256
+    random = torch.Generator().manual_seed(0)
+    vocabulary, queries = torch.randn(250_002, 8, generator=random), torch.randn(4, 8, generator=random)
+    tensors = queries, vocabulary, torch.arange(24).view(4, 6)
+    expected = sample_words(*tensors, 512, temperature, torch.arange(4))
+    arguments = [tensor.to("cuda") for tensor in (*tensors, torch.arange(4))]
+    gpu.reset()
+    words = sample_words(*arguments[:3], 512, temperature, arguments[3])
+    assert gpu.count_launches() <= 250 and gpu.count_waits() == 1
+    assert torch.equal(words.cpu(), expected)
+
+
+def test_words_that_lack_after_some_rounds_are_drawn(gpu: Gpu) -> None:
+    vocabulary = torch.eye(40, 8) * 5 + torch.randn(40, 8, generator=torch.Generator().manual_seed(1)) / 9
+    arguments = vocabulary[:6].clone(), vocabulary, torch.arange(12).view(6, 2)
+    expected = sample_words(*arguments, 40, 0.01, torch.arange(6))  # more than there are, some of them most unlikely
+    assert ((expected >= 0).sum(1) == 38).all()
+    words = sample_words(*(tensor.to("cuda") for tensor in arguments), 40, 0.01, torch.arange(6).to("cuda"))
+    assert torch.equal(words.cpu(), expected)
+
+
+def test_gathering_waits_once_for_all_processes(
+    gpu: Gpu, toy_model: MakeModel, toy_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def all_gather(parts: list[Tensor], part: Tensor) -> None:
+        for each in parts:
+            each.copy_(part)
+
+    monkeypatch.setattr(gathering.distributed, "all_gather", all_gather)
+    monkeypatch.setattr(gathering.distributed, "get_world_size", lambda: 3)
+    monkeypatch.setattr(gathering.distributed, "get_rank", lambda: 1)
+    model, batch = toy_model().train().to("cuda"), on_gpu(toy_batch())
+    gpu.reset()
+    loss = model(**batch, gather=True).loss
+    assert gpu.count_waits() <= 3
+    before = gpu.count_waits()
+    loss.backward()
+    assert gpu.count_waits() == before
+
+
+# --- kernels are chosen where they exist ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kernel", "device", "size", "dropout", "dtype"),
+    [
+        ("varlen", {}, 64, 0.0, torch.bfloat16),
+        ("aten", {}, 64, 0.1, torch.bfloat16),
+        ("varlen", {}, 256, 0.0, torch.float16),
+        ("by length", {}, 64, 0.0, torch.float32),
+        ("by length", {}, 12, 0.0, torch.bfloat16),
+        ("by length", {}, 264, 0.0, torch.bfloat16),
+        ("by length", {"capability": (7, 5)}, 64, 0.0, torch.float16),
+        ("by length", {"flash": False}, 64, 0.1, torch.bfloat16),
+        ("flash_attn", {"installed": True}, 64, 0.1, torch.bfloat16),
+        ("by length", {"installed": True, "capability": (7, 0)}, 64, 0.0, torch.float16),
+    ],
+)
+def test_every_gpu_has_a_kernel_that_it_can_run(
+    kernel: str, device: dict[str, Any], size: int, dropout: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of rows of which some, or the longest, have no query; kernels that do not exist raise."""
+    installed = device.pop("installed", False)
+    monkeypatch.setattr(packing, "is_flash_attn_2_available", lambda: installed)
+    monkeypatch.setitem(sys.modules, "flash_attn", flash_attn())
+    lengths, attending, random = [2, 3, 3, 5, 9], [1, 0, 3, 2, 0], torch.Generator().manual_seed(0)
+    on_cpu = [torch.randn(tokens, 2, size, generator=random) for tokens in (6, 22, 22)]
+    expected = with_gradients(attend_by_length, lengths, attending, [state.to(dtype).float() for state in on_cpu], 0.0)
+    with Gpu(**device) as gpu:
+        states = [state.to("cuda", dtype) for state in on_cpu]
+        assert kernel_of(states[0], dropout) == kernel
+        found = [
+            value.cpu().float() for value in with_gradients(attend_within_rows, lengths, attending, states, dropout)
+        ]
+        kernels = {"varlen": "_varlen_attn", "aten": "_flash_attention_forward", "flash_attn": "flash_attn"}
+        assert {name: gpu.launches[name] for name in kernels.values() if gpu.launches[name]} == (
+            {} if kernel == "by length" else {kernels[kernel]: 1}
+        )
+    assert all(value.isfinite().all() for value in found)
+    if dropout:
+        assert not torch.allclose(found[0], expected[0], atol=0.02)
+    else:
+        torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+
+
+def with_gradients(
+    attend: Callable[..., Tensor], lengths: list[int], attending: list[int], states: list[Tensor], dropout: float
+) -> list[Tensor]:
+    states = [state.detach().requires_grad_() for state in states]
+    output = attend(lengths, attending, *states, dropout, states[0].shape[-1] ** -0.5)
+    return [output.detach(), *torch.autograd.grad(output.float().square().sum(), states)]
+
+
+def test_an_old_gpu_trains_in_fp16(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    with Gpu(capability=(7, 5)):
+        model = toy_model(HictlForPreTraining, attention_probs_dropout_prob=0.1).train().to("cuda")
+        with torch.autocast("cuda", torch.float16):
+            loss = model(**on_gpu(toy_batch())).loss
+        loss.backward()
+        assert loss.isfinite() and model.roberta.encoder.layer[0].attention.self.query.weight.grad.abs().max() > 0
