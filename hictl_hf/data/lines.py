@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from ..errors import BadInput, BrokenRow, as_bad_input
 from ..files import atomic_file, check_place, partial_file
+from .file_kinds import GZIP, LONGEST, kind_of
 from .records import Cursor, checked_text
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ STANDARD_INPUT = "standard input"
 
 def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:
     """Yield numbered lines without their ends; only a line feed ends a line. Invalid UTF-8 becomes surrogates."""
+    check_gzip(path)
     opened = gzip.open if path.lower().endswith(".gz") else open
     fix = "Copy or compress the file again."
     with as_bad_input(path, "UTF-8 text, with gzip if it ends in .gz", fix), opened(path, "rb") as file:
@@ -45,12 +47,39 @@ def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:
                 yield number, _decode(line)
 
 
+def first_bytes(path: str) -> bytes:
+    """Return the first 512 bytes of a file; none of a pipe, which can be read only once."""
+    if not os.path.isfile(path):
+        return b""
+    with open(path, "rb") as file:
+        return file.read(LONGEST)
+
+
+def check_gzip(path: str) -> None:
+    """Raise `BadInput` for a file whose ending .gz is wrong."""
+    head = first_bytes(path) if path.lower().endswith(".gz") else b""
+    if head and not head.startswith(GZIP):
+        kind, fix = kind_of(head) or ("not compressed", "Name it without .gz")
+        raise BadInput(f"{path}: is {kind}; allowed with the ending .gz is text compressed with gzip. {fix}.")
+
+
+def check_kind(path: str) -> None:
+    """Raise `BadInput` for an archive, or a compressed file that cannot be read, before its ending is refused."""
+    head = first_bytes(path)
+    if head.startswith(GZIP):
+        with gzip.open(path) as file, as_bad_input(path, "a complete gzip file", "Copy or compress the file again."):
+            head = file.read(LONGEST)
+    if found := kind_of(head):
+        raise BadInput(f"{path}: is {found[0]}; allowed is UTF-8 text, with gzip if it ends in .gz. {found[1]}.")
+
+
 def check_encoding(path: str, line: bytes) -> None:
-    """Raise `BadInput` if the first line shows that no line of the file can be read: UTF-16, UTF-32 or gzip."""
+    """Raise `BadInput` if the first line shows that none of the file can be read: an archive, UTF-16 and the like."""
+    if found := kind_of(line[:LONGEST]):
+        inside = "holds what is" if path.lower().endswith(".gz") else "is"
+        raise BadInput(f"{path}: {inside} {found[0]}; allowed is UTF-8 text, with gzip if it ends in .gz. {found[1]}.")
     if line.startswith((b"\xff\xfe", b"\xfe\xff")) or line.count(0) * 4 > len(line):
         raise BadInput(f"{path}: is UTF-16 or UTF-32; allowed is UTF-8. Convert it: iconv -f UTF-16 -t UTF-8.")
-    if line.startswith(b"\x1f\x8b"):
-        raise BadInput(f"{path}: is compressed with gzip; allowed is that only with the ending .gz. Rename it.")
 
 
 def _decode(line: bytes) -> str:
@@ -119,4 +148,7 @@ def read_texts(paths: Sequence[str]) -> Iterator[str]:
 def read_standard_input() -> Iterator[tuple[int, str]]:
     """Yield numbered lines of standard input as they arrive."""
     for number, line in enumerate(sys.stdin.buffer, start=1):
+        if number == 1:
+            check_encoding(STANDARD_INPUT, line)
+            line = line.removeprefix(b"\xef\xbb\xbf")
         yield number, _decode(line)

@@ -7,6 +7,7 @@ import glob
 import importlib.util
 import os
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,11 +24,17 @@ from .formats import (
     read_moses,
     read_plain_text,
 )
-from .languages import LANGUAGE
-from .records import Cursor, Records, Row, SkipCounter, rows_of_record
+from .languages import LANGUAGE, is_code
+from .lines import check_kind
+from .records import NOT_LANGUAGES, Cursor, Records, Row, SkipCounter, rows_of_record
 
 MOSES = re.compile(r"(?P<before>.*)\{(?P<languages>[^{}]*,[^{}]*)\}(?P<after>[^{}]*)")
 CATALOGUES = (".mo", ".po")
+PART_OF_NAME = re.compile(r"(?<![^\W_])[A-Za-z]{2,3}(?:[-_][A-Za-z]{2,4})?(?![^\W_])")
+OTHER_NAMES = (
+    "plain text is named with its language as sw:file.txt or sw:folder, Moses files together as 'corpus.{en,de}', with "
+    "these quotes"
+)
 ONE_LANGUAGE = re.compile(rf"(?P<language>{LANGUAGE.pattern}):(?P<source>.+)")
 
 
@@ -121,9 +128,12 @@ def list_files(source: str, formats: Mapping[str, Callable[[str, Cursor], Record
     paths = find_files(source, formats)
     for path in paths:
         if (ending := ending_of(path)) not in formats:
+            check_kind(path)
+            moses = in_braces(path)
+            together = f"{shlex.quote(moses)} with its quotes: without them the shell makes several names of it"
             raise BadInput(
-                f"{path}: has the ending '{ending}'; allowed here are {', '.join(formats)}. Rename or convert it; "
-                "plain text is named with its language as sw:file.txt, Moses files together as corpus.{en,de}."
+                f"{path}: has the ending '{ending}'; allowed here are {', '.join(formats)}. "
+                + (f"Moses files are named together: {together}." if moses else f"Rename or convert it; {OTHER_NAMES}.")
             )
         size, read = os.path.getsize(path), partial(formats[ending], path)
         if ending in CATALOGUES and len(paths) > 1:
@@ -144,7 +154,22 @@ def find_files(source: str, endings: Collection[str]) -> list[str]:
     if not paths:
         found = "has no file we can read" if is_folder else "matches no file" if is_pattern else "does not exist"
         raise BadInput(
-            f"{source}: {found}; allowed here are {', '.join(endings)}. Check the path; plain text is named with its "
-            "language as sw:folder, Moses files together as corpus.{en,de}, a Hub dataset as hub:name:config:split."
+            f"{source}: {found}; allowed here are {', '.join(endings)}. Check the path; {OTHER_NAMES}, a Hub dataset "
+            "as hub:name:config:split."
         )
     return paths
+
+
+def in_braces(path: str) -> str:
+    """Return the Moses corpus that a file belongs to, such as corpus.{de,en}: files that differ in a language only.
+
+    "" if there is no other file, or the name has no language.
+    """
+    for part in reversed(list(PART_OF_NAME.finditer(path))):
+        before, after = path[: part.start()], path[part.end() :]
+        files = glob.glob(f"{glob.escape(before)}*{glob.escape(after)}")
+        names = sorted(file[len(before) : len(file) - len(after)] for file in files)
+        languages = [name for name in names if is_code(name) and name.lower() not in NOT_LANGUAGES]
+        if part[0] in languages and len(languages) > 1:
+            return f"{before}{{{','.join(languages)}}}{after}"
+    return ""

@@ -34,6 +34,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
+from ..data.text_encoding import encode_texts
 from ..data.tokenization import list_of_texts, token_batches
 from ..dtypes import QuantizedLinear, warn_where_slow, with_int8_linear_layers
 from ..errors import BadInput, as_bad_input, short_repr
@@ -89,7 +90,7 @@ def load_encoder(
         settings = read_sentence_transformers_files(name)
         place = transformer_place(name, settings)
         model = load_model(place)
-        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False, padding_side="right")
         if settings is not None:
             apply_settings(name, model, tokenizer, settings)
         model = model.to(device).eval()
@@ -231,7 +232,8 @@ def embed_at_poolings(
     distinct = list(dict.fromkeys(sentences))
     longest = min(max_length or own_max_length(model.config), model.config.max_position_embeddings - 2)
     heads = [own_text(model.config, (before + text)[: longest * CHARACTERS]) for text in distinct]
-    tokens = tokenizer(heads, truncation=True, max_length=longest, return_attention_mask=False)["input_ids"]
+    settings = {"truncation": True, "max_length": longest, "return_attention_mask": False}
+    tokens = encode_texts(tokenizer, heads, **settings)["input_ids"]
     batches = list(token_batches(list(map(len, tokens)), max_tokens or TOKENS_AT_ONCE.get(device.type, 1024)))
     parts: dict[Pooling, list[Tensor]] = {pooling: [] for pooling in poolings}
     model.eval()

@@ -23,7 +23,7 @@ def load_config_and_tokenizer(encoder: str) -> tuple[PreTrainedConfig, PreTraine
         BadInput: loading fails.
     """
     try:
-        return AutoConfig.from_pretrained(encoder), AutoTokenizer.from_pretrained(encoder)
+        return AutoConfig.from_pretrained(encoder), AutoTokenizer.from_pretrained(encoder, padding_side="right")
     except (OSError, ValueError) as error:
         raise BadInput(f"--encoder {encoder}: no encoder with a tokenizer that loads: {error}") from error
 

@@ -85,11 +85,11 @@ def test_nothing_whole_is_dropped_unless_cleaning_says_so(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("read", [lambda *given: load_pairs(*given), read_pairs], ids=["train", "test"])
 def test_tags_that_fit_no_language_asked_for_are_told(read: Any, tmp_path: Path) -> None:
-    source = jsonl(tmp_path / "a.jsonl", [{"en": "one", "ger": "eins"}, {"en": "two", "ger": "zwei"}])
-    with pytest.raises(BadInput, match=r"no row has de as its source.*here en-ger \(2\).*or --source_lang"):
+    source = jsonl(tmp_path / "a.jsonl", [{"en": "one", "gsw": "eins"}, {"en": "two", "gsw": "zwei"}])
+    with pytest.raises(BadInput, match=r"no row has de as its source.*here en-gsw \(2\).*or --source_lang"):
         read([source], [DE_EN])
     more = jsonl(tmp_path / "b.jsonl", [{"en": "one", "de": "eins"}])
-    with pytest.raises(BadInput, match=r"no row has fr as its target.*en-ger \(2\), en-de \(1\)"):
+    with pytest.raises(BadInput, match=r"no row has fr as its target.*en-gsw \(2\), en-de \(1\)"):
         read([source, more], [EN_DE, Direction("en", "fr")])
 
 
