@@ -38,7 +38,7 @@ from ..data.text_encoding import encode_texts
 from ..data.tokenization import list_of_texts, token_batches
 from ..dtypes import QuantizedLinear, warn_where_slow, with_int8_linear_layers
 from ..errors import BadInput, as_bad_input, short_repr
-from ..hub.loading import check_sizes, weights_of
+from ..hub.loading import KIND, check_sizes
 from ..models.modeling_hictl import HictlForPreTraining
 from ..parsing import refuse_run
 from .pooling import (
@@ -57,7 +57,6 @@ from .sentence_transformers_settings import apply_settings, read_sentence_transf
 Precision = Literal["fp32", "bf16", "int8"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 MODEL_TYPES = ("hictl", "xlm-roberta")
-KIND = "a folder or Hub name of a HiCTL or XLM-R model, its weights in safetensors"
 NEEDED = re.compile(r"embeddings\.|encoder\.layer\.|projection\.")
 DENSE = "2_Dense/model.safetensors"
 CHARACTERS = 100  # tokenized per token that is kept; a token of XLM-R has at most 16, a text any number
@@ -102,8 +101,6 @@ def load_encoder(
 def load_model(name: str) -> PreTrainedModel:
     """A HiCTL or XLM-R model with all its weights, and with f where the configuration says that it is read."""
     values = check_model_type(name)
-    if not weights_of(name):
-        raise BadInput(f"{name}: has no weights in safetensors, and pickles can hold code; allowed is {KIND}.")
     check_sizes(name)
     is_pretraining = "HictlForPreTraining" in (values.get("architectures") or ())
     with without_load_report():
