@@ -1,5 +1,6 @@
 """Pairs keep their direction and their tags, batches hold every row once and never too many tokens."""
 
+import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 import run_translation
 from hictl_hf.data.cleaning import Cleaning, CorpusReport
 from hictl_hf.errors import BadInput
+from hictl_hf.hub.loading import load_tokenizer
 from hictl_hf.translation.corpus import (
     Direction,
     Pair,
@@ -182,6 +184,24 @@ def test_a_batch_is_padded_with_a_start_for_each_row(tokenizer: PreTrainedTokeni
         "labels": [[7, 2, -100], [9, 10, 2]],
         "start_ids": [101, 100],
     }
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_tokenizer_that_pads_on_the_left_does_not_shift_targets(
+    side: str, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.padding_side = side
+    rows = [
+        {"input_ids": [0, 5, 2], "labels": [6, 2], "target_language": "de"},
+        {"input_ids": [0, 5, 6, 7, 2], "labels": [6, 7, 8, 2], "target_language": "de"},
+    ]
+    batch = TranslationCollator(tokenizer, {"de": torch.tensor(100)})(rows)
+    assert batch["labels"].tolist() == [[6, 2, -100, -100], [6, 7, 8, 2]]
+    assert batch["input_ids"][0].tolist() == [0, 5, 2, 1, 1] and batch["attention_mask"][0].tolist() == [1, 1, 1, 0, 0]
+    assert tokenizer.padding_side == side
+    tokenizer.save_pretrained(tmp_path)
+    assert load_tokenizer(tmp_path).padding_side == "right"
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
