@@ -7,6 +7,7 @@ from pathlib import Path
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import BadInput
+from ..hub.loading import check_weights
 from .arguments import XtremeArguments
 from .data import TaskData, read_task
 from .tasks import XtremeTask
@@ -23,7 +24,10 @@ def load_config_and_tokenizer(encoder: str) -> tuple[PreTrainedConfig, PreTraine
         BadInput: loading fails.
     """
     try:
-        return AutoConfig.from_pretrained(encoder), AutoTokenizer.from_pretrained(encoder)
+        check_weights(encoder)
+        return AutoConfig.from_pretrained(encoder), AutoTokenizer.from_pretrained(encoder, padding_side="right")
+    except BadInput:
+        raise
     except (OSError, ValueError) as error:
         raise BadInput(f"--encoder {encoder}: no encoder with a tokenizer that loads: {error}") from error
 
