@@ -51,7 +51,7 @@ NAMES = {
     "FineTuning": "FineTuningConfig", "MixtureSampler": "TemperatureSampler", "TokenBatches": "TokenBudgetBatchSampler",
     "PretrainingRows": "PretrainingExamples", "SameRows": "RunFingerprint", "find_fault": "verify_checkpoint",
     "last_whole_checkpoint": "last_complete_checkpoint", "Kind": "PredictionFormat", "teaching": "as_bad_input",
-    "shown": "short_repr", "told": "type_name", "whole_folder": "atomic_directory", "look_up": "tied_embedding",
+    "shown": "short_repr", "whole_folder": "atomic_directory", "look_up": "tied_embedding",
 }  # fmt: skip
 
 

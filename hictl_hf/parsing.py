@@ -141,14 +141,14 @@ def ours(given: Iterable[str], known: Collection[str]) -> str:
     >>> ours(["--train_file=a.jsonl", "--cache_dir", "x"], ["train_data", "seed"])
     'train_file is called train_data here; cache_dir: set the environment variable HF_HOME; '
     """
-    told = []
+    answers = []
     for name in (word.lstrip("-").partition("=")[0] for word in given):
         name = name.replace("-", "_")
         if found := next((each for each in OURS.get(name, ()) if each in known), None):
-            told.append(f"{name} is called {found} here; ")
+            answers.append(f"{name} is called {found} here; ")
         elif name in NOT_HERE:
-            told.append(f"{name}: {NOT_HERE[name]}; ")
-    return "".join(told)
+            answers.append(f"{name}: {NOT_HERE[name]}; ")
+    return "".join(answers)
 
 
 def refuse_missing(model: str) -> None:
