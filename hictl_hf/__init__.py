@@ -4,12 +4,15 @@ Importing the package imports neither PyTorch nor transformers: the names of `__
 used. The Auto classes of transformers know model type "hictl", whichever of the two is imported first.
 """
 
+import sys
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import lazy_loader
 from wrapt import when_imported
+
+from .former_names import FormerModules
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
@@ -40,3 +43,5 @@ for _first, _then in {
     "transformers.pipelines": "translation.pipeline",
 }.items():
     when_imported(_first)(lambda _, name=f"{__name__}.{_then}": import_module(name))
+
+sys.meta_path.append(FormerModules())

@@ -1,8 +1,9 @@
 """Parse the arguments of a command into its dataclass: from flags, or from a recipe file and flags that override it."""
 
 import json
+import sys
 from argparse import Action, ArgumentTypeError
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import reduce
@@ -24,6 +25,35 @@ BASED_ON = "based_on"  # key of a recipe: other recipes, by paths relative to it
 OF_TRANSFORMERS = "Hugging Face's TrainingArguments"
 RENAMED_FLAGS = {"text_mask_rate": "mlm_probability", "pair_mask_rate": "tlm_probability"}  # 0.7 -> 0.8
 RECIPES = Path(__file__).parent / "recipes"  # of this package, a link to the folder of the repository
+OURS = {  # name in the example scripts of transformers, or of other tools -> our names, one of which a command has
+    "model_name_or_path": ("encoder", "model"), "model_name": ("encoder", "model"), "model_path": ("model", "encoder"),
+    "pretrained_model_name_or_path": ("encoder", "model"), "tokenizer_name": ("tokenizer",),
+    "config_overrides": ("model_config",), "train_file": ("train_data", "train"),
+    "training_data": ("train_data", "train"), "data_dir": ("data", "train_data"),
+    "train_data_file": ("train_data", "train"), "dataset_name": ("train_data", "train"),
+    "dataset": ("train_data", "train", "data"), "validation_file": ("held_out_data", "validation"),
+    "valid_file": ("held_out_data", "validation"), "eval_file": ("held_out_data", "validation"),
+    "test_file": ("test",), "validation_split_percentage": ("held_out_sentences",), "max_seq_length": ("max_length",),
+    "max_seq_len": ("max_length",), "block_size": ("max_length",), "max_source_length": ("max_length",),
+    "max_target_length": ("max_length",), "num_beams": ("beams",), "beam_size": ("beams",),
+    "batch_size": ("per_device_train_batch_size",), "train_batch_size": ("per_device_train_batch_size", "batch_size"),
+    "per_gpu_train_batch_size": ("per_device_train_batch_size",), "lr": ("learning_rate",),
+    "per_device_train_batch_size": ("batch_size", "max_tokens"), "epochs": ("num_train_epochs",),
+    "num_epochs": ("num_train_epochs", "epochs"), "num_train_epochs": ("epochs",), "out_dir": ("output_dir",),
+    "output_file": ("output",), "input_file": ("input",), "target_lang": ("target_language",),
+    "tgt_lang": ("target_lang", "target_language"), "src_lang": ("source_lang",),
+    "evaluation_strategy": ("eval_strategy",), "evaluate_during_training": ("eval_strategy",),
+    "gradient_checkpointing": ("activation_checkpointing",), "push_to_hub_model_id": ("hub_model_id",),
+    "cpu": ("use_cpu",), "no_cuda": ("use_cpu",), "task_name": ("tasks",),
+}  # fmt: skip
+NOT_HERE = {  # what they have and we do not, and why
+    "overwrite_output_dir": "no folder is written over; choose another --output_dir",
+    "cache_dir": "set the environment variable HF_HOME",
+    "trust_remote_code": "no code of a checkpoint is run",
+    "token": "log in by `hf auth login`, or set HF_TOKEN",
+    "use_auth_token": "log in by `hf auth login`, or set HF_TOKEN",
+    "dataset_config_name": "it is a part of the source: hub:NAME:CONFIG:SPLIT",
+}
 PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
 
 
@@ -68,11 +98,15 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
         BadInput: an unknown flag, contradicting values, the folder of a run in place of a model, or an output that
             cannot be written.
     """
-    unknown = parser.parse_known_args(argv)[1]
+    known = [flag for action in parser._actions for flag in action.option_strings]
+    flags = [word for word in (sys.argv[1:] if argv is None else argv) if word.startswith("--")]
+    unknown = [flag for flag in flags if flag.partition("=")[0] not in known]
+    meant = ours(unknown, {flag.lstrip("-") for flag in known})  # argparse may take it for the beginning of a flag
+    if not meant:
+        unknown = parser.parse_known_args(argv)[1]
     if unknown:
-        known = [flag for action in parser._actions for flag in action.option_strings]
         nearest = get_close_matches(unknown[0].partition("=")[0], known, 1, cutoff=0.75)
-        meant = renamed(unknown) or (f"did you mean {nearest[0]}? " if nearest else "")
+        meant = meant or renamed(unknown) or (f"did you mean {nearest[0]}? " if nearest else "")
         raise BadInput(f"{' '.join(unknown)}: unknown argument; {meant}--help lists all arguments")
     try:
         settings, *rest = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
@@ -101,6 +135,22 @@ def renamed(names: Iterable[str]) -> str:
     return "".join(
         f"{name} is called {RENAMED_FLAGS[name]} since release 0.8; " for name in given if name in RENAMED_FLAGS
     )
+
+
+def ours(given: Iterable[str], known: Collection[str]) -> str:
+    """Say what arguments of other tools are called among the known ones, or why there are none; else empty.
+
+    >>> ours(["--train_file=a.jsonl", "--cache_dir", "x"], ["train_data", "seed"])
+    'train_file is called train_data here; cache_dir: set the environment variable HF_HOME; '
+    """
+    answers = []
+    for name in (word.lstrip("-").partition("=")[0] for word in given):
+        name = name.replace("-", "_")
+        if found := next((each for each in OURS.get(name, ()) if each in known), None):
+            answers.append(f"{name} is called {found} here; ")
+        elif name in NOT_HERE:
+            answers.append(f"{name}: {NOT_HERE[name]}; ")
+    return "".join(answers)
 
 
 def refuse_missing(model: str) -> None:
@@ -208,7 +258,8 @@ def read_recipe(path: str, kind: type[Any], within: Sequence[Path] = ()) -> dict
     if place in within:
         raise BadInput(f"{path}: {BASED_ON} leads back to this recipe; leave it out")
     if unknown := sorted(recipe.keys() - {item.name for item in fields(kind) if item.init}):
-        raise BadInput(f"{path}: unknown settings: {', '.join(unknown)}; {renamed(unknown)}--help lists all settings")
+        meant = renamed(unknown) or ours(unknown, {item.name for item in fields(kind)})
+        raise BadInput(f"{path}: unknown settings: {', '.join(unknown)}; {meant}--help lists all settings")
     below = [read_recipe(str(file.parent / name), kind, (*within, place)) for name in names]
     return reduce(overridden, [*below, recipe], {})
 

@@ -2,16 +2,22 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import Trainer, TrainingArguments
 
+from hictl_hf.cli.embed import EmbedArguments
+from hictl_hf.cli.mine import MineArguments
+from hictl_hf.cli.translate import TranslateArguments
 from hictl_hf.errors import BadInput
-from hictl_hf.pretraining.arguments import parse_arguments
+from hictl_hf.parsing import OURS
+from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
 from hictl_hf.training import arguments as settings
-from hictl_hf.xtreme.arguments import parse_xtreme_arguments
+from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
+from hictl_hf.xtreme.arguments import XtremeArguments, parse_xtreme_arguments
 
 XTREME: dict[str, Any] = {"encoder": "x"}
 PRETRAINING: dict[str, Any] = {"train_data": ["x"]}
@@ -45,7 +51,7 @@ def test_one_is_as_good_as_a_list_of_one_and_numbers_may_be_texts(
         ("train_data", "pairs.jsonl", ["pairs.jsonl"]),
         ("evaluate_layers", 2, [2]),
         ("model_config", {"vocab_size": 9}, {"vocab_size": 9}),
-        ("lr_scheduler_kwargs", {"min_lr": 0}, {"min_lr": 0}),
+        ("activation_checkpointing_kwargs", {"use_reentrant": False}, {"use_reentrant": False}),
         ("report_to", ["tensorboard", "wandb"], ["tensorboard", "wandb"]),
         ("resume_from_checkpoint", True, "true"),
         ("save_total_limit", None, None),
@@ -97,6 +103,42 @@ def test_an_old_name_is_answered_with_the_new_one(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("train_data: [x]\npair_mask_rate: 0.2\n", "utf-8")
     with pytest.raises(BadInput, match=message):
         parse_arguments([str(tmp_path / "recipe.yaml")])
+
+
+@pytest.mark.parametrize(
+    ("parse", "flag", "told"),
+    [
+        (parse_arguments, "--model_name_or_path", "model_name_or_path is called encoder here"),
+        (parse_arguments, "--train_file", "train_file is called train_data here"),
+        (parse_arguments, "--dataset-name", "dataset_name is called train_data here"),
+        (parse_arguments, "--max_seq_length", "max_seq_length is called max_length here"),
+        (parse_arguments, "--lr", "lr is called learning_rate here"),
+        (parse_arguments, "--overwrite_output_dir", "no folder is written over"),
+        (parse_translation_arguments, "--model_name_or_path", "model_name_or_path is called encoder here"),
+        (parse_translation_arguments, "--validation_file", "validation_file is called validation here"),
+        (parse_translation_arguments, "--num_beams", "num_beams is called beams here"),
+        (parse_xtreme_arguments, "--per_device_train_batch_size", "is called batch_size here"),
+        (parse_xtreme_arguments, "--num_train_epochs", "num_train_epochs is called epochs here"),
+    ],
+)
+def test_names_of_other_tools_are_answered_with_ours(parse: Callable[[list[str]], Any], flag: str, told: str) -> None:
+    with pytest.raises(BadInput, match=f"unknown argument; .*{told}"):
+        parse([flag, "x"])
+
+
+def test_they_are_answered_in_a_recipe_and_stand_for_arguments_that_exist(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="unknown settings: train_file; train_file is called train_data here"):
+        parsed(parse_arguments, {"train_file": "x"}, tmp_path)
+    kinds = (
+        PretrainingArguments,
+        TranslationArguments,
+        XtremeArguments,
+        MineArguments,
+        EmbedArguments,
+        TranslateArguments,
+    )
+    known = {item.name for kind in kinds for item in fields(kind)}
+    assert {name for names in OURS.values() for name in names} <= known
 
 
 # --- recipes based on others ------------------------------------------------------------------------------------------

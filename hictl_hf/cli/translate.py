@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from ..data.languages import find_language
 from ..data.lines import check_inputs, check_output, open_output, read_texts
 from ..embedding.encoder import check_device
 from ..errors import BadInput, short_repr
@@ -109,7 +110,7 @@ def check_target(args: TranslateArguments, model: HictlForConditionalGeneration)
     known, given = model.config.target_languages or [], args.target_language
     if given is None and model.generation_config.decoder_start_token_id is not None:
         return
-    if known and given not in known:
+    if known and not find_language(given or "", known):
         found = "is not given" if given is None else f"is {short_repr(given)}"
         allowed = f"allowed for {args.model} are {', '.join(known)}"
         raise BadInput(f"target_language {found}; {allowed}. Give it, for example --target_language {known[0]}.")

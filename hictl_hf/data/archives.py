@@ -10,6 +10,7 @@ from ..errors import BadInput, as_bad_input
 from .compression import listed
 from .formats import FORMATS, ending_of, read_moses
 from .languages import LANGUAGE
+from .lines import check_kind, first_bytes
 from .records import Cursor, Records
 
 OPUS = re.compile(rf"(.*\.)?(?P<x>{LANGUAGE.pattern})-(?P<y>{LANGUAGE.pattern})")  # Books.de-en, of Books.de-en.de
@@ -23,6 +24,8 @@ def archive_corpora(path: str) -> Iterator[tuple[str, Callable[[Cursor], Records
     Raises:
         BadInput: the archive is damaged, or has no corpus.
     """
+    if not first_bytes(path).startswith(b"PK"):
+        check_kind(path)
     with as_bad_input(path, "a complete zip archive", "Download it again."), ZipFile(path) as file:
         names = sorted(each.filename for each in file.infolist() if not each.is_dir() and each.file_size)
     corpora = aligned(names)
@@ -34,9 +37,10 @@ def archive_corpora(path: str) -> Iterator[tuple[str, Callable[[Cursor], Records
     for name in others:
         yield f"{path}/{name}", partial(formats[ending_of(name)], f"{path}/{name}"), ()
     if not corpora and not others:
+        found = ", ".join(names[:5]) or "it is empty"
         raise BadInput(
-            f"{path}: has no file that can be read in an archive ({', '.join(names[:5]) or 'it is empty'}); allowed "
-            f"are line-aligned files such as a.de and a.en, and {listed(formats)}. Unpack it, and name the files."
+            f"{path}: is a zip archive without a file that can be read in it ({found}); allowed are line-aligned files "
+            f"such as a.de and a.en, and {listed(formats)}. Unpack it, and name the files."
         )
 
 

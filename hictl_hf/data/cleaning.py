@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from ..errors import BadInput
 from .catalogue_text import Change, clean_entry, has_words
-from .languages import LANGUAGE, wanted_language, weighted_length
+from .languages import is_code, wanted_language, weighted_length
 from .records import Row
 
 Reason = Literal[
@@ -33,7 +33,7 @@ class Cleaning:
     """Skip rows with the languages and texts of an earlier row, by a hash of 8 bytes."""
     languages: Sequence[str] = ()
     """Keep only these languages and pairs of two of them, under these names: "pt" includes "pt-BR", "zh" includes
-    "zh-Hans" but not "zh-Hant" or "zh-TW". Empty: all."""
+    "zh-Hans" but not "zh-Hant", "zh-TW" or "zh-MO". Empty: all."""
     catalogue_text: bool = True
     """Clean the text of gettext catalogues: remove mnemonics ("_File"), soft hyphens and invisible layout characters;
     skip entries without words."""
@@ -45,7 +45,7 @@ class Cleaning:
         for name in ("drop_equal_sides", "drop_duplicates", "catalogue_text"):
             if not isinstance(value := getattr(self, name), bool):
                 raise BadInput(f"cleaning: {name} is {value!r}; allowed is true or false")
-        if isinstance(self.languages, str) or not all(LANGUAGE.fullmatch(name) for name in self.languages):
+        if isinstance(self.languages, str) or not all(map(is_code, self.languages)):
             raise BadInput(
                 f"cleaning: languages is {self.languages!r}; allowed is a list of codes, with English where pairs have "
                 'it: ["en", "de"]'

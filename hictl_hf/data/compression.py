@@ -14,13 +14,6 @@ from zipfile import ZipFile
 from ..errors import BadInput
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
-MAGIC = {  # first bytes -> what it is, and the ending that says so
-    b"\x1f\x8b": ("compressed with gzip", ".gz"),
-    b"BZh": ("compressed with bzip2", ".bz2"),
-    b"\xfd7zXZ\0": ("compressed with xz", ".xz"),
-    b"\x28\xb5\x2f\xfd": ("compressed with Zstandard", ".zst"),
-    b"PK\3\4": ("a zip archive", ".zip"),
-}
 
 
 def compression_of(path: str) -> str:
@@ -92,8 +85,3 @@ def split_member(path: str) -> tuple[str, str]:
     if at < 0 or Path(path).exists() or not Path(path[: at + 4]).is_file():
         return path, ""
     return path[: at + 4], path[at + 5 :]
-
-
-def true_kind(start: bytes) -> tuple[str, str] | None:
-    """Return what a file that begins so is, and its ending, if it is compressed or an archive."""
-    return next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), None)

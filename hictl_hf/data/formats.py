@@ -21,12 +21,11 @@ import pyarrow.parquet
 
 from ..errors import BadInput, BrokenRow, as_bad_input, short_repr
 from .compression import COMPRESSIONS, with_compressions
-from .languages import LANGUAGE, language_code, main_part
-from .lines import read_lines
+from .languages import is_code, language_code, main_part
+from .lines import LONGEST_LINE, read_lines
 from .records import Cursor, Records, columns_used, skip_to_cursor
 from .translation_memories import read_tmx, read_xliff
 
-SHORT_MODIFIERS = {"ijekavian": "ijekavsk", "ijekavianlatin": "latin-ijekavsk"}  # subtags have at most 8 characters
 READ_AHEAD = 2**20  # bytes of a Parquet column; without it complete row groups are held in memory
 
 
@@ -57,12 +56,24 @@ def read_json_lines(path: str, cursor: Cursor) -> Records:
 def parse_json(line: str) -> Mapping[str, Any] | BrokenRow:
     """Parse a line that has to be one JSON object."""
     try:
-        record = json.loads(line)
+        record = json.loads(line, object_pairs_hook=without_repeated_keys)
+    except BrokenRow as problem:
+        return problem
     except (ValueError, RecursionError) as error:
         return BrokenRow(f"is not JSON ({error}); allowed is one object a line. Correct or remove the line.")
     if isinstance(record, dict):
         return record
     return BrokenRow(f"is {short_repr(record)}; allowed is an object {{...}}. Correct the line.")
+
+
+def without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the pairs of a JSON object as a dictionary; `BrokenRow` for a key given twice, of which one is lost."""
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BrokenRow(f"has the key {short_repr(twice)} twice; allowed is each once. Remove one of them.")
+    return record
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -94,8 +105,9 @@ def read_table(path: str, cursor: Cursor) -> Records:
 
 def read_cells(path: str, cursor: Cursor) -> Iterator[tuple[int, list[str] | BrokenRow]]:
     """Yield the cells of each row with the number of its first line: CSV with quotes, TSV without (a quote is an
-    ordinary character there). Unwanted rows are parsed too: a quoted cell can hold line feeds, so only that finds where
-    a row ends."""
+    ordinary character there). Cells have any length. Unwanted rows are parsed too: a quoted cell can hold line feeds,
+    so only that finds where a row ends."""
+    csv.field_size_limit(LONGEST_LINE)  # for the process, whose default is 131,072 characters
     position = Cursor(cursor.number, list(cursor.offsets))  # after the last line read
     second_line = deepcopy(position)  # after the first line of the row
 
@@ -171,11 +183,22 @@ def read_parquet(path: str, cursor: Cursor) -> Records:
 def check_moses(paths: Mapping[str, str]) -> None:
     """Raise `BadInput` unless there are two or more languages with an existing file each."""
     for language, path in paths.items():
-        if len(paths) < 2 or not LANGUAGE.fullmatch(language):
+        if len(paths) < 2 or not is_code(language):
             found = f"the languages {', '.join(paths)}"
-            raise BadInput(f"{path}: has {found}; allowed are two or more codes. Write them as corpus.{{en,de}}.")
+            fix = "Write them as 'corpus.{en,de}', with the codes that the files have"
+            raise BadInput(f"{path}: has {found}; allowed are two or more codes. {fix}.")
         if not os.path.isfile(path):
-            raise BadInput(f"{path}: does not exist; allowed is a file for each of {', '.join(paths)}. Check the path.")
+            allowed, fix = f"a file for each of {', '.join(paths)}", "Check the path"
+            if similar := same_but_for_case(path):
+                fix = f"There is {similar}: write its name as it is"
+            raise BadInput(f"{path}: does not exist; allowed is {allowed}. {fix}.")
+
+
+def same_but_for_case(path: str) -> str:
+    """Return a file in the same folder whose name differs in case only; "" if there is none."""
+    folder, name = os.path.split(path)
+    names = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
+    return next((other for other in sorted(names) if other.lower() == name.lower()), "")
 
 
 def compare_lengths(paths: Collection[str]) -> None:
@@ -223,8 +246,7 @@ def read_entries(path: str) -> Records:
     with as_bad_input(path, "a gettext catalogue", "Check it with msgfmt -c (.po) or msgunfmt (.mo)."):
         catalogue = polib.mofile(path) if path.lower().endswith(".mo") else polib.pofile(path)
     language = catalogue_language(path, catalogue.metadata.get("Language", ""))
-    source = language_code(code_of_locale(catalogue.metadata.get("X-Source-Language", "").strip() or "en"))
-    source = "en" if main_part(source) == "en" else source
+    source = source_language(path, catalogue.metadata.get("X-Source-Language", ""))
     for number, entry in enumerate(catalogue, start=1):
         text = entry.msgstr_plural.get(0) if entry.msgid_plural else entry.msgstr
         doubtful = entry.obsolete or getattr(entry, "fuzzy", False)  # compiled entries have no flags and no line
@@ -240,21 +262,20 @@ def catalogue_language(path: str, header: str) -> str:
     in_messages = re.search(r"/([^/]+)/LC_MESSAGES/[^/]+$", folders)
     in_locale = re.search(r"/locales?/([^/]+)/[^/]+$", folders)
     names = [in_messages[1] if in_messages else "", header.strip(), in_locale[1] if in_locale else ""]
-    names = [code_of_locale(name) for name in names if name]
-    if language := next(filter(LANGUAGE.fullmatch, names), None):
+    names = [re.sub(r"\.[^@]*", "", name) for name in names if name]  # without the encoding: pt_BR.UTF-8
+    if language := next(filter(is_code, names), None):
         return language_code(language)
     found = f"has {short_repr(next(iter(names), ''))} as its language; allowed are codes such as de, pt_BR or zh_Hans"
     raise BadInput(f"{path}: {found}. Set its 'Language:' header or move it to locale/<language>/LC_MESSAGES/.")
 
 
-def code_of_locale(name: str) -> str:
-    """Return the language code of a locale, if it has one.
-
-    >>> [code_of_locale(name) for name in ("pt_BR.UTF-8", "ca@valencia", "sr@ijekavian")]
-    ['pt_BR', 'ca-valencia', 'sr-ijekavsk']
-    """
-    locale, _, modifier = re.sub(r"\.[^@]*", "", name).partition("@")
-    return "-".join(filter(None, (locale, SHORT_MODIFIERS.get(modifier, modifier))))
+def source_language(path: str, header: str) -> str:
+    """Return the language of the texts of a catalogue: English unless the header X-Source-Language names another."""
+    name = re.sub(r"\.[^@]*", "", header.strip()) or "en"
+    if not is_code(name):
+        found = f"has {short_repr(name)} as its X-Source-Language; allowed are codes such as de, pt_BR or zh_Hans"
+        raise BadInput(f"{path}: {found}. Correct or remove the header.")
+    return "en" if main_part(name) == "en" else language_code(name)
 
 
 # --- the Hub ----------------------------------------------------------------------------------------------------------
@@ -290,5 +311,5 @@ FORMATS: Mapping[str, Callable[[str, Cursor], Records]] = {
     ".parquet": read_parquet,
     **dict.fromkeys((".mo", ".po"), read_catalogue),
     **dict.fromkeys(with_compressions(".tmx"), read_tmx),
-    **dict.fromkeys((".xlf", ".xliff", ".sdlxliff", ".mxliff", ".mqxliff"), read_xliff),
+    **dict.fromkeys((".xlf", ".xliff", ".sdlxliff"), read_xliff),
 }

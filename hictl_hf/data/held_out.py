@@ -9,6 +9,7 @@ from itertools import groupby
 import datasets
 import numpy as np
 import numpy.typing as npt
+import sentencepiece
 
 from .corpus import FEATURES
 
@@ -17,6 +18,14 @@ Integers = npt.NDArray[np.int64]
 PUNCTUATION_AND_SPACE = dict.fromkeys(
     code for code in range(0x20000) if chr(code).isspace() or unicodedata.category(chr(code)).startswith("P")
 )
+CONTROL_AND_FORMAT = dict.fromkeys(code for code in range(0x20000) if unicodedata.category(chr(code)) in ("Cc", "Cf"))
+# Letters and marks that have no width: joiners and fillers, variation selectors, tags.
+WITHOUT_WIDTH = dict.fromkeys(
+    [0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180B, 0x180C, 0x180D, 0x180F, 0x3164, 0xFFA0]
+    + [*range(0xFE00, 0xFE10), *range(0xE0000, 0xE01F0)]
+)
+IGNORED = PUNCTUATION_AND_SPACE | CONTROL_AND_FORMAT | WITHOUT_WIDTH
+NORMALIZER = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")  # of XLM-R and of new vocabularies
 
 
 def split_held_out(
@@ -44,24 +53,40 @@ def split_held_out(
 
 
 def comparable(text: str) -> str:
-    """Return the text in lower case without punctuation and spaces; unchanged if nothing else is in it."""
+    r"""Return a text such that texts with the same token ids are equal, and those that differ in case or punctuation.
+
+    The text is normalised as XLM-R's tokenizer does it (NFKC and more), without signs that have no width, in lower
+    case, without punctuation and spaces; with them if nothing else is in it.
+
+    >>> comparable("ﬁne, １２") == comparable("Fine\u200b 12")
+    True
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", NORMALIZER.Normalize(text).replace("\u2581", " ").strip())
+    return text.lower().translate(IGNORED) or text
+
+
+def as_in_0_9(text: str) -> str:
+    """What `comparable` was until 0.9; the order of examples follows it, so that runs begun then can be resumed."""
     return text.lower().translate(PUNCTUATION_AND_SPACE) or text
 
 
-def example_hashes(dataset: datasets.Dataset, seed: int) -> tuple[Integers, Integers, Integers, Integers]:
-    """Return four seeded hashes of each example, (examples,) each.
+def example_hashes(dataset: datasets.Dataset, seed: int) -> tuple[Integers, Integers, Integers, Integers, Integers]:
+    """Return five seeded hashes of each example, (examples,) each.
 
-    Of its pair of languages (0 without y), of x and of y as `comparable` gives them, and of both texts unchanged.
+    Of its pair of languages (0 without y), of x and of y as `comparable` gives them, of both texts unchanged, and of x
+    as 0.9 compared it.
     """
     secret, hashes = str(seed).encode(), bytearray()
     for batch in dataset.iter(batch_size=10_000):
         for x, y, x_lang, y_lang in zip(*(batch[name] for name in FEATURES), strict=True):
-            for text in (f"{x_lang}-{y_lang}", comparable(x), comparable(x if y is None else y), f"{x}\0{y}"):
+            of_x, of_y = comparable(x), comparable(x if y is None else y)
+            for text in (f"{x_lang}-{y_lang}", of_x, of_y, f"{x}\0{y}", as_in_0_9(x)):
                 hashes += blake2b(text.encode(), digest_size=8, key=secret).digest()
             if y is None:
-                hashes[-32:-24] = bytes(8)
-    pair, x, y, example = np.frombuffer(hashes, dtype=np.int64).reshape(-1, 4).T
-    return pair, x, y, example
+                hashes[-40:-32] = bytes(8)
+    pair, x, y, example, before = np.frombuffer(hashes, dtype=np.int64).reshape(-1, 5).T
+    return pair, x, y, example, before
 
 
 def choose_held_out(
@@ -69,6 +94,7 @@ def choose_held_out(
     x: Integers,
     y: Integers,
     example: Integers,
+    before: Integers,
     per_language: int,
     parts: Sequence[str],
     keep_half: bool,
@@ -80,7 +106,7 @@ def choose_held_out(
     """
     order = np.lexsort((example, pair, x))
     groups = [list(indices) for _, indices in groupby(order[pair[order] != 0].tolist(), key=x.tolist().__getitem__)]
-    groups.sort(key=lambda indices: len(set(pair[indices].tolist())), reverse=True)
+    groups.sort(key=lambda indices: (-len(set(pair[indices].tolist())), int(before[indices].min())))
     find_examples, in_train = examples_by_text(x, y), np.ones(len(pair), dtype=bool)
     counts = Counter(pair.tolist())
     # How many examples train can lose: of monolingual text, whose pair is 0, all.

@@ -5,11 +5,18 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
+
+from langcodes import Language, standardize_tag
+from langcodes.tag_parser import LanguageTagError
 
 from ..errors import BrokenRow, short_repr
 
-LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
-OTHER_NAMES = {"zh-Hans": "zh", "zh-TW": "zh-Hant", "zh-HK": "zh-Hant", "no": "nb", "iw": "he", "in": "id"}
+LANGUAGE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*(@[A-Za-z]{2,20})?")
+MODIFIERS = {  # of locales -> script and variant, which has at most 8 characters
+    "latin": ("Latn", ""), "cyrillic": ("Cyrl", ""), "devanagari": ("Deva", ""), "ijekavian": ("", "ijekavsk"),
+    "ijekavianlatin": ("Latn", "ijekavsk"),
+}  # fmt: skip
 # A character of these scripts says as much as this many letters of an alphabet.
 LETTERS_PER_CHARACTER = {"CJK": 3.2, "HIRAGANA": 2.4, "KATAKANA": 2.4, "KATAKANA-HIRAGANA": 2.4, "HANGUL": 2.0}
 DENSE_WEIGHTS = tuple(dict.fromkeys(LETTERS_PER_CHARACTER.values()))
@@ -18,13 +25,33 @@ DENSE_WEIGHTS = tuple(dict.fromkeys(LETTERS_PER_CHARACTER.values()))
 # --- codes ------------------------------------------------------------------------------------------------------------
 
 
+@cache
 def language_code(name: object) -> str:
-    """Return the code with hyphens (pt_BR -> pt-BR); `BrokenRow` for anything that is not a code."""
-    if not isinstance(name, str) or not LANGUAGE.fullmatch(name):
-        raise BrokenRow(
-            f"has the language {short_repr(name)}; allowed are codes such as en, pt-BR or zh_Hans. Correct the code."
-        )
-    return name.replace("_", "-")
+    """Return a code with hyphens and the case of BCP 47 (pt_br -> pt-BR); `BrokenRow` for anything that is none.
+
+    >>> [language_code(name) for name in ("EN", "zh_hant_tw", "sr@latin", "deu")]
+    ['en', 'zh-Hant-TW', 'sr-Latn', 'deu']
+    """
+    if isinstance(name, str) and LANGUAGE.fullmatch(name):
+        tag, _, modifier = name.partition("@")
+        script, variant = MODIFIERS.get(modifier.lower(), ("", modifier))
+        language, *others = re.split("[-_]", tag)
+        tag = "-".join(filter(None, (language, script, *others, variant)))
+        try:
+            return Language.get(tag, normalize=False).to_tag()
+        except LanguageTagError:
+            pass
+    raise BrokenRow(
+        f"has the language {short_repr(name)}; allowed are codes such as en, pt-BR or zh_Hans. Correct the code."
+    )
+
+
+def is_code(name: object) -> bool:
+    """Whether `language_code` accepts this."""
+    try:
+        return bool(language_code(name))
+    except BrokenRow:
+        return False
 
 
 def main_part(language: str) -> str:
@@ -33,19 +60,66 @@ def main_part(language: str) -> str:
     >>> main_part("zh_Hant-TW")
     'zh'
     """
-    return re.split("[-_]", language)[0]
+    return re.split("[-_@]", language)[0].lower()
+
+
+class Tag(NamedTuple):
+    """A code as any standard writes it: "zh_tw" is ("zh", "Hant", "TW", ()), "deu" is ("de", "Latn", "", ())."""
+
+    language: str
+    script: str
+    """The script that the code names, or the usual one of its language and region."""
+    region: str
+    variants: tuple[str, ...]
+
+
+@cache
+def standard_code(language: str) -> str:
+    """Return the usual code of a language, for deprecated and longer ones, too.
+
+    >>> [standard_code(language) for language in ("iw", "zho_Hant", "cmn", "no", "pt_br")]
+    ['he', 'zh-Hant', 'zh', 'nb', 'pt-BR']
+    """
+    return re.sub(r"^no\b", "nb", standardize_tag(language_code(language), macro=True), count=1)
+
+
+@cache
+def parse_tag(language: str) -> Tag:
+    """Return the parts of a code."""
+    tag = Language.get(standard_code(language))
+    others = (*(tag.variants or ()), *(tag.extensions or ()), *filter(None, [tag.private]))
+    return Tag(str(tag.language), tag.maximize().script or "", tag.territory or "", others)
+
+
+def find_language(language: str, known: Sequence[str]) -> str:
+    """Return the known code that means this language, as it is written there; "" if there is none.
+
+    >>> [find_language(language, ["pt-BR", "zh"]) for language in ("pt_br", "zh-Hans", "zho", "pt", "zh-TW")]
+    ['pt-BR', 'zh', 'zh', '', '']
+    """
+    if language in known or not is_code(language):
+        return language if language in known else ""
+    return next((name for name in known if is_code(name) and parse_tag(name) == parse_tag(language)), "")
 
 
 def wanted_language(language: str, wanted: Sequence[str]) -> str:
     """Return the wanted language that this one is, or is a regional variety of; "" if there is none.
 
+    Codes are compared by BCP 47: another usual script is another language, so "zh-TW", "zh-MO" and "zh-Hant" are not in
+    "zh", but in "zh-Hant".
+
     >>> [wanted_language(language, ["pt", "zh"]) for language in ("pt", "pt-BR", "zh-Hans", "zh-TW", "sr-Latn")]
     ['pt', 'pt', 'zh', '', '']
     """
-    usual = OTHER_NAMES.get(language, language)
-    base, *parts = usual.split("-")
-    other_script = any(len(part) > 3 for part in parts)
-    return next((name for name in (language, usual, "" if other_script else base) if name in wanted), "")
+    return _wanted_language(language, tuple(wanted))
+
+
+@cache
+def _wanted_language(language: str, wanted: tuple[str, ...]) -> str:
+    if (found := find_language(language, wanted)) or not is_code(language):
+        return found
+    everywhere = parse_tag(language)._replace(region="")
+    return next((name for name in wanted if is_code(name) and parse_tag(name) == everywhere), "")
 
 
 # --- scripts ----------------------------------------------------------------------------------------------------------

@@ -12,12 +12,14 @@ from typing import TextIO
 
 from ..errors import BadInput, BrokenRow, as_bad_input
 from ..files import atomic_file, check_place, partial_file
-from .compression import open_bytes, opener, true_kind
+from .compression import compression_of, open_bytes, opener
+from .file_kinds import LONGEST, MAGIC, PROGRAMS, kind_of
 from .records import Cursor, checked_text
 
 logger = logging.getLogger(__name__)
 
 LONGEST_LINE = 2**28  # bytes; an archive can hold a line that is longer than the memory
+AS_NAMED = "with gzip if it ends in .gz, likewise .bz2, .xz and .zst"
 STANDARD_INPUT = "standard input"
 
 
@@ -26,6 +28,7 @@ STANDARD_INPUT = "standard input"
 
 def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:
     """Yield numbered lines without their ends; only a line feed ends a line. Invalid UTF-8 becomes surrogates."""
+    check_compression(path)
     fix = "Copy or compress the file again."
     with as_bad_input(path, "UTF-8 text, compressed as its ending says", fix), open_bytes(path) as file:
         if cursor.offsets[0]:  # a pipe can only be read from its beginning
@@ -44,10 +47,40 @@ def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:
                 yield number, _decode(line)
 
 
+def first_bytes(path: str) -> bytes:
+    """Return the first 512 bytes of a file; none of a pipe, which can be read only once."""
+    if not os.path.isfile(path):
+        return b""
+    with open(path, "rb") as file:
+        return file.read(LONGEST)
+
+
+def check_compression(path: str) -> None:
+    """Raise `BadInput` for a file that is not compressed as its ending says."""
+    ending = compression_of(path)
+    head = first_bytes(path) if ending else b""
+    if head and not head.startswith(MAGIC[ending]):
+        kind, fix = kind_of(head) or ("not compressed", f"Name it without {ending}")
+        allowed = f"allowed with the ending {ending} is text compressed with {PROGRAMS[ending]}"
+        raise BadInput(f"{path}: is {kind}; {allowed}. {fix}.")
+
+
+def check_kind(path: str) -> None:
+    """Raise `BadInput` for an archive, or a compressed file that cannot be read, before its ending is refused."""
+    check_compression(path)
+    head = first_bytes(path)
+    if head and compression_of(path):
+        with as_bad_input(path, "a complete file", "Copy or compress it again."), open_bytes(path) as file:
+            head = file.read(LONGEST)
+    if found := kind_of(head):
+        raise BadInput(f"{path}: is {found[0]}; allowed is UTF-8 text, {AS_NAMED}. {found[1]}.")
+
+
 def check_encoding(path: str, line: bytes) -> None:
-    """Raise `BadInput` if the first line shows that no line of the file can be read: UTF-16, UTF-32 or compressed."""
-    if kind := true_kind(line):
-        raise BadInput(f"{path}: is {kind[0]}; allowed is that only with the ending {kind[1]}. Rename it.")
+    """Raise `BadInput` if the first line shows that none of the file can be read: an archive, UTF-16 and the like."""
+    if found := kind_of(line[:LONGEST]):
+        inside = "holds what is" if compression_of(path) else "is"
+        raise BadInput(f"{path}: {inside} {found[0]}; allowed is UTF-8 text, {AS_NAMED}. {found[1]}.")
     if line.startswith((b"\xff\xfe", b"\xfe\xff")) or line.count(0) * 4 > len(line):
         raise BadInput(f"{path}: is UTF-16 or UTF-32; allowed is UTF-8. Convert it: iconv -f UTF-16 -t UTF-8.")
 
@@ -118,4 +151,7 @@ def read_texts(paths: Sequence[str]) -> Iterator[str]:
 def read_standard_input() -> Iterator[tuple[int, str]]:
     """Yield numbered lines of standard input as they arrive."""
     for number, line in enumerate(sys.stdin.buffer, start=1):
+        if number == 1:
+            check_encoding(STANDARD_INPUT, line)
+            line = line.removeprefix(b"\xef\xbb\xbf")
         yield number, _decode(line)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..errors import BadInput, BrokenRow, short_repr
 from .compression import with_compressions
-from .languages import LANGUAGE
+from .languages import is_code
 from .lines import read_lines
 from .records import Cursor, LowScore, Records, skip_to_cursor
 
@@ -31,7 +31,7 @@ class Layout:
     def parse(cls, written: str, source: str) -> "Layout":
         """Parse a layout such as "1.04+en+de"; `BadInput` unless it has two languages or more."""
         columns = written.split("+")
-        languages = [name for name in columns if LANGUAGE.fullmatch(name)]
+        languages = [name for name in columns if is_code(name)]
         scores = [name for name in columns if NUMBER.fullmatch(name)]
         if (
             len(languages) + len(scores) + columns.count(IGNORED) < len(columns)

@@ -1,14 +1,26 @@
 """One record of a source: its position, its texts by language, and the checks that a record has to pass. A broken
 record is counted and skipped (`BrokenRow`); a broken source raises `BadInput`."""
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ..errors import BrokenRow, short_repr
-from .languages import LANGUAGE, language_code
+from .languages import is_code, language_code, main_part
 
 COLUMNS = "'translation' (a mapping from language to text), 'text' + 'lang', or nothing but language codes"
+# Names of columns that have the form of a code, and may even be one (`url` is Urali), but hold something else.
+NOT_LANGUAGES = frozenset({
+    "aid", "bid", "cer", "cid", "cnt", "csv", "did", "dif", "doc", "eid", "fid", "fk", "gid", "hit", "hyp", "idx",
+    "key", "lbl", "len", "lid", "lp", "map", "md", "md5", "neg", "nid", "num", "oid", "ord", "pct", "pe", "pid",
+    "pk", "pos", "ppl", "qid", "raw", "ref", "rel", "res", "rev", "rid", "row", "sep", "seq", "sha", "sid", "sim",
+    "src", "std", "sum", "tag", "ter", "tgt", "tid", "tm", "top", "tot", "trg", "tsv", "txt", "uid", "uri", "url",
+    "usr", "utc", "ver", "wer", "zip",
+})  # fmt: skip
+COLUMN = re.compile(r"([a-z]{2,3}|[A-Z]{2,3})(?![A-Za-z])")  # "Yes" is the first word of a text
+DOUBTFUL = {"id": "ind", "mt": "mlt", "no": "nob", "nr": "nbl"}  # languages, and numbers or machine translations
+IDENTIFIER = re.compile(r"[\W\d_]*|\S*[\d_/]\S*")  # no letter, or one word with a digit or the like
 
 
 @dataclass(frozen=True)
@@ -93,16 +105,44 @@ def columns_used(names: Collection[str]) -> list[str]:
         return ["translation"]
     if "text" in names and "lang" in names:
         return ["text", "lang"]
-    if not names or not all(LANGUAGE.fullmatch(name) for name in names):
+    others = [name for name in names if not (COLUMN.match(name) and is_code(name)) or name.lower() in NOT_LANGUAGES]
+    if not names or others:
+        found = f", of which {', '.join(map(short_repr, others))} no language" if others else ""
         raise BrokenRow(
-            f"has the columns {short_repr(list(names))}; allowed are {COLUMNS}. Rename the columns, drop the others."
+            f"has the columns {short_repr(list(names))}{found}; allowed are {COLUMNS}. Rename the columns, drop the "
+            "others."
         )
-    if next(iter(names)) == "id":
+    first = str(next(iter(names)))
+    if first.lower() == "id":
         raise BrokenRow(
             "has 'id' as its first column, which may be a row number or Indonesian; allowed are unmistakable columns. "
-            "Drop the row number, or move Indonesian behind another language."
+            "Drop the row number, or call Indonesian ind."
+        )
+    if len(names) > 2 and (doubtful := [name for name in names if name.lower() == "mt"]):
+        raise BrokenRow(
+            f"has {doubtful[0]!r} among more than two columns, which may be machine translation or Maltese; allowed "
+            "are unmistakable columns. Drop it, or call Maltese mlt."
         )
     return list(names)
+
+
+def check_not_numbers(texts: Mapping[str, Any]) -> None:
+    """Raise `BrokenRow` for columns named by codes of which one holds row numbers or identifiers."""
+    first, *others = texts
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            continue
+        is_number = name == first and text.strip().isdecimal() and any(map(has_letter, map(texts.get, others)))
+        if is_number or main_part(name) in DOUBTFUL and IDENTIFIER.fullmatch(text.strip()):
+            fix = f", or call the language {DOUBTFUL[main_part(name)]}" if main_part(name) in DOUBTFUL else ""
+            raise BrokenRow(
+                f"has {short_repr(text)} in its column {name!r}, a row number or identifier; allowed are texts. Drop "
+                f"the column{fix}."
+            )
+
+
+def has_letter(text: object) -> bool:
+    return isinstance(text, str) and any(map(str.isalpha, text))
 
 
 def checked_texts(record: Mapping[str, Any] | BrokenRow) -> tuple[dict[str, str], int]:
@@ -117,8 +157,17 @@ def checked_texts(record: Mapping[str, Any] | BrokenRow) -> tuple[dict[str, str]
                 f'has {short_repr(texts)} as "translation"; allowed is a mapping from language to text. Write '
                 '{"translation": {"en": "Hello", "de": "Hallo"}} or remove the row.'
             )
+        if others := [name for name in texts if str(name).lower() in NOT_LANGUAGES]:
+            raise BrokenRow(
+                f"has the languages {short_repr(list(texts))}, of which {', '.join(others)} is none; allowed is a "
+                "mapping from language to text. Put it outside of 'translation'."
+            )
+        if len(texts) > 2:  # two are what was asked for: Moses files can have numbers as lines
+            check_not_numbers(texts)
     elif "lang" in texts:
         texts = {language_code(texts["lang"]): texts["text"]}
+    else:
+        check_not_numbers(texts)
     present = {name: text for name, text in texts.items() if text is not None}
     kept = present if len(present) > 1 else texts
     checked = {language_code(name): checked_text(name, text) for name, text in kept.items()}

@@ -7,6 +7,7 @@ import glob
 import importlib.util
 import os
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,14 +26,20 @@ from .formats import (
     read_moses,
     read_plain_text,
 )
-from .languages import LANGUAGE
+from .languages import LANGUAGE, is_code
+from .lines import check_kind
 from .pair_lists import PAIR_LISTS, Layout, read_pair_list, read_tatoeba, tatoeba_files
-from .records import Cursor, Records, Row, SkipCounter, rows_of_record
+from .records import NOT_LANGUAGES, Cursor, Records, Row, SkipCounter, rows_of_record
 
 MOSES = re.compile(r"(?P<before>.*)\{(?P<languages>[^{}]*,[^{}]*)\}(?P<after>[^{}]*)")
 CATALOGUES = (".mo", ".po")
 ARCHIVE = ".zip"
 MAY_BE_EMPTY = (*CATALOGUES, ".xlf", ".xliff", ".sdlxliff")  # a header and no entry
+PART_OF_NAME = re.compile(r"(?<![^\W_])[A-Za-z]{2,3}(?:[-_][A-Za-z]{2,4})?(?![^\W_])")
+OTHER_NAMES = (
+    "plain text is named with its language as sw:file.txt or sw:folder, pairs as en+de:file.txt, Moses files together "
+    "as 'corpus.{en,de}', with these quotes"
+)
 ONE_LANGUAGE = re.compile(rf"(?P<language>{LANGUAGE.pattern}):(?P<source>.+)")
 TWO_FILES = re.compile(rf"({LANGUAGE.pattern}:[^+]+)(\+{LANGUAGE.pattern}:[^+]+)+")
 COLUMNS = re.compile(r"(?P<columns>[^:/]+\+[^:/]+):(?P<source>.+)")
@@ -149,10 +156,12 @@ def list_files(
     paths = find_files(source, endings)
     for path in paths:
         if (ending := ending_of(path)) not in endings:
-            fix = f"Unpack it: tar -xf {path}" if ".tar" in ending or ending == ".tgz" else "Rename or convert it"
+            check_kind(path)
+            moses = in_braces(path)
+            together = f"{shlex.quote(moses)} with its quotes: without them the shell makes several names of it"
             raise BadInput(
-                f"{path}: has the ending '{ending}'; allowed here are {listed(endings)}. {fix}; plain text is named "
-                "with its language as sw:file.txt, pairs as en+de:file.txt, Moses files together as corpus.{en,de}."
+                f"{path}: has the ending '{ending}'; allowed here are {listed(endings)}. "
+                + (f"Moses files are named together: {together}." if moses else f"Rename or convert it; {OTHER_NAMES}.")
             )
         size = os.path.getsize(path)
         if ending == ARCHIVE:
@@ -177,7 +186,22 @@ def find_files(source: str, endings: Collection[str]) -> list[str]:
     if not paths:
         found = "has no file we can read" if is_folder else "matches no file" if is_pattern else "does not exist"
         raise BadInput(
-            f"{source}: {found}; allowed here are {listed(endings)}. Check the path; plain text is named with its "
-            "language as sw:folder, Moses files together as corpus.{en,de}, a Hub dataset as hub:name:config:split."
+            f"{source}: {found}; allowed here are {listed(endings)}. Check the path; {OTHER_NAMES}, a Hub dataset "
+            "as hub:name:config:split."
         )
     return paths
+
+
+def in_braces(path: str) -> str:
+    """Return the Moses corpus that a file belongs to, such as corpus.{de,en}: files that differ in a language only.
+
+    "" if there is no other file, or the name has no language.
+    """
+    for part in reversed(list(PART_OF_NAME.finditer(path))):
+        before, after = path[: part.start()], path[part.end() :]
+        files = glob.glob(f"{glob.escape(before)}*{glob.escape(after)}")
+        names = sorted(file[len(before) : len(file) - len(after)] for file in files)
+        languages = [name for name in names if is_code(name) and name.lower() not in NOT_LANGUAGES]
+        if part[0] in languages and len(languages) > 1:
+            return f"{before}{{{','.join(languages)}}}{after}"
+    return ""

@@ -3,9 +3,11 @@
 import importlib
 import tempfile
 from collections.abc import Iterable, Iterator
+from functools import partial
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from datasets import Dataset, Features, Sequence, Value
 from transformers import PreTrainedTokenizerBase, XLMRobertaTokenizer
 
 from ..errors import BadInput, short_repr
+from .text_encoding import encode_texts
 
 WORD_START = "▁"
 
@@ -38,7 +41,11 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, max_length: int =
         '<s>'
     """
     check_protobuf()
-    nonempty = (text for text in sentences if text.strip())
+    # SentencePiece leaves out sentences of more than 4192 bytes, and a character has at most 4
+    parts = chain.from_iterable(
+        wrap(text, 1000, break_on_hyphens=False) if len(text) > 1000 else [text] for text in sentences
+    )
+    nonempty = (text for text in parts if text.strip())
     first = next(nonempty, None)
     if first is None:
         raise ValueError("sentences has no text; allowed is one or more sentences with a word. Add some.")
@@ -93,7 +100,7 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     texts = ("a", "Haus", "12", "дом", "家", "घर", "(a)")
     found = set()
     for text in texts if prompt else ():
-        joint, alone = tokenizer([prompt + text, text], add_special_tokens=False)["input_ids"]
+        joint, alone = encode_texts(tokenizer, [prompt + text, text], add_special_tokens=False)["input_ids"]
         found.add((tuple(joint[: -len(alone)]), joint[-len(alone) :] == alone))
     if len(found) > 1 or not all(same for _, same in found):
         raise BadInput(
@@ -114,9 +121,8 @@ def tokenize_corpus(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_le
     """
     ids = Sequence(Value("int32"))
     features = Features({**dataset.features, "x": ids, "y": ids, "length": Value("int32")})
-    tokens = dataset.map(
-        tokenize_rows, batched=True, features=features, fn_kwargs={"tokenizer": tokenizer}, desc="tokenize"
-    )
+    # `partial` gives another name to the cached result than releases before 0.10 did, whose tokens are others
+    tokens = dataset.map(partial(tokenize_rows, tokenizer=tokenizer), batched=True, features=features, desc="tokenize")
     return tokens, int((np.asarray(tokens["length"]) > max_length).sum())
 
 
@@ -124,7 +130,7 @@ def tokenize_rows(batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBas
     """Return the columns `x` and `y` of a batch as ids, and the `length` of each joined example in tokens."""
     translated = [text is not None for text in batch["y"]]
     texts = batch["x"] + [text for text in batch["y"] if text is not None]
-    ids = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+    ids = encode_texts(tokenizer, texts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
     x, translations = ids[: len(translated)], iter(ids[len(translated) :])
     y = [next(translations) if known else None for known in translated]
     return {"x": x, "y": y, "length": [len(a) + (2 if b is None else len(b) + 4) for a, b in zip(x, y, strict=True)]}

@@ -12,6 +12,7 @@ from xml.etree.ElementTree import Element
 
 from ..errors import BrokenRow, as_bad_input
 from .compression import open_bytes
+from .languages import is_code, language_code
 from .records import Cursor, Records, skip_to_cursor
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ def tmx_units(path: str) -> Records:
     source, codes, number = "", Codes(), 0
     for name, element in read_elements(path, "tmx", {"header"}, {"tu"}):
         if name == "header":
-            source = language_tag(element.get("srclang", ""))
+            source = code_of(element, "srclang")
         else:
             number += 1
             yield number, tmx_record(element, source, codes)
@@ -50,14 +51,23 @@ def tmx_units(path: str) -> Records:
 
 def tmx_record(unit: Element, source: str, codes: "Codes") -> Mapping[str, Any] | BrokenRow | None:
     """Return the texts of a unit, that of the source language first; `None` for a unit in one language."""
-    source, texts = language_tag(unit.get("srclang", "")) or source, dict[str, str]()
+    source, texts = code_of(unit, "srclang") or source, dict[str, str]()
     for variant in children(unit, "tuv"):
-        language = language_tag(variant.get(XML_LANG) or variant.get("lang") or "")
+        try:
+            language = language_code(variant.get(XML_LANG) or variant.get("lang") or "")
+        except BrokenRow as problem:
+            return problem
         if language in texts:
             return BrokenRow(f"has two texts in {language}; allowed is one text a language. Remove one of them.")
         texts[language] = "".join(codes.text_of(segment) for segment in children(variant, "seg"))
     ordered = dict(sorted(texts.items(), key=lambda text: text[0] != source))  # stable: the others stay in order
     return {"translation": ordered} if len(ordered) > 1 else None
+
+
+def code_of(element: Element, attribute: str) -> str:
+    """Return the language code of an attribute, "" if it is missing or "*all*"."""
+    name = element.get(attribute)
+    return language_code(name) if is_code(name) else ""
 
 
 # --- XLIFF ------------------------------------------------------------------------------------------------------------
@@ -97,7 +107,7 @@ def xliff_record(
             f"is from {languages[0] or 'no language'} to {languages[1] or 'no language'}; allowed is a file that names "
             "its source and target language. Set them in the CAT tool, and export the file again."
         )
-    return {"translation": {language_tag(name or ""): text for name, text in zip(languages, texts)}}
+    return {"translation": {str(name): text for name, text in zip(languages, texts)}}
 
 
 # --- XML --------------------------------------------------------------------------------------------------------------
@@ -160,14 +170,3 @@ def children(element: Element, name: str) -> Iterator[Element]:
 def local_name(element: Element) -> str:
     """Return the name of an element without its namespace; "" for comments."""
     return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
-
-
-def language_tag(name: str) -> str:
-    """Return a language tag in the usual case (RFC 5646, 2.1.1), as CAT tools write all of it in capitals.
-
-    >>> [language_tag(name) for name in ("EN-US", "zh_hANS-cn", "de")]
-    ['en-US', 'zh-Hans-CN', 'de']
-    """
-    language, *parts = name.strip().replace("_", "-").split("-")
-    usual = {2: str.upper, 4: str.title}
-    return "-".join([language.lower(), *(usual.get(len(part), str.lower)(part) for part in parts)])

@@ -34,10 +34,11 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
+from ..data.text_encoding import encode_texts
 from ..data.tokenization import list_of_texts, token_batches
 from ..dtypes import QuantizedLinear, warn_where_slow, with_int8_linear_layers
 from ..errors import BadInput, as_bad_input, short_repr
-from ..hub.loading import check_sizes, weights_of
+from ..hub.loading import KIND, check_sizes
 from ..models.modeling_hictl import HictlForPreTraining
 from ..parsing import refuse_run
 from .pooling import (
@@ -56,7 +57,6 @@ from .sentence_transformers_settings import apply_settings, read_sentence_transf
 Precision = Literal["fp32", "bf16", "int8"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 MODEL_TYPES = ("hictl", "xlm-roberta")
-KIND = "a folder or Hub name of a HiCTL or XLM-R model, its weights in safetensors"
 NEEDED = re.compile(r"embeddings\.|encoder\.layer\.|projection\.")
 DENSE = "2_Dense/model.safetensors"
 CHARACTERS = 100  # tokenized per token that is kept; a token of XLM-R has at most 16, a text any number
@@ -89,7 +89,7 @@ def load_encoder(
         settings = read_sentence_transformers_files(name)
         place = transformer_place(name, settings)
         model = load_model(place)
-        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False, padding_side="right")
         if settings is not None:
             apply_settings(name, model, tokenizer, settings)
         model = model.to(device).eval()
@@ -101,8 +101,6 @@ def load_encoder(
 def load_model(name: str) -> PreTrainedModel:
     """A HiCTL or XLM-R model with all its weights, and with f where the configuration says that it is read."""
     values = check_model_type(name)
-    if not weights_of(name):
-        raise BadInput(f"{name}: has no weights in safetensors, and pickles can hold code; allowed is {KIND}.")
     check_sizes(name)
     is_pretraining = "HictlForPreTraining" in (values.get("architectures") or ())
     with without_load_report():
@@ -231,7 +229,8 @@ def embed_at_poolings(
     distinct = list(dict.fromkeys(sentences))
     longest = min(max_length or own_max_length(model.config), model.config.max_position_embeddings - 2)
     heads = [own_text(model.config, (before + text)[: longest * CHARACTERS]) for text in distinct]
-    tokens = tokenizer(heads, truncation=True, max_length=longest, return_attention_mask=False)["input_ids"]
+    settings = {"truncation": True, "max_length": longest, "return_attention_mask": False}
+    tokens = encode_texts(tokenizer, heads, **settings)["input_ids"]
     batches = list(token_batches(list(map(len, tokens)), max_tokens or TOKENS_AT_ONCE.get(device.type, 1024)))
     parts: dict[Pooling, list[Tensor]] = {pooling: [] for pooling in poolings}
     model.eval()

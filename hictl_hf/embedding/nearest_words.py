@@ -20,6 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.languages import script_of
 from ..data.records import checked_text
+from ..data.text_encoding import encode_texts
 from ..data.tokenization import words_never_sampled
 from ..errors import BadInput, BrokenRow
 from ..models.word_sampling import cosines
@@ -133,8 +134,10 @@ class Explainer:
         check(sentence)
         check(sentence if translation is None else translation)
         longest = self.model.config.max_position_embeddings - 2  # XLM-R's positions start at 2
-        texts = (None if text is None else own_text(self.model.config, text) for text in (sentence, translation))
-        tokens = self.tokenizer(*texts, truncation=True, max_length=longest, return_tensors="pt")
+        text = own_text(self.model.config, sentence)
+        second = None if translation is None else own_text(self.model.config, translation)
+        settings = {"truncation": True, "max_length": longest, "return_tensors": "pt"}
+        tokens = encode_texts(self.tokenizer, text, second, **settings)
         first = encoder_of(self.model)(**tokens.to(self.model.device)).last_hidden_state[:, 0].float()
         similarities = self.with_vocabulary(F.normalize(first, dim=-1))
         return tokens["input_ids"][0].tolist(), similarities
@@ -206,7 +209,7 @@ def piece_languages(
             for language, text in row.items():
                 texts[language].append(text)
         for language, batch in texts.items():
-            ids = tokenizer(batch, add_special_tokens=False, verbose=False)["input_ids"]
+            ids = encode_texts(tokenizer, batch, add_special_tokens=False)["input_ids"]
             counts[language] += np.bincount(np.concatenate(ids).astype(np.int64), minlength=len(pieces))
     if not counts:
         scripts = list(map(script, pieces))

@@ -16,18 +16,41 @@ from transformers.utils.hub import get_checkpoint_shard_files
 from ..errors import BadInput
 
 MOST_LAYERS = 1000  # the largest XLM-R has 48
+ADAPTER = "adapter_config.json"
+KIND = "a folder or Hub name of a HiCTL or XLM-R model, its weights in safetensors"
 FIX = "Take the config.json that was written with the weights."
 
 
-def check_sizes(name_or_folder: str | Path) -> None:
-    """Raise `BadInput` if a config (of a folder, Hub name) states more parameters than the weights have bytes."""
+def check_weights(name_or_folder: str | Path) -> None:
+    """Raise `BadInput` unless a folder or Hub name has weights in safetensors and no adapter next to them.
+
+    transformers reads pickles from some places and not from others, and an adapter only where peft is installed.
+    """
     name = str(name_or_folder)
+    if cached_file(name, ADAPTER, _raise_exceptions_for_missing_entries=False) is not None:
+        raise BadInput(
+            f"{name}: has an adapter ({ADAPTER}); allowed are weights with the adapter merged. Merge it by "
+            "peft.PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(folder), or remove it."
+        )
+    if not weights_of(name):
+        raise BadInput(
+            f"{name}: has no weights in safetensors, and pickles can hold code; allowed is {KIND}. If you trust its "
+            "source, convert it by AutoModelForMaskedLM.from_pretrained(name).save_pretrained(folder), and save its "
+            "tokenizer there, too."
+        )
+
+
+def check_sizes(name_or_folder: str | Path) -> None:
+    """Raise `BadInput` if a config (of a folder, Hub name) states more parameters than the weights have bytes, or by
+    `check_weights`."""
+    name = str(name_or_folder)
+    check_weights(name)
     config = AutoConfig.from_pretrained(name)
     layers = max(config.num_hidden_layers, decoder_layers(config))
     if layers > MOST_LAYERS:
         raise BadInput(f"{name}: config.json states {layers:,} layers; allowed are {MOST_LAYERS:,}. {FIX}")
     stated = parameters(config)
-    size = sum(path.stat().st_size for path in weights_of(name) or Path(name).glob("*.bin"))
+    size = sum(path.stat().st_size for path in weights_of(name))
     if stated > size:
         raise BadInput(
             f"{name}: config.json states {stated:,} parameters, but the weights have {size:,} bytes; allowed "
@@ -53,16 +76,14 @@ def decoder_layers(config: PreTrainedConfig) -> int:
 
 
 def weights_of(name: str) -> list[Path]:
-    """The safetensors files of a folder, or of a Hub name (downloaded to the cache)."""
+    """The safetensors files of a folder, or of a Hub name (downloaded to the cache); none if it has others or none."""
     if Path(name).is_dir():
-        return sorted(Path(name).glob("*.safetensors"))
-    single = cached_file(name, SAFE_WEIGHTS_NAME, _raise_exceptions_for_missing_entries=False)
-    return [Path(single)] if single else list(map(Path, get_checkpoint_shard_files(name, index_of(name))[0]))
-
-
-def index_of(name: str) -> str:
-    """The index of weights in several files, of a Hub name."""
-    return str(cached_file(name, SAFE_WEIGHTS_INDEX_NAME))
+        return sorted(path for path in Path(name).glob("*.safetensors") if not path.name.startswith("adapter_"))
+    names = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
+    single, index = (cached_file(name, file, _raise_exceptions_for_missing_entries=False) for file in names)
+    if single or not index:
+        return [Path(single)] if single else []
+    return list(map(Path, get_checkpoint_shard_files(name, index)[0]))
 
 
 # --- errors of loading ------------------------------------------------------------------------------------------------
@@ -82,9 +103,13 @@ def model_errors(place: str) -> Iterator[None]:
 
 
 def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a checkpoint; `BadInput` if that fails."""
+    """Load the tokenizer of a checkpoint, which pads on the right whatever it says; `BadInput` if that fails.
+
+    Sentence vectors and the bias of the decoder are read at the first token, and targets begin there.
+    """
     try:
-        return AutoTokenizer.from_pretrained(name_or_folder)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name_or_folder, padding_side="right")
+        return tokenizer
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise BadInput(f"{name_or_folder}: holds no tokenizer that loads: {reason}") from error

@@ -202,5 +202,17 @@ class HictlConfig(XLMRobertaConfig):
             values = {**values, "model_type": cls.model_type}
         return values, unused
 
+    @classmethod
+    def from_pretrained(cls, name: Any, *args: Any, **kwargs: Any) -> "HictlConfig":
+        """Read the configuration of a HiCTL or XLM-R model.
+
+        Raises:
+            ValueError: it is of another architecture, whose weights may have the same names and another meaning.
+        """
+        kind = cls.get_config_dict(name, *args, **dict(kwargs))[0].get("model_type", cls.model_type)
+        if kind != cls.model_type:
+            raise ValueError(f"{name} is a model of type {kind!r}; HiCTL's classes load hictl and xlm-roberta")
+        return super().from_pretrained(name, *args, **kwargs)
+
 
 __all__ = ["HictlConfig"]

@@ -11,6 +11,7 @@ from datasets import Dataset, concatenate_datasets
 from ..data.cleaning import Cleaning, CorpusReport
 from ..data.corpus import load_corpus
 from ..data.held_out import comparable, split_held_out
+from ..data.languages import wanted_language
 from ..errors import BadInput
 from ..training.arguments import read_dictionary
 from .arguments import PretrainingArguments
@@ -99,12 +100,13 @@ def with_guard_languages(
 ) -> tuple[Dataset, dict[str, Dataset]]:
     """The training rows without the guard languages, and the guard with the pairs of these."""
     languages = list(zip(train["x_lang"], train["y_lang"]))
-    known, wanted = {*chain.from_iterable(languages)} - {None}, {*args.guard_languages}
-    if unknown := sorted(wanted - known):
+    known = {*chain.from_iterable(languages)} - {None}
+    guarded = {language: wanted_language(language, args.guard_languages) for language in known}
+    if unknown := sorted({*args.guard_languages} - {*guarded.values()}):
         raise BadInput(
             f"guard_languages has {', '.join(unknown)}, not in train_data; allowed are {', '.join(sorted(known))}"
         )
-    is_guard = np.array([not wanted.isdisjoint(pair) for pair in languages])
+    is_guard = np.array([any(guarded.get(language) for language in pair) for pair in languages])
     is_pair = np.array([y_lang is not None for _, y_lang in languages])
     if is_guard[is_pair].all():
         raise BadInput(f"guard_languages is {', '.join(args.guard_languages)}, which leaves no pairs to train on")

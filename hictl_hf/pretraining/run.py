@@ -84,9 +84,11 @@ def pretrain(args: PretrainingArguments, command: str = "") -> PretrainingResult
 def refuse_to_overwrite(args: PretrainingArguments) -> None:
     """Raise `BadInput` for a folder with another run, and find the checkpoint that "true" stands for.
 
-    `resume_from_checkpoint` "true" becomes the last complete checkpoint, or `None` if there is none.
+    `resume_from_checkpoint` "true" becomes the last complete checkpoint, or `None` if there is none; "false" is `None`.
     """
-    if args.resume_from_checkpoint and args.resume_from_checkpoint.lower() == "true":
+    if args.resume_from_checkpoint and args.resume_from_checkpoint.lower() in ("false", "no", "none", ""):
+        args.resume_from_checkpoint = None
+    if args.resume_from_checkpoint and args.resume_from_checkpoint.lower() in ("true", "yes"):
         found = [last_complete_checkpoint(args.output_dir) if args.process_index == 0 else None]
         if args.world_size > 1:
             torch.distributed.broadcast_object_list(found, device=args.device)  # all resume from the same one

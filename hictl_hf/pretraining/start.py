@@ -10,7 +10,7 @@ from ..embedding.encoder import check_model_type
 from ..embedding.pooling import Pooling, own_pooling
 from ..embedding.sentence_transformers_settings import SentenceTransformersSettings, read_sentence_transformers_files
 from ..errors import BadInput
-from ..hub.loading import weights_of
+from ..hub.loading import check_weights, weights_of
 from ..models.configuration_hictl import HictlConfig
 from .arguments import PretrainingArguments
 
@@ -101,12 +101,13 @@ def recognise(encoder: str | None) -> Start:
     if encoder is None:
         return Start()
     values = check_model_type(encoder)
+    check_weights(encoder)
     architectures = values.get("architectures") or ()
     config = HictlConfig.from_pretrained(encoder)
     if "HictlForPreTraining" in architectures:
         adapted = not config.sentence_projection
         return Start(HICTL, own_pooling(config) if adapted else None, lm_head=True, prompt=config.embedding_prompt)
-    lm_head = has_lm_head(encoder, architectures)
+    lm_head = has_lm_head(encoder)
     if settings := read_sentence_transformers_files(encoder):
         pooling = trainable_pooling(encoder, settings, config)
         return Start(SENTENCE_ENCODER, pooling, lm_head, settings.default_prompt, settings)
@@ -135,12 +136,9 @@ def trainable_pooling(encoder: str, settings: SentenceTransformersSettings, conf
     return Pooling(settings.pooling, layer + (config.num_hidden_layers + 1 if layer < 0 else 0))
 
 
-def has_lm_head(encoder: str, architectures: Any) -> bool:
+def has_lm_head(encoder: str) -> bool:
     """Whether the weights of a checkpoint include a language-model head."""
-    files = weights_of(encoder)
-    if not files:  # not in safetensors
-        return any("MaskedLM" in name for name in architectures)
-    for path in files:
+    for path in weights_of(encoder):
         with safe_open(path, "pt") as weights:
             names = weights.keys()
         if any(name.startswith("lm_head.") for name in names):

@@ -8,7 +8,7 @@ skipped and counted.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +38,8 @@ def mine_files(
     if true_pairs is not None and not true_pairs:
         raise BadInput(f"{gold}: has no pair; allowed is one or more")
     sides = [Side(file, list(read_texts([file]))) for file in (x, y)]
+    if gold and true_pairs:
+        tell_missing(gold, true_pairs, sides)
     work = MiningWorkdir(output, [x, y], source, config, {"pairs": None, "deduplicate": None})
     vectors = work.vectors(sides)
     pairs, scores = mine_vectors(vectors[0], vectors[1], config, work.neighbours)
@@ -48,6 +50,26 @@ def mine_files(
         page = write_mining_report(report_folder(output), dict(zip(found, scores.tolist())), true_pairs, facts, command)
         logger.info("%s: precision and recall", page)
     finish(output, (scored_line(score, *pair) for score, pair in zip(scores, found)), work)
+
+
+def tell_missing(gold: str, pairs: Collection[IdPair], sides: Sequence[Side]) -> None:
+    """Log how many true pairs have a side that is not in its file, so that they cannot be found.
+
+    Raises:
+        BadInput: none of them can be found.
+    """
+    x, y = ({*side.sentences} for side in sides)
+    missing = [pair for pair in pairs if pair[0] not in x or pair[1] not in y]
+    if not missing:
+        return
+    names = " and ".join(side.name for side in sides)
+    found = f"{len(missing):,} of {len(pairs):,} pairs have a side that is not in {names}"
+    first = short_repr(min(missing))
+    if len(missing) == len(pairs):
+        swapped = any(pair[1] in x and pair[0] in y for pair in pairs)
+        fix = "Give the files in the order of its columns" if swapped else "Write lines of the files"
+        raise BadInput(f"{gold}: {found}, such as {first}; allowed are pairs of lines of these files. {fix}.")
+    logger.warning("%s: %s, such as %s; they count as not found", gold, found, first)
 
 
 def filter_pairs(pairs: str, output: str, source: VectorSource, config: MiningConfig) -> None:

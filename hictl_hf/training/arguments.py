@@ -2,14 +2,17 @@
 
 import json
 import math
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from transformers import Trainer, TrainingArguments
+import torch
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
-from transformers.trainer_utils import HubStrategy
+from transformers.trainer_utils import HubStrategy, SchedulerType
+from transformers.utils import is_liger_kernel_available
 
 from ..errors import BadInput
 
@@ -108,6 +111,38 @@ def refuse_impossible(args: TrainingArguments) -> None:
         )
     with suppress(ValueError):  # raised for optimisers that need the model
         Trainer.get_optimizer_cls_and_kwargs(args)
+    refuse_failing_parts(args)
+
+
+def refuse_failing_parts(args: TrainingArguments) -> None:
+    """Raise `BadInput` for settings that a part of the Trainer would refuse, by making that part of nothing.
+
+    HF's Trainer makes it after the data was read, and ends in a traceback.
+    """
+    workers = {"num_workers": args.dataloader_num_workers, "persistent_workers": args.dataloader_persistent_workers}
+    with refused("dataloader_", {**workers, "prefetch_factor": args.dataloader_prefetch_factor}):
+        DataLoader([0], prefetch_factor=args.dataloader_prefetch_factor, **workers)
+    kind, settings = SchedulerType(args.lr_scheduler_type), args.lr_scheduler_kwargs
+    with refused("lr_scheduler_", {"type": kind.value, "kwargs": settings}):
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+        get_scheduler(kind, optimizer, 1, 10, settings)
+    if args.fp16 and not torch.accelerator.is_available():
+        raise BadInput("fp16 is true, which needs a GPU; allowed here are bf16 and fp32; leave it out, or give --bf16")
+    if args.torch_compile:
+        with refused("torch_compile_", {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode}):
+            torch.compile(torch.nn.Identity(), backend=args.torch_compile_backend, mode=args.torch_compile_mode)
+    if args.use_liger_kernel and not is_liger_kernel_available():
+        raise BadInput("use_liger_kernel is true, but liger-kernel is not installed; install it, or leave it out")
+
+
+@contextmanager
+def refused(prefix: str, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Turn an exception of a library into `BadInput` with the settings that it was given."""
+    try:
+        yield
+    except Exception as error:  # torch has several types
+        given = ", ".join(f"{prefix}{name} {value!r}" for name, value in settings.items())
+        raise BadInput(f"{given}: do not work ({' '.join(str(error).split())}); change one, or leave it out") from error
 
 
 def repository_to_publish_to(args: TrainingArguments) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ..data.cleaning import Cleaning
-from ..data.languages import language_code
+from ..data.languages import language_code, parse_tag
 from ..errors import BadInput
 from ..models.configuration_hictl import HictlConfig
 from ..parsing import parse_flags_or_recipe
@@ -267,7 +267,7 @@ class TranslationArguments(RunArguments):
             for language in getattr(self, name):
                 check_language(language)
             languages = [language_code(language) for language in getattr(self, name)]  # as rows have them
-            if len({*languages}) < len(languages):
+            if len({*map(parse_tag, languages)}) < len(languages):
                 raise BadInput(f"{name} is {' '.join(languages)}; allowed is each language once")
             setattr(self, name, languages)
         if not self.directions:

@@ -1,10 +1,12 @@
 """Sentence pairs to batches: read them in the wanted directions (`load_pairs`), tokenize them (`tokenize_pairs`), batch
 them by similar length (`TokenBudgetBatchSampler`), and pad them (`TranslationCollator`)."""
 
+import copy
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -22,6 +24,7 @@ from ..data.cleaning import Cleaning, CorpusReport
 from ..data.corpus import load_corpus, rows_of
 from ..data.languages import wanted_language
 from ..data.sampling import shuffle_by_length
+from ..data.text_encoding import encode_texts
 from ..errors import BadInput
 
 # parallel corpora are not cleaned: the paper's corpora are prepared before, and lengths are limited in tokens
@@ -148,7 +151,8 @@ def tokenize_pairs(
     ids, parts = List(Value("int32")), []
     for direction, rows in pairs.items():
         tokens = rows.map(
-            tokenize_batch, batched=True, fn_kwargs={"tokenizer": tokenizer, "target_language": direction.target},
+            # `partial` gives another name to the cached result than releases before 0.10 did, whose tokens are others
+            partial(tokenize_batch, tokenizer=tokenizer, target_language=direction.target), batched=True,
             remove_columns=rows.column_names, desc=f"tokenize {direction}",
             features=Features({"input_ids": ids, "labels": ids, "target_language": Value("string")}),
         )  # fmt: skip
@@ -173,8 +177,8 @@ def tokenize_batch(
     batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, target_language: str
 ) -> dict[str, list[Any]]:
     """Tokenize a batch of pairs."""
-    source = tokenizer(batch["source"], verbose=False)["input_ids"]
-    target = tokenizer(batch["target"], add_special_tokens=False, verbose=False)["input_ids"]
+    source = encode_texts(tokenizer, batch["source"])["input_ids"]
+    target = encode_texts(tokenizer, batch["target"], add_special_tokens=False)["input_ids"]
     labels = [[*ids, tokenizer.eos_token_id] for ids in target]
     return {"input_ids": source, "labels": labels, "target_language": [target_language] * len(labels)}
 
@@ -212,6 +216,8 @@ class TranslationCollator:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, start_ids: Mapping[str, Tensor]) -> None:
+        tokenizer = copy.copy(tokenizer)
+        tokenizer.padding_side = "right"  # labels begin at the first position
         self.pad, self.start_ids = DataCollatorForSeq2Seq(tokenizer), start_ids
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:

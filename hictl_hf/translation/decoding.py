@@ -9,6 +9,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from ..data.languages import find_language
+from ..data.text_encoding import encode_texts
 from ..data.tokenization import list_of_texts, token_batches
 from ..errors import BadInput, short_repr
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
@@ -70,7 +72,8 @@ def translate(
     bar = tqdm(total=len(jobs), desc="translate", unit=" texts", disable=None if progress else True)
     with eval_mode(model), bar:
         for batch in token_batches([len(source) for source in sources], max_tokens or tokens_at_once(model)):
-            rows = tokenizer.pad({"input_ids": [sources[number] for number in batch]}, return_tensors="pt")
+            ids = {"input_ids": [sources[number] for number in batch]}
+            rows = tokenizer.pad(ids, padding_side="right", return_tensors="pt")
             rows = rows.to(model.device)
             hypotheses = search(model, rows["input_ids"], rows["attention_mask"], starts[batch], settings)
             for number, best in zip(batch, hypotheses):
@@ -84,7 +87,7 @@ def tokenize(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int, cut: bool = False
 ) -> list[list[int]]:
     """The token ids of texts; longer ones raise `BadInput`, or are truncated and counted in a warning."""
-    sources = tokenizer(list(texts), verbose=False)["input_ids"] if texts else []
+    sources = encode_texts(tokenizer, list(texts))["input_ids"] if texts else []
     too_long = [number for number, source in enumerate(sources) if len(source) > longest]
     if too_long and not cut:
         raise BadInput(
@@ -102,7 +105,12 @@ def tokenize(
 def start_ids(model: HictlForConditionalGeneration, languages: Sequence[str | None]) -> Tensor:
     """(n,) the start id of each language; `None`: the only language, or the model's default."""
     try:
-        known = {name: int(model.start_ids_of([name])) for name in set(languages) if name is not None}
+        own = model.config.target_languages or []
+        known = {
+            name: int(model.start_ids_of([find_language(name, own) or name]))
+            for name in set(languages)
+            if name is not None
+        }
         default = model.default_start_id() if None in languages else 0
     except ValueError as error:
         raise BadInput(str(error)) from error

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from ..data.text_encoding import encode_texts
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..reports.page import Picture
 from ..reports.tables import Cell, Table
@@ -36,7 +37,8 @@ def look_into(
         languages: target language of each row.
         path: of the picture.
     """
-    sides = [tokenizer([row[key] for row in rows])["input_ids"] for key in ("source", "translation")] if rows else []
+    texts = [[row[key] for row in rows] for key in ("source", "translation")] if rows else []
+    sides = [encode_texts(tokenizer, side)["input_ids"] for side in texts]
     short = [index for index, both in enumerate(zip(*sides)) if max(map(len, both)) <= MAX_TOKENS]
     if not short:
         return []
@@ -60,7 +62,7 @@ def proposal_table(
     """
     sections: dict[str, list[list[Cell]]] = {}
     for row in rows:
-        source = tokenizer(row["source"], return_tensors="pt").to(model.device)
+        source = encode_texts(tokenizer, row["source"], return_tensors="pt").to(model.device)
         states = model.roberta(**source).last_hidden_state
         bias = model.word_bias(states, source["attention_mask"])
         assert bias is not None
@@ -69,7 +71,7 @@ def proposal_table(
         indices = allowed.nonzero().flatten()
         values, best = (bias[0, indices] - bias[0, indices].mean()).topk(min(PROPOSALS, len(indices)))
         ids = model.token_ids(indices[best]).tolist()
-        sides = {name: set(tokenizer(row[key])["input_ids"]) for key, name in SIDES.items()}
+        sides = {name: set(encode_texts(tokenizer, row[key])["input_ids"]) for key, name in SIDES.items()}
         cells = []
         for token, token_id, value in zip(tokenizer.convert_ids_to_tokens(ids), ids, values.tolist()):
             where = [name for name, side in sides.items() if token_id in side]
@@ -94,8 +96,8 @@ def attention_picture(
     Args:
         model: in eval mode; its attention implementation is the same afterwards.
     """
-    source = tokenizer(row["source"], return_tensors="pt").to(model.device)
-    labels = tokenizer(row["translation"], return_tensors="pt")["input_ids"][:, 1:].to(model.device)
+    source = encode_texts(tokenizer, row["source"], return_tensors="pt").to(model.device)
+    labels = encode_texts(tokenizer, row["translation"], return_tensors="pt")["input_ids"][:, 1:].to(model.device)
     start = model.start_ids_of([language]) if model.config.target_languages else None
     attention = model.decoder.config._attn_implementation
     model.decoder.set_attn_implementation("eager")  # the other implementations return no weights

@@ -108,7 +108,7 @@ def load_translator(
         dtype = dtype or choose_dtype(torch.device(device))
         with as_bad_input(str(model), KIND, TRAIN):
             check_translator(model)
-            tokenizer = tokenizer or AutoTokenizer.from_pretrained(model)
+            tokenizer = tokenizer or AutoTokenizer.from_pretrained(model, padding_side="right")
             network = HictlForConditionalGeneration.from_pretrained(model, dtype=torch.float32)
     else:
         network = model

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..data.languages import standard_code
 from ..errors import BadInput
 from ..reports.results import RESULTS_FILE
 from ..training.arguments import plain_settings
@@ -34,12 +35,19 @@ def refuse_other_settings(args: TranslationArguments) -> None:
     """Raise `BadInput` if the folder holds a run with other settings; settings of 0.7.5 are understood."""
     record = Path(args.output_dir) / SETTINGS_FILE
     if record.exists():
-        refuse_changes(args.output_dir, upgrade_settings(json.loads(record.read_text("utf-8"))), settings_of(args))
+        before, now = upgrade_settings(json.loads(record.read_text("utf-8"))), with_standard_codes(settings_of(args))
+        refuse_changes(args.output_dir, before, now)
 
 
 def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as 0.7.5 recorded them, under today's names."""
-    return {new: settings.get(old) for new, old in RENAMED.items()} | dict(settings)
+    """Settings as earlier releases recorded them, under today's names and with today's codes of languages."""
+    return with_standard_codes({new: settings.get(old) for new, old in RENAMED.items()} | dict(settings))
+
+
+def with_standard_codes(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in which languages have their usual codes, however they were written."""
+    languages = {name: [*map(standard_code, settings.get(name) or ())] for name in ("source_lang", "target_lang")}
+    return dict(settings) | languages
 
 
 def is_finished(args: TranslationArguments) -> bool:

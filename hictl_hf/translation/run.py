@@ -13,6 +13,7 @@ from ..hub.loading import load_tokenizer
 from ..hub.publishing import push, reserve
 from ..reports.results import library_versions
 from ..training.arguments import read_dictionary
+from ..training.checkpoints import check_checkpoint
 from .arguments import TranslationArguments
 from .card import translation_card
 from .corpus import Direction, Pair
@@ -40,6 +41,8 @@ def run_translation(args: TranslationArguments, command: str = "") -> Translatio
     if args.publish_to and args.process_index == 0:
         reserve(args.publish_to, args.hub_private_repo)
     set_seed(args.seed)
+    if args.resume_from_checkpoint and args.resume_from_checkpoint.lower() != "true":
+        check_checkpoint(args.resume_from_checkpoint)
     config, tokenizer = load_config(args), load_tokenizer(str(args.encoder or args.model))
     data = read_data(args, config, tokenizer)
     scored = [*data.test, *(data.validation if args.eval_strategy != "no" else ())]

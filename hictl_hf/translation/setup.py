@@ -12,6 +12,8 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedTokenizerBase
 
 from ..data.cleaning import Cleaning, CorpusReport
+from ..data.languages import find_language
+from ..data.text_encoding import encode_texts
 from ..errors import BadInput
 from ..hub.loading import check_sizes, check_vocabulary, model_errors
 from ..models.configuration_hictl import HictlConfig
@@ -88,7 +90,7 @@ def about_preparation(pairs: Sequence[Pair]) -> dict[Direction, dict[str, str]]:
 
 def count_long(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int) -> int:
     """The number of texts with more tokens than the model reads."""
-    ids = tokenizer(list(texts), verbose=False)["input_ids"] if texts else []
+    ids = encode_texts(tokenizer, list(texts))["input_ids"] if texts else []
     return sum(len(tokens) > longest for tokens in ids)
 
 
@@ -116,6 +118,8 @@ def load_config(args: TranslationArguments) -> HictlConfig:
             f"--model {place}: names no target language; allowed are models with target_languages in their "
             "config.json: train one from --encoder"
         )
+    if args.model:  # the model's way to write a language
+        args.target_lang = [find_language(name, config.target_languages) or name for name in args.target_lang]
     unknown = sorted({*args.target_lang} - {*config.target_languages}) if args.model else []
     if unknown:
         raise BadInput(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from ..data.languages import script_of
+from ..data.text_encoding import encode_texts
 from ..data.tokenization import WORD_START
 from ..errors import BadInput
 
@@ -29,7 +30,7 @@ def choose_target_ids(
     """The ids for translations like these texts; see `ids_to_keep`."""
     counts, written = np.zeros(len(tokenizer), np.int64), list(texts)
     for start in range(0, len(written), CHUNK):
-        ids = tokenizer(written[start : start + CHUNK], add_special_tokens=False, verbose=False)["input_ids"]
+        ids = encode_texts(tokenizer, written[start : start + CHUNK], add_special_tokens=False)["input_ids"]
         counts += np.bincount([number for row in ids for number in row], minlength=len(counts))
     return ids_to_keep(counts, tokenizer, size)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 from transformers import AutoModelForQuestionAnswering, PreTrainedTokenizerBase
 
+from ..data.text_encoding import encode_texts
 from ..errors import BadInput
 from .sentence_pairs import NUMBER, NUMBERS, Logits, input_columns, map_examples
 
@@ -80,9 +81,10 @@ class QuestionAnswering:
         return map_examples(examples, self.tokenize, columns, training)
 
     def tokenize(self, batch: Mapping[str, list[Any]], numbers: list[int], training: bool) -> dict[str, Any]:
-        encoded = self.tokenizer(
-            batch["question"], batch["context"], return_offsets_mapping=True, return_attention_mask=False, verbose=False
-        )
+        encoded = encode_texts(
+            self.tokenizer, batch["question"], batch["context"], return_offsets_mapping=True,
+            return_attention_mask=False,
+        )  # fmt: skip
         rows: dict[str, list[Any]] = defaultdict(list)
         for row, number in enumerate(numbers):
             sides = np.array([-1 if side is None else side for side in encoded.sequence_ids(row)])

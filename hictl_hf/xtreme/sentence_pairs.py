@@ -14,6 +14,7 @@ from datasets import Dataset, Features, List, Value
 from numpy.typing import NDArray
 from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerBase
 
+from ..data.text_encoding import encode_texts
 from ..errors import BadInput
 
 Logits = Sequence[NDArray[np.float32]]  # for each row (labels,), or (T, labels) of its T tokens
@@ -74,9 +75,9 @@ class SentencePairs:
 
     def tokenize(self, batch: Mapping[str, list[Any]], numbers: list[int], training: bool) -> dict[str, Any]:
         rows = dict(
-            self.tokenizer(
-                batch["first"], batch["second"], truncation="longest_first", max_length=self.max_length,
-                return_attention_mask=False,
+            encode_texts(
+                self.tokenizer, batch["first"], batch["second"], truncation="longest_first",
+                max_length=self.max_length, return_attention_mask=False,
             )
         )  # fmt: skip
         return rows | ({"labels": label_ids(batch["label"], self.labels, numbers)} if training else {})

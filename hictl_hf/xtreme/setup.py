@@ -4,9 +4,10 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import BadInput
+from ..hub.loading import check_weights, load_tokenizer
 from .arguments import XtremeArguments
 from .data import TaskData, read_task
 from .tasks import XtremeTask
@@ -23,9 +24,11 @@ def load_config_and_tokenizer(encoder: str) -> tuple[PreTrainedConfig, PreTraine
         BadInput: loading fails.
     """
     try:
-        return AutoConfig.from_pretrained(encoder), AutoTokenizer.from_pretrained(encoder)
+        config, tokenizer = AutoConfig.from_pretrained(encoder), load_tokenizer(encoder)
     except (OSError, ValueError) as error:
         raise BadInput(f"--encoder {encoder}: no encoder with a tokenizer that loads: {error}") from error
+    check_weights(encoder)
+    return config, tokenizer
 
 
 def size_of_settings(args: XtremeArguments, config: PreTrainedConfig) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import AutoModelForTokenClassification, PreTrainedTokenizerBase
 
+from ..data.text_encoding import encode_texts
 from .sentence_pairs import NUMBER, NUMBERS, Logits, checked_labels, label_ids, map_examples
 
 IGNORED = -100  # the label of tokens without a loss
@@ -67,7 +68,7 @@ class Tagging:
     def word_ids(self, words: list[str]) -> list[list[int]]:
         """The token ids of each word: one or more, and at most as many as a row holds."""
         distinct = list(dict.fromkeys(words))
-        ids = self.tokenizer(distinct, add_special_tokens=False)["input_ids"] if words else []
+        ids = encode_texts(self.tokenizer, distinct, add_special_tokens=False)["input_ids"] if words else []
         known = [word if 0 < len(word) <= self.room else [self.tokenizer.unk_token_id] for word in ids]
         return list(map(dict(zip(distinct, known)).__getitem__, words))
 

@@ -1,12 +1,15 @@
 """Held-out sentences never leak into train."""
 
 import random
+import unicodedata
 from collections import defaultdict
 
 import datasets
 import pytest
+import sentencepiece
 
 from hictl_hf.data.held_out import comparable, split_held_out
+from hictl_hf.data.tokenization import train_tokenizer
 
 COLUMNS = ["x", "y", "x_lang", "y_lang"]
 
@@ -154,7 +157,46 @@ def test_nothing_to_hold_out_is_refused() -> None:
         ("कि", "का", False),  # they differ in a vowel sign only
         ("?!", "...", False),  # nothing but punctuation: compared as written
         ("cat", "cats", False),
+        *((unicodedata.normalize("NFD", text), text, True) for text in ("Übermäßig", "각하", "tiếng Việt")),
+        ("one\ufefftwo", "onetwo", True),
+        ("１９８４年", "1984年", True),
+        ("ﬁnal oﬃce", "final office", True),
+        ("co\u00adoperate", "cooperate", True),
+        *((f"in{sign}side", "inside", True) for sign in "\u200b\u200c\u200d\u2060\u034f\ufe0f\u3164\x07"),
+        ("Ⅷ ½", "VIII 1⁄2", True),
+        ("ｶﾞｲﾄﾞ", "ガイド", True),
+        ("？！", "?!", True),
+        ("？！", "?", False),
     ],
 )
 def test_texts_are_compared_without_case_punctuation_and_spaces(one: str, other: str, same: bool) -> None:
     assert (comparable(one) == comparable(other)) is same
+
+
+def test_texts_that_tokenizers_normalise_to_the_same_are_the_same() -> None:
+    """Every character between two letters, as the tokenizers of XLM-R normalise it."""
+    normalizer = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")
+    changed = 0
+    for character in map(chr, [*range(0xD800), *range(0xE000, 0x20000)]):
+        text = f"a{character}b"
+        normal = normalizer.Normalize(text).replace("\u2581", " ").strip()
+        assert comparable(text) == comparable(normal), hex(ord(character))
+        changed += normal != text
+    assert changed > 4000
+
+
+def test_parts_share_no_token_ids() -> None:
+    signs, draw = ["{}", "{}\u200b", "\ufeff{}", "{}\u00ad."], random.Random(1)
+    forms = [lambda text: unicodedata.normalize("NFD", text), str, str.upper, lambda text: text.replace("1", "１")]
+    rows = []
+    for number in range(200):
+        five = draw.choice(["ﬁve", "five"])
+        pair = (f"{five} cats {number % 60}", f"fünf kätzchen {number % 70}")
+        rows.append((*(draw.choice(signs).format(draw.choice(forms)(text)) for text in pair), "en", "de"))
+    tokenizer = train_tokenizer([text for row in rows for text in row[:2]], 60)
+    parts = {name: tuples(part) for name, part in split_held_out(table(rows), per_language=4, seed=0).items()}
+    ids = {
+        name: {tuple(tokenizer(text)["input_ids"]) for row in part for text in row[:2]} for name, part in parts.items()
+    }
+    assert all(ids.values())
+    assert not (ids["train"] & ids["dev"] or ids["train"] & ids["test"] or ids["dev"] & ids["test"])

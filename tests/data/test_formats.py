@@ -126,6 +126,9 @@ def test_the_source_language_of_a_catalogue_is_english_or_that_of_its_header(tmp
     assert texts(saved(tmp_path / "a.po", file)) == [{"de-DE": en, "en-GB": de} for en, de in PAIRS]
     file.metadata |= {"X-Source-Language": "en_US", "Language": "fr"}
     assert texts(saved(tmp_path / "b.po", file)) == [{"en": en, "fr": de} for en, de in PAIRS]
+    file.metadata["X-Source-Language"] = "German"
+    with pytest.raises(BadInput, match="c.po: has 'German' as its X-Source-Language; allowed are codes"):
+        texts(saved(tmp_path / "c.po", file))
 
 
 def test_the_origin_of_a_row_is_its_file_and_line(tmp_path: Path) -> None:
@@ -207,13 +210,13 @@ def test_a_catalogue_counts_what_is_not_translated_and_takes_the_first_plural(tm
     [
         ("locale/pt_BR/LC_MESSAGES", "", "pt-BR"),
         ("locale/zh_Hans", "", "zh-Hans"),
-        ("usr/sr@latin/LC_MESSAGES", "de", "sr-latin"),
+        ("usr/sr@latin/LC_MESSAGES", "de", "sr-Latn"),
         ("po", "pt_BR.UTF-8", "pt-BR"),
         ("locale/app", "de", "de"),  # all languages of an application
         ("locale/de", "German", "de"),
         ("program/resource/br/LC_MESSAGES", "", "br"),
         ("locale/ca_ES.UTF-8@valencia/LC_MESSAGES", "", "ca-ES-valencia"),
-        ("locale/sr@ijekavianlatin/LC_MESSAGES", "", "sr-latin-ijekavsk"),
+        ("locale/sr@ijekavianlatin/LC_MESSAGES", "", "sr-Latn-ijekavsk"),
     ],
 )
 def test_a_catalogue_knows_its_language(folder: str, header: str, language: str, tmp_path: Path) -> None:
@@ -257,6 +260,14 @@ BROKEN_ROWS = {
     "empty translation": ("a.jsonl", GOOD + b'{"translation": {}}\n', 2, "{} as", 'Write {"translation"'),
     "unknown language": ("a.jsonl", GOOD + b'{"translation": {"en": "x", "German": "y"}}\n', 2, "'German'", "Correct"),
     "language twice": ("a.jsonl", GOOD + b'{"pt_BR": "x", "pt-BR": "y"}\n', 2, "twice", "Remove one"),
+    "a key twice": ("a.jsonl", GOOD + b'{"en": "x", "de": "y", "de": "z"}\n', 2, "the key 'de' twice", "Remove one"),
+    "a key twice within": (
+        "a.jsonl",
+        GOOD + b'{"translation": {"en": "x", "en": "y"}}\n',
+        2,
+        "'en' twice",
+        "Remove one",
+    ),
     "a row number": ("a.jsonl", GOOD + b'{"id": "1", "en": "x"}\n', 2, "'id' as its first", "Drop the row number"),
     "NUL byte": ("a.jsonl", GOOD + b'{"en": "x", "de": "y\\u0000"}\n', 2, "a NUL byte", "Remove the NUL byte"),
     "invalid UTF-8": ("a.jsonl", GOOD + b'{"en": "x", "de": "\xe4"}\n', 2, "invalid UTF-8", "iconv"),
@@ -295,6 +306,15 @@ def test_a_broken_row_is_counted_and_named(
 
 
 # --- from a place on, and in parts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [131_071, 131_073, 400_000])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.csv.gz"])
+def test_a_cell_may_have_any_length(name: str, length: int, tmp_path: Path) -> None:
+    cell, delimiter = "ä" * length, "\t" if ".tsv" in name else ","
+    lines = delimiter.join(("en", "de")) + "\n" + delimiter.join(("a", cell)) + "\n"
+    (tmp_path / name).write_bytes(gzip.compress(lines.encode()) if name.endswith(".gz") else lines.encode())
+    assert texts(tmp_path / name) == [{"en": "a", "de": cell}]
 
 
 def records_of(source: object, cursor: Cursor, skips: Skips) -> list[tuple[list[Row], int, list[int]]]:
@@ -341,7 +361,7 @@ def test_parts_hold_each_record_once_and_go_on_too(write: Callable[[Path], objec
 
 def test_the_lines_that_others_read_are_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
-    monkeypatch.setattr("hictl_hf.data.formats.json.loads", lambda line: parsed.append(line) or {"en": line})
+    monkeypatch.setattr("hictl_hf.data.formats.json.loads", lambda line, **_: parsed.append(line) or {"en": line})
     path = write_lines(tmp_path / "a.jsonl", [f'"{number}"' for number in range(1, 10)])
     records_of(path, Cursor(part=1, parts=4), Skips())
     assert parsed == ['"1"', '"5"', '"9"']

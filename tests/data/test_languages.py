@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from hictl_hf.data.languages import language_code, main_part, script_of, wanted_language, weighted_length
+from hictl_hf.data.languages import find_language, language_code, main_part, script_of, wanted_language, weighted_length
 from hictl_hf.errors import BrokenRow
 
 
@@ -15,7 +15,18 @@ def test_a_code_has_hyphens(name: str, code: str) -> None:
     assert language_code(name) == code and main_part(name) == code[:2]
 
 
-@pytest.mark.parametrize("name", ["", "EN", "english", "de-", "d", 3, None])
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        *(("EN", "en"), ("zh_tw", "zh-TW"), ("zh_hant_hk", "zh-Hant-HK"), ("SR-LATN", "sr-Latn"), ("es-419", "es-419")),
+        *(("sr@latin", "sr-Latn"), ("uz_UZ@cyrillic", "uz-Cyrl-UZ"), ("ca@valencia", "ca-valencia"), ("deu", "deu")),
+    ],
+)  # fmt: skip
+def test_case_and_underscores_of_a_code_do_not_matter(name: str, code: str) -> None:
+    assert language_code(name) == code
+
+
+@pytest.mark.parametrize("name", ["", "ENGL", "english", "de-", "d", "zh-TW-Hant", 3, None])
 def test_other_words_are_no_codes(name: object) -> None:
     with pytest.raises(BrokenRow, match="allowed are codes such as en"):
         language_code(name)
@@ -25,6 +36,27 @@ def test_old_codes_and_regions_are_the_language_they_mean() -> None:
     assert [wanted_language(old, ["nb", "he", "id", "zh-Hant"]) for old in ("no", "iw", "in", "zh-TW", "sv")] == [
         *("nb", "he", "id", "zh-Hant", ""),
     ]
+
+
+@pytest.mark.parametrize(
+    ("language", "wanted", "is_wanted"),
+    [
+        *(("zh_tw", "zh", False), ("zh-MO", "zh", False), ("zh_hk", "zh", False), ("zh-SG", "zh", True)),
+        *(("ZH-hans-sg", "zh", True), ("zh_Hant_MO", "zh-hant", True), ("zh-HK", "zh-TW", False), ("zho", "zh", True)),
+        *(("cmn_Hans", "zh", True), ("zho_Hant", "zh_Hant", True), ("pt-BR", "pt_br", True), ("pt", "pt-BR", False)),
+        *(("sr-Cyrl-RS", "sr", True), ("sr_ME", "sr", False), ("sr@latin", "sr_Latn", True), ("pa-PK", "pa", False)),
+        *(("en-Latn", "en", True), ("eng", "en", True), ("de", "deu", True), ("nor", "nb", True), ("NO", "nb", True)),
+        *(("ca-valencia", "ca", False), ("az-Arab", "az", False), ("uz_Latn_UZ", "uz", True), ("es-419", "es", True)),
+        *(("ar-EG", "ar", True), ("arb", "ar", True), ("swh", "sw", True), ("nn", "nb", False), ("yue", "zh", False)),
+    ],
+)  # fmt: skip
+def test_codes_of_any_standard_are_compared_by_what_they_mean(language: str, wanted: str, is_wanted: bool) -> None:
+    assert wanted_language(language, ["en-Shaw", wanted]) == (wanted if is_wanted else "")
+
+
+def test_a_wanted_region_comes_before_its_language() -> None:
+    assert wanted_language("pt_br", ["pt", "pt-BR"]) == "pt-BR"
+    assert find_language("pt-PT", ["pt", "pt-BR"]) == "" and wanted_language("pt-PT", ["pt", "pt-BR"]) == "pt"
 
 
 @pytest.mark.parametrize(

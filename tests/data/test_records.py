@@ -32,6 +32,55 @@ def test_other_columns_are_ignored_next_to_named_ones() -> None:
             columns_used(names)
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        *(
+            {"en": "Good morning", "de": "Guten Morgen", name: "http://a.b/c"}
+            for name in ["url", "uri", "src", "ref", "doc"]
+        ),
+        *(
+            {"en": "Good morning", "de": "Guten Morgen", name: "17"}
+            for name in ["idx", "key", "row", "sid", "ter", "no", "nr", "id"]
+        ),
+        {"no": "1", "en": "Good morning", "de": "Guten Morgen"},
+        {"nr": " 12 ", "en": "Good morning"},
+        {"sn": "3", "en": "Good morning", "de": "Guten Morgen"},  # Shona, or a serial number
+        {"en": "Good morning", "de": "Guten Morgen", "id": "news/17"},
+        {"en": "Good morning", "mt": "Guten Morgen", "pe": "Guten Tag"},
+        {"en": "Good morning", "de": "Guten Morgen", "mt": "Guten Morgn"},
+        {"EN": "Good morning", "DE": "Guten Morgen", "URL": "x"},
+        {"Yes": "Good morning", "No": "Guten Morgen"},
+        {"translation": {"en": "Good morning", "de": "Guten Morgen", "url": "http://a.b/c"}},
+        {"translation": {"en": "Good morning", "de": "Guten Morgen", "no": "4"}},
+    ],
+    ids=str,
+)
+def test_what_is_no_language_never_becomes_a_translation(record: dict) -> None:
+    with pytest.raises(BrokenRow, match="allowed (is|are) .*(Drop|Rename|Put it outside)"):
+        checked_texts(record)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"en": "Good morning", "no": "God morgen"},
+        {"en": "house", "no": "hus"},
+        {"en": "Good morning", "mt": "L-għodwa t-tajba"},
+        {"en": "Good morning", "de": "Guten Morgen", "id": "Selamat pagi"},
+        {"EN": "Good morning", "zh_CN": "早上好"},
+        {"en": "1984", "de": "1984"},
+        {"en": "Room 4", "de": "4"},
+        {"translation": {"en": "2019", "no": "2019"}},
+        {"lang": "key", "text": "a text in Kupia"},
+    ],
+    ids=str,
+)
+def test_languages_whose_code_is_also_another_word_are_read(record: dict) -> None:
+    texts, _ = checked_texts(record)
+    assert len(texts) == (1 if "lang" in record else len(record.get("translation", record)))
+
+
 @pytest.mark.parametrize("text", [None, 1, "a\0b", "\udc80"])
 def test_what_is_no_text_is_broken(text: object) -> None:
     assert checked_text("en", "ä猫") == "ä猫"

@@ -1,8 +1,13 @@
 """A source stands for its files in order; what is no source, or is broken as a whole, is refused with a fix."""
 
+import bz2
 import gzip
+import io
 import json
+import lzma
 import re
+import tarfile
+import zipfile
 from pathlib import Path
 
 import datasets
@@ -24,6 +29,7 @@ from test_formats import (
     write_lines,
 )
 
+from hictl_hf.data.lines import read_texts
 from hictl_hf.data.records import Cursor
 from hictl_hf.data.sources import check_unchanged, list_shards, read_rows, read_shard
 from hictl_hf.errors import BadInput
@@ -44,8 +50,8 @@ BROKEN_SOURCES = {
     "unknown ending": ({"a.xlsx": b"x"}, "a.xlsx", "a.xlsx: has the ending '.xlsx'", ENDINGS, "Rename or convert"),
     "text without language": ({"a.txt": b"x"}, "a.txt", "a.txt: has the ending '.txt'", ENDINGS, "sw:file.txt"),
     "truncated gzip": ({"a.jsonl.gz": MANY[:-30]}, "a.jsonl.gz", "a.jsonl.gz: cannot be read", "EOFError", "Copy"),
-    "not gzip": ({"a.jsonl.gz": GOOD}, "a.jsonl.gz", "a.jsonl.gz: cannot be read", "BadGzipFile", "compress the file"),
-    "hidden gzip": ({"a.jsonl": MANY}, "a.jsonl", "a.jsonl: is compressed", "ending .gz", "Rename it"),
+    "not gzip": ({"a.jsonl.gz": GOOD}, "a.jsonl.gz", "a.jsonl.gz: is not", "text compressed with gzip", "without .gz"),
+    "hidden gzip": ({"a.jsonl": MANY}, "a.jsonl", "a.jsonl: is compressed", "if it ends in .gz", "Rename it"),
     "truncated parquet": (
         {"a.parquet": parquet_with({"en": ["x"]})[:-20]},
         "a.parquet",
@@ -75,7 +81,13 @@ BROKEN_SOURCES = {
         "Align",
     ),
     "Moses side missing": ({"c.en": b"1\n"}, "c.{en,de}", "c.de: does not exist", "each of en, de", "Check the path"),
-    "Moses languages": ({"c.en": b"1\n"}, "c.{en,German}", "c.German: ", "en, German", "Write them as corpus.{en,de}"),
+    "Moses languages": (
+        {"c.en": b"1\n"},
+        "c.{en,German}",
+        "c.German: ",
+        "en, German",
+        "Write them as 'corpus.{en,de}'",
+    ),
     "damaged mo": ({"de/LC_MESSAGES/a.mo": b"\0" * 40}, "de", "de/LC_MESSAGES/a.mo: cannot be read", "", "msgunfmt"),
     "damaged po": ({"a.po": b'msgid "x"\nnonsense\n'}, "a.po", "a.po: cannot be read", "line 2", "msgfmt -c"),
     "po without language": (
@@ -228,6 +240,94 @@ def test_a_broken_source_is_refused(
         list(read_rows(f"{tmp_path}/{source}", Skips()))
     message = str(refused.value)
     assert f"{tmp_path}/{place}" in message and found in message and "allowed" in message and fix in message
+
+
+# The files of a Moses corpus, one of them as the shell makes it of braces without quotes, and the source to write.
+CORPORA = {
+    "endings": (["a.en", "a.de"], "a.de", "a.{de,en}"),
+    "capitals": (["b.EN", "b.DE"], "b.EN", "b.{DE,EN}"),
+    "regions": (["c.pt_BR", "c.en", "c.md"], "c.en", "c.{en,pt_BR}"),
+    "in the middle": (["d.en.tok", "d.de.tok", "d.en.log"], "d.de.tok", "d.{de,en}.tok"),
+    "after another pair": (["e.de-en.de", "e.de-en.en"], "e.de-en.en", "e.de-en.{de,en}"),
+    "compressed": (["f_en.raw.gz", "f_de.raw.gz"], "f_de.raw.gz", "f_{de,en}.raw.gz"),
+    "three": (["g.en", "g.de", "g.fra"], "g.fra", "g.{de,en,fra}"),
+    "folders": (["en/x", "de/x"], "en/x", "{de,en}/x"),
+}
+
+
+@pytest.mark.parametrize(("files", "given", "source"), CORPORA.values(), ids=CORPORA)
+def test_braces_without_quotes_are_answered_with_what_works(
+    files: list[str], given: str, source: str, tmp_path: Path
+) -> None:
+    for number, name in enumerate(files):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        text = f"line {number}\n".encode()
+        (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    with pytest.raises(BadInput, match=re.escape(f"'{tmp_path}/{source}' with its quotes")):
+        list(list_shards(f"{tmp_path}/{given}"))
+    assert texts(f"{tmp_path}/{source}")
+
+
+def test_a_name_in_the_wrong_case_is_answered_with_the_right_one(tmp_path: Path) -> None:
+    for name in ("a.EN", "a.De"):
+        write_lines(tmp_path / name, ["x"])
+    with pytest.raises(BadInput, match="a.en: does not exist.*There is a.EN: write its name as it is"):
+        list(list_shards(f"{tmp_path}/a.{{en,de}}"))
+    assert texts(f"{tmp_path}/a.{{EN,De}}") == [{"en": "x", "de": "x"}]
+
+
+def archived(mode: str) -> bytes:
+    """A file of two lines in a tar archive, of this compression."""
+    archive, text = io.BytesIO(), b"one\ntwo\n" * 300
+    with tarfile.open(fileobj=archive, mode=mode) as file:
+        member = tarfile.TarInfo("a/de.txt")
+        member.size = len(text)
+        file.addfile(member, io.BytesIO(text))
+    return archive.getvalue()
+
+
+def zipped() -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("de.txt", "one\ntwo\n")
+    return archive.getvalue()
+
+
+TEXT = b"Guten Morgen, liebe Leute von heute.\n" * 40
+KINDS = {  # content, what it is
+    "xz": (lzma.compress(TEXT), "compressed with xz"),
+    "lzma": (lzma.compress(TEXT, lzma.FORMAT_ALONE), "compressed with lzma"),
+    "bzip2": (bz2.compress(TEXT), "compressed with bzip2"),
+    "zstd": (b"\x28\xb5\x2f\xfd" + TEXT, "compressed with zstd"),
+    "zip": (zipped(), "a zip archive"),
+    "7z": (b"7z\xbc\xaf\x27\x1c\0\4" + TEXT, "a 7z archive"),
+    "tar": (archived("w"), "a tar archive"),
+    "tar.gz": (archived("w:gz"), "a tar archive"),
+    "tar.bz2": (archived("w:bz2"), "compressed with bzip2"),
+    "Parquet": (parquet_with({"en": ["x"]}), "a Parquet file"),
+    "gzip twice": (gzip.compress(gzip.compress(TEXT)), "compressed with gzip"),
+    "zip in gzip": (gzip.compress(zipped()), "a zip archive"),
+}
+ENDINGS_OF_KINDS = ("a.txt.gz", "a.jsonl", "a.csv", "a.tsv.gz", "a.de", "a.de.xz", "a.zip", "a.tgz")
+
+
+@pytest.mark.parametrize(("content", "kind"), KINDS.values(), ids=KINDS)
+def test_an_archive_is_named_for_what_it_is(content: bytes, kind: str, tmp_path: Path) -> None:
+    for name in ENDINGS_OF_KINDS:
+        if name.endswith(".xz") and kind == "compressed with xz":
+            continue  # it is what its name says
+        path = tmp_path / name
+        path.write_bytes(content)
+        is_gzip = content.startswith(b"\x1f\x8b")
+        for read in (
+            lambda path=path: list(read_rows(str(path), Skips())),
+            lambda path=path: list(read_texts([str(path)])),
+        ):
+            with pytest.raises(BadInput) as refused:
+                read()
+            message = str(refused.value)
+            assert kind in message or is_gzip and "compressed with gzip" in message, message
+            assert str(path) in message and "UTF-16" not in message and "NUL" not in message
 
 
 @pytest.mark.parametrize("source", ["hub:", "hub:a:b:c:d", "hub:no/such"])

@@ -38,6 +38,13 @@ def test_a_protobuf_that_cannot_read_vocabularies_is_named(monkeypatch: pytest.M
         train_tokenizer(["a small house"], vocab_size=40)
 
 
+@pytest.mark.parametrize("long", ["zebra " * 900, "猫" * 1500, "Ж" * 5000], ids=["words", "no spaces", "one word"])
+def test_a_long_text_is_part_of_a_new_vocabulary(long: str) -> None:
+    """SentencePiece leaves out sentences of more than 4192 bytes without an error."""
+    tokenizer = train_tokenizer([long, *["a small house"] * 9], vocab_size=60)
+    assert tokenizer.unk_token_id not in tokenizer(long[:50])["input_ids"]
+
+
 def test_a_pair_is_joined_with_two_separators(tokenizer: PreTrainedTokenizerBase) -> None:
     x, y = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("the cat", "猫"))
     assert x and y and 3 not in x + y  # there is something to join, all of it known

@@ -92,7 +92,7 @@ def test_a_unit_in_one_language_is_untranslated_and_one_with_a_language_twice_br
     assert skips.counts == {"untranslated": 1, "broken": 2}
     assert (
         skips.messages[1].startswith(f"{path}:2: has two texts in de; allowed is one")
-        and "klingon" in skips.messages[2]
+        and "Klingon" in skips.messages[2]
     )
 
 

@@ -102,12 +102,10 @@ def test_an_xlm_r_configuration_becomes_a_hictl_one_without_a_warning(
     assert not transformers_warnings.messages
 
 
-def test_a_configuration_of_another_model_still_warns(
-    tmp_path: Path, transformers_warnings: pytest.LogCaptureFixture
-) -> None:
+def test_a_configuration_of_another_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    HictlConfig.from_pretrained(tmp_path)
-    assert any("model of type" in message for message in transformers_warnings.messages)
+    with pytest.raises(ValueError, match="is a model of type 'bert'; HiCTL's classes load hictl and xlm-roberta"):
+        HictlConfig.from_pretrained(tmp_path)
 
 
 INFINITY, NOT_A_NUMBER = float("inf"), float("nan")

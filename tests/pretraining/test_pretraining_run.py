@@ -24,6 +24,16 @@ def checkpoint(folder: Path, step: int, complete: bool = True) -> Path:
     return path
 
 
+@pytest.mark.parametrize("word", ["false", "False", "no", "none"])
+def test_false_begins_anew_and_is_no_folder(word: str, tmp_path: Path) -> None:
+    args = arguments(tmp_path, "--resume_from_checkpoint", word)
+    refuse_to_overwrite(args)
+    assert args.resume_from_checkpoint is None
+    checkpoint(tmp_path, 2)
+    with pytest.raises(BadInput, match="holds the checkpoints of another run"):
+        refuse_to_overwrite(arguments(tmp_path, "--resume_from_checkpoint", word))
+
+
 def test_true_is_the_newest_complete_checkpoint(tmp_path: Path) -> None:
     checkpoint(tmp_path, 2)
     newest = checkpoint(tmp_path, 10)

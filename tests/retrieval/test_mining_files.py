@@ -98,3 +98,35 @@ def test_no_true_pair_is_refused_before_the_search(texts: tuple[str, str], tmp_p
     gold = write(tmp_path / "gold.tsv", [])
     with pytest.raises(BadInput, match="gold.tsv: has no pair"):
         mine_files(*texts, str(tmp_path / "out.tsv"), source(*texts), COSINE, gold=gold)
+
+
+GOLD = {  # pairs, what is told
+    "all there": (["eins\tone", "drei\tthree"], ""),
+    "x elsewhere": (["eins\tone", "vier\tthree"], "1 of 2 pairs have a side that is not in"),
+    "y elsewhere": (["eins\tone", "drei\tfour", "zwei\tfive"], "2 of 3 pairs have a side that is not in"),
+    "another spelling": (["eins\tone", "Drei \tthree"], "1 of 2 pairs"),
+}
+
+
+@pytest.mark.parametrize(("pairs", "told"), GOLD.values(), ids=GOLD)
+def test_true_pairs_that_cannot_be_found_are_told(
+    pairs: list[str], told: str, texts: tuple[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gold = write(tmp_path / "gold.tsv", pairs)
+    mine_files(*texts, str(tmp_path / "out.tsv"), source(*texts), COSINE, gold=gold)
+    assert told in caplog.text and ("they count as not found" in caplog.text) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "fix"),
+    [
+        (["four\tvier"], "Write lines of the files"),
+        (["one\teins", "three\tdrei"], "Give the files in the order of its columns"),
+    ],
+)
+def test_true_pairs_of_other_texts_are_refused_before_the_search(
+    pairs: list[str], fix: str, texts: tuple[str, str], tmp_path: Path
+) -> None:
+    gold = write(tmp_path / "gold.tsv", pairs)
+    with pytest.raises(BadInput, match=f"gold.tsv: [0-9] of [0-9] pairs .*{fix}"):
+        mine_files(*texts, str(tmp_path / "out.tsv"), VectorSource(model="no/such"), COSINE, gold=gold)

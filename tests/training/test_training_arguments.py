@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hictl_hf.errors import BadInput
 from hictl_hf.training.arguments import (
@@ -77,6 +78,48 @@ def test_impossible_numbers_are_refused(folder: str, settings: dict[str, Any], m
     refuse_impossible(arguments(folder))
     with pytest.raises(BadInput, match=message):
         refuse_impossible(arguments(folder, **settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dataloader_persistent_workers": True}, "dataloader_persistent_workers True.*num_workers > 0"),
+        ({"dataloader_prefetch_factor": -1, "dataloader_num_workers": 2}, "prefetch_factor -1.*non-negative"),
+        ({"lr_scheduler_type": "cosine_with_min_lr"}, "lr_scheduler_type.*min_lr"),
+        ({"lr_scheduler_kwargs": {"no_such": 1}}, "lr_scheduler_kwargs {'no_such': 1}.*no_such"),
+        ({"lr_scheduler_type": "warmup_stable_decay"}, "lr_scheduler_type.*warmup_stable_decay.*num_decay_steps"),
+        ({"torch_compile_backend": "no_such_backend"}, "torch_compile_backend 'no_such_backend'"),
+        ({"torch_compile": True, "torch_compile_mode": "no_such_mode"}, "torch_compile_mode|no_such_mode"),
+        ({"use_liger_kernel": True}, "use_liger_kernel is true, but liger-kernel is not installed"),
+    ],
+    ids=str,
+)
+def test_what_the_trainer_would_refuse_later_is_refused_first(
+    folder: str, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        refuse_impossible(arguments(folder, **settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"dataloader_persistent_workers": True, "dataloader_num_workers": 1, "dataloader_prefetch_factor": 3},
+        {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-6}},
+        {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch"},
+        {"lr_scheduler_type": "inverse_sqrt"},
+        {"torch_compile": True},
+    ],
+    ids=str,
+)
+def test_what_works_is_let_pass(folder: str, settings: dict[str, Any]) -> None:
+    refuse_impossible(arguments(folder, **settings))
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU")
+def test_half_precision_without_a_gpu_is_refused(folder: str) -> None:
+    with pytest.raises(BadInput, match="fp16 is true, which needs a GPU"):
+        refuse_impossible(arguments(folder, fp16=True))
 
 
 def test_reports_to_what_is_not_installed_are_refused(folder: str) -> None:

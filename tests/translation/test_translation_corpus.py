@@ -1,5 +1,6 @@
 """Pairs keep their direction and their tags, batches hold every row once and never too many tokens."""
 
+import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 import run_translation
 from hictl_hf.data.cleaning import Cleaning, CorpusReport
 from hictl_hf.errors import BadInput
+from hictl_hf.hub.loading import load_tokenizer
 from hictl_hf.translation.corpus import (
     Direction,
     Pair,
@@ -85,11 +87,11 @@ def test_nothing_whole_is_dropped_unless_cleaning_says_so(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("read", [lambda *given: load_pairs(*given), read_pairs], ids=["train", "test"])
 def test_tags_that_fit_no_language_asked_for_are_told(read: Any, tmp_path: Path) -> None:
-    source = jsonl(tmp_path / "a.jsonl", [{"en": "one", "ger": "eins"}, {"en": "two", "ger": "zwei"}])
-    with pytest.raises(BadInput, match=r"no row has de as its source.*here en-ger \(2\).*or --source_lang"):
+    source = jsonl(tmp_path / "a.jsonl", [{"en": "one", "gsw": "eins"}, {"en": "two", "gsw": "zwei"}])
+    with pytest.raises(BadInput, match=r"no row has de as its source.*here en-gsw \(2\).*or --source_lang"):
         read([source], [DE_EN])
     more = jsonl(tmp_path / "b.jsonl", [{"en": "one", "de": "eins"}])
-    with pytest.raises(BadInput, match=r"no row has fr as its target.*en-ger \(2\), en-de \(1\)"):
+    with pytest.raises(BadInput, match=r"no row has fr as its target.*en-gsw \(2\), en-de \(1\)"):
         read([source, more], [EN_DE, Direction("en", "fr")])
 
 
@@ -182,6 +184,24 @@ def test_a_batch_is_padded_with_a_start_for_each_row(tokenizer: PreTrainedTokeni
         "labels": [[7, 2, -100], [9, 10, 2]],
         "start_ids": [101, 100],
     }
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_tokenizer_that_pads_on_the_left_does_not_shift_targets(
+    side: str, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.padding_side = side
+    rows = [
+        {"input_ids": [0, 5, 2], "labels": [6, 2], "target_language": "de"},
+        {"input_ids": [0, 5, 6, 7, 2], "labels": [6, 7, 8, 2], "target_language": "de"},
+    ]
+    batch = TranslationCollator(tokenizer, {"de": torch.tensor(100)})(rows)
+    assert batch["labels"].tolist() == [[6, 2, -100, -100], [6, 7, 8, 2]]
+    assert batch["input_ids"][0].tolist() == [0, 5, 2, 1, 1] and batch["attention_mask"][0].tolist() == [1, 1, 1, 0, 0]
+    assert tokenizer.padding_side == side
+    tokenizer.save_pretrained(tmp_path)
+    assert load_tokenizer(tmp_path).padding_side == "right"
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------

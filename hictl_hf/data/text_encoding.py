@@ -1,0 +1,84 @@
+"""Tokenize text as data: strings such as "</s>" and "<mask>" in it never become special tokens.
+
+`split_special_tokens` of transformers keeps special tokens from being cut out of a text, but the model behind a
+tokenizer (Unigram, WordLevel, also BPE and WordPiece) finds them in its vocabulary again. Here their entries in that
+vocabulary are renamed to what no text contains.
+"""
+
+import copy
+import json
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from tokenizers import Tokenizer
+from transformers import BatchEncoding, PreTrainedTokenizerBase
+
+NO_TEXT = "\0"  # rows with this character are broken
+_COPIES: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, PreTrainedTokenizerBase]] = WeakKeyDictionary()
+
+
+def encode_texts(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: str | Sequence[str],
+    second: str | Sequence[str] | None = None,
+    **settings: Any,
+) -> BatchEncoding:
+    """Tokenize one or more texts, or pairs of them, like `tokenizer(texts, second, **settings)`, but as data.
+
+    Special tokens are those that the tokenizer adds, and unknown tokens.
+    """
+    settings = {"split_special_tokens": True, "verbose": False, **settings}
+    if not getattr(tokenizer, "is_fast", False):  # its model does not find special tokens by itself
+        return tokenizer(*filter(None, (texts, second)), **settings)
+    size, as_data = _COPIES.get(tokenizer, (0, None))
+    if as_data is None or size != len(tokenizer):
+        encoding = tokenizer(texts, second, **settings)
+        if not has_more_special_tokens(tokenizer, encoding, second is not None, settings):
+            return encoding
+        as_data = without_special_pieces(tokenizer)
+        _COPIES[tokenizer] = (len(tokenizer), as_data)
+    for name in ("padding_side", "truncation_side", "model_max_length"):
+        setattr(as_data, name, getattr(tokenizer, name))
+    return as_data(texts, second, **settings)
+
+
+def has_more_special_tokens(
+    tokenizer: PreTrainedTokenizerBase, encoding: BatchEncoding, of_pairs: bool, settings: dict[str, Any]
+) -> bool:
+    """Whether a text has special tokens, unknown ones included, that the tokenizer did not add around it."""
+    adds = settings.get("add_special_tokens", True)
+    added = tokenizer.num_special_tokens_to_add(pair=of_pairs) if adds else 0
+    rows = encoding["input_ids"]
+    rows = rows.tolist() if hasattr(rows, "tolist") else rows
+    rows = [rows] if rows and isinstance(rows[0], int) else rows
+    is_special = frozenset(tokenizer.all_special_ids).__contains__
+    return any(sum(map(is_special, row)) > added for row in rows)
+
+
+def without_special_pieces(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Return a copy of a fast tokenizer whose model cannot find a special token in a text; all ids are the same."""
+    as_data, special = copy.deepcopy(tokenizer), set(tokenizer.all_special_tokens)
+    written = json.loads(tokenizer.backend_tokenizer.to_str())
+    model = written["model"]
+    special -= {model.get("unk_token")}  # of models that need it by name; what they do not know becomes it anyway
+
+    def renamed(piece: str) -> str:
+        return NO_TEXT + piece if piece in special else piece
+
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {renamed(piece): number for piece, number in model["vocab"].items()}
+    else:  # Unigram: pieces with scores
+        model["vocab"] = [[renamed(piece), score] for piece, score in model["vocab"]]
+    if "merges" in model:  # of BPE
+        merges = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]]
+        model["merges"] = [merge for merge in merges if special.isdisjoint({*merge, "".join(merge)})]
+    of_model: dict[str, Any] = {
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": None,
+        "post_processor": None,
+        "decoder": None,
+    }
+    as_data.backend_tokenizer.model = Tokenizer.from_str(json.dumps(written | of_model)).model
+    return as_data
