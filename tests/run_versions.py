@@ -31,7 +31,8 @@ QUICK = (
     "translation/test_beam_search.py", "xtreme/test_fine_tuning.py", "end_to_end/test_fast_step.py",
 )  # fmt: skip
 COMPLETE = (
-    "test_contracts.py", "test_parsing.py", "models", "data/test_streaming.py", "data/test_tokenization.py", "training", "gpu",
+    "test_contracts.py", "test_parsing.py", "models", "data/test_streaming.py", "data/test_tokenization.py", "training",
+    "gpu",
     "hub/test_publishing.py", "embedding/test_encoder.py", "embedding/test_sentence_transformers_files.py",
     "embedding/test_sentence_transformers_settings.py",
     "pretraining", "xtreme/test_fine_tuning.py", "translation/test_beam_search.py", "translation/test_decoding.py",
