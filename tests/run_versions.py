@@ -31,9 +31,9 @@ QUICK = (
     "translation/test_beam_search.py", "xtreme/test_fine_tuning.py", "end_to_end/test_fast_step.py",
 )  # fmt: skip
 COMPLETE = (
-    "test_contracts.py", "test_parsing.py", "models", "data/test_streaming.py", "data/test_tokenization.py", "training", "gpu",
+    "test_contracts.py", "test_parsing.py", "models", "data/test_streaming.py", "data/test_tokenization.py", "training",
     "hub/test_publishing.py", "embedding/test_encoder.py", "embedding/test_sentence_transformers_files.py",
-    "embedding/test_sentence_transformers_settings.py",
+    "embedding/test_sentence_transformers_settings.py", "gpu",
     "pretraining", "xtreme/test_fine_tuning.py", "translation/test_beam_search.py", "translation/test_decoding.py",
     "translation/test_translation_trainer.py", "end_to_end/test_common_model_suite.py", "end_to_end/test_fast_step.py",
     "end_to_end/test_resuming.py", "end_to_end/test_run_pretraining.py", "end_to_end/test_run_translation.py",
