@@ -30,7 +30,7 @@ from .pretraining import rows_of
 from .scoring import Sides, StudyTests, lines_of
 
 DEV_SENTENCES = 100  # of each language, to choose the share of the trained weights by
-TEST_SENTENCES = 500  # of each language of NTREX and in domain; Tatoeba and BUCC are whole
+TEST_SENTENCES = 500  # of each language of NTREX and in domain; Tatoeba and BUCC are complete
 GUARD = ("bg", "th", "ur", "de", "sw", "zh")  # of XNLI; the first three are not in bitext/
 WITH_PAIRS = {  # languages of bitext/, as Tatoeba and NTREX name them
     "ara", "arb", "cmn", "zho-CN", "deu", "ell", "fin", "fra", "hin", "jpn", "kor", "pol", "por", "rus", "spa", "swa",

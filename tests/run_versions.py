@@ -5,8 +5,8 @@
 
 Each set of releases has an environment of its own, `.venv-versions/NAME`. "oldest" are the lower bounds of setup.cfg;
 "newest" what pip finds today, with --quick what the last complete run found. Releases on which all tests passed enter
-`hictl_hf/tested_versions.json`, and README's table from it (not with --quick). Exit status 1: tests failed; the last
-lines say on which releases.
+`docs/versions.json`, and README's table from it (not with --quick). Exit status 1: tests failed; the last lines say on
+which releases.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-REPORT, README = ROOT / "hictl_hf/tested_versions.json", ROOT / "README.md"
+REPORT, README = ROOT / "docs/versions.json", ROOT / "README.md"
 TABLE = re.compile(r"(?<=<!-- versions -->\n).*?(?=<!-- /versions -->)", re.DOTALL)
 SHOWN = ("python", "torch", "transformers", "accelerate", "datasets", "huggingface-hub", "sentence-transformers")
 QUICK = (
@@ -32,9 +32,8 @@ QUICK = (
 )  # fmt: skip
 COMPLETE = (
     "test_contracts.py", "test_parsing.py", "models", "data/test_streaming.py", "data/test_tokenization.py", "training",
-    "gpu",
     "hub/test_publishing.py", "embedding/test_encoder.py", "embedding/test_sentence_transformers_files.py",
-    "embedding/test_sentence_transformers_settings.py",
+    "embedding/test_sentence_transformers_settings.py", "gpu",
     "pretraining", "xtreme/test_fine_tuning.py", "translation/test_beam_search.py", "translation/test_decoding.py",
     "translation/test_translation_trainer.py", "end_to_end/test_common_model_suite.py", "end_to_end/test_fast_step.py",
     "end_to_end/test_resuming.py", "end_to_end/test_run_pretraining.py", "end_to_end/test_run_translation.py",
