@@ -26,6 +26,7 @@ UNUSUAL = {
     "hard_negatives": False,
     "hard_negative_space": "raw",
     "hard_negative_zeta": 0.7,
+    "hard_negative_lambda_gradient": True,
     "hard_negative_window": 9,
     "duplicates": "text",
     "same_side_negatives": False,
