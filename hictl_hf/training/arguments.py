@@ -119,9 +119,10 @@ def refuse_failing_parts(args: TrainingArguments) -> None:
 
     HF's Trainer makes it after the data was read, and ends in a traceback.
     """
+    nothing: Any = [0]
     workers = {"num_workers": args.dataloader_num_workers, "persistent_workers": args.dataloader_persistent_workers}
     with refused("dataloader_", {**workers, "prefetch_factor": args.dataloader_prefetch_factor}):
-        DataLoader([0], prefetch_factor=args.dataloader_prefetch_factor, **workers)
+        DataLoader(nothing, prefetch_factor=args.dataloader_prefetch_factor, **workers)
     kind, settings = SchedulerType(args.lr_scheduler_type), args.lr_scheduler_kwargs
     with refused("lr_scheduler_", {"type": kind.value, "kwargs": settings}):
         optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)

@@ -118,12 +118,13 @@ def load_config(args: TranslationArguments) -> HictlConfig:
             f"--model {place}: names no target language; allowed are models with target_languages in their "
             "config.json: train one from --encoder"
         )
+    languages = config.target_languages or []
     if args.model:  # the model's way to write a language
-        args.target_lang = [find_language(name, config.target_languages) or name for name in args.target_lang]
-    unknown = sorted({*args.target_lang} - {*config.target_languages}) if args.model else []
+        args.target_lang = [find_language(name, languages) or name for name in args.target_lang]
+    unknown = sorted({*args.target_lang} - {*languages}) if args.model else []
     if unknown:
         raise BadInput(
-            f"--target_lang {' '.join(unknown)}: the model translates into {', '.join(config.target_languages)}; name "
+            f"--target_lang {' '.join(unknown)}: the model translates into {', '.join(languages)}; name "
             "one of these, or train a model for it from --encoder"
         )
     return config
