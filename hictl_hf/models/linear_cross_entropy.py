@@ -164,8 +164,8 @@ def cross_entropy_and_gradients(
     full = by_embeddings.dtype
     by_hidden, by_bias = torch.empty_like(hidden, dtype=full), torch.zeros_like(bias, dtype=full)
     loss = torch.zeros_like(items, dtype=full)
-    slices = slices_of_words(embeddings)
-    blocks = blocks_of_rows(hidden, embeddings)
+    slices, blocks = slices_of_words(embeddings), blocks_of_rows(hidden, embeddings)
+    cast = embeddings.to(dtype) if len(slices) == 1 else None  # on a GPU, for all blocks
     wide = max(len(hidden[blocks[0]]), hidden.shape[1])
     room = by_embeddings.new_empty(len(embeddings[slices[0]]), wide, dtype=dtype)  # for the products of one slice
     of_target, of_each = 1 - smoothing, smoothing / len(embeddings) / items.to(full)
@@ -182,7 +182,7 @@ def cross_entropy_and_gradients(
         expected, normaliser = torch.zeros_like(right), right.new_full((len(rows),), -torch.inf)
         logsums = []
         for words, share in zip(slices, shares):
-            some = embeddings[words].to(dtype)  # read once from memory for both products
+            some = embeddings[words].to(dtype) if cast is None else cast  # read once from memory for both products
             logits = torch.addmm(bias[words].to(dtype), rows, some.T, out=part_of_store(room, len(rows), len(some)))
             logsum = softmax_and_logsum(logits, share)
             normaliser = normaliser.logaddexp(logsum)
@@ -198,7 +198,8 @@ def cross_entropy_and_gradients(
             products = torch.mm(share.to(dtype).T, scaled, out=part_of_store(room, share.shape[1], rows.shape[1]))
             if mean_word is not None:
                 products = products - of_each * rows.sum(0, dtype=full)
-            by_embeddings[words] = by_embeddings[words] + products if accumulate else products
+            write = by_embeddings[words].add_ if accumulate else by_embeddings[words].copy_
+            write(products)
         by_embeddings.index_add_(0, targets[block], -of_target * rows.to(full) / items)
         by_bias.index_add_(0, targets[block], -(of_target / items).to(full).expand(len(rows)))
         by_bias -= of_each * len(rows)

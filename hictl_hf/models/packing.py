@@ -173,6 +173,7 @@ class PackedPass:
         reached: whether an attention block got these rows.
     """
 
+    @torch.compiler.disable
     def __init__(self, rows: PackedRows, last_block: nn.Module) -> None:
         self.rows, self.reached = rows, False
         self.last_block = None if rows.kept is None else last_block

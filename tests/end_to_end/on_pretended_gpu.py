@@ -28,7 +28,7 @@ from hictl_hf.translation.decoding import translate
 
 MakeModel = Callable[..., PreTrainedModel]
 MakeBatch = Callable[..., dict[str, Tensor]]
-ON_GPU = {"use_cpu": False, "bf16": True, "logging_steps": 1000, "max_steps": 3, "optim": "adamw_torch_fused"}
+ON_GPU = {"use_cpu": False, "bf16": True, "logging_steps": 1000, "max_steps": 2, "optim": "adamw_torch_fused"}
 
 
 @pytest.fixture
@@ -87,15 +87,15 @@ def test_pretraining(
     settings = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4, **ON_GPU}
     trainer = trainer_of(
         model_for_text(), tokenizer, tokens, tmp_path, eval_dataset=corpus.select(range(4)), gradient_cache=cached,
-        **settings, eval_strategy="steps", eval_steps=3,
+        **settings, eval_strategy="steps", eval_steps=2,
     )  # fmt: skip
     steps = Steps(gpu)
     trainer.add_callback(steps)
     trainer.train()
-    assert trainer.state.global_step == 3 and trainer.model.device.type == "cuda"
+    assert trainer.state.global_step == 2 and trainer.model.device.type == "cuda"
     assert "eval_retrieval" in trainer.state.log_history[0]
     forward = 2 * (1 + 3) if cached else 2 * 2  # of two micro-batches
-    assert all(sum(waits.values()) <= forward + 3 for waits in steps.waits[:2]), steps.waits
+    assert all(sum(waits.values()) <= forward + 3 for waits in steps.waits), steps.waits
 
 
 class Steps(TrainerCallback):
@@ -123,8 +123,8 @@ def test_translation_and_beam_search(
     trainer, steps = material.trainer(tmp_path, **ON_GPU), Steps(gpu)
     trainer.add_callback(steps)
     trainer.train()
-    print("translation", steps.waits)
-    assert trainer.state.global_step == 3 and trainer.model.device.type == "cuda"
+    assert all(sum(waits.values()) <= 5 + 3 for waits in steps.waits), steps.waits
+    assert trainer.state.global_step == 2 and trainer.model.device.type == "cuda"
     found = translate(trainer.model, tokenizer, sentences["en"][:4], BeamSearchConfig(beams=3), ["de"] * 4)
     assert [len(best) for best in found] == [1] * 4
 
@@ -182,8 +182,7 @@ def test_a_step_has_few_launches(gpu: Gpu, toy_model: MakeModel, toy_batch: Make
     assert gpu.launches["_flash_attention_forward"] == 12 and gpu.launches["_scaled_dot_product_flash_attention"] == 0
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
     theirs, _ = step(gpu, toy_model(XLMRobertaForMaskedLM, **settings), inputs)
-    print("launches", ours, theirs)
-    assert ours <= 1.5 * theirs
+    assert ours <= 1.5 * theirs, (ours, theirs)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.05])
