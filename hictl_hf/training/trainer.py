@@ -114,9 +114,7 @@ class RobustTrainer(Trainer):
             check_checkpoint(resume_from_checkpoint)
         self.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         before = self.args.logging_nan_inf_filter
-        self.args.logging_nan_inf_filter = (
-            False  # `skip_step` keeps such losses from the log, without waiting for a GPU
-        )
+        self.args.logging_nan_inf_filter = False  # waits for a GPU; `skip_step` keeps such losses from the log
         try:
             with self.noting_sigterm():
                 return super().train(resume_from_checkpoint, *args, **kwargs)
@@ -173,14 +171,9 @@ class RobustTrainer(Trainer):
             worker_init_fn=partial(outlive_sigterm, training=self.training), **how,
         )  # fmt: skip
         return prepare_data_loader(
-            loader,
-            args.device,
-            num_processes=1,
-            process_index=0,
-            put_on_device=True,
-            dispatch_batches=False,
+            loader, args.device, num_processes=1, process_index=0, put_on_device=True, dispatch_batches=False,
             non_blocking=args.dataloader_pin_memory,
-        )
+        )  # fmt: skip
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Like the parent, with workers that ignore SIGTERM while a step runs."""
