@@ -31,9 +31,10 @@ class AveragedEncoder:
         self.model, self.tokenizer = load_encoder(start, device="cpu")
         self.model.config.embedding_prompt = None  # it is part of each text here
         self.prompt, self.max_length = prompt, max_length
-        self.start = copy_of_weights(inner(self.model))
-        self.trained = copy_of_weights(inner(load_encoder(trained, device="cpu")[0])) if trained else self.start
-        self.start = {name: weight for name, weight in self.start.items() if name in self.trained}
+        self.start = self.trained = copy_of_weights(inner(self.model))
+        if trained:
+            self.trained = copy_of_weights(inner(load_encoder(trained, device="cpu")[0]))
+            self.start = {name: weight for name, weight in self.start.items() if name in self.trained}
 
     def at(self, share: float) -> Embed:
         """Set the share of the trained weights; return a function that embeds sentences with them."""
