@@ -72,7 +72,7 @@ class EncoderRuns(Runs):
     def minutes(self) -> float | None:
         """Return the mean CPU minutes of training, by the calibration if there is one.
 
-        A training itself may run beside other work, which makes its CPU time longer, but not its weights other ones.
+        A training itself may run next to other work, which makes its CPU time longer, but not its weights other ones.
         """
         seconds = self.mean_of(train_seconds)
         return None if seconds is None else seconds / 60

@@ -580,7 +580,7 @@ def test_a_sentence_encoder_is_adapted_at_its_own_vector_and_averaged_with_the_s
     assert results["settings"]["training"]["learning_rate"] == 0.003
     assert results["settings"]["config"]["sentence_pooling"] == "mean"
     page = (tmp_path / "out/report.html").read_text("utf-8")
-    assert page.count("data:image/png;base64") == 6  # also the guard and the shares
+    assert page.count("data:image/png;base64") == 5  # also the guard and the shares; no layers, as one is read
     assert "Guard pairs, not trained on" in (tmp_path / "out/checkpoint/README.md").read_text("utf-8")
 
 

@@ -109,7 +109,7 @@ def test_the_card_names_the_repository_and_pictures_that_are_in_it(hub: Hub, run
     files = hub.repositories["me/x"]
     card = ModelCard(files["README.md"].decode())
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", card.text)
-    assert pictures == [f"pictures/{name}.png" for name in ("layers", "losses", "retrieval")]
+    assert pictures == [f"pictures/{name}.png" for name in ("losses", "retrieval")]
     assert all(files[picture].startswith(b"\x89PNG") for picture in pictures)
     assert 'SentenceTransformer("me/x", trust_remote_code=True)' in card.text and "your-name" not in card.text
     assert card.data.to_dict()["model-index"][0]["results"][0]["metrics"][0]["value"] == 52.5

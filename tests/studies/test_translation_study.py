@@ -72,6 +72,7 @@ def test_pairs_with_a_long_sentence_are_left_out_and_no_more_are_taken_than_aske
 
 
 @pytest.mark.parametrize("name", translation_study.ROWS)
+@pytest.mark.usefixtures("models_may_be_missing")
 def test_each_row_is_a_recipe_of_run_translation(name: str, data: Path, tmp_path: Path, monkeypatch) -> None:
     calls = []
     monkeypatch.setattr(translation_study, "call", lambda script, settings, folder: calls.append(settings) or {})

@@ -314,6 +314,7 @@ def test_every_row_has_a_recipe() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.usefixtures("models_may_be_missing")
 def test_every_recipe_parses_and_reads_what_is_prepared(path: Path) -> None:
     settings = json.loads(path.read_text("utf-8"))
     arguments = parse_translation_arguments([str(path), "--bf16", "false"])
@@ -361,6 +362,7 @@ def test_each_row_is_in_the_first_step_that_its_recipe_begins_with() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("transformer/*.json")), ids=lambda path: path.stem)
+@pytest.mark.usefixtures("models_may_be_missing")
 def test_the_papers_transformers_need_no_checkpoint_and_are_trained_on_the_data_of_their_row(path: Path) -> None:
     """Vaswani et al.: base 512, 2048 and 8 heads, big 1024, 4096 and 16, six layers each; the paper: base for IWSLT."""
     arguments = parse_translation_arguments([str(path), "--bf16", "false"])

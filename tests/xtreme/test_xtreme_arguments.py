@@ -43,6 +43,7 @@ RECIPES = Path(__file__).parents[2] / "recipes/xtreme"
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.usefixtures("models_may_be_missing")
 def test_the_recipes_search_the_papers_grids(path: Path) -> None:
     """Appendix B: six learning rates and two batch sizes for base, three and two for large."""
     args = parse_xtreme_arguments([str(path)])
