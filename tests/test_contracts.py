@@ -7,6 +7,7 @@ import argparse
 import ast
 import configparser
 import inspect
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from transformers import (
     XLMRobertaPreTrainedModel,
 )
 from transformers.cache_utils import Cache, DynamicLayer
+from transformers.dynamic_module_utils import get_imports
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.xlm_roberta.modeling_xlm_roberta import XLMRobertaAttention, XLMRobertaLayer
 
@@ -235,3 +237,11 @@ def test_caches_are_what_beam_search_takes_them_for() -> None:
     assert both.self_attention_cache.get_seq_length() == 0 and hasattr(both.cross_attention_cache, "layers")
     assert CACHE in inspect.signature(XLMRobertaModel.forward).parameters
     assert CACHE in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+
+
+@pytest.mark.parametrize("path", sorted(Path(hictl_hf.__file__).parent.glob("models/*.py")), ids=lambda path: path.stem)
+def test_code_of_a_checkpoint_names_no_package_that_users_may_lack(path: Path) -> None:
+    """transformers refuses remote code with an import statement, wherever it is, of a package that is not installed."""
+    own = {"lazy_loader"} if path.stem == "__init__" else set()  # not copied
+    needed_by_transformers = {"huggingface_hub", "packaging"}
+    assert set(get_imports(path)) <= {"torch", "transformers", *needed_by_transformers, *own, *sys.stdlib_module_names}

