@@ -317,11 +317,11 @@ def attend_within_rows(
         return attend_by_length(lengths, attending, query, key, value, dropout, scaling)
     limits = limits or limits_of(lengths, attending, query.device)
     key, value = (rows_with_queries(lengths, attending, states) for states in (key, value))
-    if (
-        kernel == "flash_attn"
-    ):  # no import statement: without the package, transformers would refuse a copy of this code
-        attention = import_module("flash_attn").flash_attn_varlen_func
-        return attention(query, key, value, *limits, dropout_p=dropout, softmax_scale=scaling)  # type: ignore[no-any-return]
+    if kernel == "flash_attn":
+        # no import statement: without the package, transformers would refuse a copy of this code
+        attention: Any = import_module("flash_attn").flash_attn_varlen_func
+        attended: Tensor = attention(query, key, value, *limits, dropout_p=dropout, softmax_scale=scaling)
+        return attended
     if kernel == "varlen":
         from torch.nn.attention.varlen import varlen_attn
 
