@@ -12,8 +12,9 @@ from typing import Any, BinaryIO
 from zipfile import ZipFile
 
 from ..errors import BadInput
+from .file_kinds import COMPRESSED
 
-COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+COMPRESSIONS = tuple(COMPRESSED)
 
 
 def compression_of(path: str) -> str:

@@ -2,25 +2,22 @@
 
 import tarfile
 
-GZIP = b"\x1f\x8b"
-MAGIC = {  # ending of a compression that is read -> first bytes
-    ".gz": (GZIP,), ".bz2": (b"BZh",), ".xz": (b"\xfd7zXZ\x00",),
-    ".zst": (b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18"),  # the second of pzstd
-}  # fmt: skip
-PROGRAMS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
+COMPRESSED = {  # ending of a file that is read -> program, first bytes
+    ".gz": ("gzip", b"\x1f\x8b"),
+    ".bz2": ("bzip2", b"BZh"),
+    ".xz": ("xz", b"\xfd7zXZ\x00"),
+    ".zst": ("zstd", b"\x28\xb5\x2f\xfd"),
+}
+SKIPPABLE = b"\x50\x2a\x4d\x18"  # the first bytes of files by pzstd
 KINDS = {  # first bytes -> what the file is, and what to do
-    GZIP: ("compressed with gzip", "Rename it: it has to end in .gz"),
-    b"BZh": ("compressed with bzip2", "Rename it: it has to end in .bz2"),
-    b"\xfd7zXZ\x00": ("compressed with xz", "Rename it: it has to end in .xz"),
+    magic: (f"compressed with {program}", f"Rename it: it has to end in {ending}")
+    for ending, (program, magic) in COMPRESSED.items()
+} | {
     b"\x5d\x00\x00": ("compressed with lzma", "Decompress it: unlzma"),
-    b"\x28\xb5\x2f\xfd": ("compressed with zstd", "Rename it: it has to end in .zst"),
     b"\x04\x22\x4d\x18": ("compressed with lz4", "Decompress it: lz4 -d"),
     b"\x1f\x9d": ("compressed with compress", "Decompress it: uncompress"),
     b"LZIP": ("compressed with lzip", "Decompress it: lzip -d"),
-    b"PK\x03\x04": (
-        "a zip archive (as .docx and .xlsx are, too)",
-        "Name it with the ending .zip, or unpack it: unzip",
-    ),
+    b"PK\x03\x04": ("a zip archive (as .docx and .xlsx are)", "Name it with the ending .zip, or unpack it: unzip"),
     b"PK\x05\x06": ("an empty zip archive", "Download it again"),
     b"7z\xbc\xaf\x27\x1c": ("a 7z archive", "Unpack it: 7z x"),
     b"Rar!\x1a\x07": ("a rar archive", "Unpack it: unrar x"),

@@ -13,7 +13,7 @@ from typing import TextIO
 from ..errors import BadInput, BrokenRow, as_bad_input
 from ..files import atomic_file, check_place, partial_file
 from .compression import compression_of, open_bytes, opener
-from .file_kinds import LONGEST, MAGIC, PROGRAMS, kind_of
+from .file_kinds import COMPRESSED, LONGEST, SKIPPABLE, kind_of
 from .records import Cursor, checked_text
 
 logger = logging.getLogger(__name__)
@@ -58,10 +58,11 @@ def first_bytes(path: str) -> bytes:
 def check_compression(path: str) -> None:
     """Raise `BadInput` for a file that is not compressed as its ending says."""
     ending = compression_of(path)
+    program, magic = COMPRESSED.get(ending, ("", b""))
     head = first_bytes(path) if ending else b""
-    if head and not head.startswith(MAGIC[ending]):
+    if head and not head.startswith((magic, SKIPPABLE)):
         kind, fix = kind_of(head) or ("not compressed", f"Name it without {ending}")
-        allowed = f"allowed with the ending {ending} is text compressed with {PROGRAMS[ending]}"
+        allowed = f"allowed with the ending {ending} is text compressed with {program}"
         raise BadInput(f"{path}: is {kind}; {allowed}. {fix}.")
 
 

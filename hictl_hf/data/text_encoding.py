@@ -30,7 +30,7 @@ def encode_texts(
     """
     settings = {"split_special_tokens": True, "verbose": False, **settings}
     if not getattr(tokenizer, "is_fast", False):  # its model does not find special tokens by itself
-        return tokenizer(*filter(None, (texts, second)), **settings)
+        return tokenizer(texts, *(() if second is None else (second,)), **settings)
     size, as_data = _COPIES.get(tokenizer, (0, None))
     if as_data is None or size != len(tokenizer):
         encoding = tokenizer(texts, second, **settings)

@@ -19,7 +19,7 @@ from .arguments import PretrainingArguments
 from .estimates import GPUS, LONGEST, PAIR, Shape, gigabytes, milliseconds
 
 SCRIPT, DATA = ".py", (".parquet", ".arrow", ".json", ".jsonl", ".csv", ".tsv", ".txt", ".gz", ".zst", ".zip", ".tar")
-WEIGHTS = (".safetensors", ".bin")
+WEIGHTS = ".safetensors"
 ON_THE_HUB = "on the Hub"
 
 
@@ -167,7 +167,8 @@ def resolve_model(role: str, name: str) -> Resolved:
             return Resolved(role, name, problem=str(error))
         files, size = [file.rfilename for file in found.siblings or ()], ON_THE_HUB
     lacks = role == "encoder" and not any(file.endswith(WEIGHTS) for file in files)
-    return Resolved(role, name, size, "has no weights; allowed is a checkpoint" if lacks else "")
+    problem = "has no weights in safetensors; allowed is a checkpoint with them" if lacks else ""
+    return Resolved(role, name, size, problem)
 
 
 def problem_of_dataset(name: str, config: str) -> str:

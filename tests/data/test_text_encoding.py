@@ -138,3 +138,11 @@ def test_tokens_cached_by_earlier_releases_are_not_used(unigram: PreTrainedToken
 
     tokenize_corpus(Recorded(Dataset.from_dict(columns).data), unigram, 32)
     assert names and Hasher.hash(tokenize_rows) not in names
+
+
+def test_an_empty_text_is_a_text_for_slow_tokenizers_too() -> None:
+    class Slow:
+        def __call__(self, *texts: str | None, **_: Any) -> tuple[str | None, ...]:
+            return texts
+
+    assert encode_texts(Slow(), "") == ("",) and encode_texts(Slow(), "a", "") == ("a", "")

@@ -14,7 +14,7 @@ from hictl_hf.cli import pretrain as command
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining import pretrain
 from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
-from hictl_hf.pretraining.dry_run import plan, problem_of_dataset
+from hictl_hf.pretraining.dry_run import plan, problem_of_dataset, resolve_model
 
 ROOT = Path(__file__).parents[2]
 TABLES = (ROOT / "tests/paper_tables.tsv").read_text("utf-8")
@@ -140,3 +140,10 @@ def test_a_dry_run_is_not_trained(tmp_path: Path) -> None:
     args = PretrainingArguments(train_data=["x"], output_dir=str(tmp_path / "run"), dry_run=True)
     with pytest.raises(BadInput, match="dry_run is true"):
         pretrain(args)
+
+
+def test_weights_that_a_run_would_refuse_do_not_resolve(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    assert "has no weights in safetensors" in resolve_model("encoder", str(tmp_path)).problem
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert not resolve_model("encoder", str(tmp_path)).problem
