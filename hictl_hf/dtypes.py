@@ -1,5 +1,5 @@
-"""Linear layers in int8, and a warning about slow dtypes: a processor without instructions for bf16 or int8 emulates
-them and takes many times as long as in fp32."""
+"""Linear layers in int8, the dtypes that a device is fast in, and a warning about others: a processor without
+instructions for bf16 or int8 emulates them and takes many times as long as in fp32."""
 
 import logging
 import time
@@ -12,6 +12,11 @@ from torch import Tensor, nn
 SLOW = 1.5  # times the seconds of fp32; above it a warning is logged
 NAMES = {"bf16": torch.bfloat16, "int8": torch.int8}
 logger = logging.getLogger(__name__)
+
+
+def has_fast_bf16(device: torch.device | str) -> bool:
+    """Whether this is a GPU with instructions for bf16 (compute capability 8.0 and newer)."""
+    return torch.device(device).type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 @cache

@@ -4,7 +4,7 @@ hictl demo
 hictl demo --max_steps 50 --output_dir runs/try
 
 It is `hictl pretrain recipes/demo.json` with the settings of a process that are fast on a CPU: one thread, memory that
-glibc keeps, and bf16 if the processor has instructions for it. Flags are those of `hictl pretrain`.
+glibc keeps, and bf16 if GPU or processor have instructions for it. Flags are those of `hictl pretrain`.
 """
 
 import json
@@ -69,7 +69,16 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def dtype_flags(argv: Sequence[str], processor: Path) -> list[str]:
-    """Return the flags of bf16 if the processor has instructions for it and `argv` does not choose a dtype."""
-    chosen = any(word.partition("=")[0] in ("--bf16", "--fp16") for word in argv)
+    """Return the flags of bf16 if GPU or processor have instructions for it, of fp16 on an older GPU; none if `argv`
+    chooses a dtype or the CPU."""
+    if any(word.partition("=")[0] in ("--bf16", "--fp16", "--use_cpu") for word in argv):
+        return []
+    if os.path.exists("/dev/nvidiactl"):  # else PyTorch need not be imported in this process, too
+        import torch
+
+        from ..dtypes import has_fast_bf16
+
+        if torch.cuda.is_available():
+            return ["--bf16" if has_fast_bf16("cuda") else "--fp16", "true"]
     flags = set(processor.read_text("utf-8").split()) if processor.is_file() else set()
-    return ["--bf16", "true"] if BF16_INSTRUCTIONS & flags and not chosen else []
+    return ["--bf16", "true"] if BF16_INSTRUCTIONS & flags else []

@@ -163,7 +163,7 @@ def examine_torch(accelerator: bool) -> Iterator[Finding]:
     """Yield the device that training would use, and the dtypes that are slow there."""
     import torch
 
-    from ..dtypes import NAMES, SLOW, times_fp32
+    from ..dtypes import NAMES, SLOW, has_fast_bf16, times_fp32
 
     if accelerator:
         device = torch.accelerator.current_accelerator()
@@ -171,7 +171,7 @@ def examine_torch(accelerator: bool) -> Iterator[Finding]:
         if device is not None and device.type == "cuda":
             properties = torch.cuda.get_device_properties(0)
             found += f", {properties.name}, {properties.total_memory / GIB:.0f} GiB"
-            if torch.cuda.is_bf16_supported(including_emulation=False):
+            if has_fast_bf16(device):
                 yield Finding("ok", "bf16", "native")
             else:
                 yield Finding("slow", "bf16", "emulated by this GPU", "Use --fp16 true instead of --bf16 true.")

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..data.columns import TABLES, is_a_table, read_lines_or_column
 from ..data.lines import check_output
-from ..embedding.encoder import check_device, load_encoder
+from ..embedding.encoder import check_device, default_precision, load_encoder
 from ..embedding.pooling import POOLINGS, Pooling, chosen_prompt, own_pooling
 from ..embedding.to_file import LINES_AT_ONCE, OUTPUTS, STORED, VectorFileConfig, embed_to_file
 from ..errors import BadInput
@@ -59,8 +59,12 @@ class EmbedArguments:
         default=None,
         metadata={"help": "Scale vectors to length 1: inner products are cosines; default: the model's, or true."},
     )
-    precision: str = field(
-        default="fp32", metadata={"help": "fp32, bf16, or int8 (CPU only): each faster and less exact."}
+    precision: str | None = field(
+        default=None,
+        metadata={
+            "help": "fp32, bf16, or int8 (CPU only): each faster and less exact; default: bf16 on a GPU that has it, "
+            "else fp32."
+        },
     )
     stored: str = field(default="float32", metadata={"help": f"Dtype of the output: {' or '.join(STORED)}."})
     max_length: int | None = field(
@@ -103,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_output(args.output, args.input)
     # a first pass finds invalid lines before the model is loaded
     total = sum(1 for _ in read_lines_or_column(args.input, args.column)) if args.input else None
-    precision: Any = args.precision  # `load_encoder` checks it
+    precision: Any = args.precision or default_precision(args.device)  # `load_encoder` checks it
     model, tokenizer = load_encoder(args.model, precision, args.device)
     own, last = own_pooling(model.config), model.config.num_hidden_layers
     mode = args.pooling or own.mode
@@ -111,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     prompt = chosen_prompt(model.config, args.prompt, args.prompt_name)
     names = ("normalize", "stored", "max_length", "max_tokens", "lines_at_once")
     config = VectorFileConfig(prompt=prompt, **{name: getattr(args, name) for name in names})
-    remembered = {"column": args.column, "precision": args.precision}
+    remembered = {"column": args.column, "precision": precision}
     texts = read_lines_or_column(args.input, args.column)
     embed_to_file(
         model, tokenizer, texts, args.output, Pooling(mode, layer), config, remembered=remembered, total=total

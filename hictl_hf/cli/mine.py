@@ -20,7 +20,7 @@ from typing import Any
 from ..data.columns import is_a_table
 from ..data.compression import compression_of
 from ..data.lines import check_output
-from ..embedding.encoder import check_device
+from ..embedding.encoder import check_device, default_precision
 from ..errors import BadInput
 from ..files import check_place
 from ..parsing import CommandParser, parse_flags
@@ -104,8 +104,12 @@ class MineArguments:
         default=None, metadata={"help": "Vectors of the first file (.npy), for example of hictl embed."}
     )
     y_vectors: str | None = field(default=None, metadata={"help": "Vectors of the second file (.npy)."})
-    precision: str = field(
-        default="fp32", metadata={"help": "Precision of the encoder: fp32, bf16, or int8 (CPU only)."}
+    precision: str | None = field(
+        default=None,
+        metadata={
+            "help": "Precision of the encoder: fp32, bf16, or int8 (CPU only); default: bf16 on a GPU that has it, "
+            "else fp32."
+        },
     )
     device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; default: a GPU if available."})
 
@@ -147,7 +151,7 @@ class MineArguments:
     @property
     def source(self) -> VectorSource:
         """The encoder or the files that the vectors come from."""
-        precision: Any = self.precision  # `load_encoder` checks it
+        precision: Any = self.precision or default_precision(self.device)  # `load_encoder` checks it
         files = (self.x_vectors, self.y_vectors)
         return VectorSource(self.model, precision, self.device, files, self.prompt, self.prompt_name)
 

@@ -68,7 +68,9 @@ class TranslateArguments:
     cut: bool = field(default=False, metadata={"help": "Truncate sources too long for the model; default: an error."})
     dtype: str | None = field(
         default=None,
-        metadata={"help": f"Dtype of the weights: {', '.join(DTYPES)}; default: bfloat16 on a GPU, else float32."},
+        metadata={
+            "help": f"Dtype of the weights: {', '.join(DTYPES)}; default: bfloat16 on a GPU that has it, else float32."
+        },
     )
     device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; default: a GPU if available."})
 

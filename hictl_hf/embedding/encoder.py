@@ -36,7 +36,7 @@ from transformers.utils import logging as transformers_logging
 
 from ..data.text_encoding import encode_texts
 from ..data.tokenization import list_of_texts, token_batches
-from ..dtypes import QuantizedLinear, warn_where_slow, with_int8_linear_layers
+from ..dtypes import QuantizedLinear, has_fast_bf16, warn_where_slow, with_int8_linear_layers
 from ..errors import BadInput, as_bad_input, short_repr
 from ..hub.loading import KIND, check_sizes
 from ..models.modeling_hictl import HictlForPreTraining
@@ -96,6 +96,11 @@ def load_encoder(
     encoder = encoder_of(model)
     encoder.encoder.layer = converted(encoder.encoder.layer, precision)
     return model, tokenizer
+
+
+def default_precision(device: str | None) -> Precision:
+    """ "bf16" on a GPU that has it, else "fp32"; `None` is the device that `load_encoder` chooses."""
+    return "bf16" if has_fast_bf16(device or ("cuda" if torch.cuda.is_available() else "cpu")) else "fp32"
 
 
 def load_model(name: str) -> PreTrainedModel:

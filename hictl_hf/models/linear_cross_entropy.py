@@ -16,6 +16,8 @@ from torch.nn import functional as F
 
 WORDS_AT_ONCE = 960  # rows of E whose logits fit a CPU's cache with them; with 1,024, 4 KiB a row, cache lines collide
 LOGITS_AT_ONCE = 2**25  # held in addition to the gradient: 128 MiB
+LOGITS_ON_GPU = 2**28  # the same on a GPU, and their softmax: 1 GiB together in half precision
+FP16_SCALE = 2.0**10  # of probabilities in fp16, whose least normal number is 2^-14
 
 
 @torch.compiler.disable
@@ -67,7 +69,7 @@ def linear_cross_entropy(
 ) -> Tensor:
     """() Σ cross_entropy(hidden @ embeddings.T + bias, targets) / items, without holding the (m, V) logits.
 
-    Gradients are computed in the forward pass. Matrix products run in bf16 under its autocast, sums in fp32.
+    Gradients are computed in the forward pass. Matrix products run in the dtype of autocast, sums in fp32.
 
     Args:
         hidden: (m, d).
@@ -78,8 +80,8 @@ def linear_cross_entropy(
         smoothing: ε, the share of the target probability that is spread evenly over all V words, the target included.
     """
     device, dtype = hidden.device.type, embeddings.dtype
-    if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != torch.float16:
-        dtype = torch.get_autocast_dtype(device)  # fp16 would lose small probabilities
+    if torch.is_autocast_enabled(device) and (device != "cpu" or torch.get_autocast_dtype(device) != torch.float16):
+        dtype = torch.get_autocast_dtype(device)  # on a CPU fp16 would lose small probabilities
     wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (hidden, embeddings, bias))
     full = torch.promote_types(bias.dtype, torch.float32)  # fp16 ends at 65,504, bf16 counts to 256
     number = max(len(targets), 1) if items is None else items
@@ -136,14 +138,6 @@ def cross_entropy(hidden: Tensor, embeddings: Tensor, bias: Tensor, targets: Ten
     return torch.stack(losses).sum()
 
 
-# With logits z = Eh + b, softmax p = exp(z - log Z), target t and smoothing ε, per token:
-#   loss = log Z - (1 - ε) z_t - ε mean(z)
-#   ∂z   = p - (1 - ε) onehot(t) - ε / V
-#   ∂h   = Eᵀ ∂z = Σ_v p_v E_v - [(1 - ε) E_t + ε mean(E)]      in the code "expected" - "right"
-#   ∂E   = Σ_tokens ∂z hᵀ,   ∂b = Σ_tokens ∂z                   all divided by `items`
-# A slice s of the vocabulary has the softmax p_s over its own words and the normaliser Z_s. As in online softmax, log Z
-# is a running logsumexp of log Z_s, and the expected embedding a running mean with the weights Z_s / Z. The second pass
-# corrects the stored softmax, p = p_s Z_s / Z, by `factor` = Z_s / (Z items).
 def cross_entropy_and_gradients(
     hidden: Tensor,
     embeddings: Tensor,
@@ -153,7 +147,29 @@ def cross_entropy_and_gradients(
     smoothing: float,
     dtype: torch.dtype,
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """() the loss, and its gradients with respect to hidden, embeddings and bias; matrix products in `dtype`.
+    """() the loss, and its gradients with respect to hidden, embeddings and bias; matrix products in `dtype`."""
+    compute = by_slices if embeddings.device.type == "cpu" else by_rows
+    return compute(hidden, embeddings, bias, targets, items, smoothing, dtype)
+
+
+# With logits z = Eh + b, softmax p = exp(z - log Z), target t and smoothing ε, per token:
+#   loss = log Z - (1 - ε) z_t - ε mean(z)
+#   ∂z   = p - (1 - ε) onehot(t) - ε / V
+#   ∂h   = Eᵀ ∂z = Σ_v p_v E_v - [(1 - ε) E_t + ε mean(E)]      in the code "expected" - "right"
+#   ∂E   = Σ_tokens ∂z hᵀ,   ∂b = Σ_tokens ∂z                   all divided by `items`
+# A slice s of the vocabulary has the softmax p_s over its own words and the normaliser Z_s. As in online softmax, log Z
+# is a running logsumexp of log Z_s, and the expected embedding a running mean with the weights Z_s / Z. The second pass
+# corrects the stored softmax, p = p_s Z_s / Z, by `factor` = Z_s / (Z items).
+def by_slices(
+    hidden: Tensor,
+    embeddings: Tensor,
+    bias: Tensor,
+    targets: Tensor,
+    items: Tensor,
+    smoothing: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """`cross_entropy_and_gradients` on a CPU: slices of the vocabulary fit its cache.
 
     Two passes over slices of the vocabulary per block of tokens. The first stores the softmax of each slice and sums up
     the expected embedding; the second computes E's gradient from the stored softmax. For the first d tokens the store
@@ -165,16 +181,11 @@ def cross_entropy_and_gradients(
     by_hidden, by_bias = torch.empty_like(hidden, dtype=full), torch.zeros_like(bias, dtype=full)
     loss = torch.zeros_like(items, dtype=full)
     slices, blocks = slices_of_words(embeddings), blocks_of_rows(hidden, embeddings)
-    cast = embeddings.to(dtype) if len(slices) == 1 else None  # on a GPU, for all blocks
     wide = max(len(hidden[blocks[0]]), hidden.shape[1])
     room = by_embeddings.new_empty(len(embeddings[slices[0]]), wide, dtype=dtype)  # for the products of one slice
     of_target, of_each = 1 - smoothing, smoothing / len(embeddings) / items.to(full)
-    mean_word = embeddings.mean(0, dtype=full) if smoothing else None  # (d,)
     for block in blocks:
-        rows, right = hidden[block].to(dtype), embeddings[targets[block]].to(dtype).to(full)  # (rows, d)
-        right_bias = bias[targets[block]].to(full)  # (rows,)
-        if mean_word is not None:
-            right, right_bias = right.lerp(mean_word, smoothing), right_bias.lerp(bias.mean(dtype=full), smoothing)
+        rows, right, right_bias = targets_of(hidden[block], embeddings, bias, targets[block], smoothing, dtype)
         accumulate = block.start > 0
         fits = not accumulate and len(rows) <= by_embeddings.shape[1]
         store = by_embeddings if fits else by_embeddings.new_empty(len(embeddings), len(rows))
@@ -182,7 +193,7 @@ def cross_entropy_and_gradients(
         expected, normaliser = torch.zeros_like(right), right.new_full((len(rows),), -torch.inf)
         logsums = []
         for words, share in zip(slices, shares):
-            some = embeddings[words].to(dtype) if cast is None else cast  # read once from memory for both products
+            some = embeddings[words].to(dtype)  # read once from memory for both products
             logits = torch.addmm(bias[words].to(dtype), rows, some.T, out=part_of_store(room, len(rows), len(some)))
             logsum = softmax_and_logsum(logits, share)
             normaliser = normaliser.logaddexp(logsum)
@@ -196,7 +207,7 @@ def cross_entropy_and_gradients(
             by_bias[words] += factor @ share
             scaled = (factor.unsqueeze(-1) * rows).to(dtype)  # less work than to scale the share
             products = torch.mm(share.to(dtype).T, scaled, out=part_of_store(room, share.shape[1], rows.shape[1]))
-            if mean_word is not None:
+            if smoothing:
                 products = products - of_each * rows.sum(0, dtype=full)
             write = by_embeddings[words].add_ if accumulate else by_embeddings[words].copy_
             write(products)
@@ -204,6 +215,78 @@ def cross_entropy_and_gradients(
         by_bias.index_add_(0, targets[block], -(of_target / items).to(full).expand(len(rows)))
         by_bias -= of_each * len(rows)
     return loss / items, (by_hidden, by_embeddings, by_bias)
+
+
+def by_rows(
+    hidden: Tensor,
+    embeddings: Tensor,
+    bias: Tensor,
+    targets: Tensor,
+    items: Tensor,
+    smoothing: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """`cross_entropy_and_gradients` on a GPU: all words at once for a block of tokens, with little memory traffic.
+
+    A logit is written once and read by its softmax, which is written once and read by each sum; products add up in
+    fp32. The words are padded to a multiple of 8, as tensor cores want them: the padding has probability 0.
+    """
+    words, padded_bias = padded_words(embeddings, bias, dtype)  # (V8, d), (V8,)
+    by_embeddings = gradient_buffer(embeddings)  # (V, d)
+    full, of_target = by_embeddings.dtype, 1 - smoothing
+    by_hidden, by_bias = torch.empty_like(hidden, dtype=full), bias.new_zeros(1, len(padded_bias), dtype=full)
+    loss, scale = torch.zeros_like(items, dtype=full), FP16_SCALE if dtype == torch.float16 else 1.0
+    step = rows_at_once(embeddings)
+    for start in range(0, max(len(hidden), 1), step):
+        block = slice(start, start + step)
+        rows, right, right_bias = targets_of(hidden[block], embeddings, bias, targets[block], smoothing, dtype)
+        logits = torch.addmm(padded_bias, rows, words.T)  # (rows, V8)
+        highest, at = logits.max(-1, keepdim=True)
+        if scale == 1:
+            exact = shares = torch.softmax(logits, -1)
+        else:
+            exact = torch.softmax(logits, -1, dtype=full)
+            shares = torch.mul(exact, scale, out=torch.empty_like(logits))
+        normaliser = (highest.to(full) - exact.gather(-1, at).to(full).log()).squeeze(-1)
+        loss += (normaliser - (rows.to(full) * right).sum(-1) - right_bias).sum()
+        by_hidden[block] = (add_product(torch.empty_like(right), shares, words, 0.0, 1 / scale) - right) / items
+        scaled = (rows.to(full) * scale / items).to(dtype)
+        add_product(by_embeddings, shares[:, : len(embeddings)].T, scaled, 1.0 if start else 0.0, scale**-2)
+        add_product(by_bias, shares.new_ones(1, len(rows)), shares, 1.0, 1 / scale)
+        by_embeddings.index_add_(0, targets[block], -of_target * rows.to(full) / items)
+    by_bias = by_bias[0, : len(bias)] / items
+    by_bias.index_add_(0, targets, -(of_target / items).to(full).expand(len(targets)))
+    if smoothing:
+        of_each = smoothing / len(embeddings) / items.to(full)
+        by_embeddings -= of_each * hidden.to(dtype).sum(0, dtype=full)
+        by_bias -= of_each * len(hidden)
+    return loss / items, (by_hidden, by_embeddings, by_bias)
+
+
+def padded_words(embeddings: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """E and the bias in `dtype`, with words of logit -inf until their number is a multiple of 8."""
+    number = -len(embeddings) % 8
+    words = embeddings.new_zeros(len(embeddings) + number, embeddings.shape[1], dtype=dtype)
+    words[: len(embeddings)] = embeddings
+    return words, F.pad(bias.to(dtype), (0, number), value=-torch.inf)
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
+    """Set `total` to beta * total + alpha * a @ b in place, summed in the dtype of `total`."""
+    dtypes = () if a.dtype == total.dtype else (total.dtype,)  # CUDA has products of half numbers in fp32
+    return torch.addmm(total, a, b, *dtypes, beta=beta, alpha=alpha, out=total)
+
+
+def targets_of(
+    hidden: Tensor, embeddings: Tensor, bias: Tensor, targets: Tensor, smoothing: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The tokens (m, d) in `dtype`; the embedding (m, d) and bias (m,) of their targets, smoothed."""
+    full = torch.promote_types(embeddings.dtype, torch.float32)
+    right, right_bias = embeddings[targets].to(dtype).to(full), bias[targets].to(full)
+    if smoothing:
+        right = right.lerp(embeddings.mean(0, dtype=full), smoothing)
+        right_bias = right_bias.lerp(bias.mean(dtype=full), smoothing)
+    return hidden.to(dtype), right, right_bias
 
 
 def blocks_of_rows(hidden: Tensor, embeddings: Tensor) -> list[slice]:
@@ -215,7 +298,7 @@ def blocks_of_rows(hidden: Tensor, embeddings: Tensor) -> list[slice]:
 
 def rows_at_once(embeddings: Tensor) -> int:
     """For how many tokens all logits may be held."""
-    logits = LOGITS_AT_ONCE if embeddings.device.type == "cpu" else 8 * LOGITS_AT_ONCE
+    logits = LOGITS_AT_ONCE if embeddings.device.type == "cpu" else LOGITS_ON_GPU
     return max(logits // len(embeddings), 1)
 
 
@@ -231,9 +314,8 @@ def softmax_and_logsum(logits: Tensor, store: Tensor) -> Tensor:
 
 
 def slices_of_words(embeddings: Tensor) -> list[slice]:
-    """Slices of the vocabulary that fit the cache of a CPU; on other devices one slice."""
-    step = WORDS_AT_ONCE if embeddings.device.type == "cpu" else len(embeddings)
-    return [slice(start, start + step) for start in range(0, len(embeddings), step)]
+    """Slices of the vocabulary that fit the cache of a CPU."""
+    return [slice(start, start + WORDS_AT_ONCE) for start in range(0, len(embeddings), WORDS_AT_ONCE)]
 
 
 class ReusedBuffer:

@@ -79,7 +79,8 @@ def take_step(
     weights = model.get_input_embeddings().parameters() if sharded else model.parameters()
     held = [torch.empty_like(weight) for weight in weights for _ in range(copies)]
     batch = {name: value.to(args.device) for name, value in collator(examples).items()}
-    with torch.autocast(args.device.type, torch.bfloat16, enabled=args.bf16):
+    half = torch.float16 if args.fp16 else torch.bfloat16
+    with torch.autocast(args.device.type, half, enabled=args.bf16 or args.fp16):
         loss = model(**batch).loss
     loss.backward()
     held.clear()

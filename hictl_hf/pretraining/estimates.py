@@ -46,8 +46,8 @@ def gigabytes(shape: Shape, row: Sequence[int], pairs: int = 128, gpus: int = 8)
     tokens, sentences = pairs * sum(row), 2 * pairs * gpus
     copied = 4 if gpus > 1 else 0  # by DDP
     state = (4 + 4 + 8 + copied) * shape.parameters  # weights, gradients, moments, DDP's buckets
-    # gradient of E before DDP's bucket, bf16 copies; a block of logits
-    head = (copied + 2 + 2 + 4) * shape.embeddings + (4 + 4 + 2) * 2**28
+    # gradient of E before DDP's bucket, bf16 copy; a block of logits and their softmax
+    head = (copied + 4 + 2) * shape.embeddings + (2 + 2) * 2**28
     layer = 24 * shape.d + 4.5 * shape.f
     activations = layer * shape.layers * tokens, (4 * shape.d * shape.layers + layer) * tokens
     return [number / 1e9 for number in (state, head, *activations, 10 * sentences**2)]

@@ -24,6 +24,7 @@ from .arguments import PretrainingArguments
 from .card import encoder_card, model_card
 from .corpora import Corpora, read_corpora
 from .interpolation import check_can_choose, copy_of_weights, interpolate
+from .kernels import describe_attention
 from .report import report
 from .results import CorpusCounts, Evaluation, PretrainingResults, StartInfo
 from .scoring import Scores, guard_results, retrieval_results, score
@@ -56,6 +57,8 @@ def pretrain(args: PretrainingArguments, command: str = "") -> PretrainingResult
     weights = copy_of_weights(model, new_weights) if args.keep_start else {}
     training_time = TrainingTime()
     trainer = make_trainer(args, model, tokenizer, corpora, training_time)
+    if args.should_log and (kernel := describe_attention(model.config, args)):
+        logger.info(kernel)
 
     before = trainer.run_inside(lambda: score(trainer, corpora))
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)

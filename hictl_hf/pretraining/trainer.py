@@ -4,6 +4,7 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from time import time
@@ -261,7 +262,10 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         if None in pairs["y"]:
             raise BadInput("eval_dataset has rows without y, and only pairs can be retrieved; remove these rows")
         model = self.accelerator.unwrap_model(self.model)
-        accuracies = self.run_inside(lambda: evaluate_retrieval(model, self.processing_class, pairs, self.poolings))
+        # a CPU, which may emulate half precision, embeds in fp32
+        half = self.accelerator.autocast if self.args.device.type != "cpu" else nullcontext
+        with half():
+            accuracies = self.run_inside(lambda: evaluate_retrieval(model, self.processing_class, pairs, self.poolings))
         best = best_pooling(accuracies)
         metrics: dict[str, Any] = {
             f"retrieval_{name}": both for name, both in mean_accuracies(accuracies[best]).items()

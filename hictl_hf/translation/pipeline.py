@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Pipeline, PreTrainedTokenizerBase
 from transformers.pipelines import PIPELINE_REGISTRY
 
-from ..dtypes import warn_where_slow
+from ..dtypes import has_fast_bf16, warn_where_slow
 from ..errors import BadInput, as_bad_input
 from ..hub.loading import check_sizes
 from ..models.configuration_hictl import HictlConfig
@@ -83,7 +83,7 @@ def translation_pipeline(
         model: a folder or Hub name; or a model, which is converted in place to `dtype` and `device`.
         tokenizer: by default the model's; required for a loaded model.
         dtype: "float32", "bfloat16" or, on CPUs, "int8": dynamically quantized linear layers. `None`: bfloat16 on a
-            GPU, float32 elsewhere; a loaded model keeps its own.
+            GPU that has it, float32 elsewhere; a loaded model keeps its own.
         device: by default a GPU if there is one.
         settings: of `BeamSearchConfig` and of `translate`, for all calls.
     """
@@ -123,7 +123,7 @@ def load_translator(
 
 
 def choose_dtype(device: torch.device) -> str:
-    return "bfloat16" if device.type == "cuda" else "float32"
+    return "bfloat16" if has_fast_bf16(device) else "float32"
 
 
 def check_translator(model: str | Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hictl_hf.cli import demo
 from hictl_hf.errors import BadInput
@@ -60,6 +61,17 @@ def test_bf16_is_for_processors_that_have_it(tmp_path: Path) -> None:
     assert demo.dtype_flags([], tmp_path / "new") == ["--bf16", "true"]
     assert demo.dtype_flags(["--bf16=false"], tmp_path / "new") == []
     assert demo.dtype_flags([], tmp_path / "old") == demo.dtype_flags([], tmp_path / "none") == []
+
+
+@pytest.mark.parametrize(("native", "flag"), [(True, "--bf16"), (False, "--fp16")])
+def test_a_gpu_gets_the_half_precision_that_it_has(
+    native: bool, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo.os.path, "exists", lambda path: path == "/dev/nvidiactl")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native or including_emulation)
+    assert demo.dtype_flags([], tmp_path / "none") == [flag, "true"]
+    assert demo.dtype_flags(["--use_cpu", "true"], tmp_path / "none") == []
 
 
 def test_a_recipe_of_the_package_is_found_by_its_name_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

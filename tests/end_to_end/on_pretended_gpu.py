@@ -13,16 +13,24 @@ from pretended_kernels import flash_attn
 from test_pretraining_trainer import trainer_of
 from test_translation_trainer import Material
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, XLMRobertaForMaskedLM
 
-from hictl_hf import HictlForPreTraining, HictlModel
+from hictl_hf import HictlConfig, HictlForPreTraining, HictlModel
+from hictl_hf.data.collator import PretrainingCollator
 from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.embedding.encoder import embed_sentences
 from hictl_hf.models import gathering, packing
+from hictl_hf.models import linear_cross_entropy as vocabulary
+from hictl_hf.models.linear_cross_entropy import linear_cross_entropy
 from hictl_hf.models.packing import attend_by_length, attend_within_rows, kernel_of
 from hictl_hf.models.word_sampling import SIMILARITIES_ON_GPU, sample_words
+from hictl_hf.pretraining.batch_size import fit_micro_batch
+from hictl_hf.pretraining.kernels import describe_attention
+from hictl_hf.retrieval import held_out as retrieval
 from hictl_hf.retrieval.mining import MiningConfig, mine
 from hictl_hf.retrieval.nearest_neighbours import search_both
+from hictl_hf.training.arguments import RunArguments
 from hictl_hf.translation.beam_search import BeamSearchConfig
 from hictl_hf.translation.decoding import translate
 
@@ -208,6 +216,33 @@ def test_words_that_lack_after_some_rounds_are_drawn(gpu: Gpu) -> None:
     assert torch.equal(words.cpu(), expected)
 
 
+@pytest.mark.parametrize(("dtype", "bytes_of_a_logit"), [(torch.bfloat16, 17), (torch.float16, 29)])
+def test_the_head_goes_through_memory_less_than_the_usual_one(
+    gpu: Gpu, dtype: torch.dtype, bytes_of_a_logit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vocabulary, "rows_at_once", lambda _: 256)
+    random = torch.Generator().manual_seed(0)
+    parts = [torch.randn(*shape, generator=random).to("cuda") for shape in ((512, 8), (4001, 8), (4001,))]
+    targets = torch.randint(4001, (512,), generator=random).to("cuda")
+    traffic, gradients = [], []
+    for loss_of in (linear_cross_entropy, usual_cross_entropy):
+        own = [part.clone().requires_grad_() for part in parts]
+        gpu.reset()
+        with torch.autocast("cuda", dtype):
+            loss = loss_of(*own, targets)
+        loss.backward()
+        assert gpu.count_waits() == 0
+        traffic.append(gpu.traffic / 512 / 4001)
+        gradients.append([loss.detach(), *(part.grad for part in own)])
+    assert traffic[0] <= bytes_of_a_logit < 40 < traffic[1], traffic
+    for found, expected in zip(*gradients):
+        assert torch.linalg.vector_norm(found - expected) <= 0.01 * torch.linalg.vector_norm(expected)
+
+
+def usual_cross_entropy(hidden: Tensor, embeddings: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(F.linear(hidden, embeddings, bias), targets)
+
+
 def test_gathering_waits_once_for_all_processes(
     gpu: Gpu, toy_model: MakeModel, toy_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +305,54 @@ def test_every_gpu_has_a_kernel_that_it_can_run(
         assert not torch.allclose(found[0], expected[0], atol=0.02)
     else:
         torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("line", "device", "size", "settings", "dropout"),
+    [
+        ("PyTorch's, one call for all rows", {}, 64, {"bf16": True}, 0.0),
+        ("PyTorch's with dropout, one call for all rows", {}, 64, {"bf16": True}, 0.1),
+        ("slow with many lengths; other kernels need half precision: give --bf16 true", {}, 64, {}, 0.0),
+        ("need compute capability 8.0, and this GPU has 7.5", {"capability": (7, 5)}, 64, {"fp16": True}, 0.0),
+        ("need heads of a multiple of 8, at most 256, and these have 12", {}, 12, {"bf16": True}, 0.1),
+        ("this PyTorch was built without flash attention", {"flash": False}, 64, {"bf16": True}, 0.1),
+    ],
+)
+def test_the_kernel_is_told(
+    line: str, device: dict[str, Any], size: int, settings: dict[str, bool], dropout: float, tmp_path: Path
+) -> None:
+    shape = {"hidden_size": 2 * size, "num_attention_heads": 2, "attention_probs_dropout_prob": dropout}
+    with Gpu(**device):
+        args = RunArguments(str(tmp_path), use_cpu=False, report_to=[], **settings)
+        assert line in (describe_attention(HictlConfig(**shape), args) or "")
+
+
+@pytest.mark.parametrize(("dtype", "settings"), [(torch.float16, {"fp16": True}), (torch.bfloat16, {"bf16": True})])
+def test_the_micro_batch_is_tried_in_the_dtype_of_the_run(
+    gpu: Gpu, model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, dtype: torch.dtype,
+    settings: dict[str, bool],
+) -> None:  # fmt: skip
+    args = RunArguments(str(tmp_path), use_cpu=False, report_to=[], per_device_train_batch_size=2, **settings)
+    seen, model = [], model_for_text()
+    model.register_forward_pre_hook(lambda *_: seen.append(torch.get_autocast_dtype("cuda")))
+    fit_micro_batch(model, PretrainingCollator(tokenizer, max_length=20), args)
+    assert seen == [dtype] and args.per_device_train_batch_size == 2
+
+
+def test_validation_is_in_half_precision_where_training_is(
+    gpu: Gpu, model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase, tokens: Dataset, corpus: Dataset,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    seen = []
+    inner = retrieval.embed_at_poolings
+
+    def spy(*args: Any, **kwargs: Any) -> Any:
+        seen.append(torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"))
+        return inner(*args, **kwargs)
+
+    monkeypatch.setattr(retrieval, "embed_at_poolings", spy)
+    trainer = trainer_of(model_for_text(), tokenizer, tokens, tmp_path, eval_dataset=corpus.select(range(4)), **ON_GPU)
+    assert trainer.evaluate()["eval_retrieval"] >= 0 and seen == [torch.bfloat16]
 
 
 def with_gradients(

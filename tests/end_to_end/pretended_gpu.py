@@ -107,6 +107,7 @@ MANY_LAUNCHES = {  # about
     "_scaled_dot_product_efficient_attention_backward": 3, "flash_attn_backward": 4,
 }  # fmt: skip
 INDEXING = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}
+LOOK_UPS = ("gather", "index", "embedding", "index_select")  # they read no more than they write, about
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 
 
@@ -179,6 +180,7 @@ class Gpu(TorchDispatchMode):
         launches: of kernels, at least, by operation.
         waits: of the CPU for the GPU, by operation and line.
         mismatches: operations on tensors of both devices.
+        traffic: bytes that the operations read and write, if each does so once.
     """
 
     def __init__(self, capability: tuple[int, int] = (9, 0), flash: bool = True) -> None:
@@ -191,7 +193,7 @@ class Gpu(TorchDispatchMode):
         """Count from 0 again."""
         self.launches: Counter[str] = Counter()
         self.waits: Counter[str] = Counter()
-        self.mismatches = 0
+        self.mismatches = self.traffic = 0
 
     def count_launches(self) -> int:
         return sum(number * MANY_LAUNCHES.get(name, 1) for name, number in self.launches.items())
@@ -248,8 +250,10 @@ class Gpu(TorchDispatchMode):
             plain_kwargs["pin_memory"] = False
         if name in KERNELS:
             result = KERNELS[name](*plain_args, **plain_kwargs)
-        elif name in PRODUCTS and plain_args[-1].dtype in (torch.float16, torch.bfloat16):
+        elif name in PRODUCTS and plain_args[1].dtype in (torch.float16, torch.bfloat16):
             result = in_single_precision(func, plain_args, plain_kwargs)
+        elif func is aten._softmax.default and plain_args[2]:  # from fp16 to fp32, which a CPU does not have
+            result = func(plain_args[0].float(), plain_args[1], False)
         elif torch.Tag.nondeterministic_seeded in func.tags:
             with self.random_numbers():
                 result = func(*plain_args, **plain_kwargs)
@@ -257,6 +261,11 @@ class Gpu(TorchDispatchMode):
             result = func(*plain_args, **plain_kwargs)
         known = {id(inner(value)): value for value in ours}
         flat, shape = tree_flatten(result)
+        if not (func.is_view or func in NO_LAUNCH):
+            given = () if name.startswith("new_") or name in LOOK_UPS else (plain_args, plain_kwargs)
+            read = [each for each in tree_flatten(given)[0] if isinstance(each, Tensor)]
+            written = [each for each in flat if isinstance(each, Tensor)]
+            self.traffic += sum(each.numel() * each.element_size() for each in [*read, *written])
         return tree_unflatten([known.get(id(v), OnGpu(v)) if isinstance(v, Tensor) else v for v in flat], shape)
 
     def count(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> None:
@@ -283,6 +292,7 @@ class Gpu(TorchDispatchMode):
             self.wait(f"copy of {tuple(source.shape)}")
         self.launches["_to_copy"] += 1
         result = func(inner(source), **kwargs)
+        self.traffic += sum(each.numel() * each.element_size() for each in (source, result))
         return OnGpu(result) if isinstance(source, OnGpu) == stays else result
 
     def check(self, func: Any, name: str, args: Any, others: list[Tensor], ours: list[OnGpu]) -> None:
@@ -331,7 +341,10 @@ def change_shape(func: Any, args: Any, kwargs: Any) -> Any:
 def in_single_precision(func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
     """Products of half numbers as a GPU takes them, summed in fp32; on many CPUs also many times faster."""
     kwargs = dict(kwargs)
-    out, dtype = kwargs.pop("out", None), kwargs.pop("out_dtype", args[-1].dtype)
+    out, wide = kwargs.pop("out", None), any(isinstance(each, torch.dtype) for each in args)
+    dtype = torch.float32 if wide else args[1].dtype
+    assert {each.dtype for each in args[-2 - wide : len(args) - wide]} == {args[1].dtype}, "products of one dtype"
+    assert wide or all(each.dtype == dtype for each in args), "a sum in fp32 has to be asked for"
     args = [each.float() if isinstance(each, Tensor) else each for each in args if not isinstance(each, torch.dtype)]
     result = func.overloadpacket.default(*args, **kwargs).to(dtype)
     return result if out is None else out.copy_(result)

@@ -127,9 +127,14 @@ def test_gradients_in_half_precision_point_the_same_way(
 
 
 @pytest.mark.parametrize(
-    ("device", "words", "masked"), [("cpu", 3000, 50), pytest.param("cuda", 120_000, 2500, marks=pytest.mark.gpu)]
+    ("device", "words", "masked", "half"),
+    [
+        ("cpu", 3000, 50, torch.bfloat16),
+        pytest.param("cuda", 120_001, 2500, torch.bfloat16, marks=pytest.mark.gpu),
+        pytest.param("cuda", 120_001, 2500, torch.float16, marks=pytest.mark.gpu),
+    ],
 )  # on a GPU more than the logits of one block
-def test_the_head_in_bf16_is_close_to_fp64(device: str, words: int, masked: int) -> None:
+def test_the_head_in_half_precision_is_close_to_fp64(device: str, words: int, masked: int, half: torch.dtype) -> None:
     random = torch.Generator().manual_seed(0)
     embeddings = torch.randn(words, 32, generator=random) * 0.3 + torch.randn(32, generator=random)
     given = {"hidden": torch.randn(masked, 32, generator=random), "embeddings": embeddings}
@@ -141,13 +146,13 @@ def test_the_head_in_bf16_is_close_to_fp64(device: str, words: int, masked: int)
         if dtype is torch.float64:
             loss = F.cross_entropy(F.linear(own["hidden"], own["embeddings"], own["bias"]), targets)
         else:
-            with torch.autocast(device, torch.bfloat16):
+            with torch.autocast(device, half):
                 loss = linear_cross_entropy(own["hidden"], own["embeddings"], own["bias"], targets)
         loss.backward()
         results.append([loss.detach().double(), *(own[name].grad.double() for name in given)])
     errors = [float((found - right).norm() / right.norm()) for found, right in zip(*results)]
     assert errors[0] < 2e-3 and max(errors) < 0.02
-    assert max(errors[1:]) > 1e-5, "bf16 was not at work"
+    assert max(errors[1:]) > 1e-5, f"{half} was not at work"
 
 
 @on_gpu

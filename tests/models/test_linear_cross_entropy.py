@@ -135,6 +135,17 @@ def test_smoothed_labels_are_those_of_cross_entropy(smoothing: float, number: in
         torch.testing.assert_close(gradients(given), expected[1], **EXACT)
 
 
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_form_for_gpus_gives_the_same(smoothing: float, number: int) -> None:
+    """37 words, padded to 40, in blocks of 4 tokens."""
+    given = problem(number)
+    tensors = [given[name].detach() for name in ("hidden", "embeddings", "bias", "targets")]
+    arguments = *tensors, torch.tensor(5), smoothing, torch.float64
+    found, expected = (of(*arguments) for of in (vocabulary.by_rows, vocabulary.by_slices))
+    torch.testing.assert_close(found, expected, **EXACT)
+
+
 @pytest.mark.parametrize("slices", [1, 6, 36, 37, 1000])
 def test_the_number_of_words_in_a_slice_changes_nothing(slices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vocabulary, "WORDS_AT_ONCE", slices)

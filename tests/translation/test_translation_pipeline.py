@@ -74,10 +74,10 @@ def test_a_path_that_is_no_folder_is_not_looked_for_on_the_hub(name: str) -> Non
         load_translator(name)
 
 
-def test_numbers_are_halved_on_a_gpu_alone() -> None:
-    assert [choose_dtype(torch.device(device)) for device in ("cuda", "cuda:1", "cpu")] == [
-        "bfloat16", "bfloat16", "float32"
-    ]  # fmt: skip
+@pytest.mark.parametrize(("native", "dtype"), [(True, "bfloat16"), (False, "float32")])
+def test_numbers_are_halved_on_a_gpu_alone(native: bool, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native or including_emulation)
+    assert [choose_dtype(torch.device(device)) for device in ("cuda", "cuda:1", "cpu")] == [dtype, dtype, "float32"]
 
 
 def test_a_model_that_is_already_loaded_keeps_its_numbers_unless_told(

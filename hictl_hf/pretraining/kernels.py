@@ -1,0 +1,39 @@
+"""Which attention kernel a run uses on its GPU, and what is slow about it: one line at the start."""
+
+import torch
+from transformers import TrainingArguments
+
+from ..models.configuration_hictl import HictlConfig
+from ..models.packing import kernel_of
+
+KERNELS = {
+    "flash_attn": "flash-attn's, one call for all rows",
+    "varlen": "PyTorch's, one call for all rows",
+    "aten": "PyTorch's with dropout, one call for all rows",
+    "by length": "one call for each length of rows, which is slow with many lengths",
+}
+
+
+def describe_attention(config: HictlConfig, args: TrainingArguments) -> str | None:
+    """Name the attention kernel of packed rows on `args.device`, with the fix where it is slow; `None` on a CPU."""
+    if args.device.type != "cuda":
+        return None
+    if config._attn_implementation not in ("sdpa", None):
+        return f"attention: {config._attn_implementation}, with padding; sdpa, the default, packs rows without"
+    dtype = torch.float16 if args.fp16 else torch.bfloat16 if args.bf16 else torch.float32
+    size = config.hidden_size // config.num_attention_heads
+    query = torch.empty(0, config.num_attention_heads, size, dtype=dtype, device=args.device)
+    kernel = kernel_of(query, config.attention_probs_dropout_prob)
+    return f"attention: {KERNELS[kernel]}{reason(query) if kernel == 'by length' else ''}"
+
+
+def reason(query: torch.Tensor) -> str:
+    """Say why no kernel for rows of any length can be used, in the order in which `kernel_of` asks."""
+    size = query.shape[-1]
+    if query.dtype == torch.float32:
+        return "; other kernels need half precision: give --bf16 true, or --fp16 true on a GPU before Ampere"
+    if size % 8 or size > 256:
+        return f"; other kernels need heads of a multiple of 8, at most 256, and these have {size}"
+    if (capability := torch.cuda.get_device_capability(query.device)) < (8, 0):
+        return f"; other kernels need compute capability 8.0, and this GPU has {capability[0]}.{capability[1]}"
+    return "; this PyTorch was built without flash attention: install flash-attn, or another build of PyTorch"
