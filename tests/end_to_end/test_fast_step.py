@@ -363,6 +363,7 @@ def train_as_one_of_two(
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_naive_step_of_all_their_parts(
     tmp_path: Path, model_for_text: MakeModel, collate: PretrainingCollator, rows: list[Row]
 ) -> None:

@@ -241,6 +241,7 @@ def test_the_same_command_again_does_nothing_but_say_so(
 # --- interrupted runs -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_with_the_same_bits(world: Path, tmp_path: Path) -> None:
     more = ["--max_steps", "24", "--save_strategy", "steps", "--save_steps", "3", "--eval_strategy", "steps"]
     more += ["--eval_steps", "3", "--validation", *pairs(world, "dev", "el"), "--logging_steps", "3"]

@@ -139,6 +139,7 @@ def test_the_official_layout_scores_the_same(run: Path, xtreme_folder: Path, tmp
     assert scores == read_results(run)["tasks"]["pawsx"]["languages"]["de"]
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_the_same(run: Path, xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:
     output = tmp_path / "killed"
     command = [sys.executable, str(SCRIPT), *arguments(xtreme_folder, encoder, output, "--sweep_layers", "true")]
