@@ -19,7 +19,7 @@ def write(path: Path, *languages: str, number: int = 12, word: str = "sentence")
 
 
 def read(source: str, *flags: str) -> Corpora:
-    return read_corpora(parse_arguments(["--train_data", source, "--held_out_sentences", "2", *flags]))
+    return read_corpora(parse_arguments(["--train_file", source, "--held_out_sentences", "2", *flags]))
 
 
 def test_guard_languages_leave_the_training_data_with_the_english_of_their_held_out_pairs(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_the_guard_changes_the_hash_of_the_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("languages", "message"),
     [
-        (["xx"], "guard_languages has xx, not in train_data; allowed are de, en, sw"),
+        (["xx"], "guard_languages has xx, not in train_file; allowed are de, en, sw"),
         (["en"], "leaves no pairs to train on"),
         (["de", "sw"], "leaves no pairs to train on"),
     ],

@@ -22,7 +22,8 @@ OF_0_7_5: dict[str, Any] = {  # as release 0.7.5 wrote it
     },
     "history": [{"loss": 2.5, "step": 10}], "evaluations": [{"step": 10, "eval_sacrebleu": 30.0}],
     "settings": {"config": {"cls_bias": "dot"}, "training": {"metric": "multi-bleu", "target_lang": ["zh-Hans"]}},
-    "versions": {"torch": "2.13.0"}, "seed": 42, "command": "python run_translation.py --model step1/model",
+    "versions": {"torch": "2.13.0"}, "seed": 42,
+    "command": "python run_translation.py --model_name_or_path step1/model",
 }  # fmt: skip
 
 
