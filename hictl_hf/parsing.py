@@ -50,6 +50,7 @@ ELSEWHERE = {  # wrong spellings, and names of other tools -> ours, one of which
     "cpu": ("use_cpu",), "no_cuda": ("use_cpu",), "task_name": ("tasks",), "task": ("tasks",),
     "language": ("languages",), "encoder": ("model",),
 }  # fmt: skip
+IN_A_FOLDER = "XTREME's files are in the folder --data"
 REASONS = {  # what transformers' example scripts have -> why a command has not; the first whose argument it has, or ""
     "overwrite_output_dir": {"": "no folder is written over; choose another --output_dir"},
     "cache_dir": {"": "set the environment variable HF_HOME"},
@@ -82,14 +83,31 @@ REASONS = {  # what transformers' example scripts have -> why a command has not;
     },
     "max_train_samples": {"train_split": "--train_split train[:1000] takes as many"},
     "test_file": {
-        "held_out_sentences": "one half of the held-out pairs is the test; validation_file gives both halves"
+        "held_out_sentences": "one half of the held-out pairs is the test; validation_file gives both halves",
+        "select_split": IN_A_FOLDER,
     },
-    "train_file": {"data": "XTREME's files lie in the folder --data"},
-    "validation_file": {"data": "XTREME's files lie in the folder --data"},
-    "dataset_name": {"data": "--data hub reads the tasks from the Hub"},
-    "dataset_config_name": {"data": "--data hub reads the tasks from the Hub"},
-    "max_seq_length": {"tasks": "each task has the length of XTREME's own script"},
-    "preprocessing_num_workers": {"tasks": "the examples of a task are tokenized in seconds"},
+    **dict.fromkeys(("train_file", "validation_file"), {"select_split": IN_A_FOLDER}),
+    **dict.fromkeys(
+        ("dataset_name", "dataset_config_name"), {"select_split": "--data hub reads the tasks from the Hub"}
+    ),
+    "preprocessing_num_workers": {"select_split": "the examples of a task are tokenized in seconds"},
+    **dict.fromkeys(
+        ("max_seq_length", "max_steps", "warmup_steps", "weight_decay", "lr_scheduler_type", "config_overrides"),
+        {"select_split": "each task has the value of XTREME's own script"},
+    ),
+    **dict.fromkeys(
+        (
+            "eval_strategy", "eval_steps", "save_strategy", "save_steps", "save_total_limit", "load_best_model_at_end",
+            "metric_for_best_model", "logging_steps",
+        ),
+        {"select_split": "the state that is best on dev by the task's metric is kept, as XTREME's scripts do"},
+    ),
+    **dict.fromkeys(
+        ("report_to", "push_to_hub", "hub_model_id", "hub_private_repo"),
+        {"select_split": "a benchmark is neither tracked nor published; its report is in --output_dir"},
+    ),
+    "torch_compile": {"select_split": "models are fine-tuned for minutes; --bf16 and --similar_lengths are faster"},
+    "resume_from_checkpoint": {"select_split": "the same command goes on where it was interrupted"},
     "text_column_name": {"": "columns are found by their names (docs/data_formats.md); hictl embed has --column"},
     "label_column_name": {"": "XTREME's files have their own layout; see docs/xtreme.md"},
     "label_all_tokens": {"": "the first token of a word has its label, as in XTREME"},
@@ -110,7 +128,7 @@ REASONS = {  # what transformers' example scripts have -> why a command has not;
     "train_language": {"setting": "--setting translate-train trains on the translations of each language"},
     "batch_size": {"max_tokens": "batches have as many tokens as --max_tokens says"},
     "gradient_accumulation_steps": {"micro_batches": "--micro_batches divides the batch instead of multiplying it"},
-}
+}  # fmt: skip
 PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
 
 

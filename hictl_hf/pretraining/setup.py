@@ -57,7 +57,8 @@ def load_or_train_tokenizer(args: PretrainingArguments, train: Dataset | None) -
     with args.main_process_first(local=False, desc="learning a vocabulary"):
         if not (args.resume_from_checkpoint and kept.exists()) and args.process_index == 0:
             sentences = sample_sentences(train, args.seed)
-            train_tokenizer(sentences, vocabulary_size(args), args.max_seq_length).save_pretrained(kept)
+            size = vocabulary_size(config_settings(args))
+            train_tokenizer(sentences, size, args.max_seq_length).save_pretrained(kept)
         return AutoTokenizer.from_pretrained(kept)
 
 
@@ -76,9 +77,8 @@ def check_special_tokens(source: str, tokenizer: PreTrainedTokenizerBase) -> Non
         )
 
 
-def vocabulary_size(args: PretrainingArguments) -> int:
+def vocabulary_size(settings: Mapping[str, Any]) -> int:
     """The size of a new vocabulary, a required setting of a new model."""
-    settings = config_settings(args)
     if "vocab_size" not in settings:
         raise BadInput(
             "a new model needs the size of its vocabulary: --config_overrides vocab_size=12000,... or --config_name; "

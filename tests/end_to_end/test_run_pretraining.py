@@ -104,7 +104,7 @@ def test_results_hold_the_protocol_and_consistent_means(run: tuple[Path, dict[st
     assert {row["step"] for row in results["history"]} == {2, 4, 6}
     assert {row["step"] for row in results["evaluations"]} == {3, 6}
     assert set(results["history"][0]) >= {"lm_loss", "sentence_loss", "word_loss", "p_avg", "hard_negative_lambda"}
-    assert results["settings"]["training"]["encoder"] is None and results["versions"]["hictl_hf"]
+    assert results["settings"]["training"]["model_name_or_path"] is None and results["versions"]["hictl_hf"]
     protocol = results["retrieval"]["protocol"]
     assert protocol["selected_on"] == "dev" and set(protocol["hictl"]) == {"mode", "layer"}
 

@@ -31,7 +31,7 @@ def test_a_vocabulary_is_learned_from_both_sides_of_a_sample(monkeypatch: pytest
 
 
 def test_a_new_model_needs_the_size_of_its_vocabulary() -> None:
-    assert vocabulary_size('{"vocab_size": 12}') == vocabulary_size({"vocab_size": 12}) == 12
+    assert vocabulary_size({"vocab_size": 12}) == 12
     for settings, message in (({}, "needs the size of its vocabulary"), ({"vocab_size": "x"}, "vocab_size is 'x'")):
         with pytest.raises(BadInput, match=message):
             vocabulary_size(settings)

@@ -13,7 +13,7 @@ from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
-from hictl_hf.pretraining.setup import load_or_make_model
+from hictl_hf.pretraining.setup import config_settings, load_or_make_model, vocabulary_size
 from hictl_hf.pretraining.start import ENCODER, HICTL, MASKED_LM, NEW, SENTENCE_ENCODER, apply_defaults, recognise
 
 MakeModel = Callable[..., PreTrainedModel]
@@ -148,6 +148,24 @@ def test_dropout_of_the_training_is_not_that_of_the_configuration(
     model, _ = load_or_make_model(args, tokenizer, recognise(args.checkpoint))
     assert {module.p for module in model.modules() if isinstance(module, nn.Dropout)} == {0.25}
     assert model.config.hidden_dropout_prob == 0.1
+
+
+def test_a_new_model_gets_the_configuration_of_another_without_its_weights(
+    save: Callable[..., str], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    folder = save(HictlForPreTraining)
+    values = json.loads((Path(folder) / "config.json").read_text("utf-8"))
+    values |= {"embedding_layer": 1, "embedding_prompt": "query: ", "word_negatives": 7}
+    (Path(folder) / "config.json").write_text(json.dumps(values), "utf-8")
+    (Path(folder) / "model.safetensors").unlink()
+    flags = ["--train_file", "x", "--config_name", folder, "--config_overrides", "num_hidden_layers=1"]
+    args = parse_arguments([*flags, "--max_seq_length", "60"])
+    assert vocabulary_size(config_settings(args)) == values["vocab_size"]
+    model, new = load_or_make_model(args, tokenizer, recognise(args.checkpoint))
+    config = model.config
+    assert (config.hidden_size, config.word_negatives) == (values["hidden_size"], 7) and not new
+    assert config.num_hidden_layers == len(model.roberta.encoder.layer) == 1 < values["num_hidden_layers"]
+    assert config.embedding_layer is config.embedding_prompt is None  # no weights to read so
 
 
 def test_what_is_given_is_kept(save: Callable[..., str]) -> None:

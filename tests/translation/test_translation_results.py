@@ -38,7 +38,8 @@ def test_results_of_0_7_5_are_read() -> None:
 
 def test_keys_and_values_stay_as_they_were_written() -> None:
     written = json.loads(json.dumps(TranslationResults.from_dict(OF_0_7_5).as_dict()))
-    assert written == {**OF_0_7_5, "schema_version": TranslationResults.SCHEMA_VERSION}
+    decoding = {{"beams": "num_beams"}.get(name, name): value for name, value in OF_0_7_5["decoding"].items()}
+    assert written == {**OF_0_7_5, "decoding": decoding, "schema_version": TranslationResults.SCHEMA_VERSION}
     assert TranslationResults.from_dict(written).as_dict() == written
 
 
