@@ -74,12 +74,12 @@ REASONS = {  # what transformers' example scripts have -> why a command has not;
     "max_eval_samples": {
         "held_out_sentences": "held_out_sentences is the number of pairs of each language to choose by, and to score",
         "select_split": "--select_split dev[:1000] takes as many",
-        "validation_file": "validation_file is translated whole; give a shorter one",
+        "validation_file": "all of validation_file is translated; give a shorter one",
     },
     "max_predict_samples": {
         "score_split": "--score_split test[:1000] takes as many",
         "held_out_sentences": "held_out_sentences is the number of pairs of each language to choose by, and to score",
-        "test_file": "test_file is translated whole; give a shorter one",
+        "test_file": "all of test_file is translated; give a shorter one",
     },
     "max_train_samples": {"train_split": "--train_split train[:1000] takes as many"},
     "test_file": {
