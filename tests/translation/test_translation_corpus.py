@@ -135,7 +135,9 @@ def test_a_broken_row_of_a_test_set_is_an_error(name: str, lines: list[str], mes
 def test_the_first_command_of_the_script_names_files_that_are_paired_as_it_asks(tmp_path: Path) -> None:
     for language, text in (("en", "one\n"), ("de", "eins\n"), ("fr", "un\n")):
         (tmp_path / f"corpus.{language}").write_text(text, "utf-8")
-    command = re.search(r"--train_file '(\S+)'\s+--source_lang ([\w ]+?)\s+--target_lang (\w+)", run_translation.__doc__)
+    command = re.search(
+        r"--train_file '(\S+)'\s+--source_lang ([\w ]+?)\s+--target_lang (\w+)", run_translation.__doc__
+    )
     assert command
     directions = directions_between(command[2].split(), [command[3]])
     pairs = read_pairs([f"{tmp_path}/{command[1]}"], directions)
