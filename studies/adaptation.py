@@ -105,14 +105,13 @@ def planned(systems: Sequence[str] | None, seeds: Sequence[int] | None) -> list[
     return sorted(runs, key=lambda run: run[1])
 
 
-@dataclass(frozen=True)
 def stored_settings(path: Path, otherwise: dict[str, Any] | None = None) -> dict[str, Any] | None:
     """Return the settings that a file of a run holds, also those of earlier releases, under today's names."""
     found = read_json(path).get("settings", otherwise)
     return found and with_names_of_today(found)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Study:
     """The data, the start, and the folder of runs."""
 

@@ -370,7 +370,7 @@ def test_settings_that_would_push_badly_are_refused(case: str, parse: Callable[[
 
 
 def test_a_test_of_a_translation_model_has_nothing_to_push() -> None:
-    flags = ["--model", "m", "--test_file", "t", "--source_lang", "de", "--target_lang", "en"]
+    flags = ["--model_name_or_path", "m", "--test_file", "t", "--source_lang", "de", "--target_lang", "en"]
     with pytest.raises(BadInput, match="push_to_hub shares the model that a run has trained"):
         parse_translation_arguments([*flags, "--push_to_hub", "true", "--hub_model_id", "me/x"])
 

@@ -97,7 +97,7 @@ def test_what_fine_tunes_is_a_recipe_of_its_script(tmp_path: Path) -> None:
         recipe |= {"train_file": ["x.jsonl"]} if name == "bleu" else {}
         file = tmp_path / f"{name}.json"
         file.write_text(json.dumps(recipe), "utf-8")
-        assert parse([str(file)]).encoder == "x"
+        assert parse([str(file)]).model_name_or_path == "x"
 
 
 def test_the_first_six_variants_have_three_seeds_and_first_seeds_come_first() -> None:

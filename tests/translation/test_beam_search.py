@@ -64,12 +64,12 @@ def generated(
 ) -> list[list[Hypothesis]]:
     """What `generate` finds, in our form; greedy search has no scores, they are 0."""
     outputs = model.generate(
-        ids, attention_mask=mask, start_ids=starts, num_beams=settings.beams, early_stopping=settings.beams > 1,
+        ids, attention_mask=mask, start_ids=starts, num_beams=settings.num_beams, early_stopping=settings.num_beams > 1,
         length_penalty=settings.length_penalty, max_new_tokens=settings.max_length,
         num_return_sequences=settings.best, return_dict_in_generate=True, output_scores=True,
     )  # fmt: skip
     rows = [row[: (row + [END]).index(END) + 1] for row in outputs.sequences[:, 1:].tolist()]
-    scores = outputs.sequences_scores.tolist() if settings.beams > 1 else [0.0] * len(rows)
+    scores = outputs.sequences_scores.tolist() if settings.num_beams > 1 else [0.0] * len(rows)
     found = [Hypothesis(row, score) for row, score in zip(rows, scores)]
     return [found[at : at + settings.best] for at in range(0, len(found), settings.best)]
 
@@ -265,7 +265,7 @@ def test_the_decoder_has_no_more_positions_than_it_has(
 
 @pytest.mark.parametrize(
     ("settings", "told"),
-    [({"best": 6}, "best is 6"), ({"beams": 0, "best": 0}, "best is 0"), ({"max_length_b": 0}, "max_length_b"),
+    [({"best": 6}, "best is 6"), ({"num_beams": 0, "best": 0}, "best is 0"), ({"max_length_b": 0}, "max_length_b"),
      ({"max_length_a": math.inf}, "max_length_a"), ({"max_length_a": math.nan}, "max_length_a"),
      ({"length_penalty": math.nan}, "length_penalty is nan; allowed are finite numbers")],
 )  # fmt: skip

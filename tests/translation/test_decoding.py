@@ -162,7 +162,7 @@ def test_the_model_says_how_it_is_searched_unless_the_call_does(
     searched, search = [], decoding.search
 
     def recorded(*arguments: Any) -> Any:
-        searched.append((arguments[-1].beams, arguments[-1].length_penalty))
+        searched.append((arguments[-1].num_beams, arguments[-1].length_penalty))
         return search(*arguments)
 
     monkeypatch.setattr(decoding, "search", recorded)
@@ -171,7 +171,7 @@ def test_the_model_says_how_it_is_searched_unless_the_call_does(
         typed(monkeypatch, "a dog\n")
         main([*same, *flags])
     named = translation_pipeline(tmp_path, target_language="de", device="cpu")
-    for settings in ({}, {"beams": 2}, {"length_penalty": 1.0}):
+    for settings in ({}, {"num_beams": 2}, {"length_penalty": 1.0}):
         named("a dog", **settings)
     translate(translator, tokenizer, ["a dog"], target_language="de")
     assert searched == [(4, 0.6), (2, 0.6), (4, 1.0)] * 2 + [(4, 0.6)]
@@ -267,7 +267,7 @@ def test_scores_and_several_translations_are_written_with_the_number_of_the_line
         (["--input", __file__, "nowhere.txt"], "^nowhere.txt: no file that can be read; allowed is UTF-8"),
         (["--input", "."], "^.: no file that can be read"),
         (["--num_beams", "100000"], "beams is 100000; allowed is up to .*, half the decoder's .* words"),
-        (["--best", "6"], "best is 6 and beams is 5"),
+        (["--best", "6"], "best is 6 and num_beams is 5"),
         (["--lines_at_once", "0"], "lines_at_once is 0"),
         (["--dtype", "int4"], "dtype is 'int4'"),
         (["--length_penalty", "nan"], "length_penalty is nan; allowed are finite"),

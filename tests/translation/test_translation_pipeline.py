@@ -34,8 +34,8 @@ def test_a_pipeline_gives_the_old_shape_by_function_and_by_name(
     )
     (several,) = ours(texts_to_translate[0], best=2, max_length=9)
     assert several[0]["translation_text"] == expected[0][0].text and several[0]["score"] >= several[1]["score"]
-    with pytest.raises(BadInput, match="no setting num_beams; allowed are beams"):
-        ours(texts_to_translate, num_beams=3)
+    with pytest.raises(BadInput, match="no setting beams; allowed are num_beams"):
+        ours(texts_to_translate, **{"beams": 3})  # its name until 0.10
 
 
 def test_what_cannot_be_loaded_is_refused_in_words(

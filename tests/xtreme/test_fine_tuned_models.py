@@ -56,5 +56,5 @@ def test_a_model_and_its_predictions_depend_on_train_dev_and_test(
 def test_an_encoder_that_reads_too_little_is_refused(xtreme_folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     args = XtremeArguments(model_name_or_path="x", data=str(xtreme_folder), tasks=["xquad"], languages=["de"])
     [data] = read_data(args.chosen_tasks, args)
-    with pytest.raises(BadInput, match="xquad: needs rows of 226 tokens or more, --model_name_or_path x reads 64"):
+    with pytest.raises(BadInput, match="xquad: needs rows of 226 tokens or more, x reads 64"):
         models(tokenizer, longest=64).check(data)

@@ -18,7 +18,7 @@ def test_the_size_of_the_settings_follows_from_the_layers(layers: int, asked: st
 
 def test_a_folder_without_an_encoder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no encoder with a tokenizer that loads"):
-        load_config_and_tokenizer(str(tmp_path))
+        load_config_and_tokenizer(XtremeArguments(model_name_or_path=str(tmp_path)))
 
 
 def test_only_the_languages_asked_for_are_read(xtreme_folder: Path, tmp_path: Path) -> None:
