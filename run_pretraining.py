@@ -2,8 +2,9 @@
 """Pre-train HiCTL, from XLM-R or from scratch.
 
     python run_pretraining.py recipes/demo.json
-    python run_pretraining.py --encoder xlm-roberta-base --train_data 'corpus.{en,de}' de:news.txt --output_dir runs/de
-    python run_pretraining.py recipes/base.json --train_data my-pairs.jsonl --resume_from_checkpoint true
+    python run_pretraining.py --model_name_or_path xlm-roberta-base --train_file 'corpus.{en,de}' de:news.txt \
+        --output_dir runs/de
+    python run_pretraining.py recipes/base.json --train_file my-pairs.jsonl --resume_from_checkpoint true
 
 A recipe is a file of settings; flags after it change them. `--help` lists all. In the output folder: `checkpoint/`,
 `encoder/` (plain XLM-R), `results.json` and `report.html`.

@@ -1,8 +1,10 @@
 #!/usr/bin/env python
 """Fine-tune and score an encoder on XTREME.
 
-    python run_xtreme.py --encoder xlm-roberta-base --data xtreme/download --tasks all --output_dir runs/xtreme
-    python run_xtreme.py --encoder runs/hictl/checkpoint --tasks panx --languages de sw --learning_rate 1e-5 2e-5
+    python run_xtreme.py --model_name_or_path xlm-roberta-base --data xtreme/download --tasks all \
+        --output_dir runs/xtreme
+    python run_xtreme.py --model_name_or_path runs/hictl/checkpoint --tasks panx --languages de sw \
+        --learning_rate 1e-5 2e-5
     python run_xtreme.py --score runs/xtreme/predictions --labels xtreme/labels
 
 `--help` lists all settings. In the output folder: `predictions/` in the layout of a submission, `results.json`,

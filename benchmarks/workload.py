@@ -110,7 +110,7 @@ def read_pairs(source: str | None) -> list[tuple[str, str]]:
     recipe = json.loads(DEMO.read_text("utf-8"))
     languages = recipe["cleaning"]["languages"]
     cleaning = Cleaning() if source else Cleaning(languages=languages)
-    dataset, _ = load_corpus([source] if source else recipe["train_data"], cleaning)
+    dataset, _ = load_corpus([source] if source else recipe["train_file"], cleaning)
     shortest = 0 if source else SENTENCE_CHARACTERS
     pairs = [(x, y) for x, y in zip(dataset["x"], dataset["y"]) if y is not None and max(len(x), len(y)) >= shortest]
     return [pairs[number] for number in np.random.default_rng(SEED).permutation(len(pairs))[:PAIRS_READ]]

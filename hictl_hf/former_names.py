@@ -1,10 +1,13 @@
-"""Modules of 0.7.5 under their former names: importing one warns and gives the names of the module that replaced it.
+"""Modules of 0.7.5 and arguments of 0.10 under their former names.
+
+Importing a module of 0.7.5 warns and gives the names of the module that replaced it:
 
 `hictl_hf.readers.BadInput` is that of `hictl_hf.errors`. Modules whose former name is that of a package today
 (`hictl_hf.embedding`) are not here: what the package exports is found there.
 """
 
 import warnings
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -53,6 +56,34 @@ NAMES = {
     "last_whole_checkpoint": "last_complete_checkpoint", "Kind": "PredictionFormat", "teaching": "as_bad_input",
     "shown": "short_repr", "whole_folder": "atomic_directory", "look_up": "tied_embedding",
 }  # fmt: skip
+
+ARGUMENTS = {  # until 0.10 -> today's, as in transformers' example scripts
+    "encoder": "model_name_or_path", "model": "model_name_or_path", "tokenizer": "tokenizer_name",
+    "model_config": "config_overrides", "train_data": "train_file", "train": "train_file",
+    "held_out_data": "validation_file", "validation": "validation_file", "test": "test_file",
+    "max_length": "max_seq_length", "beams": "num_beams", "batch_size": "per_device_train_batch_size",
+    "epochs": "num_train_epochs", "predict_batch_size": "per_device_eval_batch_size", "target_language": "target_lang",
+}  # fmt: skip
+ADDED: Mapping[str, Any] = {  # arguments since 0.11 -> what earlier releases did
+    "model_revision": "main", "do_train": True, "do_eval": True, "do_predict": True,
+}  # fmt: skip
+
+
+def with_names_of_today(settings: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
+    """Return stored arguments under today's names.
+
+    Args:
+        names: those that are asked for: others keep their names, and those that are missing get what `ADDED` says.
+
+    >>> with_names_of_today({"encoder": None, "model": "a", "seed": 1})
+    {'seed': 1, 'model_name_or_path': 'a'}
+    """
+    given = {old: new for old, new in ARGUMENTS.items() if old in settings and (not names or new in names)}
+    today = {name: value for name, value in settings.items() if name not in given}
+    for old, new in given.items():
+        if today.get(new) is None:
+            today[new] = settings[old]
+    return {**{name: value for name, value in ADDED.items() if name in names}, **today}
 
 
 class FormerModules(MetaPathFinder, Loader):

@@ -4,7 +4,7 @@
     python -m studies.adaptation --data shared/data --encoder e5 --systems ours --seeds 1    # one run
     python -m studies.adaptation --report docs/results.md                                    # the page again
     python -m studies.adaptation --data shared/data --encoder e5 --languages bre gle cym oci \\
-        --train_data catalogues/ --output runs/adaptation-low                                # low-resource languages
+        --train_file catalogues/ --output runs/adaptation-low                                # low-resource languages
 
 `--data` is a folder of bitext/, ntrex/ and xtreme/, with `--languages` of tatoeba_low/ and xtreme/; `--encoder` an
 XLM-R encoder. All systems train on the same pairs in the same order, with the prompt, characters, tokens and pairs a
@@ -30,6 +30,7 @@ import torch
 from tqdm import tqdm
 
 from hictl_hf.files import digest, write_json
+from hictl_hf.former_names import with_names_of_today
 from hictl_hf.pretraining.interpolation import SHARES, best_share
 from hictl_hf.pretraining.results import ShareAccuracy
 from hictl_hf.reports.results import library_versions
@@ -60,11 +61,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     if not (arguments.data and arguments.encoder):
         parser.error("--data and --encoder are needed, the folder of the data and that of the start")
-    if bool(arguments.languages) != bool(arguments.train_data):
-        parser.error("--languages and --train_data are given together: what is tested, and its pairs to train on")
+    if bool(arguments.languages) != bool(arguments.train_file):
+        parser.error("--languages and --train_file are given together: what is tested, and its pairs to train on")
     torch.set_num_threads(1)
     limit = recipe_of("ours").get("cleaning", {}).get("max_characters", 1000)
-    material = Material(arguments.data, tuple(arguments.languages), tuple(arguments.train_data), limit)
+    material = Material(arguments.data, tuple(arguments.languages), tuple(arguments.train_file), limit)
     study = Study(material, arguments.encoder, output, arguments.minutes, arguments.prompt)
     study.prepare()
     for name, seed in tqdm(planned(arguments.systems, arguments.seeds), unit=" runs"):
@@ -86,7 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--languages", nargs="+", choices=LOW, default=[], metavar="CODE", help=f"low-resource, of {', '.join(LOW)}"
     )
     parser.add_argument(
-        "--train_data", nargs="+", default=[], metavar="FOLDER", help="sources of pairs of these languages"
+        "--train_file", nargs="+", default=[], metavar="FOLDER", help="sources of pairs of these languages"
     )
     parser.add_argument("--output", type=Path, help="[runs/adaptation, with --languages runs/adaptation-low]")
     add_report_arguments(parser, EVIDENCE)
@@ -102,6 +103,12 @@ def planned(systems: Sequence[str] | None, seeds: Sequence[int] | None) -> list[
         for seed in (SYSTEMS[name].seeds if name == START else seeds or SYSTEMS[name].seeds)
     ]
     return sorted(runs, key=lambda run: run[1])
+
+
+def stored_settings(path: Path, otherwise: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    """Return the settings that a file of a run holds, also those of earlier releases, under today's names."""
+    found = read_json(path).get("settings", otherwise)
+    return found and with_names_of_today(found)
 
 
 @dataclass(frozen=True)
@@ -132,6 +139,8 @@ class Study:
         }
         with one_at_a_time(self.data / "lock"):
             kept = read_json(self.data / "study.json")
+            if kept:
+                kept["examples"] = with_names_of_today(kept["examples"])
             if changed := [name for name in settings if kept and kept[name] != settings[name]]:
                 raise SystemExit(
                     f"{self.output}: holds runs with other settings ({', '.join(changed)}); give those, or another "
@@ -143,13 +152,13 @@ class Study:
         """Train, choose the share of the trained weights, and score, each unless its result exists."""
         folder = self.output / name / str(seed)
         for step in ("cost.json", "run.json"):
-            if read_json(folder / step).get("settings", settings_of(name)) != settings_of(name):
+            if stored_settings(folder / step, settings_of(name)) != settings_of(name):
                 raise SystemExit(f"{folder}: was trained with another recipe; remove it, or give another --output")
         if (folder / "run.json").exists():
             return
         cost = {} if name == START else self.train(name, seed, folder)
         trained = None if name == START else str(folder / "training/encoder")
-        encoder = AveragedEncoder(self.encoder, trained, self.prompt, recipe_of("ours")["max_length"])
+        encoder = AveragedEncoder(self.encoder, trained, self.prompt, recipe_of("ours")["max_seq_length"])
         shares, chosen = self.choose_share(encoder, folder)
         encoders = {"chosen": self.score(encoder, chosen, folder, SYSTEMS[name].mine)}
         if SYSTEMS[name].score_trained:
@@ -189,7 +198,7 @@ class Study:
             return None
         folder = self.output / name / "calibration"
         with one_at_a_time(self.output / name / "lock"):
-            if read_json(folder / "steps.json").get("settings") != settings_of(name):
+            if stored_settings(folder / "steps.json") != settings_of(name):
                 shutil.rmtree(folder, ignore_errors=True)
                 job = self.job(name, write_json(folder / "run-recipe.json", recipe), CALIBRATION_STEPS, save=False)
                 call("studies.adaptation_training", job, folder)
@@ -202,8 +211,8 @@ class Study:
     def recipe(self, name: str, seed: int) -> dict[str, Any]:
         """Return the recipe of a run of hictl_hf, or of the data that sentence-transformers trains on."""
         return recipe_of(name) | {
-            "encoder": self.encoder,
-            "train_data": [str(self.data / "pairs.jsonl.gz")],
+            "model_name_or_path": self.encoder,
+            "train_file": [str(self.data / "pairs.jsonl.gz")],
             "prompt": self.prompt,
             "held_out_sentences": 0,
             "use_cpu": True,

@@ -56,13 +56,13 @@ class Material:
     Args:
         source: folder of bitext/, ntrex/ and xtreme/, or with `languages` of tatoeba_low/ and xtreme/.
         languages: keys of `LOW` that are trained on and tested; empty: those of bitext/.
-        train_data: with `languages`, sources of their pairs, such as folders of catalogues.
+        train_file: with `languages`, sources of their pairs, such as folders of catalogues.
         max_characters: of a training sentence.
     """
 
     source: Path
     languages: tuple[str, ...] = ()
-    train_data: tuple[str, ...] = ()
+    train_file: tuple[str, ...] = ()
     max_characters: int = 200
 
     @cached_property
@@ -106,7 +106,7 @@ class Material:
         if not self.languages:
             return self.studied.bitext("dev", DEV_SENTENCES), (row for row in rows_of(self.source) if len(row) == 2)
         codes = ["en", *(LOW[language][0] for language in self.languages)]
-        corpus, _ = load_corpus(self.train_data, Cleaning(self.max_characters, languages=codes))
+        corpus, _ = load_corpus(self.train_file, Cleaning(self.max_characters, languages=codes))
         pairs = (row for row in corpus if row["y"] is not None)
         allowed = [row for row in pairs if forbidden.isdisjoint(map(comparable, pair_of(row).values()))]
         parts = split_held_out(Dataset.from_list(allowed), DEV_SENTENCES, 0, parts=("dev",))

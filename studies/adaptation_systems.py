@@ -16,7 +16,7 @@ START = "start"
 REFERENCE = "st-mnrl"  # what differences are taken to, in addition to the start
 THREE, ONE = (1, 2, 3), (1,)
 USUAL_RATE = 5e-5  # of sentence-transformers
-EXAMPLES = ("cleaning", "max_length", "pair_alpha", "per_device_train_batch_size")  # settings of the recipe
+EXAMPLES = ("cleaning", "max_seq_length", "pair_alpha", "per_device_train_batch_size")  # settings of the recipe
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class System:
 
     Attributes:
         section: of the table: `OURS`, `PARTS`, or `OTHERS`, which sentence-transformers trains.
-        model_config, settings: changes of the recipe, the first ones of its `model_config`. With "max_steps" the row
-            has these steps, not those of the minutes.
+        config_overrides, settings: changes of the recipe, the first ones of its `config_overrides`. With "max_steps"
+            the row has these steps, not those of the minutes.
         loss, loss_settings: name and arguments of a loss of sentence-transformers.
         score_trained: also test the trained weights that are not averaged with the start.
         mine: also test BUCC, which takes half as long as all others.
@@ -34,7 +34,7 @@ class System:
 
     label: str
     section: str = PARTS
-    model_config: Mapping[str, Any] = field(default_factory=dict)
+    config_overrides: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     loss: str = ""
     loss_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -53,16 +53,16 @@ PUBLISHED = {"bf16": False, "save_strategy": "no", "lm_head_warmup_steps": 0}
 SYSTEMS = {
     START: System("the start, unchanged", START, seeds=(0,), mine=True),
     "ours": System("recipes/adapt.json", OURS, seeds=THREE, mine=True),
-    "with-lm": System("with the language model", model_config={"lm_weight": 1.0}),
-    "with-word": System("with the word level", model_config={"word_weight": 1.0}),
-    "all-losses": System("all losses (the paper)", model_config=ALL_LOSSES),
-    "hard-negatives": System("with hard negatives", model_config={"hard_negatives": True}),
-    "no-hard-negatives": System("without hard negatives", model_config={"hard_negatives": False}),
-    "other-side-only": System("negatives of the other side only", model_config={"same_side_negatives": False}),
-    "first-token": System("a new projection of the first token (the paper)", model_config=PAPER_VECTOR),
+    "with-lm": System("with the language model", config_overrides={"lm_weight": 1.0}),
+    "with-word": System("with the word level", config_overrides={"word_weight": 1.0}),
+    "all-losses": System("all losses (the paper)", config_overrides=ALL_LOSSES),
+    "hard-negatives": System("with hard negatives", config_overrides={"hard_negatives": True}),
+    "no-hard-negatives": System("without hard negatives", config_overrides={"hard_negatives": False}),
+    "other-side-only": System("negatives of the other side only", config_overrides={"same_side_negatives": False}),
+    "first-token": System("a new projection of the first token (the paper)", config_overrides=PAPER_VECTOR),
     "published": System(
         "the study before: the paper's losses and vector, rate 1e-4, 400 steps",
-        model_config=ALL_LOSSES | PAPER_VECTOR | {"hard_negatives": True},
+        config_overrides=ALL_LOSSES | PAPER_VECTOR | {"hard_negatives": True},
         settings=PUBLISHED,
         recipe="studies/recipes/continued.json",
         score_trained=True,
@@ -101,7 +101,11 @@ def recipe_of(name: str) -> dict[str, Any]:
     recipe.pop("keep_start", None)  # all systems are averaged with the start in the same way
     if system.section == OTHERS:
         recipe["learning_rate"] = USUAL_RATE
-    return {**recipe, **system.settings, "model_config": {**recipe.get("model_config", {}), **system.model_config}}
+    return {
+        **recipe,
+        **system.settings,
+        "config_overrides": {**recipe.get("config_overrides", {}), **system.config_overrides},
+    }
 
 
 def settings_of(name: str) -> dict[str, Any]:
@@ -114,7 +118,7 @@ def settings_of(name: str) -> dict[str, Any]:
 
 def repeats_ours(name: str) -> bool:
     """Whether a row has the settings of "ours", which depend on the recipe."""
-    system, given = SYSTEMS[name], recipe_of("ours")["model_config"]
-    usual = HictlConfig().to_dict() | Start(ENCODER, Pooling("mean", 12)).model_config | given
-    changed = any(usual[field] != value for field, value in system.model_config.items())
+    system, given = SYSTEMS[name], recipe_of("ours")["config_overrides"]
+    usual = HictlConfig().to_dict() | Start(ENCODER, Pooling("mean", 12)).config_overrides | given
+    changed = any(usual[field] != value for field, value in system.config_overrides.items())
     return system.section == PARTS and not changed and not system.settings

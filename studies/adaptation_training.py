@@ -95,7 +95,7 @@ def first_steps(job: Mapping[str, Any]) -> dict[str, Any]:
     flags = ["--max_steps", str(job["steps"]), "--output_dir", job["output_dir"], "--lm_head_warmup_steps", "0"]
     args = parse_arguments([job["run"], *flags])
     set_seed(args.seed)
-    start = recognise(args.encoder)
+    start = recognise(args.checkpoint)
     apply_defaults(args, start)
     corpora = read_corpora(args)
     tokenizer = load_or_train_tokenizer(args, corpora.train)
@@ -122,7 +122,7 @@ def train(job: Mapping[str, Any]) -> dict[str, Any]:
     pairs = without_repetitions(drawn, size)[: job["steps"] * size]
     english, translations = zip(*map(in_order, pairs))
     columns: dict[str, Any] = {"english": english, "translation": translations}
-    model = sentence_encoder(run["encoder"], run["max_length"])
+    model = sentence_encoder(run["model_name_or_path"], run["max_seq_length"])
     loss = getattr(losses, job["loss"])(model, **job["loss_settings"])
     began = process_time()
     if job["loss"] == "MSELoss":  # the vectors of the start, which is the teacher

@@ -57,7 +57,7 @@ class Variant:
     """A row of the study: its changes of the recipe."""
 
     label: str
-    model_config: Mapping[str, Any] = field(default_factory=dict)
+    config_overrides: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = ONE
     data: str = "pairs"
@@ -82,7 +82,7 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 USUAL = read_recipe("scratch")
-PAPER = (  # as recipes/paper-base.json: model_config and settings
+PAPER = (  # as recipes/paper-base.json: config_overrides and settings
     {
         "sentence_temperature": 1.0, "word_temperature": 1.0, "word_sampling_temperature": 1.0,
         "hard_negative_space": "raw", "duplicates": "keep", "word_level_input": "clean",
@@ -253,7 +253,7 @@ class Study:
                 write_run(self.output / "start/0")
         elif not (self.output / "tokenizer").exists():
             sentences = sample_of(self.output / "data/pairs.jsonl.gz")
-            tokenizer = train_tokenizer(sentences, USUAL["model_config"]["vocab_size"], USUAL["max_length"])
+            tokenizer = train_tokenizer(sentences, USUAL["config_overrides"]["vocab_size"], USUAL["max_seq_length"])
             tokenizer.save_pretrained(self.output / "tokenizer")
 
     def run(self, name: str, seed: int) -> None:
@@ -273,13 +273,15 @@ class Study:
         """Return the recipe of the model with the changes of the variant."""
         variant, settings = VARIANTS[name], read_recipe(self.model)
         settings |= {
-            "train_data": [str(self.output / f"data/{source}.jsonl.gz") for source in (variant.data, "texts")],
+            "train_file": [str(self.output / f"data/{source}.jsonl.gz") for source in (variant.data, "texts")],
             "seed": seed,
-            "model_config": settings.get("model_config", {}) | dict(variant.model_config),
+            "config_overrides": settings.get("config_overrides", {}) | dict(variant.config_overrides),
             **variant.settings,
         }
         start = (
-            {"encoder": self.encoder} if self.model == "continued" else {"tokenizer": str(self.output / "tokenizer")}
+            {"model_name_or_path": self.encoder}
+            if self.model == "continued"
+            else {"tokenizer_name": str(self.output / "tokenizer")}
         )
         return settings | start
 
@@ -291,14 +293,14 @@ class Study:
         """Fine-tune on PANX (zero-shot), and train a translation model on Multi30k with the encoder frozen."""
         multi30k = {
             part: [str(self.source / f"multi30k/en-de.{file}.jsonl.gz")]
-            for part, file in (("train", "train"), ("validation", "val"), ("test", "test_2016_flickr"))
+            for part, file in (("train_file", "train"), ("validation_file", "val"), ("test_file", "test_2016_flickr"))
         }
         for script, name, given in (
             ("run_xtreme.py", "panx", {"data": str(self.source / "xtreme")}),
             ("run_translation.py", "bleu", multi30k),
         ):
             if not (folder / name / "cost.json").exists():
-                settings = read_recipe(name) | given | {"encoder": encoder, "bf16": self.bf16}
+                settings = read_recipe(name) | given | {"model_name_or_path": encoder, "bf16": self.bf16}
                 write_json(folder / name / "cost.json", call(script, settings, folder / name))
         with (folder / "bleu/predictions.jsonl").open(encoding="utf-8") as lines:
             np.save(folder / "bleu.npy", sentence_statistics(map(json.loads, lines), BLEU()))

@@ -131,9 +131,10 @@ def run(name: str, seed: int, data: Path, encoder: str, output: Path, with_model
         return
     if row.after:
         run(row.after, seed, data, encoder, output, with_model=True)
-        settings = read_recipe("translation-step2") | {"model": str(output / row.after / str(seed) / "model")}
+        settings = read_recipe("translation-step2")
+        settings["model_name_or_path"] = str(output / row.after / str(seed) / "model")
     else:
-        settings = read_recipe("translation-step1") | {"encoder": encoder}
+        settings = read_recipe("translation-step1") | {"model_name_or_path": encoder}
     settings |= {"source_lang": [*row.directions[0]], "target_lang": [*row.directions[1]], "seed": seed}
     cost = call("run_translation.py", settings | sources_of(row, data, output) | dict(row.settings), folder)
     write_run(folder, cost)
@@ -142,14 +143,14 @@ def run(name: str, seed: int, data: Path, encoder: str, output: Path, with_model
 def sources_of(row: Row, data: Path, output: Path) -> dict[str, Any]:
     """Return the files of training, validation and test."""
     captions, bitext = data / "multi30k", data / "bitext"
-    parts = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
+    parts = {"train_file": "train", "validation_file": "val", "test_file": "test_2016_flickr"}
     if row.data == "multi30k":
         (other,) = {*row.directions[0], *row.directions[1]} - {"en"}
         return {part: [str(captions / f"en-{other}.{file}.jsonl.gz")] for part, file in parts.items()}
     if row.data == "others":
         spanish = everyday_pairs(data / "xtreme/tatoeba", output)
-        return {"test": [str(captions / "en-fr.test_2016_flickr.jsonl.gz"), spanish]}
-    rows = {"train": ("train", PAIRS_OF_A_TARGET), "validation": ("dev", 200), "test": ("test", 250)}
+        return {"test_file": [str(captions / "en-fr.test_2016_flickr.jsonl.gz"), spanish]}
+    rows = {"train_file": ("train", PAIRS_OF_A_TARGET), "validation_file": ("dev", 200), "test_file": ("test", 250)}
     return {
         part: [first_pairs(bitext, language, split, number, output) for language in SCRIPTS]
         for part, (split, number) in rows.items()

@@ -53,7 +53,7 @@ def test_mining_computes_in_what_is_faster(
 
 def test_training_and_embedding_tell_it(slow_formats: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     file = tmp_path / "recipe.json"
-    file.write_text(json.dumps({"train_data": ["x"], "output_dir": str(tmp_path / "run")}), "utf-8")
+    file.write_text(json.dumps({"train_file": ["x"], "output_dir": str(tmp_path / "run")}), "utf-8")
     parse_arguments([str(file)])
     assert not slow_formats.messages
     parse_arguments([str(file), "--bf16", "true"])

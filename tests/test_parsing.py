@@ -13,14 +13,15 @@ from hictl_hf.cli.embed import EmbedArguments
 from hictl_hf.cli.mine import MineArguments
 from hictl_hf.cli.translate import TranslateArguments
 from hictl_hf.errors import BadInput
-from hictl_hf.parsing import OURS
+from hictl_hf.former_names import ARGUMENTS
+from hictl_hf.parsing import ELSEWHERE, REASONS
 from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
 from hictl_hf.training import arguments as settings
 from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
 from hictl_hf.xtreme.arguments import XtremeArguments, parse_xtreme_arguments
 
-XTREME: dict[str, Any] = {"encoder": "x"}
-PRETRAINING: dict[str, Any] = {"train_data": ["x"]}
+XTREME: dict[str, Any] = {"model_name_or_path": "x"}
+PRETRAINING: dict[str, Any] = {"train_file": ["x"]}
 
 
 def parsed(parse: Callable[[list[str]], Any], recipe: dict[str, Any], folder: Path) -> Any:
@@ -48,9 +49,9 @@ def test_one_is_as_good_as_a_list_of_one_and_numbers_may_be_texts(
 @pytest.mark.parametrize(
     ("name", "value", "wanted"),
     [
-        ("train_data", "pairs.jsonl", ["pairs.jsonl"]),
+        ("train_file", "pairs.jsonl", ["pairs.jsonl"]),
         ("evaluate_layers", 2, [2]),
-        ("model_config", {"vocab_size": 9}, {"vocab_size": 9}),
+        ("config_overrides", {"vocab_size": 9}, {"vocab_size": 9}),
         ("activation_checkpointing_kwargs", {"use_reentrant": False}, {"use_reentrant": False}),
         ("report_to", ["tensorboard", "wandb"], ["tensorboard", "wandb"]),
         ("resume_from_checkpoint", True, "true"),
@@ -70,7 +71,7 @@ def test_hf_s_arguments_keep_their_types(
         ({"seed": "x"}, "seed is 'x'; allowed is a list, each an integer"),
         ({"tasks": None}, "tasks is None; allowed is a list, each a string"),
         ({"bf16": "maybe"}, "bf16 is 'maybe'; allowed is true or false"),
-        ({"epochs": [1]}, r"epochs is \[1\]; allowed is a number or null"),
+        ({"num_train_epochs": [1]}, r"num_train_epochs is \[1\]; allowed is a number or null"),
         ({"labels": {"a": 1}}, "labels .*no such folder"),
         ({"seed": -1}, r"seed is \[-1\]; allowed are one or more numbers from 0 to"),
         ({"learning_rate": -1}, r"learning_rate is \[-1.0\]; allowed are numbers above 0"),
@@ -83,7 +84,7 @@ def test_other_values_are_refused_by_name(recipe: dict[str, Any], message: str, 
 
 
 def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text("\ufeffencoder: x\nlearning_rate: 3e-5\n", "utf-8")
+    (tmp_path / "recipe.yaml").write_text("\ufeffmodel_name_or_path: x\nlearning_rate: 3e-5\n", "utf-8")
     assert parse_xtreme_arguments([str(tmp_path / "recipe.yaml")]).learning_rate == [3e-5]
 
 
@@ -93,14 +94,14 @@ def test_an_optimiser_whose_package_is_missing_is_refused_before_any_work(monkey
 
     monkeypatch.setattr(Trainer, "get_optimizer_cls_and_kwargs", missing)
     with pytest.raises(BadInput, match="You need to install `bitsandbytes`"):
-        parse_arguments(["--train_data", "x", "--optim", "adamw_bnb_8bit"])
+        parse_arguments(["--train_file", "x", "--optim", "adamw_bnb_8bit"])
 
 
 def test_an_old_name_is_answered_with_the_new_one(tmp_path: Path) -> None:
     message = "pair_mask_rate.* pair_mask_rate is called tlm_probability since release 0.8; --help"
     with pytest.raises(BadInput, match=message):
-        parse_arguments(["--train_data", "x", "--pair_mask_rate", "0.2"])
-    (tmp_path / "recipe.yaml").write_text("train_data: [x]\npair_mask_rate: 0.2\n", "utf-8")
+        parse_arguments(["--train_file", "x", "--pair_mask_rate", "0.2"])
+    (tmp_path / "recipe.yaml").write_text("train_file: [x]\npair_mask_rate: 0.2\n", "utf-8")
     with pytest.raises(BadInput, match=message):
         parse_arguments([str(tmp_path / "recipe.yaml")])
 
@@ -108,27 +109,32 @@ def test_an_old_name_is_answered_with_the_new_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parse", "flag", "told"),
     [
-        (parse_arguments, "--model_name_or_path", "model_name_or_path is called encoder here"),
-        (parse_arguments, "--train_file", "train_file is called train_data here"),
-        (parse_arguments, "--dataset-name", "dataset_name is called train_data here"),
-        (parse_arguments, "--max_seq_length", "max_seq_length is called max_length here"),
+        (parse_arguments, "--encoder", "encoder is called model_name_or_path since release 0.11"),
+        (parse_arguments, "--train_data=a", "train_data is called train_file since release 0.11"),
+        (parse_arguments, "--held-out-data", "held_out_data is called validation_file since release 0.11"),
+        (parse_arguments, "--max_seq_len", "max_seq_len is called max_seq_length here"),
         (parse_arguments, "--lr", "lr is called learning_rate here"),
         (parse_arguments, "--overwrite_output_dir", "no folder is written over"),
-        (parse_translation_arguments, "--model_name_or_path", "model_name_or_path is called encoder here"),
-        (parse_translation_arguments, "--validation_file", "validation_file is called validation here"),
-        (parse_translation_arguments, "--num_beams", "num_beams is called beams here"),
-        (parse_xtreme_arguments, "--per_device_train_batch_size", "is called batch_size here"),
-        (parse_xtreme_arguments, "--num_train_epochs", "num_train_epochs is called epochs here"),
+        (parse_arguments, "--max_eval_samples", "max_eval_samples: held_out_sentences is the number of pairs of each"),
+        (parse_translation_arguments, "--model", "model is called model_name_or_path since release 0.11"),
+        (parse_translation_arguments, "--test", "test is called test_file since release 0.11"),
+        (parse_translation_arguments, "--beams", "beams is called num_beams since release 0.11"),
+        (parse_translation_arguments, "--batch_size", "batch_size: batches have as many tokens as --max_tokens says"),
+        (parse_xtreme_arguments, "--batch_size", "is called per_device_train_batch_size since release 0.11"),
+        (parse_xtreme_arguments, "--epochs", "epochs is called num_train_epochs since release 0.11"),
+        (parse_xtreme_arguments, "--max_train_samples", "max_train_samples: --train_split"),
     ],
 )
-def test_names_of_other_tools_are_answered_with_ours(parse: Callable[[list[str]], Any], flag: str, told: str) -> None:
+def test_former_names_and_those_of_other_tools_are_answered_with_todays(
+    parse: Callable[[list[str]], Any], flag: str, told: str
+) -> None:
     with pytest.raises(BadInput, match=f"unknown argument; .*{told}"):
         parse([flag, "x"])
 
 
 def test_they_are_answered_in_a_recipe_and_stand_for_arguments_that_exist(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="unknown settings: train_file; train_file is called train_data here"):
-        parsed(parse_arguments, {"train_file": "x"}, tmp_path)
+    with pytest.raises(BadInput, match="unknown settings: train_data; train_data is called train_file since release"):
+        parsed(parse_arguments, {"train_data": "x"}, tmp_path)
     kinds = (
         PretrainingArguments,
         TranslationArguments,
@@ -138,7 +144,8 @@ def test_they_are_answered_in_a_recipe_and_stand_for_arguments_that_exist(tmp_pa
         TranslateArguments,
     )
     known = {item.name for kind in kinds for item in fields(kind)}
-    assert {name for names in OURS.values() for name in names} <= known
+    named = {name for names in ELSEWHERE.values() for name in names} | {*ARGUMENTS.values()}
+    assert named | {name for reasons in REASONS.values() for name in reasons if name} <= known
 
 
 # --- recipes based on others ------------------------------------------------------------------------------------------
@@ -153,14 +160,14 @@ def test_a_recipe_overrides_those_it_is_based_on_in_their_order_and_dictionaries
     (tmp_path / "sub").mkdir()
     write_recipes(
         tmp_path,
-        size={"max_steps": 1, "max_length": 10, "model_config": {"word_weight": 1, "lm_weight": 2}},
-        data={"based_on": [], "max_steps": 2, "train_data": ["x"]},
+        size={"max_steps": 1, "max_seq_length": 10, "config_overrides": {"word_weight": 1, "lm_weight": 2}},
+        data={"based_on": [], "max_steps": 2, "train_file": ["x"]},
     )
-    above = {"based_on": ["../size.json", "../data.json"], "max_length": 11, "model_config": {"word_weight": 0}}
-    write_recipes(tmp_path / "sub", full=above, fuller={"based_on": ["full.json"], "train_data": ["y"]})
-    args = parse_arguments([str(tmp_path / "sub/fuller.json"), "--max_length", "12"])
-    assert (args.max_steps, args.max_length, args.train_data) == (2, 12, ["y"])
-    assert args.model_config == {"word_weight": 0, "lm_weight": 2}
+    above = {"based_on": ["../size.json", "../data.json"], "max_seq_length": 11, "config_overrides": {"word_weight": 0}}
+    write_recipes(tmp_path / "sub", full=above, fuller={"based_on": ["full.json"], "train_file": ["y"]})
+    args = parse_arguments([str(tmp_path / "sub/fuller.json"), "--max_seq_length", "12"])
+    assert (args.max_steps, args.max_seq_length, args.train_file) == (2, 12, ["y"])
+    assert args.config_overrides == {"word_weight": 0, "lm_weight": 2}
 
 
 @pytest.mark.parametrize(
@@ -172,6 +179,6 @@ def test_a_recipe_overrides_those_it_is_based_on_in_their_order_and_dictionaries
     ],
 )
 def test_a_recipe_that_cannot_be_based_on_others_is_refused(named: Any, message: str, tmp_path: Path) -> None:
-    write_recipes(tmp_path, a={"based_on": named, "train_data": ["x"]})
+    write_recipes(tmp_path, a={"based_on": named, "train_file": ["x"]})
     with pytest.raises(BadInput, match=message):
         parse_arguments([str(tmp_path / "a.json")])

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         make_parser().print_help()
         sys.exit(0)
     recipe = Path(__file__).parents[1] / RECIPE
-    check_packages(json.loads(recipe.read_text("utf-8"))["train_data"])
+    check_packages(json.loads(recipe.read_text("utf-8"))["train_file"])
     ours = not Path(RECIPE).is_file() or Path(RECIPE).read_bytes() == recipe.read_bytes()
     command = [sys.executable, "-P", "-c", START, "pretrain", RECIPE if ours else str(recipe)]
     sys.stdout.flush()

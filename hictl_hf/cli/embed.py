@@ -23,7 +23,7 @@ from .logs import log_to_terminal
 
 GROUPS = {
     "input and output": ("model", "input", "column", "output", "stored"),
-    "vectors": ("layer", "pooling", "prompt", "prompt_name", "normalize", "max_length"),
+    "vectors": ("layer", "pooling", "prompt", "prompt_name", "normalize", "max_seq_length"),
     "computation": ("precision", "max_tokens", "lines_at_once", "device"),
 }
 
@@ -67,7 +67,7 @@ class EmbedArguments:
         },
     )
     stored: str = field(default="float32", metadata={"help": f"Dtype of the output: {' or '.join(STORED)}."})
-    max_length: int | None = field(
+    max_seq_length: int | None = field(
         default=None,
         metadata={"help": "Tokens per line, special tokens included; the rest is cut; default: the model's, or 256."},
     )
@@ -84,7 +84,7 @@ class EmbedArguments:
             raise BadInput(f"output is {self.output}; allowed are names that end in {' or '.join(OUTPUTS)}")
         if self.stored not in STORED:
             raise BadInput(f"stored is {self.stored!r}; allowed are {', '.join(STORED)}")
-        for name, least in (("lines_at_once", 1), ("max_length", 3), ("max_tokens", 1)):
+        for name, least in (("lines_at_once", 1), ("max_seq_length", 3), ("max_tokens", 1)):
             if getattr(self, name) is not None and getattr(self, name) < least:
                 raise BadInput(f"{name} is {getattr(self, name)}; allowed is {least} or more")
         for path in self.input:
@@ -113,8 +113,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     mode = args.pooling or own.mode
     layer = args.layer if args.layer is not None else last if mode == "projection" else own.layer
     prompt = chosen_prompt(model.config, args.prompt, args.prompt_name)
-    names = ("normalize", "stored", "max_length", "max_tokens", "lines_at_once")
-    config = VectorFileConfig(prompt=prompt, **{name: getattr(args, name) for name in names})
+    names = ("normalize", "stored", "max_tokens", "lines_at_once")
+    config = VectorFileConfig(
+        prompt=prompt, max_length=args.max_seq_length, **{name: getattr(args, name) for name in names}
+    )
     remembered = {"column": args.column, "precision": precision}
     texts = read_lines_or_column(args.input, args.column)
     embed_to_file(

@@ -18,7 +18,7 @@ from .logs import log_to_terminal
 GROUPS = {
     "input and output": ("model", "data", "output"),
     "tasks": ("tasks", "subsets"),
-    "computation": ("precision", "max_length", "device"),
+    "computation": ("precision", "max_seq_length", "device"),
 }
 
 
@@ -42,7 +42,7 @@ class MtebArguments:
         },
     )
     precision: str = field(default="fp32", metadata={"help": "fp32, bf16, or int8 (CPU only)."})
-    max_length: int | None = field(
+    max_seq_length: int | None = field(
         default=None,
         metadata={"help": "Tokens per sentence; longer ones are truncated; default: the model's, or 256."},
     )
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     check_place(args.output, folder=True)
     tasks = [load_task(name, args.subsets, args.data) for name in args.tasks]
     model, tokenizer = load_encoder(args.model, args.precision, args.device)
-    results = evaluate_mteb(model, tokenizer, tasks, args.output, args.max_length)
+    results = evaluate_mteb(model, tokenizer, tasks, args.output, args.max_seq_length)
     results["protocol"] |= {"model": args.model, "precision": args.precision, "data": args.data or "Hugging Face Hub"}
     write_json(Path(args.output) / "results.json", results)
     print(as_table(results).text())

@@ -2,7 +2,7 @@
 
 hictl pretrain recipes/demo.json
 hictl pretrain recipes/ccnet100-mt/large.json --dry_run
-hictl pretrain --encoder xlm-roberta-base --train_data 'corpus.{en,de}' de:news.txt --output_dir runs/de
+hictl pretrain --model_name_or_path xlm-roberta-base --train_file 'corpus.{en,de}' de:news.txt --output_dir runs/de
 """
 
 import logging
@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ..parsing import CommandParser, parse_flags_or_recipe
-from ..pretraining.arguments import PretrainingArguments
+from ..parsing import CommandParser, names_of, parse_flags_or_recipe
+from ..pretraining.arguments import PretrainingArguments, PretrainingDataArguments, PretrainingModelArguments
 from ..pretraining.dry_run import RunPlan, plan
 from ..pretraining.results import retrieval_table
 from ..pretraining.run import pretrain
@@ -20,18 +20,16 @@ from .logs import log_to_terminal
 
 GROUPS = {
     "output": ("output_dir", "dry_run"),
-    "data": (
-        "train_data", "held_out_data", "held_out_sentences", "guard_data", "guard_languages", "cleaning", "strict",
-        "streaming", "stream_shares", "stream_buffer", "text_alpha", "pair_alpha", "text_share", "max_length",
-    ),
-    "model": ("encoder", "prompt", "keep_start", "tokenizer", "model_config"),
+    "model": names_of(PretrainingModelArguments),
+    "data": names_of(PretrainingDataArguments),
     "objectives": (
         "mlm_probability", "tlm_probability", "lm_head_warmup_steps", "dropout", "reordering", "join_reordered",
         "pair_separators", "gather_sentences", "gradient_cache",
     ),
     "training": (
-        "per_device_train_batch_size", "auto_find_batch_size", "learning_rate", "warmup_steps", "adam_beta2",
-        "adam_epsilon", "weight_decay", "logging_steps", "save_total_limit", "shard_parameters",
+        "do_train", "do_eval", "do_predict", "per_device_train_batch_size", "auto_find_batch_size",
+        "learning_rate", "warmup_steps", "adam_beta2", "adam_epsilon", "weight_decay", "logging_steps",
+        "save_total_limit", "shard_parameters",
         "dataloader_num_workers", "dataloader_pin_memory", "remove_unused_columns",
     ),
     "evaluation": ("evaluate_layers", "load_best_model_at_end", "metric_for_best_model"),

@@ -1,8 +1,10 @@
 """`hictl train-translation`: train a translation model on an encoder in the paper's two steps and score it
 (`translation.run.run_translation`).
 
-hictl train-translation --encoder runs/hictl/checkpoint --train 'corpus.{en,de}' --source_lang de --target_lang en
-hictl train-translation --model runs/de-en/model --test 'test.{nl,en}' --source_lang nl --target_lang en
+hictl train-translation --model_name_or_path runs/hictl/checkpoint --train_file 'corpus.{en,de}' --source_lang de \
+    --target_lang en
+hictl train-translation --model_name_or_path runs/de-en/model --test_file 'test.{nl,en}' --source_lang nl \
+    --target_lang en
 """
 
 import logging
@@ -11,26 +13,24 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ..parsing import CommandParser, parse_flags_or_recipe
-from ..translation.arguments import TranslationArguments
+from ..parsing import CommandParser, names_of, parse_flags_or_recipe
+from ..translation.arguments import TranslationArguments, TranslationDataArguments, TranslationModelArguments
 from ..translation.run import run_translation
 from .logs import log_to_terminal
 
 GROUPS = {
     "output": ("output_dir",),
-    "data": (
-        "train", "validation", "test", "source_lang", "target_lang", "cleaning", "strict", "max_tokens", "max_length",
-    ),
-    "model": (
-        "step", "encoder", "model", "freeze_encoder", "decoder_layers", "cls_bias", "cls_bias_scale", "model_config",
-        "trim_target_vocab", "random_encoder", "encoder_config",
-    ),
+    "model": names_of(TranslationModelArguments),
+    "data": names_of(TranslationDataArguments),
     "training": (
-        "learning_rate", "lr_scheduler_type", "warmup_steps", "adam_beta2", "weight_decay", "label_smoothing_factor",
+        "do_train", "do_eval", "do_predict", "learning_rate", "lr_scheduler_type", "warmup_steps", "adam_beta2",
+        "weight_decay", "label_smoothing_factor",
         "eval_strategy", "save_strategy", "save_steps", "save_total_limit", "average_checkpoints", "logging_steps",
         "dataloader_num_workers", "dataloader_pin_memory", "remove_unused_columns",
     ),
-    "search and scores": ("beams", "length_penalty", "max_length_a", "max_length_b", "metric", "multi_bleu"),
+    "search and scores": (
+        "num_beams", "predict_with_generate", "length_penalty", "max_length_a", "max_length_b", "metric", "multi_bleu",
+    ),
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """`hictl translate`: translate lines of files, of stdin or as they are typed (`translation.decoding.translate`).
 
     hictl translate --model runs/translation/model --input news.en --output news.de
-    cat news.en | hictl translate --model runs/translation/model --target_language de > news.de
+    cat news.en | hictl translate --model runs/translation/model --target_lang de > news.de
     hictl translate --model runs/translation/model --best 5
 
 Lines are read, translated and written in blocks. The output file is NAME.partial until it is complete.
@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 
 LINES_AT_ONCE = 8192
 GROUPS = {
-    "input and output": ("model", "input", "output", "target_language", "best", "scores"),
-    "search": ("beams", "length_penalty", "max_length_a", "max_length_b", "max_length"),
+    "input and output": ("model", "input", "output", "target_lang", "best", "scores"),
+    "search": ("num_beams", "length_penalty", "max_length_a", "max_length_b", "max_length"),
     "computation": ("max_tokens", "lines_at_once", "cut", "dtype", "device"),
 }
 
@@ -44,17 +44,17 @@ class TranslateArguments:
         default_factory=list, metadata={"help": "Files of one sentence per line, may be compressed; default: stdin."}
     )
     output: str | None = field(default=None, metadata={"help": "File to write; default: stdout."})
-    target_language: str | None = field(
+    target_lang: str | None = field(
         default=None, metadata={"help": "Required if the model has several target languages."}
     )
-    beams: int | None = field(
+    num_beams: int | None = field(
         default=None, metadata={"help": "Beam size, 1: greedy search; default: that of the model's config."}
     )
     length_penalty: float | None = field(
         default=None,
         metadata={"help": "p in score = log-probability / length ** p; default: that of the model's config."},
     )
-    best: int = field(default=1, metadata={"help": "Translations per line, at most --beams."})
+    best: int = field(default=1, metadata={"help": "Translations per line, at most --num_beams."})
     scores: bool = field(default=False, metadata={"help": "Write line number, score and text, not only the text."})
     max_length_a: float = field(default=1.2, metadata={"help": "Factor a of the length limit, a * source tokens + b."})
     max_length_b: int = field(default=10, metadata={"help": "Constant b of the length limit, in tokens."})
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_output(args.output, args.input)
     model, tokenizer = load_translator(args.model, dtype=args.dtype, device=args.device)
     check_target(args, model)
-    names = ("beams", "length_penalty", "best", "max_length_a", "max_length_b", "max_length")
+    names = ("num_beams", "length_penalty", "best", "max_length_a", "max_length_b", "max_length")
     settings = BeamSearchConfig.of(model, **{name: getattr(args, name) for name in names})
     typed = not args.input and sys.stdin.isatty()
     size = args.lines_at_once or (1 if typed else LINES_AT_ONCE)
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with open_output(args.output) as output:
         while block := list(islice(lines, size)):
             translations = translate(
-                model, tokenizer, block, settings, args.target_language, args.max_tokens, not typed, args.cut
+                model, tokenizer, block, settings, args.target_lang, args.max_tokens, not typed, args.cut
             )
             for number, found in enumerate(translations, start=before + 1):
                 output.writelines(f"{line}\n" for line in written(number, found, args.scores or args.best > 1))
@@ -109,13 +109,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def check_target(args: TranslateArguments, model: HictlForConditionalGeneration) -> None:
     """Raise `BadInput` if the target language is missing or is not one of the model's."""
-    known, given = model.config.target_languages or [], args.target_language
+    known, given = model.config.target_languages or [], args.target_lang
     if given is None and model.generation_config.decoder_start_token_id is not None:
         return
     if known and not find_language(given or "", known):
         found = "is not given" if given is None else f"is {short_repr(given)}"
         allowed = f"allowed for {args.model} are {', '.join(known)}"
-        raise BadInput(f"target_language {found}; {allowed}. Give it, for example --target_language {known[0]}.")
+        raise BadInput(f"target_lang {found}; {allowed}. Give it, for example --target_lang {known[0]}.")
 
 
 def written(number: int, found: Sequence[Translation], scores: bool) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """`hictl xtreme`: fine-tune and score an encoder on XTREME (`xtreme.run.run_xtreme`), or score prediction files.
 
-hictl xtreme --encoder xlm-roberta-base --data xtreme/download --tasks all --output_dir runs/xtreme
+hictl xtreme --model_name_or_path xlm-roberta-base --data xtreme/download --tasks all --output_dir runs/xtreme
 hictl xtreme --score runs/xtreme/predictions --labels xtreme/labels
 """
 
@@ -10,7 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ..parsing import CommandParser, parse_flags_or_recipe
+from ..parsing import CommandParser, names_of, parse_flags_or_recipe
+from ..training.model_and_data import ModelArguments
 from ..xtreme.arguments import XtremeArguments
 from ..xtreme.run import run_xtreme
 from ..xtreme.scores import score_submission
@@ -18,13 +19,15 @@ from ..xtreme.tables import main_table
 from .logs import log_to_terminal
 
 GROUPS = {
-    "input and output": ("encoder", "data", "labels", "output_dir", "score"),
+    "model": names_of(ModelArguments),
+    "data and output": ("data", "labels", "output_dir", "score"),
     "tasks": ("tasks", "languages", "setting", "train_split", "select_split", "score_split", "compat"),
     "fine-tuning": (
-        "size", "learning_rate", "batch_size", "seed", "epochs", "select_on", "similar_lengths",
+        "do_train", "do_eval", "do_predict", "size", "learning_rate", "per_device_train_batch_size", "seed",
+        "num_train_epochs", "select_on", "similar_lengths",
     ),
     "retrieval": ("layer", "pooling", "sweep_layers"),
-    "computation": ("bf16", "micro_batches", "predict_batch_size"),
+    "computation": ("bf16", "micro_batches", "per_device_eval_batch_size"),
 }  # fmt: skip
 
 

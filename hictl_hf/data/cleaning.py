@@ -14,7 +14,7 @@ from .records import Row
 
 Reason = Literal[
     "broken", "empty", "no words", "equal sides", "too long", "length ratio", "duplicate", "untranslated",
-    "other language", "low score",
+    "other language", "low score", "beyond max_train_samples",
 ]  # fmt: skip
 SHORT = 20  # weighted characters; below, the ratio of two lengths says nothing about the meaning
 

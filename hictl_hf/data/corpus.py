@@ -8,7 +8,9 @@ from itertools import islice
 from pathlib import Path
 
 import datasets
+import numpy as np
 import pyarrow
+from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from ..errors import BadInput
@@ -43,6 +45,28 @@ def rows_of(sources: Sequence[str], report: CorpusReport) -> Iterator[Row]:
         raise BadInput(f"sources is {sources!r}; allowed is a list of one or more sources. Write ['corpus.jsonl'].")
     for source in sources:
         yield from read_rows(source, report)
+
+
+def spread(examples: int, wanted: int) -> NDArray[np.int64]:
+    """(wanted,) indices spread evenly over this many examples, so that each source keeps its share.
+
+    >>> spread(10, 4)
+    array([0, 2, 5, 7])
+    """
+    return np.arange(wanted, dtype=np.int64) * examples // wanted
+
+
+def sample_rows(rows: datasets.Dataset, wanted: int | None, report: CorpusReport) -> datasets.Dataset:
+    """Take at most this many rows; the others are counted as skipped."""
+    if wanted is None or wanted >= len(rows):
+        return rows
+    taken = rows.select(spread(len(rows), wanted))
+    for sign, each in ((-1, rows), (1, taken)):
+        for pair in zip(each["x_lang"], each["y_lang"]):
+            report.kept["-".join(filter(None, pair))] += sign
+    report.kept = +report.kept  # without zeros
+    report.skipped["beyond max_train_samples"] += len(rows) - wanted
+    return taken
 
 
 def write_arrow(rows: Iterable[dict[str, str | None]], folder: Path) -> tuple[Path, str]:

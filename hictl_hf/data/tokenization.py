@@ -110,11 +110,14 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     return [*found.pop()[0]] if found else []
 
 
-def tokenize_corpus(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> tuple[Dataset, int]:
+def tokenize_corpus(
+    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, workers: int | None = None
+) -> tuple[Dataset, int]:
     """Tokenize a corpus without special tokens, and count the examples that `max_length` will cut.
 
     Args:
         dataset: text columns `x`, `y` (`None` in monolingual text), `x_lang`, `y_lang`.
+        workers: processes; `None`: this one.
 
     Returns:
         The dataset with ids in `x` and `y` and the tokens of the joined example, x∘y, in `length`; and the count.
@@ -122,7 +125,9 @@ def tokenize_corpus(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_le
     ids = Sequence(Value("int32"))
     features = Features({**dataset.features, "x": ids, "y": ids, "length": Value("int32")})
     # `partial` gives another name to the cached result than releases before 0.10 did, whose tokens are others
-    tokens = dataset.map(partial(tokenize_rows, tokenizer=tokenizer), batched=True, features=features, desc="tokenize")
+    tokens = dataset.map(
+        partial(tokenize_rows, tokenizer=tokenizer), batched=True, features=features, num_proc=workers, desc="tokenize"
+    )
     return tokens, int((np.asarray(tokens["length"]) > max_length).sum())
 
 

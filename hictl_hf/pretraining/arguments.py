@@ -18,6 +18,7 @@ from ..training.arguments import (
     refuse_unused,
     repository_to_publish_to,
 )
+from ..training.model_and_data import DataArguments, ModelArguments, read_overrides
 
 UNUSED_HERE = UNUSED | {
     "label_smoothing_factor": "the language model predicts the original tokens",
@@ -25,57 +26,43 @@ UNUSED_HERE = UNUSED | {
     "per_device_eval_batch_size": "sentences are embedded in batches of a fixed number of tokens",
 }
 DECISIVE = (  # must stay the same when a run is resumed, as the examples and the batch; length and device may change
-    "model_config", "text_alpha", "pair_alpha", "text_share", "max_length", "mlm_probability", "tlm_probability",
-    "reordering", "gather_sentences", "gradient_cache", "seed", "prompt", "dropout", "lm_head_warmup_steps",
-    "learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "weight_decay", "adam_beta1",
-    "adam_beta2", "adam_epsilon", "max_grad_norm",
+    "config_name", "config_overrides", "text_alpha", "pair_alpha", "text_share", "max_seq_length", "max_train_samples",
+    "mlm_probability", "tlm_probability", "reordering", "gather_sentences", "gradient_cache", "seed", "prompt",
+    "dropout", "lm_head_warmup_steps", "learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps",
+    "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm",
 )  # fmt: skip
-DICTIONARIES = {"model_config": HictlConfig, "cleaning": Cleaning}
+NO_END = "a stream has no end and no held-out pairs: with --streaming give --max_steps and --validation_file"
+WORKERS = "--dataloader_num_workers says how many processes read and tokenize it"
+DICTIONARIES = {"config_overrides": HictlConfig, "cleaning": Cleaning}
 
 
 @dataclass
-class PretrainingArguments(RunArguments):
-    """HF's training arguments, with the paper's optimiser as defaults, and those of HiCTL's data and losses."""
+class PretrainingModelArguments(ModelArguments):
+    """What a pre-training run starts from."""
 
-    train_data: list[str] = field(
-        default_factory=list,
-        metadata={
-            "help": "Sources of pairs and monolingual text, in any combination: files, folders, corpus.{en,de}, "
-            "de:text.txt, package:django, hub:name:config:split (docs/data_formats.md)."
-        },
-    )
-    held_out_data: list[str] = field(
-        default_factory=list,
-        metadata={
-            "help": "Sources of pairs for the retrieval evaluation; by default pairs are held out of train_data."
-        },
-    )
-    held_out_sentences: int = field(
-        default=250, metadata={"help": "Pairs of each language to choose by (dev), and as many to score (test)."}
-    )
-    guard_data: list[str] = field(
-        default_factory=list,
-        metadata={
-            "help": "Sources of pairs in other languages or domains that must not get worse: measured before and after "
-            "training, and counted when keep_start chooses; their texts are not trained on."
-        },
-    )
-    guard_languages: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Languages of train_data that are not trained on, and whose pairs are a guard."},
-    )
-    encoder: str | None = field(
+    model_name_or_path: str | None = field(
         default=None,
         metadata={
-            "help": "XLM-R, sentence encoder or HiCTL checkpoint to begin from; by default a new model of model_config."
+            "help": "XLM-R, sentence encoder or HiCTL checkpoint to begin from, a folder or Hub name; by default a new "
+            "model."
         },
     )
-    tokenizer: str | None = field(
-        default=None,
-        metadata={"help": "Tokenizer of a new model; by default one of model_config.vocab_size ids is trained."},
+    config_name: str | None = field(
+        default=None, metadata={"help": "Folder or Hub name of a checkpoint whose configuration a new model gets."}
     )
-    model_config: dict[str, Any] | str | None = field(
-        default=None, metadata={"help": 'Fields of HictlConfig as JSON, such as {"sentence_temperature": 1.0}.'}
+    config_overrides: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={
+            "help": 'Fields of HictlConfig, as JSON such as {"sentence_temperature": 1.0}, or as a=1,b=2; also of '
+            "model_name_or_path."
+        },
+    )
+    tokenizer_name: str | None = field(
+        default=None,
+        metadata={
+            "help": "Folder or Hub name of a tokenizer; by default that of model_name_or_path, or for a new model a "
+            "new one of vocab_size ids."
+        },
     )
     prompt: str | None = field(
         default=None,
@@ -91,14 +78,59 @@ class PretrainingArguments(RunArguments):
             "auto, by which the held-out and guard pairs choose it."
         },
     )
+
+    def check_start(self) -> None:
+        """Raise `BadInput` for settings of the start that cannot work."""
+        self.check_revision()
+        if self.config_name and self.model_name_or_path:
+            raise BadInput(
+                f"config_name is {self.config_name} and model_name_or_path {self.model_name_or_path}, which has its "
+                "own configuration; give one of them, and --config_overrides for single fields"
+            )
+        if self.keep_start is not None:
+            self.keep_start = str(self.keep_start)
+            if self.keep_start != "auto" and not is_share(self.keep_start):
+                raise BadInput(f"keep_start is {self.keep_start!r}; allowed is auto, or a number from 0 to 1")
+            if not self.model_name_or_path:
+                raise BadInput("keep_start needs an encoder to keep; give --model_name_or_path, or leave it out")
+
+
+@dataclass
+class PretrainingDataArguments(DataArguments):
+    """What a pre-training run reads."""
+
+    train_file: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "Sources of pairs and monolingual text, in any combination: files, folders, corpus.{en,de}, "
+            "de:text.txt, package:django, hub:name:config:split (docs/data_formats.md)."
+        },
+    )
+    validation_file: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "Sources of pairs for the retrieval evaluation; by default pairs are held out of train_file."
+        },
+    )
+    held_out_sentences: int = field(
+        default=250, metadata={"help": "Pairs of each language to choose by (dev), and as many to score (test)."}
+    )
+    guard_data: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "Sources of pairs in other languages or domains that must not get worse: measured before and after "
+            "training, and counted when keep_start chooses; their texts are not trained on."
+        },
+    )
+    guard_languages: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Languages of train_file that are not trained on, and whose pairs are a guard."},
+    )
     cleaning: dict[str, Any] | str | None = field(
         default=None, metadata={"help": 'Fields of Cleaning as JSON, such as {"languages": ["en", "de"]}.'}
     )
-    strict: bool = field(
-        default=False, metadata={"help": "Stop at the first broken row instead of skipping and counting it."}
-    )
     streaming: bool = field(
-        default=False, metadata={"help": "Read train_data during training; needs max_steps and held_out_data."}
+        default=False, metadata={"help": "Read train_file during training; needs max_steps and validation_file."}
     )
     stream_shares: list[float] = field(
         default_factory=list,
@@ -114,9 +146,38 @@ class PretrainingArguments(RunArguments):
     text_share: float = field(
         default=0.5, metadata={"help": "Share of monolingual text in the batches, if there are also pairs."}
     )
-    max_length: int = field(
+    max_seq_length: int = field(
         default=256, metadata={"help": "Maximum input length in tokens, of a sentence and of a pair."}
     )
+
+    def check_data(self) -> None:
+        """Raise `BadInput` for sources that are missing, or that do not go together."""
+        self.check_data_arguments()
+        if not self.train_file:
+            raise BadInput("train_file is empty; name at least one source of text or pairs (docs/data_formats.md)")
+        if self.held_out_sentences < bool(self.validation_file):
+            raise BadInput(
+                f"held_out_sentences is {self.held_out_sentences}; it must be 1 or more with validation_file; "
+                "without it 0 holds out nothing"
+            )
+        if not self.streaming:
+            return
+        if not self.validation_file:
+            raise BadInput(NO_END)
+        if self.guard_languages:
+            raise BadInput(
+                "guard_languages needs all of train_file before training; with --streaming give --guard_data"
+            )
+        for name in ("max_train_samples", "preprocessing_num_workers"):
+            if getattr(self, name) is not None:
+                fix = {"max_train_samples": "--max_steps ends it", "preprocessing_num_workers": WORKERS}[name]
+                raise BadInput(f"{name} has no effect on a stream, which is read while training: {fix}; leave it out")
+
+
+@dataclass
+class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, RunArguments):
+    """HF's training arguments, with the paper's optimiser as defaults, and those of HiCTL's model, data and losses."""
+
     mlm_probability: float = field(default=0.15, metadata={"help": "Share of masked tokens in monolingual text."})
     tlm_probability: float = field(default=0.25, metadata={"help": "Share of masked tokens in pairs."})
     dropout: float | None = field(
@@ -214,29 +275,27 @@ class PretrainingArguments(RunArguments):
     publish_to: str | None = field(default=None, init=False)  # set from push_to_hub and hub_model_id
 
     def __post_init__(self) -> None:
+        self.config_overrides = read_overrides(self.config_overrides)
         read_dictionaries(self, DICTIONARIES)
         self.publish_to = repository_to_publish_to(self)
-        if not self.train_data:
-            raise BadInput("train_data is empty; name at least one source of text or pairs (docs/data_formats.md)")
-        if self.streaming and not (self.max_steps > 0 and self.held_out_data):
-            raise BadInput(
-                "a stream has no end and no held-out pairs: with --streaming give --max_steps and --held_out_data"
-            )
+        self.check_data()
+        if self.streaming and self.max_steps <= 0:
+            raise BadInput(NO_END)
         refuse_unused(self, UNUSED_HERE)
         for name, least in (
-            ("max_length", SHORTEST_PAIR), ("per_device_train_batch_size", 1), ("gradient_accumulation_steps", 1),
+            ("max_seq_length", SHORTEST_PAIR), ("per_device_train_batch_size", 1), ("gradient_accumulation_steps", 1),
         ):  # fmt: skip
             if getattr(self, name) < least:
                 raise BadInput(f"{name} is {getattr(self, name)}; allowed is {least} or more")
         for name in ("text_alpha", "pair_alpha", "text_share", "mlm_probability", "tlm_probability", "dropout"):
             if not 0 <= (getattr(self, name) or 0) <= 1:
                 raise BadInput(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
-        if self.held_out_sentences < bool(self.held_out_data):
-            raise BadInput(
-                f"held_out_sentences is {self.held_out_sentences}; it must be 1 or more with held_out_data; "
-                "without it 0 holds out nothing"
-            )
         self.check_start()
+        self.check_what_to_do()
+        if self.keep_start is not None and self.shard_parameters:
+            raise BadInput("keep_start averages complete weights; leave it out, or shard_parameters")
+        if (self.lm_head_warmup_steps or 0) < 0:
+            raise BadInput(f"lm_head_warmup_steps is {self.lm_head_warmup_steps}; allowed is 0 or more")
         if self.auto_find_batch_size and not self.gradient_cache:
             raise BadInput(
                 "auto_find_batch_size changes the micro-batch, and without the gradient cache its negatives; "
@@ -251,22 +310,17 @@ class PretrainingArguments(RunArguments):
         super().__post_init__()
         refuse_impossible(self)
 
-    def check_start(self) -> None:
-        """Raise `BadInput` for settings of the start that cannot work."""
-        if self.keep_start is not None:
-            self.keep_start = str(self.keep_start)
-            if self.keep_start != "auto" and not is_share(self.keep_start):
-                raise BadInput(f"keep_start is {self.keep_start!r}; allowed is auto, or a number from 0 to 1")
-            if not self.encoder:
-                raise BadInput("keep_start needs an encoder to keep; give --encoder, or leave it out")
-            if self.shard_parameters:
-                raise BadInput("keep_start averages complete weights; leave it out, or shard_parameters")
-        if self.guard_languages and self.streaming:
-            raise BadInput(
-                "guard_languages needs all of train_data before training; with --streaming give --guard_data"
-            )
-        if (self.lm_head_warmup_steps or 0) < 0:
-            raise BadInput(f"lm_head_warmup_steps is {self.lm_head_warmup_steps}; allowed is 0 or more")
+    def check_what_to_do(self) -> None:
+        """Raise `BadInput` for `do_train`, `do_eval` and `do_predict` where they would have no effect.
+
+        Without them a run trains, and evaluates if pairs are held out.
+        """
+        if self.do_predict:
+            raise BadInput("do_predict is true, but pre-training predicts nothing: --do_eval scores the test pairs")
+        if self.do_eval and not self.do_train:
+            raise BadInput("do_eval is true without do_train, but pre-training trains: add --do_train true")
+        if self.do_eval and not self.held_out_sentences:
+            raise BadInput("do_eval is true, but held_out_sentences is 0, so no pairs are held out; give 1 or more")
 
 
 def is_share(text: str) -> bool:

@@ -89,7 +89,7 @@ def card_metadata(results: PretrainingResults, repository: str) -> ModelCardData
         language=_languages(results) or None,
         tags=[*TAGS, "contrastive-learning", "sentence-embeddings", "sentence-transformers", "feature-extraction"],
         model_name=repository.split("/")[-1],
-        base_model=name_on_the_hub(results.training.get("encoder")),
+        base_model=name_on_the_hub(results.training.get("model_name_or_path")),
         eval_results=None if after is None else [score],
     )
 

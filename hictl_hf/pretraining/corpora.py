@@ -9,7 +9,7 @@ import numpy as np
 from datasets import Dataset, concatenate_datasets
 
 from ..data.cleaning import Cleaning, CorpusReport
-from ..data.corpus import load_corpus
+from ..data.corpus import load_corpus, sample_rows
 from ..data.held_out import comparable, split_held_out
 from ..data.languages import wanted_language
 from ..errors import BadInput
@@ -50,11 +50,11 @@ class Corpora:
 def read_corpora(args: PretrainingArguments) -> Corpora:
     """Read, clean and split the sources; the numbers of rows kept and skipped are logged."""
     cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
-    held_out = read_held_out(args, "held_out_data", cleaning)
+    held_out = read_held_out(args, "validation_file", cleaning)
     guard = read_held_out(args, "guard_data", replace(cleaning, languages=()))
     if args.streaming:
         return Corpora(None, held_out.get("dev"), held_out.get("test"), CorpusReport(), *guard.values())
-    train, corpus_report = load_corpus(args.train_data, cleaning, args.strict)
+    train, corpus_report = load_corpus(args.train_file, cleaning, args.strict)
     if args.guard_languages:
         train, guard = with_guard_languages(args, train, guard)
     if outside := [*held_out.values(), *guard.values()]:
@@ -62,15 +62,16 @@ def read_corpora(args: PretrainingArguments) -> Corpora:
         train = without_texts(train, *outside)
         logger.info("%d of %d rows share a text with held-out data and are not trained on", read - len(train), read)
         if not len(train):
-            names = ("held_out_data", "guard_data", "guard_languages")
+            names = ("validation_file", "guard_data", "guard_languages")
             given = [f"{name} is {', '.join(getattr(args, name))}" for name in names if getattr(args, name)]
             raise BadInput(
-                f"{' and '.join(given)}, with which all {read} rows of train_data share a text; give other pairs, or "
+                f"{' and '.join(given)}, with which all {read} rows of train_file share a text; give other pairs, or "
                 "hold out fewer by --held_out_sentences"
             )
     parts = {"train": train, **held_out}
     if not held_out and args.held_out_sentences:
         parts = split_held_out(train, args.held_out_sentences, args.seed)
+    parts["train"] = sample_rows(parts["train"], args.max_train_samples, corpus_report)
     logger.info("%s", corpus_report.summary())
     return Corpora(parts["train"], parts.get("dev") or None, parts.get("test") or None, corpus_report, *guard.values())
 
@@ -104,7 +105,7 @@ def with_guard_languages(
     guarded = {language: wanted_language(language, args.guard_languages) for language in known}
     if unknown := sorted({*args.guard_languages} - {*guarded.values()}):
         raise BadInput(
-            f"guard_languages has {', '.join(unknown)}, not in train_data; allowed are {', '.join(sorted(known))}"
+            f"guard_languages has {', '.join(unknown)}, not in train_file; allowed are {', '.join(sorted(known))}"
         )
     is_guard = np.array([any(guarded.get(language) for language in pair) for pair in languages])
     is_pair = np.array([y_lang is not None for _, y_lang in languages])

@@ -15,11 +15,13 @@ from ..errors import BadInput, as_bad_input
 from ..models.configuration_hictl import HictlConfig
 from ..reports.tables import NONE, Table
 from ..training.arguments import read_dictionary
+from ..training.model_and_data import MAIN
 from .arguments import PretrainingArguments
 from .estimates import GPUS, LONGEST, PAIR, Shape, gigabytes, milliseconds
 
 SCRIPT, DATA = ".py", (".parquet", ".arrow", ".json", ".jsonl", ".csv", ".tsv", ".txt", ".gz", ".zst", ".zip", ".tar")
 WEIGHTS = ".safetensors"
+MODELS = ("model_name_or_path", "config_name", "tokenizer_name")
 ON_THE_HUB = "on the Hub"
 
 
@@ -39,7 +41,7 @@ class RunPlan:
 
     Attributes:
         names: every source, held-out source, encoder and tokenizer.
-        shares: of each source of `train_data` in the examples, in their order; empty if only reading it would tell.
+        shares: of each source of `train_file` in the examples, in their order; empty if only reading it would tell.
         shape: of the encoder; `None` if its configuration does not resolve.
         steps: `None` if the number of examples decides.
     """
@@ -58,13 +60,13 @@ class RunPlan:
 
     def tables(self) -> Iterator[Table]:
         """Shares and sizes of the sources, the other names, the steps, memory and time."""
-        sources = [each for each in self.names if each.role == "train_data"]
+        sources = [each for each in self.names if each.role == "train_file"]
         shares = [f"{100 * share:.4f}" for share in self.shares] or [NONE] * len(sources)
         rows = [[each.name, share, each.size] for each, share in zip(sources, shares)]
         if self.shares:
             rows.append([f"{len(sources)} sources", f"{100 * sum(self.shares):.4f}", ""])
-        yield Table.of(["train_data", "share, %", "size"], rows)
-        others = [[each.role, each.name, each.size] for each in self.names if each.role != "train_data"]
+        yield Table.of(["train_file", "share, %", "size"], rows)
+        others = [[each.role, each.name, each.size] for each in self.names if each.role != "train_file"]
         yield Table.of(["argument", "name", "size"], others)
         yield Table.of(["steps", ""], self.about_steps())
         if self.shape:
@@ -101,10 +103,10 @@ class RunPlan:
 def plan(args: PretrainingArguments) -> RunPlan:
     """Resolve every name of the arguments, and compute shares, steps, memory and time; nothing is downloaded but
     configurations, and nothing is written."""
-    roles = ("train_data", "held_out_data", "guard_data")
+    roles = ("train_file", "validation_file", "guard_data")
     names = [resolve_source(role, name) for role in roles for name in getattr(args, role)]
-    models = [(role, str(getattr(args, role))) for role in ("encoder", "tokenizer") if getattr(args, role)]
-    names += [resolve_model(role, name) for role, name in models]
+    models = [(role, str(getattr(args, role))) for role in MODELS if getattr(args, role)]
+    names += [resolve_model(role, name, args.model_revision) for role, name in models]
     return RunPlan(
         names, shares_of(args, names), shape_of(args), args.max_steps if args.max_steps > 0 else None,
         args.per_device_train_batch_size, args.gradient_accumulation_steps, args.world_size,
@@ -114,28 +116,28 @@ def plan(args: PretrainingArguments) -> RunPlan:
 def shares_of(args: PretrainingArguments, names: Sequence[Resolved]) -> list[float]:
     """The share of each source: `stream_shares`, else by language with bytes in place of rows, if all are files."""
     if args.stream_shares:
-        if len(args.stream_shares) != len(args.train_data):
+        if len(args.stream_shares) != len(args.train_file):
             raise BadInput(
                 f"stream_shares has {len(args.stream_shares)} numbers; allowed is one for each of "
-                f"{len(args.train_data)} sources of train_data"
+                f"{len(args.train_file)} sources of train_file"
             )
         return [share / sum(args.stream_shares) for share in args.stream_shares]
-    sources = [each for each in names if each.role == "train_data"]
+    sources = [each for each in names if each.role == "train_file"]
     if any(each.problem or each.size == ON_THE_HUB for each in sources):
         return []
     cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
-    return source_shares(args.train_data, cleaning, args.text_alpha, args.pair_alpha, args.text_share)
+    return source_shares(args.train_file, cleaning, args.text_alpha, args.pair_alpha, args.text_share)
 
 
 def shape_of(args: PretrainingArguments) -> Shape | None:
-    """The sizes of the encoder, or of a new model of `model_config`."""
-    if not args.encoder:
-        config: Any = HictlConfig(**read_dictionary("model_config", args.model_config))
-    else:
-        try:
-            config = AutoConfig.from_pretrained(args.encoder)
-        except (OSError, ValueError):
-            return None
+    """The sizes of the encoder, or of a new model of `config_name` and `config_overrides`."""
+    try:
+        name = args.model_name_or_path or args.config_name
+        config: Any = AutoConfig.from_pretrained(name, revision=args.model_revision) if name else HictlConfig()
+    except (OSError, ValueError):
+        return None
+    if not args.model_name_or_path:
+        config.update(read_dictionary("config_overrides", args.config_overrides))
     return Shape(config.num_hidden_layers, config.hidden_size, config.intermediate_size, config.vocab_size)
 
 
@@ -154,19 +156,19 @@ def resolve_source(role: str, source: str) -> Resolved:
         return Resolved(role, source, problem=str(error))
 
 
-def resolve_model(role: str, name: str) -> Resolved:
-    """Whether a checkpoint exists, as a folder or on the Hub."""
+def resolve_model(role: str, name: str, revision: str = MAIN) -> Resolved:
+    """Whether a checkpoint exists, as a folder or on the Hub at this revision."""
     folder = Path(name)
     if folder.is_dir():
         files = [path.name for path in folder.iterdir()]
         size = readable(sum(path.stat().st_size for path in folder.iterdir()))
     else:
         try:
-            found = on_the_hub(name, dataset=False)
+            found = on_the_hub(name, dataset=False, revision=revision)
         except BadInput as error:
             return Resolved(role, name, problem=str(error))
         files, size = [file.rfilename for file in found.siblings or ()], ON_THE_HUB
-    lacks = role == "encoder" and not any(file.endswith(WEIGHTS) for file in files)
+    lacks = role == "model_name_or_path" and not any(file.endswith(WEIGHTS) for file in files)
     problem = "has no weights in safetensors; allowed is a checkpoint with them" if lacks else ""
     return Resolved(role, name, size, problem)
 
@@ -193,11 +195,13 @@ def listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value] if value else []
 
 
-def on_the_hub(name: str, dataset: bool) -> Any:
+def on_the_hub(name: str, dataset: bool, revision: str = MAIN) -> Any:
     """What the Hub says of a repository; `BadInput` if it does not answer, or shows none."""
     kind = "dataset" if dataset else "model"
     with as_bad_input(name, f"a {kind} on the Hub", "Check its name, the connection, and that you are logged in."):
-        return HfApi().dataset_info(name) if dataset else HfApi().model_info(name)
+        if dataset:
+            return HfApi().dataset_info(name)
+        return HfApi().model_info(name, revision=None if revision == MAIN else revision)
 
 
 def readable(size: int) -> str:

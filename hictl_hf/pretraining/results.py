@@ -278,7 +278,7 @@ def lead(results: PretrainingResults) -> str:
 def start_sentences(results: PretrainingResults) -> list[str]:
     """What the run started from, what became of the guard, how much of the start is in the weights, where known."""
     sentences = []
-    if (start := results.start) and (name := results.training.get("encoder")):
+    if (start := results.start) and (name := results.training.get("model_name_or_path")):
         read = f", read by {_pooling(start.pooling)}" if start.pooling else ""
         prompt = f", with the prompt {start.prompt!r}" if start.prompt else ""
         article = "an" if start.kind[0] in "aeiou" else "a"

@@ -48,7 +48,7 @@ def pretrain(args: PretrainingArguments, command: str = "") -> PretrainingResult
         reserve(args.publish_to, args.hub_private_repo)
     set_seed(args.seed)
 
-    start = recognise(args.encoder)
+    start = recognise(args.checkpoint)
     apply_defaults(args, start)
     corpora = read_corpora(args)
     check_can_choose(args.keep_start, corpora)
@@ -121,7 +121,7 @@ def collect_results(
     results = PretrainingResults(
         retrieval=retrieval_results(before, after) if before and after else None,
         guard=guard_results(before, after) if before and after else None,
-        before_label="starting checkpoint" if args.encoder else "untrained model",
+        before_label="starting checkpoint" if args.model_name_or_path else "untrained model",
         history=[entry for entry in log if "loss" in entry],
         evaluations=[evaluation_of(entry) for entry in log if "eval_retrieval" in entry],
         corpus=CorpusCounts(**corpus_report.as_dict()),

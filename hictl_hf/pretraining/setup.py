@@ -16,7 +16,7 @@ from ..data.collator import PretrainingCollator
 from ..data.sampling import PretrainingExamples, TemperatureSampler, language_shares
 from ..data.streaming import StreamedBatches, source_shares
 from ..data.tokenization import prompt_tokens, tokenize_corpus, train_tokenizer, words_never_sampled
-from ..embedding.encoder import load_encoder
+from ..embedding.encoder import check_model_type, load_encoder
 from ..embedding.pooling import Pooling, all_poolings, own_pooling, projection_of
 from ..errors import BadInput
 from ..hub.loading import check_sizes, check_vocabulary, load_tokenizer, model_errors
@@ -25,6 +25,7 @@ from ..models.modeling_hictl import HictlForPreTraining
 from ..retrieval.held_out import pair_names
 from ..training.arguments import plain_settings, read_dictionary
 from ..training.callbacks import RunFingerprint, TrainingTime
+from ..training.model_and_data import at_revision
 from .arguments import DECISIVE, PretrainingArguments
 from .batch_size import fit_micro_batch
 from .corpora import Corpora
@@ -33,6 +34,11 @@ from .trainer import HictlTrainer, metric_name
 
 logger = logging.getLogger(__name__)
 
+OF_WEIGHTS = {  # what a config.json says of its weights: by which class and how they are read, not how they are built
+    "model_type", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "_name_or_path",
+    "is_encoder_decoder", "embedding_pooling", "embedding_layer", "embedding_prompt", "embedding_max_length",
+    "embedding_normalize", "embedding_prompts", "embedding_lower_case", "special_token_ids",
+}  # fmt: skip
 SENTENCES_FOR_VOCABULARY = 200_000  # rows sampled from the corpus to learn a vocabulary
 
 
@@ -42,16 +48,17 @@ SENTENCES_FOR_VOCABULARY = 200_000  # rows sampled from the corpus to learn a vo
 def load_or_train_tokenizer(args: PretrainingArguments, train: Dataset | None) -> PreTrainedTokenizerBase:
     """The tokenizer named in the arguments, that of the checkpoint, or a new one, which is saved for resuming."""
     kept = Path(args.output_dir) / "tokenizer"
-    if source := args.tokenizer or args.encoder:
+    if source := args.tokenizer_source:
         tokenizer = load_tokenizer(source)
         check_special_tokens(source, tokenizer)
         return tokenizer
     if train is None:
-        raise BadInput("no vocabulary can be learned from a stream; give --tokenizer or --encoder")
+        raise BadInput("no vocabulary can be learned from a stream; give --tokenizer_name or --model_name_or_path")
     with args.main_process_first(local=False, desc="learning a vocabulary"):
         if not (args.resume_from_checkpoint and kept.exists()) and args.process_index == 0:
             sentences = sample_sentences(train, args.seed)
-            train_tokenizer(sentences, vocabulary_size(args.model_config), args.max_length).save_pretrained(kept)
+            size = vocabulary_size(config_settings(args))
+            train_tokenizer(sentences, size, args.max_seq_length).save_pretrained(kept)
         return AutoTokenizer.from_pretrained(kept)
 
 
@@ -66,21 +73,30 @@ def check_special_tokens(source: str, tokenizer: PreTrainedTokenizerBase) -> Non
         ids = ", ".join(f"{name} {number}" for name, number in found.items())
         raise BadInput(
             f"{source}: its tokenizer has {ids}; allowed is XLM-R's layout, ids 0, 1, 2, 3 in this order, and a mask; "
-            "give one of that layout, or neither --tokenizer nor --encoder, and one is learned"
+            "give one of that layout, or neither --tokenizer_name nor --model_name_or_path, and one is learned"
         )
 
 
-def vocabulary_size(model_config: dict[str, Any] | str | None) -> int:
+def vocabulary_size(settings: Mapping[str, Any]) -> int:
     """The size of a new vocabulary, a required setting of a new model."""
-    settings = read_dictionary("model_config", model_config)
     if "vocab_size" not in settings:
         raise BadInput(
-            "a new model needs the size of its vocabulary: --model_config '{\"vocab_size\": 12000, ...}'; or continue "
-            "a checkpoint with --encoder xlm-roberta-base"
+            "a new model needs the size of its vocabulary: --config_overrides vocab_size=12000,... or --config_name; "
+            "or continue a checkpoint with --model_name_or_path xlm-roberta-base"
         )
     if type(size := settings["vocab_size"]) is not int:
-        raise BadInput(f"model_config: vocab_size is {size!r}; allowed is an integer, for example 12000")
+        raise BadInput(f"config_overrides: vocab_size is {size!r}; allowed is an integer, for example 12000")
     return size
+
+
+def config_settings(args: PretrainingArguments) -> dict[str, Any]:
+    """The fields of `config_overrides`, over those of the configuration of `config_name`."""
+    settings = read_dictionary("config_overrides", args.config_overrides)
+    if not (source := at_revision(args.config_name, args.model_revision)):
+        return settings
+    with model_errors(f"config_name {args.config_name}"):
+        values = check_model_type(source)
+    return {name: value for name, value in values.items() if name not in OF_WEIGHTS} | settings
 
 
 def sample_sentences(train: Dataset, seed: int) -> Iterator[str]:
@@ -98,23 +114,23 @@ def sample_sentences(train: Dataset, seed: int) -> Iterator[str]:
 def load_or_make_model(
     args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, start: Start
 ) -> tuple[HictlForPreTraining, list[str]]:
-    """The model of the checkpoint with `model_config` applied, or a new model of these settings; in float32.
+    """The model of the checkpoint with `config_overrides` applied, or a new model of these settings; in float32.
 
     Also returns the names of the weights that the checkpoint does not have.
     """
     new: list[str] = []
-    settings = read_dictionary("model_config", args.model_config)
-    place = args.encoder or "model_config"
+    settings = config_settings(args)
+    place = args.model_name_or_path or args.config_name or "config_overrides"
     with model_errors(place):
-        if args.encoder:
+        if checkpoint := args.checkpoint:
             kept = {name: value for name, value in settings.items() if name != "vocab_size"}
-            check_sizes(args.encoder)
-            projection = projection_of_start(args.encoder, start)
+            check_sizes(checkpoint)
+            projection = projection_of_start(checkpoint, start)
             shape = {} if projection is None else {"projection_size": len(projection)}
-            config = HictlConfig.from_pretrained(args.encoder, **{**start.model_config, **shape, **kept})
-            refuse_other_shapes(args.encoder, kept)
+            config = HictlConfig.from_pretrained(checkpoint, **{**start.config_overrides, **shape, **kept})
+            refuse_other_shapes(checkpoint, kept)
             model, report = HictlForPreTraining.from_pretrained(
-                args.encoder, config=config, dtype=torch.float32, output_loading_info=True
+                checkpoint, config=config, dtype=torch.float32, output_loading_info=True
             )
             new = sorted(report["missing_keys"])
             if projection is not None and config.sentence_projection:
@@ -123,20 +139,20 @@ def load_or_make_model(
         else:
             model = HictlForPreTraining(HictlConfig(**{**settings, "vocab_size": len(tokenizer)}))
     if settings.get("vocab_size", model.config.vocab_size) != model.config.vocab_size:
-        logger.info("the vocabulary has %d ids, not model_config's %s", model.config.vocab_size, settings["vocab_size"])
+        logger.info("the vocabulary has %d ids, not %s as configured", model.config.vocab_size, settings["vocab_size"])
     check_vocabulary(place, tokenizer, model.config.vocab_size)
     longest = model.config.max_position_embeddings - 2  # XLM-R's positions start at 2
-    if args.max_length > longest:
+    if args.max_seq_length > longest:
         raise BadInput(
-            f"max_length is {args.max_length}, but the model reads {longest} tokens (max_position_embeddings - 2); "
-            f"give --max_length {longest}, or less"
+            f"max_seq_length is {args.max_seq_length}, but the model reads {longest} tokens (max_position_embeddings - "
+            f"2); give --max_seq_length {longest}, or less"
         )
     for module in model.modules():
         if isinstance(module, nn.Dropout) and args.dropout is not None:
             module.p = args.dropout  # the configuration keeps its own: who fine-tunes the encoder later expects it
     if model.config.hard_negatives and not 0 < model.config.hard_negative_zeta < 1:
         raise BadInput(
-            f"{place}: hard_negative_zeta is {model.config.hard_negative_zeta}; {ZETA}; set it in model_config"
+            f"{place}: hard_negative_zeta is {model.config.hard_negative_zeta}; {ZETA}; set it in config_overrides"
         )
     model.config.embedding_prompt = args.prompt or None
     model.config.special_token_ids = words_never_sampled(tokenizer, model.config.vocab_size)
@@ -157,8 +173,8 @@ def refuse_other_shapes(encoder: str, settings: Mapping[str, Any]) -> None:
     for name in ("hard_negative_window", "projection_size"):
         if name in settings and before.get(name, settings[name]) != settings[name]:
             raise BadInput(
-                f"model_config: {name} is {settings[name]}, but {encoder} was trained with {before[name]}, and has its "
-                "state in that shape; leave it out, or begin from the plain encoder of that run (encoder/)"
+                f"config_overrides: {name} is {settings[name]}, but {encoder} was trained with {before[name]}, and has "
+                "its state in that shape; leave it out, or begin from the plain encoder of that run (encoder/)"
             )
 
 
@@ -176,11 +192,11 @@ def make_trainer(
     if args.join_reordered and model.config.word_level_input != "clean":
         raise BadInput(
             f"join_reordered is true, but word_level_input is {model.config.word_level_input!r}; set it to 'clean' in "
-            "model_config, or leave join_reordered out"
+            "config_overrides, or leave join_reordered out"
         )
     weights = {"lm": model.config.lm_weight, "sentence": model.config.sentence_weight, "word": model.config.word_weight}
     collator = PretrainingCollator(
-        tokenizer, args.mlm_probability, args.tlm_probability, args.max_length, args.reordering,
+        tokenizer, args.mlm_probability, args.tlm_probability, args.max_seq_length, args.reordering,
         objectives=[name for name, weight in weights.items() if weight],
         clean_word_level=model.config.word_level_input == "clean", join_reordered=args.join_reordered,
         pair_separators=args.pair_separators, prompt=prompt_tokens(tokenizer, args.prompt or ""),
@@ -245,9 +261,9 @@ def examples_and_sampler(
     args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, train: Dataset
 ) -> tuple[PretrainingExamples, TemperatureSampler]:
     """Tokenised examples, and the sampler that mixes their languages."""
-    tokens, cut = tokenize_corpus(train, tokenizer, args.max_length)
+    tokens, cut = tokenize_corpus(train, tokenizer, args.max_seq_length, args.preprocessing_num_workers)
     if cut:
-        logger.info("%d of %d rows are longer than %d tokens and will be cut", cut, len(tokens), args.max_length)
+        logger.info("%d of %d rows are longer than %d tokens and will be cut", cut, len(tokens), args.max_seq_length)
     languages = tokens.select_columns(["x_lang", "y_lang"]).to_pandas().fillna("")
     groups = {
         (x_lang, y_lang or None): np.asarray(rows)
@@ -266,7 +282,7 @@ def examples_and_sampler(
 def stream_of_batches(args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> StreamedBatches:
     """Batches read from the sources during training, mixed by `stream_shares`, else by language and size on disk."""
     cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
-    sources, shares = args.train_data, args.stream_shares
+    sources, shares = args.train_file, args.stream_shares
     if not shares:
         shares = source_shares(sources, cleaning, args.text_alpha, args.pair_alpha, args.text_share)
         sources, shares = [list(kept) for kept in zip(*(both for both in zip(sources, shares) if both[1] > 0))]

@@ -53,7 +53,7 @@ class Start:
         return 5e-5 if self.is_read else 2.5e-4
 
     @property
-    def model_config(self) -> dict[str, Any]:
+    def config_overrides(self) -> dict[str, Any]:
         """Default settings of the model: a sentence encoder is trained at the vector that it is read at."""
         if self.pooling is None:
             return {}
@@ -86,10 +86,12 @@ def apply_defaults(args: PretrainingArguments, start: Start) -> None:
         args.lm_head_warmup_steps = start.lm_head_warmup_steps or None
     if args.prompt is None:
         args.prompt = start.prompt
-    if args.should_log and args.encoder:
+    if args.should_log and args.model_name_or_path:
         read = f", read by {start.pooling.mode} at layer {start.pooling.layer}" if start.pooling else ""
         prompt = f", prompt {args.prompt!r}" if args.prompt else ""
-        logger.info("%s: %s%s%s; learning rate %g", args.encoder, start.kind, read, prompt, args.learning_rate)
+        logger.info(
+            "%s: %s%s%s; learning rate %g", args.model_name_or_path, start.kind, read, prompt, args.learning_rate
+        )
 
 
 def recognise(encoder: str | None) -> Start:

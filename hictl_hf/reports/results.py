@@ -13,12 +13,14 @@ from typing import Any, ClassVar, Self, Union, get_args, get_origin, get_type_hi
 
 from ..errors import BadInput, short_repr
 from ..files import write_json
+from ..former_names import with_names_of_today
 from ..version import __version__
 
 NO_RESULTS = (
     "A run writes it at its end: continue it with --resume_from_checkpoint true, or start one, such as `hictl demo`."
 )
 RESULTS_FILE = "results.json"
+ARGUMENT_GROUPS = ("training", "run")  # of the settings: those with the arguments of the run
 Results = Mapping[str, Any]
 
 
@@ -79,11 +81,15 @@ class RunResults:
                 f"Read it with the release that wrote it; its versions are {short_repr(values.get('versions'))}"
             )
         try:
-            return from_json(cls, values)
+            results = from_json(cls, values)
         except MismatchedValue as error:
             raise BadInput(
                 f"{place}: {error}. Give the {RESULTS_FILE} of {cls.WRITTEN_BY}, or repeat the run."
             ) from error
+        for group, values in results.setting_groups().items():
+            if group in ARGUMENT_GROUPS:
+                results.settings[group] = with_names_of_today(values)
+        return results
 
     @classmethod
     def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:

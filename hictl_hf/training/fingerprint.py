@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import BadInput, as_bad_input, short_repr
 from ..files import write_json
+from ..former_names import with_names_of_today
 from ..version import __version__
 
 SETTINGS_FILE = "settings.json"  # in the folder of a run
@@ -55,7 +56,7 @@ def refuse_changes(place: str | Path, before: Settings, settings: Settings, fix:
         before: the stored settings; those that are not in `settings` are ignored.
         fix: the last sentence of the message.
     """
-    known, now = upgraded(before), upgraded(settings)
+    known, now = with_names_of_today(upgraded(before), settings.keys()), upgraded(settings)
     if changed := list(differences({name: known.get(name) for name in now}, now)):
         release = before.get(VERSION, WITHOUT_VERSION)
         raise BadInput(f"{place}: was begun with other settings, by hictl_hf {release}: {'; '.join(changed)}; {fix}")

@@ -1,6 +1,7 @@
 """Arguments of a translation run: HF's `TrainingArguments` and those of this package, as flags or as a recipe."""
 
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from ..training.arguments import (
     refuse_unused,
     repository_to_publish_to,
 )
+from ..training.model_and_data import DataArguments, ModelArguments, read_overrides
 from .beam_search import BeamSearchConfig
 from .corpus import Direction, directions_between
 from .moses import MosesTokenizer
@@ -25,13 +27,13 @@ from .scores import METRICS, check_language
 
 LEARNING_RATES = {1: 5e-4, 2: 2e-5}
 DICTIONARIES = {
-    "model_config": HictlConfig,
+    "config_overrides": HictlConfig,
     "encoder_config": HictlConfig,
     "cleaning": Cleaning,
     "multi_bleu": MosesTokenizer,
 }
 OF_A_NEW_MODEL = (
-    "decoder_layers", "cls_bias", "cls_bias_scale", "model_config", "random_encoder", "encoder_config",
+    "decoder_layers", "cls_bias", "cls_bias_scale", "config_overrides", "random_encoder", "encoder_config",
     "trim_target_vocab",
 )  # fmt: skip
 BY_TOKENS = "batches have as many tokens as --max_tokens says"
@@ -44,36 +46,29 @@ UNUSED_HERE = UNUSED | {
     "metric_for_best_model": BY_METRIC,
     "greater_is_better": BY_METRIC,
 }
-LISTS = ("train", "validation", "test", "source_lang", "target_lang")
+LISTS = ("train_file", "validation_file", "test_file", "source_lang", "target_lang")
 
 
 @dataclass
-class TranslationArguments(RunArguments):
-    """HF's training arguments with defaults for translation, and the arguments of its two steps."""
+class TranslationModelArguments(ModelArguments):
+    """What a translation run starts from."""
 
-    step: int = field(
-        default=1, metadata={"help": "1: train a new decoder on the frozen encoder; 2: train all weights, on one pair."}
-    )
-    encoder: str | None = field(
-        default=None, metadata={"help": "XLM-R or HiCTL checkpoint that gets a new decoder, for step 1."}
-    )
-    model: str | None = field(
+    model_name_or_path: str | None = field(
         default=None,
-        metadata={"help": "Translation model to continue, such as runs/step1/model: for step 2, or a test."},
+        metadata={
+            "help": "Folder or Hub name: an XLM-R or HiCTL encoder, which gets a new decoder (step 1), or a "
+            "translation model to continue (step 2) or to test, such as runs/step1/model."
+        },
     )
-    train: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Sources of pairs: files, folders, corpus.{en,de}, hub:name:config:split; none: only test."},
+    tokenizer_name: str | None = field(
+        default=None, metadata={"help": "Folder or Hub name of the tokenizer; by default that of model_name_or_path."}
     )
-    validation: list[str] = field(
-        default_factory=list, metadata={"help": "Sources of pairs to choose the best state on."}
-    )
-    test: list[str] = field(
-        default_factory=list, metadata={"help": "Sources of pairs to translate and score at the end."}
-    )
-    source_lang: list[str] = field(default_factory=list, metadata={"help": "Languages to translate from."})
-    target_lang: list[str] = field(
-        default_factory=list, metadata={"help": "Languages to translate into: each from each other source_lang."}
+    step: int | None = field(
+        default=None,
+        metadata={
+            "help": "1: train a new decoder on the frozen encoder; 2: train all weights, on one pair; by default 2 to "
+            "train a translation model, else 1."
+        },
     )
     freeze_encoder: bool | None = field(
         default=None, metadata={"help": "Train only the decoder; the default in step 1."}
@@ -87,8 +82,12 @@ class TranslationArguments(RunArguments):
     cls_bias_scale: str | None = field(
         default=None, metadata={"help": "Scale of that bias: learned, from 0 (default), or fixed at 1 (the paper)."}
     )
-    model_config: dict[str, Any] | str | None = field(
-        default=None, metadata={"help": 'More fields of HictlConfig as JSON, such as {"hidden_dropout_prob": 0.3}.'}
+    config_overrides: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={
+            "help": 'More fields of HictlConfig for a new decoder, as JSON such as {"hidden_dropout_prob": 0.3}, or as '
+            "a=1,b=2."
+        },
     )
     trim_target_vocab: str = field(
         default="auto",
@@ -97,13 +96,69 @@ class TranslationArguments(RunArguments):
     random_encoder: bool = field(
         default=False,
         metadata={
-            "help": "Encoder of the same sizes with random weights: the baseline of a pre-trained one; of --encoder "
-            "only configuration and tokenizer are read."
+            "help": "Encoder of the same sizes with random weights: the baseline of a pre-trained one; of "
+            "model_name_or_path only configuration and tokenizer are read."
         },
     )
     encoder_config: dict[str, Any] | str | None = field(
         default=None,
         metadata={"help": 'Other sizes of a random encoder, fields of HictlConfig as JSON: {"num_hidden_layers": 6}.'},
+    )
+
+    @cached_property
+    def is_continued(self) -> bool | None:
+        """Whether `model_name_or_path` is a translation model; `None` if its configuration cannot be read."""
+        try:
+            values, _ = HictlConfig.get_config_dict(self.model_name_or_path, revision=self.model_revision)
+        except (OSError, ValueError):
+            return None  # `setup.load_config` says why
+        return bool(values.get("is_encoder_decoder"))
+
+    def check_model(self) -> None:
+        """Raise `BadInput` without a model, and for settings of a new decoder if the model has one."""
+        if not self.model_name_or_path:
+            raise BadInput(
+                "there is no model; give --model_name_or_path: an encoder, which gets a new decoder (step 1), or a "
+                "translation model to go on with (step 2, or a test)"
+            )
+        self.check_revision()
+        defaults = {item.name: item.default for item in fields(type(self))} | {"config_overrides": {}}
+        given = [name for name in OF_A_NEW_MODEL if getattr(self, name) != defaults[name]]
+        if self.is_continued and given:
+            raise BadInput(
+                f"{', '.join(given)} is decided when a decoder is made, and {self.model_name_or_path} has one: leave "
+                "it out, or give an encoder"
+            )
+        if self.encoder_config and not self.random_encoder:
+            raise BadInput(
+                "encoder_config gives a random encoder its sizes; add --random_encoder true, or leave it out"
+            )
+
+
+@dataclass
+class TranslationDataArguments(DataArguments):
+    """What a translation run reads."""
+
+    train_file: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Sources of pairs: files, folders, corpus.{en,de}, hub:name:config:split; none: only test."},
+    )
+    validation_file: list[str] = field(
+        default_factory=list, metadata={"help": "Sources of pairs to choose the best state on."}
+    )
+    test_file: list[str] = field(
+        default_factory=list, metadata={"help": "Sources of pairs to translate and score at the end."}
+    )
+    dataset_name: str | None = field(
+        default=None,
+        metadata={
+            "help": "Dataset on the Hub to train on, in place of --train_file hub:NAME; with --do_eval and "
+            "--do_predict also its validation and test."
+        },
+    )
+    source_lang: list[str] = field(default_factory=list, metadata={"help": "Languages to translate from."})
+    target_lang: list[str] = field(
+        default_factory=list, metadata={"help": "Languages to translate into: each from each other source_lang."}
     )
     cleaning: dict[str, Any] | str | None = field(
         default=None, metadata={"help": "Fields of Cleaning as JSON; by default all unbroken rows of train are kept."}
@@ -114,9 +169,35 @@ class TranslationArguments(RunArguments):
     max_tokens: int = field(
         default=4096, metadata={"help": "Tokens of a batch on a device, on its longer side, padding included."}
     )
-    max_length: int = field(
+    max_seq_length: int = field(
         default=512, metadata={"help": "Most tokens of a side; longer pairs are left out of training and counted."}
     )
+
+    def check_languages(self) -> None:
+        """Write the languages as rows have them; `BadInput` for other codes, or none to translate between."""
+        for name in ("source_lang", "target_lang"):
+            for language in getattr(self, name):
+                check_language(language)
+            languages = [language_code(language) for language in getattr(self, name)]  # as rows have them
+            if len({*map(parse_tag, languages)}) < len(languages):
+                raise BadInput(f"{name} is {' '.join(languages)}; allowed is each language once")
+            setattr(self, name, languages)
+        if not self.directions:
+            raise BadInput(
+                f"source_lang is {self.source_lang} and target_lang {self.target_lang}; allowed are one or more "
+                "languages each, and two that differ, such as --source_lang de --target_lang en"
+            )
+
+    @property
+    def directions(self) -> list[Direction]:
+        """All directions from a source into a different target language."""
+        return directions_between(self.source_lang, self.target_lang)
+
+
+@dataclass
+class TranslationArguments(TranslationDataArguments, TranslationModelArguments, RunArguments):
+    """HF's training arguments with defaults for translation, and those of the model, its two steps, and the data."""
+
     average_checkpoints: int = field(
         default=1, metadata={"help": "Use the mean of the last n checkpoints if it is better on validation; 1: never."}
     )
@@ -127,7 +208,10 @@ class TranslationArguments(RunArguments):
         default=None,
         metadata={"help": 'Tokenizer of multi-bleu, fields of MosesTokenizer as JSON, such as {"aggressive": true}.'},
     )
-    beams: int = field(default=5, metadata={"help": "Beams of the search; the paper: 5, and 4 on WMT14 en-de."})
+    num_beams: int = field(default=5, metadata={"help": "Beams of the search; the paper: 5, and 4 on WMT14 en-de."})
+    predict_with_generate: bool = field(
+        default=True, metadata={"help": "Must stay true: validation and test are translated, by beam search."}
+    )
     length_penalty: float = field(
         default=1.0, metadata={"help": "log-probability / length ** this; the paper: 1.0, and 0.6 on WMT14 en-de."}
     )
@@ -177,11 +261,15 @@ class TranslationArguments(RunArguments):
             if isinstance(value := getattr(self, name), str):
                 setattr(self, name, [value])
         self.trim_target_vocab = str(self.trim_target_vocab)
+        self.config_overrides = read_overrides(self.config_overrides)
         read_dictionaries(self, DICTIONARIES)
         self.encoder_config = self.encoder_config or None  # as runs before 0.10 recorded it
+        self.check_what_to_do()
         self.check_choices()
         self.check_model()
         self.check_data()
+        if self.step is None:
+            self.step = 2 if self.is_continued and self.train_file else 1
         if self.learning_rate is None:
             self.learning_rate = LEARNING_RATES[self.step]
         if self.freeze_encoder is None:
@@ -190,7 +278,7 @@ class TranslationArguments(RunArguments):
             self.save_total_limit = 2
         if self.average_checkpoints > 1 and self.save_total_limit > 0:  # the best one is among them
             self.save_total_limit = max(self.save_total_limit, self.average_checkpoints + 1)
-        if not self.validation or not self.train:
+        if not self.validation_file or not self.train_file:
             self.eval_strategy = "no"
         self.load_best_model_at_end = self.eval_strategy != "no"
         self.choose_saving()
@@ -215,14 +303,18 @@ class TranslationArguments(RunArguments):
             )
 
     def check_choices(self) -> None:
-        for name, allowed in (("step", tuple(LEARNING_RATES)), ("metric", METRICS)):
+        for name, allowed in (("step", (None, *LEARNING_RATES)), ("metric", METRICS)):
             if getattr(self, name) not in allowed:
-                raise BadInput(f"{name} is {getattr(self, name)!r}; allowed are {', '.join(map(str, allowed))}")
+                raise BadInput(
+                    f"{name} is {getattr(self, name)!r}; allowed are {', '.join(str(each) for each in allowed if each)}"
+                )
+        if not self.predict_with_generate:
+            raise BadInput("predict_with_generate is false, but scores are those of translations; leave it out")
         if self.trim_target_vocab not in ("auto", "off") and not self.trim_target_vocab.isdecimal():
             raise BadInput(
                 f"trim_target_vocab is {self.trim_target_vocab!r}; allowed are auto, off, or a number of ids"
             )
-        for name in ("max_tokens", "max_length", "average_checkpoints", "beams"):
+        for name in ("max_tokens", "max_seq_length", "average_checkpoints", "num_beams"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} is {getattr(self, name)}; allowed is 1 or more")
         if (self.resume_from_checkpoint or "").lower() == "false":
@@ -234,57 +326,51 @@ class TranslationArguments(RunArguments):
             raise BadInput(f"label_smoothing_factor is {self.label_smoothing_factor}; allowed is 0 to below 1")
         assert self.beam  # raises `BadInput` for impossible lengths
 
-    def check_model(self) -> None:
-        if (self.encoder is None) == (self.model is None):
-            raise BadInput(
-                "give either --encoder, which gets a new decoder (step 1), or --model, a translation model to go on "
-                f"with (step 2, or a test); given are encoder {self.encoder!r} and model {self.model!r}"
-            )
-        defaults = {item.name: item.default for item in fields(type(self))} | {"model_config": {}}
-        given = [name for name in OF_A_NEW_MODEL if getattr(self, name) != defaults[name]]
-        if self.model is not None and given:
-            raise BadInput(f"{', '.join(given)} is decided when a decoder is made: give it with --encoder, not --model")
+    def check_what_to_do(self) -> None:
+        """Apply `do_train`, `do_eval` and `do_predict`: with any of them the sources of the others are not read.
 
-        if self.encoder_config and not self.random_encoder:
+        Without them the sources decide. `BadInput` for one that has no sources, or is without effect.
+        """
+        sources = {"do_eval": ("validation_file", "validation"), "do_predict": ("test_file", "test")}
+        asked = [flag for flag in ("do_train", *sources) if getattr(self, flag)]
+        self.check_data_arguments({name: split for flag, (name, split) in sources.items() if flag in asked})
+        for flag, name in {"do_train": "train_file", **{flag: name for flag, (name, _) in sources.items()}}.items():
+            if flag in asked and not getattr(self, name):
+                raise BadInput(f"{flag} is true, but there is no --{name}; give one, or leave {flag} out")
+        if "do_eval" in asked and ("do_train" not in asked or self.eval_strategy == "no"):
             raise BadInput(
-                "encoder_config gives a random encoder its sizes; add --random_encoder true, or leave it out"
+                "do_eval chooses the best state of a training; add --do_train true and an --eval_strategy, or score "
+                "the model by --do_predict true and --test_file"
             )
+        if asked and "do_train" not in asked:
+            self.train_file = self.validation_file = []
+        if asked and "do_predict" not in asked:
+            self.test_file = []
 
     def check_data(self) -> None:
-        if not (self.train or self.test):
-            raise BadInput("there is neither --train nor --test; name at least one source of pairs")
-        if self.publish_to and not self.train:
-            raise BadInput("push_to_hub shares the model that a run has trained; give --train, or leave it out")
-        if self.encoder and not self.train:
-            raise BadInput("a new decoder has to be trained: give --train, or a --model that is trained")
-        if self.validation and not self.train:
-            raise BadInput("--validation chooses among the states of a training; give --train, or name it as --test")
+        if not (self.train_file or self.test_file):
+            raise BadInput("there is neither --train_file nor --test_file; name at least one source of pairs")
+        if self.publish_to and not self.train_file:
+            raise BadInput("push_to_hub shares the model that a run has trained; give --train_file, or leave it out")
+        if self.is_continued is False and not self.train_file:
+            raise BadInput(
+                f"{self.model_name_or_path} has no decoder, and a new one has to be trained: give --train_file, or a "
+                "translation model"
+            )
+        if self.validation_file and not self.train_file:
+            raise BadInput(
+                "--validation_file chooses among the states of a training; give --train_file, or name it as --test_file"
+            )
         if self.average_checkpoints > 1 and self.save_strategy == "no":
             raise BadInput(
                 "average_checkpoints needs checkpoints; give --save_strategy steps or epoch, or leave it out"
             )
-        for name in ("source_lang", "target_lang"):
-            for language in getattr(self, name):
-                check_language(language)
-            languages = [language_code(language) for language in getattr(self, name)]  # as rows have them
-            if len({*map(parse_tag, languages)}) < len(languages):
-                raise BadInput(f"{name} is {' '.join(languages)}; allowed is each language once")
-            setattr(self, name, languages)
-        if not self.directions:
-            raise BadInput(
-                f"source_lang is {self.source_lang} and target_lang {self.target_lang}; allowed are one or more "
-                "languages each, and two that differ, such as --source_lang de --target_lang en"
-            )
-
-    @property
-    def directions(self) -> list[Direction]:
-        """All directions from a source into a different target language."""
-        return directions_between(self.source_lang, self.target_lang)
+        self.check_languages()
 
     @property
     def beam(self) -> BeamSearchConfig:
         a, b = self.max_length_a, self.max_length_b
-        return BeamSearchConfig(self.beams, self.length_penalty, max_length_a=a, max_length_b=b)
+        return BeamSearchConfig(self.num_beams, self.length_penalty, max_length_a=a, max_length_b=b)
 
 
 def parse_translation_arguments(argv: list[str]) -> TranslationArguments:

@@ -33,14 +33,14 @@ class BeamSearchConfig:
     """Settings of beam search. The paper uses 4 beams and penalty 0.6 for WMT'14 en-de, else 5 and 1.0.
 
     Args:
-        beams: hypotheses kept at each step; 1 is greedy search.
+        num_beams: hypotheses kept at each step; 1 is greedy search.
         length_penalty: a score is log-probability / length ** length_penalty, as in fairseq.
-        best: number of hypotheses to return for a sentence, at most `beams`.
+        best: number of hypotheses to return for a sentence, at most `num_beams`.
         max_length_a, max_length_b, max_length: a hypothesis has at most
             min(max_length, max_length_a * source tokens + max_length_b) tokens, `</s>` included.
     """
 
-    beams: int = 5
+    num_beams: int = 5
     length_penalty: float = 1.0
     best: int = 1
     max_length_a: float = 1.2
@@ -48,8 +48,8 @@ class BeamSearchConfig:
     max_length: int = 200
 
     def __post_init__(self) -> None:
-        if not 1 <= self.best <= self.beams:
-            raise BadInput(f"best is {self.best} and beams is {self.beams}; allowed is 1 <= best <= beams")
+        if not 1 <= self.best <= self.num_beams:
+            raise BadInput(f"best is {self.best} and num_beams is {self.num_beams}; allowed is 1 <= best <= num_beams")
         if not math.isfinite(self.length_penalty):
             raise BadInput(f"length_penalty is {self.length_penalty}; allowed are finite numbers")
         if not 0 <= self.max_length_a < math.inf or self.max_length_b < 1 or self.max_length < 1:
@@ -62,7 +62,7 @@ class BeamSearchConfig:
     def of(cls, model: HictlForConditionalGeneration, **changes: Any) -> Self:
         """Beams and penalty saved with the model, with these changes; `None` changes nothing."""
         saved = model.generation_config
-        chosen = {"beams": saved.num_beams, "length_penalty": saved.length_penalty}
+        chosen = {"num_beams": saved.num_beams, "length_penalty": saved.length_penalty}
         chosen |= {name: value for name, value in changes.items() if value is not None}
         return cls(**{name: value for name, value in chosen.items() if value is not None})
 
@@ -100,23 +100,25 @@ def search(
     """
     if (attention := model.decoder.config._attn_implementation) not in MASKS:
         raise ValueError(f"attention is {attention!r}; beam search needs one of {MASKS}: model.set_attn_implementation")
-    if 2 * settings.beams > (size := len(model.target_token_ids)):
-        raise BadInput(f"beams is {settings.beams}; allowed is up to {size // 2}, half the decoder's {size} words")
+    if 2 * settings.num_beams > (size := len(model.target_token_ids)):
+        raise BadInput(
+            f"num_beams is {settings.num_beams}; allowed is up to {size // 2}, half the decoder's {size} words"
+        )
     limits = settings.limits(attention_mask.sum(-1)) if limits is None else limits
     limits = limits.clamp_max(model.decoder.config.max_position_embeddings - model.first_position)
-    beams = Beams.begin(model, input_ids, attention_mask, start_ids, limits, settings.beams)
+    beams = Beams.begin(model, input_ids, attention_mask, start_ids, limits, settings.num_beams)
     output_layer = OutputLayer(model.lm_head, model.generation_config.suppress_tokens or ())
     finished: list[list[tuple[float, list[int]]]] = [[] for _ in input_ids]
     while len(beams.sentences):
         states = advance(model, beams)
-        scores, parents, next_tokens = output_layer.best(states, beams.scores, 2 * settings.beams, beams.word_bias)
+        scores, parents, next_tokens = output_layer.best(states, beams.scores, 2 * settings.num_beams, beams.word_bias)
         ends = next_tokens == model.end_id
         # only the best k can end, as in `generate`; the other k are candidates to continue
         for sentence, tokens, score in beams.end(
-            *(each[:, : settings.beams] for each in (scores, parents, next_tokens, ends))
+            *(each[:, : settings.num_beams] for each in (scores, parents, next_tokens, ends))
         ):
             finished[sentence].append((score / len(tokens) ** settings.length_penalty, tokens))
-        going_on = ends.long().argsort(dim=-1, stable=True)[:, : settings.beams]
+        going_on = ends.long().argsort(dim=-1, stable=True)[:, : settings.num_beams]
         beams.grow(*(each.gather(1, going_on) for each in (scores, parents, next_tokens)))
         staying = (beams.open > 0).nonzero().flatten()
         if len(beams.open) - len(staying) >= max(1, len(beams.open) // COMPACT_AT) or not len(staying):

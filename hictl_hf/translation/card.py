@@ -53,7 +53,7 @@ def translation_card(results: TranslationResults, repository: str = YOUR_TRANSLA
         name=json.dumps(repository),
         repository=repository,
         target=target,
-        flag=f" --target_language {targets[0]}" if target else "",
+        flag=f" --target_lang {targets[0]}" if target else "",
         made=how_it_was_made(results),
         citation=licence_and_citation(),
     )

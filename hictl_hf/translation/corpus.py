@@ -21,7 +21,7 @@ from torch.utils.data import Sampler
 from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase
 
 from ..data.cleaning import Cleaning, CorpusReport
-from ..data.corpus import load_corpus, rows_of
+from ..data.corpus import load_corpus, rows_of, spread
 from ..data.languages import wanted_language
 from ..data.sampling import shuffle_by_length
 from ..data.text_encoding import encode_texts
@@ -89,6 +89,22 @@ def load_pairs(
     return pairs, report
 
 
+def sample_pairs(pairs: dict[Direction, Dataset], wanted: int | None, report: CorpusReport) -> dict[Direction, Dataset]:
+    """Take at most this many pairs, of all directions together; the others are counted as skipped."""
+    total = sum(map(len, pairs.values()))
+    if wanted is None or wanted >= total:
+        return pairs
+    chosen, begin = spread(total, wanted), 0
+    taken: dict[Direction, Dataset] = {}
+    for direction, rows in pairs.items():
+        own = chosen[(begin <= chosen) & (chosen < begin + len(rows))] - begin
+        if not len(own):
+            raise BadInput(f"max_train_samples is {wanted}, which leaves no pair of {direction}; give more")
+        taken[direction], begin = rows.select(own), begin + len(rows)
+    report.skipped["beyond max_train_samples"] += total - wanted
+    return taken
+
+
 def sides(direction: Direction, x_lang: str, y_lang: str) -> tuple[str, str] | None:
     """The columns of source and target in this direction; `None` for other languages ("pt-BR" matches "pt")."""
     x, y = (wanted_language(language, direction) if language else "" for language in (x_lang, y_lang))
@@ -138,12 +154,17 @@ def read_pairs(sources: Sequence[str], directions: Sequence[Direction]) -> list[
 
 
 def tokenize_pairs(
-    pairs: Mapping[Direction, Dataset], tokenizer: PreTrainedTokenizerBase, max_length: int, report: CorpusReport
+    pairs: Mapping[Direction, Dataset],
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    report: CorpusReport,
+    workers: int | None = None,
 ) -> Dataset:
     """Tokenize the pairs of all directions; pairs with an empty or too long side are left out and counted.
 
     Args:
         max_length: tokens of the longer side, special tokens included.
+        workers: processes that tokenize; `None`: this one.
 
     Returns:
         `input_ids` (`<s> … </s>`), `labels` (`… </s>`; the decoder adds a start token) and `target_language`.
@@ -153,7 +174,7 @@ def tokenize_pairs(
         tokens = rows.map(
             # `partial` gives another name to the cached result than releases before 0.10 did, whose tokens are others
             partial(tokenize_batch, tokenizer=tokenizer, target_language=direction.target), batched=True,
-            remove_columns=rows.column_names, desc=f"tokenize {direction}",
+            remove_columns=rows.column_names, num_proc=workers, desc=f"tokenize {direction}",
             features=Features({"input_ids": ids, "labels": ids, "target_language": Value("string")}),
         )  # fmt: skip
         empty, too_long = (int(faulty.sum()) for faulty in find_faulty(*side_lengths(tokens), max_length))
@@ -168,7 +189,7 @@ def tokenize_pairs(
     if not report.kept.total():
         raise BadInput(
             f"no pair is left: {report.skipped['empty']} have a side without a token, {report.skipped['too long']} one "
-            f"of more than {max_length} tokens; split them into sentences, or raise --max_length and --max_tokens"
+            f"of more than {max_length} tokens; split them into sentences, or raise --max_seq_length and --max_tokens"
         )
     return concatenate_datasets(parts)
 

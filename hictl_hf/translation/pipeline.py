@@ -4,7 +4,7 @@ loading of a model for translation in fp32, bf16 or int8.
     from hictl_hf import translation_pipeline
     translator = translation_pipeline("runs/translation/model", target_language="de")
     translator("The house is small.")
-    translator(["One.", "Two."], beams=4, length_penalty=0.6)
+    translator(["One.", "Two."], num_beams=4, length_penalty=0.6)
 
 or, with the package imported, `transformers.pipeline("hictl-translation", "runs/translation/model")`.
 """

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from ..reports.results import RunResults
+from ..reports.results import RESULTS_FILE, RunResults
 from .beam_search import BeamSearchConfig
 
 Counts = dict[str, int]
@@ -94,6 +94,14 @@ class TranslationResults(RunResults):
     decoding: BeamSearchConfig
     history: list[dict[str, Any]] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def from_dict(cls, values: Any, place: str = RESULTS_FILE) -> Self:
+        """As the parent; the beams of releases up to 0.10 have their name of today."""
+        decoding = values.get("decoding") if isinstance(values, Mapping) else None
+        if isinstance(decoding, Mapping) and "beams" in decoding:
+            values = {**values, "decoding": {"num_beams": decoding["beams"], **decoding}}
+        return super().from_dict(values, place)
 
     @classmethod
     def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:

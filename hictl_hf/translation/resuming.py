@@ -17,6 +17,7 @@ WITHOUT_EFFECT = (  # settings that do not change the results, so that a run may
     "output_dir", "resume_from_checkpoint", "local_rank", "log_level", "log_level_replica", "log_on_each_node",
     "disable_tqdm", "report_to", "run_name", "use_cpu", "dataloader_num_workers", "dataloader_pin_memory",
     "dataloader_prefetch_factor", "dataloader_persistent_workers", "save_total_limit",
+    "do_train", "do_eval", "do_predict", "predict_with_generate", "preprocessing_num_workers",
     "push_to_hub", "hub_model_id", "hub_private_repo", "hub_strategy", "hub_always_push", "hub_revision", "hub_token",
 )  # fmt: skip
 RENAMED = {  # setting -> its name in 0.7.5, with transformers before 5.23

@@ -43,7 +43,7 @@ def run_translation(args: TranslationArguments, command: str = "") -> Translatio
     set_seed(args.seed)
     if args.resume_from_checkpoint and args.resume_from_checkpoint.lower() != "true":
         check_checkpoint(args.resume_from_checkpoint)
-    config, tokenizer = load_config(args), load_tokenizer(str(args.encoder or args.model))
+    config, tokenizer = load_config(args), load_tokenizer(str(args.tokenizer_source))
     data = read_data(args, config, tokenizer)
     scored = [*data.test, *(data.validation if args.eval_strategy != "no" else ())]
     check_metrics(scored, args.metric, read_dictionary("multi_bleu", args.multi_bleu))
@@ -52,7 +52,7 @@ def run_translation(args: TranslationArguments, command: str = "") -> Translatio
     trainer = make_trainer(args, model, tokenizer, data)
     if trainer.is_world_process_zero():
         record_settings(args)
-    chosen = train(args, trainer) if args.train else ChosenState(state=f"that of {args.model}")
+    chosen = train(args, trainer) if args.train_file else ChosenState(state=f"that of {args.model_name_or_path}")
 
     translations = trainer.translate(data.test, progress=True)
     scores = score_directions(data.test, translations, trainer.metrics, trainer.multi_bleu, data.about)
@@ -80,8 +80,9 @@ def collect_results(
         for name, pairs in (("validation", data.validation), ("test", data.test))
     }
     return TranslationResults(
-        step=args.step if args.train else None,
-        encoder=args.encoder, model=args.model, random_encoder=args.random_encoder,
+        step=args.step if args.train_file else None,
+        encoder=None if args.is_continued else args.model_name_or_path,
+        model=args.model_name_or_path if args.is_continued else None, random_encoder=args.random_encoder,
         rows=PairCounts(train=dict(data.report.kept), **directions),
         skipped={reason: number for reason, number in data.report.skipped.items() if number},
         messages=data.report.messages,
@@ -142,7 +143,7 @@ def save(
         ]
         lines = (json.dumps(row, ensure_ascii=False) for row in rows)
         write_text(folder / "predictions.jsonl", "".join(f"{line}\n" for line in lines))
-    if args.train:
+    if args.train_file:
         with atomic_directory(folder / "model") as place:
             trainer.accelerator.unwrap_model(trainer.model).save_pretrained(place)
             trainer.processing_class.save_pretrained(place)

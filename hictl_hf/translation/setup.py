@@ -31,6 +31,7 @@ from .corpus import (
     TranslationCollator,
     load_pairs,
     read_pairs,
+    sample_pairs,
     side_lengths,
     tokenize_pairs,
 )
@@ -62,17 +63,19 @@ class Data:
 def read_data(args: TranslationArguments, config: HictlConfig, tokenizer: PreTrainedTokenizerBase) -> Data:
     """Read the sources; log what was left out of train."""
     longest = config.max_position_embeddings - 2  # XLM-R's positions start at 2
-    validation = read_pairs(args.validation, args.directions) if args.validation else []
-    test = read_pairs(args.test, args.directions) if args.test else []
+    validation = read_pairs(args.validation_file, args.directions) if args.validation_file else []
+    test = read_pairs(args.test_file, args.directions) if args.test_file else []
     cut = {
         name: count_long([pair.source for pair in pairs], tokenizer, longest)
         for name, pairs in (("validation", validation), ("test", test))
     }
     data = Data(None, validation, test, CorpusReport(), cut, about_preparation(test))
-    if args.train:
+    if args.train_file:
         cleaning = Cleaning(**asdict(ONLY_WHOLE) | read_dictionary("cleaning", args.cleaning))
-        pairs, data.report = load_pairs(args.train, args.directions, cleaning, args.strict)
-        data.train = tokenize_pairs(pairs, tokenizer, min(args.max_length, args.max_tokens, longest), data.report)
+        pairs, data.report = load_pairs(args.train_file, args.directions, cleaning, args.strict)
+        pairs = sample_pairs(pairs, args.max_train_samples, data.report)
+        longest = min(args.max_seq_length, args.max_tokens, longest)
+        data.train = tokenize_pairs(pairs, tokenizer, longest, data.report, args.preprocessing_num_workers)
         data.counts = count_pieces(data.train, len(tokenizer))
         logger.info("%s", data.report.summary())
     return data
@@ -99,33 +102,32 @@ def count_long(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest
 
 def load_config(args: TranslationArguments) -> HictlConfig:
     """The configuration of the encoder, or of the translation model; `BadInput` where it is neither."""
-    place = args.encoder or args.model
+    name = args.model_name_or_path
     try:
+        place = str(args.checkpoint)
         values, _ = HictlConfig.get_config_dict(place)
         if values.get("model_type") != HictlConfig.model_type:
             raise ValueError(f"it is of type {values.get('model_type')!r}")
         if not args.random_encoder:  # else a configuration without weights is enough
-            check_sizes(str(place))
+            check_sizes(place)
         config = HictlConfig.from_pretrained(place, **read_dictionary("encoder_config", args.encoder_config))
     except (StrictDataclassError, OSError, ValueError) as error:
-        allowed = "an XLM-R or HiCTL checkpoint" if args.encoder else "a translation model, such as runs/step1/model"
+        allowed = "an XLM-R or HiCTL checkpoint, nor a translation model such as runs/step1/model"
         found = " ".join(str(error).split())
-        raise BadInput(f"--{'encoder' if args.encoder else 'model'} {place}: not {allowed}: {found}") from error
-    if args.model and not config.is_encoder_decoder:
-        raise BadInput(f"--model {place}: has no decoder; give it as --encoder, with --step 1, to train one")
-    if args.model and not config.target_languages:
+        raise BadInput(f"--model_name_or_path {name}: neither {allowed}: {found}") from error
+    if not args.is_continued:
+        return config
+    if not (languages := config.target_languages):
         raise BadInput(
-            f"--model {place}: names no target language; allowed are models with target_languages in their "
-            "config.json: train one from --encoder"
+            f"--model_name_or_path {name}: names no target language; allowed are models with target_languages in their "
+            "config.json: train one from an encoder"
         )
-    languages = config.target_languages or []
-    if args.model:  # the model's way to write a language
-        args.target_lang = [find_language(name, languages) or name for name in args.target_lang]
-    unknown = sorted({*args.target_lang} - {*languages}) if args.model else []
-    if unknown:
+    # the model's way to write a language
+    args.target_lang = [find_language(language, languages) or language for language in args.target_lang]
+    if unknown := sorted({*args.target_lang} - {*languages}):
         raise BadInput(
             f"--target_lang {' '.join(unknown)}: the model translates into {', '.join(languages)}; name "
-            "one of these, or train a model for it from --encoder"
+            "one of these, or train a model for it from an encoder"
         )
     return config
 
@@ -134,23 +136,23 @@ def load_or_make_model(
     args: TranslationArguments, config: HictlConfig, tokenizer: PreTrainedTokenizerBase, data: Data
 ) -> HictlForConditionalGeneration:
     """The translation model, or the encoder with a new decoder for the tokens of train; in float32."""
-    place = str(args.encoder or args.model)
-    check_vocabulary(place, tokenizer, config.vocab_size)
-    with model_errors(place):
-        if args.model:
-            model = HictlForConditionalGeneration.from_pretrained(args.model, dtype=torch.float32)
+    place, name = str(args.checkpoint), str(args.model_name_or_path)
+    check_vocabulary(name, tokenizer, config.vocab_size)
+    with model_errors(name):
+        if args.is_continued:
+            model = HictlForConditionalGeneration.from_pretrained(place, dtype=torch.float32)
         else:
             ids = choose_words(args.trim_target_vocab, tokenizer, data)
-            encoder = HictlModel(config) if args.random_encoder else str(args.encoder)
+            encoder = HictlModel(config) if args.random_encoder else place
             model = HictlForConditionalGeneration.from_encoder(
                 encoder, ids, args.target_lang, **new_decoder(args, config)
             )
     known = model.target_token_ids
     data.unknown = count_unknown(data.counts, known[known < len(tokenizer)].tolist())  # a model may have spare rows
-    beams = {"num_beams": args.beams, "length_penalty": args.length_penalty, "early_stopping": True}
+    beams = {"num_beams": args.num_beams, "length_penalty": args.length_penalty, "early_stopping": True}
     # transformers does not save other values for one beam
     greedy = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
-    model.generation_config.update(**(beams if args.beams > 1 else greedy))
+    model.generation_config.update(**(beams if args.num_beams > 1 else greedy))
     return model
 
 
@@ -167,7 +169,7 @@ def new_decoder(args: TranslationArguments, config: HictlConfig) -> dict[str, An
     layers = 6 if args.decoder_layers is None and config.num_hidden_layers >= 24 else args.decoder_layers
     given = {"decoder_layers": layers, "cls_bias": args.cls_bias, "cls_bias_scale": args.cls_bias_scale}
     return {name: value for name, value in given.items() if value is not None} | read_dictionary(
-        "model_config", args.model_config
+        "config_overrides", args.config_overrides
     )
 
 

@@ -95,7 +95,9 @@ def count_unknown(counts: Mapping[str, Counts], kept: Sequence[int]) -> dict[str
                 lacking, fix = "tokenizer", f"Take an encoder whose tokenizer knows the script of {language}"
             else:
                 lacking = f"target vocabulary of {len(kept)} ids"
-                fix = f"Train a model for {language} from --encoder, with a larger --trim_target_vocab, or off"
+                fix = (
+                    f"Train a model for {language} from --model_name_or_path, with a larger --trim_target_vocab, or off"
+                )
             raise BadInput(
                 f"the model's {lacking} lacks {share:.0%} of the {language} tokens; allowed are {UNKNOWN_SHARE:.0%}. "
                 f"{fix}"

@@ -38,7 +38,8 @@ from .scores import Score, score_translations
 PAPER = BeamSearchConfig()  # 5 beams, penalty 1
 ALWAYS = ("sacrebleu", "chrf")  # reported in every run
 FIXES = {  # for a run whose metric cannot be computed
-    "sacrebleu": 'Install it: pip install "sacrebleu[{language}]", or leave {direction} out of --test and --validation',
+    "sacrebleu": 'Install it: pip install "sacrebleu[{language}]", or leave {direction} out of --test_file and '
+    "--validation_file",
     "multi-bleu": "Correct moses_dir in --multi_bleu, install perl, or leave moses_dir out to use sacremoses",
     "comet": "Choose another --metric, and score generated_predictions.txt by COMET in a separate environment",
 }

@@ -6,21 +6,23 @@ from pathlib import Path
 
 from ..errors import BadInput
 from ..parsing import parse_flags_or_recipe
+from ..training.model_and_data import ModelArguments
 from .data import DataSource, Splits
 from .paper import SETTINGS
 from .tasks import TASKS, XtremeTask
 
 SIZES = ("base", "large")
 POOLINGS = ("mean", "mean without special tokens", "cls")
+MUST_STAY = "Must stay true:"
 SELECT_ON = ("english", "target")
 NAMES = tuple(task.name for task in TASKS)
 
 
 @dataclass
-class XtremeArguments:
+class XtremeArguments(ModelArguments):
     """Arguments of `run_xtreme.py`; the defaults of a task are in its row of `tasks.TASKS`."""
 
-    encoder: str | None = field(
+    model_name_or_path: str | None = field(
         default=None,
         metadata={"help": "Folder or Hub name of the encoder: HiCTL, XLM-R, mBERT, any with a fast tokenizer."},
     )
@@ -39,12 +41,16 @@ class XtremeArguments:
     learning_rate: list[float] = field(
         default_factory=list, metadata={"help": "Peak learning rates to choose from; by default the task's own."}
     )
-    batch_size: list[int] = field(
+    per_device_train_batch_size: list[int] = field(
         default_factory=list,
-        metadata={"help": "Examples of a step, several to choose from; by default the task's own."},
+        metadata={
+            "help": "Examples of a step, several to choose from; by default the task's own. Several devices share them."
+        },
     )
     seed: list[int] = field(default_factory=lambda: [42], metadata={"help": "Seeds of fine-tuning to choose from."})
-    epochs: float | None = field(default=None, metadata={"help": "Epochs of fine-tuning; by default the task's own."})
+    num_train_epochs: float | None = field(
+        default=None, metadata={"help": "Epochs of fine-tuning; by default the task's own."}
+    )
     select_on: str = field(
         default="english",
         metadata={"help": "Dev set a model is chosen on: english, or target (then it is not zero-shot)."},
@@ -70,7 +76,10 @@ class XtremeArguments:
         default=False,
         metadata={"help": "Train on examples of similar length together: faster, not the official order."},
     )
-    predict_batch_size: int = field(default=64, metadata={"help": "Examples predicted at a time."})
+    per_device_eval_batch_size: int = field(default=64, metadata={"help": "Examples predicted at a time."})
+    do_train: bool = field(default=True, metadata={"help": f"{MUST_STAY} fine-tuned models are trained."})
+    do_eval: bool = field(default=True, metadata={"help": f"{MUST_STAY} the best state on dev is chosen."})
+    do_predict: bool = field(default=True, metadata={"help": f"{MUST_STAY} test is predicted and scored."})
     score: str | None = field(
         default=None, metadata={"help": "Only score this folder of predictions against --labels, and print JSON."}
     )
@@ -88,7 +97,7 @@ class XtremeArguments:
         known = {language for task in self.chosen_tasks for language in task.languages}
         if unknown := [language for language in self.languages if language not in known]:
             raise BadInput(f"no task has the language {', '.join(unknown)}; allowed are {', '.join(sorted(known))}")
-        for name in ("epochs", "micro_batches", "predict_batch_size"):
+        for name in ("num_train_epochs", "micro_batches", "per_device_eval_batch_size"):
             if (value := getattr(self, name)) is not None and value <= 0:
                 raise BadInput(f"{name} is {value}; allowed are numbers above 0")
         if not self.seed or min(self.seed) < 0 or max(self.seed) >= 2**32:
@@ -99,8 +108,16 @@ class XtremeArguments:
             raise BadInput("--score needs --labels, a folder TASK/test-LANGUAGE.tsv or .json of labels")
         if self.score and self.languages:
             raise BadInput("--score scores all languages of a task, as XTREME does; leave --languages out")
-        if not (self.score or self.encoder):
-            raise BadInput("there is no encoder; give --encoder, such as xlm-roberta-base or runs/hictl/checkpoint")
+        if not (self.score or self.model_name_or_path):
+            raise BadInput(
+                "there is no encoder; give --model_name_or_path, such as xlm-roberta-base or runs/hictl/checkpoint"
+            )
+        self.check_revision()
+        if off := [name for name in ("do_train", "do_eval", "do_predict") if not getattr(self, name)]:
+            raise BadInput(
+                f"{', '.join(off)} is false, but a task is trained, chosen on dev and predicted; leave it out, or "
+                "score predictions that exist by --score"
+            )
         for name in ("labels", *(["data"] if self.data != "hub" else [])):
             if (folder := getattr(self, name)) and not Path(folder).is_dir():
                 raise BadInput(f"--{name} {folder}: no such folder; give one that exists")

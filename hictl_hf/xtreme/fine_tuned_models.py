@@ -42,7 +42,12 @@ class FineTuned:
         assert isinstance(examples, Dataset)
         rows = self.features.encode(examples)
         logits = predict_logits(
-            self.model, self.features.tokenizer, rows, args.predict_batch_size, bf16=args.bf16, progress=progress
+            self.model,
+            self.features.tokenizer,
+            rows,
+            args.per_device_eval_batch_size,
+            bf16=args.bf16,
+            progress=progress,
         )
         return self.features.decode(examples, rows, logits)
 
@@ -80,8 +85,8 @@ class FineTunedModels:
             rows_at_once(settings.batch_size, self.args.micro_batches, int(os.environ.get("WORLD_SIZE", 1)))
         if self.longest < (shortest := data.task.format.features.shortest):
             raise BadInput(
-                f"{data.task.name}: needs rows of {shortest} tokens or more, --encoder {self.args.encoder} reads "
-                f"{self.longest}; give an encoder with more positions, or run other --tasks"
+                f"{data.task.name}: needs rows of {shortest} tokens or more, {self.args.model_name_or_path} "
+                f"reads {self.longest}; give an encoder with more positions, or run other --tasks"
             )
         try:
             data.task.format.features.label_names(data.train["en"])
@@ -200,8 +205,9 @@ class FineTunedModels:
         """Settings and seed of each candidate: the task's own, with those of the arguments in their place."""
         usual = row.large if self.size == "large" else row.base
         assert usual is not None
-        rates, sizes = self.args.learning_rate or [usual.learning_rate], self.args.batch_size or [usual.batch_size]
-        epochs = usual.epochs if self.args.epochs is None else self.args.epochs
+        rates = self.args.learning_rate or [usual.learning_rate]
+        sizes = self.args.per_device_train_batch_size or [usual.batch_size]
+        epochs = usual.epochs if self.args.num_train_epochs is None else self.args.num_train_epochs
         usual = replace(usual, epochs=epochs, max_length=min(usual.max_length, self.longest))
         return [
             (replace(usual, learning_rate=rate, batch_size=size), seed)
@@ -218,7 +224,7 @@ class FineTunedModels:
             found: Candidate = from_json(Candidate, json.loads(record.read_text("utf-8")))
             return found if found.trained_on else replace(found, trained_on=trained_on)
         logger.info("%s: %d rows of up to %d tokens", place, len(train), config.max_length)
-        tuned = FineTuned(load_model(features.model_class, str(self.args.encoder), features.labels, seed), features)
+        tuned = FineTuned(load_model(features.model_class, str(self.args.checkpoint), features.labels, seed), features)
 
         def score_on_dev(model: PreTrainedModel) -> float:
             return self.score_on_dev(data, replace(tuned, model=model))

@@ -154,8 +154,8 @@ def rows_at_once(batch_size: int, micro_batches: int, processes: int) -> int:
     rows, rest = divmod(batch_size, micro_batches * processes)
     if rest or rows < 1:
         raise BadInput(
-            f"batch_size: is {batch_size}; allowed are multiples of {micro_batches} micro-batches times {processes} "
-            "processes. Change one of them."
+            f"per_device_train_batch_size is {batch_size}; allowed are multiples of {micro_batches} micro-batches "
+            f"times {processes} processes. Change one of them."
         )
     return rows
 

@@ -51,7 +51,7 @@ class FrozenEncoder:
     def model(self) -> PreTrainedModel:
         """The encoder in float32 on the accelerator, loaded at its first use."""
         if self.loaded is None:
-            name = str(self.args.encoder)
+            name = str(self.args.checkpoint)
             encoder = AutoModel.from_pretrained(name, dtype=torch.float32)
             if settings := read_sentence_transformers_files(name):
                 apply_settings(name, encoder, self.tokenizer, settings)
@@ -86,7 +86,7 @@ class FrozenEncoder:
                     f"{data.task.name}: its threshold is chosen on the split {self.args.select_split!r}, whose "
                     f"files or labels are missing in {language}; add them"
                 )
-        self.prompt = default_prompt(str(self.args.encoder))
+        self.prompt = default_prompt(str(self.args.checkpoint))
 
     def derived(self, data: TaskData) -> Iterator[Derived]:
         """The predictions of each language, and the sweep, with the hash of the examples."""

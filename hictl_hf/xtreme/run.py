@@ -41,7 +41,7 @@ def run_xtreme(args: XtremeArguments, command: str = "", tasks: Sequence[XtremeT
     """
     folder = Path(args.output_dir)
     refuse_other_settings(folder / SETTINGS_FILE, asdict(args))
-    config, tokenizer = load_config_and_tokenizer(str(args.encoder))
+    config, tokenizer = load_config_and_tokenizer(args)
     data = read_data(args.chosen_tasks if tasks is None else tasks, args)
 
     size = size_of_settings(args, config)
@@ -127,7 +127,7 @@ def score_language(
 def begin_results(args: XtremeArguments, size: str, command: str) -> XtremeResults:
     """Results without a task."""
     return XtremeResults(
-        encoder=str(args.encoder), setting=args.setting, size=size, version=__version__, command=command,
+        encoder=str(args.model_name_or_path), setting=args.setting, size=size, version=__version__, command=command,
         seed=args.seed[0] if len(args.seed) == 1 else args.seed, settings={"run": asdict(args)}, tasks={},
         versions=library_versions(),
     )  # fmt: skip

@@ -17,16 +17,18 @@ logger = logging.getLogger(__name__)
 LARGE_FROM = 24  # layers from which on an encoder has the settings of "large"
 
 
-def load_config_and_tokenizer(encoder: str) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
-    """Load configuration and tokenizer of an encoder, from a folder or the Hub.
+def load_config_and_tokenizer(args: XtremeArguments) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
+    """Load configuration and tokenizer of the encoder, from a folder or the Hub.
 
     Raises:
         BadInput: loading fails.
     """
     try:
-        config, tokenizer = AutoConfig.from_pretrained(encoder), load_tokenizer(encoder)
+        encoder = str(args.checkpoint)
+        config, tokenizer = AutoConfig.from_pretrained(encoder), load_tokenizer(str(args.tokenizer_source))
     except (OSError, ValueError) as error:
-        raise BadInput(f"--encoder {encoder}: no encoder with a tokenizer that loads: {error}") from error
+        name = args.model_name_or_path
+        raise BadInput(f"--model_name_or_path {name}: no encoder with a tokenizer that loads: {error}") from error
     check_weights(encoder)
     return config, tokenizer
 

@@ -96,7 +96,7 @@ def test_pooling_length_and_numbers_are_those_asked_for(checkpoint: Path, texts:
     source = write_lines(tmp_path / "a.txt", texts)
     model, tokenizer = load_encoder(checkpoint)
     raw = embed_sentences(model, tokenizer, texts, Pooling("projection", 2), normalize=False, max_length=5)
-    settings = {"pooling": "projection", "normalize": "false", "max_length": 5, "max_tokens": 40}
+    settings = {"pooling": "projection", "normalize": "false", "max_seq_length": 5, "max_tokens": 40}
     found = np.load(run(checkpoint, tmp_path / "a.npy", source, **settings))
     np.testing.assert_allclose(found, raw, **CLOSE)
     half = np.load(run(checkpoint, tmp_path / "b.npy", source, stored="float16", **settings))
@@ -135,7 +135,7 @@ def test_prompt_length_and_normalisation_are_the_models_or_those_asked_for(
             model, tokenizer, [prompt + text for text in texts], prompt="", normalize=False, max_length=9
         )
         np.testing.assert_allclose(found, expected, **CLOSE)
-    found = np.load(run(prompted, tmp_path / "a.npy", source, normalize="true", max_length=20))
+    found = np.load(run(prompted, tmp_path / "a.npy", source, normalize="true", max_seq_length=20))
     np.testing.assert_allclose(found, embed_sentences(model, tokenizer, texts, normalize=True, max_length=20), **CLOSE)
 
 

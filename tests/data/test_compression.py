@@ -145,7 +145,7 @@ def test_an_ending_that_promises_another_compression_is_told(ending: str, tmp_pa
 
 
 def test_all_formats_are_one_corpus(tmp_path: Path) -> None:
-    """As `hictl pretrain --train_data` reads them: archive, lists, scored ones too, Tatoeba, TMX, XLIFF, tables."""
+    """As `hictl pretrain --train_file` reads them: archive, lists, scored ones too, Tatoeba, TMX, XLIFF, tables."""
     pairs = [(f"sentence {number}", f"Satz {number}") for number in range(7)]
     tmx = '<tmx version="1.4"><header srclang="en"/><body><tu>{}</tu></body></tmx>'
     variants = '<tuv xml:lang="EN"><seg>sentence 4</seg></tuv><tuv xml:lang="DE"><seg>Satz 4</seg></tuv>'

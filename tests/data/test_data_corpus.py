@@ -6,7 +6,8 @@ from pathlib import Path
 import datasets
 import pytest
 
-from hictl_hf.data.corpus import load_corpus
+from hictl_hf.data.cleaning import CorpusReport
+from hictl_hf.data.corpus import load_corpus, sample_rows, spread
 from hictl_hf.errors import BadInput
 
 COLUMNS = ["x", "y", "x_lang", "y_lang"]
@@ -89,3 +90,21 @@ def test_the_example_in_the_document_runs(tmp_path: Path, monkeypatch: pytest.Mo
     exec(example, names)
     assert names["report"].kept == {"en-de": 10, "de-en": 1, "sw": 1}
     assert {name: len(part) for name, part in names["parts"].items()} == {"train": 7, "dev": 3, "test": 2}
+
+
+@pytest.mark.parametrize(("examples", "wanted"), [(1, 1), (5, 5), (7, 3), (1000, 999), (10**9, 4)])
+def test_a_sample_is_spread_over_all_examples(examples: int, wanted: int) -> None:
+    chosen = spread(examples, wanted).tolist()
+    assert len({*chosen}) == wanted and chosen == sorted(chosen) and chosen[-1] < examples
+    assert chosen == [number * examples // wanted for number in range(wanted)]
+
+
+def test_rows_beyond_the_sample_are_counted() -> None:
+    rows = [{"x": str(number), "y": None if number < 3 else "y", "x_lang": "en"} for number in range(6)]
+    corpus = datasets.Dataset.from_list([{**row, "y_lang": row["y"] and "de"} for row in rows])
+    report = CorpusReport()
+    report.kept.update({"en": 3, "en-de": 5})  # two pairs of these are held out
+    taken = sample_rows(corpus, 2, report)
+    assert taken["x"] == ["0", "3"] and report.kept == {"en": 1, "en-de": 3}
+    assert report.skipped == {"beyond max_train_samples": 4} and "beyond max_train_samples" in report.summary()
+    assert sample_rows(corpus, 6, report) is sample_rows(corpus, None, report) is corpus

@@ -133,6 +133,11 @@ def test_a_tokenised_corpus_holds_the_ids_of_each_text_without_special_tokens(
         assert (row["x_lang"], row["y_lang"]) == (text["x_lang"], text["y_lang"])
 
 
+def test_several_processes_tokenize_as_one_does(corpus: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
+    one, several = (tokenize_corpus(corpus, tokenizer, 62, workers)[0] for workers in (None, 2))
+    assert one.to_list() == several.to_list() and len(one) > 2
+
+
 def test_length_is_what_the_joined_row_will_have(corpus: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
     tokens, _ = tokenize_corpus(corpus, tokenizer, max_length=62)
     joined = [tokenizer(x) if y is None else tokenizer(x, y) for x, y in zip(corpus["x"], corpus["y"], strict=True)]

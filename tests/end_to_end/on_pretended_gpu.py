@@ -133,7 +133,7 @@ def test_translation_and_beam_search(
     trainer.train()
     assert all(sum(waits.values()) <= 5 + 3 for waits in steps.waits), steps.waits
     assert trainer.state.global_step == 2 and trainer.model.device.type == "cuda"
-    found = translate(trainer.model, tokenizer, sentences["en"][:4], BeamSearchConfig(beams=3), ["de"] * 4)
+    found = translate(trainer.model, tokenizer, sentences["en"][:4], BeamSearchConfig(num_beams=3), ["de"] * 4)
     assert [len(best) for best in found] == [1] * 4
 
 

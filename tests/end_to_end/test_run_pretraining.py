@@ -57,8 +57,9 @@ def files(tmp_path_factory: pytest.TempPathFactory, sentences: dict[str, list[st
 
 def flags(files: dict[str, str], folder: Path, *changes: str, model: dict[str, Any] | None = None) -> list[str]:
     settings = {
-        "train_data": [files["pairs"], files["text"]], "model_config": json.dumps(MODEL if model is None else model),
-        "output_dir": str(folder), "held_out_sentences": 8, "max_length": 60, "max_steps": 6, "logging_steps": 2,
+        "train_file": [files["pairs"], files["text"]],
+        "config_overrides": json.dumps(MODEL if model is None else model),
+        "output_dir": str(folder), "held_out_sentences": 8, "max_seq_length": 60, "max_steps": 6, "logging_steps": 2,
         "per_device_train_batch_size": 8, "learning_rate": 0.003, "warmup_steps": 1, "eval_strategy": "steps",
         "eval_steps": 3, "save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "seed": 5,
     }  # fmt: skip
@@ -103,7 +104,7 @@ def test_results_hold_the_protocol_and_consistent_means(run: tuple[Path, dict[st
     assert {row["step"] for row in results["history"]} == {2, 4, 6}
     assert {row["step"] for row in results["evaluations"]} == {3, 6}
     assert set(results["history"][0]) >= {"lm_loss", "sentence_loss", "word_loss", "p_avg", "hard_negative_lambda"}
-    assert results["settings"]["training"]["encoder"] is None and results["versions"]["hictl_hf"]
+    assert results["settings"]["training"]["model_name_or_path"] is None and results["versions"]["hictl_hf"]
     protocol = results["retrieval"]["protocol"]
     assert protocol["selected_on"] == "dev" and set(protocol["hictl"]) == {"mode", "layer"}
 
@@ -176,7 +177,7 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_bits(
         pretrain(args)
     with pytest.raises(BadInput, match="resume_from_checkpoint true"):
         main(flags(files, tmp_path / "cut", *saving))
-    for change in (("--train_data", files["pairs"]), ("--held_out_sentences", "9"), ("--seed", "6")):
+    for change in (("--train_file", files["pairs"]), ("--held_out_sentences", "9"), ("--seed", "6")):
         of_other_rows = flags(files, tmp_path / "cut", *saving, "--resume_from_checkpoint", "true", *change)
         with pytest.raises(
             BadInput,
@@ -214,7 +215,9 @@ def test_a_run_starts_from_any_xlm_r_checkpoint(
     AutoTokenizer.from_pretrained(run[0] / "checkpoint").save_pretrained(tmp_path / "xlm-r")
     config = AutoModel.from_pretrained(run[0] / "encoder").config
     XLMRobertaForMaskedLM(config).save_pretrained(tmp_path / "xlm-r")
-    start = flags(files, tmp_path / "run", "--encoder", str(tmp_path / "xlm-r"), model={"sentence_temperature": 0.1})
+    start = flags(
+        files, tmp_path / "run", "--model_name_or_path", str(tmp_path / "xlm-r"), model={"sentence_temperature": 0.1}
+    )
     results = main(start)
     assert results["before_label"] == "starting checkpoint"
     saved = json.loads((tmp_path / "run" / "checkpoint" / "config.json").read_text("utf-8"))
@@ -227,7 +230,7 @@ def test_a_model_of_another_kind_is_refused(files: dict[str, str], tmp_path: Pat
     BertModel(BertConfig(vocab_size=160, **small)).save_pretrained(tmp_path / "bert")
     AutoTokenizer.from_pretrained(run[0] / "checkpoint").save_pretrained(tmp_path / "bert")
     with pytest.raises(BadInput, match="bert: is a model of type 'bert'; allowed is .* HiCTL or XLM-R"):
-        main(flags(files, tmp_path / "run", "--encoder", str(tmp_path / "bert"), model={}))
+        main(flags(files, tmp_path / "run", "--model_name_or_path", str(tmp_path / "bert"), model={}))
 
 
 def test_processes_look_for_unused_parameters_only_where_there_are_some(
@@ -248,7 +251,7 @@ def test_processes_look_for_unused_parameters_only_where_there_are_some(
 def test_what_a_checkpoint_holds_in_a_shape_keeps_it(
     files: dict[str, str], tmp_path: Path, run: tuple[Path, Any], name: str, was: Any
 ) -> None:
-    given = ("--encoder", str(run[0] / "checkpoint"), "--model_config", json.dumps({name: 50}))
+    given = ("--model_name_or_path", str(run[0] / "checkpoint"), "--config_overrides", json.dumps({name: 50}))
     with pytest.raises(BadInput, match=f"{name} is 50, but .*checkpoint was trained with {was}, .* plain encoder"):
         main(flags(files, tmp_path / "run", *given))
 
@@ -258,16 +261,16 @@ def test_held_out_files_leave_the_training_data(
 ) -> None:
     held = [{"en": en, "de": de} for en, de in zip(sentences["en"][:32], sentences["de"][:32])]
     (tmp_path / "held.jsonl").write_text("\n".join(map(json.dumps, held)), encoding="utf-8")
-    more = ("--held_out_data", str(tmp_path / "held.jsonl"), "--held_out_sentences", "12")
+    more = ("--validation_file", str(tmp_path / "held.jsonl"), "--held_out_sentences", "12")
     results = main(flags(files, tmp_path / "run", *more))
     assert {name: row["sentences"] for name, row in results["retrieval"]["per_language"].items()} == {"de": 12}
     assert results["pairs"] == 3 * (48 - 24)  # the 24 English texts leave with all their translations
     (tmp_path / "one.jsonl").write_text(json.dumps(held[0]), encoding="utf-8")
-    everything = ("--held_out_data", files["pairs"], "--held_out_sentences", "99")
-    with pytest.raises(BadInput, match="with which all 144 rows of train_data share a text; give other pairs"):
+    everything = ("--validation_file", files["pairs"], "--held_out_sentences", "99")
+    with pytest.raises(BadInput, match="with which all 144 rows of train_file share a text; give other pairs"):
         main(flags({**files, "text": files["pairs"]}, tmp_path / "nothing", *everything))
     with pytest.raises(BadInput, match="one.jsonl, which has no sentence pair to choose by .* give two or more pairs"):
-        main(flags(files, tmp_path / "other", "--held_out_data", str(tmp_path / "one.jsonl")))
+        main(flags(files, tmp_path / "other", "--validation_file", str(tmp_path / "one.jsonl")))
 
 
 def test_corpora_without_a_common_sentence_are_drawn_without_a_map(
@@ -276,7 +279,7 @@ def test_corpora_without_a_common_sentence_are_drawn_without_a_map(
     for name, places in {"de": range(24), "sw": range(24, 48)}.items():
         rows = [json.dumps({"en": sentences["en"][at], name: sentences[name][at]}) for at in places]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(rows), encoding="utf-8")
-    sources = ("--train_data", str(tmp_path / "de.jsonl"), str(tmp_path / "sw.jsonl"), "--held_out_sentences", "4")
+    sources = ("--train_file", str(tmp_path / "de.jsonl"), str(tmp_path / "sw.jsonl"), "--held_out_sentences", "4")
     results = main(flags(files, tmp_path / "run", *sources))
     assert set(results["retrieval"]["per_language"]) == {"de", "sw"}
     assert not (tmp_path / "run" / "pictures" / "tsne.png").exists()
@@ -301,7 +304,14 @@ def test_a_stream_trains_and_is_measured_on_held_out_files(
     held = [{"en": f"{en} now", "de": f"{de} jetzt"} for en, de in zip(sentences["en"], sentences["de"])]
     (tmp_path / "held.jsonl").write_text("\n".join(map(json.dumps, held)), encoding="utf-8")
     tokenizer = str(run[0] / "checkpoint")
-    streaming = ("--streaming", "true", "--held_out_data", str(tmp_path / "held.jsonl"), "--tokenizer", tokenizer)
+    streaming = (
+        "--streaming",
+        "true",
+        "--validation_file",
+        str(tmp_path / "held.jsonl"),
+        "--tokenizer_name",
+        tokenizer,
+    )
     results = main(flags(files, tmp_path / "run", *streaming, "--stream_shares", "3", "1"))
     assert results["settings"]["training"]["ignore_data_skip"] is False  # what the user said, not what a stream needs
     assert results["history"][-1]["step"] == 6 and results["retrieval"]["per_language"]["de"]["sentences"] == 8
@@ -322,7 +332,7 @@ def test_the_papers_settings_train_together(files: dict[str, str], tmp_path: Pat
     """All that recipes/paper-base.json changes of the defaults but sizes and the optimiser, with λ's gradient."""
     names = ("reordering", "join_reordered", "pair_separators", "load_best_model_at_end")
     changes = [word for name in names for word in (f"--{name}", str(PAPER[name]))]
-    model = MODEL | PAPER["model_config"] | {"hard_negative_lambda_gradient": True, "word_negatives": 16}
+    model = MODEL | PAPER["config_overrides"] | {"hard_negative_lambda_gradient": True, "word_negatives": 16}
     results = main(flags(files, tmp_path / "run", *changes, model=model))
     losses = [entry[f"{name}_loss"] for entry in results["history"] for name in ("lm", "sentence", "word")]
     assert len(losses) == 9 and all(0 < loss < 10 for loss in losses)
@@ -337,7 +347,7 @@ def test_the_papers_settings_train_together(files: dict[str, str], tmp_path: Pat
         ({"join_reordered": "true"}, "join_reordered is true, but word_level_input is 'masked'"),
         ({"pair_separators": "3"}, "pair_separators is 3; allowed are 1 and 2"),
         (
-            {"model_config": json.dumps(MODEL | {"hard_negative_zeta": 1.5})},
+            {"config_overrides": json.dumps(MODEL | {"hard_negative_zeta": 1.5})},
             "hard_negative_zeta is 1.5; it must be above 0",
         ),
     ],
@@ -364,15 +374,15 @@ def test_the_best_checkpoint_is_kept(files: dict[str, str], tmp_path: Path) -> N
 
 
 REFUSED = {
-    "no data": (("recipes/base.json",), "train_data is empty"),
-    "a missing file": (("--train_data", "nowhere.jsonl"), "nowhere.jsonl: does not exist"),
-    "no JSON": (("--model_config", "{vocab"), "model_config is not JSON"),
-    "JSON of another kind": (("--model_config", "[1]"), "must be a JSON object"),
+    "no data": (("recipes/base.json",), "train_file is empty"),
+    "a missing file": (("--train_file", "nowhere.jsonl"), "nowhere.jsonl: does not exist"),
+    "no JSON": (("--config_overrides", "{vocab"), "config_overrides is not JSON"),
+    "JSON of another kind": (("--config_overrides", "[1]"), "must be a JSON object"),
     "an unknown cleaning": (("--cleaning", '{"max_words": 3}'), "cleaning has no field max_words"),
-    "no vocabulary size": (("--model_config", "{}"), "needs the size of its vocabulary"),
-    "too long inputs": (("--max_length", "99"), "the model reads 64 tokens"),
+    "no vocabulary size": (("--config_overrides", "{}"), "needs the size of its vocabulary"),
+    "too long inputs": (("--max_seq_length", "99"), "the model reads 64 tokens"),
     "a rate above one": (("--tlm_probability", "15"), "tlm_probability is 15.0; it must be between 0 and 1"),
-    "inputs without room": (("--max_length", "5"), "max_length is 5; allowed is 6 or more"),
+    "inputs without room": (("--max_seq_length", "5"), "max_length is 5; allowed is 6 or more"),
     "no pairs in a batch": (("--per_device_train_batch_size", "0"), "per_device_train_batch_size is 0; allowed is 1"),
     "another sampler": (("--train_sampling_strategy", "sequential"), "sequential, which has no effect here: languages"),
     "a metric that is not measured": (
@@ -400,25 +410,28 @@ REFUSED = {
         "max_characters is '9'; allowed is a num",
     ),
     "a vocabulary in letters": (
-        ("--model_config", '{"vocab_size": "abc"}'),
+        ("--config_overrides", '{"vocab_size": "abc"}'),
         "vocab_size is 'abc'; allowed is an integer",
     ),
     "an unknown activation": (
-        ("--model_config", '{"vocab_size": 160, "hidden_act": "gelux"}'),
+        ("--config_overrides", '{"vocab_size": 160, "hidden_act": "gelux"}'),
         "nothing called 'gelux'",
     ),
     "heads that do not fit": (
-        ("--model_config", '{"vocab_size": 160, "hidden_size": 30, "num_attention_heads": 4}'),
-        "model_config: ",
+        ("--config_overrides", '{"vocab_size": 160, "hidden_size": 30, "num_attention_heads": 4}'),
+        "config_overrides: ",
     ),
     "an unknown reordering": (("--reordering", "chaos"), "must be one of words, subwords, local"),
     "another micro-batch without the cache": (("--auto_find_batch_size", "true"), "add --gradient_cache true"),
-    "an endless stream": (("--streaming", "true", "--max_steps", "-1"), "give --max_steps and --held_out_data"),
-    "an unknown setting of the model": (("--model_config", '{"vocab_size": 160, "tau": 1}'), "has no field tau"),
-    "a wrong temperature": (("--model_config", '{"vocab_size": 160, "word_temperature": 0}'), "word_temperature is 0"),
+    "an endless stream": (("--streaming", "true", "--max_steps", "-1"), "give --max_steps and --validation_file"),
+    "an unknown setting of the model": (("--config_overrides", '{"vocab_size": 160, "tau": 1}'), "has no field tau"),
+    "a wrong temperature": (
+        ("--config_overrides", '{"vocab_size": 160, "word_temperature": 0}'),
+        "word_temperature is 0",
+    ),
     "a contradiction among HF's flags": (("--load_best_model_at_end", "true"), "save and eval strategy"),
     "held-out files for nothing": (
-        ("--held_out_data", "x.jsonl", "--held_out_sentences", "0"),
+        ("--validation_file", "x.jsonl", "--held_out_sentences", "0"),
         "held_out_sentences is 0",
     ),
     "fewer than no sentences": (("--held_out_sentences", "-1"), "held_out_sentences is -1"),
@@ -441,7 +454,7 @@ def test_a_tokenizer_that_is_laid_out_otherwise_than_xlm_rs_is_refused(files: di
         PreTrainedTokenizerFast(tokenizer_object=tokenizer, **given).save_pretrained(tmp_path / "other")
         message = f"cls_token 2, pad_token 0, .* mask_token {None if left_out else 4}; allowed is XLM-R's layout"
         with pytest.raises(BadInput, match=message):
-            main(flags(files, tmp_path / "run", "--tokenizer", str(tmp_path / "other")))
+            main(flags(files, tmp_path / "run", "--tokenizer_name", str(tmp_path / "other")))
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -455,25 +468,32 @@ def test_bad_settings_give_one_clear_error(files: dict[str, str], tmp_path: Path
 
 def test_a_recipe_is_changed_by_flags_and_refuses_unknown_settings(tmp_path: Path) -> None:
     for name, text in {
-        "a.json": '{"train_data": ["x"], "learning_rate": 1e-06}',
-        "a.yaml": "train_data: [x]\nlearning_rate: 1e-6",
+        "a.json": '{"train_file": ["x"], "learning_rate": 1e-06}',
+        "a.yaml": "train_file: [x]\nlearning_rate: 1e-6",
     }.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
         args = parse_arguments([str(tmp_path / name), "--max_steps", "7", "--use_cpu", "true"])
-        assert (args.learning_rate, args.max_steps, args.train_data) == (1e-6, 7, ["x"])
+        assert (args.learning_rate, args.max_steps, args.train_file) == (1e-6, 7, ["x"])
     (tmp_path / "b.json").write_text('{"learning_rat": 1}', encoding="utf-8")
     with pytest.raises(BadInput, match="unknown settings: learning_rat"):
         parse_arguments([str(tmp_path / "b.json")])
 
 
 def test_half_precision_is_accepted_wherever_the_training_runs() -> None:
-    assert parse_arguments(["--train_data", "pairs.jsonl", "--bf16", "true"]).bf16
+    assert parse_arguments(["--train_file", "pairs.jsonl", "--bf16", "true"]).bf16
 
 
 def test_a_stream_draws_nothing_of_what_has_no_share(
     files: dict[str, str], tmp_path: Path, run: tuple[Path, Any]
 ) -> None:
-    more = ("--streaming", "true", "--held_out_data", files["pairs"], "--encoder", str(run[0] / "checkpoint"))
+    more = (
+        "--streaming",
+        "true",
+        "--validation_file",
+        files["pairs"],
+        "--model_name_or_path",
+        str(run[0] / "checkpoint"),
+    )
     results = main(flags(files, tmp_path / "run", *more, "--text_share", "0", model={}))
     assert results["history"]
 
@@ -507,7 +527,7 @@ def stream_flags(run: tuple[Path, Any], sentences: dict[str, list[str]], tmp_pat
     """What a stream needs beside its sources."""
     held = [{"en": f"{en} now", "de": f"{de} jetzt"} for en, de in zip(sentences["en"], sentences["de"])]
     (tmp_path / "held.jsonl").write_text("\n".join(map(json.dumps, held)), encoding="utf-8")
-    return (*STREAM, "--held_out_data", str(tmp_path / "held.jsonl"), "--tokenizer", str(run[0] / "checkpoint"))
+    return (*STREAM, "--validation_file", str(tmp_path / "held.jsonl"), "--tokenizer_name", str(run[0] / "checkpoint"))
 
 
 def weights_of_run(folder: Path) -> dict[str, torch.Tensor]:
@@ -566,7 +586,7 @@ def sentence_encoder(run: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.
 def test_a_sentence_encoder_is_adapted_at_its_own_vector_and_averaged_with_the_start(
     tmp_path: Path, files: dict[str, str], sentence_encoder: Path
 ) -> None:
-    given = ["--encoder", str(sentence_encoder), "--guard_languages", "zh", "--keep_start", "auto"]
+    given = ["--model_name_or_path", str(sentence_encoder), "--guard_languages", "zh", "--keep_start", "auto"]
     results = main(flags(files, tmp_path / "out", *given, "--held_out_sentences", "6", model={}))
     assert results["start"] == {
         "kind": "sentence encoder", "pooling": {"mode": "mean", "layer": 2}, "prompt": "the: "
@@ -587,7 +607,7 @@ def test_a_sentence_encoder_is_adapted_at_its_own_vector_and_averaged_with_the_s
 def test_half_of_the_start_is_half_of_each_weight(
     tmp_path: Path, files: dict[str, str], sentence_encoder: Path
 ) -> None:
-    given = ["--encoder", str(sentence_encoder)]
+    given = ["--model_name_or_path", str(sentence_encoder)]
     for name, more in {"whole": [], "half": ["--keep_start", "0.5"], "start": ["--keep_start", "1"]}.items():
         main(flags(files, tmp_path / name, *given, *more, model={}))
     start = load_file(sentence_encoder / "model.safetensors")
@@ -604,7 +624,7 @@ def test_half_of_the_start_is_half_of_each_weight(
 def test_an_adapted_encoder_is_read_with_its_prompt_everywhere(
     tmp_path: Path, files: dict[str, str], sentence_encoder: Path, sentences: dict[str, list[str]]
 ) -> None:
-    main(flags(files, tmp_path / "out", "--encoder", str(sentence_encoder), model={}))
+    main(flags(files, tmp_path / "out", "--model_name_or_path", str(sentence_encoder), model={}))
     folders = [tmp_path / "out" / name for name in ("checkpoint", "encoder")]
     vectors = [embed_sentences(*load_encoder(folder), sentences["de"]) for folder in folders]
     plain = embed_sentences(*load_encoder(folders[0]), sentences["de"], prompt="")

@@ -77,24 +77,63 @@ def pairs(world: Path, split: str, *languages: str) -> list[str]:
 
 def step_one(world: Path, output: Path, *more: str) -> list[str]:
     """The arguments of step 1, into two languages."""
-    data = ["--train", *pairs(world, "train"), "--validation", *pairs(world, "dev"), "--test", *pairs(world, "test")]
+    data = [
+        "--train_file",
+        *pairs(world, "train"),
+        "--validation_file",
+        *pairs(world, "dev"),
+        "--test_file",
+        *pairs(world, "test"),
+    ]
     how = ["--decoder_layers", "2", "--max_tokens", "200", "--num_train_epochs", "8", "--learning_rate", "3e-3"]
-    how += ["--encoder", str(world / "encoder"), "--eval_strategy", "steps", "--eval_steps", "80", "--save_strategy"]
+    how += [
+        "--model_name_or_path",
+        str(world / "encoder"),
+        "--eval_strategy",
+        "steps",
+        "--eval_steps",
+        "80",
+        "--save_strategy",
+    ]
     return [*how, "steps", "--save_steps", "80", *data, *TWO_TARGETS, *QUIET, "--output_dir", str(output), *more]
 
 
 def step_two(world: Path, model: Path, output: Path, *more: str) -> list[str]:
     """The arguments of step 2, of one pair."""
-    data = [f"--{name}={pairs(world, split, 'el')[0]}" for name, split in (("train", "train"), ("test", "test"))]
-    how = ["--step", "2", "--model", str(model), "--max_steps", "10", "--max_tokens", "200", "--save_strategy", "no"]
+    data = [
+        f"--{name}={pairs(world, split, 'el')[0]}" for name, split in (("train_file", "train"), ("test_file", "test"))
+    ]
+    how = [
+        "--step",
+        "2",
+        "--model_name_or_path",
+        str(model),
+        "--max_steps",
+        "10",
+        "--max_tokens",
+        "200",
+        "--save_strategy",
+        "no",
+    ]
     return [*how, *data, "--source_lang", "en", "--target_lang", "el", *QUIET, "--output_dir", str(output), *more]
 
 
 def short(world: Path, output: Path, *more: str) -> list[str]:
     """A few steps of step 1, into one language."""
-    data = [f"--{name}={pairs(world, split, 'el')[0]}" for name, split in (("train", "train"), ("test", "test"))]
-    how = ["--encoder", str(world / "encoder"), "--max_steps", "4", "--max_tokens", "200", "--save_strategy", "no"]
-    how += ["--decoder_layers", "1", "--beams", "2"]
+    data = [
+        f"--{name}={pairs(world, split, 'el')[0]}" for name, split in (("train_file", "train"), ("test_file", "test"))
+    ]
+    how = [
+        "--model_name_or_path",
+        str(world / "encoder"),
+        "--max_steps",
+        "4",
+        "--max_tokens",
+        "200",
+        "--save_strategy",
+        "no",
+    ]
+    how += ["--decoder_layers", "1", "--num_beams", "2"]
     return [*how, *data, "--source_lang", "en", "--target_lang", "el", *QUIET, "--output_dir", str(output), *more]
 
 
@@ -162,9 +201,9 @@ def test_the_model_of_a_run_is_used_like_any_other(world: Path, first: Path) -> 
 
 
 def test_greedy_search_is_saved_as_what_a_model_does(world: Path, tmp_path: Path) -> None:
-    main(replaced(short(world, tmp_path / "run", "--length_penalty", "0.6"), beams="1"))
+    main(replaced(short(world, tmp_path / "run", "--length_penalty", "0.6"), num_beams="1"))
     model, tokenizer = load_translator(str(tmp_path / "run/model"))
-    assert model.generation_config.num_beams == 1 and read_results(tmp_path / "run")["decoding"]["beams"] == 1
+    assert model.generation_config.num_beams == 1 and read_results(tmp_path / "run")["decoding"]["num_beams"] == 1
     assert model.generate(**tokenizer(["ba ko mi"], return_tensors="pt"), max_length=9).shape[1] <= 9
 
 
@@ -177,8 +216,8 @@ def test_what_a_run_tells(world: Path, first: Path) -> None:
     vocabulary = results["target_vocabulary"]
     assert vocabulary["unknown_tokens"] == {"el": 0, "ru": 0} and min(vocabulary["tokens"].values()) > 1000
     assert 4 < vocabulary["size"] == results["settings"]["config"]["decoder_vocab_size"]
-    assert results["decoding"]["beams"] == 5 and results["decoding"]["length_penalty"] == 1
-    assert "run_translation.py" not in results["command"] or "--encoder" in results["command"]
+    assert results["decoding"]["num_beams"] == 5 and results["decoding"]["length_penalty"] == 1
+    assert "run_translation.py" not in results["command"] or "--model_name_or_path" in results["command"]
     evaluations = [entry["eval_sacrebleu"] for entry in results["evaluations"]]
     assert len(evaluations) >= 3 and evaluations[-1] > evaluations[0]
     assert results["chosen"]["validation"] >= max(evaluations)
@@ -206,7 +245,15 @@ def test_a_model_is_tested_without_training(world: Path, first: Path, tmp_path: 
     """Of sources that the model was not trained on, which it takes for what they are: other text."""
     for end in ("en", "el"):
         shutil.copy(world / f"test.{end}", tmp_path / f"t.{end.replace('en', 'xx')}")
-    arguments = ["--model", str(first / "model"), "--test", f"{tmp_path}/t.{{xx,el}}", *QUIET, "--metric", "multi-bleu"]
+    arguments = [
+        "--model_name_or_path",
+        str(first / "model"),
+        "--test_file",
+        f"{tmp_path}/t.{{xx,el}}",
+        *QUIET,
+        "--metric",
+        "multi-bleu",
+    ]
     arguments += ["--multi_bleu", '{"lowercase": true}', "--source_lang", "xx", "--target_lang", "el"]
     results = main([*arguments, "--output_dir", str(tmp_path / "out")])
     assert results["test"]["xx-el"]["multi-bleu"]["value"] > 50 and results["chosen"]["state"].startswith("that of ")
@@ -244,7 +291,7 @@ def test_the_same_command_again_does_nothing_but_say_so(
 @pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_with_the_same_bits(world: Path, tmp_path: Path) -> None:
     more = ["--max_steps", "24", "--save_strategy", "steps", "--save_steps", "3", "--eval_strategy", "steps"]
-    more += ["--eval_steps", "3", "--validation", *pairs(world, "dev", "el"), "--logging_steps", "3"]
+    more += ["--eval_steps", "3", "--validation_file", *pairs(world, "dev", "el"), "--logging_steps", "3"]
     main(short(world, tmp_path / "whole", *more))
     output = tmp_path / "killed"
     command = [sys.executable, str(SCRIPT), *short(world, output, *more)]
@@ -272,7 +319,7 @@ def test_a_run_that_died_while_it_translated_is_not_trained_again_nor_gone_on_wi
 
     copies = {language: shutil.copy(world / f"train.{language}", tmp_path) for language in ("en", "el")}
     arguments = short(world, tmp_path, "--save_strategy", "steps", "--save_steps", "2")
-    arguments += ["--train", f"{tmp_path}/train.{{en,el}}"]
+    arguments += ["--train_file", f"{tmp_path}/train.{{en,el}}"]
     with monkeypatch.context() as context, pytest.raises(RuntimeError, match="died"):
         context.setattr(TranslationTrainer, "translate", die)
         main(arguments)
@@ -296,7 +343,7 @@ def test_the_best_state_is_found_where_the_run_was_moved_to(
 
     scores = iter([1.0, 3.0, 2.0])
     monkeypatch.setattr(TranslationTrainer, "validate", lambda _: {"sacrebleu": next(scores), "chrf": 0.0})
-    more = ["--validation", *pairs(world, "dev", "el"), "--max_steps", "3", "--eval_strategy", "steps"]
+    more = ["--validation_file", *pairs(world, "dev", "el"), "--max_steps", "3", "--eval_strategy", "steps"]
     more += ["--eval_steps", "1", "--save_strategy", "steps", "--save_steps", "1"]
     with monkeypatch.context() as context, pytest.raises(RuntimeError, match="died"):
         context.setattr(TranslationTrainer, "translate", die)
@@ -320,7 +367,7 @@ def test_of_equal_states_the_later_one_is_the_best(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TranslationTrainer, "validate", lambda _: {"sacrebleu": 0.0, "chrf": 1.0})
-    more = ["--validation", *pairs(world, "dev", "el"), "--save_strategy", "best", "--eval_strategy", "steps"]
+    more = ["--validation_file", *pairs(world, "dev", "el"), "--save_strategy", "best", "--eval_strategy", "steps"]
     results = main(short(world, tmp_path, *more, "--eval_steps", "1", "--max_steps", "3"))
     assert results["chosen"]["state"] == "step 3, the best on validation"
 
@@ -405,7 +452,7 @@ def test_the_mean_of_the_last_checkpoints_is_taken_where_it_is_better(
 ) -> None:
     values = iter(scores)
     monkeypatch.setattr(TranslationTrainer, "validate", lambda trainer: {"sacrebleu": next(values)})
-    more = ["--max_steps", "6", "--validation", *pairs(world, "dev", "el"), "--average_checkpoints", "2"]
+    more = ["--max_steps", "6", "--validation_file", *pairs(world, "dev", "el"), "--average_checkpoints", "2"]
     more += [
         f"--{name}_{what}={value}" for name in ("eval", "save") for what, value in (("strategy", "steps"), ("steps", 2))
     ]
@@ -450,7 +497,7 @@ def test_a_transformer_from_a_configuration_and_a_tokenizer_alone(world: Path, t
         "hidden_act": "relu",
     }
     baseline = ["--random_encoder", "true", "--freeze_encoder", "false", "--cls_bias", "none"]
-    more = [*baseline, "--encoder_config", json.dumps(sizes), "--encoder", str(alone)]
+    more = [*baseline, "--encoder_config", json.dumps(sizes), "--model_name_or_path", str(alone)]
     main(short(world, tmp_path / "run", *more))
     config = json.loads((tmp_path / "run/model/config.json").read_text("utf-8"))
     assert {name: config[name] for name in sizes} == sizes and config["decoder_layers"] == 1
@@ -459,7 +506,7 @@ def test_a_transformer_from_a_configuration_and_a_tokenizer_alone(world: Path, t
     with pytest.raises(BadInput, match="encoder_config gives a random encoder its sizes; add --random_encoder true"):
         main(short(world, tmp_path / "other", "--encoder_config", json.dumps(sizes)))
     with pytest.raises(BadInput, match="alone"):
-        main(short(world, tmp_path / "other", "--encoder", str(alone)))
+        main(short(world, tmp_path / "other", "--model_name_or_path", str(alone)))
 
 
 @pytest.mark.parametrize(("asked", "size"), [("off", None), ("36", 36)])
@@ -472,7 +519,7 @@ def test_a_vocabulary_is_as_large_as_asked(asked: str, size: int | None, world: 
 
 
 def test_choices_reach_the_model(world: Path, tmp_path: Path) -> None:
-    more = ["--cls_bias", "cosine", "--cls_bias_scale", "fixed", "--model_config", '{"hidden_dropout_prob": 0.3}']
+    more = ["--cls_bias", "cosine", "--cls_bias_scale", "fixed", "--config_overrides", '{"hidden_dropout_prob": 0.3}']
     config = main(short(world, tmp_path, *more, "--freeze_encoder", "false"))["settings"]["config"]
     assert (config["cls_bias"], config["cls_bias_scale"], config["hidden_dropout_prob"]) == ("cosine", "fixed", 0.3)
     before, after = weights_of(world / "encoder"), weights_of(tmp_path / "model")
@@ -480,7 +527,7 @@ def test_choices_reach_the_model(world: Path, tmp_path: Path) -> None:
 
 
 def test_a_large_encoder_gets_the_layers_of_the_paper() -> None:
-    given = ["--encoder", "x", "--train", "y", "--source_lang", "de", "--target_lang", "en"]
+    given = ["--model_name_or_path", "x", "--train_file", "y", "--source_lang", "de", "--target_lang", "en"]
     large, base = HictlConfig(num_hidden_layers=24), HictlConfig(num_hidden_layers=12)
     assert new_decoder(parse_translation_arguments(given), large) == {"decoder_layers": 6}
     assert new_decoder(parse_translation_arguments(given), base) == {} and base.decoder_layers == 4
@@ -503,7 +550,7 @@ def test_odd_rows_are_counted_and_test_lines_stay_in_their_places(world: Path, t
     tests = [(text, greek), ("", ""), (long, greek), ("  ", greek), (text, greek)]
     for side, language in enumerate(("en", "el")):
         (tmp_path / f"t.{language}").write_text("".join(f"{row[side]}\n" for row in tests), "utf-8")
-    more = ["--train", str(tmp_path / "train.jsonl"), "--test", f"{tmp_path}/t.{{en,el}}"]
+    more = ["--train_file", str(tmp_path / "train.jsonl"), "--test_file", f"{tmp_path}/t.{{en,el}}"]
     results = main(short(world, tmp_path / "out", *more))
     assert results["rows"]["train"] == {"en-el": 30}
     assert results["skipped"] == {"broken": 3, "empty": 2, "too long": 1, "other language": 1, "untranslated": 1}
@@ -527,7 +574,15 @@ def test_prepared_data_is_named_in_the_signature_and_refused_when_it_has_changed
     record = {"recipe": "made-up", "sha256": digests, "other_counts": ["test has 30 lines"], "romanian": "keep"}
     (tmp_path / "preparation.json").write_text(json.dumps(record), "utf-8")
     tests = [f"{tmp_path}/test.{{en,el}}", *pairs(world, "test", "ru")]
-    arguments = ["--model", str(first / "model"), "--test", *tests, *TWO_TARGETS, *QUIET, "--output_dir"]
+    arguments = [
+        "--model_name_or_path",
+        str(first / "model"),
+        "--test_file",
+        *tests,
+        *TWO_TARGETS,
+        *QUIET,
+        "--output_dir",
+    ]
     scores = main([*arguments, str(tmp_path / "out")])["test"]
     signature = scores["en-el"]["sacrebleu"]["signature"]
     assert "data:made-up test " in signature and "override:test has 30 lines" in signature
@@ -549,20 +604,20 @@ def replaced(arguments: list[str], **changes: str | None) -> list[str]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"encoder": "nowhere"}, "--encoder nowhere: not an XLM-R or HiCTL checkpoint"),
-        ({"encoder": "{tmp}"}, "not an XLM-R or HiCTL checkpoint"),
-        ({"encoder": "{tmp}/bert"}, "not an XLM-R or HiCTL checkpoint: it is of type 'bert'"),
-        ({"encoder": "{tmp}/bare"}, "bare: holds no tokenizer that loads"),
-        ({"encoder": "{tmp}/small"}, r"its tokenizer has \d+ ids, its model 20; they do not belong together"),
-        ({"encoder": None}, "give either --encoder, .* or --model"),
-        ({"train": None}, "a new decoder has to be trained: give --train"),
-        ({"train": "nowhere.jsonl"}, "nowhere.jsonl: does not exist"),
-        ({"test": "nowhere.jsonl"}, "nowhere.jsonl: does not exist"),
+        ({"model_name_or_path": "nowhere"}, "--model_name_or_path nowhere: neither an XLM-R or HiCTL checkp"),
+        ({"model_name_or_path": "{tmp}"}, "neither an XLM-R or HiCTL checkpoint, nor a translation model"),
+        ({"model_name_or_path": "{tmp}/bert"}, "nor a translation .*: it is of type 'bert'"),
+        ({"model_name_or_path": "{tmp}/bare"}, "bare: holds no tokenizer that loads"),
+        ({"model_name_or_path": "{tmp}/small"}, r"its tokenizer has \d+ ids, its model 20; they do"),
+        ({"model_name_or_path": None}, "there is no model; give --model_name_or_path: an encoder"),
+        ({"train_file": None}, "encoder has no decoder, and a new one has to be trained: give --train_file"),
+        ({"train_file": "nowhere.jsonl"}, "nowhere.jsonl: does not exist"),
+        ({"test_file": "nowhere.jsonl"}, "nowhere.jsonl: does not exist"),
         ({"source_lang": "fr"}, r"no row has fr as its source, .*, here en-el \(30\)"),
         ({"target_lang": "en"}, "two that differ, such as --source_lang de"),
         ({"max_tokens": "3"}, r"no pair is left: 0 have a side without a token, 500 one of more than 3 tokens"),
         ({"decoder_layers": "0"}, "decoder_layers is 0; it must be at least 1"),
-        ({"beams": "0"}, "beams is 0; allowed is 1 or more"),
+        ({"num_beams": "0"}, "num_beams is 0; allowed is 1 or more"),
         ({"+per_device_train_batch_size": "4"}, "size is 4, which has no effect here: batches have as many tokens as"),
         ({"+save_only_model": "true"}, "save_only_model is True, which has no effect here: .* is continued exactly"),
         ({"+resume_from_checkpoint": "false"}, "_checkpoint is 'false'; a run goes on by itself .* --output_dir"),
@@ -570,9 +625,9 @@ def replaced(arguments: list[str], **changes: str | None) -> list[str]:
         ({"+weight_decay": "-1"}, "weight_decay is -1.0; allowed is 0 or more"),
         ({"+metric_for_best_model": "loss"}, "metric_for_best_model is loss, which has no effect here: --metric"),
         ({"+average_checkpoints": "2"}, "average_checkpoints needs checkpoints; give --save_strategy steps"),
-        ({"+validation": "x"}, "save_strategy is no and eval_strategy epoch: .*--save_strategy epoch, or --eval_str"),
+        ({"+validation_file": "x"}, "save_strategy is no and eval_strategy epoch: .*--save_strategy epoch, or --ev"),
         (
-            {"save_strategy": "epoch", "+eval_strategy": "steps", "+validation": "x"},
+            {"save_strategy": "epoch", "+eval_strategy": "steps", "+validation_file": "x"},
             "save_strategy is epoch and eval_strategy steps: .*--save_strategy steps, or --eval_strategy no",
         ),
         ({"+cls_bias": "sine"}, "cls_bias is 'sine'; it must be one of 'none', 'dot', 'cosine'"),
@@ -608,15 +663,24 @@ def test_wrong_input_is_one_clear_error(changes: dict[str, str], message: str, w
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "{world}/encoder"}, "encoder: has no decoder; give it as --encoder, with --step 1"),
-        ({"model": "{world}/unnamed"}, "unnamed: names no target language; .* train one from --encoder"),
-        ({"model": "nowhere"}, "--model nowhere: not a translation model"),
+        ({"model_name_or_path": "{world}/unnamed"}, "unnamed: names no target language; .* train one from an encoder"),
+        ({"model_name_or_path": "nowhere"}, "nowhere: neither an XLM-R or HiCTL checkpoint, nor a translation model"),
+        ({"+tokenizer_name": "nowhere"}, "nowhere: holds no tokenizer that loads"),
+        ({"+model_revision": "v1"}, "model_revision is v1, and model_name_or_path .*model a folder; allowed is"),
+        ({"+predict_with_generate": "false"}, "predict_with_generate is false, but scores are those of translations"),
+        ({"+do_eval": "true"}, "do_eval is true, but there is no --validation_file; give one"),
+        ({"+do_eval": "true", "+validation_file": "x"}, "do_eval chooses the best state of a training; add --do_tra"),
         ({"target_lang": "en"}, "--target_lang en: the model translates into el, ru"),
-        ({"+decoder_layers": "2"}, "decoder_layers is decided when a decoder is made: give it with --encoder"),
-        ({"train": None, "+validation": "x"}, "--validation chooses among the states of a training; give --train"),
-        ({"+encoder": "{world}/encoder"}, "give either --encoder, .* or --model"),
         (
-            {"train": "{world}/swapped.jsonl"},
+            {"+decoder_layers": "2"},
+            "decoder_layers is decided when a decoder is made, and .*model has one: leave it out",
+        ),
+        (
+            {"train_file": None, "+validation_file": "x"},
+            "--validation_file chooses among the states of a training; give --train_file",
+        ),
+        (
+            {"train_file": "{world}/swapped.jsonl"},
             r"target vocabulary of \d+ ids lacks \d+% of the el tokens; allowed are 10%",
         ),
     ],
@@ -643,7 +707,11 @@ def test_wrong_input_of_step_two_is_one_clear_error(
 @pytest.mark.parametrize(
     ("language", "flags", "message"),
     [
-        ("ja", [], r'sacreBLEU has no tokenizer for ja .*: pip install "sacrebleu\[ja\]", .*leave en-ja out of --test'),
+        (
+            "ja",
+            [],
+            r'sacreBLEU has no tokenizer for ja .*: pip install "sacrebleu\[ja\]", .*leave en-ja out of --test_file',
+        ),
         (
             "el",
             ["--metric=multi-bleu", '--multi_bleu={"moses_dir": "/no"}'],
@@ -659,20 +727,22 @@ def test_a_metric_that_cannot_be_computed_is_missed_before_training(
         monkeypatch.setitem(sys.modules, module, None)
     for split in ("train", "test"):
         shutil.copy(world / f"{split}.el", world / f"{split}.ja")
-    data = {split: f"{world}/{split}.{{en,{language}}}" for split in ("train", "test")}
+    data = {f"{split}_file": f"{world}/{split}.{{en,{language}}}" for split in ("train", "test")}
     arguments = replaced(short(world, tmp_path / "out"), target_lang=language, **data)
     with pytest.raises(BadInput, match=message):
         main([*arguments, *flags])
     assert not (tmp_path / "out").exists()
-    untested = replaced(arguments, test=None) + ["--max_steps=1"]
+    untested = replaced(arguments, test_file=None) + ["--max_steps=1"]
     if language == "ja":  # neither tested nor validated: nothing is to be computed
-        assert main([*untested, f"--validation={data['test']}", "--eval_strategy=no"])["test"] == {}
+        assert main([*untested, f"--validation_file={data['test_file']}", "--eval_strategy=no"])["test"] == {}
 
 
 def test_the_command_ends_with_one_line_and_no_traceback(world: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), *replaced(short(world, tmp_path / "out"), encoder="nowhere")]
+    command = [sys.executable, str(SCRIPT), *replaced(short(world, tmp_path / "out"), model_name_or_path="nowhere")]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("error: --encoder nowhere: not an XLM-R")
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(
+        "error: --model_name_or_path nowhere: neither an XLM-R"
+    )
     assert "Traceback" not in done.stderr
 
 
@@ -689,46 +759,56 @@ def test_a_folder_with_other_checkpoints_is_left_alone(world: Path, tmp_path: Pa
 
 
 def test_a_recipe_is_a_file_of_settings_that_flags_change(world: Path, tmp_path: Path) -> None:
-    recipe = {"encoder": str(world / "encoder"), "train": pairs(world, "train", "el"), "source_lang": "en"}
-    recipe |= {"target_lang": ["el"], "beams": 4, "length_penalty": 0.6, "trim_target_vocab": 40, "step": 2}
+    recipe = {
+        "model_name_or_path": str(world / "encoder"),
+        "train_file": pairs(world, "train", "el"),
+        "source_lang": "en",
+    }
+    recipe |= {"target_lang": ["el"], "num_beams": 4, "length_penalty": 0.6, "trim_target_vocab": 40, "step": 2}
     recipe |= {"multi_bleu": {"aggressive": True}}
     (tmp_path / "recipe.json").write_text(json.dumps(recipe), "utf-8")
-    args = parse_translation_arguments([str(tmp_path / "recipe.json"), "--beams", "3", "--max_length_a", "2"])
+    args = parse_translation_arguments([str(tmp_path / "recipe.json"), "--num_beams", "3", "--max_length_a", "2"])
     assert args.beam.limits(torch.tensor([7])).tolist() == [2 * 7 + 10]
-    assert (args.beam.beams, args.beam.length_penalty, args.source_lang) == (3, 0.6, ["en"])
+    assert (args.beam.num_beams, args.beam.length_penalty, args.source_lang) == (3, 0.6, ["en"])
     assert (args.trim_target_vocab, args.learning_rate, args.freeze_encoder) == ("40", 2e-5, False)
     assert args.multi_bleu == {"aggressive": True} and [str(each) for each in args.directions] == ["en-el"]
     (tmp_path / "recipe.json").write_text(json.dumps({**recipe, "beam": 3}), "utf-8")
-    with pytest.raises(BadInput, match="unknown settings: beam; --help lists all settings"):
+    with pytest.raises(
+        BadInput, match="unknown settings: beam; beam is called num_beams here; --help lists all settings"
+    ):
         parse_translation_arguments([str(tmp_path / "recipe.json")])
 
 
 def test_languages_are_written_as_rows_have_them_and_each_once() -> None:
-    given = ["--encoder", "x", "--train", "y", "--source_lang", "en", "--target_lang"]
+    given = ["--model_name_or_path", "x", "--train_file", "y", "--source_lang", "en", "--target_lang"]
     assert list(map(str, parse_translation_arguments([*given, "pt_BR", "de"]).directions)) == ["en-pt-BR", "en-de"]
     with pytest.raises(BadInput, match="target_lang is pt-BR pt-BR; allowed is each language once"):
         parse_translation_arguments([*given, "pt_BR", "pt-BR"])
 
 
 def test_checkpoints_are_saved_when_the_model_is_validated() -> None:
-    given = ["--encoder", "x", "--train", "y", "--source_lang", "de", "--target_lang", "en"]
+    given = ["--model_name_or_path", "x", "--train_file", "y", "--source_lang", "de", "--target_lang", "en"]
     by_steps = ["--eval_strategy", "steps", "--eval_steps", "80"]
 
     def saving(*more: str) -> tuple[Any, ...]:
         args = parse_translation_arguments([*given, *more])
         return str(args.save_strategy.value), args.save_steps, args.load_best_model_at_end
 
-    assert saving() == ("epoch", 500, False) and saving("--validation", "z") == ("epoch", 500, True)
-    assert saving("--validation", "z", *by_steps) == ("steps", 80, True)
-    assert saving("--validation", "z", *by_steps[:2], "--logging_steps", "30") == ("steps", 30, True)  # HF's eval_steps
-    assert saving("--validation", "z", *by_steps, "--save_steps", "160") == ("steps", 160, True)
-    assert saving("--validation", "z", "--eval_strategy", "no") == ("epoch", 500, False)
+    assert saving() == ("epoch", 500, False) and saving("--validation_file", "z") == ("epoch", 500, True)
+    assert saving("--validation_file", "z", *by_steps) == ("steps", 80, True)
+    assert saving("--validation_file", "z", *by_steps[:2], "--logging_steps", "30") == (
+        "steps",
+        30,
+        True,
+    )  # HF's eval_steps
+    assert saving("--validation_file", "z", *by_steps, "--save_steps", "160") == ("steps", 160, True)
+    assert saving("--validation_file", "z", "--eval_strategy", "no") == ("epoch", 500, False)
     assert saving("--save_strategy", "no") == ("no", 500, False)  # --eval_strategy has its default
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(None, 6), ("2", 6), ("5", 6), ("9", 9), ("0", 0)])
 def test_as_many_checkpoints_are_kept_as_a_mean_needs(limit: str | None, kept: int) -> None:
-    given = ["--encoder", "x", "--train", "y", "--source_lang", "de", "--target_lang", "en"]
+    given = ["--model_name_or_path", "x", "--train_file", "y", "--source_lang", "de", "--target_lang", "en"]
     given += ["--save_total_limit", limit] if limit else []
     assert parse_translation_arguments([*given, "--average_checkpoints", "5"]).save_total_limit == kept
     assert parse_translation_arguments(given).save_total_limit == (int(limit) if limit else 2)  # without a mean

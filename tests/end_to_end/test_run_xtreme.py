@@ -35,7 +35,7 @@ from hictl_hf.xtreme.tasks import TASKS
 from run_xtreme import main
 
 SCRIPT = Path(__file__).parents[2] / "run_xtreme.py"
-QUICK = ["--epochs", "1", "--batch_size", "8", "--learning_rate", "1e-3"]
+QUICK = ["--num_train_epochs", "1", "--per_device_train_batch_size", "8", "--learning_rate", "1e-3"]
 
 
 @pytest.fixture(scope="session")
@@ -77,7 +77,7 @@ def data(xtreme_folder: Path, tmp_path: Path) -> Path:
 
 
 def arguments(folder: Path, encoder: str, output: Path, *more: str) -> list[str]:
-    return ["--encoder", encoder, "--data", str(folder), "--output_dir", str(output), *QUICK, *more]
+    return ["--model_name_or_path", encoder, "--data", str(folder), "--output_dir", str(output), *QUICK, *more]
 
 
 def predictions(output: Path) -> dict[str, bytes]:
@@ -193,7 +193,7 @@ def test_a_run_that_0_7_5_began_is_continued(xtreme_folder: Path, encoder: str, 
 
 
 def test_the_best_candidate_on_dev_is_kept(xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:
-    more = ["--tasks", "panx", "--learning_rate", "1e-9", "3e-3", "--seed", "1", "2", "--epochs", "6"]
+    more = ["--tasks", "panx", "--learning_rate", "1e-9", "3e-3", "--seed", "1", "2", "--num_train_epochs", "6"]
     results = main([*arguments(xtreme_folder, encoder, tmp_path / "out"), *more])
     entry = results["tasks"]["panx"]
     scores = [candidate["dev"] for candidate in entry["candidates"]]
@@ -309,7 +309,9 @@ def test_rows_are_no_longer_than_the_encoder_reads(
 def test_an_encoder_that_reads_too_little_for_questions_is_refused(
     xtreme_folder: Path, short_encoder: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadInput, match="xquad: needs rows of 226 tokens or more, --encoder .* reads 64; give"):
+    with pytest.raises(
+        BadInput, match="xquad: needs rows of 226 tokens or more, --model_name_or_path .* reads 64; give"
+    ):
         main([*arguments(xtreme_folder, short_encoder, tmp_path / "out"), "--tasks", "panx", "xquad"])
     assert not (tmp_path / "out").exists()
 
@@ -438,10 +440,13 @@ def test_labels_of_other_examples_are_refused_before_anything_is_trained(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--epochs", "0"], "epochs is 0.0; allowed are numbers above 0"),
-        (["--predict_batch_size", "0"], "predict_batch_size is 0; allowed are numbers above 0"),
+        (["--num_train_epochs", "0"], "epochs is 0.0; allowed are numbers above 0"),
+        (["--per_device_eval_batch_size", "0"], "per_device_eval_batch_size is 0; allowed are numbers above 0"),
         (["--micro_batches", "0"], "micro_batches is 0; allowed are numbers above 0"),
-        (["--tasks", "panx", "--batch_size", "8", "12", "--micro_batches", "8"], "batch_size: is 12; allowed are mult"),
+        (
+            ["--tasks", "panx", "--per_device_train_batch_size", "8", "12", "--micro_batches", "8"],
+            "batch_size: is 12; allowed are mult",
+        ),
         (["--tasks", "panx", "xcopa"], "no task is called xcopa; allowed are all, xnli"),
         (["--languages", "xx"], "no task has the language xx"),
         (["--setting", "few-shot"], "setting is 'few-shot'; allowed are zero-shot"),
@@ -499,10 +504,10 @@ def test_rows_without_labels_are_refused_before_anything_is_trained(
 
 def test_settings_come_from_a_recipe_too_and_flags_change_it(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.json"
-    recipe.write_text('{"encoder": "x", "tasks": ["panx"], "learning_rate": [1e-5], "bf16": true}', "utf-8")
+    recipe.write_text('{"model_name_or_path": "x", "tasks": ["panx"], "learning_rate": [1e-5], "bf16": true}', "utf-8")
     found = parse_xtreme_arguments([str(recipe), "--learning_rate", "2e-5", "3e-5"])
     assert (found.encoder, found.tasks, found.learning_rate, found.bf16) == ("x", ["panx"], [2e-5, 3e-5], True)
-    recipe.write_text('{"encoder": "x", "taks": ["panx"]}', "utf-8")
+    recipe.write_text('{"model_name_or_path": "x", "taks": ["panx"]}', "utf-8")
     with pytest.raises(BadInput, match="unknown settings: taks"):
         parse_xtreme_arguments([str(recipe)])
 

@@ -56,7 +56,7 @@ def arguments_of(command: list[str]) -> PretrainingArguments:
 def test_every_command_parses(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     arguments = arguments_of(command)
-    assert arguments.train_data == ["data/train-*.parquet"] and arguments.max_steps == 200_000
+    assert arguments.train_file == ["data/train-*.parquet"] and arguments.max_steps == 200_000
 
 
 def test_every_launcher_is_given_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_accelerate_starts_several_processes_and_deepspeed_trains_like_ddp(
     lines = [json.dumps({"en": en, "de": de}) for en, de in zip(sentences["en"], sentences["de"])]
     (tmp_path / "pairs.jsonl").write_text("\n".join(lines), encoding="utf-8")
     pairs = {"pairs": str(tmp_path / "pairs.jsonl"), "text": ""}
-    own = ["--train_data", pairs["pairs"], "--ddp_backend", "gloo", "--max_steps", "4", "--eval_strategy", "no"]
+    own = ["--train_file", pairs["pairs"], "--ddp_backend", "gloo", "--max_steps", "4", "--eval_strategy", "no"]
     own += ["--save_strategy", "steps", "--save_steps", "2", "--logging_steps", "1", "--resume_from_checkpoint", "true"]
     weights: dict[tuple[str, bool], dict[str, torch.Tensor]] = {}
     names = ["8-gpus", *(["deepspeed-zero1"] if importlib.util.find_spec("deepspeed") else [])]

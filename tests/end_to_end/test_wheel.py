@@ -75,11 +75,11 @@ def test_from_an_empty_folder_it_helps_examines_and_trains(installed: Path, tmp_
     findings = {each["topic"]: each for each in json.loads(done.stdout)["findings"]}
     assert str(installed) in findings["hictl_hf"]["found"] and findings["torch"]["verdict"] in ("ok", "note")
     small = [
-        "--train_data",
+        "--train_file",
         "package:rest_framework",
         "--held_out_sentences",
         "10",
-        "--model_config",
+        "--config_overrides",
         json.dumps(SMALL),
     ]
     done = hictl(installed, "demo", "--max_steps", "2", "--use_cpu", "true", *small, cwd=tmp_path)

@@ -33,7 +33,7 @@ def test_hypotheses_are_those_of_generate(
         model = sharp_model(seed, cut)
         ids, mask = batch_of([9, 3, 12, 5, 7, 4], seed)
         starts = model.start_ids_of(["de", "fr", "fr", "de", "de", "fr"])
-        settings = exactly(beams=4, best=4, length_penalty=0.6)
+        settings = exactly(num_beams=4, best=4, length_penalty=0.6)
         expected = generated(model, ids, mask, starts, settings)
         found = search(model.to(device), ids.to(device), mask.to(device), starts.to(device), settings)
         assert_same(found, expected)

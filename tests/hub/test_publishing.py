@@ -289,8 +289,8 @@ def test_a_pre_training_run_is_pushed_once_when_it_has_ended(
     sizes = {"vocab_size": 160, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
     sizes |= {"intermediate_size": 64, "max_position_embeddings": 66, "word_negatives": 16}
     run_pretraining.main([
-        "--train_data", str(tmp_path / "pairs.jsonl"), "--model_config", json.dumps(sizes), "--max_length", "60",
-        "--output_dir", str(tmp_path / "run"), "--held_out_sentences", "8", "--max_steps", "4", "--save_strategy",
+        "--train_file", str(tmp_path / "pairs.jsonl"), "--config_overrides", json.dumps(sizes), "--max_seq_length",
+        "60", "--output_dir", str(tmp_path / "run"), "--held_out_sentences", "8", "--max_steps", "4", "--save_strategy",
         "steps", "--save_steps", "1", "--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size",
         "8", "--push_to_hub", "true", "--hub_model_id", "me/x", "--hub_private_repo", "true",
     ])  # fmt: skip
@@ -322,9 +322,9 @@ def test_a_translation_run_is_pushed_when_it_has_ended_and_again_when_asked(
     model_for_text(seed=1).save_pretrained(tmp_path / "encoder")
     tokenizer.save_pretrained(tmp_path / "encoder")
     command = [
-        "--encoder", str(tmp_path / "encoder"), "--train", f"{tmp_path}/text.{{de,en}}", "--test",
+        "--model_name_or_path", str(tmp_path / "encoder"), "--train_file", f"{tmp_path}/text.{{de,en}}", "--test_file",
         f"{tmp_path}/text.{{de,en}}", "--source_lang", "de", "--target_lang", "en", "--max_steps", "2",
-        "--decoder_layers", "1", "--beams", "2", "--max_tokens", "200", "--save_strategy", "no", "--disable_tqdm",
+        "--decoder_layers", "1", "--num_beams", "2", "--max_tokens", "200", "--save_strategy", "no", "--disable_tqdm",
         "true", "--output_dir", str(tmp_path / "run"),
     ]  # fmt: skip
     publish = ["--push_to_hub", "true", "--hub_model_id", "me/de-en"]
@@ -363,21 +363,21 @@ REFUSED_SETTINGS = {
 @pytest.mark.parametrize("parse", [parse_arguments, parse_translation_arguments])
 def test_settings_that_would_push_badly_are_refused(case: str, parse: Callable[[list[str]], Any]) -> None:
     flags, message = REFUSED_SETTINGS[case]
-    needed = ["--train_data", "x"] if parse is parse_arguments else ["--train", "x", "--encoder", "y"]
+    needed = ["--train_file", "x"] if parse is parse_arguments else ["--train_file", "x", "--model_name_or_path", "y"]
     with pytest.raises(BadInput, match=message) as refusal:
         parse([*needed, "--push_to_hub", "true", *flags])
     assert "hf_secret" not in str(refusal.value)
 
 
 def test_a_test_of_a_translation_model_has_nothing_to_push() -> None:
-    flags = ["--model", "m", "--test", "t", "--source_lang", "de", "--target_lang", "en"]
+    flags = ["--model_name_or_path", "m", "--test_file", "t", "--source_lang", "de", "--target_lang", "en"]
     with pytest.raises(BadInput, match="push_to_hub shares the model that a run has trained"):
         parse_translation_arguments([*flags, "--push_to_hub", "true", "--hub_model_id", "me/x"])
 
 
 def test_a_run_that_could_not_be_pushed_does_not_begin(hub: Hub, tmp_path: Path) -> None:
     hub.interruptions["/repos/create"] = "refuse"
-    flags = ["--train_data", "nowhere.jsonl", "--push_to_hub", "true", "--hub_model_id", "me/x", "--output_dir"]
+    flags = ["--train_file", "nowhere.jsonl", "--push_to_hub", "true", "--hub_model_id", "me/x", "--output_dir"]
     with pytest.raises(BadInput, match="me/x: .*log in by `hf auth login`"):
         run_pretraining.main([*flags, str(tmp_path / "run")])
 

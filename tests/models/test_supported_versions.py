@@ -268,12 +268,12 @@ def test_generate_the_pipeline_and_beam_search_agree_cached_and_not(
     how: dict[str, Any] = {"num_beams": beams, "do_sample": False, "max_new_tokens": 20, "early_stopping": beams > 1}
     cached = trained.generate(**inputs, **how)
     assert torch.equal(trained.generate(**inputs, **how, use_cache=False), cached)
-    settings = BeamSearchConfig(beams=beams, length_penalty=1.0, max_length=20, max_length_a=0, max_length_b=20)
+    settings = BeamSearchConfig(num_beams=beams, length_penalty=1.0, max_length=20, max_length_a=0, max_length_b=20)
     starts = torch.full((len(texts),), trained.default_start_id())
     found = [best[0].tokens for best in search(trained, **inputs, start_ids=starts, settings=settings)]
     assert found == [[token for token in row[1:].tolist() if token != tokenizer.pad_token_id] for row in cached]
     spoken = translation_pipeline(trained, tokenizer)(
-        texts, beams=beams, max_length=20, max_length_a=0, max_length_b=20
+        texts, num_beams=beams, max_length=20, max_length_a=0, max_length_b=20
     )
     said = [each["translation_text"] for each in spoken]
     assert said == tokenizer.batch_decode(cached, skip_special_tokens=True)

@@ -19,7 +19,7 @@ def write(path: Path, *languages: str, number: int = 12, word: str = "sentence")
 
 
 def read(source: str, *flags: str) -> Corpora:
-    return read_corpora(parse_arguments(["--train_data", source, "--held_out_sentences", "2", *flags]))
+    return read_corpora(parse_arguments(["--train_file", source, "--held_out_sentences", "2", *flags]))
 
 
 def test_guard_languages_leave_the_training_data_with_the_english_of_their_held_out_pairs(tmp_path: Path) -> None:
@@ -44,6 +44,15 @@ def test_guard_data_is_of_any_language_and_never_trained_on(tmp_path: Path) -> N
     assert {*corpora.guard_dev["y_lang"]} == {"fr"}  # the languages of the training data are no limit
 
 
+def test_a_sample_is_taken_of_what_is_left_to_train_on(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.jsonl", "de", "sw")
+    whole, sample = read(source), read(source, "--max_train_samples", "6")
+    assert whole.train is not None and sample.train is not None and len(whole.train) > 6 == len(sample.train)
+    assert {*sample.train["y_lang"]} == {"de", "sw"} and {*sample.train["x"]} <= {*whole.train["x"]}
+    assert sample.report.skipped["beyond max_train_samples"] == len(whole.train) - 6
+    assert sample.dev is not None and whole.dev is not None and sample.dev["x"] == whole.dev["x"]
+
+
 def test_both_guards_are_one(tmp_path: Path) -> None:
     guard = write(tmp_path / "guard.jsonl", "fr", number=4, word="other")
     source = write(tmp_path / "a.jsonl", "de", "sw")
@@ -60,7 +69,7 @@ def test_the_guard_changes_the_hash_of_the_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("languages", "message"),
     [
-        (["xx"], "guard_languages has xx, not in train_data; allowed are de, en, sw"),
+        (["xx"], "guard_languages has xx, not in train_file; allowed are de, en, sw"),
         (["en"], "leaves no pairs to train on"),
         (["de", "sw"], "leaves no pairs to train on"),
     ],

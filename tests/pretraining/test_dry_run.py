@@ -71,8 +71,8 @@ def test_each_full_recipe_prints_shares_by_the_papers_sizes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     recipe, size = str(ROOT / f"recipes/{name}.json"), name.rpartition("/")[2].removeprefix("paper-")
-    argv = [recipe, "--dry_run", "--encoder", f"me/xlm-roberta-{size}"]
-    sources = parse_arguments([recipe, "--bf16", "false"]).train_data
+    argv = [recipe, "--dry_run", "--model_name_or_path", f"me/xlm-roberta-{size}"]
+    sources = parse_arguments([recipe, "--bf16", "false"]).train_file
     make_files(sources)
     assert command.main(argv) == {}
     out = capsys.readouterr().out
@@ -100,18 +100,18 @@ def test_names_that_do_not_resolve_are_named_and_end_the_command(
     monkeypatch.chdir(tmp_path)
     recipe = str(ROOT / "recipes/ccnet100-mt/base.json")
     make_files(
-        [source for source in parse_arguments([recipe, "--bf16", "false"]).train_data if "cc100/br" not in source]
+        [source for source in parse_arguments([recipe, "--bf16", "false"]).train_file if "cc100/br" not in source]
     )
     del hub.datasets["wmt/wmt16"]
     hub.datasets["Helsinki-NLP/multiun"] = {"cardData": {"configs": [{"config_name": "ar-en"}]}}
     with pytest.raises(SystemExit, match="1"):
-        command.main([recipe, "--dry_run", "--encoder", "me/nowhere"])
+        command.main([recipe, "--dry_run", "--model_name_or_path", "me/nowhere"])
     out = capsys.readouterr().out
     lost = re.findall(r"^does not resolve: (\S+) (\S+): (.*)$", out, re.MULTILINE)
     assert {(role, name) for role, name, _ in lost} == {
-        ("train_data", "br:cc100/br.txt.gz"), ("held_out_data", "hub:wmt/wmt16:tr-en:validation"),
-        ("encoder", "me/nowhere"),
-        *(("train_data", f"hub:Helsinki-NLP/multiun:en-{code}") for code in ("es", "fr", "ru", "zh")),
+        ("train_file", "br:cc100/br.txt.gz"), ("validation_file", "hub:wmt/wmt16:tr-en:validation"),
+        ("model_name_or_path", "me/nowhere"),
+        *(("train_file", f"hub:Helsinki-NLP/multiun:en-{code}") for code in ("es", "fr", "ru", "zh")),
     }  # fmt: skip
     reasons = {name: reason for _, name, reason in lost}
     assert "does not exist" in reasons["br:cc100/br.txt.gz"]
@@ -130,20 +130,20 @@ def test_shares_without_stream_shares_are_those_of_languages_by_bytes(tmp_path: 
         rows = [json.dumps({"en": f"{number:04} word", language: f"{number:04} wort"}) for number in range(lines)]
         (tmp_path / f"{language}.jsonl").write_text("\n".join(rows) + "\n", "utf-8")
     files = [str(tmp_path / f"{language}.jsonl") for language in ("de", "fr")]
-    args = PretrainingArguments(train_data=files, pair_alpha=0.5, model_config={"vocab_size": 99})
+    args = PretrainingArguments(train_file=files, pair_alpha=0.5, config_overrides={"vocab_size": 99})
     found = plan(args)
     assert found.shares == pytest.approx([2 / 3, 1 / 3]) and found.steps is None and not found.unresolved
     assert found.names[0].size.endswith(" KB")
 
 
 def test_a_dry_run_is_not_trained(tmp_path: Path) -> None:
-    args = PretrainingArguments(train_data=["x"], output_dir=str(tmp_path / "run"), dry_run=True)
+    args = PretrainingArguments(train_file=["x"], output_dir=str(tmp_path / "run"), dry_run=True)
     with pytest.raises(BadInput, match="dry_run is true"):
         pretrain(args)
 
 
 def test_weights_that_a_run_would_refuse_do_not_resolve(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    assert "has no weights in safetensors" in resolve_model("encoder", str(tmp_path)).problem
+    assert "has no weights in safetensors" in resolve_model("model_name_or_path", str(tmp_path)).problem
     (tmp_path / "model.safetensors").write_bytes(b"")
-    assert not resolve_model("encoder", str(tmp_path)).problem
+    assert not resolve_model("model_name_or_path", str(tmp_path)).problem

@@ -8,28 +8,28 @@ import pytest
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.arguments import parse_arguments
 
-NEEDED = ["--train_data", "corpus.jsonl"]
+NEEDED = ["--train_file", "corpus.jsonl"]
 
 
 def test_a_recipe_and_flags_give_the_same_arguments_and_flags_win(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.json"
-    settings = {"train_data": ["corpus.jsonl"], "output_dir": str(tmp_path), "max_steps": 7, "mlm_probability": 0.2}
+    settings = {"train_file": ["corpus.jsonl"], "output_dir": str(tmp_path), "max_steps": 7, "mlm_probability": 0.2}
     recipe.write_text(json.dumps(settings))
     flags = [*NEEDED, "--output_dir", str(tmp_path), "--max_steps", "7", "--mlm_probability", "0.2"]
     one, other = parse_arguments([str(recipe)]), parse_arguments(flags)
-    assert (one.train_data, one.max_steps, one.mlm_probability) == (["corpus.jsonl"], 7, 0.2)
-    assert (other.train_data, other.max_steps, other.mlm_probability) == (one.train_data, 7, 0.2)
+    assert (one.train_file, one.max_steps, one.mlm_probability) == (["corpus.jsonl"], 7, 0.2)
+    assert (other.train_file, other.max_steps, other.mlm_probability) == (one.train_file, 7, 0.2)
     assert parse_arguments([str(recipe), "--max_steps", "9"]).max_steps == 9
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--max_length 5", "max_length is 5; allowed is 6 or more"),
+        ("--max_seq_length 5", "max_seq_length is 5; allowed is 6 or more"),
         ("--tlm_probability 1.5", "tlm_probability is 1.5; it must be between 0 and 1"),
         ("--reordering letters", "reordering is 'letters'; it must be one of words, subwords, local"),
-        ("--streaming true", "with --streaming give --max_steps and --held_out_data"),
-        ("--held_out_data dev.jsonl --held_out_sentences 0", "it must be 1 or more with held_out_data"),
+        ("--streaming true", "with --streaming give --max_steps and --validation_file"),
+        ("--validation_file dev.jsonl --held_out_sentences 0", "it must be 1 or more with validation_file"),
         ("--auto_find_batch_size true --gradient_cache false", "add --gradient_cache true"),
     ],
 )

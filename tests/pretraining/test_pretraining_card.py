@@ -29,7 +29,7 @@ def test_the_card_names_the_model_it_began_from_if_the_hub_knows_it(tmp_path: Pa
     """A folder is nobody's base model, and neither is a name that the Hub would refuse."""
 
     def base_of(encoder: str | None) -> Any:
-        settings = {"settings": {"training": {"encoder": encoder}}}
+        settings = {"settings": {"training": {"model_name_or_path": encoder}}}
         return ModelCard(model_card(typed(RESULTS | settings), "a/b")).data.get("base_model")
 
     assert base_of("xlm-roberta-base") == "xlm-roberta-base"

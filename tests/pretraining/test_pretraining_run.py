@@ -12,7 +12,7 @@ from hictl_hf.training.checkpoints import write_manifest
 
 
 def arguments(folder: Path, *flags: str) -> PretrainingArguments:
-    return parse_arguments(["--train_data", "corpus.jsonl", "--output_dir", str(folder), *flags])
+    return parse_arguments(["--train_file", "corpus.jsonl", "--output_dir", str(folder), *flags])
 
 
 def checkpoint(folder: Path, step: int, complete: bool = True) -> Path:

@@ -31,7 +31,7 @@ def test_a_vocabulary_is_learned_from_both_sides_of_a_sample(monkeypatch: pytest
 
 
 def test_a_new_model_needs_the_size_of_its_vocabulary() -> None:
-    assert vocabulary_size('{"vocab_size": 12}') == vocabulary_size({"vocab_size": 12}) == 12
+    assert vocabulary_size({"vocab_size": 12}) == 12
     for settings, message in (({}, "needs the size of its vocabulary"), ({"vocab_size": "x"}, "vocab_size is 'x'")):
         with pytest.raises(BadInput, match=message):
             vocabulary_size(settings)
@@ -46,7 +46,7 @@ def test_the_hash_of_corpora_changes_with_what_is_held_out() -> None:
 
 def test_the_number_of_pairs_of_a_step_decides_not_how_it_is_divided(tmp_path: Path) -> None:
     def settings(*flags: str) -> dict[str, object]:
-        return decisive_settings(parse_arguments(["--train_data", "x", "--output_dir", str(tmp_path), *flags]))
+        return decisive_settings(parse_arguments(["--train_file", "x", "--output_dir", str(tmp_path), *flags]))
 
     whole = settings("--per_device_train_batch_size", "8")
     assert whole["pairs of a step"] == 8

@@ -13,7 +13,7 @@ from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
-from hictl_hf.pretraining.setup import load_or_make_model
+from hictl_hf.pretraining.setup import config_settings, load_or_make_model, vocabulary_size
 from hictl_hf.pretraining.start import ENCODER, HICTL, MASKED_LM, NEW, SENTENCE_ENCODER, apply_defaults, recognise
 
 MakeModel = Callable[..., PreTrainedModel]
@@ -39,17 +39,17 @@ def save(tmp_path: Path, model_for_text: MakeModel, tokenizer: PreTrainedTokeniz
 
 
 def arguments(*flags: str) -> PretrainingArguments:
-    return parse_arguments(["--train_data", "x", "--encoder", "e", *flags])
+    return parse_arguments(["--train_file", "x", "--model_name_or_path", "e", *flags])
 
 
 def test_without_a_checkpoint_the_model_is_new() -> None:
     start = recognise(None)
-    assert (start.kind, start.model_config, start.learning_rate, start.lm_head_warmup_steps) == (NEW, {}, 2.5e-4, 0)
+    assert (start.kind, start.config_overrides, start.learning_rate, start.lm_head_warmup_steps) == (NEW, {}, 2.5e-4, 0)
 
 
 def test_a_masked_language_model_keeps_the_settings_of_the_paper(save: Callable[..., str]) -> None:
     start = recognise(save(XLMRobertaForMaskedLM))
-    assert (start.kind, start.lm_head, start.model_config) == (MASKED_LM, True, {})
+    assert (start.kind, start.lm_head, start.config_overrides) == (MASKED_LM, True, {})
     assert (start.learning_rate, start.lm_head_warmup_steps) == (2.5e-4, 0)
 
 
@@ -58,7 +58,7 @@ def test_an_encoder_without_head_is_trained_at_the_mean_and_its_new_head_is_taug
 ) -> None:
     start = recognise(save(XLMRobertaModel))
     assert (start.kind, start.pooling, start.lm_head) == (ENCODER, Pooling("mean", 2), False)
-    assert start.model_config == {
+    assert start.config_overrides == {
         "sentence_pooling": "mean", "sentence_projection": False, "hard_negatives": False, "embedding_pooling": "mean",
         "embedding_layer": 2,
     }  # fmt: skip
@@ -67,7 +67,7 @@ def test_an_encoder_without_head_is_trained_at_the_mean_and_its_new_head_is_taug
 
 def test_a_pre_training_checkpoint_of_ours_is_continued_as_it_is(save: Callable[..., str]) -> None:
     start = recognise(save(HictlForPreTraining))
-    assert (start.kind, start.lm_head, start.model_config) == (HICTL, True, {})
+    assert (start.kind, start.lm_head, start.config_overrides) == (HICTL, True, {})
 
 
 @pytest.mark.parametrize("mode", ["cls", "mean"])
@@ -80,7 +80,7 @@ def test_a_sentence_encoder_is_trained_at_the_vector_that_its_folder_says_it_is_
     write_sentence_transformers_files(folder, model.config)
     start = recognise(folder)
     assert (start.kind, start.pooling) == (SENTENCE_ENCODER, Pooling(mode, 2))
-    assert start.model_config["sentence_pooling"] == start.model_config["embedding_pooling"] == mode
+    assert start.config_overrides["sentence_pooling"] == start.config_overrides["embedding_pooling"] == mode
 
 
 def test_an_exported_encoder_without_other_files_is_read_as_its_configuration_says(
@@ -141,12 +141,31 @@ def test_what_can_be_read_but_not_trained_is_refused(
 def test_dropout_of_the_training_is_not_that_of_the_configuration(
     save: Callable[..., str], tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    args = parse_arguments(["--train_data", "x", "--encoder", save(XLMRobertaForMaskedLM), "--dropout", "0.25"] + [
-        "--max_length", "60", "--model_config", '{"hidden_dropout_prob": 0.1}',
+    args = parse_arguments([
+        "--train_file", "x", "--model_name_or_path", save(XLMRobertaForMaskedLM), "--dropout", "0.25",
+        "--max_seq_length", "60", "--config_overrides", '{"hidden_dropout_prob": 0.1}',
     ])  # fmt: skip
-    model, _ = load_or_make_model(args, tokenizer, recognise(args.encoder))
+    model, _ = load_or_make_model(args, tokenizer, recognise(args.checkpoint))
     assert {module.p for module in model.modules() if isinstance(module, nn.Dropout)} == {0.25}
     assert model.config.hidden_dropout_prob == 0.1
+
+
+def test_a_new_model_gets_the_configuration_of_another_without_its_weights(
+    save: Callable[..., str], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    folder = save(HictlForPreTraining)
+    values = json.loads((Path(folder) / "config.json").read_text("utf-8"))
+    values |= {"embedding_layer": 1, "embedding_prompt": "query: ", "word_negatives": 7}
+    (Path(folder) / "config.json").write_text(json.dumps(values), "utf-8")
+    (Path(folder) / "model.safetensors").unlink()
+    flags = ["--train_file", "x", "--config_name", folder, "--config_overrides", "num_hidden_layers=1"]
+    args = parse_arguments([*flags, "--max_seq_length", "60"])
+    assert vocabulary_size(config_settings(args)) == values["vocab_size"]
+    model, new = load_or_make_model(args, tokenizer, recognise(args.checkpoint))
+    config = model.config
+    assert (config.hidden_size, config.word_negatives) == (values["hidden_size"], 7) and not new
+    assert config.num_hidden_layers == len(model.roberta.encoder.layer) == 1 < values["num_hidden_layers"]
+    assert config.embedding_layer is config.embedding_prompt is None  # no weights to read so
 
 
 def test_what_is_given_is_kept(save: Callable[..., str]) -> None:
@@ -168,4 +187,4 @@ def test_settings_that_cannot_work_are_refused(flags: list[str], message: str) -
     with pytest.raises(BadInput, match=message):
         arguments(*flags)
     with pytest.raises(BadInput, match="keep_start needs an encoder"):
-        parse_arguments(["--train_data", "x", "--keep_start", "0.5"])
+        parse_arguments(["--train_file", "x", "--keep_start", "0.5"])

@@ -92,9 +92,9 @@ def test_the_recipe_of_each_row_is_one_of_run_pretraining(name: str, tmp_path: P
     assert (arguments.seed, arguments.prompt, arguments.keep_start, arguments.held_out_sentences) == (
         3, "query: ", None, 0,
     )  # fmt: skip
-    assert (arguments.model_config or {}).items() >= system.model_config.items() and not arguments.bf16
+    assert (arguments.config_overrides or {}).items() >= system.config_overrides.items() and not arguments.bf16
     sizes = {"st-cached": 64, "published": 16}
-    assert arguments.max_length == 128 and arguments.train_batch_size == sizes.get(name, 32)
+    assert arguments.max_seq_length == 128 and arguments.train_batch_size == sizes.get(name, 32)
     assert (system.section == OTHERS) == bool(system.loss)
 
 
@@ -117,7 +117,7 @@ def test_losses_of_sentence_transformers_take_the_arguments_of_their_rows() -> N
 def test_rows_that_repeat_the_recipe_are_not_run(
     config: Mapping[str, Any], repeated: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_json(tmp_path / "recipes/adapt.json", {"model_config": config, "max_steps": 600})
+    write_json(tmp_path / "recipes/adapt.json", {"config_overrides": config, "max_steps": 600})
     write_json(tmp_path / "studies/recipes/continued.json", {"max_steps": 400})
     monkeypatch.setattr(adaptation_systems, "ROOT", tmp_path)
     assert {name for name in SYSTEMS if repeats_ours(name)} == repeated
@@ -306,7 +306,7 @@ def test_share_0_is_the_start_and_share_1_the_trained_encoder(encoder: str, tmp_
 
 def test_a_tiny_low_resource_study(source: Path, encoder: str, tmp_path: Path, tiny: None) -> None:
     output = tmp_path / "study"
-    low = ["--languages", "bre", "--train_data", str(source / "locale")]
+    low = ["--languages", "bre", "--train_file", str(source / "locale")]
     argv = ["--data", str(source), "--encoder", encoder, "--output", str(output), *low]
     adaptation.main([*argv, "--systems", START, "ours", "--seeds", "1"])
     scores = json.loads((output / "ours/1/run.json").read_text("utf-8"))["encoders"]["chosen"]["scores"]

@@ -83,21 +83,21 @@ def test_the_recipe_of_each_variant_is_one_of_run_pretraining(name: str, tmp_pat
         file = tmp_path / "recipe.json"
         file.write_text(json.dumps(recipe | {"output_dir": "x"}), "utf-8")
         arguments = parse_arguments([str(file)])
-        assert arguments.seed == 3 and arguments.train_data[0].endswith(f"/{variant.data}.jsonl.gz")
-        assert HictlConfig(**arguments.model_config).to_dict().items() >= variant.model_config.items()
+        assert arguments.seed == 3 and arguments.train_file[0].endswith(f"/{variant.data}.jsonl.gz")
+        assert HictlConfig(**arguments.config_overrides).to_dict().items() >= variant.config_overrides.items()
         if model == "scratch":
             pairs = [r["per_device_train_batch_size"] * r.get("gradient_accumulation_steps", 1) for r in (recipe, full)]
             assert pairs[0] * recipe["max_steps"] == pairs[1] * full["max_steps"], "all see as many pairs"
-    assert name == "full" or variant.model_config or variant.settings or variant.data != "pairs"
+    assert name == "full" or variant.config_overrides or variant.settings or variant.data != "pairs"
 
 
 def test_what_fine_tunes_is_a_recipe_of_its_script(tmp_path: Path) -> None:
     for name, parse in (("panx", parse_xtreme_arguments), ("bleu", parse_translation_arguments)):
-        recipe = pretraining.read_recipe(name) | {"encoder": "x", "output_dir": str(tmp_path)}
-        recipe |= {"train": ["x.jsonl"]} if name == "bleu" else {}
+        recipe = pretraining.read_recipe(name) | {"model_name_or_path": "x", "output_dir": str(tmp_path)}
+        recipe |= {"train_file": ["x.jsonl"]} if name == "bleu" else {}
         file = tmp_path / f"{name}.json"
         file.write_text(json.dumps(recipe), "utf-8")
-        assert parse([str(file)]).encoder == "x"
+        assert parse([str(file)]).model_name_or_path == "x"
 
 
 def test_the_first_six_variants_have_three_seeds_and_first_seeds_come_first() -> None:
@@ -133,14 +133,14 @@ def test_rows_of_the_paper_change_all_its_settings_at_once_and_leave_one_loss_ou
     assert names == ["paper", "paper-without-sentence", "paper-without-word"]
     for name, weight in zip(names, (None, "sentence_weight", "word_weight")):
         variant = pretraining.VARIANTS[name]
-        changed = {field: value for field, value in variant.model_config.items() if field != weight}
-        assert changed.items() <= recipe["model_config"].items()
+        changed = {field: value for field, value in variant.config_overrides.items() if field != weight}
+        assert changed.items() <= recipe["config_overrides"].items()
         assert {"word_level_input", "duplicates", "hard_negative_space", "sentence_temperature"} < changed.keys()
         assert variant.settings == {
             field: recipe[field] for field in ("reordering", "join_reordered", "pair_separators")
         }
-        assert weight is None or variant.model_config[weight] == 0
-    alone = pretraining.VARIANTS["word-alone-0.05"].model_config
+        assert weight is None or variant.config_overrides[weight] == 0
+    alone = pretraining.VARIANTS["word-alone-0.05"].config_overrides
     assert alone == {"sentence_weight": 0, "word_temperature": 0.05}
 
 
@@ -351,16 +351,16 @@ def test_a_tiny_study_from_the_data_to_the_page(data: Path, tmp_path: Path, monk
     }  # fmt: skip
     steps = {
         "save_steps": 2,
-        "max_length": 64,
+        "max_seq_length": 64,
         "per_device_train_batch_size": 8,
         "max_steps": 4,
         "warmup_steps": 1,
         "logging_steps": 1,
     }
     small = {
-        "scratch": {"model_config": sizes, **steps},
-        "continued": {"model_config": {"word_negatives": 16}, **steps},
-        "panx": {"train_split": "train[10:]", "select_split": "train[:10]", "epochs": 1},
+        "scratch": {"config_overrides": sizes, **steps},
+        "continued": {"config_overrides": {"word_negatives": 16}, **steps},
+        "panx": {"train_split": "train[10:]", "select_split": "train[:10]", "num_train_epochs": 1},
         "bleu": {"num_train_epochs": 1, "decoder_layers": 1},
     }
     real = pretraining.read_recipe

@@ -84,7 +84,9 @@ def test_each_row_is_a_recipe_of_run_translation(name: str, data: Path, tmp_path
         file = tmp_path / "recipe.json"
         file.write_text(json.dumps(settings | {"output_dir": str(tmp_path / "run")}), "utf-8")
         arguments = parse_translation_arguments([str(file)])
-        assert arguments.seed == 2 and all(Path(path).exists() for path in (*arguments.train, *arguments.test))
+        assert arguments.seed == 2 and all(
+            Path(path).exists() for path in (*arguments.train_file, *arguments.test_file)
+        )
     assert calls[-1]["step"] == (2 if row.after else 1)
 
 

@@ -52,6 +52,22 @@ def test_settings_of_an_older_release_are_compared_under_the_names_of_this_one()
         refuse_changes("runs/a", stored, {**now, "mlm_probability": 0.15})
 
 
+def test_arguments_of_0_10_are_compared_under_todays_names() -> None:
+    """In pre-training; the other commands are in their own tests. Mining has a setting "model" today."""
+    stored = {"model_config": {"vocab_size": 9}, "max_length": 60, "seed": 1, VERSION: "0.10.0"}
+    now = {"config_overrides": {"vocab_size": 9}, "max_seq_length": 60, "config_name": None, "seed": 1}
+    refuse_changes("runs/a", stored, now)
+    for name, value, told in (
+        ("max_seq_length", 61, "max_seq_length was 60 and is 61"),
+        ("config_overrides", {}, r"config_overrides.vocab_size was 9 and is None"),
+        ("config_name", "a", "config_name was None and is 'a'"),
+    ):
+        with pytest.raises(BadInput, match=f"by hictl_hf 0.10.0: {told}; continue"):
+            refuse_changes("runs/a", stored, {**now, name: value})
+    with pytest.raises(BadInput, match="model was 'a' and is 'b'; continue"):
+        refuse_changes("runs/a", {"model": "a"}, {"model": "b"})
+
+
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "settings.json"
     for text in ("{", "[1]"):

@@ -13,7 +13,7 @@ from hictl_hf.translation.beam_search import BeamSearchConfig
 from hictl_hf.translation.decoding import translate
 
 END = 2
-SHORT = BeamSearchConfig(beams=3, max_length=9)
+SHORT = BeamSearchConfig(num_beams=3, max_length=9)
 
 
 @pytest.fixture(scope="module")

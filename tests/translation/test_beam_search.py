@@ -64,12 +64,12 @@ def generated(
 ) -> list[list[Hypothesis]]:
     """What `generate` finds, in our form; greedy search has no scores, they are 0."""
     outputs = model.generate(
-        ids, attention_mask=mask, start_ids=starts, num_beams=settings.beams, early_stopping=settings.beams > 1,
+        ids, attention_mask=mask, start_ids=starts, num_beams=settings.num_beams, early_stopping=settings.num_beams > 1,
         length_penalty=settings.length_penalty, max_new_tokens=settings.max_length,
         num_return_sequences=settings.best, return_dict_in_generate=True, output_scores=True,
     )  # fmt: skip
     rows = [row[: (row + [END]).index(END) + 1] for row in outputs.sequences[:, 1:].tolist()]
-    scores = outputs.sequences_scores.tolist() if settings.beams > 1 else [0.0] * len(rows)
+    scores = outputs.sequences_scores.tolist() if settings.num_beams > 1 else [0.0] * len(rows)
     found = [Hypothesis(row, score) for row, score in zip(rows, scores)]
     return [found[at : at + settings.best] for at in range(0, len(found), settings.best)]
 
@@ -99,7 +99,7 @@ def test_all_hypotheses_and_scores_are_those_of_generate(
         model = sharp_model(seed)
         ids, mask = batch_of([9, 3, 12, 5, 7, 4], seed)
         starts = model.start_ids_of(["de", "fr", "fr", "de", "de", "fr"])
-        settings = exactly(beams=beams, best=beams, length_penalty=penalty)
+        settings = exactly(num_beams=beams, best=beams, length_penalty=penalty)
         found = search(model, ids, mask, starts, settings)
         assert_same(found, generated(model, ids, mask, starts, settings))
         assert all(a.score >= b.score for row in found for a, b in zip(row, row[1:])), "not in order"
@@ -111,8 +111,8 @@ def test_all_hypotheses_and_scores_are_those_of_generate(
 def test_one_beam_is_greedy_search(sharp_model: Callable[..., HictlForConditionalGeneration], seed: int) -> None:
     model, (ids, mask) = sharp_model(seed), batch_of([9, 3, 12, 5], seed)
     starts = model.start_ids_of(["fr"] * 4)
-    found = search(model, ids, mask, starts, exactly(beams=1))
-    assert_same(found, generated(model, ids, mask, starts, exactly(beams=1)), scores=False)
+    found = search(model, ids, mask, starts, exactly(num_beams=1))
+    assert_same(found, generated(model, ids, mask, starts, exactly(num_beams=1)), scores=False)
     for row, tokens in enumerate(each.tokens for (each,) in found):  # scores by one pass over all tokens
         labels = torch.tensor([tokens])
         with torch.no_grad():
@@ -127,7 +127,7 @@ def test_every_bias_and_a_cut_vocabulary_are_those_of_generate(
     sharp_model: Callable[..., HictlForConditionalGeneration], bias: str, cut: bool
 ) -> None:
     changes = {"cls_bias_temperature": 0.2} if bias == "cosine" else {}
-    model, settings = sharp_model(1, cut, cls_bias=bias, **changes), exactly(beams=4, best=4)
+    model, settings = sharp_model(1, cut, cls_bias=bias, **changes), exactly(num_beams=4, best=4)
     ids, mask = batch_of([6, 11, 3, 8])
     starts = model.start_ids_of(["fr", "de", "fr", "de"])
     found = search(model, ids, mask, starts, settings)
@@ -153,7 +153,7 @@ def test_a_cut_vocabulary_is_the_whole_one_with_the_other_columns_masked(
         whole.lm_head.bias.masked_fill_(others, -1e9)  # before the softmax
     cut.generation_config.suppress_tokens = whole.generation_config.suppress_tokens = None
     ids, mask = batch_of([6, 11, 3, 8])
-    languages, settings = ["fr", "de", "fr", "de"], exactly(beams=4, best=4)
+    languages, settings = ["fr", "de", "fr", "de"], exactly(num_beams=4, best=4)
     found = search(cut, ids, mask, cut.start_ids_of(languages), settings)
     assert_same(found, generated(whole, ids, mask, whole.start_ids_of(languages), settings))
 
@@ -162,7 +162,7 @@ def test_eager_attention_and_a_model_without_languages_are_as_generate(
     sharp_model: Callable[..., HictlForConditionalGeneration],
 ) -> None:
     model, (ids, mask) = sharp_model(0, target_languages=None), batch_of([4, 9, 6])
-    starts, settings = torch.full((3,), model.default_start_id()), exactly(beams=3, best=2)
+    starts, settings = torch.full((3,), model.default_start_id()), exactly(num_beams=3, best=2)
     expected = generated(model, ids, mask, starts, settings)
     assert_same(search(model, ids, mask, starts, settings), expected)
     model.set_attn_implementation("eager")
@@ -182,12 +182,12 @@ def test_a_sentence_is_translated_as_if_it_were_alone_on_either_side_of_padding(
     model, lengths = sharp_model(0), [9, 3, 12, 5, 7, 4, 4, 10, 6] * 3
     ids, mask = batch_of(lengths, seed=3, left=left)
     starts = model.start_ids_of(["de", "fr", "fr"] * 9)
-    settings = BeamSearchConfig(beams=4, best=4, max_length_a=1.0, max_length_b=2)
+    settings = BeamSearchConfig(num_beams=4, best=4, max_length_a=1.0, max_length_b=2)
     found = search(model, ids, mask, starts, settings)
     for row, length in enumerate(lengths):
         alone = ids[row, mask[row] > 0][None]
         assert_same([found[row]], search(model, alone, torch.ones_like(alone), starts[row, None], settings))
-        own = exactly(length + 2, beams=4, best=4)
+        own = exactly(length + 2, num_beams=4, best=4)
         assert_same([found[row]], generated(model, alone, torch.ones_like(alone), starts[row, None], own))
     assert any(len(row[0].tokens) == length + 2 for row, length in zip(found, lengths))
     order = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(0))
@@ -265,7 +265,7 @@ def test_the_decoder_has_no_more_positions_than_it_has(
 
 @pytest.mark.parametrize(
     ("settings", "told"),
-    [({"best": 6}, "best is 6"), ({"beams": 0, "best": 0}, "best is 0"), ({"max_length_b": 0}, "max_length_b"),
+    [({"best": 6}, "best is 6"), ({"num_beams": 0, "best": 0}, "best is 0"), ({"max_length_b": 0}, "max_length_b"),
      ({"max_length_a": math.inf}, "max_length_a"), ({"max_length_a": math.nan}, "max_length_a"),
      ({"length_penalty": math.nan}, "length_penalty is nan; allowed are finite numbers")],
 )  # fmt: skip
@@ -289,8 +289,8 @@ def test_settings_of_a_model_are_those_it_was_saved_with_or_ours(
     model = sharp_model(0)
     assert BeamSearchConfig.of(model) == BeamSearchConfig()
     model.generation_config.update(num_beams=4, length_penalty=0.6)
-    assert BeamSearchConfig.of(model, beams=None, best=2) == BeamSearchConfig(4, 0.6, 2)
-    assert BeamSearchConfig.of(model, beams=1, length_penalty=0.0) == BeamSearchConfig(1, 0.0)
+    assert BeamSearchConfig.of(model, num_beams=None, best=2) == BeamSearchConfig(4, 0.6, 2)
+    assert BeamSearchConfig.of(model, num_beams=1, length_penalty=0.0) == BeamSearchConfig(1, 0.0)
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from hictl_hf.translation.decoding import Translation, translate
 from hictl_hf.translation.pipeline import translation_pipeline
 
 END = 2
-SHORT = BeamSearchConfig(beams=3, max_length=9)
+SHORT = BeamSearchConfig(num_beams=3, max_length=9)
 
 
 # --- the function -----------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def test_a_text_is_translated_once_for_each_language_asked_for(
 def test_several_translations_are_best_first_and_batches_do_not_matter(
     translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, texts_to_translate: list[str]
 ) -> None:
-    settings = BeamSearchConfig(beams=4, best=4, max_length=9)
+    settings = BeamSearchConfig(num_beams=4, best=4, max_length=9)
     together = translate(translator, tokenizer, texts_to_translate, settings, "de")
     for text, found in zip(texts_to_translate, together, strict=True):
         assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
@@ -162,16 +162,16 @@ def test_the_model_says_how_it_is_searched_unless_the_call_does(
     searched, search = [], decoding.search
 
     def recorded(*arguments: Any) -> Any:
-        searched.append((arguments[-1].beams, arguments[-1].length_penalty))
+        searched.append((arguments[-1].num_beams, arguments[-1].length_penalty))
         return search(*arguments)
 
     monkeypatch.setattr(decoding, "search", recorded)
-    same = ["--model", str(tmp_path), "--target_language", "de", "--device", "cpu"]
-    for flags in ([], ["--beams", "2"], ["--length_penalty", "1.0"]):
+    same = ["--model", str(tmp_path), "--target_lang", "de", "--device", "cpu"]
+    for flags in ([], ["--num_beams", "2"], ["--length_penalty", "1.0"]):
         typed(monkeypatch, "a dog\n")
         main([*same, *flags])
     named = translation_pipeline(tmp_path, target_language="de", device="cpu")
-    for settings in ({}, {"beams": 2}, {"length_penalty": 1.0}):
+    for settings in ({}, {"num_beams": 2}, {"length_penalty": 1.0}):
         named("a dog", **settings)
     translate(translator, tokenizer, ["a dog"], target_language="de")
     assert searched == [(4, 0.6), (2, 0.6), (4, 1.0)] * 2 + [(4, 0.6)]
@@ -195,9 +195,9 @@ def test_standard_input_files_and_typed_lines_are_translated_alike(
     expected = [row[0].text for row in translate(translator, tokenizer, texts_to_translate, SHORT, "de")]
     written, same = (
         "".join(f"{text}\n" for text in texts_to_translate),
-        ["--model", translator_folder, "--target_language", "de"],
+        ["--model", translator_folder, "--target_lang", "de"],
     )
-    same += ["--beams", "3", "--max_length", "9", "--device", "cpu"]
+    same += ["--num_beams", "3", "--max_length", "9", "--device", "cpu"]
     (tmp_path / "one.txt").write_text(written[: written.index(texts_to_translate[4])], "utf-8")
     with gzip.open(tmp_path / "two.txt.gz", "wt", encoding="utf-8", newline="\r\n") as file:
         file.write(written[written.index(texts_to_translate[4]) :])
@@ -225,7 +225,7 @@ def test_a_typed_line_is_answered_before_the_next_is_read(
     lines = io.TextIOWrapper(Keyboard(b"the cat\na dog\n"))
     monkeypatch.setattr(lines, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", lines)
-    main(["--model", translator_folder, "--target_language", "de", "--max_length", "4", "--device", "cpu"])
+    main(["--model", translator_folder, "--target_lang", "de", "--max_length", "4", "--device", "cpu"])
     assert answered == [0, 1, 1]
 
 
@@ -233,11 +233,11 @@ def test_scores_and_several_translations_are_written_with_the_number_of_the_line
     translator_folder: str, translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    settings = BeamSearchConfig(beams=3, best=2, length_penalty=0.6, max_length_a=0.5, max_length_b=2)
+    settings = BeamSearchConfig(num_beams=3, best=2, length_penalty=0.6, max_length_a=0.5, max_length_b=2)
     cat, dog = translate(translator, tokenizer, ["the cat sees cold water", "a dog"], settings, "de")
     typed(monkeypatch, "the cat sees cold water\n\na dog\n")
     main(
-        ["--model", translator_folder, "--target_language", "de", "--beams", "3", "--best", "2", "--device", "cpu",
+        ["--model", translator_folder, "--target_lang", "de", "--num_beams", "3", "--best", "2", "--device", "cpu",
          "--length_penalty", "0.6", "--max_length_a", "0.5", "--max_length_b", "2", "--lines_at_once", "2"]
     )  # fmt: skip
     rows = [(1, cat[0]), (1, cat[1]), (2, Translation("", 0.0, 0)), (3, dog[0]), (3, dog[1])]
@@ -247,7 +247,7 @@ def test_scores_and_several_translations_are_written_with_the_number_of_the_line
         [
             "--model",
             translator_folder,
-            "--target_language",
+            "--target_lang",
             "de",
             "--scores",
             "true",
@@ -266,8 +266,8 @@ def test_scores_and_several_translations_are_written_with_the_number_of_the_line
     [
         (["--input", __file__, "nowhere.txt"], "^nowhere.txt: no file that can be read; allowed is UTF-8"),
         (["--input", "."], "^.: no file that can be read"),
-        (["--beams", "100000"], "beams is 100000; allowed is up to .*, half the decoder's .* words"),
-        (["--best", "6"], "best is 6 and beams is 5"),
+        (["--num_beams", "100000"], "beams is 100000; allowed is up to .*, half the decoder's .* words"),
+        (["--best", "6"], "best is 6 and num_beams is 5"),
         (["--lines_at_once", "0"], "lines_at_once is 0"),
         (["--dtype", "int4"], "dtype is 'int4'"),
         (["--length_penalty", "nan"], "length_penalty is nan; allowed are finite"),
@@ -283,14 +283,14 @@ def test_the_command_refuses_in_words_before_it_translates(
 ) -> None:
     typed(monkeypatch, "a dog\n")
     with pytest.raises(BadInput, match=told):
-        main(["--model", translator_folder, "--target_language", "de", *flags])
+        main(["--model", translator_folder, "--target_lang", "de", *flags])
     assert capsys.readouterr().out == ""
 
 
 def test_broken_bytes_are_named_by_their_line(translator_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     typed(monkeypatch, "a dog\n\udcff\udcfe\n")
     with pytest.raises(BadInput, match="standard input:2: has invalid UTF-8"):
-        main(["--model", translator_folder, "--target_language", "de"])
+        main(["--model", translator_folder, "--target_lang", "de"])
 
 
 def test_a_long_line_is_cut_when_the_command_says_so(
@@ -301,7 +301,7 @@ def test_a_long_line_is_cut_when_the_command_says_so(
         [
             "--model",
             translator_folder,
-            "--target_language",
+            "--target_lang",
             "de",
             "--max_length",
             "4",
@@ -320,7 +320,7 @@ def test_an_input_is_never_written_over(translator_folder: str, tmp_path: Path, 
     (tmp_path / source).write_text("a dog\n")
     flags = ["--input", str(tmp_path / source), "--output", str(tmp_path / output)]
     with pytest.raises(BadInput, match=f"{output}.*is an input.*another"):
-        main(["--model", translator_folder, "--target_language", "de", *flags])
+        main(["--model", translator_folder, "--target_lang", "de", *flags])
     assert (tmp_path / source).read_text() == "a dog\n"
 
 
@@ -330,7 +330,7 @@ def test_a_run_that_fails_leaves_the_old_output_and_says_where_its_own_is(
     source, output, link = tmp_path / "source", tmp_path / "output", tmp_path / "link"
     output.write_text("old\n")
     link.symlink_to(output)
-    same = ["--model", translator_folder, "--target_language", "de", "--max_length", "4", "--lines_at_once", "1"]
+    same = ["--model", translator_folder, "--target_lang", "de", "--max_length", "4", "--lines_at_once", "1"]
     same += ["--input", str(source), "--output"]
     source.write_bytes(b"\xff\n")
     with pytest.raises(BadInput, match="source:1"):
@@ -351,7 +351,7 @@ def test_a_name_in_gz_is_packed(translator_folder: str, tmp_path: Path) -> None:
     same = [
         "--model",
         translator_folder,
-        "--target_language",
+        "--target_lang",
         "de",
         "--max_length",
         "4",
@@ -368,6 +368,6 @@ def test_what_is_no_regular_file_is_written_at_once(translator_folder: str, tmp_
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     flags = ["--input", str(tmp_path / "source"), "--output", str(tmp_path / "pipe"), "--max_length", "4"]
-    main(["--model", translator_folder, "--target_language", "de", *flags])
+    main(["--model", translator_folder, "--target_lang", "de", *flags])
     assert os.read(reader, 1000).endswith(b"\n")
     os.close(reader)

@@ -8,7 +8,7 @@ from hictl_hf.errors import BadInput
 from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
 from hictl_hf.translation.beam_search import BeamSearchConfig
 
-PAIRS = ["--train", "a.{en,de}", "--source_lang", "en", "--target_lang", "de"]
+PAIRS = ["--train_file", "a.{en,de}", "--source_lang", "en", "--target_lang", "de"]
 
 
 def parsed(*more: str) -> TranslationArguments:
@@ -17,21 +17,21 @@ def parsed(*more: str) -> TranslationArguments:
 
 @pytest.mark.parametrize(("step", "rate", "frozen"), [("1", 5e-4, True), ("2", 2e-5, False)])
 def test_the_step_decides_learning_rate_and_encoder(step: str, rate: float, frozen: bool) -> None:
-    found = parsed("--encoder", "x", "--step", step)
+    found = parsed("--model_name_or_path", "x", "--step", step)
     assert (found.learning_rate, found.freeze_encoder) == (rate, frozen)
-    assert parsed("--encoder", "x", "--step", step, "--learning_rate", "1e-3").learning_rate == 1e-3
+    assert parsed("--model_name_or_path", "x", "--step", step, "--learning_rate", "1e-3").learning_rate == 1e-3
 
 
 def test_states_are_saved_when_they_are_validated() -> None:
-    given = ("--encoder", "x", "--eval_strategy", "steps", "--eval_steps", "7")
-    found = parsed(*given, "--validation", "b.{en,de}", "--average_checkpoints", "4")
+    given = ("--model_name_or_path", "x", "--eval_strategy", "steps", "--eval_steps", "7")
+    found = parsed(*given, "--validation_file", "b.{en,de}", "--average_checkpoints", "4")
     assert found.save_strategy == "steps" and found.save_steps == 7 and found.load_best_model_at_end
     assert found.save_total_limit == 5 and found.metric_for_best_model == "eval_sacrebleu"
     assert parsed(*given).eval_strategy == "no"  # nothing to validate on
 
 
 def test_search_and_directions_are_those_of_the_arguments() -> None:
-    found = parsed("--encoder", "x", "--beams", "3", "--max_length_b", "7")
+    found = parsed("--model_name_or_path", "x", "--num_beams", "3", "--max_length_b", "7")
     assert found.beam == BeamSearchConfig(3, 1.0, max_length_b=7)
     assert [str(direction) for direction in found.directions] == ["en-de"]
 
@@ -39,12 +39,13 @@ def test_search_and_directions_are_those_of_the_arguments() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ([], "give either --encoder, which gets a new decoder"),
-        (["--encoder", "x", "--model", "y"], "give either --encoder"),
-        (["--model", "y", "--decoder_layers", "2"], "decoder_layers is decided when a decoder is made"),
-        (["--encoder", "x", "--trim_target_vocab", "half"], "trim_target_vocab is 'half'; allowed are auto, off"),
-        (["--encoder", "x", "--metric", "ter"], "metric is 'ter'; allowed are sacrebleu"),
-        (["--encoder", "x", "--target_lang", "en"], "one or more languages each, and two that differ"),
+        ([], "there is no model; give --model_name_or_path: an encoder, which gets a new decoder"),
+        (
+            ["--model_name_or_path", "x", "--trim_target_vocab", "half"],
+            "trim_target_vocab is 'half'; allowed are auto, off",
+        ),
+        (["--model_name_or_path", "x", "--metric", "ter"], "metric is 'ter'; allowed are sacrebleu"),
+        (["--model_name_or_path", "x", "--target_lang", "en"], "one or more languages each, and two that differ"),
     ],
 )
 def test_wrong_arguments_are_refused(more: list[str], message: Any) -> None:

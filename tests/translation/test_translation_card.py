@@ -22,7 +22,7 @@ TRANSLATED: dict[str, Any] = {
         "config": {"target_languages": ["en", "fr"]}, "training": {"source_lang": ["de"], "target_lang": ["en"]},
     },
     "versions": {"torch": "2.13.0"},
-    "command": "python run_translation.py --train 'x.{de,en}'",
+    "command": "python run_translation.py --train_file 'x.{de,en}'",
 }  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def test_a_translation_model_tells_its_scores_with_their_signatures() -> None:
     escaped = SIGNATURE.replace("|", r"\|")
     assert f"| de-en | sacrebleu | 31.88 | {escaped} |" in card.text and "| train | de-en | 90,000 |" in card.text
     assert "beams 5, length_penalty 1.0" in card.text and "step 80, the best on validation" in card.text
-    assert 'target_language="en"' in card.text and "--target_language en" in card.text  # it has two
+    assert 'target_language="en"' in card.text and "--target_lang en" in card.text  # it has two
     assert "started from xlm-roberta-base" in card.text and "$" not in card.text
 
 

@@ -26,6 +26,7 @@ from hictl_hf.translation.corpus import (
     directions_between,
     load_pairs,
     read_pairs,
+    sample_pairs,
     side_lengths,
     tokenize_pairs,
 )
@@ -77,6 +78,18 @@ def test_several_directions_are_read_at_once_and_a_row_may_serve_two(tmp_path: P
     assert report.kept == {"de-en": 3, "en-de": 3, "en-fr": 2, "en-pt": 1} and report.skipped["other language"] == 0
 
 
+def test_a_sample_is_of_all_directions_and_the_rest_is_counted(tmp_path: Path) -> None:
+    pairs, report = load_pairs([jsonl(tmp_path / "a.jsonl", ROWS)], [DE_EN, EN_DE], cache_dir=tmp_path)
+    assert [len(rows) for rows in pairs.values()] == [3, 3] and sample_pairs(pairs, 6, report) is pairs
+    taken = sample_pairs(pairs, 4, report)  # of six: the first, second, fourth and fifth
+    assert {direction: rows["source"] for direction, rows in taken.items()} == {
+        DE_EN: pairs[DE_EN]["source"][:2], EN_DE: pairs[EN_DE]["source"][:2],
+    }  # fmt: skip
+    assert report.skipped["beyond max_train_samples"] == 2
+    with pytest.raises(BadInput, match="max_train_samples is 1, which leaves no pair of en-de; give more"):
+        sample_pairs(pairs, 1, report)
+
+
 def test_nothing_whole_is_dropped_unless_cleaning_says_so(tmp_path: Path) -> None:
     same, unequal = {"en": "OK", "de": "OK"}, {"en": "a", "de": "viele Worte " * 100}
     source = jsonl(tmp_path / "a.jsonl", [same, same, unequal])
@@ -122,7 +135,9 @@ def test_a_broken_row_of_a_test_set_is_an_error(name: str, lines: list[str], mes
 def test_the_first_command_of_the_script_names_files_that_are_paired_as_it_asks(tmp_path: Path) -> None:
     for language, text in (("en", "one\n"), ("de", "eins\n"), ("fr", "un\n")):
         (tmp_path / f"corpus.{language}").write_text(text, "utf-8")
-    command = re.search(r"--train '(\S+)' --source_lang ([\w ]+?)\s+--target_lang (\w+)", run_translation.__doc__)
+    command = re.search(
+        r"--train_file '(\S+)'\s+--source_lang ([\w ]+?)\s+--target_lang (\w+)", run_translation.__doc__
+    )
     assert command
     directions = directions_between(command[2].split(), [command[3]])
     pairs = read_pairs([f"{tmp_path}/{command[1]}"], directions)

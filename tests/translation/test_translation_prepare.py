@@ -319,7 +319,9 @@ def test_every_recipe_parses_and_reads_what_is_prepared(path: Path) -> None:
     settings = json.loads(path.read_text("utf-8"))
     arguments = parse_translation_arguments([str(path), "--bf16", "false"])
     assert arguments.output_dir == settings["output_dir"] == f"runs/translation/{path.stem}"
-    splits = {"train": arguments.train, "validation": arguments.validation, "test": arguments.test}
+    splits = {
+        "train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file,
+    }  # fmt: skip
     used = set()
     for split, sources in splits.items():
         for source in sources:
@@ -332,10 +334,10 @@ def test_every_recipe_parses_and_reads_what_is_prepared(path: Path) -> None:
             used.add((found[3], found[4]))
     directions = set(map(tuple, arguments.directions))
     assert used <= directions and {frozenset(pair) for pair in directions} >= {frozenset(pair) for pair in used}
-    if arguments.model:
-        maker = Path(arguments.model).parent.name
+    if arguments.step == 2 or not arguments.train_file:
+        maker = Path(arguments.model_name_or_path).parent.name
         assert (RECIPES / f"{maker}.json").is_file()
-    if arguments.step == 2 and arguments.train:
+    if arguments.step == 2 and arguments.train_file:
         corpus = CORPORA[path.stem]
         assert directions == {corpus.pair} and arguments.learning_rate == 2e-5 and not arguments.freeze_encoder
     assert arguments.lr_scheduler_type == "inverse_sqrt" and arguments.label_smoothing_factor == 0.1
@@ -344,9 +346,12 @@ def test_every_recipe_parses_and_reads_what_is_prepared(path: Path) -> None:
 def test_scores_and_beams_are_the_papers() -> None:
     found = {path.stem: json.loads(path.read_text("utf-8")) for path in FILES if path.stem in CORPORA}
     beams = {
-        (settings["beams"], settings["length_penalty"]) for name, settings in found.items() if name != "wmt14-en-de"
+        (settings["num_beams"], settings["length_penalty"]) for name, settings in found.items() if name != "wmt14-en-de"
     }
-    assert beams == {(5, 1.0)} and (found["wmt14-en-de"]["beams"], found["wmt14-en-de"]["length_penalty"]) == (4, 0.6)
+    assert beams == {(5, 1.0)} and (found["wmt14-en-de"]["num_beams"], found["wmt14-en-de"]["length_penalty"]) == (
+        4,
+        0.6,
+    )
     tokenised = {name for name, settings in found.items() if settings["metric"] == "multi-bleu"}
     assert tokenised == {"iwslt14-en-de", "iwslt14-de-en", "wmt16-ro-en", "wmt14-en-de", "wmt14-en-fr"}
     assert all(settings["metric"] == "sacrebleu" for name, settings in found.items() if name not in tokenised)
@@ -355,8 +360,8 @@ def test_scores_and_beams_are_the_papers() -> None:
 def test_each_row_is_in_the_first_step_that_its_recipe_begins_with() -> None:
     for path in FILES:
         if path.stem in CORPORA:
-            first = Path(json.loads(path.read_text("utf-8"))["model"]).parent.name
-            sources = json.loads((RECIPES / f"{first}.json").read_text("utf-8"))["train"]
+            first = Path(json.loads(path.read_text("utf-8"))["model_name_or_path"]).parent.name
+            sources = json.loads((RECIPES / f"{first}.json").read_text("utf-8"))["train_file"]
             pair = set(CORPORA[path.stem].pair)
             assert any(f"/{path.stem}/" in source or pair == set(re.findall(r"\w+", source)[-2:]) for source in sources)
 
@@ -367,13 +372,13 @@ def test_the_papers_transformers_need_no_checkpoint_and_are_trained_on_the_data_
     """Vaswani et al.: base 512, 2048 and 8 heads, big 1024, 4096 and 16, six layers each; the paper: base for IWSLT."""
     arguments = parse_translation_arguments([str(path), "--bf16", "false"])
     row = parse_translation_arguments([str(RECIPES / path.name), "--bf16", "false"])
-    for name in ("train", "validation", "test", "metric", "beams", "length_penalty", "directions"):
+    for name in ("train_file", "validation_file", "test_file", "metric", "num_beams", "length_penalty", "directions"):
         assert getattr(arguments, name) == getattr(row, name)
     big = path.stem.startswith("wmt14")
     found = [arguments.encoder_config[name] for name in ("hidden_size", "intermediate_size", "num_attention_heads")]
     assert found == ([1024, 4096, 16] if big else [512, 2048, 8])
     assert arguments.encoder_config["num_hidden_layers"] == arguments.decoder_layers == 6
-    assert arguments.random_encoder and not arguments.freeze_encoder and arguments.model is None
+    assert arguments.random_encoder and not arguments.freeze_encoder and arguments.step == 1
     assert arguments.cls_bias == "none" and arguments.output_dir == f"runs/translation/transformer-{path.stem}"
 
 

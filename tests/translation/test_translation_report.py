@@ -59,7 +59,7 @@ RESULTS: dict[str, Any] = {
     "settings": {"config": {"cls_bias": "dot"}, "training": {"metric": "multi-bleu", "target_lang": ["en"]}},
     "versions": {"torch": "2.13.0"},
     "seed": 42,
-    "command": "python run_translation.py --model step1/model",
+    "command": "python run_translation.py --model_name_or_path step1/model",
 }
 ROWS = [
     {"source": "eins", "target": "one", "direction": "de-en", "translation": "one"},
@@ -278,7 +278,8 @@ def test_the_report_says_everything_and_needs_no_other_file(
         for words in (
             "37.96", "iwslt14-de-en test 1234abcd", "beams 5, length penalty 1.0", "too long 12", "2.0 hours", "γ = 1",
             "validation 0, test 4", "source 1, reference 0", "16,123 pieces", "train.de:7: empty", "160,239", "tow",
-            "step 20, the best on", "--model step1/model", "Words that [CLS] proposes", "Where the decoder looks",
+            "step 20, the best on", "--model_name_or_path step1/model", "Words that [CLS] proposes",
+            "Where the decoder looks",
         ):  # fmt: skip
             assert words in part, words
     assert text.count("data:image/png;base64,") == 2 and "torch 2.13.0 · seed 42" in text

@@ -22,7 +22,8 @@ OF_0_7_5: dict[str, Any] = {  # as release 0.7.5 wrote it
     },
     "history": [{"loss": 2.5, "step": 10}], "evaluations": [{"step": 10, "eval_sacrebleu": 30.0}],
     "settings": {"config": {"cls_bias": "dot"}, "training": {"metric": "multi-bleu", "target_lang": ["zh-Hans"]}},
-    "versions": {"torch": "2.13.0"}, "seed": 42, "command": "python run_translation.py --model step1/model",
+    "versions": {"torch": "2.13.0"}, "seed": 42,
+    "command": "python run_translation.py --model_name_or_path step1/model",
 }  # fmt: skip
 
 
@@ -37,7 +38,8 @@ def test_results_of_0_7_5_are_read() -> None:
 
 def test_keys_and_values_stay_as_they_were_written() -> None:
     written = json.loads(json.dumps(TranslationResults.from_dict(OF_0_7_5).as_dict()))
-    assert written == {**OF_0_7_5, "schema_version": TranslationResults.SCHEMA_VERSION}
+    decoding = {{"beams": "num_beams"}.get(name, name): value for name, value in OF_0_7_5["decoding"].items()}
+    assert written == {**OF_0_7_5, "decoding": decoding, "schema_version": TranslationResults.SCHEMA_VERSION}
     assert TranslationResults.from_dict(written).as_dict() == written
 
 

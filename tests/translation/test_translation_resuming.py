@@ -12,20 +12,51 @@ from hictl_hf.translation.resuming import RENAMED, is_finished, record_settings,
 
 
 def arguments(folder: Path, *more: str) -> Any:
-    pairs = ["--train", "a.{en,de}", "--source_lang", "en", "--target_lang", "de"]
-    return parse_translation_arguments(["--encoder", "x", *pairs, "--output_dir", str(folder), *more])
+    pairs = ["--train_file", "a.{en,de}", "--source_lang", "en", "--target_lang", "de"]
+    return parse_translation_arguments(["--model_name_or_path", "x", *pairs, "--output_dir", str(folder), *more])
+
+
+OF_0_10 = {  # today's names of arguments -> those until 0.10; it had two for a model, of which one was None
+    "model_name_or_path": "encoder", "config_overrides": "model_config", "train_file": "train",
+    "validation_file": "validation", "test_file": "test", "max_seq_length": "max_length", "num_beams": "beams",
+}  # fmt: skip
+ADDED = ("tokenizer_name", "model_revision", "dataset_name", "dataset_config_name", "max_train_samples")
+
+
+def of_0_10(folder: Path, *more: str) -> dict[str, Any]:
+    """`settings.json` as release 0.10 wrote it."""
+    today = settings_of(arguments(folder, *more))
+    return {"model": None, **{OF_0_10.get(name, name): today[name] for name in today if name not in ADDED}}
 
 
 def of_0_7_5(folder: Path, *more: str) -> dict[str, Any]:
     """`settings.json` as release 0.7.5 wrote it with transformers before 5.23, which knew one of two names."""
-    return {name: value for name, value in settings_of(arguments(folder, *more)).items() if name not in RENAMED}
+    return {name: value for name, value in of_0_10(folder, *more).items() if name not in RENAMED}
+
+
+def test_a_run_that_0_10_began_is_continued_with_its_settings_only(tmp_path: Path) -> None:
+    before = of_0_10(tmp_path)
+    assert before["encoder"] == "x" and before["beams"] == 5 and "model_name_or_path" not in before
+    (tmp_path / "settings.json").write_text(json.dumps(before), "utf-8")
+    assert not is_finished(arguments(tmp_path))
+    assert not is_finished(arguments(tmp_path, "--do_train", "--preprocessing_num_workers", "2"))
+    for more, told in (
+        (["--max_seq_length", "60"], "max_seq_length was 512 and is 60"),
+        (["--max_train_samples", "9"], "max_train_samples was None and is 9"),
+        (["--model_revision", "v1"], "model_revision was 'main' and is 'v1'"),
+        (["--model_name_or_path", "y"], "model_name_or_path was 'x' and is 'y'"),
+    ):
+        with pytest.raises(BadInput, match=f"other settings, by hictl_hf 0.7 or older: {told}; continue"):
+            is_finished(arguments(tmp_path, *more))
+    (tmp_path / "settings.json").write_text(json.dumps({**before, "encoder": None, "model": "x"}), "utf-8")
+    assert not is_finished(arguments(tmp_path))
 
 
 def test_a_run_that_0_7_5_began_is_continued_with_its_settings_only(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text(json.dumps(of_0_7_5(tmp_path)), "utf-8")
     assert not is_finished(arguments(tmp_path)) and not is_finished(arguments(tmp_path, "--save_total_limit", "9"))
-    with pytest.raises(BadInput, match=r"by hictl_hf 0\.7 or older: beams was 5 and is 4"):
-        is_finished(arguments(tmp_path, "--beams", "4"))
+    with pytest.raises(BadInput, match=r"by hictl_hf 0\.7 or older: num_beams was 5 and is 4"):
+        is_finished(arguments(tmp_path, "--num_beams", "4"))
 
 
 def test_a_recorded_run_is_finished_when_it_has_results(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from hictl_hf.translation.setup import choose_words, count_long, load_config, ne
 
 
 def arguments(folder: Path, *more: str) -> TranslationArguments:
-    pairs = ["--train", str(folder / "a.{en,de}"), "--source_lang", "en", "--target_lang", "de"]
-    return parse_translation_arguments(["--encoder", str(folder), *pairs, *more])
+    pairs = ["--train_file", str(folder / "a.{en,de}"), "--source_lang", "en", "--target_lang", "de"]
+    return parse_translation_arguments(["--model_name_or_path", str(folder), *pairs, *more])
 
 
 def test_texts_longer_than_the_model_reads_are_counted(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -23,7 +23,7 @@ def test_texts_longer_than_the_model_reads_are_counted(tokenizer: PreTrainedToke
 @pytest.mark.parametrize(("layers", "asked", "expected"), [(12, [], {}), (24, [], {"decoder_layers": 6})])
 def test_a_new_decoder_has_the_papers_layers(layers: int, asked: list[str], expected: dict[str, int]) -> None:
     given = parse_translation_arguments(
-        ["--encoder", "x", "--train", "a.{en,de}", "--source_lang", "en", "--target_lang", "de", *asked]
+        ["--model_name_or_path", "x", "--train_file", "a.{en,de}", "--source_lang", "en", "--target_lang", "de", *asked]
     )
     assert new_decoder(given, HictlConfig(num_hidden_layers=layers)) == expected
     given.decoder_layers, given.cls_bias = 2, "none"
@@ -42,5 +42,5 @@ def test_what_is_left_out_of_train_is_counted(tmp_path: Path, tokenizer: PreTrai
 
 
 def test_a_folder_that_is_no_encoder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="not an XLM-R or HiCTL checkpoint"):
+    with pytest.raises(BadInput, match="neither an XLM-R or HiCTL checkpoint, nor"):
         load_config(arguments(tmp_path))

@@ -17,7 +17,7 @@ TABLE = {task.name: task for task in TASKS}
 
 
 def models(tokenizer: PreTrainedTokenizerBase, longest: int = 512, **changes: Any) -> FineTunedModels:
-    return FineTunedModels(XtremeArguments(encoder="x", **changes), tokenizer, "base", longest)
+    return FineTunedModels(XtremeArguments(model_name_or_path="x", **changes), tokenizer, "base", longest)
 
 
 def test_candidates_are_all_combinations_with_the_tasks_own_defaults(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -44,7 +44,7 @@ def test_a_model_and_its_predictions_depend_on_train_dev_and_test(
     xtreme_folder: Path, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     given = {"data": str(xtreme_folder), "tasks": ["panx"], "languages": ["de"]}
-    args = XtremeArguments(encoder="x", **given)  # type: ignore[arg-type]
+    args = XtremeArguments(model_name_or_path="x", **given)  # type: ignore[arg-type]
     [data] = read_data(args.chosen_tasks, args)
     before = {each.name: each.hash for each in models(tokenizer, **given).derived(data)}
     assert [*before] == ["panx-en", "panx de"]
@@ -54,7 +54,7 @@ def test_a_model_and_its_predictions_depend_on_train_dev_and_test(
 
 
 def test_an_encoder_that_reads_too_little_is_refused(xtreme_folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    args = XtremeArguments(encoder="x", data=str(xtreme_folder), tasks=["xquad"], languages=["de"])
+    args = XtremeArguments(model_name_or_path="x", data=str(xtreme_folder), tasks=["xquad"], languages=["de"])
     [data] = read_data(args.chosen_tasks, args)
-    with pytest.raises(BadInput, match="xquad: needs rows of 226 tokens or more, --encoder x reads 64"):
+    with pytest.raises(BadInput, match="xquad: needs rows of 226 tokens or more, x reads 64"):
         models(tokenizer, longest=64).check(data)

@@ -28,7 +28,7 @@ BITEXT = Bitext(["a"], ["x"], ["0"], ["0"], frozenset({("0", "0")}))
 def encoder(
     folder: Path, tokenizer: PreTrainedTokenizerBase, layers: int = 2, layer: int | None = None, sweep: bool = False
 ) -> FrozenEncoder:
-    args = XtremeArguments(encoder="x", output_dir=str(folder), layer=layer, sweep_layers=sweep)
+    args = XtremeArguments(model_name_or_path="x", output_dir=str(folder), layer=layer, sweep_layers=sweep)
     return FrozenEncoder(args, tokenizer, layers)
 
 
@@ -81,7 +81,7 @@ def test_the_prompt_and_length_of_the_encoder_are_used_and_its_pooling_is_named(
     export_encoder(model, tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     write_sentence_transformers_files(tmp_path / "model", model.config)
-    args = XtremeArguments(encoder=str(tmp_path / "model"), output_dir=str(tmp_path / "run"))
+    args = XtremeArguments(model_name_or_path=str(tmp_path / "model"), output_dir=str(tmp_path / "run"))
     found = FrozenEncoder(args, tokenizer, layers=2)
     found.check(TaskData(TABLE["tatoeba"], test={"de": BITEXT}))
     assert found.signature() == {"layer": "1", "pooling": "mean", "prompt": "'a dog '"}

@@ -11,15 +11,17 @@ from hictl_hf.xtreme.data import DataSource, Splits
 
 
 def test_tasks_come_in_the_papers_order() -> None:
-    chosen = XtremeArguments(encoder="x", tasks=["tatoeba", "xnli"]).chosen_tasks
+    chosen = XtremeArguments(model_name_or_path="x", tasks=["tatoeba", "xnli"]).chosen_tasks
     assert [task.name for task in chosen] == ["xnli", "tatoeba"]
-    assert [task.name for task in XtremeArguments(encoder="x").chosen_tasks] == list(NAMES) and len(NAMES) == 9
+    assert [task.name for task in XtremeArguments(model_name_or_path="x").chosen_tasks] == list(NAMES) and len(
+        NAMES
+    ) == 9
 
 
 def test_splits_and_source_are_those_of_the_arguments(tmp_path: Path) -> None:
-    given = XtremeArguments(encoder="x", data=str(tmp_path), compat=True, score_split="dev[80%:]")
+    given = XtremeArguments(model_name_or_path="x", data=str(tmp_path), compat=True, score_split="dev[80%:]")
     assert given.source == DataSource(tmp_path, True) and given.splits == Splits(score="dev[80%:]")
-    assert XtremeArguments(encoder="x").source == DataSource(None, False) and not given.splits.official
+    assert XtremeArguments(model_name_or_path="x").source == DataSource(None, False) and not given.splits.official
 
 
 @pytest.mark.parametrize(
@@ -28,13 +30,13 @@ def test_splits_and_source_are_those_of_the_arguments(tmp_path: Path) -> None:
         ({"pooling": "first token"}, "pooling is 'first token'; allowed are mean, mean without special tokens, cls"),
         ({"seed": []}, r"seed is \[\]; allowed are one or more numbers"),
         ({"learning_rate": [0.0]}, r"learning_rate is \[0.0\]; allowed are numbers above 0"),
-        ({"encoder": None}, "there is no encoder"),
+        ({"model_name_or_path": None}, "there is no encoder"),
         ({"labels": "nowhere"}, "--labels nowhere: no such folder; give one that exists"),
     ],
 )
 def test_wrong_values_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        XtremeArguments(**{"encoder": "x", **changes})
+        XtremeArguments(**{"model_name_or_path": "x", **changes})
 
 
 # --- recipes ----------------------------------------------------------------------------------------------------------
@@ -49,7 +51,7 @@ def test_the_recipes_search_the_papers_grids(path: Path) -> None:
     args = parse_xtreme_arguments([str(path)])
     base = ([5e-6, 1e-5, 1.5e-5, 2e-5, 2.5e-5, 3e-5], [16, 32])
     large = ([3e-6, 5e-6, 1e-5], [32, 64])
-    assert (args.learning_rate, args.batch_size) == (base if args.size == "base" else large)
+    assert (args.learning_rate, args.per_device_train_batch_size) == (base if args.size == "base" else large)
     assert args.output_dir == f"runs/xtreme-{path.stem}"
     one = ["tydiqa"]
     assert args.tasks == (one if path.stem.endswith("tydiqa") else [name for name in NAMES if name not in one])

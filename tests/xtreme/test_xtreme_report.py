@@ -41,7 +41,7 @@ def run(**tasks: Any) -> dict[str, Any]:
         "setting": "zero-shot",
         "size": "base",
         "seed": 42,
-        "command": "python run_xtreme.py --encoder toy",
+        "command": "python run_xtreme.py --model_name_or_path toy",
         "tasks": {name: made for name, made in nine.items() if made is not None},
     }
 
@@ -455,7 +455,7 @@ def test_the_report_is_written_whole_and_needs_no_other_file(tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == list(names)
     text = page.read_text(encoding="utf-8")
     assert "2 runs on XTREME" in text and "<b>50.0</b>on average: toy" in text
-    assert "<b>8</b>of 9 tasks complete: other" in text and "--encoder toy" in text
+    assert "<b>8</b>of 9 tasks complete: other" in text and "--model_name_or_path toy" in text
     assert text.count("data:image/png;base64,") == 3
     assert not re.search(r"<link|<script|@import|url\(|(src|href)=.?http", text) and "$" not in text
     for part in (text, (tmp_path / "report.md").read_text("utf-8"), (tmp_path / "table.tex").read_text("utf-8")):

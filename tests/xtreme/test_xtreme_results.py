@@ -16,7 +16,7 @@ CANDIDATE = {
 CHOICE = {"chosen": CANDIDATE, "candidates": [CANDIDATE], "languages": ["en"], "rows": 24, "select_on": "english dev"}
 OF_0_7_5: dict[str, Any] = {  # as release 0.7.5 wrote it
     "encoder": "xlm-roberta-base", "setting": "zero-shot", "size": "base", "version": "0.7.5",
-    "command": "python run_xtreme.py --encoder xlm-roberta-base", "seed": [1, 2],
+    "command": "python run_xtreme.py --model_name_or_path xlm-roberta-base", "seed": [1, 2],
     "tasks": {
         "panx": {
             "title": "NER", "group": "tagging", "metrics": ["f1"],

@@ -22,7 +22,9 @@ OF_0_7_5: dict[str, Any] = {  # settings.json as release 0.7.5 wrote it
 
 
 def settings(**changes: Any) -> dict[str, Any]:
-    return asdict(XtremeArguments(encoder="x", tasks=["tatoeba"], sweep_layers=True, **{"pooling": "cls", **changes}))
+    return asdict(
+        XtremeArguments(model_name_or_path="x", tasks=["tatoeba"], sweep_layers=True, **{"pooling": "cls", **changes})
+    )
 
 
 def test_settings_of_0_7_5_are_those_of_today(tmp_path: Path) -> None:

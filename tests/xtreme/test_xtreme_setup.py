@@ -13,16 +13,16 @@ from hictl_hf.xtreme.setup import load_config_and_tokenizer, read_data, size_of_
 @pytest.mark.parametrize(("layers", "asked", "size"), [(12, None, "base"), (24, None, "large"), (24, "base", "base")])
 def test_the_size_of_the_settings_follows_from_the_layers(layers: int, asked: str | None, size: str) -> None:
     config = XLMRobertaConfig(num_hidden_layers=layers)
-    assert size_of_settings(XtremeArguments(encoder="x", size=asked), config) == size
+    assert size_of_settings(XtremeArguments(model_name_or_path="x", size=asked), config) == size
 
 
 def test_a_folder_without_an_encoder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no encoder with a tokenizer that loads"):
-        load_config_and_tokenizer(str(tmp_path))
+        load_config_and_tokenizer(XtremeArguments(model_name_or_path=str(tmp_path)))
 
 
 def test_only_the_languages_asked_for_are_read(xtreme_folder: Path, tmp_path: Path) -> None:
-    args = XtremeArguments(encoder="x", data=str(xtreme_folder), tasks=["panx", "tatoeba"], languages=["de"])
+    args = XtremeArguments(model_name_or_path="x", data=str(xtreme_folder), tasks=["panx", "tatoeba"], languages=["de"])
     panx, tatoeba = read_data(args.chosen_tasks, args)
     assert [*panx.test] == [*tatoeba.test] == ["de"] and [*panx.train] == ["en"]
     args.data = str(tmp_path)

@@ -1,0 +1,40 @@
+"""Values of the arguments of the model and the data: overrides in two spellings, files at a revision."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hub_stub import serve
+
+from hictl_hf.errors import BadInput
+from hictl_hf.training.model_and_data import ModelArguments, at_revision, read_overrides
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("a=1,b=2", {"a": 1, "b": 2}),
+        (" a = 0.5 , b=True, c=none_of_these, d=null", {"a": 0.5, "b": True, "c": "none_of_these", "d": None}),
+        ('{"a": "b=1"}', '{"a": "b=1"}'),
+        ({"a": 1}, {"a": 1}),
+        (None, None),
+    ],
+)
+def test_overrides_are_json_or_pairs(given: Any, wanted: Any) -> None:
+    assert read_overrides(given) == wanted
+
+
+def test_files_at_a_revision_are_those_that_a_model_needs(tmp_path: Path) -> None:
+    files = {"config.json": b"{}", "model.safetensors": b"w", "pytorch_model.bin": b"p", "1_Pooling/config.json": b"{}"}
+    with serve() as hub:
+        hub.repositories["me/x"], hub.private["me/x"], hub.commits["me/x"] = files, False, ["a" * 40]
+        args = ModelArguments("me/x", model_revision="v2")
+        folder = Path(str(args.checkpoint))
+        found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+        assert found == {*files} - {"pytorch_model.bin"} and args.tokenizer_source == str(folder)
+        assert ("GET", "/api/models/me/x/revision/v2") in hub.requests
+        with pytest.raises(BadInput, match="me/nowhere at v2: .*allowed is a name on the Hub and its revision"):
+            at_revision("me/nowhere", "v2")
+        asked = len(hub.requests)
+        assert ModelArguments("me/x").checkpoint == "me/x" and at_revision(str(tmp_path), "v2") == str(tmp_path)
+        assert ModelArguments("me/x", "me/t").tokenizer_source == "me/t" and len(hub.requests) == asked
