@@ -118,6 +118,10 @@ def refuse_impossible(args: TrainingArguments) -> None:
             f"early_stopping_patience is {patience} and eval_strategy {args.eval_strategy.value}; allowed is 1 or more "
             "evaluations; give --eval_strategy steps or epoch and pairs to evaluate on, or leave it out"
         )
+    if args.use_cpu and differs(args, "ddp_timeout"):
+        raise BadInput(
+            f"ddp_timeout is {args.ddp_timeout}, which transformers does not pass on without a GPU; leave it out"
+        )
     if DebugOption.TPU_METRICS_DEBUG in args.debug:
         raise BadInput("debug is tpu_metrics_debug, which needs a TPU; allowed is underflow_overflow")
     refuse_failing_parts(args)

@@ -99,7 +99,10 @@ def default_of(args: TrainingArguments, name: str) -> Any:
 
 def differs(args: TrainingArguments, name: str) -> bool:
     """Whether a field has another value than its default; one that this release of transformers lacks has not."""
-    return hasattr(args, name) and getattr(args, name) != default_of(args, name)
+    if name not in {each.name for each in fields(args)}:
+        return False
+    value, default = getattr(args, name), default_of(args, name)
+    return bool(value != default) and not (value is False and default == "no")  # which the parser of flags makes of it
 
 
 def refuse_unused(args: TrainingArguments, reasons: Mapping[str, str] = UNUSED) -> None:
