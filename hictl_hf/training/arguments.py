@@ -107,9 +107,9 @@ def refuse_impossible(args: TrainingArguments) -> None:
         raise BadInput(
             f"report_to is {', '.join(missing)}, which is not installed; allowed here are {', '.join(['none', *here])}"
         )
+    refuse_optimizer(args)
     with suppress(ValueError):  # raised for optimisers that need the model
         Trainer.get_optimizer_cls_and_kwargs(args)
-    refuse_optimizer(args)
     refuse_wrong_mode(args)
     refuse_lonely(args)
     patience = getattr(args, "early_stopping_patience", None)

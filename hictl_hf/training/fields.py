@@ -10,6 +10,7 @@ from typing import Any
 
 import transformers
 from transformers import TrainingArguments
+from transformers.trainer_pt_utils import AcceleratorConfig
 
 from ..errors import BadInput
 
@@ -86,6 +87,9 @@ OPTIM_ARGS = {  # optimizer -> keys of optim_args that it reads; others read tho
     "adamw_torch": (), "adamw_torch_fused": (), "adafactor": (), "sgd": ("momentum", "dampening", "nesterov"),
     "adagrad": ("lr_decay", "eps"), "rmsprop": ("momentum", "alpha", "eps", "centered"),
 }  # fmt: skip
+ALSO_DEFAULT = {  # what the parser of flags, and TrainingArguments, make of a default
+    "include_num_input_tokens_seen": (False,), "accelerator_config": (AcceleratorConfig(),),
+}  # fmt: skip
 OF_TRACKIO = ("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id")
 OF_THE_HUB = ("hub_model_id", "hub_private_repo", "hub_strategy", "hub_always_push", "hub_revision")
 BY_METRIC = ("reduce_lr_on_plateau", "greedy")  # learning rates that follow the metric
@@ -101,8 +105,7 @@ def differs(args: TrainingArguments, name: str) -> bool:
     """Whether a field has another value than its default; one that this release of transformers lacks has not."""
     if name not in {each.name for each in fields(args)}:
         return False
-    value, default = getattr(args, name), default_of(args, name)
-    return bool(value != default) and not (value is False and default == "no")  # which the parser of flags makes of it
+    return getattr(args, name) not in (default_of(args, name), *ALSO_DEFAULT.get(name, ()))
 
 
 def refuse_unused(args: TrainingArguments, reasons: Mapping[str, str] = UNUSED) -> None:

@@ -196,6 +196,10 @@ class TranslationArguments(RunArguments):
             self.use_cpu = True  # already the case, but without it bf16 is refused
         super().__post_init__()
         refuse_impossible(self)
+        if self.debug:
+            raise BadInput(
+                "debug is underflow_overflow, which cannot read the boolean masks of a decoder; leave it out"
+            )
 
     def choose_state(self) -> None:
         """Keep the best state on validation, or the last one without validation."""
