@@ -18,7 +18,8 @@ def main(trials: int = 5, steps: int = 20) -> BestRun:
     """The best trial: its accuracy and its learning rate."""
     args = PretrainingArguments(
         encoder="runs/demo/encoder", train_data=["pairs.jsonl"], held_out_sentences=8, max_length=64,
-        per_device_train_batch_size=16, max_steps=steps, eval_strategy="steps", eval_steps=steps, save_strategy="no", output_dir="runs/search",
+        per_device_train_batch_size=16, max_steps=steps, eval_strategy="steps", eval_steps=steps, save_strategy="no",
+        output_dir="runs/search",
     )  # fmt: skip
     set_seed(args.seed)
     start = recognise(args.encoder)

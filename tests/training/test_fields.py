@@ -26,8 +26,8 @@ TESTS = Path(__file__).parents[1]
 FEATURES = "end_to_end/test_training_features.py"
 BOTH, PRETRAINING, TRANSLATION = "pre-training, translation", "pre-training", "translation"
 PROOFS: list[tuple[str, str, str, str]] = [  # runs, file, test, fields
-    (BOTH, FEATURES, "test_logs_come_when_asked_and_count_memory",
-     "max_steps logging_steps logging_first_step skip_memory_metrics torch_empty_cache_steps disable_tqdm"),
+    (BOTH, FEATURES, "test_logs_come_when_asked",
+     "max_steps logging_steps logging_first_step torch_empty_cache_steps disable_tqdm"),
     (BOTH, FEATURES, "test_an_epoch_has_one_log_and_the_last_one_is_as_long_as_asked",
      "num_train_epochs logging_strategy"),
     (TRANSLATION, FEATURES, "test_source_tokens_are_counted", "include_num_input_tokens_seen"),
@@ -37,7 +37,8 @@ PROOFS: list[tuple[str, str, str, str]] = [  # runs, file, test, fields
      "optim optim_args weight_decay adam_beta1 adam_beta2 adam_epsilon"),
     (BOTH, FEATURES, "test_the_schedule_has_its_settings",
      "learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps"),
-    (BOTH, FEATURES, "test_a_step_is_as_long_as_the_clipped_gradient", "max_grad_norm"),
+    (BOTH, FEATURES, "test_a_step_is_as_long_as_the_clipped_gradient_and_its_memory_is_logged",
+     "max_grad_norm skip_memory_metrics"),
     (BOTH, FEATURES, "test_checkpointing_computes_some_layers_again_and_changes_no_loss",
      "activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing gradient_checkpointing_kwargs"),
     (BOTH, FEATURES, "test_a_compiled_model_has_the_same_losses",
