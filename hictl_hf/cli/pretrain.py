@@ -19,7 +19,7 @@ from ..pretraining.run import pretrain
 from .logs import log_to_terminal
 
 GROUPS = {
-    "output": ("output_dir", "dry_run"),
+    "output": ("output_dir", "dry_run", "hub_strategy"),
     "data": (
         "train_data", "held_out_data", "held_out_sentences", "guard_data", "guard_languages", "cleaning", "strict",
         "streaming", "stream_shares", "stream_buffer", "text_alpha", "pair_alpha", "text_share", "max_length",
@@ -34,7 +34,10 @@ GROUPS = {
         "adam_epsilon", "weight_decay", "logging_steps", "save_total_limit", "shard_parameters",
         "dataloader_num_workers", "dataloader_pin_memory", "remove_unused_columns",
     ),
-    "evaluation": ("evaluate_layers", "load_best_model_at_end", "metric_for_best_model"),
+    "evaluation": (
+        "evaluate_layers", "load_best_model_at_end", "metric_for_best_model", "early_stopping_patience",
+        "early_stopping_threshold",
+    ),
 }  # fmt: skip
 
 

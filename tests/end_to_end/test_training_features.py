@@ -277,12 +277,18 @@ def test_checkpointing_computes_some_layers_again_and_changes_no_loss(make: Make
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "compiler",
-    [{"torch_compile_backend": "eager"}, {"torch_compile": True, "torch_compile_mode": "max-autotune-no-cudagraphs"}],
-    ids=["eager", "inductor"],
+    ("make", "backend", "mode"),
+    [
+        ("pretraining", "eager", None),
+        ("translation", "inductor", "default"),
+    ],  # inductor: also tests/models/test_gathering
+    indirect=["make"],
 )
-def test_a_compiled_model_has_the_same_losses(make: Make, tmp_path: Path, compiler: dict[str, Any]) -> None:
-    plain, compiled = make(tmp_path, max_steps=2), make(tmp_path, max_steps=2, **compiler)
+def test_a_compiled_model_has_the_same_losses(make: Make, tmp_path: Path, backend: str, mode: str | None) -> None:
+    plain = make(tmp_path, max_steps=1)
+    compiled = make(tmp_path, max_steps=1, torch_compile=True, torch_compile_backend=backend, torch_compile_mode=mode)
+    plugin = compiled.accelerator.state.dynamo_plugin
+    assert plugin.backend.value.lower() == backend and plugin.mode == (mode or "default")
     assert losses(trained(compiled)) == pytest.approx(losses(trained(plain)), rel=1e-4)
     assert isinstance(compiled.model_wrapped, torch._dynamo.OptimizedModule)
 
