@@ -41,7 +41,7 @@ class PushDuringTraining(ReadsCheckpoints):
         self.push: Future[str] | None = None
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if not state.is_world_process_zero:
+        if not state.is_world_process_zero or state.is_hyper_param_search:
             return
         if self.push is not None and not self.push.done() and not self.always:
             logger.info("step %d: not pushed, as the last push has not ended", state.global_step)

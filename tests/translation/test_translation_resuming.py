@@ -8,7 +8,7 @@ import pytest
 
 from hictl_hf.errors import BadInput
 from hictl_hf.translation.arguments import parse_translation_arguments
-from hictl_hf.translation.resuming import RENAMED, is_finished, record_settings, settings_of
+from hictl_hf.translation.resuming import NEW, RENAMED, is_finished, record_settings, settings_of
 
 
 def arguments(folder: Path, *more: str) -> Any:
@@ -18,7 +18,9 @@ def arguments(folder: Path, *more: str) -> Any:
 
 def of_0_7_5(folder: Path, *more: str) -> dict[str, Any]:
     """`settings.json` as release 0.7.5 wrote it with transformers before 5.23, which knew one of two names."""
-    return {name: value for name, value in settings_of(arguments(folder, *more)).items() if name not in RENAMED}
+    return {
+        name: value for name, value in settings_of(arguments(folder, *more)).items() if name not in {*RENAMED, *NEW}
+    }
 
 
 def test_a_run_that_0_7_5_began_is_continued_with_its_settings_only(tmp_path: Path) -> None:
