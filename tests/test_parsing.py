@@ -62,7 +62,8 @@ def test_hf_s_arguments_keep_their_types(
     name: str, value: Any, wanted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "get_available_reporting_integrations", lambda: ["tensorboard", "wandb"])
-    assert getattr(parsed(parse_arguments, PRETRAINING | {name: value}, tmp_path), name) == wanted
+    recipe = PRETRAINING | {"activation_checkpointing": True, name: value}
+    assert getattr(parsed(parse_arguments, recipe, tmp_path), name) == wanted
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from ..pretraining.run import pretrain
 from .logs import log_to_terminal
 
 GROUPS = {
-    "output": ("output_dir", "dry_run"),
+    "output": ("output_dir", "dry_run", "hub_strategy"),
     "model": names_of(PretrainingModelArguments),
     "data": names_of(PretrainingDataArguments),
     "objectives": (
@@ -32,7 +32,10 @@ GROUPS = {
         "save_total_limit", "shard_parameters",
         "dataloader_num_workers", "dataloader_pin_memory", "remove_unused_columns",
     ),
-    "evaluation": ("evaluate_layers", "load_best_model_at_end", "metric_for_best_model"),
+    "evaluation": (
+        "evaluate_layers", "load_best_model_at_end", "metric_for_best_model", "early_stopping_patience",
+        "early_stopping_threshold",
+    ),
 }  # fmt: skip
 
 

@@ -19,13 +19,14 @@ from ..translation.run import run_translation
 from .logs import log_to_terminal
 
 GROUPS = {
-    "output": ("output_dir",),
+    "output": ("output_dir", "hub_strategy"),
     "model": names_of(TranslationModelArguments),
     "data": names_of(TranslationDataArguments),
     "training": (
         "do_train", "do_eval", "do_predict", "learning_rate", "lr_scheduler_type", "warmup_steps", "adam_beta2",
-        "weight_decay", "label_smoothing_factor",
-        "eval_strategy", "save_strategy", "save_steps", "save_total_limit", "average_checkpoints", "logging_steps",
+        "weight_decay", "label_smoothing_factor", "eval_strategy", "load_best_model_at_end", "early_stopping_patience",
+        "early_stopping_threshold", "save_strategy", "save_steps", "save_total_limit", "average_checkpoints",
+        "logging_steps",
         "dataloader_num_workers", "dataloader_pin_memory", "remove_unused_columns",
     ),
     "search and scores": (

@@ -13,7 +13,7 @@ completed by `cards`. Repeat a push that failed: files already uploaded are not 
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
@@ -31,6 +31,8 @@ PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")  # loading one can
 REPLACED = (  # of an earlier push: would be loaded or shown together with the new files
     "*.safetensors", "*.safetensors.index.json", "encoder/*", "pictures/*", "2_Dense/*",
 )  # fmt: skip
+LAST_CHECKPOINT = "last-checkpoint"  # as HF's Trainer names it
+CHECKPOINTS = "*checkpoint*/*"  # that one and checkpoint-N/, pushed during training
 MESSAGE = "Publish a run of hictl_hf"
 
 
@@ -90,20 +92,26 @@ def hub_errors(repository: str, fix: str) -> Iterator[None]:
         raise BadInput(f"{repository}: nothing was committed to it ({found}); {fix}") from error
 
 
-def commit(repository: str, contents: Mapping[str, Path | bytes]) -> str:
-    """Commit these files and delete the obsolete ones that match `REPLACED`; returns the URL of the commit."""
+def commit(repository: str, contents: Mapping[str, Path | bytes], message: str = MESSAGE) -> str:
+    """Commit these files and delete the obsolete ones; returns the URL of the commit."""
     api = HfApi()
-    obsolete = [
-        name
-        for name in api.list_repo_files(repository)
-        if name not in contents and any(fnmatch(name, pattern) for pattern in REPLACED)
-    ]
+    obsolete = [name for name in api.list_repo_files(repository) if is_obsolete(name, contents)]
     additions = [
         CommitOperationAdd(name, value if isinstance(value, bytes) else str(value)) for name, value in contents.items()
     ]
     deletions = [CommitOperationDelete(name) for name in obsolete]
-    done = api.create_commit(repository, [*additions, *deletions], commit_message=MESSAGE)
+    done = api.create_commit(repository, [*additions, *deletions], commit_message=message)
     return str(done.commit_url)
+
+
+def is_obsolete(name: str, contents: Container[str]) -> bool:
+    """Whether a file of an earlier push has to go: of `REPLACED`, but not of checkpoints pushed during training, or of
+    the last checkpoint where that is pushed again."""
+    if name in contents:
+        return False
+    if fnmatch(name, CHECKPOINTS):
+        return name.startswith(f"{LAST_CHECKPOINT}/") and f"{LAST_CHECKPOINT}/config.json" in contents
+    return any(fnmatch(name, pattern) for pattern in REPLACED)
 
 
 def contents_of(run: Path, repository: str, encoder_repository: str | None, license: str | None) -> Contents:

@@ -10,21 +10,18 @@ from ..data.collator import REORDERINGS, SEPARATORS, SHORTEST_PAIR
 from ..errors import BadInput
 from ..models.configuration_hictl import HictlConfig
 from ..parsing import parse_flags_or_recipe
-from ..training.arguments import (
-    UNUSED,
-    RunArguments,
-    read_dictionaries,
-    refuse_impossible,
-    refuse_unused,
-    repository_to_publish_to,
-)
+from ..training.arguments import RunArguments, read_dictionaries, refuse_impossible, repository_to_publish_to
+from ..training.fields import UNUSED, refuse_unused
 from ..training.model_and_data import DataArguments, ModelArguments, read_overrides
 
 UNUSED_HERE = UNUSED | {
     "label_smoothing_factor": "the language model predicts the original tokens",
     "train_sampling_strategy": "languages are sampled by their shares, in batches of similar length",
     "per_device_eval_batch_size": "sentences are embedded in batches of a fixed number of tokens",
+    "include_num_input_tokens_seen": "tokens_per_second in the logs counts all inputs of the four losses",
 }
+OF_DDP = ("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph")
+IN_SHARDS = "--shard_parameters replaces DDP"
 DECISIVE = (  # must stay the same when a run is resumed, as the examples and the batch; length and device may change
     "config_name", "config_overrides", "text_alpha", "pair_alpha", "text_share", "max_seq_length", "max_train_samples",
     "mlm_probability", "tlm_probability", "reordering", "gather_sentences", "gradient_cache", "seed", "prompt",
@@ -281,7 +278,7 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
         self.check_data()
         if self.streaming and self.max_steps <= 0:
             raise BadInput(NO_END)
-        refuse_unused(self, UNUSED_HERE)
+        refuse_unused(self, UNUSED_HERE | dict.fromkeys(OF_DDP if self.shard_parameters else (), IN_SHARDS))
         for name, least in (
             ("max_seq_length", SHORTEST_PAIR), ("per_device_train_batch_size", 1), ("gradient_accumulation_steps", 1),
         ):  # fmt: skip

@@ -19,12 +19,13 @@ from ..data.tokenization import prompt_tokens, tokenize_corpus, train_tokenizer,
 from ..embedding.encoder import check_model_type, load_encoder
 from ..embedding.pooling import Pooling, all_poolings, own_pooling, projection_of
 from ..errors import BadInput
+from ..hub.during_training import push_during_training
 from ..hub.loading import check_sizes, check_vocabulary, load_tokenizer, model_errors
 from ..models.configuration_hictl import ZETA, HictlConfig
 from ..models.modeling_hictl import HictlForPreTraining
 from ..retrieval.held_out import pair_names
 from ..training.arguments import plain_settings, read_dictionary
-from ..training.callbacks import RunFingerprint, TrainingTime
+from ..training.callbacks import RunFingerprint, TrainingTime, early_stopping
 from ..training.model_and_data import at_revision
 from .arguments import DECISIVE, PretrainingArguments
 from .batch_size import fit_micro_batch
@@ -215,12 +216,21 @@ def make_trainer(
     if corpora.dev is None:
         if args.eval_strategy != "no" or args.load_best_model_at_end:
             logger.warning("no pairs are held out: nothing is evaluated, and the last state is kept, not the best one")
+        if args.early_stopping_patience or args.eval_on_start:
+            raise BadInput(
+                "no pairs are held out, and early_stopping_patience and eval_on_start need an evaluation; give "
+                "--validation_file, or leave them out"
+            )
         args.eval_strategy, args.load_best_model_at_end = "no", False
     poolings = poolings_to_evaluate(args, model.config)
     check_metric(args, corpora.dev, poolings)
     return HictlTrainer(
         model, args, train_dataset=examples, eval_dataset=corpora.dev, data_collator=collator,
-        processing_class=tokenizer, callbacks=[RunFingerprint(decisive_settings(args), corpora.hash), training_time],
+        processing_class=tokenizer, callbacks=[
+            RunFingerprint(decisive_settings(args), corpora.hash), training_time,
+            *early_stopping(args.early_stopping_patience, args.early_stopping_threshold),
+            *push_during_training(args.publish_to, args.hub_strategy, args.hub_always_push),
+        ],
         batches=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
         shard_parameters=args.shard_parameters, poolings=poolings, lm_head_warmup_steps=args.lm_head_warmup_steps or 0,
     )  # fmt: skip

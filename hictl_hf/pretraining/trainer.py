@@ -74,6 +74,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         self.poolings = poolings or all_poolings(range(last + 1), last, projection=config.projects_first_token)
         self.stream = self.train_dataset if isinstance(self.train_dataset, StreamedBatches) else None
         self.gather_sentences, self.gradient_cache = gather_sentences and self.args.world_size > 1, gradient_cache
+        self.stream_start = self.stream.state_dict() if self.stream is not None else {}
         self.check_objectives()
         self.check_negatives()
         self.step_sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.args.device))
@@ -84,6 +85,9 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Like the parent; a stream resumes at its position, where HF would read all examples before it again."""
+        self.step_sums.clear()  # of a trial before this one
+        self.log_sums.clear()
+        self.steps_since_log, self.log_started = 0, None
         before = self.args.ignore_data_skip
         self.args.ignore_data_skip = before or self.stream is not None
         try:
@@ -117,7 +121,19 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         logger.info("negatives per anchor: %d (%s), less where texts are equal", 2 * pairs - 2, " x ".join(factors))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """A loader of the sampler's or the stream's batches, which are divided among the processes already."""
+        """A loader of the sampler's or the stream's batches, which are divided among the processes already.
+
+        Raises:
+            BadInput: they were made for another batch size, as a trial of a search would set it.
+        """
+        micro_batch = self.args.train_batch_size
+        batch = micro_batch * self.args.gradient_accumulation_steps * self.args.world_size
+        for made, size in ((self.stream, micro_batch), (self.batches, batch)):
+            if (found := getattr(made, "batch_size", size)) != size:
+                raise BadInput(
+                    f"the batches have {found} examples, and the arguments {size}: per_device_train_batch_size and "
+                    "gradient_accumulation_steps cannot change once the batches are made; leave them out of the search"
+                )
         if self.stream is not None:
             # the loader draws a random number when it starts, and a resumed run starts it again after its random state
             # was restored: a generator of its own keeps the state the same; the stream has its own seeds
@@ -130,8 +146,11 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         return self.make_loader(batch_sampler=self.batches, collate_fn=self.data_collator)
 
     def resume_stream(self) -> None:
-        """Set the stream, if there is one, to the position of this process in the checkpoint."""
-        if self.stream is None or self.resumed_from is None:
+        """Set the stream, if there is one, to its start, or to the position of this process in the checkpoint."""
+        if self.stream is None:
+            return
+        if self.resumed_from is None:
+            self.stream.load_state_dict(self.stream_start)
             return
         path = self.stream_file(self.resumed_from)
         if not path.is_file():

@@ -10,21 +10,13 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments, get_scheduler
+from transformers.debug_utils import DebugOption
 from transformers.integrations import get_available_reporting_integrations
-from transformers.trainer_utils import HubStrategy, SchedulerType
-from transformers.utils import is_liger_kernel_available
+from transformers.trainer_utils import HubStrategy, IntervalStrategy, SchedulerType
 
 from ..errors import BadInput
+from .fields import OF_THE_HUB, differs, refuse_lonely, refuse_optimizer, refuse_wrong_mode
 
-UNUSED = {  # arguments of HF's Trainer that have no effect here, and why
-    "neftune_noise_alpha": "no noise is added to embeddings",
-    "data_seed": "--seed decides the order of examples, too",
-    "dataloader_drop_last": "all examples are trained on",
-    "remove_unused_columns": "the collator reads all columns",
-    "save_only_model": "an interrupted run is continued exactly, with its optimiser",
-    "ignore_data_skip": "an interrupted run is continued exactly, with the examples not seen yet",
-    "full_determinism": "a GPU has no deterministic cumulative sum, which draws words; on a CPU runs are deterministic",
-}
 RANGES = {  # least value, and what the value must be below; HF's Trainer checks these late or not at all
     "learning_rate": (0, math.inf), "weight_decay": (0, math.inf), "adam_beta1": (0, 1), "adam_beta2": (0, 1),
     "adam_epsilon": (0, math.inf), "max_grad_norm": (0, math.inf), "num_train_epochs": (0, math.inf),
@@ -36,6 +28,23 @@ RANGES = {  # least value, and what the value must be below; HF's Trainer checks
 @dataclass
 class RunArguments(TrainingArguments):
     """HF's training arguments under their newest names, in every supported release of transformers."""
+
+    hub_strategy: str = field(
+        default=HubStrategy.END.value,
+        metadata={
+            "help": "When to push: end, once and complete; every_save, at each checkpoint too; checkpoint and "
+            "all_checkpoints, with the last or each checkpoint."
+        },
+    )
+    early_stopping_patience: int | None = field(
+        default=None,
+        metadata={
+            "help": "End the training after so many evaluations in a row without a better metric_for_best_model."
+        },
+    )
+    early_stopping_threshold: float = field(
+        default=0.0, metadata={"help": "How much more than the best value is better, for early_stopping_patience."}
+    )
 
     if "activation_checkpointing" not in {known.name for known in fields(TrainingArguments)}:  # before 5.23
         activation_checkpointing: bool = field(
@@ -76,17 +85,6 @@ def read_dictionaries(arguments: Any, settings: Mapping[str, type[Any]]) -> None
             raise BadInput(f"{name} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
 
 
-def refuse_unused(args: TrainingArguments, reasons: Mapping[str, str]) -> None:
-    """Raise `BadInput` if one of these arguments differs from its default.
-
-    Args:
-        reasons: by argument, why it has no effect.
-    """
-    for item in fields(args):
-        if item.name in reasons and (value := getattr(args, item.name)) != item.default:
-            raise BadInput(f"{item.name} is {value}, which has no effect here: {reasons[item.name]}; leave it out")
-
-
 def refuse_impossible(args: TrainingArguments) -> None:
     """Raise `BadInput` for numbers out of range, FSDP and a `report_to` that is not installed; `ImportError` for
     optimisers that are not installed."""
@@ -109,8 +107,23 @@ def refuse_impossible(args: TrainingArguments) -> None:
         raise BadInput(
             f"report_to is {', '.join(missing)}, which is not installed; allowed here are {', '.join(['none', *here])}"
         )
+    refuse_optimizer(args)
     with suppress(ValueError):  # raised for optimisers that need the model
         Trainer.get_optimizer_cls_and_kwargs(args)
+    refuse_wrong_mode(args)
+    refuse_lonely(args)
+    patience = getattr(args, "early_stopping_patience", None)
+    if patience is not None and (patience < 1 or args.eval_strategy == IntervalStrategy.NO):
+        raise BadInput(
+            f"early_stopping_patience is {patience} and eval_strategy {args.eval_strategy.value}; allowed is 1 or more "
+            "evaluations; give --eval_strategy steps or epoch and pairs to evaluate on, or leave it out"
+        )
+    if args.use_cpu and differs(args, "ddp_timeout"):
+        raise BadInput(
+            f"ddp_timeout is {args.ddp_timeout}, which transformers does not pass on without a GPU; leave it out"
+        )
+    if DebugOption.TPU_METRICS_DEBUG in args.debug:
+        raise BadInput("debug is tpu_metrics_debug, which needs a TPU; allowed is underflow_overflow")
     refuse_failing_parts(args)
 
 
@@ -120,9 +133,10 @@ def refuse_failing_parts(args: TrainingArguments) -> None:
     HF's Trainer makes it after the data was read, and ends in a traceback.
     """
     nothing: Any = [0]
-    workers = {"num_workers": args.dataloader_num_workers, "persistent_workers": args.dataloader_persistent_workers}
-    with refused("dataloader_", {**workers, "prefetch_factor": args.dataloader_prefetch_factor}):
-        DataLoader(nothing, prefetch_factor=args.dataloader_prefetch_factor, **workers)
+    names = ("num_workers", "persistent_workers", "prefetch_factor", "multiprocessing_context")
+    workers = {name: getattr(args, f"dataloader_{name}") for name in names}
+    with refused("dataloader_", workers):
+        DataLoader(nothing, **workers)
     kind, settings = SchedulerType(args.lr_scheduler_type), args.lr_scheduler_kwargs
     with refused("lr_scheduler_", {"type": kind.value, "kwargs": settings}):
         optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
@@ -132,8 +146,6 @@ def refuse_failing_parts(args: TrainingArguments) -> None:
     if args.torch_compile:
         with refused("torch_compile_", {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode}):
             torch.compile(torch.nn.Identity(), backend=args.torch_compile_backend, mode=args.torch_compile_mode)
-    if args.use_liger_kernel and not is_liger_kernel_available():
-        raise BadInput("use_liger_kernel is true, but liger-kernel is not installed; install it, or leave it out")
 
 
 @contextmanager
@@ -147,21 +159,26 @@ def refused(prefix: str, settings: Mapping[str, Any]) -> Iterator[None]:
 
 
 def repository_to_publish_to(args: TrainingArguments) -> str | None:
-    """Return the repository to push to when the run has ended, and turn off HF's own pushing, which would push
-    unfinished models with another card."""
+    """Return the repository to push to, and turn off HF's own pushing: it would push checkpoints that are not complete
+    yet, other files of output_dir, and no card (`hub.during_training` pushes instead)."""
     if args.hub_token:
         raise BadInput(
             "hub_token was given, which would be stored and published with the command of the run; log in by "
             "`hf auth login`, or set HF_TOKEN"
         )
     if not args.push_to_hub:
+        if alone := [name for name in OF_THE_HUB if differs(args, name)]:
+            raise BadInput(f"{', '.join(alone)}: has no effect alone; add --push_to_hub true, or leave it out")
         return None
     if not args.hub_model_id:
         raise BadInput("push_to_hub needs the name of the repository; give --hub_model_id your-name/model")
     if args.hub_revision:
         raise BadInput(f"hub_revision is {args.hub_revision}; allowed is none: a run is pushed to main; leave it out")
-    if HubStrategy(args.hub_strategy) in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
-        raise BadInput(f"hub_strategy is {args.hub_strategy}; allowed is end: a run is pushed once, when it has ended")
+    strategy, allowed = getattr(args.hub_strategy, "value", args.hub_strategy), [each.value for each in HubStrategy]
+    if strategy not in allowed:
+        raise BadInput(f"hub_strategy is {strategy}; allowed are {', '.join(allowed)}")
+    if args.hub_always_push and strategy == HubStrategy.END.value:
+        raise BadInput("hub_always_push is true, and a run is pushed once; add --hub_strategy every_save")
     args.push_to_hub = False
     return str(args.hub_model_id)
 

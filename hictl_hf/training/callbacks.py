@@ -8,7 +8,7 @@ from pathlib import Path
 from time import process_time, time
 from typing import Any, Protocol
 
-from transformers import TrainerCallback
+from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy
 
@@ -142,6 +142,36 @@ class RunFingerprint(TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         return {"args": {"settings": self.settings}, "attributes": {}}
+
+
+class EarlyStopping(EarlyStoppingCallback):
+    """HF's callback, whose count of evaluations in a row without a better one is kept when a run is resumed."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        super().on_train_begin(args, state, control, **kwargs)
+        saved = state.stateful_callbacks.get(type(self).__name__) if state.global_step else None
+        counted = (saved or {}).get("attributes", {})
+        self.early_stopping_patience_counter = counted.get("early_stopping_patience_counter", 0)
+        if self.early_stopping_patience_counter >= self.early_stopping_patience:
+            control.should_training_stop = True
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
+        super().on_evaluate(args, state, control, metrics, **kwargs)
+        if control.should_training_stop and state.is_world_process_zero:
+            count = self.early_stopping_patience_counter
+            logger.info("step %d: early stopping after %d evaluations without a better one", state.global_step, count)
+
+
+def early_stopping(patience: int | None, threshold: float) -> list[TrainerCallback]:
+    """The callback of a run with these settings; none without patience."""
+    return [] if patience is None else [EarlyStopping(patience, threshold)]
+
+
+class ReadsCheckpoints(TrainerCallback):
+    """A callback that reads checkpoints in the background: the trainer calls `wait` before it removes any."""
+
+    def wait(self) -> None:
+        """Return when no checkpoint is being read."""
 
 
 class TrainingTime(TrainerCallback, ExportableState):

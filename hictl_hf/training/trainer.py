@@ -26,7 +26,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotat
 from ..errors import BadInput
 from ..files import writing
 from ..models.supported_versions import overrides_private, warn_if_untested
-from .callbacks import StepGuard
+from .callbacks import ReadsCheckpoints, StepGuard
 from .checkpoints import check_checkpoint, last_complete_checkpoint, remove_broken_checkpoints, write_manifest
 
 warn_if_untested()
@@ -78,10 +78,8 @@ class RobustTrainer(Trainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.refuse_unsupported_devices()
-        # accelerate marks a model that a Trainer before this one trained, and would leave out autocast and compiling
-        vars(self.model).pop("_is_accelerate_prepared", None)
-        if hasattr(self.model, "all_tied_weights_keys"):
-            self.model.register_load_state_dict_pre_hook(add_tied_weights)
+        if self.model_init is None:
+            self.prepare_model(self.model)
         if self.loss_is_scaled_for_ga and not hasattr(Trainer, "loss_is_scaled_for_ga"):
             self.model_accepts_loss_kwargs = True  # before transformers 5.19, which has no other way to say the same
         self.terminated = self.sigterm_received = self.step_was_skipped = False
@@ -92,6 +90,18 @@ class RobustTrainer(Trainer):
         self._tr_loss = torch.zeros((), device=self.args.device)  # as when a training begins
         self.accelerator.dataloader_config.non_blocking |= self.args.dataloader_pin_memory
         self.add_callback(StepGuard(self))
+
+    def prepare_model(self, model: PreTrainedModel) -> None:
+        """Make a model ready to be trained: the one given, or each that `model_init` makes."""
+        # accelerate marks a model that a Trainer before this one trained, and would leave out autocast and compiling
+        vars(model).pop("_is_accelerate_prepared", None)
+        if hasattr(model, "all_tied_weights_keys"):
+            model.register_load_state_dict_pre_hook(add_tied_weights)
+
+    def call_model_init(self, trial: Any = None) -> nn.Module:
+        model: Any = super().call_model_init(trial)
+        self.prepare_model(model)
+        return model
 
     def refuse_unsupported_devices(self) -> None:
         if self.args.n_gpu > 1:
@@ -113,19 +123,21 @@ class RobustTrainer(Trainer):
         elif resume_from_checkpoint:
             check_checkpoint(resume_from_checkpoint)
         self.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
-        before = self.args.logging_nan_inf_filter
+        before = {name: getattr(self.args, name) for name in ("logging_nan_inf_filter", "eval_on_start")}
         self.args.logging_nan_inf_filter = False  # waits for a GPU; `skip_step` keeps such losses from the log
+        self.args.eval_on_start &= not resume_from_checkpoint  # a resumed run did so
         try:
             with self.noting_sigterm():
                 return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
-            self.args.logging_nan_inf_filter = before
+            for name, value in before.items():
+                setattr(self.args, name, value)
 
     @overrides_private(Trainer)
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Train no step after the last one: resumed from the last checkpoint, HF tests whether it is done only after
-        one more step, and no event before that step can end the epoch."""
-        if self.state.global_step < self.state.max_steps:
+        """Train no step after the last one, nor after early stopping: resumed from there, HF tests whether it is done
+        only after one more step, and no event before that step can end the epoch."""
+        if self.state.global_step < self.state.max_steps and not self.control.should_training_stop:
             super()._run_epoch(*args, **kwargs)
         else:
             self.control.should_training_stop = True
@@ -168,6 +180,7 @@ class RobustTrainer(Trainer):
         loader: DataLoader[Any] = DataLoader(
             self.train_dataset, num_workers=args.dataloader_num_workers, pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers, prefetch_factor=args.dataloader_prefetch_factor,
+            multiprocessing_context=args.dataloader_multiprocessing_context,
             worker_init_fn=partial(outlive_sigterm, training=self.training), **how,
         )  # fmt: skip
         return prepare_data_loader(
@@ -208,6 +221,9 @@ class RobustTrainer(Trainer):
             if self.args.should_save:
                 write_manifest(folder)
         if self.args.should_save:
+            for callback in self.callback_handler.callbacks if limit else ():
+                if isinstance(callback, ReadsCheckpoints):
+                    callback.wait()
             self.remove_old_checkpoints(run, limit)
         self.accelerator.wait_for_everyone()  # or a launcher would end this process because others are done
 

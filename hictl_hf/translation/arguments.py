@@ -11,14 +11,8 @@ from ..data.languages import language_code, parse_tag
 from ..errors import BadInput
 from ..models.configuration_hictl import HictlConfig
 from ..parsing import parse_flags_or_recipe
-from ..training.arguments import (
-    UNUSED,
-    RunArguments,
-    read_dictionaries,
-    refuse_impossible,
-    refuse_unused,
-    repository_to_publish_to,
-)
+from ..training.arguments import RunArguments, read_dictionaries, refuse_impossible, repository_to_publish_to
+from ..training.fields import UNUSED, refuse_unused
 from ..training.model_and_data import DataArguments, ModelArguments, read_overrides
 from .beam_search import BeamSearchConfig
 from .corpus import Direction, directions_between
@@ -45,6 +39,7 @@ UNUSED_HERE = UNUSED | {
     "train_sampling_strategy": "pairs of similar length share a batch",
     "metric_for_best_model": BY_METRIC,
     "greater_is_better": BY_METRIC,
+    "ddp_find_unused_parameters": "each step uses all parameters that are trained",
 }
 LISTS = ("train_file", "validation_file", "test_file", "source_lang", "target_lang")
 
@@ -243,6 +238,9 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
         default=None,
         metadata={"help": "Checkpoints to keep, including the best one; by default 2, or one more than are averaged."},
     )
+    load_best_model_at_end: bool | None = field(
+        default=None, metadata={"help": "Decided by --eval_strategy: the best state is kept, or without it the last."}
+    )
     logging_steps: float = field(default=50, metadata={"help": "Steps between logs."})
     dataloader_pin_memory: bool = field(
         default_factory=torch.cuda.is_available, metadata={"help": "Pin batches in memory; useful with a GPU."}
@@ -278,9 +276,7 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
             self.save_total_limit = 2
         if self.average_checkpoints > 1 and self.save_total_limit > 0:  # the best one is among them
             self.save_total_limit = max(self.save_total_limit, self.average_checkpoints + 1)
-        if not self.validation_file or not self.train_file:
-            self.eval_strategy = "no"
-        self.load_best_model_at_end = self.eval_strategy != "no"
+        self.choose_state()
         self.choose_saving()
         self.metric_for_best_model, self.greater_is_better = f"eval_{self.metric}", True
         self.ddp_find_unused_parameters = False  # all are used
@@ -288,6 +284,26 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
             self.use_cpu = True  # already the case, but without it bf16 is refused
         super().__post_init__()
         refuse_impossible(self)
+        if self.debug:
+            raise BadInput(
+                "debug is underflow_overflow, which cannot read the boolean masks of a decoder; leave it out"
+            )
+
+    def choose_state(self) -> None:
+        """Keep the best state on validation, or the last one without validation."""
+        if self.eval_strategy == "steps" and self.train_file and not self.validation_file:
+            raise BadInput("eval_strategy is steps, but there are no pairs to validate on; give --validation_file")
+        if not self.validation_file or not self.train_file:
+            self.eval_strategy = "no"
+        evaluates = self.eval_strategy != "no"
+        if self.load_best_model_at_end not in (None, evaluates):
+            raise BadInput(
+                f"load_best_model_at_end is {self.load_best_model_at_end}, and eval_strategy {self.eval_strategy}: the "
+                "best state on --validation_file is kept, and with --eval_strategy no the last one; leave it out"
+            )
+        self.load_best_model_at_end = evaluates
+        if self.eval_on_start and not evaluates:
+            raise BadInput("eval_on_start is true, and nothing is evaluated; give --validation_file, or leave it out")
 
     def choose_saving(self) -> None:
         """Save when the model is validated, unless the arguments say otherwise."""

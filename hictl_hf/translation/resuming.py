@@ -16,10 +16,12 @@ from .arguments import TranslationArguments
 WITHOUT_EFFECT = (  # settings that do not change the results, so that a run may go on with others
     "output_dir", "resume_from_checkpoint", "local_rank", "log_level", "log_level_replica", "log_on_each_node",
     "disable_tqdm", "report_to", "run_name", "use_cpu", "dataloader_num_workers", "dataloader_pin_memory",
-    "dataloader_prefetch_factor", "dataloader_persistent_workers", "save_total_limit",
+    "dataloader_prefetch_factor", "dataloader_persistent_workers", "dataloader_multiprocessing_context",
+    "save_total_limit", "skip_memory_metrics",
     "do_train", "do_eval", "do_predict", "predict_with_generate", "preprocessing_num_workers",
     "push_to_hub", "hub_model_id", "hub_private_repo", "hub_strategy", "hub_always_push", "hub_revision", "hub_token",
 )  # fmt: skip
+NEW = {"early_stopping_patience": None, "early_stopping_threshold": 0.0}  # since 0.11: what runs before it did
 RENAMED = {  # setting -> its name in 0.7.5, with transformers before 5.23
     "activation_checkpointing": "gradient_checkpointing",
     "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
@@ -42,7 +44,7 @@ def refuse_other_settings(args: TranslationArguments) -> None:
 
 def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as earlier releases recorded them, under today's names and with today's codes of languages."""
-    return with_standard_codes({new: settings.get(old) for new, old in RENAMED.items()} | dict(settings))
+    return with_standard_codes(NEW | {new: settings.get(old) for new, old in RENAMED.items()} | dict(settings))
 
 
 def with_standard_codes(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,12 +15,13 @@ from ..data.cleaning import Cleaning, CorpusReport
 from ..data.languages import find_language
 from ..data.text_encoding import encode_texts
 from ..errors import BadInput
+from ..hub.during_training import push_during_training
 from ..hub.loading import check_sizes, check_vocabulary, model_errors
 from ..models.configuration_hictl import HictlConfig
 from ..models.modeling_hictl import HictlModel
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..training.arguments import read_dictionary
-from ..training.callbacks import RunFingerprint, TrainingTime
+from ..training.callbacks import RunFingerprint, TrainingTime, early_stopping
 from .arguments import TranslationArguments
 from .corpus import (
     ONLY_WHOLE,
@@ -188,7 +189,11 @@ def make_trainer(
         batches = TokenBudgetBatchSampler(*side_lengths(data.train), args.max_tokens, args.seed, place)
     return TranslationTrainer(
         model, args, train_dataset=data.train, data_collator=TranslationCollator(tokenizer, start_ids),
-        callbacks=[RunFingerprint({}, data.report.hash), TrainingTime()],
+        callbacks=[
+            RunFingerprint({}, data.report.hash), TrainingTime(),
+            *early_stopping(args.early_stopping_patience, args.early_stopping_threshold),
+            *push_during_training(args.publish_to, args.hub_strategy, args.hub_always_push),
+        ],
         processing_class=tokenizer, batches=batches, validation=data.validation, metric=args.metric,
         multi_bleu=read_dictionary("multi_bleu", args.multi_bleu), beam=args.beam,
         freeze_encoder=bool(args.freeze_encoder),

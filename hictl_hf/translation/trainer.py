@@ -17,6 +17,7 @@ from accelerate.utils import gather_object
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from transformers import PreTrainedModel
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, speed_metrics
@@ -73,11 +74,14 @@ class TranslationTrainer(RobustTrainer):
         freeze_encoder: bool = False,
         **kwargs: Any,
     ) -> None:
+        self.freeze_encoder = freeze_encoder
         super().__init__(*args, eval_dataset=(), **kwargs)
         self.batches, self.validation, self.beam = batches, list(validation), beam
         self.metrics, self.multi_bleu = reported_metrics(metric), multi_bleu
-        self.freeze_encoder = freeze_encoder
-        self.model.roberta.requires_grad_(not freeze_encoder)
+
+    def prepare_model(self, model: PreTrainedModel) -> None:
+        super().prepare_model(model)
+        model.roberta.requires_grad_(not self.freeze_encoder)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         assert self.batches is not None

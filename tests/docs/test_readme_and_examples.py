@@ -147,6 +147,12 @@ def test_the_tiny_run_learns_to_find_translations(steps: int, workplace: Path) -
     assert steps < 100 or after > before + 25
 
 
+def test_a_learning_rate_is_searched(workplace: Path) -> None:
+    pytest.importorskip("optuna")
+    best = run_path(str(ROOT / "examples/search_learning_rate.py"))["main"](trials=2, steps=1)
+    assert 1e-5 <= best.hyperparameters["learning_rate"] <= 1e-3 and 0 <= best.objective <= 100
+
+
 @pytest.mark.parametrize("folder", ["checkpoint", "encoder"])
 def test_any_checkpoint_is_scored_on_any_source(
     folder: str, workplace: Path, capsys: pytest.CaptureFixture[str]

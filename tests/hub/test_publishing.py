@@ -355,7 +355,6 @@ REFUSED_SETTINGS = {
         "which would be stored and published with the command",
     ),
     "a branch": (["--hub_model_id", "me/x", "--hub_revision", "try"], "a run is pushed to main"),
-    "half states": (["--hub_model_id", "me/x", "--hub_strategy", "checkpoint"], "a run is pushed once"),
 }
 
 

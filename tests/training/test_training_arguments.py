@@ -9,15 +9,14 @@ import torch
 
 from hictl_hf.errors import BadInput
 from hictl_hf.training.arguments import (
-    UNUSED,
     RunArguments,
     plain_settings,
     read_dictionaries,
     read_dictionary,
     refuse_impossible,
-    refuse_unused,
     repository_to_publish_to,
 )
+from hictl_hf.training.fields import UNUSED, refuse_unused
 
 
 @pytest.fixture
@@ -90,7 +89,6 @@ def test_impossible_numbers_are_refused(folder: str, settings: dict[str, Any], m
         ({"lr_scheduler_type": "warmup_stable_decay"}, "lr_scheduler_type.*warmup_stable_decay.*num_decay_steps"),
         ({"torch_compile_backend": "no_such_backend"}, "torch_compile_backend 'no_such_backend'"),
         ({"torch_compile": True, "torch_compile_mode": "no_such_mode"}, "torch_compile_mode|no_such_mode"),
-        ({"use_liger_kernel": True}, "use_liger_kernel is true, but liger-kernel is not installed"),
     ],
     ids=str,
 )
@@ -106,7 +104,7 @@ def test_what_the_trainer_would_refuse_later_is_refused_first(
     [
         {"dataloader_persistent_workers": True, "dataloader_num_workers": 1, "dataloader_prefetch_factor": 3},
         {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-6}},
-        {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch"},
+        {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch"},  # by the loss
         {"lr_scheduler_type": "inverse_sqrt"},
         {"torch_compile": True},
     ],
@@ -144,10 +142,7 @@ def test_the_repository_is_taken_out_of_the_hands_of_the_trainer(folder: str) ->
         ({"hub_token": "secret"}, "hub_token was given"),
         ({"push_to_hub": True}, "push_to_hub needs the name"),
         ({"push_to_hub": True, "hub_model_id": "me/a", "hub_revision": "dev"}, "hub_revision is dev; allowed is none"),
-        (
-            {"push_to_hub": True, "hub_model_id": "me/a", "hub_strategy": "checkpoint"},
-            "hub_strategy is .*allowed is end",
-        ),
+        ({"push_to_hub": True, "hub_model_id": "me/a", "hub_always_push": True}, "add --hub_strategy every_save"),
     ):
         with pytest.raises(BadInput, match=message):
             repository_to_publish_to(arguments(folder, **settings))

@@ -8,7 +8,7 @@ import pytest
 
 from hictl_hf.errors import BadInput
 from hictl_hf.translation.arguments import parse_translation_arguments
-from hictl_hf.translation.resuming import RENAMED, is_finished, record_settings, settings_of
+from hictl_hf.translation.resuming import NEW, RENAMED, is_finished, record_settings, settings_of
 
 
 def arguments(folder: Path, *more: str) -> Any:
@@ -26,12 +26,12 @@ ADDED = ("tokenizer_name", "model_revision", "dataset_name", "dataset_config_nam
 def of_0_10(folder: Path, *more: str) -> dict[str, Any]:
     """`settings.json` as release 0.10 wrote it."""
     today = settings_of(arguments(folder, *more))
-    return {"model": None, **{OF_0_10.get(name, name): today[name] for name in today if name not in ADDED}}
+    return {"model": None, **{OF_0_10.get(name, name): today[name] for name in today if name not in {*ADDED, *NEW}}}
 
 
 def of_0_7_5(folder: Path, *more: str) -> dict[str, Any]:
     """`settings.json` as release 0.7.5 wrote it with transformers before 5.23, which knew one of two names."""
-    return {name: value for name, value in of_0_10(folder, *more).items() if name not in RENAMED}
+    return {name: value for name, value in of_0_10(folder, *more).items() if name not in {*RENAMED, *NEW}}
 
 
 def test_a_run_that_0_10_began_is_continued_with_its_settings_only(tmp_path: Path) -> None:
