@@ -83,7 +83,8 @@ REFUSED_WITH_MORE_TO_SAY = {BOTH: "fsdp hub_token hub_revision", PRETRAINING: ""
 COMMANDS: dict[str, tuple[Callable[[list[str]], Any], str, dict[str, str]]] = {
     PRETRAINING: (parse_arguments, "--train_file x", UNUSED_IN_PRETRAINING),
     TRANSLATION: (
-        parse_translation_arguments, "--train_file x --model_name_or_path y --source_lang de --target_lang en", UNUSED_IN_TRANSLATION,
+        parse_translation_arguments, "--train_file x --model_name_or_path y --source_lang de --target_lang en",
+        UNUSED_IN_TRANSLATION,
     ),
 }  # fmt: skip
 EXISTING = {item.name for item in fields(TrainingArguments)}
