@@ -309,9 +309,7 @@ def test_rows_are_no_longer_than_the_encoder_reads(
 def test_an_encoder_that_reads_too_little_for_questions_is_refused(
     xtreme_folder: Path, short_encoder: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        BadInput, match="xquad: needs rows of 226 tokens or more, --model_name_or_path .* reads 64; give"
-    ):
+    with pytest.raises(BadInput, match="xquad: needs rows of 226 tokens or more, .* reads 64; give"):
         main([*arguments(xtreme_folder, short_encoder, tmp_path / "out"), "--tasks", "panx", "xquad"])
     assert not (tmp_path / "out").exists()
 
@@ -445,7 +443,7 @@ def test_labels_of_other_examples_are_refused_before_anything_is_trained(
         (["--micro_batches", "0"], "micro_batches is 0; allowed are numbers above 0"),
         (
             ["--tasks", "panx", "--per_device_train_batch_size", "8", "12", "--micro_batches", "8"],
-            "batch_size: is 12; allowed are mult",
+            "per_device_train_batch_size is 12; allowed are mult",
         ),
         (["--tasks", "panx", "xcopa"], "no task is called xcopa; allowed are all, xnli"),
         (["--languages", "xx"], "no task has the language xx"),
@@ -506,7 +504,12 @@ def test_settings_come_from_a_recipe_too_and_flags_change_it(tmp_path: Path) -> 
     recipe = tmp_path / "recipe.json"
     recipe.write_text('{"model_name_or_path": "x", "tasks": ["panx"], "learning_rate": [1e-5], "bf16": true}', "utf-8")
     found = parse_xtreme_arguments([str(recipe), "--learning_rate", "2e-5", "3e-5"])
-    assert (found.encoder, found.tasks, found.learning_rate, found.bf16) == ("x", ["panx"], [2e-5, 3e-5], True)
+    assert (found.model_name_or_path, found.tasks, found.learning_rate, found.bf16) == (
+        "x",
+        ["panx"],
+        [2e-5, 3e-5],
+        True,
+    )
     recipe.write_text('{"model_name_or_path": "x", "taks": ["panx"]}', "utf-8")
     with pytest.raises(BadInput, match="unknown settings: taks"):
         parse_xtreme_arguments([str(recipe)])
