@@ -51,7 +51,7 @@ UNUSED = {  # fields that have no effect in any run, and why
     "neftune_noise_alpha": "no noise is added to embeddings",
     "data_seed": "--seed decides the order of examples, too",
     "dataloader_drop_last": "all examples are trained on",
-    "dataloader_in_order": "the order of examples depends on --seed alone, so that a run can be continued exactly",
+    "dataloader_in_order": "an interrupted run is continued exactly, as the order of examples depends on --seed alone",
     "remove_unused_columns": "the collator reads all columns",
     "length_column_name": BY_LENGTH,
     "label_names": NO_PREDICTIONS,

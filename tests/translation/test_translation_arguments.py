@@ -27,7 +27,9 @@ def test_states_are_saved_when_they_are_validated() -> None:
     found = parsed(*given, "--validation_file", "b.{en,de}", "--average_checkpoints", "4")
     assert found.save_strategy == "steps" and found.save_steps == 7 and found.load_best_model_at_end
     assert found.save_total_limit == 5 and found.metric_for_best_model == "eval_sacrebleu"
-    assert parsed(*given).eval_strategy == "no"  # nothing to validate on
+    assert parsed("--model_name_or_path", "x").eval_strategy == "no"  # nothing to validate on
+    with pytest.raises(BadInput, match="eval_strategy is steps, but there are no pairs to validate on"):
+        parsed(*given)
 
 
 def test_search_and_directions_are_those_of_the_arguments() -> None:
