@@ -9,8 +9,10 @@ make is written to a folder that all of them see.
 
 import logging
 import os
+import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -32,7 +34,7 @@ class Processes:
     index: int = 0
     number: int = 1
     group: Any = None
-    """The process group of PyTorch in which they wait for each other."""
+    """The process group of PyTorch in which they wait for each other; not its default group, of which libraries ask."""
 
     @property
     def is_main(self) -> bool:
@@ -46,7 +48,8 @@ class Processes:
     def wait(self) -> None:
         """Wait until all processes are here; ends this process if another one has ended."""
         if self.number > 1:
-            self._together("barrier")
+            with ending_with_others():
+                self.group.barrier().wait()
 
     def on_main(self, function: Callable[[], Item]) -> Item:
         """Call a function in the main process, and return its value in all; its `BadInput` is raised in all."""
@@ -63,18 +66,26 @@ class Processes:
 
     def from_main(self, value: Any) -> Any:
         """The value that the main process gives."""
-        values = [value]
-        if self.number > 1:
-            self._together("broadcast_object_list", values, src=0)
-        return values[0]
+        if self.number == 1:
+            return value
+        import torch
 
-    def _together(self, operation: str, *args: Any, **settings: Any) -> None:
-        from torch import distributed
+        data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        size = torch.tensor([len(data)])
+        with ending_with_others():
+            self.group.broadcast(size, 0).wait()
+            data = data if self.is_main else torch.empty(int(size), dtype=torch.uint8)
+            self.group.broadcast(data, 0).wait()
+        return pickle.loads(data.numpy().tobytes())
 
-        try:
-            getattr(distributed, operation)(*args, group=self.group, **settings)
-        except RuntimeError as error:  # gloo lost a process, whose message or signal is the reason
-            raise SystemExit(1) from error
+
+@contextmanager
+def ending_with_others() -> Iterator[None]:
+    """End this process if gloo has lost another one, whose message or signal is the reason."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise SystemExit(1) from error
 
 
 ALONE = Processes()
@@ -101,16 +112,21 @@ def join() -> Processes:
         return _joined
     see_own_gpu()
     from accelerate import PartialState
+    from accelerate.utils import broadcast_object_list
     from torch import distributed
 
     state = PartialState(cpu=True)  # gloo, whatever the device
-    group = distributed.new_group(backend="gloo", timeout=WAIT)
-    _joined = Processes(state.process_index, state.num_processes, group)
+    number, index, is_main = state.num_processes, state.process_index, state.is_main_process
+    host = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    main = distributed.TCPStore(host, 0, number, True, wait_for_workers=False) if is_main else None
+    (port,) = broadcast_object_list([main.port if main else None])
+    store = main or distributed.TCPStore(host, port, number, False)
+    _joined = Processes(index, number, distributed.ProcessGroupGloo(store, index, number, WAIT))
+    _joined.wait()
+    state.destroy_process_group()
     os.environ["RANK"] = str(_joined.index)  # `errors.run` reads it
     for name in [*SIZES, *LOCAL_RANKS, *(name for name in os.environ if name.startswith("ACCELERATE_"))]:
         os.environ.pop(name, None)
-    # "process group is initialized, but parallel_mode != DISTRIBUTED" of each training
-    logging.getLogger("transformers.training_args").setLevel(logging.ERROR)
     if not _joined.is_main:
         be_silent()
     return _joined
