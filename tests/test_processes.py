@@ -153,7 +153,7 @@ def arguments(name: str, toys: Path, output: Path, xtreme: Path) -> list[str]:
     translator = ["--model", str(toys / "translator"), "--target_language", "de", "--max_length", "5", "--scores", "1"]
     return {
         "embed": [*encoder, "--input", en, de, "--lines_at_once", "7", "--output", f"{output}.parquet"],
-        "mine": [en, de, *encoder, "--index", "IVF2,Flat", "--output", str(output)],
+        "mine": [en, de, *encoder, "--index", "IVF2,Flat", "--max_memory", "2000", "--output", str(output)],
         "mine exactly": [en, de, *encoder, "--output", str(output)],
         "translate": [*translator, "--input", en, "--lines_at_once", "7", "--output", f"{output}.gz"],
         "xtreme": ["--encoder", str(toys / "encoder"), "--data", str(xtreme), "--output_dir", str(output),
