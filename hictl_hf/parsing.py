@@ -42,7 +42,8 @@ OURS = {  # name in the example scripts of transformers, or of other tools -> ou
     "num_epochs": ("num_train_epochs", "epochs"), "num_train_epochs": ("epochs",), "out_dir": ("output_dir",),
     "output_file": ("output",), "input_file": ("input",), "target_lang": ("target_language",),
     "tgt_lang": ("target_lang", "target_language"), "src_lang": ("source_lang",),
-    "approximate": ("index",), "evaluation_strategy": ("eval_strategy",), "evaluate_during_training": ("eval_strategy",),
+    "evaluation_strategy": ("eval_strategy",), "evaluate_during_training": ("eval_strategy",),
+    "approximate": ("index",),
     "gradient_checkpointing": ("activation_checkpointing",), "push_to_hub_model_id": ("hub_model_id",),
     "cpu": ("use_cpu",), "no_cuda": ("use_cpu",), "task_name": ("tasks",),
 }  # fmt: skip

@@ -62,7 +62,7 @@ class Processes:
         value, error = self.from_main((value, error))
         if error is not None:
             raise error
-        return value  # type: ignore[return-value]  # None only where the function returns it
+        return value
 
     def from_main(self, value: Any) -> Any:
         """The value that the main process gives."""
@@ -113,15 +113,15 @@ def join() -> Processes:
     see_own_gpu()
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
-    from torch import distributed
+    from torch.distributed import ProcessGroupGloo, TCPStore
 
     state = PartialState(cpu=True)  # gloo, whatever the device
     number, index, is_main = state.num_processes, state.process_index, state.is_main_process
     host = os.environ.get("MASTER_ADDR", "127.0.0.1")
-    main = distributed.TCPStore(host, 0, number, True, wait_for_workers=False) if is_main else None
+    main = TCPStore(host, 0, number, True, wait_for_workers=False) if is_main else None
     (port,) = broadcast_object_list([main.port if main else None])
-    store = main or distributed.TCPStore(host, port, number, False)
-    _joined = Processes(index, number, distributed.ProcessGroupGloo(store, index, number, WAIT))
+    store = main or TCPStore(host, port, number, False)
+    _joined = Processes(index, number, ProcessGroupGloo(store, index, number, WAIT))
     _joined.wait()
     state.destroy_process_group()
     os.environ["RANK"] = str(_joined.index)  # `errors.run` reads it
@@ -145,7 +145,7 @@ def see_own_gpu() -> None:
 def be_silent() -> None:
     """Show nothing of this process but errors."""
     import datasets
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars
     from transformers.utils import logging as transformers_logging
 
     sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # until the end of the process

@@ -74,8 +74,8 @@ def embed_to_file(
     Raises:
         BadInput: OUTPUT.partial was begun with other texts, another model or other settings; or there is no text.
     """
-
-    config = resolved(config, model.config)
+    config, output = resolved(config, model.config), Path(output).resolve()
+    is_array = output.suffix == ".npy"
 
     def embed(block: Sequence[str]) -> NDArray[np.floating]:
         vectors = embed_sentences(
@@ -85,13 +85,12 @@ def embed_to_file(
         return vectors.astype(config.stored)
 
     def write_part(block: list[str], path: Path) -> None:
-        if output.suffix == ".npy":
+        if is_array:
             with path.open("wb") as file:
                 np.save(file, embed(block))
         else:
             pyarrow.parquet.write_table(as_table(block, embed(block)), path)
 
-    output = Path(output).resolve()
     settings = {**asdict(config), **(remembered or {})}
     settings |= {
         "pooling": list(pooling),
@@ -104,7 +103,7 @@ def embed_to_file(
     def join(parts: Sequence[Path], draft: Path) -> None:
         if not parts:
             raise BadInput("the input has no line; allowed is one or more")
-        if output.suffix == ".npy":
+        if is_array:
             join_arrays(parts, partial.lines, draft)
         else:
             join_tables(parts, draft)

@@ -218,8 +218,8 @@ class IndexSearch:
             own, place = (found[some] >= 0).nonzero()
             near, other = np.unique(found[some][own, place], return_inverse=True)
             queries = self.queries[part.start + start : part.start + start + len(found[some])]
-            sides = (torch.from_numpy(side).to(kind) for side in (queries, rows_at(self.keys, near)))
-            cosines = inner_products(*sides, torch.from_numpy(own), torch.from_numpy(other))
+            x, y = (torch.from_numpy(side).to(kind) for side in (queries, rows_at(self.keys, near)))
+            cosines = inner_products(x, y, torch.from_numpy(own), torch.from_numpy(other))
             similarities[start + own, place] = cosines.numpy()
         order = np.argsort(-similarities, 1, kind="stable")[:, :k]
         return Neighbours(np.take_along_axis(found, order, 1), np.take_along_axis(similarities, order, 1))

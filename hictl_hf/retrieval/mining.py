@@ -148,10 +148,10 @@ def make_search(x: UnitRows, y: UnitRows, settings: MiningConfig, only_earlier: 
 def index_searches(x: UnitRows, y: UnitRows, settings: MiningConfig, kept: Path) -> tuple[IndexSearch, IndexSearch]:
     """The searches of x's neighbours and of y's, in folders next to a file."""
     assert settings.index is not None
-    how = {"parameters": settings.index_parameters, "max_memory": settings.max_memory}
+    k, index, parameters, memory = settings.neighbours, settings.index, settings.index_parameters, settings.max_memory
     return (
-        IndexSearch(x, y, settings.neighbours, settings.index, kept.with_name("index-y"), **how),
-        IndexSearch(y, x, settings.neighbours, settings.index, kept.with_name("index-x"), **how),
+        IndexSearch(x, y, k, index, kept.with_name("index-y"), parameters, memory),
+        IndexSearch(y, x, k, index, kept.with_name("index-x"), parameters, memory),
     )
 
 

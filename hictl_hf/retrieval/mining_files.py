@@ -44,7 +44,7 @@ def mine_files(
         tell_missing(gold, true_pairs, sides)
     work = MiningWorkdir(output, [x, y], source, config, {"pairs": None, "deduplicate": None}, processes)
     vectors = work.vectors(sides)
-    if not work.share_search(*vectors):
+    if not work.share_search(vectors[0], vectors[1]):
         return
     pairs, scores = mine_vectors(vectors[0], vectors[1], config, work.neighbours)
     found = [(sides[0].sentences[i], sides[1].sentences[j]) for i, j in pairs.tolist()]
@@ -86,7 +86,7 @@ def filter_pairs(
     sides = [Side(f"{pairs}, {name}", side) for name, side in zip("xy", zip(*given))]
     work = MiningWorkdir(output, [pairs], source, config, {"pairs": pairs, "deduplicate": None}, processes)
     vectors = work.vectors(sides)
-    if not (processes.is_main if config.margin == "absolute" else work.share_search(*vectors)):
+    if not (processes.is_main if config.margin == "absolute" else work.share_search(vectors[0], vectors[1])):
         return
     row_x, row_y = ({sentence: row for row, sentence in enumerate(side.sentences)} for side in sides)
     rows = np.array([(row_x[one], row_y[other]) for one, other in given], np.int64)
