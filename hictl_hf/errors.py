@@ -3,12 +3,14 @@
 import os
 import signal
 import sys
+import time
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 DEBUG = "--debug"
 DEBUG_HELP = "Show the Python traceback of an error instead of one line."
+GRACE = 20.0  # seconds in which the first of several processes can tell an error of all
 HF_DEBUG = ("underflow_overflow", "tpu_metrics_debug")  # values of `--debug` of HF's TrainingArguments
 
 
@@ -50,7 +52,8 @@ def add_debug(parser: ArgumentParser) -> None:
 def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settings: str) -> None:
     """Call `main` with these arguments, by default those of the command line.
 
-    `BadInput`, and an `OSError` that names a file, end the program with one line; with `--debug` they are raised.
+    `BadInput`, and an `OSError` that names a file, end the program with one line; with `--debug` they are raised. Of
+    several processes that a launcher started the first one tells an error of all.
     """
     argv = sys.argv[1:] if argv is None else argv
     try:
@@ -64,6 +67,10 @@ def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settin
         message = in_one_line(error)
         if message is None or shows_traceback(argv):
             raise
+        if int(
+            os.environ.get("RANK", 0)
+        ):  # the launcher ends this process when the first one fails for the same reason
+            time.sleep(GRACE)
         sys.exit(f"error: {message}")
 
 

@@ -46,6 +46,7 @@ ELSEWHERE = {  # wrong spellings, and names of other tools -> ours, one of which
     "tgt_lang": ("target_lang",), "src_lang": ("source_lang",), "target_language": ("target_lang",),
     "source_language": ("source_lang",), "num_workers": ("preprocessing_num_workers",), "revision": ("model_revision",),
     "evaluation_strategy": ("eval_strategy",), "evaluate_during_training": ("eval_strategy",),
+    "approximate": ("index",),
     "gradient_checkpointing": ("activation_checkpointing",), "push_to_hub_model_id": ("hub_model_id",),
     "cpu": ("use_cpu",), "no_cuda": ("use_cpu",), "task_name": ("tasks",), "task": ("tasks",),
     "language": ("languages",), "encoder": ("model",),

@@ -9,7 +9,10 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import json
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -24,6 +27,7 @@ from transformers.utils import logging as transformers_logging
 
 from hictl_hf import HictlConfig, HictlForPreTraining, parsing
 from hictl_hf.data.tokenization import train_tokenizer
+from hictl_hf.processes import Processes
 
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start: their runs are compared to the bit
@@ -140,6 +144,55 @@ def one_thread() -> Iterator[None]:
     """Runs are compared to the bit with runs in other threads and processes: nobody may change how many there are."""
     yield
     assert torch.get_num_threads() == 1
+
+
+# --- several processes -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ThreadOfSeveral(Processes):
+    """Stands for one of several processes, which are threads here."""
+
+    barrier: threading.Barrier = field(default_factory=lambda: threading.Barrier(1))
+    values: list[Any] = field(default_factory=list)
+
+    def wait(self) -> None:
+        self.barrier.wait(60)
+
+    def from_main(self, value: Any) -> Any:
+        if self.is_main:
+            self.values[:] = [value]
+        self.wait()
+        found = self.values[0]
+        self.wait()
+        return found
+
+
+@pytest.fixture
+def shared_by() -> Callable[..., list[Any]]:
+    """`shared_by(number, function)`: what the function returns for each of that many processes, which run at once.
+
+    An error of one ends all; the error of the first that has its own is raised.
+    """
+
+    def share(number: int, function: Callable[[Processes], Any]) -> list[Any]:
+        barrier, values = threading.Barrier(number), list[Any]()
+
+        def run(index: int) -> Any:
+            try:
+                return function(ThreadOfSeveral(index, number, barrier=barrier, values=values))
+            except BaseException:
+                barrier.abort()
+                raise
+
+        with ThreadPoolExecutor(number) as threads:
+            runs = [threads.submit(run, index) for index in range(number)]
+        errors = [error for each in runs if (error := each.exception()) is not None]
+        for error in sorted(errors, key=lambda each: isinstance(each, threading.BrokenBarrierError)):
+            raise error
+        return [each.result() for each in runs]
+
+    return share
 
 
 # --- tokenizer and text ----------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
     cat news.de.txt | hictl embed --model xlm-roberta-base --pooling mean --layer 8 --output news.npy
 
 Row i of the output is line i of the input, empty lines included. To resume after an interruption, run the same command.
+Several processes share the blocks of lines (`processes`).
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from ..embedding.pooling import POOLINGS, Pooling, chosen_prompt, own_pooling
 from ..embedding.to_file import LINES_AT_ONCE, OUTPUTS, STORED, VectorFileConfig, embed_to_file
 from ..errors import BadInput
 from ..parsing import CommandParser, parse_flags
+from ..processes import current, refuse_streams
 from .logs import log_to_terminal
 
 GROUPS = {
@@ -104,9 +106,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; `argv` defaults to the command line."""
     args: EmbedArguments = parse_flags(make_parser(), argv)
     log_to_terminal()
+    processes = current()
+    refuse_streams(processes, input=args.input)
     check_output(args.output, args.input)
     # a first pass finds invalid lines before the model is loaded
-    total = sum(1 for _ in read_lines_or_column(args.input, args.column)) if args.input else None
+    total = sum(1 for _ in read_lines_or_column(args.input, args.column)) if args.input and processes.is_main else None
     precision: Any = args.precision or default_precision(args.device)  # `load_encoder` checks it
     model, tokenizer = load_encoder(args.model, precision, args.device)
     own, last = own_pooling(model.config), model.config.num_hidden_layers
@@ -120,5 +124,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     remembered = {"column": args.column, "precision": precision}
     texts = read_lines_or_column(args.input, args.column)
     embed_to_file(
-        model, tokenizer, texts, args.output, Pooling(mode, layer), config, remembered=remembered, total=total
-    )
+        model, tokenizer, texts, args.output, Pooling(mode, layer), config, remembered=remembered, total=total,
+        processes=processes,
+    )  # fmt: skip

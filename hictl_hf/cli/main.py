@@ -13,6 +13,7 @@ from importlib import import_module
 from types import ModuleType
 
 from ..errors import run
+from ..processes import join
 from ..version import __version__
 
 COMMANDS = {
@@ -38,12 +39,16 @@ COMMANDS = {
     "completion": "print the completion script of a shell",
 }
 
+SHARED = ("embed", "mine", "translate", "xtreme")  # by the processes of a launcher
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the sub-command named by the first argument with the other arguments; `argv` defaults to the command line."""
     argv = sys.argv[1:] if argv is None else list(argv)
     name = make_parser().parse_args(argv[:1] or ["--help"]).command
     sys.argv = [f"hictl {name}", *argv[1:]]  # the program's name in the usage line of the sub-command
+    if name in SHARED:
+        join()
     run(main_of(name), argv[1:])
 
 

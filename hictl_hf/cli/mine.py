@@ -24,6 +24,7 @@ from ..embedding.encoder import check_device, default_precision
 from ..errors import BadInput
 from ..files import check_place
 from ..parsing import CommandParser, parse_flags
+from ..processes import current, refuse_streams
 from ..retrieval.mining import MiningConfig
 from ..retrieval.mining_files import deduplicate_lines, filter_pairs, mine_files, report_folder
 from ..retrieval.nearest_neighbours import MEMORY
@@ -32,12 +33,12 @@ from .logs import log_to_terminal
 
 # arguments without effect with --pairs, and with --deduplicate
 MINING_ONLY = ("direction", "one_to_one")
-MARGIN_ONLY = (*MINING_ONLY, "margin", "threshold", "neighbours", "approximate")
+MARGIN_ONLY = (*MINING_ONLY, "margin", "threshold", "neighbours", "index", "index_parameters")
 GROUPS = {
     "input and output": ("output", "model", "prompt", "prompt_name", "x_vectors", "y_vectors", "gold"),
     "instead of mining": ("pairs", "deduplicate"),
     "scores": ("margin", "neighbours", "threshold", "direction", "one_to_one"),
-    "computation": ("approximate", "max_memory", "precision", "device"),
+    "computation": ("index", "index_parameters", "max_memory", "precision", "device"),
 }
 
 
@@ -79,13 +80,23 @@ class MineArguments:
         default=None, metadata={"help": "Keep pairs with a score above this; default: all."}
     )
     neighbours: int = field(default=4, metadata={"help": "Number of nearest neighbours k of the margin."})
-    approximate: str | None = field(
+    index: str | None = field(
         default=None,
-        metadata={"help": "Approximate search by FAISS: ivf (inverted file) or hnsw (graph); default: exact."},
+        metadata={
+            "help": "Search in a FAISS index on disk, by its factory string: Flat, HNSW32, IVF1024,PQ32np, ...; finds "
+            "nearly all neighbours, and their scores are exact; default: an exact search."
+        },
+    )
+    index_parameters: str | None = field(
+        default=None,
+        metadata={"help": "Parameters of FAISS for the search in the index, such as nprobe=64 (32 by default)."},
     )
     max_memory: int = field(
         default=MEMORY,
-        metadata={"help": "Memory of an exact search in bytes, not counting the vectors, which are on disk."},
+        metadata={
+            "help": "Memory of the search in bytes, of each process, not counting the vectors, which are on disk; of a "
+            "shard of the index."
+        },
     )
     pairs: str | None = field(
         default=None, metadata={"help": 'Score the pairs of this file instead: lines "x<TAB>y" or "score<TAB>x<TAB>y".'}
@@ -158,7 +169,7 @@ class MineArguments:
     @property
     def config(self) -> MiningConfig:
         """The settings of the search, the scores and the choice of pairs."""
-        names = ("margin", "direction", "neighbours", "one_to_one", "approximate", "max_memory")
+        names = ("margin", "direction", "neighbours", "one_to_one", "index", "index_parameters", "max_memory")
         values: dict[str, Any] = {name: getattr(self, name) for name in names}
         threshold = -math.inf if self.threshold is None else self.threshold
         return MiningConfig(**values, threshold=threshold, device=self.source.search_device)
@@ -179,20 +190,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     files = positional.files
     log_to_terminal()
     args.check(files)
+    processes = current()
     inputs = [path for path in (*files, args.pairs, args.gold, args.x_vectors, args.y_vectors) if path]
+    refuse_streams(processes, input=inputs)
     check_output(args.output, inputs)
     if args.gold:
         check_place(report_folder(args.output), folder=True)
     with as_bad_input():
         if args.pairs:
-            filter_pairs(args.pairs, args.output, args.source, args.config)
+            filter_pairs(args.pairs, args.output, args.source, args.config, processes)
         elif args.deduplicate is not None:
-            deduplicate_lines(files[0], args.output, args.deduplicate, args.source, args.config)
+            deduplicate_lines(files[0], args.output, args.deduplicate, args.source, args.config, processes)
         else:
             given = (f"--{name} {shlex.quote(str(value))}" for name, value in chosen(args).items())
             command = " ".join(["hictl mine", *files, *given])
             x, y = files
-            mine_files(x, y, args.output, args.source, args.config, gold=args.gold, command=command)
+            mine_files(
+                x, y, args.output, args.source, args.config, gold=args.gold, command=command, processes=processes
+            )
+    processes.wait()  # or a launcher might end the main process because the others are done
 
 
 @contextmanager

@@ -4,14 +4,15 @@
     cat news.en | hictl translate --model runs/translation/model --target_lang de > news.de
     hictl translate --model runs/translation/model --best 5
 
-Lines are read, translated and written in blocks. The output file is NAME.partial until it is complete.
+Lines are read, translated and written in blocks. Until a file is complete its parts are in the folder NAME.partial,
+from which the same command continues, and which several processes share (`processes`).
 The output has one line per input line; with `--best` above 1 or `--scores true` a line is "number<TAB>score<TAB>text",
 where number is the line number of the input, from 1, counted over all files.
 """
 
-import logging
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -21,13 +22,12 @@ from ..embedding.encoder import check_device
 from ..errors import BadInput, short_repr
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..parsing import CommandParser, parse_flags
+from ..processes import current, refuse_streams
 from ..translation.beam_search import BeamSearchConfig
-from ..translation.decoding import Translation, translate
+from ..translation.decoding import translate
 from ..translation.pipeline import DTYPES, load_translator
+from ..translation.to_file import LINES_AT_ONCE, TranslationFileConfig, translate_to_file, written
 
-logger = logging.getLogger(__name__)
-
-LINES_AT_ONCE = 8192
 GROUPS = {
     "input and output": ("model", "input", "output", "target_lang", "best", "scores"),
     "search": ("num_beams", "length_penalty", "max_length_a", "max_length_b", "max_length"),
@@ -89,10 +89,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_flags(make_parser(), argv)
     check_inputs(args.input)
     check_output(args.output, args.input)
+    processes, total = current(), None
+    refuse_streams(processes, input=args.input, output=args.output)
+    if processes.is_main and args.input and all(map(os.path.isfile, args.input)):
+        total = sum(1 for _ in read_texts(args.input))  # finds invalid lines before the model is loaded
     model, tokenizer = load_translator(args.model, dtype=args.dtype, device=args.device)
     check_target(args, model)
     names = ("num_beams", "length_penalty", "best", "max_length_a", "max_length_b", "max_length")
     settings = BeamSearchConfig.of(model, **{name: getattr(args, name) for name in names})
+    scores = args.scores or args.best > 1
+    if args.output and (os.path.isfile(args.output) or not os.path.exists(args.output)):
+        size = args.lines_at_once or LINES_AT_ONCE
+        config = TranslationFileConfig(settings, args.target_lang, args.max_tokens, scores, size)
+        translate_to_file(
+            model, tokenizer, read_texts(args.input), args.output, config, cut=args.cut, total=total,
+            processes=processes,
+        )  # fmt: skip
+        return
     typed = not args.input and sys.stdin.isatty()
     size = args.lines_at_once or (1 if typed else LINES_AT_ONCE)
     lines, before = read_texts(args.input), 0
@@ -102,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 model, tokenizer, block, settings, args.target_lang, args.max_tokens, not typed, args.cut
             )
             for number, found in enumerate(translations, start=before + 1):
-                output.writelines(f"{line}\n" for line in written(number, found, args.scores or args.best > 1))
+                output.writelines(f"{line}\n" for line in written(number, found, scores))
             output.flush()
             before += len(block)
 
@@ -116,9 +129,3 @@ def check_target(args: TranslateArguments, model: HictlForConditionalGeneration)
         found = "is not given" if given is None else f"is {short_repr(given)}"
         allowed = f"allowed for {args.model} are {', '.join(known)}"
         raise BadInput(f"target_lang {found}; {allowed}. Give it, for example --target_lang {known[0]}.")
-
-
-def written(number: int, found: Sequence[Translation], scores: bool) -> Iterator[str]:
-    """Yield the output lines of an input line, which has this number."""
-    for translation in found:
-        yield f"{number}\t{translation.score:.4f}\t{translation.text}" if scores else translation.text

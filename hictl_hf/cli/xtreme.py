@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..parsing import CommandParser, names_of, parse_flags_or_recipe
+from ..processes import current
 from ..training.model_and_data import ModelArguments
 from ..xtreme.arguments import XtremeArguments
 from ..xtreme.run import run_xtreme
@@ -40,11 +41,15 @@ def main(argv: Sequence[str] | None = None, program: str = "hictl xtreme") -> di
     argv = sys.argv[1:] if argv is None else list(argv)
     args: XtremeArguments = parse_flags_or_recipe(argv, XtremeArguments, make_parser())
     log_to_terminal()
+    processes = current()
     if args.score:
         scores = score_submission(args.score, str(args.labels), args.chosen_tasks)
         print(json.dumps(scores, indent=2))
         return scores
-    results = run_xtreme(args, command=shlex.join([*program.split(), *argv]))
+    results = run_xtreme(args, command=shlex.join([*program.split(), *argv]), processes=processes)
+    processes.wait()  # or a launcher might end the main process because the others are done
+    if not processes.is_main:
+        return {}
     print(main_table({args.output_dir: results}).text())
     print(f"\nreport: {args.output_dir}/report.html")
     return results.as_dict()

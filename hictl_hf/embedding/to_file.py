@@ -2,19 +2,14 @@
 
     embed_to_file(model, tokenizer, read_texts(["news.de.txt"]), "news.npy", own_pooling(model.config))
 
-Lines are embedded in blocks; the vectors of each block are stored in the folder OUTPUT.partial until all blocks are
-done. The same call after an interruption checks that lines, model and settings are the same, and continues after the
-last complete block.
+Lines are embedded in blocks; the vectors of each block are a part in the folder OUTPUT.partial until all are done. The
+same call after an interruption checks that lines, model and settings are the same, and makes the missing parts. Several
+processes (`processes.join`) share the blocks.
 """
 
 import hashlib
-import json
-import logging
-import os
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +21,13 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import BadInput
-from ..files import flush, partial_file, write_json
-from ..training.fingerprint import CONTINUE_OR_REMOVE, refuse_changes, with_version
+from ..files import partial_file
+from ..processes import ALONE, Processes, hides_progress
+from ..training.partial_output import PartialOutput, blocks
 from .encoder import embed_sentences
 from .pooling import Pooling, chosen_prompt, own_max_length, own_normalize
 
-logger = logging.getLogger(__name__)
-
 LINES_AT_ONCE = 8192
-CHARACTERS_AT_ONCE = 2**26
 OUTPUTS = (".npy", ".parquet")
 STORED = ("float32", "float16")
 PROBE = "Do these vectors come from the same model?"
@@ -68,6 +61,7 @@ def embed_to_file(
     *,
     remembered: Mapping[str, Any] | None = None,
     total: int | None = None,
+    processes: Processes = ALONE,
 ) -> None:
     """Write the vectors of texts to a file, continuing an interrupted call with the same arguments.
 
@@ -75,33 +69,46 @@ def embed_to_file(
         output: .npy, an array (lines, d), or .parquet, with the columns text and vector.
         remembered: other facts that must be the same to continue, such as the precision of the model.
         total: number of texts, for the progress bar.
+        processes: that share the blocks; each of them makes the same call.
 
     Raises:
         BadInput: OUTPUT.partial was begun with other texts, another model or other settings; or there is no text.
     """
-
-    config = resolved(config, model.config)
+    config, output = resolved(config, model.config), Path(output).resolve()
+    is_array = output.suffix == ".npy"
 
     def embed(block: Sequence[str]) -> NDArray[np.floating]:
         vectors = embed_sentences(
             model, tokenizer, block, pooling, prompt=config.prompt or "", normalize=config.normalize,
-            max_tokens=config.max_tokens, max_length=config.max_length, progress=True,
+            max_tokens=config.max_tokens, max_length=config.max_length, progress=processes.is_main,
         )  # fmt: skip
         return vectors.astype(config.stored)
 
-    output = Path(output).resolve()
+    def write_part(block: list[str], path: Path) -> None:
+        if is_array:
+            with path.open("wb") as file:
+                np.save(file, embed(block))
+        else:
+            pyarrow.parquet.write_table(as_table(block, embed(block)), path)
+
     settings = {**asdict(config), **(remembered or {})}
     settings |= {
         "pooling": list(pooling),
         "model": f"one whose vectors are {hashlib.blake2b(embed([PROBE]).tobytes()).hexdigest()}",
     }
-    partial = PartialOutput(partial_file(output), output.suffix, settings)
-    with tqdm(total=total, desc="lines", unit=" lines", disable=None) as bar:
-        bar.update(partial.skip(texts))
-        for block in blocks(texts, config.lines_at_once):
-            partial.add(block, embed(block))
-            bar.update(len(block))
-    partial.finish(output)
+    partial = PartialOutput(partial_file(output), output.suffix, settings, "hictl embed", processes)
+    with tqdm(total=total, desc="lines", unit=" lines", disable=hides_progress()) as bar:
+        partial.write(blocks(texts, config.lines_at_once), write_part, bar.update)
+
+    def join(parts: Sequence[Path], draft: Path) -> None:
+        if not parts:
+            raise BadInput("the input has no line; allowed is one or more")
+        if is_array:
+            join_arrays(parts, partial.lines, draft)
+        else:
+            join_tables(parts, draft)
+
+    partial.finish(output, join)
 
 
 def resolved(config: VectorFileConfig, model: PreTrainedConfig) -> VectorFileConfig:
@@ -112,73 +119,6 @@ def resolved(config: VectorFileConfig, model: PreTrainedConfig) -> VectorFileCon
         max_length=config.max_length or own_max_length(model),
         prompt=chosen_prompt(model, config.prompt) or None,
     )
-
-
-class PartialOutput:
-    """A folder with the blocks of vectors embedded so far, a file each, and the settings they were made with.
-
-    Args:
-        folder: created if it does not exist.
-        ending: of the files, ".npy" or ".parquet".
-        settings: everything that the vectors depend on.
-
-    Raises:
-        BadInput: the folder was begun with other settings, or holds something else.
-    """
-
-    def __init__(self, folder: Path, ending: str, settings: Mapping[str, Any]) -> None:
-        self.folder, self.ending, self.settings = folder, ending, settings
-        self.state, self.digest = folder / "state.json", hashlib.blake2b()
-        self.done: dict[str, Any] = {"lines": [], "digest": self.digest.hexdigest()}  # lines of each block
-        if self.state.is_file():
-            former = json.loads(self.state.read_text("utf-8"))
-            refuse_changes(folder, former["settings"], settings, CONTINUE_OR_REMOVE)
-            self.done = former["done"]
-        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise BadInput(f"{folder}: is not partial output of hictl embed; move or remove it")
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def skip(self, texts: Iterator[str]) -> int:
-        """Skip the texts that are done, and check that they are the same as before; returns their number."""
-        for lines in self.done["lines"]:
-            self.digest.update(as_bytes(islice(texts, lines)))
-        if self.digest.hexdigest() != self.done["digest"]:
-            fix = "give the same lines, or remove the folder to begin anew"
-            raise BadInput(f"{self.folder}: was begun with other lines; {fix}")
-        number = sum(self.done["lines"])
-        if number:
-            logger.info("%s: continuing after line %s", self.folder, f"{number:,}")
-        return number
-
-    def add(self, block: list[str], vectors: NDArray[np.floating]) -> None:
-        """Write the next block of vectors, then the state: an incomplete file is never counted."""
-        path, lines = self.part(len(self.done["lines"])), self.done["lines"]
-        if self.ending == ".npy":
-            np.save(path, vectors)
-        else:
-            pyarrow.parquet.write_table(as_table(block, vectors), path)
-        flush(path)
-        self.digest.update(as_bytes(block))
-        self.done = {"lines": [*lines, len(block)], "digest": self.digest.hexdigest()}
-        write_json(self.state, {"settings": with_version(self.settings), "done": self.done})
-
-    def part(self, number: int) -> Path:
-        """The file of a block."""
-        return self.folder / f"{number:06}{self.ending}"
-
-    def finish(self, output: Path) -> None:
-        """Join the blocks into the output file and remove the folder; `BadInput` if there is no block."""
-        lines = self.done["lines"]
-        if not lines:
-            self.folder.rmdir()
-            raise BadInput("the input has no line; allowed is one or more")
-        parts, draft = list(map(self.part, range(len(lines)))), self.folder / f"joined{self.ending}"
-        if self.ending == ".npy":
-            join_arrays(parts, sum(lines), draft)
-        else:
-            join_tables(parts, draft)
-        os.replace(draft, output)
-        shutil.rmtree(self.folder)
 
 
 def join_arrays(parts: Sequence[Path], lines: int, output: Path) -> None:
@@ -203,22 +143,3 @@ def as_table(texts: list[str], vectors: NDArray[np.floating]) -> pyarrow.Table:
     """Texts and vectors as a table with the columns text and vector."""
     flat = pyarrow.array(vectors.ravel())
     return pyarrow.table({"text": texts, "vector": pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])})
-
-
-def as_bytes(block: Iterable[str]) -> bytes:
-    """Texts as bytes to hash; their lengths keep the borders between them unambiguous."""
-    return "".join(f"{len(text)} {text}\n" for text in block).encode()
-
-
-def blocks(texts: Iterator[str], lines: int) -> Iterator[list[str]]:
-    """Yield blocks of at most `lines` texts, and about `CHARACTERS_AT_ONCE` characters."""
-    block: list[str] = []
-    characters = 0
-    for text in texts:
-        block.append(text)
-        characters += len(text)
-        if len(block) == lines or characters >= CHARACTERS_AT_ONCE:
-            yield block
-            block, characters = [], 0
-    if block:
-        yield block

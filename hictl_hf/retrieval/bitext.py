@@ -117,6 +117,26 @@ class UnitRows:
         return np.column_stack([rows, *(column[some] for column in self.columns)]) if self.columns else rows
 
 
+class SomeRows:
+    """Some rows of vectors, in any order, read on access."""
+
+    def __init__(self, vectors: Source, rows: Rows) -> None:
+        self.vectors, self.rows = vectors, rows
+        self.shape, self.dtype = (len(rows), vectors.shape[1]), vectors.dtype
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, some: slice, /) -> Vectors:
+        rows: Vectors = self.vectors[self.rows[some]]  # type: ignore[index]  # arrays take rows, too
+        return rows
+
+
+def rows_at(vectors: UnitRows, rows: Rows) -> Vectors:
+    """(rows,) some of the unit rows, in any order."""
+    return UnitRows(SomeRows(vectors.vectors, rows))[:]
+
+
 def mine_bitext(
     x: Source,
     y: Source,

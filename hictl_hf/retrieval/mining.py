@@ -1,6 +1,6 @@
 """Mine translations among two texts, score given pairs the same way, and find near-duplicates in one text.
 
-The input is sentences or their vectors, and memory is bounded. The search is exact, or approximate (FAISS) for texts
+The input is sentences or their vectors, and memory is bounded. The search is exact, or in an index (FAISS) for texts
 too large for that.
 
     from hictl_hf.embedding.encoder import load_encoder
@@ -10,27 +10,24 @@ too large for that.
 """
 
 import math
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..embedding.encoder import embed_sentences
-from ..errors import BadInput
-from .bitext import MARGINS, Direction, Margin, UnitRows, blocks, check_ways, one_to_one, pair_neighbours
+from ..processes import ALONE, Processes, hides_progress
+from .bitext import MARGINS, Direction, Margin, UnitRows, check_ways, one_to_one, pair_neighbours, rows_at
+from .index_search import IndexSearch, keep, make_index
 from .nearest_neighbours import MEMORY, Neighbours, Rows, Search, Source, Vectors, plan_search
 
-Approximation = Literal["ivf", "hnsw"]
 SAVED_EVERY = 60.0  # seconds
-LISTS_SEARCHED = 32  # of an inverted file
-GRAPH_NEIGHBOURS, GRAPH_CANDIDATES = 32, 128  # of HNSW
 
 
 @dataclass(frozen=True)
@@ -44,15 +41,18 @@ class MiningConfig:
     """Pairs that score more are kept."""
     one_to_one: bool = False
     """Also for "forward" and "backward" keep each sentence in one pair at most, as the other directions always do."""
-    approximate: Approximation | None = None
+    index: str | None = None
+    """Factory string of the FAISS index of an approximate search (`index_search`); `None`: the search is exact."""
+    index_parameters: str | None = None
+    """Parameters of the search in the index, such as "nprobe=64"."""
     max_memory: int = MEMORY
-    """Bytes that an exact search may need in addition to the vectors, which may be memory maps."""
+    """Bytes that a search may need in addition to the vectors, which may be memory maps; with an index, of a shard."""
     device: str = "cpu"
 
     def __post_init__(self) -> None:
         check_ways(self.margin, self.direction)
-        if self.approximate not in (None, *get_args(Approximation)):
-            raise ValueError(f"{self.approximate!r} is no way to search; allowed are ivf, hnsw.")
+        if self.index_parameters and not self.index:
+            raise ValueError("index_parameters is given without an index; allowed is both, or none of them.")
         if self.neighbours < 1:
             raise ValueError(f"neighbours is {self.neighbours}; allowed is 1 or more.")
 
@@ -118,8 +118,7 @@ def score_pairs(
 def find_distinct(x: Source, above: float, settings: MiningConfig = MiningConfig(), kept: Path | None = None) -> Rows:
     """The rows without an earlier row, kept or not, whose cosine with them is above the number; always exact."""
     rows = UnitRows(x)
-    plan = plan_search(rows, rows, 1, settings.max_memory, settings.device)
-    search = Search(rows, rows, 1, plan, device=settings.device, only_earlier=True)
+    search = make_search(rows, rows, settings, only_earlier=True)
     run(search, kept)
     return np.flatnonzero(search.neighbours()[0].similarities[:, 0] <= above)
 
@@ -128,23 +127,50 @@ def find_neighbours(
     x: UnitRows, y: UnitRows, settings: MiningConfig, kept: Path | None = None
 ) -> tuple[Neighbours, Neighbours]:
     """The neighbours of x among y, and of y among x."""
-    if settings.approximate:
-        return (
-            search_approximately(x, y, settings.neighbours, settings.approximate),
-            search_approximately(y, x, settings.neighbours, settings.approximate),
-        )
-    plan = plan_search(x, y, settings.neighbours, settings.max_memory, settings.device)
-    search = Search(x, y, settings.neighbours, plan, device=settings.device)
+    if settings.index:
+        with TemporaryDirectory() as temporary:
+            place = kept or Path(temporary, "neighbours.npz")
+            share_index_search(x, y, settings, place)
+            forward, backward = (search.neighbours() for search in index_searches(x, y, settings, place))
+            return forward, backward
+    search = make_search(x, y, settings)
     run(search, kept)
     return search.neighbours()
 
 
+def make_search(x: UnitRows, y: UnitRows, settings: MiningConfig, only_earlier: bool = False) -> Search:
+    """An exact search that needs at most the memory of the settings; with `only_earlier` for the nearest row alone."""
+    k = 1 if only_earlier else settings.neighbours
+    plan = plan_search(x, y, k, settings.max_memory, settings.device)
+    return Search(x, y, k, plan, device=settings.device, only_earlier=only_earlier)
+
+
+def index_searches(x: UnitRows, y: UnitRows, settings: MiningConfig, kept: Path) -> tuple[IndexSearch, IndexSearch]:
+    """The searches of x's neighbours and of y's, in folders next to a file."""
+    assert settings.index is not None
+    k, index, parameters, memory = settings.neighbours, settings.index, settings.index_parameters, settings.max_memory
+    return (
+        IndexSearch(x, y, k, index, kept.with_name("index-y"), parameters, memory),
+        IndexSearch(y, x, k, index, kept.with_name("index-x"), parameters, memory),
+    )
+
+
+def share_index_search(
+    x: UnitRows, y: UnitRows, settings: MiningConfig, kept: Path, processes: Processes = ALONE
+) -> None:
+    """Search both directions, this process's share of it, in folders next to a file."""
+    for search in index_searches(x, y, settings, kept):
+        search.run(processes)
+
+
 def describe(x: Source, y: Source, settings: MiningConfig, only_earlier: bool = False) -> str:
     """Describe the cost of a search in words, from the sizes of x and y."""
-    if settings.approximate and not only_earlier:
-        links = 8 * GRAPH_NEIGHBOURS if settings.approximate == "hnsw" else 8
-        memory = (4 * x.shape[1] + links) * max(len(x), len(y))
-        return f"approximate search ({settings.approximate}) of {len(x):,} x {len(y):,} vectors: {in_words(memory)}"
+    if settings.index and not only_earlier:
+        make_index(settings.index, x.shape[1])  # refuses what cannot be built, before vectors are made
+        return (
+            f"search of {len(x):,} x {len(y):,} vectors of {x.shape[1]} numbers in FAISS's index {settings.index}, in "
+            f"shards of at most {in_words(settings.max_memory)}"
+        )
     plan = plan_search(x, y, 1 if only_earlier else settings.neighbours, settings.max_memory, settings.device)
     comparisons = len(x) * len(y) // (2 if only_earlier else 1)
     return (
@@ -162,78 +188,41 @@ def in_words(size: int) -> str:
     return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
-def run(search: Search, kept: Path | None) -> None:
-    """Run the search to its end, resumed from the file if it exists; save it there every `SAVED_EVERY` seconds."""
-    if kept is not None and kept.exists():
-        with np.load(kept) as saved:
-            search.load(saved)
-    last = time.monotonic()
-    with tqdm(desc="search", total=search.count_strips(), initial=search.done, disable=None, leave=False) as bar:
-        for _ in search.strips():
-            bar.update()
-            if kept is not None and time.monotonic() - last >= SAVED_EVERY:
-                keep(search.save(), kept)
-                last = time.monotonic()
+def run(search: Search, kept: Path | None, processes: Processes = ALONE) -> None:
+    """Run the search to its end, or this process's share of it, and load all that is saved before and afterwards.
 
-
-def keep(saved: dict[str, NDArray[Any]], path: Path) -> None:
-    """Write arrays to a file atomically."""
-    draft = path.with_name(f".{path.name}")
-    with draft.open("wb") as file:
-        np.savez(file, allow_pickle=False, **saved)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-
-
-def rows_at(vectors: UnitRows, rows: Rows) -> Vectors:
-    return UnitRows(SomeRows(vectors.vectors, rows))[:]
-
-
-class SomeRows:
-    """Some rows of vectors, in any order, read on access."""
-
-    def __init__(self, vectors: Source, rows: Rows) -> None:
-        self.vectors, self.rows = vectors, rows
-        self.shape, self.dtype = (len(rows), vectors.shape[1]), vectors.dtype
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, some: slice, /) -> Vectors:
-        rows: Vectors = self.vectors[self.rows[some]]  # type: ignore[index]  # arrays take rows, too
-        return rows
-
-
-def search_approximately(queries: UnitRows, keys: UnitRows, k: int, way: Approximation) -> Neighbours:
-    """Approximate neighbours by FAISS: by an inverted file ("ivf") or an HNSW graph; some are missed.
-
-    If fewer than k are found, the first one fills the other slots.
+    It is saved in the file every `SAVED_EVERY` seconds; the other processes than the main one have a file each next to
+    it. Only the main process knows all neighbours afterwards.
     """
-    try:
-        import faiss
-    except ImportError as error:
-        raise BadInput(
-            "approximate search needs FAISS, which is not installed; allowed without it is exact search. "
-            "Install it: pip install 'hictl_hf[mining]'."
-        ) from error
-    width, k = keys.shape[1], min(k, len(keys))
-    if way == "hnsw":
-        index: Any = faiss.IndexHNSWFlat(width, GRAPH_NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efSearch = max(GRAPH_CANDIDATES, k)
+    if kept is None:
+        own, left = None, list(range(len(search.done)))
     else:
-        lists = max(1, min(int(4 * len(keys) ** 0.5), len(keys) // 39))  # FAISS wants 39 vectors for each
-        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, lists, faiss.METRIC_INNER_PRODUCT)
-        index.nprobe = LISTS_SEARCHED
-        index.train(keys[:: max(1, len(keys) // (256 * lists))].astype(np.float32))  # all that FAISS would look at
-    for rows in blocks(keys):
-        index.add(rows.astype(np.float32))
-    similarities, found = map(
-        np.concatenate, zip(*(index.search(rows.astype(np.float32), k) for rows in blocks(queries)))
-    )
-    missed = found < 0
-    found = np.where(missed, found[:, :1], found)
-    similarities = np.where(missed, similarities[:, :1], similarities)
-    if (found < 0).any():
-        raise RuntimeError("FAISS found no neighbour of some vectors; search exactly.")
-    return Neighbours(found, similarities)
+        own = kept if processes.is_main else kept.with_name(f"{kept.stem}-{processes.index}{kept.suffix}")
+        left = processes.on_main(lambda: load_all(search, kept))
+    some = processes.share(left)
+    last = time.monotonic()
+    with tqdm(desc="search", total=len(some), disable=hides_progress(), leave=False) as bar:
+        for _ in search.strips({*some}):
+            bar.update()
+            if own is not None and time.monotonic() - last >= SAVED_EVERY:
+                keep(search.save(), own)
+                last = time.monotonic()
+    if kept is not None and processes.number > 1:
+        if not processes.is_main:
+            keep(search.save(), own or kept)
+        processes.wait()
+        processes.on_main(lambda: load_all(search, kept))
+
+
+def load_all(search: Search, kept: Path) -> list[int]:
+    """Load what the processes have saved, and keep it in one file; the numbers of the strips that are left."""
+    files = sorted(kept.parent.glob(f"{kept.stem}*{kept.suffix}"), key=lambda file: file != kept)
+    for file in files:  # the main process's first, which may have what is in the others
+        with np.load(file) as saved:
+            search.load(saved)
+    if any(file != kept for file in files):
+        keep(search.save(), kept)
+        for file in files:
+            if file != kept:
+                file.unlink()
+    return np.flatnonzero(~search.done).tolist()

@@ -16,6 +16,7 @@ import numpy as np
 from ..data.lines import read_texts
 from ..errors import BadInput, short_repr
 from ..files import write_text
+from ..processes import ALONE, Processes
 from .bitext import IdPair
 from .mining import MiningConfig, find_distinct, mine_vectors, score_pairs
 from .report import write_mining_report
@@ -26,13 +27,14 @@ logger = logging.getLogger(__name__)
 
 def mine_files(
     x: str, y: str, output: str, source: VectorSource, config: MiningConfig, *,
-    gold: str | None = None, command: str = "",
+    gold: str | None = None, command: str = "", processes: Processes = ALONE,
 ) -> None:  # fmt: skip
     """Mine likely translations among the lines of two files and write them to `output`.
 
     Args:
         gold: file of true pairs, "x<TAB>y": also write a report with precision and recall to `report_folder`.
         command: the command that the report shows.
+        processes: that share the embedding and the search; each of them makes the same call.
     """
     true_pairs = frozenset(read_pairs(gold)) if gold else None
     if true_pairs is not None and not true_pairs:
@@ -40,8 +42,10 @@ def mine_files(
     sides = [Side(file, list(read_texts([file]))) for file in (x, y)]
     if gold and true_pairs:
         tell_missing(gold, true_pairs, sides)
-    work = MiningWorkdir(output, [x, y], source, config, {"pairs": None, "deduplicate": None})
+    work = MiningWorkdir(output, [x, y], source, config, {"pairs": None, "deduplicate": None}, processes)
     vectors = work.vectors(sides)
+    if not work.share_search(vectors[0], vectors[1]):
+        return
     pairs, scores = mine_vectors(vectors[0], vectors[1], config, work.neighbours)
     found = [(sides[0].sentences[i], sides[1].sentences[j]) for i, j in pairs.tolist()]
     logger.info("%s: %s pairs", output, f"{len(found):,}")
@@ -72,14 +76,18 @@ def tell_missing(gold: str, pairs: Collection[IdPair], sides: Sequence[Side]) ->
     logger.warning("%s: %s, such as %s; they count as not found", gold, found, first)
 
 
-def filter_pairs(pairs: str, output: str, source: VectorSource, config: MiningConfig) -> None:
+def filter_pairs(
+    pairs: str, output: str, source: VectorSource, config: MiningConfig, processes: Processes = ALONE
+) -> None:
     """Write the pairs of a file with a score above the threshold, with their scores, in their order."""
     given = list(read_pairs(pairs))
     if not given:
         raise BadInput(f"{pairs}: has no pair; allowed is one or more")
     sides = [Side(f"{pairs}, {name}", side) for name, side in zip("xy", zip(*given))]
-    work = MiningWorkdir(output, [pairs], source, config, {"pairs": pairs, "deduplicate": None})
+    work = MiningWorkdir(output, [pairs], source, config, {"pairs": pairs, "deduplicate": None}, processes)
     vectors = work.vectors(sides)
+    if not (processes.is_main if config.margin == "absolute" else work.share_search(vectors[0], vectors[1])):
+        return
     row_x, row_y = ({sentence: row for row, sentence in enumerate(side.sentences)} for side in sides)
     rows = np.array([(row_x[one], row_y[other]) for one, other in given], np.int64)
     scores = score_pairs(vectors[0], vectors[1], rows, config, work.neighbours)
@@ -88,11 +96,15 @@ def filter_pairs(pairs: str, output: str, source: VectorSource, config: MiningCo
     finish(output, lines, work)
 
 
-def deduplicate_lines(file: str, output: str, above: float, source: VectorSource, config: MiningConfig) -> None:
+def deduplicate_lines(
+    file: str, output: str, above: float, source: VectorSource, config: MiningConfig, processes: Processes = ALONE
+) -> None:
     """Write the lines of a file, without those that have a cosine above this with an earlier line."""
     side = Side(file, list(read_texts([file])))
-    work = MiningWorkdir(output, [file], source, config, {"pairs": None, "deduplicate": above})
+    work = MiningWorkdir(output, [file], source, config, {"pairs": None, "deduplicate": above}, processes)
     (vectors,) = work.vectors([side])
+    if not work.share_search(vectors, vectors, only_earlier=True):
+        return
     kept = find_distinct(vectors, above, config, work.neighbours)
     logger.info("%s: %s of %s lines are kept", output, f"{len(kept):,}", f"{side.given:,}")
     finish(output, (side.sentences[row] for row in kept), work)

@@ -6,7 +6,7 @@ column unless that bound excludes it, and only candidates are computed again in 
 precision loses no neighbour, however close they lie. For cosines pass unit vectors.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
@@ -146,16 +146,20 @@ class Search:
         self._means = self._mean(x), self._mean(y)
         self._common = self._means[0] @ self._means[1]  # that coarse products lack, see `Shard`
         self.forward, self.backward = self._none_yet(len(x), min(k, len(y))), self._none_yet(len(y), min(k, len(x)))
-        self.done = 0
+        self.done = np.zeros(self.count_strips(), bool)
 
-    def strips(self) -> Iterator[None]:
-        """Continue the search; yield after each strip of x has been compared with a shard of y."""
-        number, x, y = 0, None, None
+    def strips(self, some: Collection[int] | None = None) -> Iterator[None]:
+        """Continue the search; yield after each strip of x has been compared with a shard of y.
+
+        Args:
+            some: numbers of the strips to compare; `None`: all that are left.
+        """
+        number, x, y = -1, None, None
         for x_start in range(0, len(self.x), self.plan.x):
             for y_start in range(0, len(self.y), self.plan.y):
                 for strip in range(0, min(self.plan.x, padded(len(self.x) - x_start)), self.plan.tile[0]):
                     number += 1
-                    if number <= self.done:
+                    if self.done[number] or some is not None and number not in some:
                         continue
                     if x is None or x.start != x_start:
                         x = y = None  # before others are read
@@ -164,7 +168,7 @@ class Search:
                         y = None
                         y = Shard(self, self.y, y_start, self.plan.y, self._means[::-1], right=True)
                     self._compare(x, y, strip)
-                    self.done = number
+                    self.done[number] = True
                     yield
 
     def count_strips(self) -> int:
@@ -182,14 +186,31 @@ class Search:
         """The arrays that `load` needs, by name."""
         sides = {"forward": self.forward, "backward": self.backward}
         found = {f"{name} {part}": getattr(side, part).cpu().numpy() for name, side in sides.items() for part in FOUND}
-        return {"done": np.array(self.done), **found}
+        return {"done": self.done, **found}
 
     def load(self, saved: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from the arrays saved by a search with the same vectors and plan."""
+        """Add what a search with the same vectors and plan has saved, unless all its strips are done here.
+
+        Raises:
+            ValueError: some of its strips are done here, others are not.
+        """
+        done = saved["done"]
+        if done.ndim == 0:  # before 0.11 the number of strips done
+            done = np.arange(len(self.done)) < int(done)
+        if (done & self.done).any():
+            if (done & ~self.done).any():
+                raise ValueError("two saved searches have strips in common; remove them to search again.")
+            return
         for name, side in {"forward": self.forward, "backward": self.backward}.items():
-            for part in FOUND:
-                getattr(side, part).copy_(torch.from_numpy(saved[f"{name} {part}"]))
-        self.done = int(saved["done"])
+            rows, similarities = (saved[f"{name} {part}"] for part in FOUND)
+            at_once = max(1, AT_ONCE // rows.shape[1])
+            for start in range(0, len(rows), at_once):
+                some = torch.from_numpy(rows[start : start + at_once])
+                own, place = (some >= 0).nonzero(as_tuple=True)
+                near = torch.from_numpy(similarities[start : start + at_once])[own, place]
+                found = (start + own, some[own, place], near)
+                side.add(*(each.to(self.device) for each in found))
+        self.done |= done
 
     def _mean(self, side: Source) -> Tensor:
         """(d,) approximate mean row: any vector is correct, but the closer to the mean, the smaller the rounding."""
@@ -266,6 +287,8 @@ class Found(NamedTuple):
         """Add neighbours (pairs,) in any order, none of which was added before."""
         better = similarities >= self.similarities[own, -1]
         own, others, similarities = own[better], others[better], similarities[better]
+        if not len(own):
+            return
         touched, own = own.unique(return_inverse=True)
         numbers, k = torch.arange(len(touched), device=own.device), self.rows.shape[1]
         own = torch.cat([numbers.repeat_interleave(k), own])
@@ -336,10 +359,15 @@ class Shard:
 
 
 def products(own: Shard, other: Shard, row: Tensor, column: Tensor) -> Tensor:
-    """(pairs,) inner products in the precision of the vectors; equal vectors give bitwise equal products."""
-    at_once = max(1, AT_ONCE // own.fine.shape[1])
+    """(pairs,) inner products in the precision of the vectors."""
+    return inner_products(own.fine, other.fine, row, column)
+
+
+def inner_products(own: Tensor, other: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """(pairs,) inner products of rows; equal vectors give bitwise equal products."""
+    at_once = max(1, AT_ONCE // own.shape[1])
     pairs = zip(row.split(at_once), column.split(at_once))
-    return torch.cat([(own.fine[some] * other.fine[others]).sum(1) for some, others in pairs])
+    return torch.cat([(own[some] * other[others]).sum(1) for some, others in pairs])
 
 
 def first_best(own: Tensor, other: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

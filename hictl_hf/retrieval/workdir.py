@@ -17,8 +17,10 @@ from ..embedding.sentence_transformers_settings import settings_files
 from ..embedding.to_file import VectorFileConfig, embed_to_file
 from ..errors import BadInput, as_bad_input
 from ..files import digest, partial_file
+from ..processes import ALONE, Processes
 from ..training.fingerprint import CONTINUE_OR_REMOVE, SETTINGS_FILE, refuse_other_settings, remember_settings
-from .mining import MiningConfig, SomeRows, describe
+from .bitext import SomeRows, UnitRows
+from .mining import MiningConfig, describe, make_search, run, share_index_search
 from .nearest_neighbours import Source
 
 logger = logging.getLogger(__name__)
@@ -86,6 +88,7 @@ class MiningWorkdir:
         source: source of the vectors.
         config: settings of the search.
         task: other settings that vectors or neighbours depend on.
+        processes: that share the work; each of them makes this object.
 
     Raises:
         BadInput: the folder was begun with other settings or files, or holds other files.
@@ -93,14 +96,21 @@ class MiningWorkdir:
 
     def __init__(
         self, output: str | Path, files: Sequence[str], source: VectorSource, config: MiningConfig,
-        task: Mapping[str, Any],
+        task: Mapping[str, Any], processes: Processes = ALONE,
     ) -> None:  # fmt: skip
-        self.folder, self.source, self.config = partial_file(Path(output).resolve()), source, config
+        self.source, self.config, self.processes = source, config, processes
+        self.folder = partial_file(Path(output).resolve())
         self.neighbours, self.state = self.folder / "neighbours.npz", self.folder / SETTINGS_FILE
+        names = ("neighbours", "index", "index_parameters", "max_memory", "device")
+        searched = {name: getattr(config, name) for name in names}
+        self.settings = {"model": source.model, "precision": source.precision, **searched, **task, "digests": {}}
+        processes.on_main(lambda: self._check(files))
+
+    def _check(self, files: Sequence[str]) -> None:
+        """Refuse a folder that was begun with other settings or files, or that holds something else."""
+        source = self.source
         weights = sorted(Path(source.model or "").glob("*.safetensors")) if source.model else []
         reading = settings_files(source.model) if source.model else []
-        searched = {name: getattr(config, name) for name in ("neighbours", "approximate", "max_memory", "device")}
-        self.settings = {"model": source.model, "precision": source.precision, **searched, **task, "digests": {}}
         for file in map(str, (*files, *filter(None, source.files), *weights, *reading)):
             with as_bad_input(file, "a file", "Check the path."):
                 self.settings["digests"][file] = digest(Path(file))
@@ -119,25 +129,35 @@ class MiningWorkdir:
             width = vector_size(model)
             prompt = chosen_prompt(model.config, self.source.prompt, self.source.prompt_name)
             self.settings["prompt"] = prompt or None
-            refuse_other_settings(self.state, self.settings, CONTINUE_OR_REMOVE)
+            self.processes.on_main(lambda: refuse_other_settings(self.state, self.settings, CONTINUE_OR_REMOVE))
         widths = {vectors.shape[1] if vectors is not None else width for vectors in given}
         if len(widths) > 1:
             raise BadInput(f"vectors have {' and '.join(map(str, widths))} numbers; allowed are those of one model")
         like = [np.broadcast_to(np.float32(0), (len(side.sentences), *widths)) for side in sides]
-        print(describe(like[0], like[-1], self.config, only_earlier=len(sides) == 1), flush=True)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        remember_settings(self.state, self.settings)
+        if self.processes.is_main:
+            print(describe(like[0], like[-1], self.config, only_earlier=len(sides) == 1), flush=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            remember_settings(self.state, self.settings)
         found: list[Source] = []
         for letter, side, vectors in zip("xy", sides, given):
             path = self.folder / f"{letter}.npy"
-            if vectors is None and not path.exists():
+            if vectors is None and not self.processes.from_main(path.exists()):
                 embed_to_file(
                     model, tokenizer, iter(side.sentences), path, own_pooling(model.config),
                     VectorFileConfig(prompt=prompt), remembered={"precision": self.source.precision},
-                    total=len(side.sentences),
+                    total=len(side.sentences), processes=self.processes,
                 )  # fmt: skip
             found.append(np.load(path, mmap_mode="r") if vectors is None else vectors)
         return found
+
+    def share_search(self, x: Source, y: Source, only_earlier: bool = False) -> bool:
+        """Find neighbours with the other processes, if there are any; whether this one goes on with what is found."""
+        if self.processes.number > 1:
+            if self.config.index and not only_earlier:
+                share_index_search(UnitRows(x), UnitRows(y), self.config, self.neighbours, self.processes)
+            else:
+                run(make_search(UnitRows(x), UnitRows(y), self.config, only_earlier), self.neighbours, self.processes)
+        return self.processes.is_main
 
     def remove(self) -> None:
         """Remove the folder, when the output has been written."""

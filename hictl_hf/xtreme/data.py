@@ -176,6 +176,11 @@ def without_references(examples: Examples) -> Examples:
     return examples.remove_columns([name for name in ("label", "tags", "answers") if name in examples.column_names])
 
 
+def number_of_examples(examples: Examples) -> int:
+    """Rows, or sentences of both sides of a bitext."""
+    return len(examples.queries) + len(examples.candidates) if isinstance(examples, Bitext) else len(examples)
+
+
 def split_of(spec: str) -> str:
     """The name in a specification such as "train[1000:]".
 

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,12 @@ from .results import Candidate, ModelChoice, TaskResults, TrainingExamples
 from .resuming import Derived
 from .scores import submission_file
 from .sentence_pairs import TaskFeatures
+from .sharing import Job
 from .tasks import Examples, XtremeTask
 
 logger = logging.getLogger(__name__)
+
+CANDIDATE_FILE = "candidate.json"  # the record of a candidate that is trained
 
 
 @dataclass
@@ -125,6 +129,21 @@ class FineTunedModels:
             for languages in sorted({("en",), *(self.languages_for(data, language) for language in data.test)})
         }
 
+    def jobs(self, data: TaskData) -> Iterator[Job]:
+        """The candidates of the models that are needed for predictions which are not there yet."""
+        files = {
+            language: submission_file(self.output_dir / "predictions", data.task, language) for language in data.test
+        }
+        models = {self.languages_for(data, language) for language, path in files.items() if not path.exists()}
+        labelled = {languages for languages in models if data.task.format.labelled and languages != ("en",)}
+        for languages in sorted(models | ({("en",)} if labelled else set())):
+            rows = sum(len(data.train[language]) for language in languages)
+            for number, (config, _) in enumerate(self.candidates(data.task.source)):
+                yield Job(
+                    self.place(data, languages, number) / CANDIDATE_FILE, int(languages in labelled),
+                    rows * config.epochs, partial(self.train_candidate, data, languages, number),
+                )  # fmt: skip
+
     # --- predictions --------------------------------------------------------------------------------------------------
 
     def predict(self, data: TaskData, language: str) -> Any:
@@ -180,13 +199,10 @@ class FineTunedModels:
 
     def choose(self, data: TaskData, languages: tuple[str, ...], key: str) -> FineTuned:
         """Train every candidate, and keep the one that is best on dev, the first of equals; record the choice."""
-        folder, train = self.folder / key, self.training_set(data, languages)
-        settings = self.candidates(data.task.source)
-        features = self.features_of(data.task, train, settings[0][0].max_length)
-        examples = TrainingExamples(languages=list(languages), rows=len(train))
+        folder, train, features, examples = self.folder / key, *self.prepared(data, languages)
         candidates: list[Candidate] = []
-        for number, (config, seed) in enumerate(settings):
-            place = folder / f"{number:02}-lr{config.learning_rate:g}-batch{config.batch_size}-seed{seed}"
+        for number, (config, seed) in enumerate(self.candidates(data.task.source)):
+            place = self.place(data, languages, number)
             candidates.append(self.candidate(data, train, examples, features, config, seed, place))
             best = max(candidates, key=lambda each: each.dev or 0)
             for each in candidates:
@@ -200,6 +216,24 @@ class FineTunedModels:
         )  # fmt: skip
         write_json(self.records / f"{key}.json", asdict(choice))
         return FineTuned(model.to(device()), features)
+
+    def prepared(self, data: TaskData, languages: tuple[str, ...]) -> tuple[Dataset, TaskFeatures, TrainingExamples]:
+        """The training set of a model, the conversion of its examples, and its description."""
+        train = self.training_set(data, languages)
+        features = self.features_of(data.task, train, self.candidates(data.task.source)[0][0].max_length)
+        return train, features, TrainingExamples(languages=list(languages), rows=len(train))
+
+    def place(self, data: TaskData, languages: tuple[str, ...], number: int) -> Path:
+        """The folder of a candidate."""
+        config, seed = self.candidates(data.task.source)[number]
+        name = f"{number:02}-lr{config.learning_rate:g}-batch{config.batch_size}-seed{seed}"
+        return self.folder / self.key_of(data, languages) / name
+
+    def train_candidate(self, data: TaskData, languages: tuple[str, ...], number: int) -> Candidate:
+        """Train one candidate of a model, unless that is done."""
+        train, features, examples = self.prepared(data, languages)
+        config, seed = self.candidates(data.task.source)[number]
+        return self.candidate(data, train, examples, features, config, seed, self.place(data, languages, number))
 
     def candidates(self, row: XtremeTask) -> list[tuple[FineTuningConfig, int]]:
         """Settings and seed of each candidate: the task's own, with those of the arguments in their place."""
@@ -219,7 +253,7 @@ class FineTunedModels:
         config: FineTuningConfig, seed: int, place: Path,
     ) -> Candidate:  # fmt: skip
         """Train a candidate, or read the record of an earlier call."""
-        record = place / "candidate.json"
+        record = place / CANDIDATE_FILE
         if record.exists():
             found: Candidate = from_json(Candidate, json.loads(record.read_text("utf-8")))
             return found if found.trained_on else replace(found, trained_on=trained_on)

@@ -17,13 +17,14 @@ from ..files import write_json
 from ..reports.results import from_json, to_json
 from ..retrieval.bitext import Bitext, IdPair
 from .arguments import XtremeArguments
-from .data import TaskData
+from .data import TaskData, number_of_examples
 from .files import data_hash
 from .fine_tuned_models import device
 from .predictions import Embedded
 from .results import LayerScores, LayerSweep, TaskResults, upgrade_sweep
 from .resuming import Derived
 from .scores import submission_file
+from .sharing import Job
 from .tasks import Examples, XtremeTask
 
 logger = logging.getLogger(__name__)
@@ -94,6 +95,12 @@ class FrozenEncoder:
             hashes = [data_hash(test), data_hash(data.dev.get(language, test))]
             paths = (submission_file(self.folder / "predictions", data.task, language), self.sweep_file(data.task))
             yield Derived(f"{data.task.name} {language}", paths, data_hash(hashes))
+
+    def jobs(self, data: TaskData) -> Iterator[Job]:
+        """The scores of all layers, if the arguments ask for them."""
+        if self.args.sweep_layers and data.test:
+            cost = sum(map(number_of_examples, data.test.values()))
+            yield Job(self.sweep_file(data.task), 2, cost, lambda: self.sweep(data))
 
     # --- predictions --------------------------------------------------------------------------------------------------
 

@@ -7,17 +7,19 @@ Finished parts are not repeated: predictions are kept in `predictions/`, in the 
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import BadInput
 from ..files import write_json
+from ..processes import ALONE, Processes
 from ..reports.results import library_versions
 from ..training.fingerprint import SETTINGS_FILE, refuse_other_settings, remember_settings
 from ..version import __version__
 from .arguments import XtremeArguments
-from .data import TaskData, without_references
+from .data import TaskData, number_of_examples, without_references
 from .files import data_hash
 from .fine_tuned_models import FineTunedModels
 from .fine_tuning import longest_row
@@ -28,13 +30,20 @@ from .results import TaskResults, XtremeResults
 from .resuming import EXAMPLES_FILE, Derived, refuse_other_examples
 from .scores import submission_file
 from .setup import load_config_and_tokenizer, read_data, size_of_settings
+from .sharing import Job, share_jobs
 from .tasks import XtremeTask
 
 logger = logging.getLogger(__name__)
 
 
-def run_xtreme(args: XtremeArguments, command: str = "", tasks: Sequence[XtremeTask] | None = None) -> XtremeResults:
+def run_xtreme(
+    args: XtremeArguments, command: str = "", tasks: Sequence[XtremeTask] | None = None, processes: Processes = ALONE
+) -> XtremeResults:
     """Run the tasks of the arguments, or custom ones; write and return what is in `results.json`.
+
+    Args:
+        processes: that share training and predictions (`sharing`); each of them makes the same call, and all but the
+            main one return results without tasks.
 
     Raises:
         BadInput: examples, settings or the encoder cannot be used; before anything is trained or written.
@@ -50,12 +59,19 @@ def run_xtreme(args: XtremeArguments, command: str = "", tasks: Sequence[XtremeT
     predictors: list[Predictor] = [fine_tuned if each.task.format.features else frozen for each in data]
     for predictor, each in zip(predictors, data):
         predictor.check(each)
-    derived = chain.from_iterable(predictor.derived(each) for predictor, each in zip(predictors, data))
-    hashes = refuse_other_examples(folder, derived)
 
-    remember_settings(folder / SETTINGS_FILE, asdict(args))
-    write_json(folder / EXAMPLES_FILE, hashes)
+    def begin() -> None:
+        derived = chain.from_iterable(predictor.derived(each) for predictor, each in zip(predictors, data))
+        hashes = refuse_other_examples(folder, derived)
+        remember_settings(folder / SETTINGS_FILE, asdict(args))
+        write_json(folder / EXAMPLES_FILE, hashes)
+
+    processes.on_main(begin)
     results = begin_results(args, size, command)
+    if processes.number > 1:
+        share_jobs(list_jobs(args, predictors, data), processes)
+    if not processes.is_main:
+        return results
     for predictor, each in zip(predictors, data):
         results.tasks[each.task.name] = run_task(args, each, predictor)
         results.write(folder)
@@ -72,6 +88,9 @@ class Predictor(Protocol):
     def derived(self, data: TaskData) -> Iterator[Derived]:
         """The files that are made from the task's examples."""
 
+    def jobs(self, data: TaskData) -> Iterator[Job]:
+        """What several processes do before and beside the predictions of a task."""
+
     def predict(self, data: TaskData, language: str) -> Any:
         """Predictions of a language, in the task's format."""
 
@@ -85,13 +104,33 @@ class Predictor(Protocol):
         """Free memory that the next task does not need."""
 
 
+def list_jobs(args: XtremeArguments, predictors: Sequence[Predictor], data: Sequence[TaskData]) -> Iterator[Job]:
+    """The jobs of all tasks: those of the predictors, and the predictions of each language."""
+    for predictor, each in zip(predictors, data):
+        yield from predictor.jobs(each)
+        for language, path in prediction_files(args, each).items():
+            cost = number_of_examples(each.test[language])
+            yield Job(path, 2, cost, partial(predict_language, predictor, each, language, path))
+
+
+def prediction_files(args: XtremeArguments, data: TaskData) -> dict[str, Path]:
+    """The files of a task's predictions by language."""
+    folder = Path(args.output_dir) / "predictions"
+    return {language: submission_file(folder, data.task, language) for language in data.test}
+
+
+def predict_language(predictor: Predictor, data: TaskData, language: str, path: Path) -> None:
+    """Predict a language and write the predictions to a file."""
+    data.task.format.write_predictions(path, predictor.predict(data, language))
+
+
 def run_task(args: XtremeArguments, data: TaskData, predictor: Predictor) -> TaskResults:
     """Predict all languages of a task, then score them."""
     task, results = data.task, begin_task(args, data)
-    files = {language: submission_file(Path(args.output_dir) / "predictions", task, language) for language in data.test}
+    files = prediction_files(args, data)
     for language, path in files.items():
         if not path.exists():
-            task.format.write_predictions(path, predictor.predict(data, language))
+            predict_language(predictor, data, language, path)
     if data.test:
         predictor.describe(data, results)
     predictor.release()

@@ -94,7 +94,7 @@ def test_settings_reach_the_search(checkpoint: Path, files: tuple[Path, Path], t
     other = run(tmp_path / "d", *files, model=checkpoint, direction="forward", neighbours=1, margin="distance")
     assert [pair[0] for pair in other] != [pair[0] for pair in forward]
     pytest.importorskip("faiss")
-    approximate = run(tmp_path / "e", *files, model=checkpoint, direction="forward", approximate="hnsw")
+    approximate = run(tmp_path / "e", *files, model=checkpoint, direction="forward", index="HNSW32")
     assert {tuple(pair[1:]) for pair in approximate} == {tuple(pair[1:]) for pair in forward}
 
 
@@ -307,8 +307,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         "direction is given, which has no effect with --pairs; leave it out",
     ),
     "a way to mine one file": (
-        {"files": ["x.txt"], "deduplicate": 0.9, "approximate": "hnsw", "threshold": 7},
-        "threshold, approximate is given, which has no effect with --deduplicate",
+        {"files": ["x.txt"], "deduplicate": 0.9, "index": "HNSW32", "threshold": 7},
+        "threshold, index is given, which has no effect with --deduplicate",
     ),
     "no threshold": ({"threshold": "nan"}, "threshold is nan; allowed are numbers"),
     "gzip": ({"output": "pairs.tsv.gz"}, "output is pairs.tsv.gz; allowed are names without .gz"),

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,18 @@ from transformers import (
 )
 
 from hictl_hf import HictlForPreTraining
+from hictl_hf.cli import xtreme as xtreme_command
 from hictl_hf.embedding.encoder import embed_at_poolings
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
+from hictl_hf.processes import Processes
 from hictl_hf.retrieval.bitext import retrieval_accuracy
+from hictl_hf.xtreme import run as xtreme_run
 from hictl_hf.xtreme.arguments import parse_xtreme_arguments
-from hictl_hf.xtreme.fine_tuned_models import device, model_name
+from hictl_hf.xtreme.fine_tuned_models import FineTunedModels, device, model_name
 from hictl_hf.xtreme.fine_tuning import longest_row
+from hictl_hf.xtreme.frozen_encoder import FrozenEncoder
+from hictl_hf.xtreme.sharing import Job
 from hictl_hf.xtreme.tasks import TASKS
 from run_xtreme import main
 
@@ -74,6 +79,15 @@ def run(xtreme_folder: Path, encoder: str, tmp_path_factory: pytest.TempPathFact
 def data(xtreme_folder: Path, tmp_path: Path) -> Path:
     """A copy of XTREME's folder, to change."""
     return Path(shutil.copytree(xtreme_folder, tmp_path / "data"))
+
+
+class Second(Processes):
+    """The second of two processes, of which the first does not answer."""
+
+    def wait(self) -> None: ...
+
+    def on_main(self, function: Callable[[], Any]) -> Any:
+        return function()
 
 
 def arguments(folder: Path, encoder: str, output: Path, *more: str) -> list[str]:
@@ -155,6 +169,35 @@ def test_a_killed_run_goes_on_and_ends_the_same(run: Path, xtreme_folder: Path, 
     assert predictions(output) == predictions(run)
     assert {name: (output / name).stat().st_mtime_ns for name in done} == times
     assert read_results(output)["tasks"] == read_results(run)["tasks"]
+
+
+def test_jobs_of_several_processes_make_what_one_process_makes(
+    run: Path, xtreme_folder: Path, encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another order, as other processes would do them; then nothing is left to train or predict."""
+    more = ["--sweep_layers", "true", "--tasks", "xquad", "mlqa", "panx", "tatoeba", "--languages", "en", "de"]
+    jobs: list[Job] = []
+
+    def all_jobs(listed: Iterable[Job], processes: Processes) -> None:
+        jobs.extend({job.path: job for job in listed}.values())
+        for job in sorted(reversed(jobs), key=lambda job: job.stage):
+            job.run()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(xtreme_run, "share_jobs", all_jobs)
+        patch.setattr(xtreme_command, "current", lambda: Second(1, 2))
+        with pytest.raises(FileNotFoundError):
+            read_results(tmp_path)
+        assert main(arguments(xtreme_folder, encoder, tmp_path, *more)) == {}
+    assert not (tmp_path / "results.json").exists()
+    models = [job.path.parents[1].name for job in jobs if job.stage == 0]
+    assert sorted(models) == ["panx-en", "squad-en"] and [job.stage for job in jobs].count(2) == 8
+    monkeypatch.setattr(FineTunedModels, "predict", None)
+    monkeypatch.setattr(FrozenEncoder, "predict", None)
+    main(arguments(xtreme_folder, encoder, tmp_path, *more))
+    made, expected = predictions(tmp_path), predictions(run)
+    assert made == {name: expected[name] for name in made} and len(made) == 7
+    assert read_results(tmp_path)["tasks"]["tatoeba"]["sweep"]["languages"].keys() == {"de"}
 
 
 def test_the_same_folder_with_other_settings_is_refused(run: Path, xtreme_folder: Path, encoder: str) -> None:

@@ -1,6 +1,5 @@
 """Mining: pairs from vectors and sentences, given pairs scored, near-duplicates; each against a slow version."""
 
-import builtins
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.embedding.encoder import embed_sentences
-from hictl_hf.errors import BadInput
+from hictl_hf.processes import Processes
 from hictl_hf.retrieval import mining
 from hictl_hf.retrieval import nearest_neighbours as neighbours
 from hictl_hf.retrieval.bitext import UnitRows, mine_bitext
@@ -20,8 +19,8 @@ from hictl_hf.retrieval.mining import (
     find_distinct,
     mine,
     mine_vectors,
+    run,
     score_pairs,
-    search_approximately,
 )
 from hictl_hf.retrieval.nearest_neighbours import Search, Vectors, plan_search, search_both
 
@@ -98,7 +97,7 @@ def test_a_kept_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.
     compare = Search._compare
 
     def stopping(search: Search, *shards: Any) -> None:
-        strips.append(search.done)
+        strips.append(int(search.done.sum()))
         if len(strips) == 6:
             raise KeyboardInterrupt
         compare(search, *shards)
@@ -111,6 +110,71 @@ def test_a_kept_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.
     for one, other in zip(found, expected):
         np.testing.assert_array_equal(one, other)
     assert [path.name for path in tmp_path.iterdir()] == ["kept.npz"]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 3)])
+def test_processes_share_the_strips_of_a_search_and_any_number_continues(
+    before: int, after: int, shared_by: Callable[..., list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = map(UnitRows, translations())
+    plan = neighbours.Plan(64, 64, (32, 64))
+    expected, kept = Search(x, y, 4, plan), tmp_path / "kept.npz"
+    run(expected, None)
+    monkeypatch.setattr(mining, "SAVED_EVERY", 0)
+    compared: list[tuple[int, int]] = []
+    compare, stop = Search._compare, 5
+
+    def counting(search: Search, x: Any, y: Any, i: int) -> None:
+        if len(compared) >= stop:
+            raise KeyboardInterrupt
+        compare(search, x, y, i)
+        compared.append((x.start + i, y.start))
+
+    def share(processes: Processes) -> Search:
+        search = Search(x, y, 4, plan)
+        run(search, kept, processes)
+        return search
+
+    monkeypatch.setattr(Search, "_compare", counting)
+    with pytest.raises(KeyboardInterrupt):
+        shared_by(before, share)
+    first, stop = len(compared), 1000
+    found = shared_by(after, share)[0]
+    assert len(set(compared)) == len(found.done) == 28 and len(compared) - 28 <= before, "done once, but for the last"
+    assert 5 <= first < 28 and found.done.all() and sorted(path.name for path in tmp_path.iterdir()) == ["kept.npz"]
+    for one, other in zip(found.neighbours(), expected.neighbours()):
+        np.testing.assert_array_equal(one.rows, other.rows)
+        np.testing.assert_array_equal(one.similarities, other.similarities)
+
+
+def test_a_merge_that_was_killed_counts_no_strip_twice(tmp_path: Path) -> None:
+    x, y = map(UnitRows, translations())
+    plan = neighbours.Plan(64, 64, (32, 64))
+    parts = [Search(x, y, 4, plan) for _ in range(3)]
+    for part, some in zip(parts, ({0, 5}, {1, 2, 3}, {2, 4})):
+        for _ in part.strips(some):
+            pass
+    mining.keep(parts[0].save(), tmp_path / "kept.npz")
+    mining.keep(parts[1].save(), tmp_path / "kept-1.npz")
+    left = mining.load_all(Search(x, y, 4, plan), tmp_path / "kept.npz")
+    assert left == [4, *range(6, 28)] and [path.name for path in tmp_path.iterdir()] == ["kept.npz"]
+    mining.keep(parts[1].save(), tmp_path / "kept-1.npz")  # as if it had not been removed
+    again = Search(x, y, 4, plan)
+    assert mining.load_all(again, tmp_path / "kept.npz") == left
+    for _ in again.strips():
+        pass
+    assert all((one.rows == other.rows).all() for one, other in zip(again.neighbours(), search_both(x, y, 4)))
+    with pytest.raises(ValueError, match="have strips in common"):
+        parts[1].load(parts[2].save())
+
+
+def test_searches_saved_before_0_11_are_loaded() -> None:
+    x, y = map(UnitRows, translations())
+    search, again = (Search(x, y, 4, neighbours.Plan(64, 64, (32, 64))) for _ in range(2))
+    for _ in search.strips(range(6)):
+        pass
+    again.load({**search.save(), "done": np.array(6)})
+    assert again.done.tolist() == search.done.tolist() == [True] * 6 + [False] * 22
 
 
 def test_sentences_are_embedded_and_mined(
@@ -127,46 +191,17 @@ def test_sentences_are_embedded_and_mined(
     assert [pair.score for pair in found] == pytest.approx(cosines, abs=1e-5)
 
 
-@pytest.mark.parametrize("way", ["ivf", "hnsw"])
-def test_approximate_search_finds_nearly_all(way: Any) -> None:
-    faiss = pytest.importorskip("faiss")
-    faiss.omp_set_num_threads(1)
-    x, y = translations(sentences=5000)
-    sides = UnitRows(x), UnitRows(y)
-    for exact, both in zip(search_both(*sides, 4), (sides, sides[::-1])):
-        found = search_approximately(*both, 4, way)
-        assert (exact.rows[:, 0] == found.rows[:, 0]).mean() > 0.9
-        assert np.mean([len({*some} & {*others}) / 4 for some, others in zip(exact.rows, found.rows)]) > 0.7
-        assert (found.similarities[:, 1:] <= found.similarities[:, :-1]).all()
-    mined, exactly = (mine_vectors(x, y, MiningConfig(approximate=how))[0].tolist() for how in (way, None))
-    assert len({*map(tuple, mined)} & {*map(tuple, exactly)}) > 0.9 * len(exactly)
-    few = search_approximately(UnitRows(x[:3]), UnitRows(y[:2]), 4, way)  # fewer than asked for
-    assert few.rows.shape == (3, 2) and (few.rows >= 0).all()
-
-
-def test_what_is_missing_for_approximate_search_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    imported = builtins.__import__
-
-    def without(name: str, *rest: Any) -> Any:
-        if name == "faiss":
-            raise ImportError(name)
-        return imported(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    x, y = translations()
-    with pytest.raises(BadInput, match=r"pip install 'hictl_hf\[mining\]'"):
-        mine_vectors(x, y, MiningConfig(approximate="hnsw"))
-    assert len(mine_vectors(x, y)[0])
-
-
 def test_what_a_search_takes_is_said_in_words() -> None:
     million = np.broadcast_to(np.float32(0), (1_000_000, 384))
     words = describe(million, million, MiningConfig(max_memory=10**9))
     assert words.startswith("exact search of 1,000,000 x 1,000,000 vectors of 384 numbers: 1,000,000,000,000 compari")
     assert "at most 999.9 MB in addition to the vectors" in words
     assert "500,000,000,000 comparisons" in describe(million, million, MiningConfig(), only_earlier=True)
-    assert describe(million, million[:5], MiningConfig(approximate="ivf")).endswith("1,000,000 x 5 vectors: 1.54 GB")
-    assert "1.79 GB" in describe(million, million, MiningConfig(approximate="hnsw"))
+    pytest.importorskip("faiss")
+    words = describe(million, million[:5], MiningConfig(index="IVF1024,PQ32"))
+    assert words.startswith(
+        "search of 1,000,000 x 5 vectors of 384 numbers in FAISS's index IVF1024,PQ32, in shards of"
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,7 +209,7 @@ def test_what_a_search_takes_is_said_in_words() -> None:
     [
         ({"margin": "cosine"}, "'cosine' is no way to mine; allowed are ratio, distance, absolute"),
         ({"direction": "both"}, "'both' is no way to mine"),
-        ({"approximate": "flat"}, "'flat' is no way to search; allowed are ivf, hnsw"),
+        ({"index_parameters": "nprobe=4"}, "index_parameters is given without an index"),
         ({"neighbours": 0}, "neighbours is 0; allowed is 1 or more"),
     ],
 )

@@ -335,15 +335,21 @@ def test_a_run_that_fails_leaves_the_old_output_and_says_where_its_own_is(
     source.write_bytes(b"\xff\n")
     with pytest.raises(BadInput, match="source:1"):
         main([*same, str(output)])
-    assert output.read_text() == "old\n" and not Path(f"{output}.partial").exists() and "partial" not in caplog.text
-    source.write_bytes(b"a dog\n\xff\n")
-    with pytest.raises(BadInput, match="source:2"):
+    partial = Path(f"{output}.partial")
+    assert output.read_text() == "old\n" and not partial.exists() and "partial" not in caplog.text
+    source.write_text("a dog\n" + "the cat sees a dog " * 20)
+    with pytest.raises(BadInput, match="1 of 1 texts are too long for the model"):
         main([*same, str(output)])
-    assert output.read_text() == "old\n" and len(Path(f"{output}.partial").read_text().splitlines()) == 1
-    assert f"{output}.partial" in caplog.text
-    source.write_text("a dog\n")
+    assert output.read_text() == "old\n" and len(list(partial.glob("000000-*.txt"))) == 1
+    assert f"continues with what is in {output}.partial" in caplog.text
+    with pytest.raises(BadInput, match="length_penalty was .* and is 0.5"):
+        main([*same, str(output), "--length_penalty", "0.5"])
+    source.write_text("a dog\nthe cat sees cold water\n")
     main([*same, str(link)])
-    assert link.is_symlink() and output.read_text() != "old\n" and not Path(f"{output}.partial").exists()
+    assert link.is_symlink() and len(output.read_text().splitlines()) == 2 and not partial.exists()
+    partial.write_text("a line that release 0.10 left")
+    main([*same, str(output)])
+    assert not partial.exists()
 
 
 def test_a_name_in_gz_is_packed(translator_folder: str, tmp_path: Path) -> None:

@@ -1,0 +1,169 @@
+"""Neighbours in an index: those of the exact search where it must find all, nearly all elsewhere, in any shards."""
+
+import builtins
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hictl_hf.errors import BadInput
+from hictl_hf.processes import ALONE, Processes
+from hictl_hf.retrieval import index_search
+from hictl_hf.retrieval.bitext import UnitRows
+from hictl_hf.retrieval.index_search import IndexSearch, import_faiss, make_index
+from hictl_hf.retrieval.mining import MiningConfig, mine_vectors
+from hictl_hf.retrieval.nearest_neighbours import Neighbours, Vectors, search_both
+
+WIDTH, K = 16, 4
+OF_A_ROW = 4 * WIDTH  # bytes of a vector in a shard of "Flat"
+
+
+@pytest.fixture(autouse=True)
+def faiss() -> Any:
+    faiss = pytest.importorskip("faiss")
+    faiss.omp_set_num_threads(1)
+    return faiss
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_search, "QUERIES_AT_ONCE", 100)
+    monkeypatch.setattr(index_search, "ROWS_AT_ONCE", 70)
+    monkeypatch.setattr(index_search, "CODES", 400)  # trained on all rows
+
+
+def translations(sentences: int = 450, seed: int = 0) -> tuple[Vectors, Vectors]:
+    """Vectors of x and y, in which some of y are equal."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(sentences, WIDTH)).astype(np.float32)
+    y = (x + 0.5 * random.normal(size=x.shape)).astype(np.float32)[:-50]
+    y[30], y[330] = y[3], y[3]
+    return x, y
+
+
+def search(folder: Path, factory: str, processes: Processes = ALONE, rows: int = 10_000, **how: Any) -> Neighbours:
+    """The neighbours of x in y, with shards of this many rows."""
+    x, y = map(UnitRows, translations())
+    found = IndexSearch(x, y, K, factory, folder, max_memory=rows * OF_A_ROW, **how)
+    found.run(processes)
+    return found.neighbours()
+
+
+@pytest.mark.parametrize("rows", [120, 399, 400])
+def test_flat_gives_the_neighbours_of_the_exact_search_to_the_bit(rows: int, tmp_path: Path) -> None:
+    found, (expected, _) = search(tmp_path, "Flat", rows=rows), search_both(*map(UnitRows, translations()), K)
+    assert len(list(tmp_path.glob("0*.index"))) == -(-400 // rows) and len(list(tmp_path.glob("0*.npz"))) == 5
+    np.testing.assert_array_equal(found.rows, expected.rows)
+    np.testing.assert_array_equal(found.similarities, expected.similarities)
+
+
+def test_flat_gives_the_pairs_of_the_exact_search() -> None:
+    x, y = translations()
+    expected, found = (mine_vectors(x, y, MiningConfig(index=index)) for index in (None, "Flat"))
+    for one, other in zip(found, expected):
+        np.testing.assert_array_equal(one, other)
+    assert len(found[0]) > 300
+
+
+def test_all_lists_of_an_inverted_file_have_all_neighbours(tmp_path: Path) -> None:
+    for rows, files in ((10_000, 1), (50, 9)):
+        found = search(tmp_path / str(rows), "IVF16,Flat", rows=rows, parameters="nprobe=16")
+        np.testing.assert_array_equal(found.rows, search_both(*map(UnitRows, translations()), K)[0].rows)
+        merged = tmp_path / str(rows) / "merged.ivfdata"
+        assert len(list(merged.parent.glob("0*.index"))) >= files and merged.exists() == (files > 1)
+        assert not merged.exists() or merged.stat().st_size >= 400 * (OF_A_ROW + 8)
+
+
+@pytest.mark.parametrize("factory", ["IVF16,SQ8", "OPQ8_16,IVF8,SQ8", "HNSW16", "IVF8,PQ16x4np"])
+def test_lossy_indexes_find_nearly_all_with_exact_cosines(factory: str, tmp_path: Path) -> None:
+    (expected, _), (x, y) = search_both(*map(UnitRows, translations()), K), map(UnitRows, translations())
+    one, many = (search(tmp_path / str(rows), factory, rows=rows) for rows in (10_000, 40))
+    for found in (one, many):
+        assert np.mean([len({*some} & {*others}) / K for some, others in zip(found.rows, expected.rows)]) > 0.9
+        cosines = np.einsum("nd,nkd->nk", x[:], y[:][found.rows])
+        np.testing.assert_allclose(found.similarities, cosines, atol=1e-6)
+        assert (np.diff(found.similarities) <= 0).all()
+    if factory != "HNSW16":  # graphs depend on their rows, codes do not
+        np.testing.assert_array_equal(one.rows, many.rows)
+
+
+def test_few_lists_miss_some(tmp_path: Path) -> None:
+    (expected, _), few = (
+        search_both(*map(UnitRows, translations()), K), search(tmp_path, "IVF16,Flat", parameters="nprobe=1")
+    )  # fmt: skip
+    assert 0.2 < (few.rows == expected.rows).mean() < 0.9
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (3, 2)])
+def test_shards_and_blocks_are_shared_and_done_once(
+    before: int, after: int, shared_by: Callable[..., list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, done = search(tmp_path / "one", "IVF16,SQ8", rows=40), list[str]()
+    build, rank = IndexSearch._build, IndexSearch._rank
+
+    def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+        def record(self: IndexSearch, part: Any, *rest: Any) -> Any:
+            if len(done) >= stop:
+                raise KeyboardInterrupt
+            found = function(self, part, *rest)
+            done.append(part.path.name)
+            return found
+
+        return record
+
+    monkeypatch.setattr(IndexSearch, "_build", recorded(build))
+    monkeypatch.setattr(IndexSearch, "_rank", recorded(rank))
+    for stop in (2, 6):  # noqa: B007
+        with pytest.raises(KeyboardInterrupt):
+            shared_by(before, lambda processes: search(tmp_path / "two", "IVF16,SQ8", processes, rows=40))
+    stop = 1000
+    for found in shared_by(after, lambda processes: search(tmp_path / "two", "IVF16,SQ8", processes, rows=40)):
+        np.testing.assert_array_equal(found.rows, expected.rows)
+        np.testing.assert_array_equal(found.similarities, expected.similarities)
+    shards = len(list((tmp_path / "two").glob("0*.index")))
+    assert shards == 4 and {*done} == {path.name for path in (tmp_path / "two").glob("0*")}
+    assert len(done) - len({*done}) <= 2 * before, "only what was at work when the processes were stopped is done again"
+
+
+def test_fewer_keys_than_neighbours_are_all_found() -> None:
+    x, y = translations()
+    pairs, scores = mine_vectors(x[:5], y[:2], MiningConfig(index="Flat", direction="forward"))
+    np.testing.assert_array_equal(pairs, mine_vectors(x[:5], y[:2], MiningConfig(direction="forward"))[0])
+    assert len(scores) == 5
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"factory": "IVF1000,Flat"}, r"index is IVF1000,Flat: cannot be trained on 400 vectors \(.*1000"),
+        ({"factory": "Flat", "parameters": "nprobe=3"}, "index_parameters is 'nprobe=3', with the index Flat"),
+        ({"factory": "IVF4,Flat", "parameters": "lists"}, "index_parameters is 'lists'"),
+    ],
+)
+def test_what_faiss_refuses_is_told(how: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=message):
+        search(tmp_path, **how)
+
+
+def test_indexes_that_faiss_cannot_build_are_refused_before_any_work() -> None:
+    with pytest.raises(BadInput, match=r"index is 'flat', for vectors of 16 numbers \(.*; allowed is a factory string"):
+        make_index("flat", WIDTH)
+    with pytest.raises(BadInput, match="index is 'PQ5', for vectors of 16 numbers"):
+        make_index("PQ5", WIDTH)
+    with pytest.raises(BadInput, match=r"IVFPQR not implemented for inner product"):
+        make_index("IVF4,PQ8+8", WIDTH)
+
+
+def test_without_faiss_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name == "faiss":
+            raise ImportError(name)
+        return imported(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(BadInput, match=r"pip install 'hictl_hf\[mining\]'"):
+        import_faiss()
