@@ -8,13 +8,16 @@ import torch
 from ..data.cleaning import Cleaning
 from ..data.collator import REORDERINGS, SEPARATORS, SHORTEST_PAIR
 from ..errors import BadInput
-from ..models.configuration_hictl import HictlConfig
+from ..models.configuration_hictl import CONFIGS, config_class
 from ..parsing import parse_flags_or_recipe
 from ..training.arguments import (
     UNUSED,
     RunArguments,
+    fields_with_default,
     read_dictionaries,
+    read_dictionary,
     refuse_impossible,
+    refuse_unknown_keys,
     refuse_unused,
     repository_to_publish_to,
 )
@@ -30,7 +33,6 @@ DECISIVE = (  # must stay the same when a run is resumed, as the examples and th
     "learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "weight_decay", "adam_beta1",
     "adam_beta2", "adam_epsilon", "max_grad_norm",
 )  # fmt: skip
-DICTIONARIES = {"model_config": HictlConfig, "cleaning": Cleaning}
 
 
 @dataclass
@@ -75,7 +77,10 @@ class PretrainingArguments(RunArguments):
         metadata={"help": "Tokenizer of a new model; by default one of model_config.vocab_size ids is trained."},
     )
     model_config: dict[str, Any] | str | None = field(
-        default=None, metadata={"help": 'Fields of HictlConfig as JSON, such as {"sentence_temperature": 1.0}.'}
+        default=None,
+        metadata={
+            "help": 'Fields of HictlConfig as JSON, such as {"sentence_temperature": 1.0}; "model_type" of a new model.'
+        },
     )
     prompt: str | None = field(
         default=None,
@@ -214,7 +219,8 @@ class PretrainingArguments(RunArguments):
     publish_to: str | None = field(default=None, init=False)  # set from push_to_hub and hub_model_id
 
     def __post_init__(self) -> None:
-        read_dictionaries(self, DICTIONARIES)
+        read_dictionaries(self, {"cleaning": Cleaning})
+        self.read_model_config()
         self.publish_to = repository_to_publish_to(self)
         if not self.train_data:
             raise BadInput("train_data is empty; name at least one source of text or pairs (docs/data_formats.md)")
@@ -250,6 +256,18 @@ class PretrainingArguments(RunArguments):
             self.use_cpu = True  # or HF refuses bf16
         super().__post_init__()
         refuse_impossible(self)
+
+    def read_model_config(self) -> None:
+        """Parse `model_config`, whose keys must be fields of the configuration of a family, or its `model_type`."""
+        given = self.model_config = read_dictionary("model_config", self.model_config)
+        if self.encoder:  # its family is known when it is loaded
+            known = {name for kind in CONFIGS.values() for name in fields_with_default(kind)}
+        else:
+            try:
+                known = {"model_type", *fields_with_default(config_class(given.get("model_type")))}
+            except ValueError as error:
+                raise BadInput(f"model_config: {error}; leave it out for XLM-R") from error
+        refuse_unknown_keys("model_config", given, known)
 
     def check_start(self) -> None:
         """Raise `BadInput` for settings of the start that cannot work."""

@@ -12,7 +12,7 @@ from ..data.cleaning import Cleaning
 from ..data.sources import list_shards
 from ..data.streaming import bytes_of, source_shares
 from ..errors import BadInput, as_bad_input
-from ..models.configuration_hictl import HictlConfig
+from ..models.configuration_hictl import config_class
 from ..reports.tables import NONE, Table
 from ..training.arguments import read_dictionary
 from .arguments import PretrainingArguments
@@ -130,7 +130,8 @@ def shares_of(args: PretrainingArguments, names: Sequence[Resolved]) -> list[flo
 def shape_of(args: PretrainingArguments) -> Shape | None:
     """The sizes of the encoder, or of a new model of `model_config`."""
     if not args.encoder:
-        config: Any = HictlConfig(**read_dictionary("model_config", args.model_config))
+        settings = read_dictionary("model_config", args.model_config)
+        config: Any = config_class(settings.pop("model_type", None))(**settings)
     else:
         try:
             config = AutoConfig.from_pretrained(args.encoder)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,19 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from ..data.cleaning import Cleaning
 from ..data.collator import PretrainingCollator
+from ..data.layout import layout_of, words_never_sampled
 from ..data.sampling import PretrainingExamples, TemperatureSampler, language_shares
 from ..data.streaming import StreamedBatches, source_shares
-from ..data.tokenization import prompt_tokens, tokenize_corpus, train_tokenizer, words_never_sampled
+from ..data.tokenization import prompt_tokens, tokenize_corpus, train_tokenizer
 from ..embedding.encoder import load_encoder
 from ..embedding.pooling import Pooling, all_poolings, own_pooling, projection_of
 from ..errors import BadInput
 from ..hub.loading import check_sizes, check_vocabulary, load_tokenizer, model_errors
-from ..models.configuration_hictl import ZETA, HictlConfig
-from ..models.modeling_hictl import HictlForPreTraining
+from ..models.configuration_hictl import config_class, load_config
+from ..models.configuration_objective import NAMED_IDS, ZETA
+from ..models.families import longest_input
+from ..models.modeling_hictl import HictlForPreTraining, new_model
+from ..models.objective import HictlObjective
 from ..retrieval.held_out import pair_names
 from ..training.arguments import plain_settings, read_dictionary
 from ..training.callbacks import RunFingerprint, TrainingTime
@@ -44,7 +49,7 @@ def load_or_train_tokenizer(args: PretrainingArguments, train: Dataset | None) -
     kept = Path(args.output_dir) / "tokenizer"
     if source := args.tokenizer or args.encoder:
         tokenizer = load_tokenizer(source)
-        check_special_tokens(source, tokenizer)
+        layout_of(tokenizer)  # refuses what cannot be trained with
         return tokenizer
     if train is None:
         raise BadInput("no vocabulary can be learned from a stream; give --tokenizer or --encoder")
@@ -53,21 +58,6 @@ def load_or_train_tokenizer(args: PretrainingArguments, train: Dataset | None) -
             sentences = sample_sentences(train, args.seed)
             train_tokenizer(sentences, vocabulary_size(args.model_config), args.max_length).save_pretrained(kept)
         return AutoTokenizer.from_pretrained(kept)
-
-
-def check_special_tokens(source: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise `BadInput` for a tokenizer whose special tokens have other ids than XLM-R's.
-
-    XLM-R derives positions from the id of <pad>.
-    """
-    names = ("cls_token", "pad_token", "sep_token", "unk_token")
-    found = {name: getattr(tokenizer, f"{name}_id") for name in (*names, "mask_token")}
-    if [found[name] for name in names] != [0, 1, 2, 3] or found["mask_token"] is None:
-        ids = ", ".join(f"{name} {number}" for name, number in found.items())
-        raise BadInput(
-            f"{source}: its tokenizer has {ids}; allowed is XLM-R's layout, ids 0, 1, 2, 3 in this order, and a mask; "
-            "give one of that layout, or neither --tokenizer nor --encoder, and one is learned"
-        )
 
 
 def vocabulary_size(model_config: dict[str, Any] | str | None) -> int:
@@ -97,7 +87,7 @@ def sample_sentences(train: Dataset, seed: int) -> Iterator[str]:
 
 def load_or_make_model(
     args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, start: Start
-) -> tuple[HictlForPreTraining, list[str]]:
+) -> tuple[HictlObjective, list[str]]:
     """The model of the checkpoint with `model_config` applied, or a new model of these settings; in float32.
 
     Also returns the names of the weights that the checkpoint does not have.
@@ -111,7 +101,8 @@ def load_or_make_model(
             check_sizes(args.encoder)
             projection = projection_of_start(args.encoder, start)
             shape = {} if projection is None else {"projection_size": len(projection)}
-            config = HictlConfig.from_pretrained(args.encoder, **{**start.model_config, **shape, **kept})
+            config = load_config(args.encoder, **{**start.model_config, **shape, **kept})
+            refuse_unknown_fields(args.encoder, config, kept)
             refuse_other_shapes(args.encoder, kept)
             model, report = HictlForPreTraining.from_pretrained(
                 args.encoder, config=config, dtype=torch.float32, output_loading_info=True
@@ -121,26 +112,60 @@ def load_or_make_model(
                 model.projection.weight.data.copy_(projection)
                 new.remove("projection.weight")
         else:
-            model = HictlForPreTraining(HictlConfig(**{**settings, "vocab_size": len(tokenizer)}))
+            model = new_model(new_config(settings, tokenizer))
     if settings.get("vocab_size", model.config.vocab_size) != model.config.vocab_size:
         logger.info("the vocabulary has %d ids, not model_config's %s", model.config.vocab_size, settings["vocab_size"])
     check_vocabulary(place, tokenizer, model.config.vocab_size)
-    longest = model.config.max_position_embeddings - 2  # XLM-R's positions start at 2
-    if args.max_length > longest:
-        raise BadInput(
-            f"max_length is {args.max_length}, but the model reads {longest} tokens (max_position_embeddings - 2); "
-            f"give --max_length {longest}, or less"
-        )
-    for module in model.modules():
-        if isinstance(module, nn.Dropout) and args.dropout is not None:
-            module.p = args.dropout  # the configuration keeps its own: who fine-tunes the encoder later expects it
+    check_positions(args, place, model, tokenizer)
+    if args.dropout is not None:
+        set_dropout(model, args.dropout)
     if model.config.hard_negatives and not 0 < model.config.hard_negative_zeta < 1:
         raise BadInput(
             f"{place}: hard_negative_zeta is {model.config.hard_negative_zeta}; {ZETA}; set it in model_config"
         )
     model.config.embedding_prompt = args.prompt or None
     model.config.special_token_ids = words_never_sampled(tokenizer, model.config.vocab_size)
+    if model.family.token_types:
+        model.config.sep_token_id = layout_of(tokenizer).between[0]
     return model, new
+
+
+def new_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Any:
+    """The configuration of a new model of the family `model_type`, XLM-R by default, with the tokenizer's ids."""
+    kind = config_class(settings.get("model_type"))
+    ids = {name: getattr(tokenizer, name, None) for name in (f"{token}_token_id" for token in NAMED_IDS)}
+    known = {item.name for item in fields(kind)}
+    given = {name: value for name, value in settings.items() if name != "model_type"}
+    named = {name: number for name, number in ids.items() if number is not None and name in known}
+    return kind(**{**named, **given, "vocab_size": len(tokenizer)})
+
+
+def check_positions(
+    args: PretrainingArguments, place: str, model: HictlObjective, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Raise `BadInput` if texts may be longer than the model's positions, or padding is another id where they begin."""
+    longest = longest_input(model.config)
+    if args.max_length > longest:
+        raise BadInput(
+            f"max_length is {args.max_length}, but the model reads {longest} tokens; give --max_length {longest}, or "
+            "less"
+        )
+    padding = model.config.pad_token_id
+    if model.family.positions_after_padding and tokenizer.pad_token_id != padding:
+        raise BadInput(
+            f"{place}: its positions begin after the id of padding, {padding}, and the tokenizer's is "
+            f"{tokenizer.pad_token_id}; allowed are equal ones. Give the tokenizer that was saved with the model"
+        )
+
+
+def set_dropout(model: nn.Module, probability: float) -> None:
+    """Set all dropout of a model; its configuration keeps its own: who fine-tunes the encoder later expects it."""
+    for part in model.modules():
+        module: Any = part
+        if isinstance(module, nn.Dropout):
+            module.p = probability
+        if isinstance(getattr(module, "attention_dropout", None), float | int):  # of ModernBERT and EuroBERT
+            module.attention_dropout = probability
 
 
 def projection_of_start(encoder: str, start: Start) -> Tensor | None:
@@ -149,6 +174,14 @@ def projection_of_start(encoder: str, start: Start) -> Tensor | None:
         return None
     weight: Tensor = projection_of(load_encoder(encoder, device="cpu")[0]).weight
     return weight.detach()
+
+
+def refuse_unknown_fields(encoder: str, config: Any, settings: Mapping[str, Any]) -> None:
+    """Raise `BadInput` for settings that the configuration of this family does not have."""
+    known = {item.name for item in fields(config)}
+    if unknown := sorted(settings.keys() - known):
+        allowed = ", ".join(sorted(known))
+        raise BadInput(f"model_config has no field {', '.join(unknown)} with {encoder}; it has {allowed}")
 
 
 def refuse_other_shapes(encoder: str, settings: Mapping[str, Any]) -> None:
@@ -167,7 +200,7 @@ def refuse_other_shapes(encoder: str, settings: Mapping[str, Any]) -> None:
 
 def make_trainer(
     args: PretrainingArguments,
-    model: HictlForPreTraining,
+    model: HictlObjective,
     tokenizer: PreTrainedTokenizerBase,
     corpora: Corpora,
     training_time: TrainingTime,
@@ -210,7 +243,7 @@ def make_trainer(
     )  # fmt: skip
 
 
-def poolings_to_evaluate(args: PretrainingArguments, config: HictlConfig) -> list[Pooling]:
+def poolings_to_evaluate(args: PretrainingArguments, config: Any) -> list[Pooling]:
     """All poolings of the layers in question; only the trained one, and that of the start, if r is what is read."""
     last = config.num_hidden_layers
     if config.sentence_projection or args.evaluate_layers:
