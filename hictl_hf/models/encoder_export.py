@@ -7,8 +7,9 @@ from typing import Any
 import torch
 import transformers
 
-from .configuration_objective import ObjectiveConfig
 from .families import OURS
+
+OF_THE_MODEL = {"model_type", "architectures", "transformers_version", "auto_map", "sep_token_id"}
 
 
 def has_pooler(model: Any) -> bool:
@@ -30,9 +31,9 @@ def export_encoder(model: Any, folder: str | Path) -> None:
     """
     family = model.family
     plain_config, plain_model = (getattr(transformers, family.prefix + kind) for kind in ("Config", "Model"))
-    known = plain_config().to_dict().keys() - {"model_type", "architectures", "transformers_version"}
-    known |= {field.name for field in fields(ObjectiveConfig) if field.name.startswith("embedding_")}
-    config = plain_config(**{name: value for name, value in model.config.to_dict().items() if name in known})
+    ours = {field.name for field in fields(model.config)} - {field.name for field in fields(plain_config)}
+    ours = {name for name in ours if not name.startswith("embedding_")} | OF_THE_MODEL
+    config = plain_config(**{name: value for name, value in model.config.to_dict().items() if name not in ours})
     pooled = has_pooler(model)
     encoder = plain_model(config, **({"add_pooling_layer": pooled} if family.pooler else {})).to(dtype=model.dtype)
     weights = model.base_model.state_dict()

@@ -22,7 +22,7 @@ from transformers import (
 
 from .configuration_hictl import HictlConfig
 from .encoder_export import export_encoder
-from .families import FAMILIES, family_of
+from .families import FAMILIES, OURS, family_of
 from .modeling_hictl_families import PRETRAINING_CLASSES
 from .objective import HictlObjective
 from .outputs import HictlForPreTrainingOutput
@@ -100,7 +100,8 @@ class HictlForPreTraining(HictlObjective, XLMRobertaForMaskedLM):
     family = FAMILIES["xlm-roberta"]
 
     def __init__(self, config: HictlConfig) -> None:
-        if not isinstance(config, HictlConfig):
+        family = family_of(config.model_type)  # and no isinstance: code from the Hub has this class several times
+        if family is not None and family.own_type != OURS:
             raise ValueError(
                 f"the configuration is a {type(config).__name__}; allowed is a HictlConfig. Give that of another "
                 "family to AutoModelForPreTraining.from_config"
@@ -116,7 +117,7 @@ class HictlForPreTraining(HictlObjective, XLMRobertaForMaskedLM):
             place = name if config is None else config
             kind = PreTrainedConfig.get_config_dict(place, **dict(kwargs))[0].get("model_type")
         family = family_of(kind)
-        if cls is HictlForPreTraining and family is not None and family is not cls.family:
+        if cls is HictlForPreTraining and family is not None and family.own_type != OURS:
             return PRETRAINING_CLASSES[family.model_type].from_pretrained(name, *args, config=config, **kwargs)
         return super().from_pretrained(name, *args, config=config, **kwargs)
 
