@@ -47,8 +47,8 @@ for folder in sys.argv[1:]:
     assert type(model).__module__.startswith("transformers_modules"), type(model).__module__
     ids, mask = batch["input_ids"], batch["attention_mask"]
     with torch.no_grad():
-        losses = model(ids, mask, labels=ids, sentence_input_ids=ids, sentence_attention_mask=mask, bag=ids[:, 1:2],
-                       example_seeds=torch.arange(2)[:1])
+        losses = model(ids, mask, labels=ids, sentence_input_ids=torch.cat([ids, ids.flip(0)]), bag=ids[:, 1:2],
+                       example_seeds=torch.arange(2))
         plain = AutoModel.from_pretrained(folder + "/encoder").eval()
         found[folder] = [losses.loss.item(), *plain(**batch)[0][:, 0].flatten().tolist()]
 print(json.dumps(found))
@@ -202,6 +202,8 @@ def test_a_checkpoint_runs_without_the_package(trained: Callable[[str], Path], t
         tokenizer = AutoTokenizer.from_pretrained(folder + "/encoder")
         batch = tokenizer(TEXTS[:1] + ["die Katze"], padding=True, return_tensors="pt")
         states = AutoModel.from_pretrained(folder + "/encoder").eval()(**batch)[0][:, 0]
-        loss, *rest = found[folder]
-        assert np.isfinite(loss)
-        torch.testing.assert_close(torch.tensor(rest), states.flatten().detach(), rtol=1e-5, atol=1e-5)
+        ids, model = batch["input_ids"], AutoModelForPreTraining.from_pretrained(folder + "/checkpoint").eval()
+        sentences, seeds = torch.cat([ids, ids.flip(0)]), torch.arange(2)
+        losses = {"labels": ids, "sentence_input_ids": sentences, "bag": ids[:, 1:2], "example_seeds": seeds}
+        expected = [model(ids, batch["attention_mask"], **losses).loss.item(), *states.flatten().tolist()]
+        torch.testing.assert_close(torch.tensor(found[folder]), torch.tensor(expected), rtol=1e-5, atol=1e-5)
