@@ -56,6 +56,7 @@ class Family:
     Attributes:
         model_type: in its `config.json`.
         prefix: of the names of its classes.
+        title: its name in prose.
         models: published models, for messages.
         lm_head: the states before the output layer, and that layer.
         head_weights: what names of weights begin with that only a language-model head has; the first decides.
@@ -69,6 +70,7 @@ class Family:
 
     model_type: str
     prefix: str
+    title: str
     models: str
     lm_head: Callable[[Any, Tensor], Head]
     head_weights: tuple[str, ...]
@@ -102,24 +104,24 @@ FAMILIES = {
     row.model_type: row
     for row in (
         Family(
-            "xlm-roberta", "XLMRoberta", "XLM-R, E5, BGE-M3", roberta_head, ("lm_head.",),
+            "xlm-roberta", "XLMRoberta", "XLM-R", "XLM-R, E5, BGE-M3", roberta_head, ("lm_head.",),
             positions_after_padding=True, pooler=True,
         ),
         Family(
-            "xlm-roberta-xl", "XLMRobertaXL", "XLM-R XL, XXL", roberta_head, ("lm_head.",),
+            "xlm-roberta-xl", "XLMRobertaXL", "XLM-R XL", "XLM-R XL, XXL", roberta_head, ("lm_head.",),
             positions_after_padding=True, pooler=True,
         ),
         Family(
-            "bert", "Bert", "mBERT, LaBSE", bert_head, ("cls.predictions.",), token_types=True, pooler=True,
+            "bert", "Bert", "BERT", "mBERT, LaBSE", bert_head, ("cls.predictions.",), token_types=True, pooler=True,
         ),
         Family(
-            "modernbert", "ModernBert", "mmBERT, ModernBERT", modernbert_head, ("decoder.", "head."), layers="layers",
-            packed_masks={"full_attention": None, "sliding_attention": None},
+            "modernbert", "ModernBert", "ModernBERT", "mmBERT, ModernBERT", modernbert_head, ("decoder.", "head."),
+            layers="layers", packed_masks={"full_attention": None, "sliding_attention": None},
         ),
-        Family("eurobert", "EuroBert", "EuroBERT", eurobert_head, ("lm_head.",), layers="layers"),
+        Family("eurobert", "EuroBert", "EuroBERT", "EuroBERT", eurobert_head, ("lm_head.",), layers="layers"),
         Family(
-            "deberta-v2", "DebertaV2", "mDeBERTa-v3", deberta_head, ("lm_predictions.", "cls.predictions."),
-            packs=False,
+            "deberta-v2", "DebertaV2", "DeBERTa-v3", "mDeBERTa-v3", deberta_head,
+            ("lm_predictions.", "cls.predictions."), packs=False,
         ),
     )
 }  # fmt: skip

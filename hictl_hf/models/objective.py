@@ -268,7 +268,7 @@ class HictlObjective(PreTrainedModel):
         if not self.padding_logged:
             share = len(rows.lengths) * rows.lengths[-1] / sum(rows.lengths)
             message = "%s with attention %s takes padded batches: the first computes %.1f times its tokens"
-            logger.info(message, self.family.prefix, self.config._attn_implementation, share)
+            logger.info(message, self.family.title, self.config._attn_implementation, share)
         self.padding_logged = True
 
     def encode_sentences(

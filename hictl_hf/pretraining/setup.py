@@ -108,6 +108,9 @@ def load_or_make_model(
                 args.encoder, config=config, dtype=torch.float32, output_loading_info=True
             )
             new = sorted(report["missing_keys"])
+            if lacking := [name for name in new if name.startswith(f"{model.base_model_prefix}.")]:
+                kind = f"an encoder of the type of its config.json, {config.family.model_type}"
+                raise BadInput(f"{args.encoder}: lacks {len(lacking)} weights, such as {lacking[0]}; allowed is {kind}")
             if projection is not None and config.sentence_projection:
                 model.projection.weight.data.copy_(projection)
                 new.remove("projection.weight")
