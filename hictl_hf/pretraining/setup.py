@@ -128,8 +128,9 @@ def load_or_make_model(
         )
     model.config.embedding_prompt = args.prompt or None
     model.config.special_token_ids = words_never_sampled(tokenizer, model.config.vocab_size)
-    if model.family.token_types:
-        model.config.sep_token_id = layout_of(tokenizer).between[0]
+    if model.family.token_types:  # multilingual-e5-small is a BERT whose tokenizer writes none
+        typed = "token_type_ids" in tokenizer.model_input_names
+        model.config.sep_token_id = layout_of(tokenizer).between[0] if typed else None
     return model, new
 
 

@@ -191,6 +191,32 @@ def test_xtreme_reads_the_encoder(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["xlm-roberta-xl", "modernbert"])
+def test_two_processes_with_shards_train_what_one_trains(
+    name: str, started: Callable[[str], Path], corpus_file: str, tmp_path: Path
+) -> None:
+    """From a checkpoint in several files, as XLM-R XL is published."""
+    parts = tmp_path / "parts"
+    getattr(transformers, f"{FAMILIES[name].prefix}ForMaskedLM").from_pretrained(started(name)).save_pretrained(
+        parts, max_shard_size="40KB"
+    )
+    AutoTokenizer.from_pretrained(started(name)).save_pretrained(parts)
+    assert len([*parts.glob("*.safetensors")]) > 2
+    pretrain(parse_arguments(flags(parts, corpus_file, tmp_path / "one")))
+    more = "--per_device_train_batch_size", "3", "--shard_parameters", "true", "--ddp_backend", "gloo"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    script = str(Path(__file__).parents[2] / "run_pretraining.py")
+    done = subprocess.run(
+        [*command, script, *flags(parts, corpus_file, tmp_path / "two", *more)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, two = (load_file(tmp_path / run / "checkpoint/model.safetensors") for run in ("one", "two"))
+    assert one.keys() == two.keys()
+    for key in one:
+        torch.testing.assert_close(two[key], one[key], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
 def test_a_checkpoint_runs_without_the_package(trained: Callable[[str], Path], tmp_path: Path) -> None:
     folders = [str(trained(name)) for name in SHAPES]
     environment = {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
