@@ -204,7 +204,7 @@ def test_two_processes_with_shards_train_what_one_trains(
     assert len([*parts.glob("*.safetensors")]) > 2
     pretrain(parse_arguments(flags(parts, corpus_file, tmp_path / "one")))
     more = "--per_device_train_batch_size", "3", "--shard_parameters", "true", "--ddp_backend", "gloo"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     script = str(Path(__file__).parents[2] / "run_pretraining.py")
     done = subprocess.run(
         [*command, script, *flags(parts, corpus_file, tmp_path / "two", *more)], capture_output=True, text=True
