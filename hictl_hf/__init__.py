@@ -1,7 +1,7 @@
 """HiCTL for the Hugging Face ecosystem: universal representations across languages (Wei et al., ICLR 2021).
 
 Importing the package imports neither PyTorch nor transformers: the names of `__init__.pyi` are imported when they are
-used. The Auto classes of transformers know model type "hictl", whichever of the two is imported first.
+used. The Auto classes of transformers know our model types, whichever of the two is imported first.
 """
 
 import sys
@@ -18,21 +18,33 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 class _LazyConfig:
-    """Stands for `HictlConfig` until it is used: importing our models while transformers is imported would be a circle.
+    """Stands for a configuration until it is used: importing our models while transformers is imported is a circle.
 
     The modules of our models, once imported, put the class itself in its place.
     """
 
+    def __init__(self, model_type: str) -> None:
+        self._model_type = model_type
+
+    def _class(self) -> Any:
+        return import_module(f"{__name__}.models.configuration_hictl").config_class(self._model_type)
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(f"{__name__}.models.configuration_hictl").HictlConfig, name)
+        return getattr(self._class(), name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return import_module(f"{__name__}.models.configuration_hictl").HictlConfig(*args, **kwargs)
+        return self._class()(*args, **kwargs)
+
+
+MODEL_TYPES = (  # of models.families.FAMILIES
+    "hictl", "hictl-xlm-roberta-xl", "hictl-bert", "hictl-modernbert", "hictl-eurobert", "hictl-deberta-v2",
+)  # fmt: skip
 
 
 @when_imported("transformers.models.auto.configuration_auto")
-def _register_model_type(auto: ModuleType) -> None:
-    auto.CONFIG_MAPPING.register("hictl", _LazyConfig())
+def _register_model_types(auto: ModuleType) -> None:
+    for model_type in MODEL_TYPES:
+        auto.CONFIG_MAPPING.register(model_type, _LazyConfig(model_type))
 
 
 # Each of these modules registers its classes as it is imported; who has the configuration needs the models, too. They

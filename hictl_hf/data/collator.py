@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
 from ..models.word_sampling import UniformNumbers
-from .tokenization import word_starts, words_never_sampled
+from .layout import character_starts, layout_of, marked_starts, word_starts, words_never_sampled
 
 Ids = Sequence[int] | NDArray[np.int64]
 OBJECTIVES = ("lm", "sentence", "word")
@@ -35,7 +35,7 @@ class PretrainingCollator:
     """Collate examples `{"x": ids, "y": ids or None, "seed": int}` (ids without special tokens) into a batch.
 
     Args:
-        tokenizer: an XLM-R tokenizer.
+        tokenizer: one with a mask, padding and a first token (`layout_of`).
         mlm_probability, tlm_probability: share of tokens to predict in monolingual text and in pairs (appendix B).
         max_length: tokens of the longest input, special tokens included; the longer side of a pair is cut first.
         reordering: how to make the positive y of monolingual x: shuffle its "words", its "subwords", or its words
@@ -43,7 +43,8 @@ class PretrainingCollator:
         objectives: for which objectives to make inputs: "lm", "sentence", "word".
         clean_word_level: also make the unmasked x∘y, for `HictlConfig.word_level_input = "clean"`.
         join_reordered: whether that x∘y of monolingual x has its reordering as y (the paper), or is x alone.
-        pair_separators: `</s>` between x and y: 2 as XLM-R joins pairs, or 1 as the paper writes x∘y.
+        pair_separators: how many of the tokens between x and y that the tokenizer writes are kept: up to 2, such as
+            XLM-R's `</s></s>`, or 1 as the paper writes x∘y.
         prompt: ids put before each sentence of the sentence level, as sentences are embedded later (`prompt_tokens`).
 
     Returns (call): the tensors that `HictlForPreTraining.forward` documents.
@@ -72,13 +73,17 @@ class PretrainingCollator:
         for name in ("mlm_probability", "tlm_probability"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be a share between 0 and 1")
-        if len(self.prompt) > self.max_length - 3:
+        size, self.layout = len(self.tokenizer), layout_of(self.tokenizer)
+        self.room = self.max_length - self.layout.around_text  # for the tokens of a sentence
+        self.separators = self.layout.between[: self.pair_separators]
+        if len(self.prompt) > self.room - 1:
             raise ValueError(
-                f"prompt has {len(self.prompt)} tokens; allowed are {self.max_length - 3} with a max_length of "
-                f"{self.max_length}: two special tokens and one of the text come after it"
+                f"prompt has {len(self.prompt)} tokens; allowed are {self.room - 1} with a max_length of "
+                f"{self.max_length}: {self.layout.around_text} special tokens and one of the text are added"
             )
-        size = len(self.tokenizer)
         self.begins_word = np.array(word_starts(self.tokenizer))
+        self.marked_starts = np.array(marked_starts(self.tokenizer))
+        self.begins_character = np.array(character_starts(self.tokenizer))
         self.special, self.never_sampled = torch.zeros(2, size, dtype=torch.bool)
         self.special[self.tokenizer.all_special_ids] = True
         self.never_sampled[words_never_sampled(self.tokenizer, size)] = True
@@ -105,7 +110,7 @@ class PretrainingCollator:
                 for example in examples
             ]
         if "sentence" in self.objectives:
-            room = self.max_length - 2 - len(self.prompt)
+            room = self.room - len(self.prompt)
             sentences = [self.join([*self.prompt, *ids[:room]], None) for ids in x + y]
             batch["sentence_input_ids"], seen = pad(sentences, padding)
             batch["sentence_attention_mask"] = seen.long()
@@ -123,19 +128,19 @@ class PretrainingCollator:
 
     def cut(self, example: dict[str, Any]) -> dict[str, Any]:
         """Return the example with each sentence, and the pair, cut to `max_length`."""
-        x = example["x"][: self.max_length - 2]
+        x = example["x"][: self.room]
         if example["y"] is None:
             return {"x": x, "y": None, "seed": example["seed"]}
-        y = example["y"][: self.max_length - 2]
-        excess = max(0, len(x) + len(y) + 2 + self.pair_separators - self.max_length)
+        y = example["y"][: self.room]
+        excess = max(0, len(x) + len(y) + len(self.separators) - self.room)
         from_longer = min(excess, abs(len(x) - len(y)))
         from_x = (from_longer if len(x) >= len(y) else 0) + (excess - from_longer) // 2
         return {"x": x[: len(x) - from_x], "y": y[: len(y) - (excess - from_x)], "seed": example["seed"]}
 
     def join(self, x: Ids, y: Ids | None) -> list[int]:
-        """Return `<s> x </s>`, or the pair `<s> x </s></s> y </s>`, with one separator `<s> x </s> y </s>`."""
-        begin, end = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
-        return [begin, *x, end] if y is None else [begin, *x, *[end] * self.pair_separators, *y, end]
+        """Return x or the pair with special tokens, in XLM-R `<s> x </s>` and `<s> x </s></s> y </s>`."""
+        before, after = self.layout.before, self.layout.after
+        return [*before, *x, *after] if y is None else [*before, *x, *self.separators, *y, *after]
 
     def mask(self, ids: Tensor, rates: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
         """Return masked ids and labels, each (n, T): 80 % of the chosen tokens become `<mask>`, 10 % a random one.
@@ -161,11 +166,13 @@ class PretrainingCollator:
 
     def reorder(self, ids: Ids, seed: int) -> NDArray[np.int64]:
         """Return the positive of monolingual text: its tokens in another order (section 3.1)."""
-        ids = np.asarray(ids, np.int64)
+        ids = np.array(ids, np.int64)
+        if len(ids) and not self.begins_word[ids[0]]:
+            ids[0] = self.marked_starts[ids[0]]
         random = np.random.default_rng([seed, 1])
         inner = self.begins_word[ids[1:]]  # whether each token but the first begins a word
         if self.reordering == "subwords" or len(inner) == 0 or inner.mean() < SPACED_WRITING:
-            inner = np.ones_like(inner)
+            inner = self.begins_character[ids[1:]]
         units = np.split(ids, 1 + np.flatnonzero(inner))
         keys = random.random(len(units))
         if self.reordering == "local":

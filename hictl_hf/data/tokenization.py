@@ -18,8 +18,6 @@ from transformers import PreTrainedTokenizerBase, XLMRobertaTokenizer
 from ..errors import BadInput, short_repr
 from .text_encoding import encode_texts
 
-WORD_START = "▁"
-
 
 def train_tokenizer(sentences: Iterable[str], vocab_size: int, max_length: int = 512) -> PreTrainedTokenizerBase:
     """Train a SentencePiece unigram vocabulary and return it as an XLM-R tokenizer; needs no network.
@@ -80,17 +78,6 @@ def check_protobuf() -> None:
         ) from error
 
 
-def word_starts(tokenizer: PreTrainedTokenizerBase) -> list[bool]:
-    """Whether the piece of each id of the vocabulary begins a word."""
-    return [piece.startswith(WORD_START) for piece in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
-
-
-def words_never_sampled(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> list[int]:
-    """Return the ids that are not words: special tokens, the lone `▁`, and embeddings beyond the vocabulary."""
-    lone = tokenizer.convert_tokens_to_ids(WORD_START)
-    return sorted({*tokenizer.all_special_ids, lone} | set(range(len(tokenizer), vocab_size)))
-
-
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     """Ids of a prompt, such that those of prompt + text are these and then those of the text.
 
@@ -138,7 +125,9 @@ def tokenize_rows(batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBas
     ids = encode_texts(tokenizer, texts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
     x, translations = ids[: len(translated)], iter(ids[len(translated) :])
     y = [next(translations) if known else None for known in translated]
-    return {"x": x, "y": y, "length": [len(a) + (2 if b is None else len(b) + 4) for a, b in zip(x, y, strict=True)]}
+    around, in_pair = (tokenizer.num_special_tokens_to_add(pair=pair) for pair in (False, True))
+    lengths = [len(a) + (around if b is None else len(b) + in_pair) for a, b in zip(x, y, strict=True)]
+    return {"x": x, "y": y, "length": lengths}
 
 
 def list_of_texts(sentences: Iterable[str]) -> list[str]:

@@ -9,7 +9,7 @@
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -39,6 +39,7 @@ from ..data.tokenization import list_of_texts, token_batches
 from ..dtypes import QuantizedLinear, has_fast_bf16, warn_where_slow, with_int8_linear_layers
 from ..errors import BadInput, as_bad_input, short_repr
 from ..hub.loading import KIND, check_sizes
+from ..models.families import OURS, families_named, family_of, longest_input
 from ..models.modeling_hictl import HictlForPreTraining
 from ..parsing import refuse_run
 from .pooling import (
@@ -56,8 +57,7 @@ from .sentence_transformers_settings import apply_settings, read_sentence_transf
 
 Precision = Literal["fp32", "bf16", "int8"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-MODEL_TYPES = ("hictl", "xlm-roberta")
-NEEDED = re.compile(r"embeddings\.|encoder\.layer\.|projection\.")
+NEEDED = re.compile(r"embed|\blayers?\.|norm\.|projection\.")
 DENSE = "2_Dense/model.safetensors"
 CHARACTERS = 100  # tokenized per token that is kept; a token of XLM-R has at most 16, a text any number
 BY_LAYER = (XLMRobertaModel, RobertaModel, BertModel)  # and HictlModel: their layers are called one by one
@@ -67,7 +67,7 @@ TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 32768}  # larger batches are slower on a 
 def load_encoder(
     name_or_folder: str | Path, precision: Precision = "fp32", device: str | torch.device | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a HiCTL or XLM-R model for embedding, and its tokenizer.
+    """Load a HiCTL model, or an encoder of a family that HiCTL trains, for embedding, and its tokenizer.
 
     Weights are read from safetensors only, and no code of the checkpoint is run. Layer, pooling, length, prompt and
     normalisation are set in `model.config`: by the files for sentence-transformers if there is a `modules.json`, else
@@ -93,8 +93,7 @@ def load_encoder(
         if settings is not None:
             apply_settings(name, model, tokenizer, settings)
         model = model.to(device).eval()
-    encoder = encoder_of(model)
-    encoder.encoder.layer = converted(encoder.encoder.layer, precision)
+    convert_encoder(encoder_of(model), precision)
     return model, tokenizer
 
 
@@ -104,10 +103,10 @@ def default_precision(device: str | None) -> Precision:
 
 
 def load_model(name: str) -> PreTrainedModel:
-    """A HiCTL or XLM-R model with all its weights, and with f where the configuration says that it is read."""
+    """A model with all weights of its encoder, and with f where the configuration says that it is read."""
     values = check_model_type(name)
     check_sizes(name)
-    is_pretraining = "HictlForPreTraining" in (values.get("architectures") or ())
+    is_pretraining = is_pretraining_model(values)
     with without_load_report():
         model, report = (HictlForPreTraining if is_pretraining else AutoModel).from_pretrained(
             name, dtype=torch.float32, use_safetensors=True, output_loading_info=True, trust_remote_code=False
@@ -133,11 +132,17 @@ def dense_weight(name: str) -> Tensor | None:
 
 
 def check_model_type(name: str) -> dict[str, Any]:
-    """The configuration of a model; `BadInput` if it is neither HiCTL's nor XLM-R's."""
+    """The configuration of a model; `BadInput` if it is of no family that HiCTL trains."""
     values, _ = PreTrainedConfig.get_config_dict(name)
-    if (found := values.get("model_type")) not in MODEL_TYPES:
-        raise BadInput(f"{name}: is a model of type {short_repr(found)}; allowed is {KIND}.")
+    if family_of(found := values.get("model_type")) is None:
+        raise BadInput(f"{name}: is a model of type {short_repr(found)}; allowed are {OURS}, {families_named()}.")
     return values
+
+
+def is_pretraining_model(config: Mapping[str, Any]) -> bool:
+    """Whether a `config.json` is that of a HiCTL pre-training model."""
+    names = config.get("architectures") or ()
+    return any(name.startswith("Hictl") and name.endswith("ForPreTraining") for name in names)
 
 
 def check_device(device: str | torch.device | None) -> None:
@@ -177,8 +182,8 @@ def embed_sentences(
     """Embed sentences as vectors.
 
     Args:
-        model: a HiCTL or XLM-R encoder, or a model with such an encoder in `roberta`; "projection" needs
-            `HictlForPreTraining`. Of other encoders all layers are computed, even if an inner one is read.
+        model: an encoder, or a model that has one; "projection" needs a pre-training model. Of encoders other than
+            XLM-R, RoBERTa and BERT all layers are computed, even if an inner one is read.
         sentences: texts, in any order; each distinct text is encoded once.
         pooling: `None`: the model's own.
         prompt: text put before each sentence, "" for none; `None`: the model's default prompt.
@@ -232,9 +237,9 @@ def embed_at_poolings(
     before = chosen_prompt(model.config, prompt)
     encoder, training, device = encoder_of(model), model.training, model.device
     distinct = list(dict.fromkeys(sentences))
-    longest = min(max_length or own_max_length(model.config), model.config.max_position_embeddings - 2)
+    longest = min(max_length or own_max_length(model.config), longest_input(model.config))
     heads = [own_text(model.config, (before + text)[: longest * CHARACTERS]) for text in distinct]
-    settings = {"truncation": True, "max_length": longest, "return_attention_mask": False}
+    settings: dict[str, Any] = {"truncation": True, "max_length": longest, "return_attention_mask": False}
     tokens = encode_texts(tokenizer, heads, **settings)["input_ids"]
     batches = list(token_batches(list(map(len, tokens)), max_tokens or TOKENS_AT_ONCE.get(device.type, 1024)))
     parts: dict[Pooling, list[Tensor]] = {pooling: [] for pooling in poolings}
@@ -280,6 +285,18 @@ def hidden_states(encoder: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, 
 # --- precision --------------------------------------------------------------------------------------------------------
 
 
+def convert_encoder(encoder: Any, precision: Precision) -> None:
+    """Convert the layers of an encoder in place, with bf16 all of an encoder that is not called layer by layer."""
+    if not isinstance(encoder, BY_LAYER) and precision != "int8":
+        for weight in encoder.parameters():
+            weight.data = weight.data.to(DTYPES[precision])
+        return
+    family = family_of(encoder.config.model_type)
+    place, _, name = ("encoder.layer" if family is None else family.layers).rpartition(".")
+    parent = encoder.get_submodule(place)
+    setattr(parent, name, converted(getattr(parent, name), precision))
+
+
 def layers_of(encoder: Any, last: int, precision: Precision | None) -> nn.ModuleList:
     """The layers up to the last one read, in this precision; of an encoder not called layer by layer, itself."""
     by_layer = isinstance(encoder, BY_LAYER)
@@ -308,7 +325,10 @@ def converted(layers: nn.ModuleList, precision: Precision) -> nn.ModuleList:
     device = next(layers.parameters()).device
     warn_where_slow(precision, device)
     if precision != "int8":
-        return copy.deepcopy(layers).to(DTYPES[precision])
+        layers = copy.deepcopy(layers)
+        for weight in layers.parameters():  # and not the frequencies of rotary positions, which are buffers
+            weight.data = weight.data.to(DTYPES[precision])
+        return layers
     if device.type != "cpu":
         raise BadInput(f"precision is int8 and the device {device}; allowed is int8 on a CPU. Use bf16 on a GPU.")
     return with_int8_linear_layers(copy.deepcopy(layers).float())

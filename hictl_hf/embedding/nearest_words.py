@@ -19,10 +19,11 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.languages import script_of
+from ..data.layout import pieces_shown, words_never_sampled
 from ..data.records import checked_text
 from ..data.text_encoding import encode_texts
-from ..data.tokenization import words_never_sampled
 from ..errors import BadInput, BrokenRow
+from ..models.families import longest_input
 from ..models.word_sampling import cosines
 from ..reports.tables import Cell, Table
 from .encoder import embed_sentences
@@ -82,7 +83,7 @@ class Explainer:
         among: Sequence[str] = (),
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
-        self.pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+        self.pieces = pieces_shown(tokenizer)
         self.special = set(words_never_sampled(tokenizer, len(tokenizer)))
         first: dict[str, list[str]] = defaultdict(list)
         languages = np.array(piece_languages(tokenizer, self.pieces, keep_first(rows, first)), dtype=object)
@@ -133,7 +134,7 @@ class Explainer:
         """The input ids, and (V,) cosines of the first token's last state with the word embeddings."""
         check(sentence)
         check(sentence if translation is None else translation)
-        longest = self.model.config.max_position_embeddings - 2  # XLM-R's positions start at 2
+        longest = longest_input(self.model.config)
         text = own_text(self.model.config, sentence)
         second = None if translation is None else own_text(self.model.config, translation)
         settings = {"truncation": True, "max_length": longest, "return_tensors": "pt"}

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..errors import BadInput, short_repr
+from ..models.families import longest_input
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ def own_max_length(config: PreTrainedConfig) -> int:
     It is never more than the model's positions.
     """
     stated = getattr(config, "embedding_max_length", None)
-    return min(stated or LONGEST, config.max_position_embeddings - 2)  # XLM-R's positions start at 2
+    return min(stated or LONGEST, longest_input(config))
 
 
 def own_normalize(config: PreTrainedConfig) -> bool:
@@ -168,4 +169,4 @@ def check_poolings(model: PreTrainedModel, poolings: Sequence[Pooling]) -> None:
 
 def encoder_of(model: PreTrainedModel) -> Any:
     """The encoder of a model, or the model itself."""
-    return getattr(model, "roberta", model)
+    return getattr(model, "base_model", model)

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from ..errors import BadInput
+from ..models.families import family_of
 from .encoder import DENSE
 from .pooling import chosen_prompt, own_max_length, own_normalize, own_pooling
 
@@ -36,7 +37,7 @@ def write_sentence_transformers_files(
         raise BadInput(f"embedding_pooling is {pooling.mode!r}; allowed in this format are {', '.join(MODES)}")
     reading: dict[str, Any] = {"max_seq_length": own_max_length(config)}
     reading["do_lower_case"] = getattr(config, "embedding_lower_case", False)
-    if not pooler:
+    if not pooler and (family := family_of(config.model_type)) is not None and family.pooler:
         reading["model_args"] = {"add_pooling_layer": False}
     if pooling.layer != config.num_hidden_layers:
         outputs = {"text": {"method": "forward", "method_output_name": ["hidden_states", pooling.layer]}}

@@ -22,6 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import CONFIG_NAME, cached_file
 
 from ..errors import BadInput, as_bad_input, short_repr
+from ..models.families import longest_input
 from .pooling import DenseLayers, own_pooling
 
 logger = logging.getLogger(__name__)
@@ -326,7 +327,7 @@ def apply_settings(
     if stated not in (None, own_pooling(config)):
         found = "%s: config.json names the pooling %s of layer %d, modules.json %s of layer %d; the latter is used"
         logger.warning(found, name, *stated, *own_pooling(config))
-    longest = settings.max_length or min(tokenizer.model_max_length, config.max_position_embeddings - 2)
+    longest = settings.max_length or min(tokenizer.model_max_length, longest_input(config))
     config.embedding_max_length = longest
     config.embedding_prompts, config.embedding_prompt = settings.prompts or None, settings.default_prompt
     config.embedding_normalize, config.embedding_lower_case = settings.normalize, settings.lower_case

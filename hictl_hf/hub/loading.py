@@ -60,7 +60,9 @@ def check_sizes(name_or_folder: str | Path) -> None:
 
 def parameters(config: PreTrainedConfig) -> int:
     """The number of parameters in the large matrices of a model, without biases and norms."""
-    size, rows = config.hidden_size, config.vocab_size + config.max_position_embeddings + config.type_vocab_size
+    relative = getattr(config, "rope_parameters", None) or not getattr(config, "position_biased_input", True)
+    positions = 0 if relative else config.max_position_embeddings
+    size, rows = config.hidden_size, config.vocab_size + positions + getattr(config, "type_vocab_size", 0)
     total = size * rows + config.num_hidden_layers * (4 * size**2 + 2 * size * config.intermediate_size)
     total += size * (getattr(config, "projection_size", 0) or 0) + getattr(config, "hard_negative_window", 0)
     if decoder_layers(config):

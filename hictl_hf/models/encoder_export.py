@@ -1,35 +1,42 @@
-"""Export the encoder of a pre-training model as a plain XLM-R checkpoint."""
+"""Export the encoder of a pre-training model as a plain checkpoint of its family."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import XLMRobertaConfig, XLMRobertaModel
+import transformers
 
-from .configuration_hictl import HictlConfig
+from .families import OURS
+
+OF_THE_MODEL = {"model_type", "architectures", "transformers_version", "auto_map", "sep_token_id"}
 
 
 def has_pooler(model: Any) -> bool:
-    """Whether the projection of a `HictlForPreTraining` can be the pooler of a plain encoder."""
+    """Whether the projection of a pre-training model can be the pooler of a plain encoder; XLM-R's alone is used so."""
+    if model.family.own_type != OURS:
+        return False
     return model.config.projects_first_token and model.projection.out_features == model.config.hidden_size
 
 
 def export_encoder(model: Any, folder: str | Path) -> None:
-    """Write the encoder as a plain `xlm-roberta` directory, which loads without this package.
+    """Write the encoder as a directory of its family, such as plain `xlm-roberta`, which loads without this package.
 
-    If the projection reads the first token and keeps the hidden size, it becomes the pooler of the exported model:
-    `pooler_output` is tanh(r). The configuration keeps how sentence vectors are read: layer, pooling, length, prompts,
-    normalisation.
+    In XLM-R, if the projection reads the first token and keeps the hidden size, it becomes the pooler of the exported
+    model: `pooler_output` is tanh(r). The configuration keeps how sentence vectors are read: layer, pooling, length,
+    prompts, normalisation.
 
     Args:
-        model: a `HictlForPreTraining`.
+        model: a `HictlForPreTraining`, or that of another family.
     """
-    known = XLMRobertaConfig().to_dict().keys() - {"model_type", "architectures", "transformers_version"}
-    known |= {name for name in HictlConfig.__annotations__ if name.startswith("embedding_")}
-    config = XLMRobertaConfig(**{name: value for name, value in model.config.to_dict().items() if name in known})
+    family = model.family
+    plain_config, plain_model = (getattr(transformers, family.prefix + kind) for kind in ("Config", "Model"))
+    ours = {field.name for field in fields(model.config)} - {field.name for field in fields(plain_config)}
+    ours = {name for name in ours if not name.startswith("embedding_")} | OF_THE_MODEL
+    config = plain_config(**{name: value for name, value in model.config.to_dict().items() if name not in ours})
     pooled = has_pooler(model)
-    encoder = XLMRobertaModel(config, add_pooling_layer=pooled).to(dtype=model.dtype)
-    weights = model.roberta.state_dict()
+    encoder = plain_model(config, **({"add_pooling_layer": pooled} if family.pooler else {})).to(dtype=model.dtype)
+    weights = model.base_model.state_dict()
     if pooled:
         weight = model.projection.weight.detach()
         weights |= {"pooler.dense.weight": weight, "pooler.dense.bias": torch.zeros_like(weight[0])}

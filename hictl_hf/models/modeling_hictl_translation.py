@@ -23,7 +23,8 @@ from transformers.utils import ModelOutput, can_return_tuple
 from .configuration_hictl import HictlConfig
 from .generation import CACHE, TargetIdGenerationMixin, the_cache
 from .linear_cross_entropy import linear_cross_entropy, tied_embedding
-from .modeling_hictl import HictlModel, refuse_unknown
+from .modeling_hictl import HictlModel
+from .objective import refuse_unknown
 from .supported_versions import overrides_private, require_parameters, warn_if_untested
 from .target_ids import UNKNOWN
 

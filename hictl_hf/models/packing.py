@@ -17,10 +17,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.models.xlm_roberta.modeling_xlm_roberta import XLMRobertaAttention
 from transformers.utils import is_flash_attn_2_available
 
+from .families import OURS
 from .supported_versions import not_supported
+
+PACKED = "hictl_packed"
+"""Name of `packed_attention` in transformers' attention interface."""
 
 
 class PackedRows:
@@ -189,15 +196,23 @@ class PackedPass:
 
     @torch.compiler.disable
     def attend(
-        self, block: nn.Module, query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: float
+        self,
+        block: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        dropout: float,
+        scaling: float,
+        window: int | None = None,
     ) -> Tensor:
         """(tokens or k, h, d) `attend_within_rows` for this block."""
+        self.reached = True
         last, lengths = block is self.last_block, self.rows.lengths
         attending = self.rows.attending if last else lengths
         if query.is_cuda and last not in self.limits:
             self.limits[last] = limits_of(lengths, attending, query.device)
         limits = self.limits.get(last)
-        return attend_within_rows(lengths, attending, query, key, value, dropout, scaling, limits)
+        return attend_within_rows(lengths, attending, query, key, value, dropout, scaling, limits, window)
 
     @torch.compiler.disable
     def check(self, hidden: Tensor) -> None:
@@ -207,8 +222,9 @@ class PackedPass:
             ImportError: this release of transformers does not pass the rows on.
         """
         if not self.reached:
-            raise not_supported("hands no `packed_rows` from the forward of XLM-R to its attention")
-        if len(hidden) != len(self.rows.input_ids if self.rows.kept is None else self.rows.kept):
+            raise not_supported("hands no `packed_rows` from the forward of an encoder to its attention")
+        expected = self.rows.input_ids if self.last_block is None or self.rows.kept is None else self.rows.kept
+        if len(hidden) != len(expected):
             raise not_supported("calls the attention block of XLM-R's last layer otherwise than before")
 
 
@@ -233,18 +249,61 @@ class PackedAttention(XLMRobertaAttention):
         return self.output(output.flatten(1).unsqueeze(0), states), None
 
 
-def accept_packed_rows(encoder: Any) -> None:
-    """Make the attention blocks of a new XLM-R encoder `PackedAttention`.
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    packed_rows: PackedPass | None = None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """`sdpa` of transformers' attention interface, which also takes packed rows: (1, h, tokens, d / h) states then.
 
-    The blocks change their class in place: made a second time, they would draw other initial weights.
+    Keys and values may have fewer heads than queries. A token attends to those at a distance below `sliding_window`.
     """
-    for layer in encoder.encoder.layer:
-        layer.attention.__class__ = PackedAttention
+    if packed_rows is None:
+        mask = attention_mask
+        return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs)
+    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))  # (tokens, heads, d / h)
+    if (groups := query.shape[1] // key.shape[1]) > 1:
+        key, value = (states.repeat_interleave(groups, 1) for states in (key, value))
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return packed_rows.attend(module, query, key, value, dropout, scaling, sliding_window)[None], None
 
 
-def accepts_packed_rows(encoder: Any) -> bool:
-    """Whether all attention blocks of an encoder take packed rows; a custom one may not."""
-    return all(isinstance(layer.attention, PackedAttention) for layer in encoder.encoder.layer)
+AttentionInterface.register(PACKED, packed_attention)
+AttentionMaskInterface.register(PACKED, sdpa_mask)
+
+
+def accept_packed_rows(model: Any) -> None:
+    """Make a new model take packed rows, if its family can: by `PackedAttention` in XLM-R, else by `packed_attention`.
+
+    XLM-R's blocks change their class in place: made a second time, they would draw other initial weights.
+    """
+    if model.family.own_type == OURS:
+        for layer in model.base_model.encoder.layer:
+            layer.attention.__class__ = PackedAttention
+    elif model.family.packs and model.config._attn_implementation == "sdpa":
+        model.config._attn_implementation = PACKED
+
+
+def accepts_packed_rows(model: Any) -> bool:
+    """Whether all attention blocks of a model take packed rows; a custom one may not, nor another attention."""
+    if model.family.own_type != OURS:
+        return bool(model.config._attn_implementation == PACKED)
+    layers = model.base_model.encoder.layer
+    return model.config._attn_implementation == "sdpa" and all(
+        isinstance(layer.attention, PackedAttention) for layer in layers
+    )
+
+
+def last_packed_block(model: Any) -> nn.Module | None:
+    """The block of the last layer, if it attends for the tokens alone that are read."""
+    return model.base_model.encoder.layer[-1].attention if model.family.own_type == OURS else None
 
 
 Limits = tuple[Tensor, Tensor, int, int]
@@ -298,6 +357,7 @@ def attend_within_rows(
     dropout: float,
     scaling: float,
     limits: Limits | None = None,
+    window: int | None = None,
 ) -> Tensor:
     """(k, h, d) attention of each row to itself, by the fastest kernel for device and dtype.
 
@@ -307,25 +367,32 @@ def attend_within_rows(
         query: (k, h, d).
         key, value: (tokens, h, d).
         limits: `limits_of` these rows on a GPU.
+        window: tokens attend to those at a smaller distance than this; `None`: to all of their row. `attending` is then
+            `lengths`.
     """
+    window = window if window is not None and max(lengths) > window else None
     kernel = kernel_of(query, dropout)
+    if window is not None and kernel == "aten":
+        kernel = "by length"
     if kernel == "by length":
         if query.device.type == "cpu" and query.dtype == torch.bfloat16:  # its backward pass is several times slower
             with torch.autocast("cpu", enabled=False):
                 states = query.float(), key.float(), value.float()
-                return attend_by_length(lengths, attending, *states, dropout, scaling).to(query.dtype)
-        return attend_by_length(lengths, attending, query, key, value, dropout, scaling)
+                return attend_by_length(lengths, attending, *states, dropout, scaling, window).to(query.dtype)
+        return attend_by_length(lengths, attending, query, key, value, dropout, scaling, window)
     limits = limits or limits_of(lengths, attending, query.device)
     key, value = (rows_with_queries(lengths, attending, states) for states in (key, value))
     if kernel == "flash_attn":
         # no import statement: without the package, transformers would refuse a copy of this code
         attention: Any = import_module("flash_attn").flash_attn_varlen_func
-        attended: Tensor = attention(query, key, value, *limits, dropout_p=dropout, softmax_scale=scaling)
+        settings: dict[str, Any] = {} if window is None else {"window_size": (window - 1, window - 1)}
+        attended: Tensor = attention(query, key, value, *limits, dropout_p=dropout, softmax_scale=scaling, **settings)
         return attended
     if kernel == "varlen":
         from torch.nn.attention.varlen import varlen_attn
 
-        return varlen_attn(query, key, value, *limits, scale=scaling)  # type: ignore[return-value]
+        near = (-1, -1) if window is None else (window - 1, window - 1)
+        return varlen_attn(query, key, value, *limits, scale=scaling, window_size=near)  # type: ignore[return-value]
     # private, as `varlen_attn` passes it a dropout of 0, and nested tensors, which pass theirs, cost more than it
     operator = torch.ops.aten._flash_attention_forward
     return operator(query, key, value, *limits, dropout, False, False, scale=scaling)[0]
@@ -339,16 +406,21 @@ def attend_by_length(
     value: Tensor,
     dropout: float,
     scaling: float,
+    window: int | None = None,
 ) -> Tensor:
     """`attend_within_rows` by one call for neighbouring rows of equal counts, over views of the buffer."""
     groups = [(*counts, len(list(equal))) for counts, equal in groupby(zip(attending, lengths))]
     queries = query.split([count * rows for count, _, rows in groups])
     keys, values = (part.split([length * rows for _, length, rows in groups]) for part in (key, value))
     outputs = []
-    for (count, _, rows), *states in zip(groups, queries, keys, values):
+    for (count, length, rows), *states in zip(groups, queries, keys, values):
         if count == 0:
             continue
+        near = None
+        if window is not None and length > window:
+            number = torch.arange(length, device=query.device)
+            near = (number - number[:, None]).abs() < window
         q, k, v = (part.unflatten(0, (rows, -1)).transpose(1, 2) for part in states)
-        output = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
+        output = F.scaled_dot_product_attention(q, k, v, attn_mask=near, dropout_p=dropout, scale=scaling)
         outputs.append(output.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)

@@ -8,9 +8,17 @@ import torch
 from ..data.cleaning import Cleaning
 from ..data.collator import REORDERINGS, SEPARATORS, SHORTEST_PAIR
 from ..errors import BadInput
-from ..models.configuration_hictl import HictlConfig
+from ..models.configuration_hictl import CONFIGS, config_class
 from ..parsing import parse_flags_or_recipe
-from ..training.arguments import RunArguments, read_dictionaries, refuse_impossible, repository_to_publish_to
+from ..training.arguments import (
+    RunArguments,
+    fields_with_default,
+    read_dictionaries,
+    read_dictionary,
+    refuse_impossible,
+    refuse_unknown_keys,
+    repository_to_publish_to,
+)
 from ..training.fields import UNUSED, refuse_unused
 from ..training.model_and_data import DataArguments, ModelArguments, read_overrides
 
@@ -30,7 +38,6 @@ DECISIVE = (  # must stay the same when a run is resumed, as the examples and th
 )  # fmt: skip
 NO_END = "a stream has no end and no held-out pairs: with --streaming give --max_steps and --validation_file"
 WORKERS = "--dataloader_num_workers says how many processes read and tokenize it"
-DICTIONARIES = {"config_overrides": HictlConfig, "cleaning": Cleaning}
 
 
 @dataclass
@@ -51,7 +58,7 @@ class PretrainingModelArguments(ModelArguments):
         default=None,
         metadata={
             "help": 'Fields of HictlConfig, as JSON such as {"sentence_temperature": 1.0}, or as a=1,b=2; also of '
-            "model_name_or_path."
+            'model_name_or_path. "model_type" is the family of a new model.'
         },
     )
     tokenizer_name: str | None = field(
@@ -272,8 +279,8 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
     publish_to: str | None = field(default=None, init=False)  # set from push_to_hub and hub_model_id
 
     def __post_init__(self) -> None:
-        self.config_overrides = read_overrides(self.config_overrides)
-        read_dictionaries(self, DICTIONARIES)
+        read_dictionaries(self, {"cleaning": Cleaning})
+        self.read_config_overrides()
         self.publish_to = repository_to_publish_to(self)
         self.check_data()
         if self.streaming and self.max_steps <= 0:
@@ -306,6 +313,18 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
             self.use_cpu = True  # or HF refuses bf16
         super().__post_init__()
         refuse_impossible(self)
+
+    def read_config_overrides(self) -> None:
+        """Parse `config_overrides`, whose keys must be fields of the configuration of a family, or its `model_type`."""
+        given = self.config_overrides = read_dictionary("config_overrides", read_overrides(self.config_overrides))
+        if self.model_name_or_path or self.config_name:  # its family is known when it is loaded
+            known = {name for kind in CONFIGS.values() for name in fields_with_default(kind)}
+        else:
+            try:
+                known = {"model_type", *fields_with_default(config_class(given.get("model_type")))}
+            except ValueError as error:
+                raise BadInput(f"config_overrides: {error}; leave it out for XLM-R") from error
+        refuse_unknown_keys("config_overrides", given, known)
 
     def check_what_to_do(self) -> None:
         """Raise `BadInput` for `do_train`, `do_eval` and `do_predict` where they would have no effect.

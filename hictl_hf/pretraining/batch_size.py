@@ -11,14 +11,14 @@ from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from ..data.collator import PretrainingCollator
 from ..errors import BadInput
-from ..models.modeling_hictl import HictlForPreTraining
+from ..models.objective import HictlObjective
 from ..training.arguments import RunArguments
 
 logger = logging.getLogger(__name__)
 
 
 def fit_micro_batch(
-    model: HictlForPreTraining, collator: PretrainingCollator, args: RunArguments, sharded: bool = False
+    model: HictlObjective, collator: PretrainingCollator, args: RunArguments, sharded: bool = False
 ) -> None:
     """Lower per_device_train_batch_size, and raise gradient_accumulation_steps by the same factor, until a step fits.
 
@@ -45,9 +45,7 @@ def fit_micro_batch(
     logger.info("micro-batch: %d examples, %d micro-batches a step", size, args.gradient_accumulation_steps)
 
 
-def fits(
-    model: HictlForPreTraining, collator: PretrainingCollator, args: RunArguments, size: int, sharded: bool
-) -> bool:
+def fits(model: HictlObjective, collator: PretrainingCollator, args: RunArguments, size: int, sharded: bool) -> bool:
     """Whether a step of `size` of the longest examples fits in memory."""
     try:
         take_step(model, collator, args, size, sharded)
@@ -62,7 +60,7 @@ def fits(
 
 
 def take_step(
-    model: HictlForPreTraining, collator: PretrainingCollator, args: RunArguments, size: int, sharded: bool
+    model: HictlObjective, collator: PretrainingCollator, args: RunArguments, size: int, sharded: bool
 ) -> None:
     """Run forward and backward while holding as much memory as the optimizer states and DDP's buckets will take.
 

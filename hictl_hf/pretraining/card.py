@@ -19,6 +19,7 @@ from ..hub.cards import (
     render_card,
     sentence_transformers_snippet,
 )
+from ..models.families import FAMILIES, OURS, Family, family_of
 from .results import HEADS, METRIC, PretrainingResults, data_sentence, headline, lead
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
@@ -47,7 +48,8 @@ def model_card(results: PretrainingResults, repository: str = YOUR_REPOSITORY) -
         objectives=markdown_table(("objective", "weight", "temperature", "loss at the end"), _objectives(results)),
         negatives=escape_markdown(_negatives(results)),
         noise=escape_markdown(_noise(results)),
-        snippet=transformers_snippet(repository),
+        architecture=_family(results).title,
+        snippet=transformers_snippet(repository, _family(results).title),
         pooling=escape_markdown(_pooling(results)),
         sentence_transformers=sentence_transformers_snippet(repository, ", trust_remote_code=True"),
         name=json.dumps(repository),
@@ -61,10 +63,11 @@ def encoder_card(results: PretrainingResults, repository: str = YOUR_REPOSITORY)
     """The README of the plain encoder."""
     metadata = ModelCardData(
         library_name="sentence-transformers", pipeline_tag="sentence-similarity", language=_languages(results) or None,
-        tags=[*TAGS, "sentence-transformers", "feature-extraction"],
+        tags=[*_tags(results), "sentence-transformers", "feature-extraction"],
     )  # fmt: skip
     return render_card(
-        ENCODER_TEMPLATE, metadata, repository=repository, headline=escape_markdown(headline(results)),
+        ENCODER_TEMPLATE, metadata, repository=repository, architecture=_family(results).title,
+        pooler="yes" if _family(results).own_type == OURS else "", headline=escape_markdown(headline(results)),
         name=json.dumps(YOUR_FOLDER), pooling=escape_markdown(_pooling(results)),
         sentence_transformers=sentence_transformers_snippet(YOUR_FOLDER), citation=licence_and_citation(),
     )  # fmt: skip
@@ -87,14 +90,20 @@ def card_metadata(results: PretrainingResults, repository: str) -> ModelCardData
         library_name="transformers",
         pipeline_tag="fill-mask",
         language=_languages(results) or None,
-        tags=[*TAGS, "contrastive-learning", "sentence-embeddings", "sentence-transformers", "feature-extraction"],
+        tags=[
+            *_tags(results),
+            "contrastive-learning",
+            "sentence-embeddings",
+            "sentence-transformers",
+            "feature-extraction",
+        ],
         model_name=repository.split("/")[-1],
         base_model=name_on_the_hub(results.training.get("model_name_or_path")),
         eval_results=None if after is None else [score],
     )
 
 
-def transformers_snippet(repository: str) -> str:
+def transformers_snippet(repository: str, architecture: str = "XLM-R") -> str:
     """Example code that loads the model from a folder or from the Hub with transformers alone."""
     name = json.dumps(repository)
     return f"""from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
@@ -102,13 +111,22 @@ def transformers_snippet(repository: str) -> str:
 tokenizer = AutoTokenizer.from_pretrained({name})
 batch = tokenizer(["Good morning.", "Guten Morgen."], padding=True, return_tensors="pt")
 
-# The plain XLM-R encoder, to fine-tune or to pool; it needs none of our code.
+# The plain {architecture} encoder, to fine-tune or to pool; it needs none of our code.
 encoder = AutoModel.from_pretrained({name}, subfolder="encoder")
 states = encoder(**batch).last_hidden_state  # (sentences, tokens, hidden size)
 
 # The HiCTL model with its sentence projection; its code is stored with the weights.
 model = AutoModelForPreTraining.from_pretrained({name}, trust_remote_code=True)
 sentences = model.encode_sentences(batch["input_ids"], batch["attention_mask"])  # (sentences, r)"""
+
+
+def _tags(results: PretrainingResults) -> list[str]:
+    return [_family(results).model_type if tag == "xlm-roberta" else tag for tag in TAGS]
+
+
+def _family(results: PretrainingResults) -> Family:
+    """The family of the encoder; results of releases before 0.11 are of XLM-R."""
+    return family_of(results.config.get("model_type")) or FAMILIES["xlm-roberta"]
 
 
 def _languages(results: PretrainingResults) -> list[str]:

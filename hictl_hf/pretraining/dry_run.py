@@ -12,7 +12,7 @@ from ..data.cleaning import Cleaning
 from ..data.sources import list_shards
 from ..data.streaming import bytes_of, source_shares
 from ..errors import BadInput, as_bad_input
-from ..models.configuration_hictl import HictlConfig
+from ..models.configuration_hictl import config_class
 from ..reports.tables import NONE, Table
 from ..training.arguments import read_dictionary
 from ..training.model_and_data import MAIN
@@ -131,13 +131,17 @@ def shares_of(args: PretrainingArguments, names: Sequence[Resolved]) -> list[flo
 
 def shape_of(args: PretrainingArguments) -> Shape | None:
     """The sizes of the encoder, or of a new model of `config_name` and `config_overrides`."""
+    settings = read_dictionary("config_overrides", args.config_overrides)
     try:
         name = args.model_name_or_path or args.config_name
-        config: Any = AutoConfig.from_pretrained(name, revision=args.model_revision) if name else HictlConfig()
+        if name:
+            config: Any = AutoConfig.from_pretrained(name, revision=args.model_revision)
+        else:
+            config = config_class(settings.get("model_type"))()
     except (OSError, ValueError):
         return None
     if not args.model_name_or_path:
-        config.update(read_dictionary("config_overrides", args.config_overrides))
+        config.update({name: value for name, value in settings.items() if name != "model_type"})
     return Shape(config.num_hidden_layers, config.hidden_size, config.intermediate_size, config.vocab_size)
 
 

@@ -1,9 +1,10 @@
 """Which attention kernel a run uses on its GPU, and what is slow about it: one line at the start."""
 
+from typing import Any
+
 import torch
 from transformers import TrainingArguments
 
-from ..models.configuration_hictl import HictlConfig
 from ..models.packing import kernel_of
 
 KERNELS = {
@@ -14,7 +15,7 @@ KERNELS = {
 }
 
 
-def describe_attention(config: HictlConfig, args: TrainingArguments) -> str | None:
+def describe_attention(config: Any, args: TrainingArguments) -> str | None:
     """Name the attention kernel of packed rows on `args.device`, with the fix where it is slow; `None` on a CPU."""
     if args.device.type != "cuda":
         return None
@@ -23,7 +24,8 @@ def describe_attention(config: HictlConfig, args: TrainingArguments) -> str | No
     dtype = torch.float16 if args.fp16 else torch.bfloat16 if args.bf16 else torch.float32
     size = config.hidden_size // config.num_attention_heads
     query = torch.empty(0, config.num_attention_heads, size, dtype=dtype, device=args.device)
-    kernel = kernel_of(query, config.attention_probs_dropout_prob)
+    dropout = getattr(config, "attention_dropout", None)  # of ModernBERT and EuroBERT
+    kernel = kernel_of(query, config.attention_probs_dropout_prob if dropout is None else dropout)
     return f"attention: {KERNELS[kernel]}{reason(query) if kernel == 'by length' else ''}"
 
 

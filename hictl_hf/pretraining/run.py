@@ -13,7 +13,7 @@ from ..errors import BadInput
 from ..files import atomic_directory, write_text
 from ..hub.publishing import push, reserve
 from ..models.encoder_export import export_encoder, has_pooler
-from ..models.modeling_hictl import HictlForPreTraining
+from ..models.objective import HictlObjective
 from ..reports.results import library_versions
 from ..training.arguments import plain_settings
 from ..training.callbacks import TrainingTime
@@ -150,7 +150,7 @@ def evaluation_of(entry: Mapping[str, Any]) -> Evaluation:
 
 
 def save(
-    output_dir: str | Path, model: HictlForPreTraining, tokenizer: PreTrainedTokenizerBase, results: PretrainingResults
+    output_dir: str | Path, model: HictlObjective, tokenizer: PreTrainedTokenizerBase, results: PretrainingResults
 ) -> None:
     """Write the checkpoint and the plain encoder, each with its card and files of sentence-transformers, and the
     results; each appears complete or not at all."""

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,20 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from ..data.cleaning import Cleaning
 from ..data.collator import PretrainingCollator
+from ..data.layout import layout_of, words_never_sampled
 from ..data.sampling import PretrainingExamples, TemperatureSampler, language_shares
 from ..data.streaming import StreamedBatches, source_shares
-from ..data.tokenization import prompt_tokens, tokenize_corpus, train_tokenizer, words_never_sampled
+from ..data.tokenization import prompt_tokens, tokenize_corpus, train_tokenizer
 from ..embedding.encoder import check_model_type, load_encoder
 from ..embedding.pooling import Pooling, all_poolings, own_pooling, projection_of
 from ..errors import BadInput
 from ..hub.during_training import push_during_training
 from ..hub.loading import check_sizes, check_vocabulary, load_tokenizer, model_errors
-from ..models.configuration_hictl import ZETA, HictlConfig
-from ..models.modeling_hictl import HictlForPreTraining
+from ..models.configuration_hictl import config_class, load_config
+from ..models.configuration_objective import NAMED_IDS, ZETA
+from ..models.families import longest_input
+from ..models.modeling_hictl import HictlForPreTraining, new_model
+from ..models.objective import HictlObjective
 from ..retrieval.held_out import pair_names
 from ..training.arguments import plain_settings, read_dictionary
 from ..training.callbacks import RunFingerprint, TrainingTime, early_stopping
@@ -36,7 +41,7 @@ from .trainer import HictlTrainer, metric_name
 logger = logging.getLogger(__name__)
 
 OF_WEIGHTS = {  # what a config.json says of its weights: by which class and how they are read, not how they are built
-    "model_type", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "_name_or_path",
+    "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "_name_or_path",
     "is_encoder_decoder", "embedding_pooling", "embedding_layer", "embedding_prompt", "embedding_max_length",
     "embedding_normalize", "embedding_prompts", "embedding_lower_case", "special_token_ids",
 }  # fmt: skip
@@ -51,7 +56,7 @@ def load_or_train_tokenizer(args: PretrainingArguments, train: Dataset | None) -
     kept = Path(args.output_dir) / "tokenizer"
     if source := args.tokenizer_source:
         tokenizer = load_tokenizer(source)
-        check_special_tokens(source, tokenizer)
+        layout_of(tokenizer)  # refuses what cannot be trained with
         return tokenizer
     if train is None:
         raise BadInput("no vocabulary can be learned from a stream; give --tokenizer_name or --model_name_or_path")
@@ -61,21 +66,6 @@ def load_or_train_tokenizer(args: PretrainingArguments, train: Dataset | None) -
             size = vocabulary_size(config_settings(args))
             train_tokenizer(sentences, size, args.max_seq_length).save_pretrained(kept)
         return AutoTokenizer.from_pretrained(kept)
-
-
-def check_special_tokens(source: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise `BadInput` for a tokenizer whose special tokens have other ids than XLM-R's.
-
-    XLM-R derives positions from the id of <pad>.
-    """
-    names = ("cls_token", "pad_token", "sep_token", "unk_token")
-    found = {name: getattr(tokenizer, f"{name}_id") for name in (*names, "mask_token")}
-    if [found[name] for name in names] != [0, 1, 2, 3] or found["mask_token"] is None:
-        ids = ", ".join(f"{name} {number}" for name, number in found.items())
-        raise BadInput(
-            f"{source}: its tokenizer has {ids}; allowed is XLM-R's layout, ids 0, 1, 2, 3 in this order, and a mask; "
-            "give one of that layout, or neither --tokenizer_name nor --model_name_or_path, and one is learned"
-        )
 
 
 def vocabulary_size(settings: Mapping[str, Any]) -> int:
@@ -114,7 +104,7 @@ def sample_sentences(train: Dataset, seed: int) -> Iterator[str]:
 
 def load_or_make_model(
     args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, start: Start
-) -> tuple[HictlForPreTraining, list[str]]:
+) -> tuple[HictlObjective, list[str]]:
     """The model of the checkpoint with `config_overrides` applied, or a new model of these settings; in float32.
 
     Also returns the names of the weights that the checkpoint does not have.
@@ -128,36 +118,75 @@ def load_or_make_model(
             check_sizes(checkpoint)
             projection = projection_of_start(checkpoint, start)
             shape = {} if projection is None else {"projection_size": len(projection)}
-            config = HictlConfig.from_pretrained(checkpoint, **{**start.config_overrides, **shape, **kept})
+            config = load_config(checkpoint, **{**start.config_overrides, **shape, **kept})
+            refuse_unknown_fields(checkpoint, config, kept)
             refuse_other_shapes(checkpoint, kept)
             model, report = HictlForPreTraining.from_pretrained(
                 checkpoint, config=config, dtype=torch.float32, output_loading_info=True
             )
             new = sorted(report["missing_keys"])
+            if lacking := [name for name in new if name.startswith(f"{model.base_model_prefix}.")]:
+                kind = f"an encoder of the type of its config.json, {config.family.model_type}"
+                raise BadInput(f"{checkpoint}: lacks {len(lacking)} weights, such as {lacking[0]}; allowed is {kind}")
             if projection is not None and config.sentence_projection:
                 model.projection.weight.data.copy_(projection)
                 new.remove("projection.weight")
         else:
-            model = HictlForPreTraining(HictlConfig(**{**settings, "vocab_size": len(tokenizer)}))
+            model = new_model(new_config(settings, tokenizer))
     if settings.get("vocab_size", model.config.vocab_size) != model.config.vocab_size:
         logger.info("the vocabulary has %d ids, not %s as configured", model.config.vocab_size, settings["vocab_size"])
     check_vocabulary(place, tokenizer, model.config.vocab_size)
-    longest = model.config.max_position_embeddings - 2  # XLM-R's positions start at 2
-    if args.max_seq_length > longest:
-        raise BadInput(
-            f"max_seq_length is {args.max_seq_length}, but the model reads {longest} tokens (max_position_embeddings - "
-            f"2); give --max_seq_length {longest}, or less"
-        )
-    for module in model.modules():
-        if isinstance(module, nn.Dropout) and args.dropout is not None:
-            module.p = args.dropout  # the configuration keeps its own: who fine-tunes the encoder later expects it
+    check_positions(args, place, model, tokenizer)
+    if args.dropout is not None:
+        set_dropout(model, args.dropout)
     if model.config.hard_negatives and not 0 < model.config.hard_negative_zeta < 1:
         raise BadInput(
             f"{place}: hard_negative_zeta is {model.config.hard_negative_zeta}; {ZETA}; set it in config_overrides"
         )
     model.config.embedding_prompt = args.prompt or None
     model.config.special_token_ids = words_never_sampled(tokenizer, model.config.vocab_size)
+    if model.family.token_types:  # multilingual-e5-small is a BERT whose tokenizer writes none
+        typed = "token_type_ids" in tokenizer.model_input_names
+        model.config.sep_token_id = layout_of(tokenizer).between[0] if typed else None
     return model, new
+
+
+def new_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Any:
+    """The configuration of a new model of the family `model_type`, XLM-R by default, with the tokenizer's ids."""
+    kind = config_class(settings.get("model_type"))
+    ids = {name: getattr(tokenizer, name, None) for name in (f"{token}_token_id" for token in NAMED_IDS)}
+    known = {item.name for item in fields(kind)}
+    given = {name: value for name, value in settings.items() if name != "model_type"}
+    named = {name: number for name, number in ids.items() if number is not None and name in known}
+    return kind(**{**named, **given, "vocab_size": len(tokenizer)})
+
+
+def check_positions(
+    args: PretrainingArguments, place: str, model: HictlObjective, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Raise `BadInput` if texts may be longer than the model's positions, or padding is another id where they begin."""
+    longest = longest_input(model.config)
+    if args.max_seq_length > longest:
+        raise BadInput(
+            f"max_seq_length is {args.max_seq_length}, but the model reads {longest} tokens; give --max_seq_length "
+            f"{longest}, or less"
+        )
+    padding = model.config.pad_token_id
+    if model.family.positions_after_padding and tokenizer.pad_token_id != padding:
+        raise BadInput(
+            f"{place}: its positions begin after the id of padding, {padding}, and the tokenizer's is "
+            f"{tokenizer.pad_token_id}; allowed are equal ones. Give the tokenizer that was saved with the model"
+        )
+
+
+def set_dropout(model: nn.Module, probability: float) -> None:
+    """Set all dropout of a model; its configuration keeps its own: who fine-tunes the encoder later expects it."""
+    for part in model.modules():
+        module: Any = part
+        if isinstance(module, nn.Dropout):
+            module.p = probability
+        if isinstance(getattr(module, "attention_dropout", None), float | int):  # of ModernBERT and EuroBERT
+            module.attention_dropout = probability
 
 
 def projection_of_start(encoder: str, start: Start) -> Tensor | None:
@@ -166,6 +195,14 @@ def projection_of_start(encoder: str, start: Start) -> Tensor | None:
         return None
     weight: Tensor = projection_of(load_encoder(encoder, device="cpu")[0]).weight
     return weight.detach()
+
+
+def refuse_unknown_fields(encoder: str, config: Any, settings: Mapping[str, Any]) -> None:
+    """Raise `BadInput` for settings that the configuration of this family does not have."""
+    known = {item.name for item in fields(config)}
+    if unknown := sorted(settings.keys() - known):
+        allowed = ", ".join(sorted(known))
+        raise BadInput(f"config_overrides has no field {', '.join(unknown)} with {encoder}; it has {allowed}")
 
 
 def refuse_other_shapes(encoder: str, settings: Mapping[str, Any]) -> None:
@@ -184,7 +221,7 @@ def refuse_other_shapes(encoder: str, settings: Mapping[str, Any]) -> None:
 
 def make_trainer(
     args: PretrainingArguments,
-    model: HictlForPreTraining,
+    model: HictlObjective,
     tokenizer: PreTrainedTokenizerBase,
     corpora: Corpora,
     training_time: TrainingTime,
@@ -236,7 +273,7 @@ def make_trainer(
     )  # fmt: skip
 
 
-def poolings_to_evaluate(args: PretrainingArguments, config: HictlConfig) -> list[Pooling]:
+def poolings_to_evaluate(args: PretrainingArguments, config: Any) -> list[Pooling]:
     """All poolings of the layers in question; only the trained one, and that of the start, if r is what is read."""
     last = config.num_hidden_layers
     if config.sentence_projection or args.evaluate_layers:

@@ -6,12 +6,12 @@ from typing import Any
 
 from safetensors import safe_open
 
-from ..embedding.encoder import check_model_type
+from ..embedding.encoder import check_model_type, is_pretraining_model
 from ..embedding.pooling import Pooling, own_pooling
 from ..embedding.sentence_transformers_settings import SentenceTransformersSettings, read_sentence_transformers_files
 from ..errors import BadInput
 from ..hub.loading import check_weights, weights_of
-from ..models.configuration_hictl import HictlConfig
+from ..models.configuration_hictl import load_config
 from .arguments import PretrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -98,18 +98,17 @@ def recognise(encoder: str | None) -> Start:
     """What the checkpoint is, from its configuration, the names of its weights and its files for sentence-transformers.
 
     Raises:
-        BadInput: it is neither a HiCTL nor an XLM-R model, or its files for sentence-transformers cannot be honoured.
+        BadInput: it is of no family that HiCTL trains, or its files for sentence-transformers cannot be honoured.
     """
     if encoder is None:
         return Start()
     values = check_model_type(encoder)
     check_weights(encoder)
-    architectures = values.get("architectures") or ()
-    config = HictlConfig.from_pretrained(encoder)
-    if "HictlForPreTraining" in architectures:
+    config = load_config(encoder)
+    if is_pretraining_model(values):
         adapted = not config.sentence_projection
         return Start(HICTL, own_pooling(config) if adapted else None, lm_head=True, prompt=config.embedding_prompt)
-    lm_head = has_lm_head(encoder)
+    lm_head = has_lm_head(encoder, config)
     if settings := read_sentence_transformers_files(encoder):
         pooling = trainable_pooling(encoder, settings, config)
         return Start(SENTENCE_ENCODER, pooling, lm_head, settings.default_prompt, settings)
@@ -118,7 +117,7 @@ def recognise(encoder: str | None) -> Start:
     return Start(MASKED_LM, lm_head=True) if lm_head else Start(ENCODER, Pooling("mean", config.num_hidden_layers))
 
 
-def trainable_pooling(encoder: str, settings: SentenceTransformersSettings, config: HictlConfig) -> Pooling:
+def trainable_pooling(encoder: str, settings: SentenceTransformersSettings, config: Any) -> Pooling:
     """The pooling of a sentence encoder, `BadInput` for one that can be read and not trained here."""
     layer = config.num_hidden_layers if settings.layer is None else settings.layer
     found = {
@@ -138,11 +137,10 @@ def trainable_pooling(encoder: str, settings: SentenceTransformersSettings, conf
     return Pooling(settings.pooling, layer + (config.num_hidden_layers + 1 if layer < 0 else 0))
 
 
-def has_lm_head(encoder: str) -> bool:
+def has_lm_head(encoder: str, config: Any) -> bool:
     """Whether the weights of a checkpoint include a language-model head."""
+    names: list[str] = []
     for path in weights_of(encoder):
         with safe_open(path, "pt") as weights:
-            names = weights.keys()
-        if any(name.startswith("lm_head.") for name in names):
-            return True
-    return False
+            names += weights.keys()
+    return bool(config.family.has_head(config, names))

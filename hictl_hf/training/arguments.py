@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
@@ -79,10 +79,19 @@ def read_dictionaries(arguments: Any, settings: Mapping[str, type[Any]]) -> None
     """Parse these arguments as dictionaries, whose keys must be fields with a default of the given classes."""
     for name, kind in settings.items():
         given = read_dictionary(name, getattr(arguments, name))
-        known = {item.name for item in fields(kind) if (item.default, item.default_factory) != (MISSING, MISSING)}
         setattr(arguments, name, given)
-        if unknown := sorted(given.keys() - known):
-            raise BadInput(f"{name} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+        refuse_unknown_keys(name, given, fields_with_default(kind))
+
+
+def fields_with_default(kind: type[Any]) -> set[str]:
+    """The names of the fields of a dataclass that may be left out."""
+    return {item.name for item in fields(kind) if (item.default, item.default_factory) != (MISSING, MISSING)}
+
+
+def refuse_unknown_keys(name: str, given: Mapping[str, Any], known: Set[str]) -> None:
+    """Raise `BadInput` for keys of a dictionary that have no effect."""
+    if unknown := sorted(given.keys() - known):
+        raise BadInput(f"{name} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
 
 
 def refuse_impossible(args: TrainingArguments) -> None:

@@ -108,7 +108,8 @@ def load_config(args: TranslationArguments) -> HictlConfig:
         place = str(args.checkpoint)
         values, _ = HictlConfig.get_config_dict(place)
         if values.get("model_type") != HictlConfig.model_type:
-            raise ValueError(f"it is of type {values.get('model_type')!r}")
+            found = f"it is of type {values.get('model_type')!r}"
+            raise ValueError(f"{found}, and translation is for encoders of XLM-R, whose layers the decoder has")
         if not args.random_encoder:  # else a configuration without weights is enough
             check_sizes(place)
         config = HictlConfig.from_pretrained(place, **read_dictionary("encoder_config", args.encoder_config))

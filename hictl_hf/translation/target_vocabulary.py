@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from ..data.languages import script_of
+from ..data.layout import WORD_START
 from ..data.text_encoding import encode_texts
-from ..data.tokenization import WORD_START
 from ..errors import BadInput
 
 Counts = NDArray[np.int64]  # (vocabulary,) how often each id occurs

@@ -8,14 +8,12 @@ import sentencepiece
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from hictl_hf.data.layout import WORD_START, word_starts, words_never_sampled
 from hictl_hf.data.tokenization import (
-    WORD_START,
     prompt_tokens,
     token_batches,
     tokenize_corpus,
     train_tokenizer,
-    word_starts,
-    words_never_sampled,
 )
 from hictl_hf.errors import BadInput
 

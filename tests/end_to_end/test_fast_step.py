@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 
 from hictl_hf.data.collator import PretrainingCollator
 from hictl_hf.data.tokenization import tokenize_corpus
-from hictl_hf.models import modeling_hictl
+from hictl_hf.models import objective
 from hictl_hf.models.word_sampling import list_words, sample_words_and_list
 from hictl_hf.pretraining.trainer import HictlTrainer
 
@@ -77,7 +77,7 @@ def collate(tokenizer: PreTrainedTokenizerBase) -> PretrainingCollator:
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """The word negatives of every call of the model, in the order of the calls."""
     words: list[Tensor] = []
-    monkeypatch.setattr(modeling_hictl, "sample_words_and_list", remembering(words))
+    monkeypatch.setattr(objective, "sample_words_and_list", remembering(words))
     return words
 
 
@@ -256,7 +256,7 @@ def test_half_precision_points_the_same_way(
 ) -> None:
     model, batch = ready(model_for_text(**LARGE)), collate(rows)
     words = torch.randint(4, 100, (16, 16), generator=torch.Generator().manual_seed(0))
-    monkeypatch.setattr(modeling_hictl, "sample_words_and_list", lambda bag, *_: (words, list_words(bag, words)))
+    monkeypatch.setattr(objective, "sample_words_and_list", lambda bag, *_: (words, list_words(bag, words)))
     exact, half = step_of(model, batch), step_of(model, batch, autocast=True)
     assert half.losses == pytest.approx(exact.losses, rel=0.005)
     assert half.losses != exact.losses
@@ -354,7 +354,7 @@ def train_as_one_of_two(
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
     drawn: list[Tensor] = []
-    modeling_hictl.sample_words_and_list = remembering(drawn)
+    objective.sample_words_and_list = remembering(drawn)
     recorder, step = train_one_step(
         model, rows, collate, folder, per_device_train_batch_size=4, gradient_accumulation_steps=2,
         max_grad_norm=0.0, ddp_backend="gloo",

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 from hictl_hf import HictlConfig, HictlForPreTraining
 from hictl_hf.data.collator import PretrainingCollator
 from hictl_hf.data.tokenization import tokenize_corpus
-from hictl_hf.models import modeling_hictl
+from hictl_hf.models import objective
 from hictl_hf.models.linear_cross_entropy import linear_cross_entropy
 from hictl_hf.models.word_sampling import sample_words
 from hictl_hf.pretraining.trainer import HictlTrainer
@@ -83,13 +83,13 @@ def expected_step(model: PreTrainedModel, batch: Batch, words: Tensor) -> Step:
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """The word negatives (n, m) that each call of a model contrasts the bags with."""
     words: list[Tensor] = []
-    word_contrast = modeling_hictl.word_contrast
+    word_contrast = objective.word_contrast
 
     def contrast_and_remember(*arguments: Any) -> Any:
         words.append(arguments[3])
         return word_contrast(*arguments)
 
-    monkeypatch.setattr(modeling_hictl, "word_contrast", contrast_and_remember)
+    monkeypatch.setattr(objective, "word_contrast", contrast_and_remember)
     return words
 
 

@@ -457,7 +457,7 @@ def test_a_copy_of_a_used_model_is_packed_and_gives_the_same(toy_model: MakeMode
     model, batch = toy_model(), toy_batch()
     expected = model(**batch).loss
     other = copy.deepcopy(model)
-    assert torch.equal(other(**batch).loss, expected) and accepts_packed_rows(other.roberta)
+    assert torch.equal(other(**batch).loss, expected) and accepts_packed_rows(other)
 
 
 def test_an_encoder_of_other_attention_blocks_gets_padded_rows(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
