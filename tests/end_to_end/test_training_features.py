@@ -227,6 +227,7 @@ def test_the_schedule_has_its_settings(make: Make, tmp_path: Path) -> None:
     assert rates == pytest.approx(by_hand)
 
 
+@SLOW_IN_PRETRAINING
 def test_a_schedule_by_the_metric_follows_its_direction(make: Make, tmp_path: Path) -> None:
     settings = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "lr_scheduler_type": None}
     settings |= {"lr_scheduler_type": "reduce_lr_on_plateau", "save_steps": 1}
@@ -259,7 +260,9 @@ def test_a_step_is_as_long_as_the_clipped_gradient_and_its_memory_is_logged(make
 # --- memory and speed -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["activation_checkpointing", "gradient_checkpointing"])
+@pytest.mark.parametrize(
+    "name", ["activation_checkpointing", pytest.param("gradient_checkpointing", marks=pytest.mark.slow)]
+)
 def test_checkpointing_computes_some_layers_again_and_changes_no_loss(make: Make, tmp_path: Path, name: str) -> None:
     runs: dict[bool, tuple[list[int], list[float]]] = {}
     for on in (False, True):
@@ -299,6 +302,7 @@ def test_a_compiled_model_has_the_same_losses(make: Make, tmp_path: Path, backen
     assert isinstance(compiled.model_wrapped, torch._dynamo.OptimizedModule)
 
 
+@SLOW_IN_PRETRAINING
 def test_a_step_in_bf16_computes_in_it(make: Make, tmp_path: Path) -> None:
     trainer, seen = make(tmp_path, bf16=True, max_steps=1), set[torch.dtype]()
     trainer.model.roberta.encoder.layer[0].output.dense.register_forward_hook(lambda *all: seen.add(all[2].dtype))
