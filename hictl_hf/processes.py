@@ -113,7 +113,7 @@ def join() -> Processes:
     see_own_gpu()
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
-    from torch.distributed import ProcessGroupGloo, TCPStore
+    from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]  # without __all__
 
     state = PartialState(cpu=True)  # gloo, whatever the device
     number, index, is_main = state.num_processes, state.process_index, state.is_main_process

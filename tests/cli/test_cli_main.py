@@ -363,7 +363,7 @@ def test_a_script_and_its_command_run_the_same_and_record_what_was_typed(
     script, function, arguments = SCRIPTS[name]
     runs: list[tuple[Any, str]] = []
 
-    def run(args: Any, command: str) -> None:
+    def run(args: Any, command: str, **_: Any) -> None:
         runs.append((args, command))
         raise BadInput("stop here")
 
