@@ -65,7 +65,7 @@ class Family:
         token_types: the second text of a pair has token type 1.
         pooler: the encoder has a pooler, which HiCTL does not train.
         packs: rows travel through it without padding.
-        packed_masks: what it takes for `attention_mask` with packed rows, so that it makes no mask of its own.
+        packed_masks: what it takes for `attention_mask` with packed rows, so that it makes no mask itself.
     """
 
     model_type: str

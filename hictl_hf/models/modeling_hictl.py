@@ -84,8 +84,8 @@ class HictlForQuestionAnswering(XLMRobertaForQuestionAnswering):
 class HictlForPreTraining(HictlObjective, XLMRobertaForMaskedLM):
     """XLM-R with a linear sentence projection f and the objective L = L_LM + L_S + L_W.
 
-    `from_pretrained` loads any checkpoint of XLM-R, and of the other families of `families.FAMILIES`, each with a class
-    of its own.
+    `from_pretrained` loads any checkpoint of XLM-R, and of the other families of `families.FAMILIES`, each with its
+    class.
 
     Example:
         >>> from hictl_hf import HictlConfig, HictlForPreTraining
