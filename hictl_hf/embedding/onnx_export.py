@@ -50,13 +50,14 @@ class SentenceEncoder(nn.Module):
     def __init__(self, model: PreTrainedModel, pooling: Pooling) -> None:
         super().__init__()
         check_poolings(model, [pooling])
-        self.encoder = deepcopy(encoder_of(model))
-        self.encoder.encoder.layer = self.encoder.encoder.layer[: pooling.layer]
+        self.encoder, self.layer = deepcopy(encoder_of(model)), pooling.layer
         self.projection = deepcopy(projection_of(model))
         self.pooling, self.normalize = pooling.mode, own_normalize(model.config)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        # the export leaves out the layers above, which nothing reads
+        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True)
+        hidden = states.hidden_states[self.layer]
         if self.pooling == "mean without special tokens":
             position, last = attention_mask.cumsum(1), attention_mask.sum(1, keepdim=True)  # positions count from 1
             attention_mask = attention_mask * (position > 1) * (position < last)

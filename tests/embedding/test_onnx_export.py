@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from toy_families import SHAPES, TOKENIZERS, ids_of
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import HictlForPreTraining, export_encoder
 from hictl_hf.cli.export_onnx import main
@@ -39,7 +40,8 @@ def check(folder: Path, model: PreTrainedModel, pooling: Pooling, sentences: dic
     texts = [text for language in sentences.values() for text in language[:4]]
     for batch in (texts, texts[:1], [texts[0], " ".join(sentences["en"][:20])]):
         tokens = tokenizer(batch, padding=True, truncation=True, return_tensors="np")
-        vectors = session.run(["sentence_embedding"], dict(tokens))[0]
+        inputs = {each.name: tokens[each.name] for each in session.get_inputs()}
+        vectors = session.run(["sentence_embedding"], inputs)[0]
         expected = embed_sentences(model, tokenizer, batch, pooling)
         np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-4)
 
@@ -145,3 +147,15 @@ def test_a_pooling_that_is_not_there_and_a_missing_package_are_told(
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(BadInput, match=r"pip install 'hictl_hf\[onnx\]'"):
         export_onnx(model_for_text(), tokenizer, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["modernbert", "eurobert"])
+def test_encoders_of_other_families_are_exported(family: str, sentences: dict[str, list[str]], tmp_path: Path) -> None:
+    tokenizer = TOKENIZERS[family](text for texts in sentences.values() for text in texts)
+    settings = {**SHAPES[family], **ids_of(tokenizer), "vocab_size": len(tokenizer)}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModel.from_config(AutoConfig.for_model(family, **settings)).eval()
+    export_onnx(model, tokenizer, tmp_path, Pooling("mean", 1))
+    check(tmp_path, model, Pooling("mean", 1), sentences)
