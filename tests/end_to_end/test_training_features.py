@@ -285,12 +285,9 @@ def test_checkpointing_computes_some_layers_again_and_changes_no_loss(make: Make
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@pytest.mark.parametrize(  # inductor: tests/models/test_gathering and test_modeling_hictl_translation
     ("make", "backend", "mode"),
-    [
-        ("pretraining", "eager", None),
-        ("translation", "inductor", "default"),
-    ],  # inductor: also tests/models/test_gathering
+    [("pretraining", "eager", None), ("translation", "eager", "default")],
     indirect=["make"],
 )
 def test_a_compiled_model_has_the_same_losses(make: Make, tmp_path: Path, backend: str, mode: str | None) -> None:
@@ -322,13 +319,6 @@ def test_workers_load_as_asked_and_change_nothing(make: Make, tmp_path: Path) ->
     assert (loader.num_workers, loader.persistent_workers, loader.prefetch_factor) == (1, True, 3)
     assert loader.multiprocessing_context.get_start_method() == "fork"
     assert losses(trained(trainer)) == losses(trained(make(tmp_path)))
-
-
-@pytest.mark.slow
-@SLOW_IN_TRANSLATION
-def test_workers_are_spawned(make: Make, tmp_path: Path) -> None:
-    workers = {"dataloader_num_workers": 1, "dataloader_multiprocessing_context": "spawn"}
-    assert losses(trained(make(tmp_path, **workers))) == losses(trained(make(tmp_path)))
 
 
 # --- evaluation -------------------------------------------------------------------------------------------------------
