@@ -22,7 +22,7 @@ def main(trials: int = 5, steps: int = 20) -> BestRun:
         output_dir="runs/search",
     )  # fmt: skip
     set_seed(args.seed)
-    start = recognise(args.encoder)
+    start = recognise(args.checkpoint)
     apply_defaults(args, start)
     corpora = read_corpora(args)
     tokenizer = load_or_train_tokenizer(args, corpora.train)

@@ -89,7 +89,7 @@ class Predictor(Protocol):
         """The files that are made from the task's examples."""
 
     def jobs(self, data: TaskData) -> Iterator[Job]:
-        """What several processes do before and beside the predictions of a task."""
+        """What several processes do before and during the predictions of a task."""
 
     def predict(self, data: TaskData, language: str) -> Any:
         """Predictions of a language, in the task's format."""

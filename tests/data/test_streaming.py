@@ -39,8 +39,11 @@ class Numbers:
     def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
         return {"input_ids": [[int(word) for word in text.split()] for text in texts]}
 
+    def num_special_tokens_to_add(self, pair: bool) -> int:
+        return 4 if pair else 2
 
-class Letters:
+
+class Letters(Numbers):
     """A tokenizer to the code points of the characters."""
 
     def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:

@@ -371,7 +371,9 @@ def test_every_flag_and_file_of_a_command_on_a_page_exists(name: str) -> None:
     for file in (*ROOT.glob("benchmarks/*.py"), *ROOT.glob("studies/*.py")):
         known |= set(re.findall(r'"--(\w+)"', file.read_text("utf-8")))
     # of torchrun and accelerate, whose own parsers read these commands in test_scale.py
-    known |= {"config_file", "machine_rank", "main_process_ip", "nnodes", "rdzv_backend", "rdzv_endpoint", "rdzv_id"}
+    known |= {"config_file", "machine_rank", "main_process_ip", "nnodes", "rdzv_backend", "rdzv_endpoint", "rdzv_id",
+        "num_processes",
+    }  # fmt: skip
     known |= {*ARGUMENTS} if name == "CHANGELOG.md" else set()  # former names
     assert set(re.findall(r"(?<![\w-])--(\w+)", code(PAGES[name]))) <= known
     commands = "\n".join(blocks(PAGES[name], "bash"))

@@ -20,8 +20,8 @@ from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoTokenizer,
-    BertConfig,
-    BertModel,
+    ElectraConfig,
+    ElectraModel,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     XLMRobertaForMaskedLM,
@@ -227,10 +227,10 @@ def test_a_run_starts_from_any_xlm_r_checkpoint(
 def test_a_model_of_another_kind_is_refused(files: dict[str, str], tmp_path: Path, run: tuple[Path, Any]) -> None:
     """XLM-R's class would load it, with new weights in place of those that it does not know."""
     small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    BertModel(BertConfig(vocab_size=160, **small)).save_pretrained(tmp_path / "bert")
-    AutoTokenizer.from_pretrained(run[0] / "checkpoint").save_pretrained(tmp_path / "bert")
-    with pytest.raises(BadInput, match="bert: is a model of type 'bert'; allowed is .* HiCTL or XLM-R"):
-        main(flags(files, tmp_path / "run", "--model_name_or_path", str(tmp_path / "bert"), model={}))
+    ElectraModel(ElectraConfig(vocab_size=160, **small)).save_pretrained(tmp_path / "electra")
+    AutoTokenizer.from_pretrained(run[0] / "checkpoint").save_pretrained(tmp_path / "electra")
+    with pytest.raises(BadInput, match="electra: is a model of type 'electra'; allowed is .* HiCTL or XLM-R"):
+        main(flags(files, tmp_path / "run", "--model_name_or_path", str(tmp_path / "electra"), model={}))
 
 
 def test_processes_look_for_unused_parameters_only_where_there_are_some(
@@ -382,7 +382,7 @@ REFUSED = {
     "no vocabulary size": (("--config_overrides", "{}"), "needs the size of its vocabulary"),
     "too long inputs": (("--max_seq_length", "99"), "the model reads 64 tokens"),
     "a rate above one": (("--tlm_probability", "15"), "tlm_probability is 15.0; it must be between 0 and 1"),
-    "inputs without room": (("--max_seq_length", "5"), "max_length is 5; allowed is 6 or more"),
+    "inputs without room": (("--max_seq_length", "5"), "max_seq_length is 5; allowed is 6 or more"),
     "no pairs in a batch": (("--per_device_train_batch_size", "0"), "per_device_train_batch_size is 0; allowed is 1"),
     "another sampler": (("--train_sampling_strategy", "sequential"), "sequential, which has no effect here: languages"),
     "a metric that is not measured": (
@@ -444,15 +444,14 @@ REFUSED = {
 }
 
 
-def test_a_tokenizer_that_is_laid_out_otherwise_than_xlm_rs_is_refused(files: dict[str, str], tmp_path: Path) -> None:
-    """A model would count positions from another number in training than later."""
+def test_a_tokenizer_without_a_token_that_is_needed_is_refused(files: dict[str, str], tmp_path: Path) -> None:
     words = {name: number for number, name in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"))}
     named = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
     for left_out in ("", "mask_token"):
         given = {name: token for name, token in named.items() if name != left_out}
         tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))
         PreTrainedTokenizerFast(tokenizer_object=tokenizer, **given).save_pretrained(tmp_path / "other")
-        message = f"cls_token 2, pad_token 0, .* mask_token {None if left_out else 4}; allowed is XLM-R's layout"
+        message = "has no mask_token to hide words" if left_out else "puts no token before a text; allowed is one with a first token"
         with pytest.raises(BadInput, match=message):
             main(flags(files, tmp_path / "run", "--tokenizer_name", str(tmp_path / "other")))
 

@@ -31,6 +31,7 @@ from hictl_hf.hub.loading import check_sizes, check_vocabulary, load_tokenizer, 
 from hictl_hf.models.families import family_of
 from hictl_hf.pretraining.start import recognise
 from hictl_hf.translation.pipeline import load_translator
+from hictl_hf.xtreme.arguments import XtremeArguments
 from hictl_hf.xtreme.setup import load_config_and_tokenizer
 
 MakeModel = Callable[..., PreTrainedModel]
@@ -122,7 +123,7 @@ def test_weights_on_the_hub_are_asked_too(folders: Path, tmp_path: Path) -> None
 LOADERS: dict[str, Callable[[str], object]] = {
     "embedding": load_encoder,
     "pre-training": recognise,
-    "XTREME": load_config_and_tokenizer,
+    "XTREME": lambda name: load_config_and_tokenizer(XtremeArguments(model_name_or_path=name)),
     "sizes": check_sizes,
 }
 

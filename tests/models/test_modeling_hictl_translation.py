@@ -990,8 +990,9 @@ def test_a_saved_model_translates_where_the_package_is_not_installed(tmp_path: P
     model = translator(cls_bias="cosine").float()
     model.save_pretrained(tmp_path / "translator")
     modules = (
-        "configuration_hictl", "encoder_export", "gathering", "generation", "linear_cross_entropy", "losses",
-        "modeling_hictl", "modeling_hictl_translation", "negatives", "outputs", "packing", "sentence_probability",
+        "configuration_hictl", "configuration_objective", "encoder_export", "families", "gathering", "generation",
+        "linear_cross_entropy", "losses", "modeling_hictl", "modeling_hictl_families", "modeling_hictl_translation",
+        "negatives", "objective", "outputs", "packing", "sentence_probability",
         "supported_versions", "target_ids", "word_sampling",
     )  # fmt: skip
     files = {path.name for path in (tmp_path / "translator").glob("*.py")}

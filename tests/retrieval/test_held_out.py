@@ -27,7 +27,9 @@ class Dictionary(nn.Module):
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()
         self.tokenizer, self.device = tokenizer, torch.device("cpu")
-        self.config = SimpleNamespace(max_position_embeddings=66, num_hidden_layers=1, pad_token_id=1)
+        self.config = SimpleNamespace(
+            model_type="xlm-roberta", max_position_embeddings=66, num_hidden_layers=1, pad_token_id=1
+        )
 
     def forward(self, input_ids: Tensor, **_: Any) -> SimpleNamespace:
         texts = self.tokenizer.batch_decode(input_ids, skip_special_tokens=True)

@@ -52,7 +52,7 @@ def test_any_number_of_processes_writes_what_one_does_at_once(
         write("shared")
     done = sorted((tmp_path / "shared.partial").glob("0*.txt"))
     assert asked == [3, 3] and len(done) == 2
-    with pytest.raises(BadInput, match="search.beams was 2 and is 3"):
+    with pytest.raises(BadInput, match="search.num_beams was 2 and is 3"):
         write("shared", given=replace(CONFIG, search=replace(CONFIG.search, num_beams=3)))
     for other in (1, 2):
         with pytest.raises(BadInput, match="target_language was 'de' and is 'fr'; .*model was 'one whose"):

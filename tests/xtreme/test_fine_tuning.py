@@ -188,7 +188,7 @@ def test_an_infinite_loss_with_finite_gradients_is_noticed(kinds: Kinds, tmp_pat
 def test_a_batch_that_cannot_be_divided_is_refused(kinds: Kinds, tmp_path: Path) -> None:
     kind, examples, model = kinds["pairs"]
     features = kind.encode(examples, training=True)
-    with pytest.raises(BadInput, match="batch_size: is 8; allowed are multiples of 3 micro-batches"):
+    with pytest.raises(BadInput, match="per_device_train_batch_size is 8; allowed are multiples of 3 micro-batches"):
         fine_tune(model, kind.tokenizer, features, SETTINGS, tmp_path, micro_batches=3)
 
 
