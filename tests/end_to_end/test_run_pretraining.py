@@ -451,7 +451,9 @@ def test_a_tokenizer_without_a_token_that_is_needed_is_refused(files: dict[str, 
         given = {name: token for name, token in named.items() if name != left_out}
         tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))
         PreTrainedTokenizerFast(tokenizer_object=tokenizer, **given).save_pretrained(tmp_path / "other")
-        message = "has no mask_token to hide words" if left_out else "puts no token before a text; allowed is one with a first token"
+        message = (
+            "has no mask_token to hide words" if left_out else "no token before a text; allowed is one with a first"
+        )
         with pytest.raises(BadInput, match=message):
             main(flags(files, tmp_path / "run", "--tokenizer_name", str(tmp_path / "other")))
 

@@ -45,8 +45,8 @@ PROOFS: list[tuple[str, str, str, str]] = [  # runs, file, test, fields
      "torch_compile torch_compile_backend torch_compile_mode"),
     (BOTH, FEATURES, "test_a_step_in_bf16_computes_in_it", "bf16 use_cpu"),
     (BOTH, FEATURES, "test_workers_load_as_asked_and_change_nothing",
-     "dataloader_num_workers dataloader_persistent_workers dataloader_prefetch_factor "
-     "dataloader_multiprocessing_context"),
+     ("dataloader_num_workers dataloader_persistent_workers dataloader_prefetch_factor "
+      "dataloader_multiprocessing_context")),
     (BOTH, FEATURES, "test_evaluations_come_when_asked_and_a_resumed_run_does_not_repeat_the_first",
      "output_dir eval_strategy eval_steps eval_delay eval_on_start save_strategy save_steps resume_from_checkpoint"),
     (PRETRAINING, FEATURES, "test_the_worst_state_is_kept_where_less_is_better",
