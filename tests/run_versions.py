@@ -5,7 +5,7 @@
 
 Each set of releases has an environment of its own, `.venv-versions/NAME`. "oldest" are the lower bounds of setup.cfg;
 "newest" what pip finds today, with --quick what the last complete run found. Releases on which all tests passed enter
-`docs/versions.json`, and README's table from it (not with --quick). Exit status 1: tests failed; the last lines say on
+`hictl_hf/tested_versions.json`, and README's table from it (not with --quick). Exit status 1: tests failed; the last lines say on
 which releases.
 """
 
@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-REPORT, README = ROOT / "docs/versions.json", ROOT / "README.md"
+REPORT, README = ROOT / "hictl_hf/tested_versions.json", ROOT / "README.md"
 TABLE = re.compile(r"(?<=<!-- versions -->\n).*?(?=<!-- /versions -->)", re.DOTALL)
 SHOWN = ("python", "torch", "transformers", "accelerate", "datasets", "huggingface-hub", "sentence-transformers")
 QUICK = (
