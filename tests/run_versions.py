@@ -5,8 +5,8 @@
 
 Each set of releases has an environment of its own, `.venv-versions/NAME`. "oldest" are the lower bounds of setup.cfg;
 "newest" what pip finds today, with --quick what the last complete run found. Releases on which all tests passed enter
-`hictl_hf/tested_versions.json`, and README's table from it (not with --quick). Exit status 1: tests failed; the last lines say on
-which releases.
+`hictl_hf/tested_versions.json`, and README's table from it (not with --quick). Exit status 1: tests failed; the last
+lines say on which releases.
 """
 
 import argparse
