@@ -67,10 +67,8 @@ def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settin
         message = in_one_line(error)
         if message is None or shows_traceback(argv):
             raise
-        if int(
-            os.environ.get("RANK", 0)
-        ):  # the launcher ends this process when the first one fails for the same reason
-            time.sleep(GRACE)
+        if int(os.environ.get("RANK", 0)):
+            time.sleep(GRACE)  # the launcher ends this process when the first one fails for the same reason
         sys.exit(f"error: {message}")
 
 

@@ -183,7 +183,7 @@ def test_the_attention_kernels_of_pytorch_take_what_they_are_given() -> None:
     names = "query key value cum_seq_q cum_seq_k max_q max_k dropout_p is_causal return_debug_mask scale"
     assert [argument.name for argument in schema.arguments][:11] == names.split()
     assert schema.returns[0].type.kind() == "TensorType"
-    assert {"scale"} <= {*inspect.signature(varlen_attn).parameters}
+    assert {"scale", "window_size"} <= {*inspect.signature(varlen_attn).parameters}
     config = configparser.ConfigParser()
     config.read(PACKAGE.parent / "setup.cfg", "utf-8")
     assert "torch>=2.11" in config["options"]["install_requires"].split()  # the first with this `scale`

@@ -129,5 +129,6 @@ def words_never_sampled(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> 
     """Return the ids that are not words: special and reserved tokens, a lone space, rows beyond the vocabulary."""
     vocabulary = tokenizer.get_vocab()
     reserved = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    spaces = {vocabulary[piece] for piece in (WORD_START, SPACE_AS_LETTER) if piece in vocabulary}
+    space = vocabulary.get(SPACE_AS_LETTER if is_byte_level(tokenizer) else WORD_START)
+    spaces = set() if space is None else {space}
     return sorted({*tokenizer.all_special_ids, *reserved, *spaces} | set(range(len(tokenizer), vocab_size)))

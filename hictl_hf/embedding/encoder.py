@@ -98,7 +98,7 @@ def load_encoder(
 
 
 def default_precision(device: str | None) -> Precision:
-    """ "bf16" on a GPU that has it, else "fp32"; `None` is the device that `load_encoder` chooses."""
+    """bf16 on a GPU that has it, else fp32; `None` is the device that `load_encoder` chooses."""
     return "bf16" if has_fast_bf16(device or ("cuda" if torch.cuda.is_available() else "cpu")) else "fp32"
 
 

@@ -138,18 +138,9 @@ def cross_entropy(hidden: Tensor, embeddings: Tensor, bias: Tensor, targets: Ten
     return torch.stack(losses).sum()
 
 
-def cross_entropy_and_gradients(
-    hidden: Tensor,
-    embeddings: Tensor,
-    bias: Tensor,
-    targets: Tensor,
-    items: Tensor,
-    smoothing: float,
-    dtype: torch.dtype,
-) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """() the loss, and its gradients with respect to hidden, embeddings and bias; matrix products in `dtype`."""
-    compute = by_slices if embeddings.device.type == "cpu" else by_rows
-    return compute(hidden, embeddings, bias, targets, items, smoothing, dtype)
+def cross_entropy_and_gradients(hidden: Tensor, *others: Any) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """() the loss, and its gradients with respect to hidden, embeddings and bias, by the form for this device."""
+    return (by_slices if hidden.device.type == "cpu" else by_rows)(hidden, *others)
 
 
 # With logits z = Eh + b, softmax p = exp(z - log Z), target t and smoothing ε, per token:
@@ -169,7 +160,7 @@ def by_slices(
     smoothing: float,
     dtype: torch.dtype,
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """`cross_entropy_and_gradients` on a CPU: slices of the vocabulary fit its cache.
+    """`cross_entropy_and_gradients` on a CPU: slices of the vocabulary fit its cache; matrix products in `dtype`.
 
     Two passes over slices of the vocabulary per block of tokens. The first stores the softmax of each slice and sums up
     the expected embedding; the second computes E's gradient from the stored softmax. For the first d tokens the store

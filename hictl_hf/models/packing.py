@@ -391,8 +391,8 @@ def attend_within_rows(
     if kernel == "varlen":
         from torch.nn.attention.varlen import varlen_attn
 
-        near = (-1, -1) if window is None else (window - 1, window - 1)
-        return varlen_attn(query, key, value, *limits, scale=scaling, window_size=near)  # type: ignore[return-value]
+        near: dict[str, Any] = {} if window is None else {"window_size": (window - 1, window - 1)}
+        return varlen_attn(query, key, value, *limits, scale=scaling, **near)  # type: ignore[return-value]
     # private, as `varlen_attn` passes it a dropout of 0, and nested tensors, which pass theirs, cost more than it
     operator = torch.ops.aten._flash_attention_forward
     return operator(query, key, value, *limits, dropout, False, False, scale=scaling)[0]

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
-from ..models.packing import kernel_of
+from ..models.objective import HictlObjective
+from ..models.packing import accepts_packed_rows, kernel_of
 
 KERNELS = {
     "flash_attn": "flash-attn's, one call for all rows",
@@ -15,12 +16,13 @@ KERNELS = {
 }
 
 
-def describe_attention(config: Any, args: TrainingArguments) -> str | None:
-    """Name the attention kernel of packed rows on `args.device`, with the fix where it is slow; `None` on a CPU."""
+def describe_attention(model: HictlObjective, args: TrainingArguments) -> str | None:
+    """Name the attention kernel of a model on `args.device`, with the fix where it is slow; `None` on a CPU."""
     if args.device.type != "cuda":
         return None
-    if config._attn_implementation not in ("sdpa", None):
-        return f"attention: {config._attn_implementation}, with padding; sdpa, the default, packs rows without"
+    config: Any = model.config
+    if not accepts_packed_rows(model):
+        return f"attention: {config._attn_implementation}, of padded batches ({model.family.title})"
     dtype = torch.float16 if args.fp16 else torch.bfloat16 if args.bf16 else torch.float32
     size = config.hidden_size // config.num_attention_heads
     query = torch.empty(0, config.num_attention_heads, size, dtype=dtype, device=args.device)

@@ -57,7 +57,7 @@ def pretrain(args: PretrainingArguments, command: str = "") -> PretrainingResult
     weights = copy_of_weights(model, new_weights) if args.keep_start else {}
     training_time = TrainingTime()
     trainer = make_trainer(args, model, tokenizer, corpora, training_time)
-    if args.should_log and (kernel := describe_attention(model.config, args)):
+    if args.should_log and (kernel := describe_attention(model, args)):
         logger.info(kernel)
 
     before = trainer.run_inside(lambda: score(trainer, corpora))

@@ -13,7 +13,6 @@ Shards and blocks of queries are files, which several processes share and from w
 """
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from ..errors import BadInput, short_repr
-from ..files import write_json
+from ..files import atomic_file, flush, write_json
 from ..processes import ALONE, Processes, hides_progress
 from .bitext import UnitRows, rows_at
 from .nearest_neighbours import MEMORY, Neighbours, Rows, Vectors, fine_kind, inner_products
@@ -280,16 +279,14 @@ def as_fp32(vectors: Vectors) -> NDArray[np.float32]:
 
 def write_index(index: Any, path: Path) -> None:
     """Write an index to a file atomically."""
-    draft = path.with_name(f".{path.name}")
-    import_faiss().write_index(index, str(draft))
-    os.replace(draft, path)
+    with atomic_file(path) as draft:
+        import_faiss().write_index(index, str(draft))
+        flush(draft)
 
 
 def keep(saved: dict[str, NDArray[Any]], path: Path) -> None:
     """Write arrays to a file atomically."""
-    draft = path.with_name(f".{path.name}")
-    with draft.open("wb") as file:
-        np.savez(file, allow_pickle=False, **saved)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
+    with atomic_file(path) as draft:
+        with draft.open("wb") as file:  # by its name NumPy would add an ending
+            np.savez(file, allow_pickle=False, **saved)
+        flush(draft)

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from test_pretraining_trainer import trainer_of
 from test_translation_trainer import Material
 from torch import Tensor
 from torch.nn import functional as F
+from toy_families import SHAPES
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, XLMRobertaForMaskedLM
 
 from hictl_hf import HictlConfig, HictlForPreTraining, HictlModel
@@ -22,7 +24,9 @@ from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.embedding.encoder import embed_sentences
 from hictl_hf.models import gathering, packing
 from hictl_hf.models import linear_cross_entropy as vocabulary
+from hictl_hf.models.configuration_hictl import config_class
 from hictl_hf.models.linear_cross_entropy import linear_cross_entropy
+from hictl_hf.models.modeling_hictl import new_model
 from hictl_hf.models.packing import attend_by_length, attend_within_rows, kernel_of
 from hictl_hf.models.word_sampling import SIMILARITIES_ON_GPU, sample_words
 from hictl_hf.pretraining.batch_size import fit_micro_batch
@@ -321,10 +325,32 @@ def test_every_gpu_has_a_kernel_that_it_can_run(
 def test_the_kernel_is_told(
     line: str, device: dict[str, Any], size: int, settings: dict[str, bool], dropout: float, tmp_path: Path
 ) -> None:
-    shape = {"hidden_size": 2 * size, "num_attention_heads": 2, "attention_probs_dropout_prob": dropout}
+    shape = {"vocab_size": 9, "hidden_size": 2 * size, "num_attention_heads": 2, "num_hidden_layers": 1}
+    model = new_model(HictlConfig(**shape, attention_probs_dropout_prob=dropout))
     with Gpu(**device):
         args = RunArguments(str(tmp_path), use_cpu=False, report_to=[], **settings)
-        assert line in (describe_attention(HictlConfig(**shape), args) or "")
+        assert line in (describe_attention(model, args) or "")
+
+
+@pytest.mark.parametrize(
+    ("family", "line"),
+    [("modernbert", "PyTorch's, one call for all rows"), ("deberta-v2", "of padded batches (")],
+)
+def test_the_kernel_of_other_families_is_told(family: str, line: str, tmp_path: Path) -> None:
+    model = new_model(config_class(family)(vocab_size=90, **SHAPES[family]))
+    with Gpu():
+        args = RunArguments(str(tmp_path), use_cpu=False, report_to=[], bf16=True)
+        assert line in (describe_attention(model, args) or "")
+
+
+def test_modernbert_packs_rows_on_a_gpu(gpu: Gpu, toy_batch: MakeBatch) -> None:
+    """Its rows are shorter than its windows, so that one kernel takes them all; the loss is that of the CPU."""
+    model = new_model(config_class("modernbert")(**SHAPES["modernbert"] | {"vocab_size": 200, "local_attention": 128}))
+    batch = toy_batch(4)
+    expected = deepcopy(model).eval()(**batch).loss
+    with torch.autocast("cuda", torch.bfloat16):
+        found = model.eval().to("cuda")(**on_gpu(batch)).loss
+    assert gpu.launches["_varlen_attn"] > 0 and abs(found.item() - expected.item()) < 0.02 * expected.item()
 
 
 @pytest.mark.parametrize(("dtype", "settings"), [(torch.float16, {"fp16": True}), (torch.bfloat16, {"bf16": True})])
