@@ -288,8 +288,7 @@ def hidden_states(encoder: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, 
 def convert_encoder(encoder: Any, precision: Precision) -> None:
     """Convert the layers of an encoder in place, with bf16 all of an encoder that is not called layer by layer."""
     if not isinstance(encoder, BY_LAYER) and precision != "int8":
-        for weight in encoder.parameters():
-            weight.data = weight.data.to(DTYPES[precision])
+        convert_weights(encoder, DTYPES[precision])
         return
     family = family_of(encoder.config.model_type)
     place, _, name = ("encoder.layer" if family is None else family.layers).rpartition(".")
@@ -326,12 +325,18 @@ def converted(layers: nn.ModuleList, precision: Precision) -> nn.ModuleList:
     warn_where_slow(precision, device)
     if precision != "int8":
         layers = copy.deepcopy(layers)
-        for weight in layers.parameters():  # and not the frequencies of rotary positions, which are buffers
-            weight.data = weight.data.to(DTYPES[precision])
+        convert_weights(layers, DTYPES[precision])
         return layers
     if device.type != "cpu":
         raise BadInput(f"precision is int8 and the device {device}; allowed is int8 on a CPU. Use bf16 on a GPU.")
     return with_int8_linear_layers(copy.deepcopy(layers).float())
+
+
+def convert_weights(module: nn.Module, dtype: torch.dtype) -> None:
+    """Convert the weights in place, and not the frequencies of rotary positions, which are buffers."""
+    for child in module.modules():
+        for name, weight in list(child.named_parameters(recurse=False)):
+            setattr(child, name, nn.Parameter(weight.detach().to(dtype), weight.requires_grad))
 
 
 def format_of(layer: nn.Module) -> str:
