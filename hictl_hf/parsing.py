@@ -3,7 +3,7 @@
 import json
 import sys
 from argparse import Action, ArgumentTypeError
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import reduce
@@ -19,117 +19,12 @@ from transformers.utils import CONFIG_NAME
 from .dtypes import warn_where_slow
 from .errors import DEBUG, DEBUG_HELP, BadInput, add_debug, short_repr
 from .files import check_place
-from .former_names import ARGUMENTS
+from .other_names import answer
 
 RECIPE = "The first argument may be a recipe, a JSON or YAML file with these settings; flags override it."
 BASED_ON = "based_on"  # key of a recipe: other recipes, by paths relative to it, whose settings it changes
 OF_TRANSFORMERS = "Hugging Face's TrainingArguments"
 RECIPES = Path(__file__).parent / "recipes"  # of this package, a link to the folder of the repository
-RENAMED = {"text_mask_rate": "mlm_probability", "pair_mask_rate": "tlm_probability"}  # 0.7 -> 0.8
-ELSEWHERE = {  # wrong spellings, and names of other tools -> ours, one of which a command has
-    "model": ("model_name_or_path",), "model_name": ("model_name_or_path", "model"),
-    "model_path": ("model_name_or_path", "model"), "model_name_or_path": ("model",),
-    "pretrained_model_name_or_path": ("model_name_or_path", "model"), "tokenizer_path": ("tokenizer_name",),
-    "config": ("config_name",), "config_file": ("config_name",), "train_files": ("train_file",),
-    "training_file": ("train_file",), "training_data": ("train_file",), "train_data_file": ("train_file",),
-    "train_path": ("train_file",), "data_file": ("train_file",), "data_dir": ("data", "train_file"),
-    "dataset": ("dataset_name", "data"), "dataset_config": ("dataset_config_name",), "dev_file": ("validation_file",),
-    "valid_file": ("validation_file",), "eval_file": ("validation_file",), "eval_data_file": ("validation_file",),
-    "validation_data": ("validation_file",), "predict_file": ("test_file",), "max_length": ("max_seq_length",),
-    "max_seq_len": ("max_seq_length",), "max_sequence_length": ("max_seq_length",),
-    "block_size": ("max_seq_length",), "max_source_length": ("max_seq_length",), "beam_size": ("num_beams",),
-    "beam": ("num_beams",), "beams": ("num_beams",), "n_beams": ("num_beams",), "lr": ("learning_rate",),
-    "train_batch_size": ("per_device_train_batch_size",), "per_gpu_train_batch_size": ("per_device_train_batch_size",),
-    "eval_batch_size": ("per_device_eval_batch_size",), "num_epochs": ("num_train_epochs",),
-    "n_epochs": ("num_train_epochs",), "warmup_ratio": ("warmup_steps",), "out_dir": ("output_dir",),
-    "output_path": ("output_dir", "output"), "output_file": ("output",), "input_file": ("input",),
-    "tgt_lang": ("target_lang",), "src_lang": ("source_lang",), "target_language": ("target_lang",),
-    "source_language": ("source_lang",), "num_workers": ("preprocessing_num_workers",), "revision": ("model_revision",),
-    "evaluation_strategy": ("eval_strategy",), "evaluate_during_training": ("eval_strategy",),
-    "approximate": ("index",),
-    "gradient_checkpointing": ("activation_checkpointing",), "push_to_hub_model_id": ("hub_model_id",),
-    "cpu": ("use_cpu",), "no_cuda": ("use_cpu",), "task_name": ("tasks",), "task": ("tasks",),
-    "language": ("languages",), "encoder": ("model",),
-}  # fmt: skip
-IN_A_FOLDER = "XTREME's files are in the folder --data"
-REASONS = {  # what transformers' example scripts have -> why a command has not; the first whose argument it has, or ""
-    "overwrite_output_dir": {"": "no folder is written over; choose another --output_dir"},
-    "cache_dir": {"": "set the environment variable HF_HOME"},
-    "overwrite_cache": {"": "a cached result has the hash of its input in its name, so it is never stale"},
-    "trust_remote_code": {"": "no code of a checkpoint is run"},
-    "token": {"": "it would be stored with the command; log in by `hf auth login`, or set HF_TOKEN"},
-    "use_auth_token": {"": "log in by `hf auth login`, or set HF_TOKEN"},
-    "use_fast_tokenizer": {"": "tokenizers are fast ones"},
-    "model_type": {
-        "config_name": "a new model is a HiCTL model, an XLM-R; --config_overrides and --config_name give its sizes",
-        "": "it is read from the checkpoint",
-    },
-    "config_name": {
-        "random_encoder": "for an encoder of the sizes of a checkpoint give --random_encoder true, else leave it out",
-        "": "it is read from the checkpoint",
-    },
-    "ignore_mismatched_sizes": {"": "a head of another size is new anyway; other weights must fit"},
-    "line_by_line": {"max_seq_length": "each line is one example, always"},
-    "pad_to_max_length": {"": "batches are padded to their longest example, which is faster"},
-    "validation_split_percentage": {"held_out_sentences": "held_out_sentences is a number of pairs of each language"},
-    "max_eval_samples": {
-        "held_out_sentences": "held_out_sentences is the number of pairs of each language to choose by, and to score",
-        "select_split": "--select_split dev[:1000] takes as many",
-        "validation_file": "all of validation_file is translated; give a shorter one",
-    },
-    "max_predict_samples": {
-        "score_split": "--score_split test[:1000] takes as many",
-        "held_out_sentences": "held_out_sentences is the number of pairs of each language to choose by, and to score",
-        "test_file": "all of test_file is translated; give a shorter one",
-    },
-    "max_train_samples": {"train_split": "--train_split train[:1000] takes as many"},
-    "test_file": {
-        "held_out_sentences": "one half of the held-out pairs is the test; validation_file gives both halves",
-        "select_split": IN_A_FOLDER,
-    },
-    **dict.fromkeys(("train_file", "validation_file"), {"select_split": IN_A_FOLDER}),
-    **dict.fromkeys(
-        ("dataset_name", "dataset_config_name"), {"select_split": "--data hub reads the tasks from the Hub"}
-    ),
-    "preprocessing_num_workers": {"select_split": "the examples of a task are tokenized in seconds"},
-    **dict.fromkeys(
-        ("max_seq_length", "max_steps", "warmup_steps", "weight_decay", "lr_scheduler_type", "config_overrides"),
-        {"select_split": "each task has the value of XTREME's own script"},
-    ),
-    **dict.fromkeys(
-        (
-            "eval_strategy", "eval_steps", "save_strategy", "save_steps", "save_total_limit", "load_best_model_at_end",
-            "metric_for_best_model", "logging_steps",
-        ),
-        {"select_split": "the state that is best on dev by the task's metric is kept, as XTREME's scripts do"},
-    ),
-    **dict.fromkeys(
-        ("report_to", "push_to_hub", "hub_model_id", "hub_private_repo"),
-        {"select_split": "a benchmark is neither tracked nor published; its report is in --output_dir"},
-    ),
-    "torch_compile": {"select_split": "models are fine-tuned for minutes; --bf16 and --similar_lengths are faster"},
-    "resume_from_checkpoint": {"select_split": "the same command goes on where it was interrupted"},
-    "text_column_name": {"": "columns are found by their names (docs/data_formats.md); hictl embed has --column"},
-    "label_column_name": {"": "XTREME's files have their own layout; see docs/xtreme.md"},
-    "label_all_tokens": {"": "the first token of a word has its label, as in XTREME"},
-    "return_entity_level_metrics": {"": "F1 is over all entities, as in XTREME"},
-    "do_lower_case": {"": "the tokenizer's own setting is used"},
-    "max_target_length": {
-        "max_seq_length": "max_seq_length is the limit of both sides; max_length_a and _b when decoding"
-    },
-    "val_max_target_length": {"max_length_b": "max_length_a * source tokens + max_length_b is the limit when decoding"},
-    "ignore_pad_token_for_loss": {"": "padding is never part of the loss"},
-    "source_prefix": {
-        "prompt": "--prompt is put before each text of both languages, also where the vectors are used",
-        "num_beams": "the decoder begins with the target language; no prefix is needed",
-    },
-    "forced_bos_token": {"": "the decoder begins with the target language"},
-    "source_lang": {"target_lang": "a model reads all languages of its encoder; leave it out"},
-    "fp16": {"micro_batches": "--bf16 true computes in bf16"},
-    "train_language": {"setting": "--setting translate-train trains on the translations of each language"},
-    "batch_size": {"max_tokens": "batches have as many tokens as --max_tokens says"},
-    "gradient_accumulation_steps": {"micro_batches": "--micro_batches divides the batch instead of multiplying it"},
-}  # fmt: skip
 PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
 
 
@@ -204,27 +99,6 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
         vars(namespace).pop("debug", None)  # `errors.run` reads it
     rest = [namespace for namespace in rest if vars(namespace)]
     return (settings, *rest) if rest else settings
-
-
-def answer(given: Iterable[str], known: Collection[str]) -> str:
-    """Say what unknown arguments are called among the known ones, or why there are none; else empty.
-
-    >>> answer(["--train_data=a.jsonl", "--src_lang"], ["train_file", "source_lang"])
-    'train_data is called train_file since release 0.11; src_lang is called source_lang here; '
-    """
-    answers = []
-    for name in (word.lstrip("-").partition("=")[0].replace("-", "_") for word in given):
-        elsewhere = next((each for each in ELSEWHERE.get(name, ()) if each in known), None)
-        reason = next((text for each, text in REASONS.get(name, {}).items() if not each or each in known), None)
-        if reason:
-            answers.append(f"{name}: {reason}; ")
-        elif ARGUMENTS.get(name) in known:
-            answers.append(f"{name} is called {ARGUMENTS[name]} since release 0.11; ")
-        elif RENAMED.get(name) in known:
-            answers.append(f"{name} is called {RENAMED[name]} since release 0.8; ")
-        elif elsewhere:
-            answers.append(f"{name} is called {elsewhere} here; ")
-    return "".join(answers)
 
 
 def refuse_missing(model: str) -> None:

@@ -14,7 +14,7 @@ from hictl_hf.cli.mine import MineArguments
 from hictl_hf.cli.translate import TranslateArguments
 from hictl_hf.errors import BadInput
 from hictl_hf.former_names import ARGUMENTS
-from hictl_hf.parsing import ELSEWHERE, REASONS
+from hictl_hf.other_names import ELSEWHERE, REASONS
 from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
 from hictl_hf.training import arguments as settings
 from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
