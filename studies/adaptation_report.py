@@ -17,7 +17,7 @@ from hictl_hf.reports.tables import NONE
 from .adaptation_data import LOW
 from .adaptation_scores import grouped, unpacked
 from .adaptation_systems import OTHERS, REFERENCE, START, SYSTEMS
-from .intervals import difference, estimate, samples_with_seeds
+from .intervals import Estimate, difference, estimate, samples_with_seeds
 from .report import replace_block, spread, table
 from .runs import Runs, Samples, resample
 
@@ -164,8 +164,6 @@ def write_page(folder: Path, page: Path, low: str) -> None:
     rows = intervals_of(found, tests)
     write_json(folder / "intervals.json", rows)
     parts = [main_table(rows, tests)]
-    if any(row["to the start"] for row in rows.values()):
-        parts += ["Differences to the start, paired:", difference_table(rows, "to the start", tests)]
     if any(row["to the reference"] for row in rows.values()):
         chosen = {test: better_reference(found, test) for test in tests}
         against = {
@@ -174,7 +172,7 @@ def write_page(folder: Path, page: Path, low: str) -> None:
         }
         reference = f"{OTHERS}, {SYSTEMS[REFERENCE].label}"
         title = f"Differences to {reference}, averaged or not, whichever is better on the test, paired:"
-        parts += [title, difference_table(rows, "to the reference", against)]
+        parts += [title, reference_table(rows, against)]
     pictured = {name: found[name] for name in PICTURED if name in found}
     if pictured:
         path = draw_shares(pictured, page.parent / f"images/adaptation{low}-shares.png")
@@ -188,22 +186,27 @@ def section_and_label(name: str) -> tuple[str, str]:
 
 
 def main_table(rows: Mapping[str, dict[str, Any]], tests: Mapping[str, str]) -> str:
-    """Return scores with intervals, CPU minutes of training, steps, and the share of the trained weights by seed."""
+    """Return scores, differences to the start, CPU minutes of training, steps, and the share of the trained weights."""
     lines = []
     for name, row in rows.items():
         minutes, steps = (NONE if row[key] is None else f"{row[key]:.0f}" for key in ("cpu_minutes", "steps"))
         shares = ", ".join(f"{share:g}" for share in row["shares"]) or NONE
-        scores = [spread(row["scores"][test]) for test in tests]
+        scores = [score_and_gain(row["scores"][test], row["to the start"].get(test)) for test in tests]
         lines.append((*section_and_label(name), str(row["seeds"]), *scores, minutes, steps, shares))
     return table(("", "seeds", *tests.values(), "CPU min", "steps", "share trained"), lines)
 
 
-def difference_table(rows: Mapping[str, dict[str, Any]], kind: str, tests: Mapping[str, str]) -> str:
-    """Return the differences of one kind, of the encoders that have them."""
+def score_and_gain(score: Estimate | None, gain: Estimate | None) -> str:
+    """Format as `90.5; +4.1 (+3.8 to +4.5)`, without a gain as `86.4 (85.8 to 86.9)`."""
+    return f"{spread(score and score[:1])}; {spread(gain, sign='+')}" if gain else spread(score)
+
+
+def reference_table(rows: Mapping[str, dict[str, Any]], tests: Mapping[str, str]) -> str:
+    """Return the differences to the reference, of the encoders that have them."""
     lines = [
-        (*section_and_label(name), *(spread(row[kind].get(test), sign="+") for test in tests))
+        (*section_and_label(name), *(spread(row["to the reference"].get(test), sign="+") for test in tests))
         for name, row in rows.items()
-        if row[kind]
+        if row["to the reference"]
     ]
     return table(("", *tests.values()), lines)
 

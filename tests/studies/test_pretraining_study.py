@@ -263,7 +263,8 @@ def test_the_table_has_intervals_and_the_papers_gains_and_the_page_keeps_its_wor
     assert value == round(float(mean), 1) and low < value < high
     gain = mean - np.mean([results["lm"][seed]["tatoeba"] for seed in (1, 2)])
     assert f"{gain:+.1f} / +10.0; +2.4" in row, "69.1 - 59.1; 59.7 - 57.3"
-    (gains,) = text.split("Gains over the language model alone; over full HiCTL")[1:]
+    gains = (tmp_path / "runs/gains.md").read_text("utf-8")
+    assert gains.startswith("Gains over the language model alone; over full HiCTL")
     assert re.search(rf"\| full HiCTL \| \{gain:+.1f} \([^;]*\); – \|", gains), "not over itself"
     assert re.search(rf"\| LM only \| –; {-gain:+.1f} \(-", gains)
     assert {path.name for path in (tmp_path / "images").iterdir()} >= {"tsne-full.png", "languages.png", "layers.png"}
@@ -319,9 +320,12 @@ def test_the_page_of_results_is_made_of_the_evidence(tmp_path: Path) -> None:
     for name in ("tsne-full.png", "tsne-continued-full.png"):  # their coordinates are not kept
         shutil.copy(docs / "images" / name, tmp_path / "images")
     kept = (docs / "results.md").read_text("utf-8")
+    evidence = shutil.copytree(pretraining.EVIDENCE, tmp_path / "evidence")
+    (evidence / "gains.md").unlink()
     page.write_text(re.sub(f"{BEGIN}.*{END}", f"{BEGIN}\n{END}", kept, flags=re.DOTALL), "utf-8")
-    pretraining.main(["--report", str(page), "--output", str(tmp_path / "no runs")])
+    pretraining.main(["--report", str(page), "--output", str(tmp_path / "no runs"), "--evidence", str(evidence)])
     assert page.read_text("utf-8") == kept
+    assert (evidence / "gains.md").read_bytes() == (pretraining.EVIDENCE / "gains.md").read_bytes()
     runs = [*pretraining.EVIDENCE.glob("*/[1-9]/run.json")]  # 0 is the start, which was not trained
     assert len(runs) == 32
     for file in runs:
