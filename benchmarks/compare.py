@@ -3,7 +3,7 @@
     git worktree add ../before COMMIT
     python benchmarks/compare.py ../before
 
-Each checkout trains the same new XLM-R on the same batches of random words in a process of its own, which waits while
+Each checkout trains the same new XLM-R on the same batches of random words in a separate process, which waits while
 the other works: the steps alternate, so a slow minute hits both. A step is forward, backward and fused AdamW, fp32, in
 CPU seconds; the first of each, which allocates memory, is dropped. Printed are the seconds and their ratio for each
 batch, and the median ratio. Exit status 1: this checkout's step takes more than --at_most times the other's.

@@ -50,6 +50,7 @@ generation_tests = importlib.import_module("tests.generation.test_utils")
 
 SIZES = {"vocab_size": 99, "num_hidden_layers": 2, "max_position_embeddings": 66}  # the tests ask for two layers
 TASKS = {  # the tests know by the name of a class what it takes and gives; these are the names of ours
+    "Model": "MODEL",
     "ForMaskedLM": "MODEL_FOR_MASKED_LM",
     "ForSequenceClassification": "MODEL_FOR_SEQUENCE_CLASSIFICATION",
     "ForTokenClassification": "MODEL_FOR_TOKEN_CLASSIFICATION",
