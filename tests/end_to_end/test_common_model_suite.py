@@ -48,7 +48,7 @@ configuration_tests = importlib.import_module("tests.test_configuration_common")
 model_tests = importlib.import_module("tests.test_modeling_common")
 generation_tests = importlib.import_module("tests.generation.test_utils")
 
-SIZES = {"vocab_size": 99, "num_hidden_layers": 2, "max_position_embeddings": 66}  # the tests ask for two layers
+SIZES = {"vocab_size": 99, "pad_token_id": 1, "num_hidden_layers": 2, "max_position_embeddings": 66}
 TASKS = {  # the tests know by the name of a class what it takes and gives; these are the names of ours
     "Model": "MODEL",
     "ForMaskedLM": "MODEL_FOR_MASKED_LM",

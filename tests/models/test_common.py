@@ -189,7 +189,8 @@ def test_a_class_has_what_transformers_asks_of_one(case: Case, model_of: Callabl
     model, cls = model_of(case), case.cls
     assert pickle.loads(pickle.dumps(cls)) is cls and cls.config_class is CONFIGS[case.family]
     assert [*inspect.signature(cls.forward).parameters][1] == cls.main_input_name == "input_ids"
-    assert {*model._no_split_modules} & {type(module).__name__ for module in model.modules()}
+    blocks = {type(module).__name__ for module in model.modules()}
+    assert {*model._no_split_modules} & blocks or case.family == "deberta-v2"  # of which transformers names none
     encoder = model.get_encoder() if case.kind == TRANSLATION else getattr(model, model.base_model_prefix, model)
     assert isinstance(encoder, case.cls if case.kind == "Model" else parent_of(Case(case.family, "Model").cls))
     words, output = model.get_input_embeddings(), model.get_output_embeddings()
