@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ablation test test-slow test-gpu test-versions lint bench bench-gpu completions docs clean
+.PHONY: help demo demo-ablation demo-encoders test test-slow test-gpu test-versions lint bench bench-gpu completions docs clean
 PYTHON ?= python3
 export HF_HUB_DISABLE_TELEMETRY := 1
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
@@ -40,6 +40,15 @@ demo-ablation: .venv/demo  ## the same with only the language model loss, compar
 	rm -rf runs/demo-lm-only
 	$(TRAIN) recipes/demo-lm-only.json $(BF16)
 	.venv/bin/hictl compare runs/demo-lm-only runs/demo
+
+# finished runs are kept
+runs/%/results.json: recipes/encoders/%.json | .venv/demo
+	$(TRAIN) $< $(BF16)
+
+ENCODERS = $(patsubst recipes/encoders/%.json,runs/%/results.json,$(wildcard recipes/encoders/*.json))
+demo-encoders: $(ENCODERS)  ## the demo with each other family of encoders, compared with the demo
+	test -f runs/demo/results.json || $(MAKE) demo
+	.venv/bin/hictl compare runs/demo $(ENCODERS)
 
 test: .venv/test  ## the default tests
 	$(PYTEST)

@@ -13,7 +13,7 @@ with XLM-R's 250,002 words, on one CPU thread, compared with
     cells.py       one cell: an encoder, a batch size and a text, all variants
     parts.py       where our step's time goes;  hard_negatives.py  the sentence level alone
     translation.py translating, and a training step of translation
-    gpu.py, embedding.py, mining.py, stream.py, gradient_cache.py  run by themselves
+    gpu.py, embedding.py, mining.py, stream.py, gradient_cache.py, compare.py  run by themselves
     report.py      ratios, tables, chart
 
 On a processor that emulates bf16 it is omitted: a naive step would take a quarter of an hour. An interrupted run

@@ -27,6 +27,12 @@ def init_without_pooler(parent: type[Any]) -> Callable[..., None]:
     return __init__
 
 
+def uses_its_initialization(cls: type[Any]) -> bool:
+    """`is_custom_code` is false: of custom code transformers initialises only modules that hold weights themselves, and
+    ModernBERT initialises those of a module's parts."""
+    return False
+
+
 def make_class(family: Family, kind: str) -> type[Any]:
     """HiCTL's class of a family: `kind` is what its name ends with, such as "Model" or "ForPreTraining"."""
     config = CONFIGS[family.model_type]
@@ -37,6 +43,7 @@ def make_class(family: Family, kind: str) -> type[Any]:
         "__doc__": f"transformers' `{name}` with HiCTL's configuration.",
         "config_class": config,
         "accepts_loss_kwargs": False,
+        "is_custom_code": classmethod(uses_its_initialization),
     }
     unexpected = parent._keys_to_ignore_on_load_unexpected or []
     if kind == "ForPreTraining":

@@ -219,6 +219,16 @@ def test_every_recipe_parses(recipe: str) -> None:
     Cleaning(**args.cleaning)
 
 
+@pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES if "/encoders/" in recipe])
+def test_the_demo_of_another_encoder_differs_from_the_demo_in_its_encoder_alone(recipe: str) -> None:
+    ours, demo = read(recipe), read("recipes/demo.json")
+    encoders = ours.pop("config_overrides"), demo.pop("config_overrides")
+    for size in ("vocab_size", "hidden_size", "num_hidden_layers"):
+        assert encoders[0][size] == encoders[1][size]
+    assert Path(recipe).stem == f"demo-{encoders[0]['model_type']}" == Path(ours.pop("output_dir")).name
+    assert ours == {name: value for name, value in demo.items() if name != "output_dir"}
+
+
 @pytest.mark.parametrize(
     "recipe", [f"{folder}paper-{size}" for folder in ("", "ccnet100-mt/", "wiki15-mt/") for size in SIZES]
 )

@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,7 @@ with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package
     measure, run = importlib.import_module("measure"), importlib.import_module("run")
     cells, variants = importlib.import_module("cells"), importlib.import_module("variants")
     floor, workload = importlib.import_module("floor"), importlib.import_module("workload")
-    gpu = importlib.import_module("gpu")
+    gpu, compare = importlib.import_module("gpu"), importlib.import_module("compare")
 
 PART, BLOCK = 250, 64 * 1024  # megabytes; bytes of a block that glibc keeps when it is freed below another
 
@@ -200,3 +202,32 @@ def test_each_method_is_credited_with_what_its_losses_need() -> None:
 )  # fmt: skip
 def test_the_peak_is_that_of_the_card_or_unknown(card: str, peak: float | str) -> None:
     assert gpu.peak_of(card) == peak
+
+
+def test_two_checkouts_take_turns_and_the_first_step_of_each_is_dropped() -> None:
+    taken: list[tuple[str, int]] = []
+
+    def steps_of(name: str, seconds: list[float]) -> Callable[[int], Any]:
+        return lambda number: taken.append((name, number)) or measure.Seconds(seconds[number], 0.0)
+
+    steps = {"here": steps_of("here", [9.0, 2.0, 3.0]), "there": steps_of("there", [1.0, 1.0, 2.0])}
+    assert compare.compare(steps, 3) == [2.0, 1.5]
+    assert taken == [(name, number) for number in range(3) for name in ("here", "there")]
+
+
+@pytest.mark.slow
+def test_a_slower_checkout_is_found_and_a_folder_without_one_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(variants, "VOCABULARY", 8200)  # the tokenizer has 8,192 words
+    shutil.copytree(compare.HERE / "hictl_hf", tmp_path / "hictl_hf")
+    objective = tmp_path / "hictl_hf/models/objective.py"
+    slower = objective.read_text("utf-8").replace("read: dict", "sum(range(10**8))\n        read: dict", 1)
+    assert slower != objective.read_text("utf-8")
+    objective.write_text(slower, "utf-8")
+    small = ["--layers", "1", "--hidden_size", "24", "--pairs_per_batch", "2", "--steps", "2"]
+    assert compare.main([str(tmp_path), *small]) < 0.5
+    with pytest.raises(SystemExit):
+        compare.main([str(tmp_path), *small, "--at_most", "0.0001"])
+    with pytest.raises(SystemExit, match="holds no hictl_hf/"):
+        compare.main([str(tmp_path / "nothing"), *small])

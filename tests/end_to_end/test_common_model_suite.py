@@ -1,7 +1,7 @@
 """The tests that transformers runs on every model of its own, run on ours.
 
 They are no part of the installed package. Give the folder that holds `tests/` of the same version, a source checkout or
-a source distribution, which lacks the tests of generation and of export:
+a source distribution, which lacks the tests of generation and of export, and an empty `tests/__init__.py`:
 
     git clone --depth 1 --branch v5.24.0 https://github.com/huggingface/transformers ../transformers
     TRANSFORMERS_TESTS=../transformers pytest -m slow tests/end_to_end/test_common_model_suite.py
@@ -17,18 +17,13 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
+from toy_families import SHAPES
 
-from hictl_hf import (
-    HictlConfig,
-    HictlForConditionalGeneration,
-    HictlForMaskedLM,
-    HictlForPreTraining,
-    HictlForQuestionAnswering,
-    HictlForSequenceClassification,
-    HictlForTokenClassification,
-    HictlModel,
-)
+from hictl_hf import HictlConfig, HictlForConditionalGeneration
+from hictl_hf.models.configuration_hictl import CONFIGS, KINDS
+from hictl_hf.models.families import FAMILIES
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default::FutureWarning")]  # which one test expects
 
@@ -53,16 +48,19 @@ configuration_tests = importlib.import_module("tests.test_configuration_common")
 model_tests = importlib.import_module("tests.test_modeling_common")
 generation_tests = importlib.import_module("tests.generation.test_utils")
 
-KINDS = {  # the tests know by the name of a class what it takes and gives; these are the names of ours
-    "MODEL": HictlModel,
-    "MODEL_FOR_MASKED_LM": HictlForMaskedLM,
-    "MODEL_FOR_SEQUENCE_CLASSIFICATION": HictlForSequenceClassification,
-    "MODEL_FOR_TOKEN_CLASSIFICATION": HictlForTokenClassification,
-    "MODEL_FOR_QUESTION_ANSWERING": HictlForQuestionAnswering,
+SIZES = {"vocab_size": 99, "pad_token_id": 1, "num_hidden_layers": 2, "max_position_embeddings": 66}
+TASKS = {  # the tests know by the name of a class what it takes and gives; these are the names of ours
+    "Model": "MODEL",
+    "ForMaskedLM": "MODEL_FOR_MASKED_LM",
+    "ForSequenceClassification": "MODEL_FOR_SEQUENCE_CLASSIFICATION",
+    "ForTokenClassification": "MODEL_FOR_TOKEN_CLASSIFICATION",
+    "ForQuestionAnswering": "MODEL_FOR_QUESTION_ANSWERING",
+    "ForConditionalGeneration": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM",
 }
-for kind, cls in {**KINDS, "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM": HictlForConditionalGeneration}.items():
-    known = getattr(model_tests, f"{kind}_MAPPING_NAMES")
-    setattr(model_tests, f"{kind}_MAPPING_NAMES", {**known, "hictl": cls.__name__})
+for kind, mapping in TASKS.items():
+    ours = {family.own_type: family.class_name(kind) for family in FAMILIES.values()}
+    known = getattr(model_tests, f"{mapping}_MAPPING_NAMES")
+    setattr(model_tests, f"{mapping}_MAPPING_NAMES", {**known, **ours})
 
 
 class ToyInputs:
@@ -70,20 +68,17 @@ class ToyInputs:
 
     is_training = True
     batch_size, seq_length = 3, 7
-    hidden_size, num_hidden_layers, num_attention_heads = 32, 2, 4
 
-    def get_config(self) -> HictlConfig:
-        return HictlConfig(
-            vocab_size=99,
-            hidden_size=self.hidden_size,
-            num_hidden_layers=self.num_hidden_layers,
-            num_attention_heads=self.num_attention_heads,
-            intermediate_size=37,
-            max_position_embeddings=66,
-            type_vocab_size=1,
-        )
+    def __init__(self, name: str = "xlm-roberta") -> None:
+        self.name = name
+        config = self.get_config()
+        self.hidden_size, self.num_hidden_layers = config.hidden_size, config.num_hidden_layers
+        self.num_attention_heads = config.num_attention_heads
 
-    def prepare_config_and_inputs_for_common(self) -> tuple[HictlConfig, dict[str, Tensor]]:
+    def get_config(self) -> Any:
+        return CONFIGS[self.name](**{**SHAPES[self.name], **SIZES})
+
+    def prepare_config_and_inputs_for_common(self) -> tuple[Any, dict[str, Tensor]]:
         words = torch.randint(4, 98, (self.batch_size, self.seq_length), device=model_tests.torch_device)
         mask = torch.ones_like(words)
         mask[1, -2:] = 0  # over words: embeddings given in place of ids cannot show where there is padding
@@ -96,26 +91,39 @@ class ToyInputs:
         return {"labels": words, "bag": words, "sentence_input_ids": sentences, "example_seeds": seeds}
 
 
-class HictlCommonTest(model_tests.ModelTesterMixin, unittest.TestCase):
+class CommonTests(model_tests.ModelTesterMixin):
     """All tests are inherited."""
 
-    all_model_classes = (*KINDS.values(), HictlForPreTraining)
+    family = "xlm-roberta"
+    test_can_init_all_missing_weights_before_2023 = True
 
     def setUp(self) -> None:
-        self.model_tester = ToyInputs()
+        self.model_tester = ToyInputs(self.family)
+        autos = CONFIGS[self.family].code_on_the_hub.keys() - {"AutoConfig"}
+        classes = {KINDS[auto]: getattr(transformers, auto)._model_mapping[CONFIGS[self.family]] for auto in autos}
+        self.pretraining = classes["ForPreTraining"]
+        self.all_model_classes = tuple(classes.values())
 
     def _prepare_for_class(
         self, inputs_dict: dict[str, Any], model_class: type, return_labels: bool = False
     ) -> dict[str, Any]:
         inputs = super()._prepare_for_class(inputs_dict, model_class, return_labels)
-        if return_labels and model_class is HictlForPreTraining:
+        if return_labels and model_class is self.pretraining:
             inputs |= self.model_tester.for_pretraining(inputs["input_ids"])
         return inputs
 
     def test_model_outputs_equivalence(self) -> None:
         """Without pre-training, whose tokens lie in one buffer: it refuses `output_hidden_states`."""
-        self.all_model_classes = tuple(KINDS.values())
+        self.all_model_classes = tuple(cls for cls in self.all_model_classes if cls is not self.pretraining)
         super().test_model_outputs_equivalence()
+
+    def test_config(self) -> None:
+        configuration_tests.ConfigTester(self, config_class=CONFIGS[self.family], hidden_size=36).run_common_tests()
+
+
+for _name, _family in FAMILIES.items():  # HictlBertCommonTest
+    _class = type(_family.class_name("CommonTest"), (CommonTests, unittest.TestCase), {"family": _name})
+    globals()[_class.__name__] = _class
 
 
 class ToyTranslationInputs(ToyInputs):
@@ -126,8 +134,8 @@ class ToyTranslationInputs(ToyInputs):
     cls_bias = "dot"
 
     def get_config(self) -> HictlConfig:
-        config = super().get_config()
-        config.is_encoder_decoder, config.decoder_layers, config.cls_bias = True, self.num_hidden_layers, self.cls_bias
+        config: HictlConfig = super().get_config()
+        config.is_encoder_decoder, config.decoder_layers, config.cls_bias = True, 2, self.cls_bias
         return config
 
     def prepare_config_and_inputs_for_common(self) -> tuple[HictlConfig, dict[str, Tensor]]:
@@ -153,9 +161,3 @@ class HictlTranslationWithCosineCommonTest(HictlTranslationCommonTest):
     def setUp(self) -> None:
         super().setUp()
         self.model_tester.cls_bias = "cosine"
-
-
-class HictlConfigurationCommonTest(unittest.TestCase):
-    def test_common(self) -> None:
-        tester = configuration_tests.ConfigTester(self, config_class=HictlConfig, hidden_size=37)
-        tester.run_common_tests()

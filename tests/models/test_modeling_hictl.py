@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import (
@@ -27,13 +26,10 @@ from hictl_hf import (
     HictlConfig,
     HictlForMaskedLM,
     HictlForPreTraining,
-    HictlForQuestionAnswering,
     HictlForSequenceClassification,
-    HictlForTokenClassification,
     HictlModel,
     export_encoder,
 )
-from hictl_hf.models.configuration_hictl import CODE_ON_THE_HUB
 from hictl_hf.models.losses import sentence_contrast, word_contrast
 from hictl_hf.models.negatives import in_batch_negatives, interpolate_hard_negatives
 from hictl_hf.models.word_sampling import OccurringWords, list_words, sample_words_and_list
@@ -62,16 +58,7 @@ HUB_FILES = {f"{module}.py" for module in ("configuration_hictl", "modeling_hict
     )
 }
 LOSSES = {"lm_loss": "lm_weight", "sentence_loss": "sentence_weight", "word_loss": "word_weight"}
-HEADS = {  # class: the weights that a pre-training checkpoint cannot give it
-    HictlModel: set(),
-    HictlForMaskedLM: set(),
-    HictlForPreTraining: set(),
-    HictlForSequenceClassification: {
-        f"classifier.{layer}.{kind}" for layer in ("dense", "out_proj") for kind in ("weight", "bias")
-    },
-    HictlForTokenClassification: {"classifier.weight", "classifier.bias"},
-    HictlForQuestionAnswering: {"qa_outputs.weight", "qa_outputs.bias"},
-}
+NEW_IN_CLASSIFIER = {f"classifier.{layer}.{kind}" for layer in ("dense", "out_proj") for kind in ("weight", "bias")}
 
 
 def close(actual: Any, expected: Any) -> None:
@@ -165,44 +152,6 @@ def test_a_checkpoint_of_old_times_with_pooler_and_position_ids_loads_silently(
     assert report == {"missing_keys": {"projection.weight"}}
     batch = masked_words_of(toy_batch())
     assert torch.equal(model(**batch).logits, XLMRobertaForMaskedLM.from_pretrained(xlm_r)(**batch).logits)
-
-
-@pytest.mark.parametrize("cls", HEADS, ids=lambda cls: cls.__name__)
-def test_every_class_loads_from_a_pre_training_checkpoint_and_names_only_what_is_new(
-    cls: type[PreTrainedModel],
-    tmp_path: Path,
-    toy_model: MakeModel,
-    toy_batch: MakeBatch,
-    transformers_warnings: pytest.LogCaptureFixture,
-) -> None:
-    saved = toy_model(seed=3)
-    saved.save_pretrained(tmp_path)
-    model, report = load(cls, tmp_path)
-    assert report == ({"missing_keys": HEADS[cls]} if HEADS[cls] else {})
-    assert bool(transformers_warnings.messages) == bool(HEADS[cls])
-    ids = toy_batch()["input_ids"]
-    encoder = model if cls is HictlModel else model.roberta
-    assert torch.equal(encoder(ids)[0], saved.roberta(ids)[0])
-    assert model.config.model_type == "hictl"
-
-
-@pytest.mark.parametrize("cls", HEADS, ids=lambda cls: cls.__name__)
-def test_every_class_survives_saving_and_loading_and_takes_its_code_along(
-    cls: type[PreTrainedModel], tmp_path: Path, toy_model: MakeModel
-) -> None:
-    saved = toy_model(cls, seed=4)
-    saved.save_pretrained(tmp_path)
-    model, report = load(cls, tmp_path)
-    assert report == {}
-    close(dict(model.state_dict()), dict(saved.state_dict()))
-    names = {path.name for path in tmp_path.glob("*.py")}
-    assert names == HUB_FILES
-
-
-def test_auto_classes_know_ours(toy_config: Callable[..., HictlConfig]) -> None:
-    for name, path in CODE_ON_THE_HUB.items():
-        if name != "AutoConfig":
-            assert type(getattr(transformers, name).from_config(toy_config())).__name__ == path.split(".")[1]
 
 
 def test_stock_xlm_r_reads_a_pre_training_checkpoint(
@@ -617,15 +566,6 @@ def test_a_model_in_half_precision_takes_a_step(toy_model: MakeModel, toy_batch:
     assert all(weight.grad.isfinite().all() for weight in model.parameters())
 
 
-def test_every_weight_gets_a_gradient_in_a_full_step(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
-    model = toy_model().train()
-    model(**toy_batch()).loss.backward()
-    for name, weight in model.named_parameters():
-        assert weight.grad is not None, name
-        # the bias of keys shifts all scores of a query alike, which softmax does not see
-        assert "key.bias" in name or weight.grad.abs().max() > 1e-7, name
-
-
 # --- p_avg ----------------------------------------------------------------------------------------------------------
 
 
@@ -716,7 +656,7 @@ def test_stock_classifiers_start_from_the_export(tmp_path: Path, toy_model: Make
     model, ids = toy_model(), toy_batch()["input_ids"]
     export_encoder(model, tmp_path)
     stock, report = load(XLMRobertaForSequenceClassification, tmp_path)
-    assert report["missing_keys"] == HEADS[HictlForSequenceClassification]
+    assert report["missing_keys"] == NEW_IN_CLASSIFIER
     assert torch.equal(stock.roberta(ids)[0], model.roberta(ids)[0])
 
 
@@ -827,6 +767,7 @@ def test_a_model_loaded_from_code_on_the_hub_can_be_saved_again(
 ) -> None:
     folders, there, here = elsewhere
     close(there["saved again"], here["saved again"].detach())
+    assert {path.name for path in (folders / "pretrained").glob("*.py")} == HUB_FILES
     for name in HUB_FILES:
         assert (folders / "saved again" / name).read_text() == (folders / "pretrained" / name).read_text()
     configs = [json.loads((folders / name / "config.json").read_text()) for name in ("saved again", "pretrained")]

@@ -799,17 +799,6 @@ def test_half_precision_is_close_to_full(bias: str, translator: MakeModel) -> No
         assert single.eval().generate(**source(), target_language=LANGUAGES, num_beams=3, max_new_tokens=9).ndim == 2
 
 
-def test_checkpointed_activations_give_the_same_gradients(translator: MakeModel) -> None:
-    gradients = []
-    for checkpointed in (False, True):
-        model = translator().train()
-        if checkpointed:
-            model.gradient_checkpointing_enable()
-        model(**source(), labels=padded(LABELS, -100), start_ids=model.start_ids_of(LANGUAGES)).loss.backward()
-        gradients.append({name: weight.grad for name, weight in model.named_parameters()})
-    close(*gradients)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("bias", ["dot", "cosine"])
 def test_a_compiled_model_gives_the_same(bias: str, translator: MakeModel) -> None:
