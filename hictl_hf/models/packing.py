@@ -245,9 +245,7 @@ def project(states: Tensor, *layers: nn.Module) -> list[Tensor]:
 
 
 def has_hooks(layer: nn.Module) -> bool:
-    return any(
-        (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
-    )  # fmt: skip
+    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
 
 
 class PackedAttention(XLMRobertaAttention):
