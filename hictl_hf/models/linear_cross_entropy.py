@@ -239,14 +239,17 @@ def by_rows(
             exact = torch.softmax(logits, -1, dtype=full)
             shares = torch.mul(exact, scale, out=torch.empty_like(logits))
         normaliser = (highest.to(full) - exact.gather(-1, at).to(full).log()).squeeze(-1)
-        loss += (normaliser - (rows.to(full) * right).sum(-1) - right_bias).sum()
-        by_hidden[block] = (add_product(torch.empty_like(right), shares, words, 0.0, 1 / scale) - right) / items
-        scaled = (rows.to(full) * scale / items).to(dtype)
+        exactly = rows.to(full)
+        loss += (normaliser - (exactly * right).sum(-1) - right_bias).sum()
+        add_product(right, shares, words, -1.0, 1 / scale)  # "expected" - "right"
+        torch.div(right, items, out=by_hidden[block])
+        divided = exactly / items
+        scaled = (divided if scale == 1 else divided * scale).to(dtype)
         add_product(by_embeddings, shares[:, : len(embeddings)].T, scaled, 1.0 if start else 0.0, scale**-2)
         add_product(by_bias, shares.new_ones(1, len(rows)), shares, 1.0, 1 / scale)
-        by_embeddings.index_add_(0, targets[block], -of_target * rows.to(full) / items)
-    by_bias = by_bias[0, : len(bias)] / items
-    by_bias.index_add_(0, targets, -(of_target / items).to(full).expand(len(targets)))
+        by_embeddings.index_add_(0, targets[block], divided, alpha=-of_target)
+    by_bias = by_bias[0, : len(bias)]
+    by_bias.index_add_(0, targets, by_bias.new_ones(len(targets)), alpha=-of_target).div_(items)
     if smoothing:
         of_each = smoothing / len(embeddings) / items.to(full)
         by_embeddings -= of_each * hidden.to(dtype).sum(0, dtype=full)

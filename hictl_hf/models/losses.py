@@ -26,6 +26,7 @@ from .negatives import (
 from .word_sampling import OccurringWords, cosines, list_words, words_at_once
 
 QUERIES_AT_ONCE = 256  # whose similarities to all others stay in the cache of a CPU
+SIMILARITIES_ON_GPU = 2**24  # of queries to all others, 64 MiB
 
 
 @torch.compiler.disable
@@ -124,26 +125,28 @@ def sentence_contrast_and_gradient(
     centred = points - centre
     own, along = squares_of_rows(centred), centred @ centre + centre.square().sum() / 2  # (N,) each
     positives = torch.arange(len(points), device=points.device).roll(len(points) // 2).unsqueeze(1)
-    contrasted = negatives.scatter(1, positives, True)
+    others = ~negatives
+    hidden = others.scatter(1, positives, False)  # from the softmax
     loss, moved = near.new_zeros(()), near.new_zeros((), dtype=torch.float64)
     by_product = torch.empty_like(negatives, dtype=points.dtype)  # (N, N) τ ∂loss / ∂(q·k)
     by_square = torch.zeros_like(near)  # (N, 1) 2τ ∂loss / ∂|k|², each as a query and as a key
-    for start in range(0, len(points), QUERIES_AT_ONCE):
-        rows = slice(start, start + QUERIES_AT_ONCE)
+    step = queries_at_once(points)
+    for start in range(0, len(points), step):
+        rows = slice(start, start + step)
         gram, query = centred[rows] @ centred.T, squares[rows, None]
-        lambdas = interpolation_weights(gram, own[rows, None], own, near[rows], negatives[rows], strength)
+        lambdas = interpolation_weights(gram, own[rows, None], own, near[rows], others[rows], strength)
         products = gram.add_(along[rows, None]).add_(along)  # q·k
         scores = mixed = mixed_products(products, query, lambdas)
         if lengths is None:
             mixed_square = mixed_squares(mixed, products, squares, lambdas)
             scale = inverse_lengths(query, mixed_square)
             scores = mixed * scale
-        logits = (scores / temperature).masked_fill_(~contrasted[rows], -torch.inf)
+        logits = (scores / temperature).masked_fill_(hidden[rows], -torch.inf)
         shares = logits.softmax(-1)
         behind = logits.amax(-1, keepdim=True) - logits.gather(1, positives[rows])  # the share itself may underflow
         loss += (behind - shares.amax(-1, keepdim=True).log()).sum()
         moved += lambdas.sum()
-        pull = shares.scatter_add_(1, positives[rows], -torch.ones_like(near[rows])).mul_(lambdas)
+        pull = shares.scatter_add_(1, positives[rows], torch.full_like(near[rows], -1)).mul_(lambdas)
         if lengths is None:  # the cosine also depends on both lengths, but not on the scale of either
             shrink = scores.mul_(pull).mul_(lambdas).div_(mixed_square)
             ratio = mixed.div_(mixed_square)
@@ -162,6 +165,11 @@ def sentence_contrast_and_gradient(
     # λ is 1 where nothing moves, so its sum over the negatives is moved - (numel - negatives)
     mean_lambda = 1 - (negatives.numel() - moved) / negatives.count_nonzero().clamp_min(1)
     return loss, gradient.div_(temperature), mean_lambda.to(loss.dtype)
+
+
+def queries_at_once(points: Tensor) -> int:
+    """For how many queries the similarities to all (N, d) points are computed together on their device."""
+    return QUERIES_AT_ONCE if points.device.type == "cpu" else max(SIMILARITIES_ON_GPU // max(len(points), 1), 1)
 
 
 def unit_vectors(vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -216,14 +224,12 @@ class WordContrast(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         directions, lengths = unit_vectors(queries)
         similarities = cosines(directions, vocabulary, words)  # (n, words that occur)
-        with torch.inference_mode(False), torch.enable_grad():
-            scores = similarities.gather(1, indices).requires_grad_()  # (n, B + m)
-            losses = contrast_with_sampled(scores / temperature, bag, sampled)
-            (pulls,) = torch.autograd.grad(losses.sum(), scores)
-        pulls = torch.zeros_like(similarities).scatter_add_(1, indices, pulls)
+        scores = similarities.gather(1, indices).div_(temperature)  # (n, B + m)
+        losses, pulls = contrast_with_sampled(scores, bag, sampled)
+        pulls = torch.zeros_like(similarities).scatter_add_(1, indices, pulls.div_(temperature))
         ctx.save_for_backward(directions, lengths, vocabulary, words, similarities, pulls)
         ctx.set_materialize_grads(False)
-        return losses.detach(), vocabulary.view_as(vocabulary)
+        return losses, vocabulary.view_as(vocabulary)
 
     @staticmethod
     @once_differentiable
@@ -236,7 +242,8 @@ class WordContrast(torch.autograd.Function):
         pulls = pulls * upstream.unsqueeze(1)
         gradient = gradient_buffer(vocabulary).zero_() if gradient is None else gradient.contiguous()
         by_direction = torch.zeros_like(directions)
-        for some in torch.arange(len(words), device=words.device).split(words_at_once(vocabulary)):
+        step = words_at_once(vocabulary)
+        for some in (slice(start, start + step) for start in range(0, len(words), step)):
             rows = F.embedding(words[some], vocabulary).to(pulls.dtype)
             sizes = torch.linalg.vector_norm(rows, dim=-1).clamp_min(SMALLEST)
             pull = pulls[:, some] / sizes  # (n, some words)
@@ -248,12 +255,23 @@ class WordContrast(torch.autograd.Function):
         return (by_direction - radial * directions) / lengths, gradient, *[None] * 5
 
 
-def contrast_with_sampled(scores: Tensor, bag: Tensor, sampled: Tensor) -> Tensor:
-    """(n,) losses from scores (n, B + m) of the words of each bag (n, B) and of the sampled ones (n, m); -1 is none."""
+# With a word w of a bag of B words, its score a_w, those r_j of the sampled words and R = logsumexp(r):
+#   loss = Σ_w [logaddexp(a_w, R) - a_w] / B,   ∂a_w = [1 / (1 + exp(R - a_w)) - 1] / B
+#   ∂r_j = exp(r_j - R) Σ_w 1 / (1 + exp(a_w - R)) / B
+def contrast_with_sampled(scores: Tensor, bag: Tensor, sampled: Tensor) -> tuple[Tensor, Tensor]:
+    """(n,) losses and (n, B + m) the gradient of their sum, from scores of the words of each bag (n, B) and of the
+    sampled ones (n, m); -1 is none."""
     attracted, repelled = scores.split([bag.shape[1], sampled.shape[1]], dim=1)
-    against = repelled.masked_fill(sampled < 0, -torch.inf).logsumexp(-1, keepdim=True)
-    losses = (torch.logaddexp(attracted, against) - attracted).masked_fill(bag < 0, 0)
-    return losses.sum(-1) / (bag >= 0).sum(-1).clamp_min(1)
+    absent, none = bag < 0, sampled < 0
+    against = repelled.masked_fill(none, -torch.inf).logsumexp(-1, keepdim=True)
+    number = bag.shape[1] - absent.sum(-1, keepdim=True)
+    number.clamp_min_(1)
+    losses = (torch.logaddexp(attracted, against) - attracted).masked_fill_(absent, 0)
+    share = scores.new_ones(()).div(number).masked_fill(absent, 0)
+    by_attracted = share / (1 + (against - attracted).exp_()) - share
+    by_against = (share / (1 + (attracted - against).exp_())).sum(-1, keepdim=True)
+    by_repelled = (by_against * (repelled - against).exp_()).masked_fill_(none, 0)
+    return losses.sum(-1) / number.squeeze(1), torch.cat([by_attracted, by_repelled], 1)
 
 
 def mean_over_batch(values: Tensor, items: Tensor | int | None = None) -> Tensor:

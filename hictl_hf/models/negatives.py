@@ -26,18 +26,17 @@ def in_batch_negatives(texts: Tensor, duplicates: str = "pair", same_side: bool 
     if len(texts) % 2:
         raise ValueError(f"there are {len(texts)} sentences; each x needs its y: x_1 … x_n, then y_1 … y_n")
     pairs = len(texts) // 2
-    number = torch.arange(len(texts), device=texts.device)
-    pair, side = number % pairs, number >= pairs
-    excluded = pair[:, None] == pair  # (N, N) the query itself and its positive
-    if not same_side:
-        excluded |= side[:, None] == side
-    if duplicates == "keep":
-        return ~excluded
     equal = texts[:, None] == texts  # (N, N)
+    if duplicates == "pair":
+        excluded = equal.view(2, pairs, 2, pairs).any(2).any(0)  # (n, n) whether two pairs share a text, such as x to x
+    else:
+        excluded = torch.eye(pairs, dtype=torch.bool, device=texts.device)
+    negatives = (~excluded).repeat(2, 2)  # neither the query itself nor its positive
     if duplicates == "text":
-        return ~(excluded | equal)
-    shares = equal.view(2, pairs, 2, pairs).any(2).any(0)  # (n, n) whether two pairs share a text
-    return ~(excluded | shares.repeat(2, 2))
+        negatives &= ~equal
+    if not same_side:
+        negatives[:pairs, :pairs] = negatives[pairs:, pairs:] = False
+    return negatives
 
 
 def interpolate_hard_negatives(
@@ -68,7 +67,7 @@ def interpolate_hard_negatives(
     squares, near = squared_lengths(points)
     gram = points @ points.T
     weights = differentiable_weights if lambda_gradient else interpolation_weights
-    lambdas = weights(gram, squares[:, None], squares, near, negatives, strength)
+    lambdas = weights(gram, squares[:, None], squares, near, ~negatives, strength)
     mixed = mixed_products(gram, squares[:, None], lambdas)
     if space == "unit":
         return mixed, lambdas
@@ -88,7 +87,7 @@ def squares_of_rows(points: Tensor) -> Tensor:
 
 @torch.no_grad()
 def interpolation_weights(
-    gram: Tensor, query: Tensor, other: Tensor, near: Tensor, negatives: Tensor, strength: Tensor | float
+    gram: Tensor, query: Tensor, other: Tensor, near: Tensor, others: Tensor, strength: Tensor | float
 ) -> Tensor:
     """λ of equation 6, (rows, N): (d⁺ / d⁻)^strength for negatives farther than the positive, 1 elsewhere.
 
@@ -97,21 +96,21 @@ def interpolation_weights(
         query: (rows, 1) |q|².
         other: (N,) |k|².
         near: (rows, 1) d⁺².
-        negatives: (rows, N) bool.
+        others: (rows, N) bool, what is no negative.
         strength: ζ · p_avg.
     """
     far = torch.add(query, other).sub_(gram, alpha=2).clamp_min_(SMALLEST)  # (rows, N) d⁻²
     logarithms = near.clamp_min(SMALLEST**3).log() - far.log_()  # their exponential is faster than a power
-    return logarithms.clamp_(max=0).mul_(strength / 2).exp_().masked_fill_(~negatives, 1)
+    return logarithms.clamp_(max=0).mul_(strength / 2).exp_().masked_fill_(others, 1)
 
 
 def differentiable_weights(
-    gram: Tensor, query: Tensor, other: Tensor, near: Tensor, negatives: Tensor, strength: Tensor | float
+    gram: Tensor, query: Tensor, other: Tensor, near: Tensor, others: Tensor, strength: Tensor | float
 ) -> Tensor:
     """`interpolation_weights` with their gradient."""
     far = (query + other - 2 * gram).clamp_min(SMALLEST)
     logarithms = near.clamp_min(SMALLEST**3).log() - far.log()
-    return (logarithms.clamp(max=0) * (strength / 2)).exp().masked_fill(~negatives, 1)
+    return (logarithms.clamp(max=0) * (strength / 2)).exp().masked_fill(others, 1)
 
 
 def mixed_products(gram: Tensor, query: Tensor, lambdas: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from .linear_cross_entropy import linear_cross_entropy, tied_embedding
 from .losses import in_full_precision, mean_over_batch, sentence_contrast, word_contrast
 from .negatives import in_batch_negatives
 from .outputs import CachedSentenceLevel, HictlForPreTrainingOutput, PreTrainingBatch, SentenceLevel
-from .packing import PackedPass, PackedRows, accept_packed_rows, accepts_packed_rows, last_packed_block
+from .packing import PackedPass, PackedRows, accept_packed_rows, accepts_packed_rows, last_packed_block, on_device
 from .sentence_probability import SentenceProbability
 from .supported_versions import overrides_private
 from .word_sampling import sample_words_and_list
@@ -207,7 +207,7 @@ class HictlObjective(PreTrainedModel):
         if batch.bag is not None:
             read["pairs"] = self.config.word_level_input, None
         if batch.labels is not None:
-            read["masked tokens"] = "masked", batch.masked()
+            read["masked tokens"] = "masked", batch.labels != -100  # padding is never read
         rows = PackedRows(inputs, read)
         states, embeddings = self.encode(rows, embeddings)
         hidden = dict(zip(read, states.split(rows.sizes)))
@@ -234,12 +234,13 @@ class HictlObjective(PreTrainedModel):
             embedded, embeddings = tied_embedding(embeddings, rows.input_ids, words.padding_idx)
         else:  # frozen, hooked, or wrapped in an adapter
             embedded, embeddings = words(rows.input_ids), words.weight
-        types = self.token_types(rows)
-        if accepts_packed_rows(self):
-            packed = PackedPass(rows, last_packed_block(self))
+        types, packs = self.token_types(rows), accepts_packed_rows(self)
+        last_block = last_packed_block(self) if packs else None
+        if packs:
+            packed = PackedPass(rows, last_block)
             positions = rows.position_ids
             if self.family.positions_after_padding:  # as the model was made: the Trainer changes the configuration's
-                positions = positions + self.base_model.embeddings.padding_idx + 1
+                positions = positions + (self.base_model.embeddings.padding_idx + 1)
             inputs: dict[str, Any] = {} if types is None else {"token_type_ids": types[None]}
             inputs |= {"position_ids": positions[None], "attention_mask": self.family.packed_masks}
             hidden = self.base_model(inputs_embeds=embedded[None], packed_rows=packed, **inputs)[0][0]
@@ -249,9 +250,10 @@ class HictlObjective(PreTrainedModel):
             padded, mask = rows.padded(embedded)
             inputs = {} if types is None else {"token_type_ids": rows.padded(types)[0]}
             hidden = self.base_model(inputs_embeds=padded, attention_mask=mask.long(), **inputs)[0][mask]
-        if rows.kept is not None and len(hidden) != len(rows.kept):
-            hidden = hidden[rows.kept]
-        return hidden if rows.order is None else hidden.index_select(0, rows.order), embeddings
+        order = rows.order
+        if rows.kept is not None and last_block is None:  # else there are only the states of the kept tokens
+            order = rows.kept[order]
+        return hidden if order is None else hidden.index_select(0, order), embeddings
 
     def token_types(self, rows: PackedRows) -> Tensor | None:
         """(tokens,) 1 after the first separator of each row, as for the second text of a pair, else 0."""
@@ -325,12 +327,11 @@ class HictlObjective(PreTrainedModel):
         self, sentences: Tensor, texts: Tensor | None, items: Tensor | None = None, gather: bool = False
     ) -> SentenceLevel:
         """L_S with hard negatives (equations 2 to 4) over sentences (N, r), or those of all processes together."""
-        config, processes = self.config, 1
+        config = self.config
         if gather:
             counts = count_rows(sentences)
             sentences = gather_sentences(sentences, counts)
             texts = None if texts is None else gather_texts(texts, counts)
-            processes = torch.distributed.get_world_size()
         texts = torch.arange(len(sentences), device=sentences.device) if texts is None else texts
         negatives = in_batch_negatives(texts, config.duplicates, config.same_side_negatives)
         strength = config.hard_negative_zeta * self.sentence_probability.mean() if config.hard_negatives else 0.0
@@ -339,7 +340,9 @@ class HictlObjective(PreTrainedModel):
                 in_full_precision(sentences), negatives, config.sentence_temperature, strength,
                 config.hard_negative_space, items, config.hard_negative_lambda_gradient,
             )  # fmt: skip
-        return SentenceLevel(loss / processes, mean_lambda, negatives.sum(-1).float().mean())
+        if gather:
+            loss = loss / torch.distributed.get_world_size()
+        return SentenceLevel(loss, mean_lambda, negatives.count_nonzero() / len(negatives))
 
     def add_sentence_level(self, result: HictlForPreTrainingOutput, sentences: Tensor, level: SentenceLevel) -> None:
         """Store the sentence-level loss and its statistics in the output."""
@@ -355,8 +358,8 @@ class HictlObjective(PreTrainedModel):
         Also returns the vocabulary (V, d) for its next use, to whose gradient that of these losses is added.
         """
         config = self.config
-        special = (torch.full_like(bag[:, :1], i) for i in config.special_token_ids or () if i < len(vocabulary))
-        excluded = torch.cat([bag, *special], 1)
+        special = torch.tensor([i for i in config.special_token_ids or () if i < len(vocabulary)], dtype=bag.dtype)
+        excluded = torch.cat([bag, on_device(special, bag.device).expand(len(bag), -1)], 1)
         with torch.autocast(queries.device.type, enabled=False):
             queries = in_full_precision(queries)
             sampled, occurring = sample_words_and_list(
@@ -368,8 +371,8 @@ class HictlObjective(PreTrainedModel):
     def total(self, result: HictlForPreTrainingOutput) -> Tensor:
         """L = L_LM + L_S + L_W with the weights of the configuration (equation 9)."""
         weighted = {"lm_loss": "lm_weight", "sentence_loss": "sentence_weight", "word_loss": "word_weight"}
-        terms = [getattr(self.config, weight) * result[loss] for loss, weight in weighted.items() if loss in result]
-        return torch.stack(terms).sum()
+        factors = {loss: getattr(self.config, weight) for loss, weight in weighted.items() if loss in result}
+        return torch.stack([result[loss] if by == 1 else by * result[loss] for loss, by in factors.items()]).sum()
 
 
 def refuse_unknown(model: type, arguments: Iterable[str], allowed: Iterable[str]) -> None:

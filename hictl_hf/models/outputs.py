@@ -60,12 +60,6 @@ class PreTrainingBatch(NamedTuple):
             )
         return inputs
 
-    def masked(self) -> Tensor:
-        """(n, T) bool, the tokens that have a label."""
-        assert self.labels is not None
-        masked = self.labels != -100
-        return masked if self.attention_mask is None else masked & self.attention_mask.bool()
-
 
 @dataclass
 class HictlForPreTrainingOutput(ModelOutput):

@@ -11,7 +11,7 @@ Shapes: R rows of a padded batch, T its longest, d dimensions, h heads, k tokens
 """
 
 from importlib import import_module
-from itertools import groupby
+from itertools import accumulate, groupby, islice
 from typing import Any, Literal
 
 import torch
@@ -45,13 +45,13 @@ class PackedRows:
     Attributes:
         input_ids, position_ids: (tokens,) the buffer; positions count from 0 in each row.
         lengths: of the rows in the buffer, ascending.
-        attending: how many tokens of each row are read.
+        attending: how many tokens of each row are read, counted for each use.
         masks: name: (R, T) bool, the batch's attention mask.
         first: name: (R,) indices of the first tokens in the buffer.
         indices: name: (tokens,) indices in the buffer of the batch's tokens, in the order of `ids[mask]`.
-        kept: (k,) indices in the buffer of the tokens that are read, ascending; `None`: all, or none.
+        kept: (k,) indices in the buffer of the tokens that are read, ascending, one for each use; `None`: no `read`.
         order: (reads,) which of the kept states each use reads, use after use; `None` without `read`.
-        cells: use: (reads,) where in the flattened batch its tokens are.
+        cells: use: (reads,) where in the flattened batch its tokens are, if it does not read the first ones.
         known: the values of the argument.
 
     Raises:
@@ -69,57 +69,56 @@ class PackedRows:
             name: torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
             for name, (ids, mask) in batches.items()
         }
-        lengths = torch.cat([mask.sum(-1) for mask in self.masks.values()])
-        chosen = {use: self.tokens_read(*which) for use, which in (read or {}).items()}
-        self.learn_numbers(lengths, read or {}, chosen, known)
-        tokens, number = sum(self.lengths), torch.arange(sum(self.lengths), device=lengths.device)
-        ascending, order = lengths.sort(stable=True)
-        starts = torch.empty_like(lengths).scatter_(0, order, ascending.cumsum(0) - ascending)  # of rows as given
-        row = torch.repeat_interleave(lengths, output_size=tokens)  # (tokens,) of each token as given
-        offsets = number - (lengths.cumsum(0) - lengths)[row]  # within each row
-        indices = starts[row] + offsets  # of the tokens as given
-        counts = {name: sum(part) for name, part in self.split_by_batch(self.given).items()}
-        cells = {name: true_at(self.masks[name], count) for name, count in counts.items()}
-        given = torch.cat([ids.flatten()[cells[name]] for name, (ids, _) in batches.items()])
-        self.input_ids = torch.empty_like(given).scatter_(0, indices, given)
-        self.position_ids = torch.empty_like(offsets).scatter_(0, indices, offsets)
+        read = read or {}
+        chosen = {use: self.masks[name] & tokens for use, (name, tokens) in read.items() if tokens is not None}
+        self.learn_numbers(read, chosen, known)
+        starts, indices, self.position_ids = self.place_tokens(next(iter(self.masks.values())).device)
+        counts = [sum(part) for part in self.split_by_batch(self.given).values()]
         self.first = dict(zip(batches, starts.split([len(mask) for mask in self.masks.values()])))
-        self.indices = dict(zip(batches, indices.split([*counts.values()])))
+        self.indices = dict(zip(batches, indices.split(counts)))
+        cells = true_at(torch.cat([mask.flatten() for mask in self.masks.values()]), len(indices))
+        given = torch.cat([ids.flatten() for ids, _ in batches.values()])[cells]
+        self.input_ids = torch.empty_like(given).scatter_(0, indices, given)
+        self.cells: dict[str, Tensor] = {}
         self.kept: Tensor | None = None
         self.order: Tensor | None = None
-        if read is not None:
-            self.find_reads(read, chosen, cells)
-
-    def tokens_read(self, name: str, chosen: Tensor | None) -> Tensor:
-        """(R, T) bool, the tokens of a batch that a use reads."""
-        mask = self.masks[name]
-        return mask & (mask.cumsum(1) == 1 if chosen is None else chosen)
+        if read:
+            self.find_reads(read, chosen, dict(zip(batches, cells.split(counts))))
 
     def learn_numbers(
-        self,
-        lengths: Tensor,
-        read: dict[str, tuple[str, Tensor | None]],
-        chosen: dict[str, Tensor],
-        known: Tensor | None,
+        self, read: dict[str, tuple[str, Tensor | None]], chosen: dict[str, Tensor], known: Tensor | None
     ) -> None:
         """Bring lengths, and counts of what is read, to the CPU in one copy, which waits for the GPU."""
-        of_batch: dict[str, Tensor] = {}
-        for use, (name, _) in read.items():
-            of_batch[name] = of_batch[name] | chosen[use] if name in of_batch else chosen[use]
-        attending = [
-            of_batch[name].sum(-1) if name in of_batch else torch.zeros_like(mask[:, 0], dtype=torch.long)
-            for name, mask in self.masks.items()
-        ]
-        sizes = [tokens.sum().view(1) for tokens in chosen.values()]
-        everything = [lengths, *attending, *sizes, *([] if known is None else [known])]
-        numbers, rows = torch.cat(everything).tolist(), len(lengths)
-        self.given, given, self.sizes = numbers[:rows], numbers[rows : 2 * rows], numbers[2 * rows :][: len(sizes)]
-        self.known = numbers[2 * rows + len(sizes) :]
+        counted = [flags.sum(-1) for flags in (*self.masks.values(), *chosen.values())]
+        numbers = iter(torch.cat([*counted, *([] if known is None else [known])]).tolist())
+        rows = {name: len(mask) for name, mask in self.masks.items()}
+        self.given = list(islice(numbers, sum(rows.values())))
         if 0 in self.given:
             empty = next(name for name, part in self.split_by_batch(self.given).items() if 0 in part)
             raise ValueError(f"{empty!r} has a row without a token: its attention mask is 0 everywhere; leave it out")
-        ascending = sorted(range(rows), key=self.given.__getitem__)
+        counts = {use: [1] * rows[name] for use, (name, _) in read.items()}
+        counts |= {use: list(islice(numbers, rows[read[use][0]])) for use in chosen}
+        self.sizes, self.known = [sum(each) for each in counts.values()], list(numbers)
+        of_batch = {name: [counts[use] for use in read if read[use][0] == name] for name in rows}
+        given = [sum(each) for name in rows for each in zip([0] * rows[name], *of_batch[name])]
+        ascending = sorted(range(len(given)), key=self.given.__getitem__)
         self.lengths, self.attending = ([part[row] for row in ascending] for part in (self.given, given))
+
+    def place_tokens(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """Where each row as given begins in the buffer, where each token as given is, and each token's position.
+
+        They follow from the lengths; the CPU computes them, as a GPU would need a launch for each line.
+        """
+        lengths = torch.tensor(self.given)
+        ascending, order = lengths.sort(stable=True)
+        begins, number = ascending.cumsum(0) - ascending, torch.arange(sum(self.given))
+        starts = torch.empty_like(lengths).scatter_(0, order, begins)
+        moves = starts - (lengths.cumsum(0) - lengths)  # of each row as given
+        indices = number + moves.repeat_interleave(lengths)
+        positions = number - begins.repeat_interleave(ascending)
+        parts = [starts, indices, positions]
+        starts, indices, positions = on_device(torch.cat(parts), device).split([len(part) for part in parts])
+        return starts, indices, positions
 
     def split_by_batch(self, numbers: list[int]) -> dict[str, list[int]]:
         """Numbers of all rows as given, by batch."""
@@ -130,17 +129,21 @@ class PackedRows:
         self, read: dict[str, tuple[str, Tensor | None]], chosen: dict[str, Tensor], cells: dict[str, Tensor]
     ) -> None:
         """Find the tokens that are read: their cells in the batches and their indices in the buffer."""
-        self.cells, reads = {}, []
+        reads = []
+        before = dict(zip(self.masks, accumulate((mask.numel() for mask in self.masks.values()), initial=0)))
         for (use, (name, _)), size in zip(read.items(), self.sizes):
-            tokens = true_at(chosen[use].flatten()[cells[name]], size)  # which of the batch's tokens
-            self.cells[use] = cells[name][tokens]
+            if use not in chosen:
+                reads.append(self.first[name])
+                continue
+            of_batch = cells[name] - before[name]
+            tokens = true_at(chosen[use].flatten()[of_batch], size)  # which of the batch's tokens
+            self.cells[use] = of_batch[tokens]
             reads.append(self.indices[name][tokens])
         indices = torch.cat(reads)
-        if any(self.attending):
-            flags = torch.zeros_like(self.input_ids, dtype=torch.bool).index_fill_(0, indices, True)
-            self.kept = true_at(flags, sum(self.attending))
-            indices = (flags.cumsum(0) - 1)[indices]
-        self.order = indices
+        self.order = torch.arange(len(indices), device=indices.device)
+        if len(indices):
+            self.kept, which = indices.sort()
+            self.order = torch.empty_like(which).scatter_(0, which, self.order)
 
     @torch.compiler.disable
     def means(self, name: str, states: Tensor) -> Tensor:
@@ -163,6 +166,7 @@ def true_at(flags: Tensor, number: int) -> Tensor:
     return torch.nonzero_static(flags.flatten(), size=number).squeeze(1)
 
 
+@torch.compiler.disable
 def on_device(values: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor of the CPU to a device, without waiting for the GPU."""
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
@@ -228,6 +232,22 @@ class PackedPass:
             raise not_supported("calls the attention block of XLM-R's last layer otherwise than before")
 
 
+def project(states: Tensor, *layers: nn.Module) -> list[Tensor]:
+    """The linear layers of the same states; on a GPU by one product, so that states are cast and read once.
+
+    A layer with hooks, or of another class, such as an adapter's, is called.
+    """
+    plain = [layer for layer in layers if type(layer) is nn.Linear and layer.bias is not None and not has_hooks(layer)]
+    if not states.is_cuda or len(plain) < len(layers):
+        return [layer(states) for layer in layers]
+    weight, bias = torch.cat([layer.weight for layer in plain]), torch.cat([layer.bias for layer in plain])
+    return list(F.linear(states, weight, bias).split([layer.out_features for layer in plain], -1))
+
+
+def has_hooks(layer: nn.Module) -> bool:
+    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
+
+
 class PackedAttention(XLMRobertaAttention):
     """XLM-R's attention block, which also takes packed rows; without them it is its parent."""
 
@@ -239,11 +259,12 @@ class PackedAttention(XLMRobertaAttention):
             return super().forward(hidden_states, *args, **kwargs)
         attention = self.self
         states = packed_rows.attending_states(self, hidden_states)
+        if states is hidden_states:
+            projections = project(states, attention.query, attention.key, attention.value)
+        else:
+            projections = [attention.query(states), *project(hidden_states, attention.key, attention.value)]
         heads = (-1, attention.attention_head_size)
-        query = attention.query(states).squeeze(0).unflatten(-1, heads)  # (tokens or k, h, d / h)
-        key, value = (
-            layer(hidden_states).squeeze(0).unflatten(-1, heads) for layer in (attention.key, attention.value)
-        )
+        query, key, value = (each.squeeze(0).unflatten(-1, heads) for each in projections)  # (tokens or k, h, d / h)
         dropout = attention.dropout.p if self.training else 0.0
         output = packed_rows.attend(self, query, key, value, dropout, attention.attention_head_size**-0.5)
         return self.output(output.flatten(1).unsqueeze(0), states), None

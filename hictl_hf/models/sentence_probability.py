@@ -33,5 +33,4 @@ class SentenceProbability(nn.Module):
 
     def mean(self) -> Tensor:
         """() p_avg; 0 before the first step, so that λ = 1."""
-        known = self.steps.clamp(max=len(self.recent))
-        return self.recent.float().sum() / known.clamp_min(1)
+        return self.recent.float().sum() / self.steps.clamp(1, len(self.recent))

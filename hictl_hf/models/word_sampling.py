@@ -91,13 +91,13 @@ def sample_words_and_list(
     rounds = 0 if worthwhile_proposals(number, temperature, len(vocabulary)) else ROUNDS
     while True:
         words, lacking = draw_in_parts(*arguments, rounds)
-        ids = torch.cat([bag, words], 1).clamp_min(0)
+        ids = torch.cat([bag, words], 1).clamp_min_(0)
         occurs = torch.zeros_like(vocabulary[:, 0], dtype=torch.bool).index_fill_(0, ids.flatten(), True)
-        ranks = occurs.cumsum(0)
-        lacks, different = torch.stack([lacking.long(), ranks[-1]]).tolist()
+        ranks = occurs.cumsum(0)  # from 1, of the words that occur
+        lacks, different = torch.stack([lacking.any(), ranks[-1]]).tolist()
         if not lacks:
-            listed = torch.nonzero_static(occurs, size=different).squeeze(1)
-            return words, OccurringWords(listed, (ranks - 1)[ids])
+            listed = torch.searchsorted(ranks, torch.arange(1, different + 1, device=ranks.device))
+            return words, OccurringWords(listed, ranks[ids].sub_(1))
         rounds = max(2 * rounds, ROUNDS)
 
 
@@ -115,12 +115,12 @@ def draw_in_parts(
     temperature: float,
     rounds: int | None,
 ) -> tuple[Tensor, Tensor]:
-    """(n, number) words, some pairs after others, and () bool whether more rounds would find words that lack."""
+    """(n, number) words, some pairs after others, and (n,) bool whether more rounds would find words that lack."""
     step = max((SIMILARITIES_ON_GPU if queries.is_cuda else SIMILARITIES_AT_ONCE) // len(vocabulary), 1)
     draw = partial(draw_on_gpu, rounds=rounds) if rounds is not None else sample_words_of_few
     parts = [slice(start, start + step) for start in range(0, max(len(queries), 1), step)]
     words, lacking = zip(*(draw(queries[i], excluded[i], seeds[i], vocabulary, number, temperature) for i in parts))
-    return torch.cat(words), torch.stack(lacking).any()
+    return torch.cat(words), torch.cat(lacking)
 
 
 def sample_words_of_few(
@@ -128,20 +128,20 @@ def sample_words_of_few(
 ) -> tuple[Tensor, Tensor]:
     """`draw_in_parts` for as many pairs as can be compared with the complete vocabulary at once."""
     queries, random, nobody = F.normalize(queries, dim=-1), UniformNumbers(seeds), len(vocabulary)
-    forbidden = forbidden_words(excluded, nobody)
+    excluded = excluded.masked_fill(excluded < 0, nobody)
     words = torch.full((len(queries), number), -1, device=queries.device)
     proposals = worthwhile_proposals(number, temperature, nobody)
     if proposals:
-        draws = propose_and_accept(queries, vocabulary, forbidden, temperature, proposals, random)
+        draws = propose_and_accept(queries, vocabulary, excluded, temperature, proposals, random)
         words = first_distinct(draws, number)
     rows = (words < 0).any(1).nonzero().squeeze(1)  # that still lack words
     if len(rows):
         similarities = cosines(queries[rows], vocabulary)
         step = max(WEIGHTS_AT_ONCE // nobody, 1)
         for some, near in zip(rows.split(step), similarities.split(step)):
-            scores = scores_of(near, forbidden[some], temperature)
+            scores = scores_of(near, excluded[some], temperature)
             words[some], _ = draw_by_weight(scores, words[some], random.of(some))
-    return words, torch.zeros((), dtype=torch.bool, device=queries.device)
+    return words, torch.zeros(len(words), dtype=torch.bool, device=queries.device)
 
 
 def draw_on_gpu(
@@ -155,34 +155,37 @@ def draw_on_gpu(
 ) -> tuple[Tensor, Tensor]:
     """`sample_words_of_few` without waiting: the same draws, of all rows, for a number of rounds.
 
-    Also returns () bool, whether words lack that are left in the vocabulary.
+    Also returns (n,) bool, whether words lack that are left in the vocabulary.
     """
     queries, random, nobody = F.normalize(queries, dim=-1), UniformNumbers(seeds), len(vocabulary)
-    forbidden = forbidden_words(excluded, nobody)
+    excluded = excluded.masked_fill(excluded < 0, nobody)
     words = torch.full((len(queries), number), -1, device=queries.device)
     near = cosines(queries, vocabulary)
     if proposals := worthwhile_proposals(number, temperature, nobody):
         proposed = (random.next(proposals) * nobody).long()
-        draws = accept(proposed, near.gather(1, proposed), forbidden, temperature, random)
+        draws = accept(proposed, near.gather(1, proposed), excluded, nobody, temperature, random)
         words = first_distinct(draws, number)
     if rounds:
-        return draw_by_weight(scores_of(near, forbidden, temperature), words, random, rounds)
-    left = nobody + 1 - forbidden.sum(1)
-    return words, ((words < 0).any(1) & ((words >= 0).sum(1) < left)).any()
+        return draw_by_weight(scores_of(near, excluded, temperature), words, random, rounds)
+    drawn = (words >= 0).sum(1)
+    return words, (drawn < number) & (drawn < forbidden_words(excluded, nobody)[:, :nobody].logical_not().sum(1))
 
 
 def forbidden_words(excluded: Tensor, nobody: int) -> Tensor:
-    """(n, V + 1) bool, the words that must not be drawn; the last column, "nobody", is no word."""
+    """(n, V + 1) bool, the words (n, B) that must not be drawn; the last column, "nobody", is no word."""
     forbidden = torch.zeros(len(excluded), nobody + 1, dtype=torch.bool, device=excluded.device)
-    forbidden.scatter_(1, excluded.where(excluded >= 0, nobody), True)[:, nobody] = True
-    return forbidden
+    return forbidden.scatter_(1, excluded, True)
 
 
-def scores_of(near: Tensor, forbidden: Tensor, temperature: float) -> Tensor:
-    """(n, blocks · WEIGHTS_IN_BLOCK) logarithms of the weights of all words, -inf beyond them, from cosines (n, V)."""
+def scores_of(near: Tensor, excluded: Tensor, temperature: float) -> Tensor:
+    """(n, blocks · WEIGHTS_IN_BLOCK) logarithms of the weights of all words, -inf beyond them, from cosines (n, V).
+
+    That of the words (n, B) that must not be drawn is -inf, too; V among them is no word.
+    """
     nobody = near.shape[1]
-    allowed = (near / temperature).masked_fill_(forbidden[:, :nobody], -torch.inf)
-    return F.pad(allowed, (0, WEIGHTS_IN_BLOCK - nobody % WEIGHTS_IN_BLOCK), value=-torch.inf)
+    scores = near.new_full((len(near), nobody + WEIGHTS_IN_BLOCK - nobody % WEIGHTS_IN_BLOCK), -torch.inf)
+    torch.div(near, temperature, out=scores[:, :nobody])
+    return scores.scatter_(1, excluded, -torch.inf)
 
 
 def worthwhile_proposals(number: int, temperature: float, vocabulary_size: int) -> int:
@@ -193,18 +196,21 @@ def worthwhile_proposals(number: int, temperature: float, vocabulary_size: int) 
 
 
 def propose_and_accept(
-    queries: Tensor, vocabulary: Tensor, forbidden: Tensor, temperature: float, number: int, random: "UniformNumbers"
+    queries: Tensor, vocabulary: Tensor, excluded: Tensor, temperature: float, number: int, random: "UniformNumbers"
 ) -> Tensor:
     """(n, number) uniformly proposed words, accepted with probability exp((cosine - 1) / τ), else -1."""
     proposals = (random.next(number) * len(vocabulary)).long()
     words, indices = proposals.unique(return_inverse=True)
-    return accept(proposals, cosines(queries, vocabulary, words).gather(1, indices), forbidden, temperature, random)
+    near = cosines(queries, vocabulary, words).gather(1, indices)
+    return accept(proposals, near, excluded, len(vocabulary), temperature, random)
 
 
-def accept(proposals: Tensor, near: Tensor, forbidden: Tensor, temperature: float, random: "UniformNumbers") -> Tensor:
+def accept(
+    proposals: Tensor, near: Tensor, excluded: Tensor, nobody: int, temperature: float, random: "UniformNumbers"
+) -> Tensor:
     """The proposals (n, number) with cosines `near` that are accepted, else -1."""
     chances = near.sub_(1).div_(temperature).exp_()
-    allowed = ~forbidden.gather(1, proposals)
+    allowed = ~forbidden_words(excluded, nobody).gather(1, proposals)
     return proposals.where((random.next(proposals.shape[1]) < chances) & allowed, -1)
 
 
@@ -214,16 +220,16 @@ def draw_by_weight(
     """Fill the missing words (-1) of (n, m) by drawing from exp(scores), (n, blocks · WEIGHTS_IN_BLOCK), the last -inf.
 
     Weights are accumulated in float64: first over the blocks, then within the blocks that were drawn. `rounds`: draw
-    that often without asking whether words lack. Also returns whether they do.
+    that often without asking whether words lack. Also returns (n,) bool, whether they do.
     """
     nobody, draws_a_round = scores.shape[1] - 1, words.shape[1] * 5 // 4 + 8
     ahead = iter(random.next(draws_a_round * rounds).split(draws_a_round, 1) if rounds else ())
     for done in count():
-        scores.scatter_(1, words.where(words >= 0, nobody), -torch.inf)
+        scores.scatter_(1, words.masked_fill(words < 0, nobody), -torch.inf)
         best = scores.amax(-1, keepdim=True)
         if rounds is None or done == rounds:
-            lacking = ((words < 0).any(1, keepdim=True) & (best > -torch.inf)).any()
-            if done == rounds or not lacking:
+            lacking = (words[:, -1:] < 0) & (best > -torch.inf)
+            if done == rounds or not lacking.any():
                 break
         weights = (scores - best.nan_to_num(neginf=0)).exp_().unflatten(1, (-1, WEIGHTS_IN_BLOCK))
         ends = weights.sum(-1).cumsum(-1, dtype=torch.float64)  # (n, blocks)
@@ -234,9 +240,9 @@ def draw_by_weight(
             -1, dtype=torch.float64
         )
         offsets = torch.searchsorted(within, points.unsqueeze(-1), right=True).squeeze(-1)
-        draws = (blocks * WEIGHTS_IN_BLOCK + offsets).where(offsets < WEIGHTS_IN_BLOCK, -1)
+        draws = torch.add(offsets, blocks, alpha=WEIGHTS_IN_BLOCK).masked_fill_(offsets == WEIGHTS_IN_BLOCK, -1)
         words = first_distinct(torch.cat([words, draws], 1), words.shape[1])
-    return words, lacking
+    return words, lacking.squeeze(1)
 
 
 def cosines(queries: Tensor, vocabulary: Tensor, words: Tensor | None = None) -> Tensor:
@@ -249,7 +255,7 @@ def cosines(queries: Tensor, vocabulary: Tensor, words: Tensor | None = None) ->
         rows = vocabulary[some] if words is None else F.embedding(words[some], vocabulary)  # (step, d)
         rows = rows.to(queries.dtype)
         lengths = torch.linalg.vector_norm(rows, dim=-1).clamp_min(SMALLEST)
-        result[:, some] = (queries @ rows.T).div_(lengths)
+        torch.mm(queries, rows.T, out=result[:, some]).div_(lengths)
     return result
 
 
@@ -261,10 +267,11 @@ def words_at_once(vocabulary: Tensor) -> int:
 def first_distinct(draws: Tensor, number: int) -> Tensor:
     """(n, number) the first distinct words in each row of draws (n, K), without -1; padded with -1."""
     ordered, indices = draws.sort(dim=-1, stable=True)
-    new = (ordered >= 0) & (ordered != F.pad(ordered, (1, 0), value=-1)[:, :-1])
-    new = torch.zeros_like(new).scatter_(1, indices, new)  # back in the order of the draws
-    ranks = (new.cumsum(-1) - 1).where(new, number).clamp_(max=number)
-    return draws.new_full((len(draws), number + 1), -1).scatter_(1, ranks, draws)[:, :number]
+    new = ordered != F.pad(ordered, (1, 0), value=-1)[:, :-1]  # never -1, which come first
+    new = torch.empty_like(new).scatter_(1, indices, new)  # back in the order of the draws
+    ranks = new.cumsum(-1).mul_(new)  # from 1; those that are not new share 0
+    room = 1 + max(draws.shape[1], number)
+    return draws.new_full((len(draws), room), -1).scatter_(1, ranks, draws)[:, 1 : number + 1]
 
 
 class UniformNumbers:
@@ -282,7 +289,7 @@ class UniformNumbers:
         """(seeds, number) float64."""
         counters = torch.arange(self.used + 1, self.used + number + 1, device=self.seeds.device)
         self.used += number
-        return shifted(scrambled(self.bits[:, None] + counters * STEP), 11).double() * 2.0**-53
+        return shifted(scrambled(torch.add(self.bits[:, None], counters, alpha=STEP)), 11).double().mul_(2.0**-53)
 
 
 def scrambled(bits: Tensor) -> Tensor:

@@ -9,19 +9,20 @@ start, c cached positions, W target tokens, d dimensions.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 
 from ..errors import BadInput
 from ..models.generation import CACHE
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
+from ..models.packing import on_device
 from .output_layer import OutputLayer
 
 COMPACT_AT = 8  # finished sentences leave when they are 1/8 of the batch, as the others have to be moved
@@ -108,27 +109,35 @@ def search(
     limits = limits.clamp_max(model.decoder.config.max_position_embeddings - model.first_position)
     beams = Beams.begin(model, input_ids, attention_mask, start_ids, limits, settings.num_beams)
     output_layer = OutputLayer(model.lm_head, model.generation_config.suppress_tokens or ())
-    finished: list[list[tuple[float, list[int]]]] = [[] for _ in input_ids]
-    while len(beams.sentences):
+    found: list[Ended] = []
+    while beams.sentences:
         states = advance(model, beams)
         scores, parents, next_tokens = output_layer.best(states, beams.scores, 2 * settings.num_beams, beams.word_bias)
         ends = next_tokens == model.end_id
         # only the best k can end, as in `generate`; the other k are candidates to continue
-        for sentence, tokens, score in beams.end(
-            *(each[:, : settings.num_beams] for each in (scores, parents, next_tokens, ends))
-        ):
-            finished[sentence].append((score / len(tokens) ** settings.length_penalty, tokens))
+        ended, staying = beams.end(*(each[:, : settings.num_beams] for each in (scores, parents, next_tokens, ends)))
+        found += [ended] if ended.sentences else []
         going_on = ends.long().argsort(dim=-1, stable=True)[:, : settings.num_beams]
         beams.grow(*(each.gather(1, going_on) for each in (scores, parents, next_tokens)))
-        staying = (beams.open > 0).nonzero().flatten()
-        if len(beams.open) - len(staying) >= max(1, len(beams.open) // COMPACT_AT) or not len(staying):
+        if len(beams.sentences) - len(staying) >= max(1, len(beams.sentences) // COMPACT_AT) or not staying:
             beams.keep(staying)
+    return best_hypotheses(model, found, settings, len(input_ids))
 
-    def in_tokenizer_ids(score: float, tokens: list[int]) -> Hypothesis:
-        return Hypothesis(model.token_ids(torch.tensor(tokens, device=input_ids.device)).tolist(), score)
 
-    best = (sorted(found, key=lambda pair: -pair[0])[: settings.best] for found in finished)
-    return [[in_tokenizer_ids(*pair) for pair in found] for found in best]
+def best_hypotheses(
+    model: HictlForConditionalGeneration, found: list["Ended"], settings: BeamSearchConfig, sentences: int
+) -> list[list[Hypothesis]]:
+    """The best hypotheses of each sentence, best first, all brought to the CPU together."""
+    longest = max(ended.tokens.shape[1] for ended in found)
+    padded = torch.cat([F.pad(ended.tokens, (0, longest - ended.tokens.shape[1])) for ended in found])
+    rows, scores = iter(model.token_ids(padded).tolist()), iter(torch.cat([ended.scores for ended in found]).tolist())
+    hypotheses: list[list[Hypothesis]] = [[] for _ in range(sentences)]
+    for ended in found:
+        length = ended.tokens.shape[1]
+        for sentence in ended.sentences:
+            score = next(scores) / length**settings.length_penalty
+            hypotheses[sentence].append(Hypothesis(next(rows)[:length], score))
+    return [sorted(each, key=lambda hypothesis: -hypothesis.score)[: settings.best] for each in hypotheses]
 
 
 def advance(model: HictlForConditionalGeneration, beams: "Beams") -> Tensor:
@@ -147,12 +156,20 @@ def advance(model: HictlForConditionalGeneration, beams: "Beams") -> Tensor:
     return states if beams.state_bias is None else states + beams.state_bias[:, None]
 
 
+class Ended(NamedTuple):
+    """Hypotheses of one length that ended, each with its sentence, (h, t) target ids and (h,) log-probabilities."""
+
+    sentences: list[int]
+    tokens: Tensor
+    scores: Tensor
+
+
 @dataclass
 class Beams:
     """The unfinished hypotheses of the sentences in the batch; the first dimension of all tensors is sentences."""
 
-    sentences: Tensor
-    """(n,) indices in the original batch."""
+    sentences: list[int]
+    """n indices in the original batch."""
     limits: Tensor
     """(n,) most tokens."""
     open: Tensor
@@ -189,7 +206,7 @@ class Beams:
         source_mask.masked_fill_(attention_mask == 0, torch.finfo(encoded.dtype).min)
         room = beams * int(limits.max())  # the first step has one position, the last token none
         return cls(
-            sentences=torch.arange(len(input_ids), device=input_ids.device),
+            sentences=list(range(len(input_ids))),
             limits=limits,
             open=torch.full_like(limits, beams),
             tokens=start_ids[:, None, None],
@@ -202,15 +219,19 @@ class Beams:
             cache=EncoderDecoderCache(Cache(layer_class_to_replicate=partial(RoomyLayer, room)), DynamicCache()),
         )
 
-    def end(
-        self, scores: Tensor, parents: Tensor, next_tokens: Tensor, ends: Tensor
-    ) -> Iterator[tuple[int, list[int], float]]:
-        """Sentence, target ids and log-probability of the (n, k) continuations that end or reach the limit."""
+    def end(self, scores: Tensor, parents: Tensor, next_tokens: Tensor, ends: Tensor) -> tuple[Ended, list[int]]:
+        """Those of the (n, k) continuations that end or reach the limit, and which sentences are unfinished.
+
+        One copy brings to the CPU what it has to know, and waits for a GPU; hypotheses stay where they are.
+        """
         ended = (ends | (self.limits == self.tokens.shape[-1])[:, None]) & (self.open > 0)[:, None]
         self.open -= ended.sum(-1)
-        rows, ranks = ended.nonzero(as_tuple=True)
+        known = torch.cat([ended, (self.open > 0)[:, None]], 1).cpu()
+        places = known[:, :-1].nonzero()
+        sentences = [self.sentences[row] for row in places[:, 0].tolist()]
+        rows, ranks = on_device(places, scores.device).unbind(1)
         tokens = torch.cat([self.tokens[rows, parents[rows, ranks], 1:], next_tokens[rows, ranks, None]], -1)
-        return zip(self.sentences[rows].tolist(), tokens.tolist(), scores[rows, ranks].tolist())
+        return Ended(sentences, tokens, scores[rows, ranks]), known[:, -1].nonzero().flatten().tolist()
 
     def grow(self, scores: Tensor, parents: Tensor, next_tokens: Tensor) -> None:
         """Continue the hypotheses `parents` by (n, k) tokens; `scores` are the new ones."""
@@ -224,8 +245,10 @@ class Beams:
         self.tokens = torch.cat([of_parents(self.tokens), next_tokens[..., None]], -1)
         self.past = torch.cat([of_parents(self.past[:, 0]), own.expand(len(next_tokens), -1, -1)], -1)[:, None]
 
-    def keep(self, rows: Tensor) -> None:
+    def keep(self, staying: list[int]) -> None:
         """Keep only these sentences."""
+        self.sentences = [self.sentences[row] for row in staying]
+        rows = on_device(torch.tensor(staying, dtype=torch.long), self.open.device)
         for field in fields(self):
             if isinstance(value := getattr(self, field.name), Tensor):
                 setattr(self, field.name, value[rows])

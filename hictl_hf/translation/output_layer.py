@@ -5,12 +5,14 @@ logsumexp of each slice; then the few groups that can hold one of the best token
 n sentences, k hypotheses of each, W tokens of the vocabulary, d dimensions.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from ..models.packing import on_device
 
 CPU_SLICE = 2048  # tokens; the logits of a slice fit into the CPU's cache
 GPU_SLICE = 2**15
@@ -29,14 +31,17 @@ class OutputLayer:
     def __init__(self, head: Any, suppressed: Sequence[int] = ()) -> None:
         self.head, self.weight = head, head.weight
         words, device = len(self.weight), self.weight.device
-        never = torch.tensor(suppressed, dtype=torch.long, device=device)
         step = CPU_SLICE if device.type == "cpu" else GPU_SLICE
         slices = [slice(start, min(start + step, words)) for start in range(0, words, step)]
-        self.parts = [(part, never[(never >= part.start) & (never < part.stop)] - part.start) for part in slices]
+        self.parts = [
+            (part, ids_on(device, (each - part.start for each in suppressed if part.start <= each < part.stop)))
+            for part in slices
+        ]
         members = torch.arange(words, device=device)
         self.members = torch.cat([groups(members[None, part], -1)[0].T for part in slices])  # (groups, GROUP)
         # the last entry belongs to the filler -1 in `members`
-        self.bias = F.pad(self.head.bias.detach().float().index_fill(0, never, -torch.inf), (0, 1), value=-torch.inf)
+        bias = self.head.bias.detach().float().index_fill(0, ids_on(device, suppressed), -torch.inf)
+        self.bias = F.pad(bias, (0, 1), value=-torch.inf)
 
     def best(
         self, states: Tensor, scores: Tensor, number: int, word_bias: Tensor | None
@@ -88,6 +93,10 @@ class OutputLayer:
             if len(never):
                 logits = logits.index_fill(-1, never, -torch.inf)
             yield groups(logits, -torch.inf).amax(-2), logsum
+
+
+def ids_on(device: torch.device, ids: Iterable[int]) -> Tensor:
+    return on_device(torch.tensor([*ids], dtype=torch.long), device)
 
 
 def groups(values: Tensor, filler: float) -> Tensor:

@@ -288,7 +288,7 @@ class Gpu(TorchDispatchMode):
         kwargs.pop("pin_memory", None)
         stays = target is None or torch.device(target).type == source.device.type
         from_pinned = isinstance(source, OnGpu) or source.untyped_storage().data_ptr() in PINNED or not source.dim()
-        if not stays and not (kwargs.get("non_blocking", False) and from_pinned):
+        if not stays and source.numel() and not (kwargs.get("non_blocking", False) and from_pinned):
             self.wait(f"copy of {tuple(source.shape)}")
         self.launches["_to_copy"] += 1
         result = func(inner(source), **kwargs)

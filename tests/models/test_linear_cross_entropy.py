@@ -141,7 +141,7 @@ def test_the_form_for_gpus_gives_the_same(smoothing: float, number: int) -> None
     """37 words, padded to 40, in blocks of 4 tokens."""
     given = problem(number)
     tensors = [given[name].detach() for name in ("hidden", "embeddings", "bias", "targets")]
-    arguments = *tensors, torch.tensor(5), smoothing, torch.float64
+    arguments = *tensors, torch.tensor(5.0, dtype=torch.float64), smoothing, torch.float64
     found, expected = (of(*arguments) for of in (vocabulary.by_rows, vocabulary.by_slices))
     torch.testing.assert_close(found, expected, **EXACT)
 

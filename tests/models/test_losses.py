@@ -398,8 +398,12 @@ def test_contrast_with_sampled_worked_by_hand() -> None:
     # exp(score) are these numbers. Pair 0: words 1 and 6 against 2 and 3, log(6/1) and log(11/6), their mean;
     # pair 1: word 4 against 4, log 2, the rest is padding
     scores = torch.tensor([[1.0, 6, 2, 3], [4, 9, 4, 9]]).log()
-    losses = contrast_with_sampled(scores, torch.tensor([[7, 8], [7, -1]]), torch.tensor([[0, 1], [0, -1]]))
+    losses, gradient = contrast_with_sampled(scores, torch.tensor([[7, 8], [7, -1]]), torch.tensor([[0, 1], [0, -1]]))
     assert losses.exp().tolist() == pytest.approx([math.sqrt(6 * 11 / 6), 2])
+    # 1/6 of word 1 is right, 6/11 of word 6: half of what lacks pulls them, and pushes the others in parts of 2 and 3
+    push = (5 / 6 + 5 / 11) / 2
+    expected = [-5 / 12, -5 / 22, 2 / 5 * push, 3 / 5 * push, -1 / 2, 0, 1 / 2, 0]
+    assert gradient.flatten().tolist() == pytest.approx(expected)
 
 
 def words_one_by_one(queries: Tensor, vocabulary: Tensor, bag: Tensor, sampled: Tensor, temperature: float) -> Tensor:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from hictl_hf import HictlConfig
@@ -40,10 +39,3 @@ def test_a_batch_without_an_input_for_its_objectives_is_an_error(batch: PreTrain
         batch.of_objectives(off).encoder_inputs(off)
     with pytest.raises(ValueError, match="clean_input_ids is None; let the collator make it"):
         batch._replace(clean_input_ids=None).encoder_inputs(HictlConfig(word_level_input="clean"))
-
-
-def test_a_label_on_padding_is_not_read(batch: PreTrainingBatch) -> None:
-    labels = torch.tensor([[5, -100, 7]])
-    padded = batch._replace(labels=labels, attention_mask=torch.tensor([[1, 1, 0]]))
-    assert padded.masked().tolist() == [[True, False, False]]
-    assert padded._replace(attention_mask=None).masked().tolist() == [[True, False, True]]

@@ -78,14 +78,13 @@ def test_first_and_chosen_tokens_are_found_by_their_places(worked_by_hand: tuple
     }
     rows = PackedRows(batches, read, torch.tensor([2**40, 5]))
     assert rows.sizes == [3, 2, 0, 2] and rows.known == [2**40, 5]
-    assert rows.attending == [1, 2, 1, 0, 2]
-    assert rows.kept.tolist() == [0, 1, 2, 4, 7, 9]  # 3 | 8 9 | 2 | 5 7
+    assert rows.attending == [1, 3, 1, 0, 2]
+    assert rows.kept.tolist() == [0, 1, 1, 2, 4, 7, 9]  # 3 | 8 8 9 | 2 | 5 7
     assert rows.kept[rows.order].tolist() == [9, 1, 2, 0, 4, 7, 1]
     assert {use: cells.tolist() for use, cells in rows.cells.items()} == {
         "words": [2, 4, 5],
         "ends": [2, 5],
         "none": [],
-        "first": [0, 4],
     }
 
 
@@ -117,6 +116,18 @@ def test_every_token_is_in_the_buffer_once_and_found_again(seed: int) -> None:
         assert torch.equal(ids.flatten()[some.cells["some"]], ids[chosen])
     padded, mask = rows.padded(rows.input_ids[:, None])
     assert torch.equal(padded[..., 0][mask], rows.input_ids)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_token_that_two_uses_read_is_kept_for_each(toy_model: MakeModel, attention: str) -> None:
+    """Here as many are kept as there are tokens: all but the last of each row, and the first once more."""
+    model, (ids, mask) = toy_model(attn_implementation=attention), random_batches(3)["right"]
+    assert mask is not None
+    most = mask.cumsum(1) < mask.sum(1, keepdim=True)
+    rows = PackedRows({"right": (ids, mask)}, {"most": ("right", most), "first": ("right", None)})
+    assert rows.kept is not None and len(rows.kept) == len(rows.input_ids)
+    expected = model.encode(PackedRows({"right": (ids, mask)}))[0][rows.kept[rows.order]]
+    torch.testing.assert_close(model.encode(rows)[0], expected)
 
 
 @pytest.mark.parametrize("row", [0, 2])
