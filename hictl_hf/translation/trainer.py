@@ -81,7 +81,7 @@ class TranslationTrainer(RobustTrainer):
 
     def prepare_model(self, model: PreTrainedModel) -> None:
         super().prepare_model(model)
-        model.roberta.requires_grad_(not self.freeze_encoder)
+        model.base_model.requires_grad_(not self.freeze_encoder)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         assert self.batches is not None
@@ -97,7 +97,7 @@ class TranslationTrainer(RobustTrainer):
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         if self.freeze_encoder:
-            self.model.roberta.eval()
+            self.model.base_model.eval()
         smoothing = self.args.label_smoothing_factor
         outputs = model(**inputs, label_smoothing=smoothing, num_items_in_batch=num_items_in_batch)
         # DDP averages gradients over processes; here they are to be summed

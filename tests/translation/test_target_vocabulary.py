@@ -108,19 +108,19 @@ def test_a_vocabulary_without_the_script_of_a_language_is_refused(many_scripts: 
         ids = many_scripts(text, add_special_tokens=False)["input_ids"]
         counts[language] = np.bincount(ids, minlength=len(many_scripts))
     greek = choose_target_ids([GREEK], many_scripts)
-    assert count_unknown({"el": counts["el"]}, greek) == {"el": 0}
+    assert count_unknown({"el": counts["el"]}, greek, 3) == {"el": 0}
     with pytest.raises(BadInput, match=r"vocabulary of \d+ ids lacks 85% of the ru tokens; allowed are 10%"):
-        count_unknown(counts, greek)
+        count_unknown(counts, greek, 3)
 
 
 def test_a_few_tokens_without_a_column_are_counted() -> None:
     german, french = np.array([50, 40, 0, 0, 10]), np.array([9, 0, 0, 0, 1])
-    assert count_unknown({"de": german, "fr": french}, [0, 1, 2, 3]) == {"de": 10, "fr": 1}
+    assert count_unknown({"de": german, "fr": french}, [0, 1, 2, 3], 3) == {"de": 10, "fr": 1}
     with pytest.raises(BadInput, match="ids lacks 11% of the fr tokens"):
-        count_unknown({"de": german, "fr": np.array([8, 0, 0, 0, 1])}, [0, 1, 2, 3])
+        count_unknown({"de": german, "fr": np.array([8, 0, 0, 0, 1])}, [0, 1, 2, 3], 3)
 
 
 def test_what_the_tokenizer_does_not_know_is_unknown_to_every_vocabulary() -> None:
-    assert count_unknown({"de": np.array([50, 40, 0, 5, 5])}, range(5)) == {"de": 5}
+    assert count_unknown({"de": np.array([50, 40, 0, 5, 5])}, range(5), 3) == {"de": 5}
     with pytest.raises(BadInput, match=r"tokenizer lacks 30% of the el tokens.*Take an encoder whose tokenizer knows"):
-        count_unknown({"el": np.array([50, 20, 0, 30, 0])}, range(5))
+        count_unknown({"el": np.array([50, 20, 0, 30, 0])}, range(5), 3)

@@ -42,5 +42,5 @@ def test_what_is_left_out_of_train_is_counted(tmp_path: Path, tokenizer: PreTrai
 
 
 def test_a_folder_that_is_no_encoder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="neither an XLM-R or HiCTL checkpoint, nor"):
+    with pytest.raises(BadInput, match="neither an encoder that HiCTL trains, nor"):
         load_config(arguments(tmp_path))
