@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from transformers import PreTrainedConfig, XLMRobertaConfig
+from transformers import XLMRobertaConfig
 
 from .configuration_objective import CHOICES, LEAST, TEMPERATURES, ObjectiveConfig
 from .families import longest_input
@@ -85,7 +85,7 @@ class DecoderConfig(ObjectiveConfig):
         """Tokenizer ids that are no part of a translation; other tokenizers than XLM-R's need a lone space in words."""
         return (self.special_token_ids or ()) if self.family.special_ids else self.default_special_ids()
 
-    def like_the_decoder(self) -> PreTrainedConfig:
+    def like_the_decoder(self) -> Any:
         """A new configuration of XLM-R's layers in the encoder's sizes, and of as many positions as it reads."""
         names = {name: self.family.decoder_sizes.get(name, name) for name in SIZES}
         sizes = {name: getattr(self, own) for name, own in names.items() if hasattr(self, own)}

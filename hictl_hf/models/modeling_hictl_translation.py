@@ -106,14 +106,14 @@ class HictlForConditionalGeneration(TranslationModel, XLMRobertaPreTrainedModel)
         return super().from_pretrained(name, *args, config=config, **kwargs)
 
 
-def encoder_and_family(encoder: str | Path | PreTrainedModel) -> tuple[PreTrainedModel, Family]:
+def encoder_and_family(encoder: str | Path | PreTrainedModel) -> tuple[Any, Family]:
     """An encoder, loaded in fp32 if it is a place, and its family; `ValueError` if it is of none that HiCTL trains."""
     if not isinstance(encoder, PreTrainedModel):
         family = family_of(kind := PreTrainedConfig.get_config_dict(encoder)[0].get("model_type"))
         if family is None:
             raise ValueError(f"{encoder} is a model of type {kind!r}; allowed are encoders of {families_named()}")
         return encoder_class(family).from_pretrained(encoder, dtype=torch.float32), family
-    source: PreTrainedModel = encoder.base_model
+    source: Any = encoder.base_model
     family = family_of(source.config.model_type)
     if family is None or not isinstance(source, getattr(transformers, f"{family.prefix}Model")):
         raise ValueError(f"the encoder is a {type(encoder).__name__}; allowed are encoders of {families_named()}")

@@ -69,7 +69,7 @@ class TargetIdsModel(PreTrainedModel):
     @property
     def padding_id(self) -> int:
         """The target id of `<pad>`."""
-        return self.decoder.config.pad_token_id or 0
+        return int(self.decoder.config.pad_token_id or 0)
 
     @property
     def first_position(self) -> int:

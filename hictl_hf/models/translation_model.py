@@ -159,7 +159,9 @@ class TranslationModel(ClsBias, TargetIdGenerationMixin):
     ) -> Any:
         """The encoder's output: computed from a source, or the given one."""
         if encoder_outputs is None:
-            return self.base_model(input_ids, attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs)
+            return self.get_encoder()(
+                input_ids, attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
+            )
         return encoder_outputs if isinstance(encoder_outputs, ModelOutput) else BaseModelOutput(*encoder_outputs)
 
     def embed_target(self, ids: Tensor | None, share_gradient: bool) -> tuple[Tensor, Tensor]:
@@ -295,7 +297,8 @@ class TranslationModel(ClsBias, TargetIdGenerationMixin):
         self.decoder.set_attn_implementation(attn_implementation, **kwargs)
 
     def get_encoder(self, modality: str | None = None) -> PreTrainedModel:
-        return self.base_model
+        encoder: PreTrainedModel = getattr(self, self.base_model_prefix)
+        return encoder
 
     def set_encoder(self, encoder: PreTrainedModel, modality: str | None = None) -> None:
         setattr(self, self.base_model_prefix, encoder)
@@ -316,7 +319,7 @@ class TranslationModel(ClsBias, TargetIdGenerationMixin):
         """
         how = new_num_tokens, pad_to_multiple_of, mean_resizing
         if self.config.decoder_vocab_size is not None:
-            return self.base_model.resize_token_embeddings(*how)
+            return self.get_encoder().resize_token_embeddings(*how)
         embeddings = super()._resize_token_embeddings(*how)  # of the encoder, and the output layer
         before, words = len(self.target_token_ids), embeddings.num_embeddings
         self.decoder.resize_token_embeddings(words, mean_resizing=mean_resizing)

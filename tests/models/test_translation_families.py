@@ -9,10 +9,17 @@ import torch
 import transformers
 from torch import Tensor
 from toy_families import SHAPES
-from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache
+from transformers import (
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    DynamicCache,
+    EncoderDecoderCache,
+)
 
 from hictl_hf import HictlForConditionalGeneration
+from hictl_hf.errors import BadInput
 from hictl_hf.models.families import FAMILIES
+from hictl_hf.translation import export_ctranslate2
 from hictl_hf.translation.beam_search import BeamSearchConfig, search
 
 WORDS = 40
@@ -47,10 +54,12 @@ def encoder_of(name: str) -> Any:
 @cache
 def translator_of(name: str) -> Any:
     torch.manual_seed(2)
-    given = {"decoder_layers": 2, "cls_bias_scale": "fixed"}
-    model = HictlForConditionalGeneration.from_encoder(encoder_of(name), target_ids_of(name), ["de", "fr"], **given)
+    model = HictlForConditionalGeneration.from_encoder(
+        encoder_of(name), target_ids_of(name), ["de", "fr"], decoder_layers=2
+    )
     with torch.no_grad():
-        model.lm_head.weight.mul_(0.5)  # less sure, so that tokens differ
+        model.lm_head.weight.mul_(0.5)
+        model.cls_bias_scale.fill_(0.1)  # more, and one token would be the best at all steps
     return model
 
 
@@ -122,7 +131,7 @@ def test_a_cache_changes_no_logits_and_beam_search_finds_the_best_tokens(name: s
             ).logits[0, -1]
             step[1] = -torch.inf
             torch.testing.assert_close(step, logits[0, at], rtol=1e-4, atol=1e-4)
-    assert found[0][0].tokens != found[1][0].tokens
+    assert len({*found[0][0].tokens, *found[1][0].tokens}) > 1
 
 
 @each_family
@@ -140,9 +149,9 @@ def test_it_is_saved_and_learns_to_copy(name: str, tmp_path: Path) -> None:
         given = {**batch, "labels": labels, "start_ids": model.start_ids_of(["de", "fr"])}
         assert torch.equal(model(**given).logits, translator_of(name)(**given).logits)
     model.get_encoder().requires_grad_(False)
-    optimizer, losses = torch.optim.AdamW([w for w in model.parameters() if w.requires_grad], lr=3e-3), []
+    optimizer, losses = torch.optim.AdamW([w for w in model.parameters() if w.requires_grad], lr=1e-2), []
     model.train()
-    for _ in range(25):
+    for _ in range(12):
         loss = model(**given).loss
         loss.backward()
         optimizer.step()
@@ -163,3 +172,9 @@ def test_the_decoder_can_have_another_dropout() -> None:
     given = {"decoder_layers": 1, "decoder_dropout": 0.3}
     model = HictlForConditionalGeneration.from_encoder(encoder_of("modernbert"), target_ids_of("modernbert"), **given)
     assert model.decoder.encoder.layer[0].output.dropout.p == 0.3
+
+
+def test_ctranslate2_refuses_other_encoders(tmp_path: Path) -> None:
+    no_tokenizer: Any = None
+    with pytest.raises(BadInput, match="the encoder is a HictlBertModel, which this export does not know"):
+        export_ctranslate2(translator_of("bert"), no_tokenizer, tmp_path / "out")
