@@ -24,7 +24,7 @@ from ..models.modeling_hictl import encoder_class
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..training.arguments import read_dictionary, refuse_unknown_fields
 from ..training.callbacks import RunFingerprint, TrainingTime, early_stopping
-from .arguments import TranslationArguments
+from .arguments import OF_A_CONFIG, TranslationArguments
 from .corpus import (
     ONLY_WHOLE,
     Direction,
@@ -116,8 +116,8 @@ def load_config(args: TranslationArguments) -> Any:
         allowed = "an encoder that HiCTL trains, nor a translation model such as runs/step1/model"
         found = " ".join(str(error).split())
         raise BadInput(f"--model_name_or_path {name}: neither {allowed}: {found}") from error
-    for given in (args.encoder_config, args.config_overrides):
-        refuse_unknown_fields(name, config, given or {})
+    for argument in OF_A_CONFIG:
+        refuse_unknown_fields(str(name), config, getattr(args, argument) or {}, argument)
     if not args.is_continued:
         return config
     if not (languages := config.target_languages):

@@ -197,6 +197,9 @@ def test_both_steps_of_translation_train_resume_and_translate(
     start = load_file(started(name) / "model.safetensors")
     encoder = {key: weight for key, weight in weights.items() if key.startswith(prefix)}
     assert encoder and all(torch.equal(weight, start[key]) for key, weight in encoder.items()), "it is frozen"
+    for part in ("checkpoint-1", "model"):
+        settings = json.loads((first / part / "generation_config.json").read_text("utf-8"))
+        assert [settings[f"{each}_token_id"] for each in ("bos", "pad", "eos")] == [0, 1, 2]
     again.mkdir()
     shutil.copytree(first / "checkpoint-1", again / "checkpoint-1")
     shutil.copy(first / "settings.json", again)
@@ -226,13 +229,13 @@ def test_translation_begins_from_hictl_or_from_nothing(
 ) -> None:
     for part, more in {
         "checkpoint": ("--trim_target_vocab", "off"),
-        "encoder": ("--random_encoder", "true", "--encoder_config", '{"num_hidden_layers": 1}'),
+        "encoder": ("--random_encoder", "true", "--encoder_config", '{"intermediate_size": 48}'),
     }.items():
         output, more = tmp_path / part, ("--decoder_layers", "1", "--config_overrides", "decoder_dropout=0.3", *more)
         run_translation.main(step(1, trained(name) / part, corpus_file, output, *more))
         model, tokenizer = load_translator(output / "model", dtype="float32", device="cpu")
         assert type(model).__name__ == FAMILIES[name].class_name("ForConditionalGeneration")
-        assert model.config.num_hidden_layers == (1 if part == "encoder" else SHAPES[name]["num_hidden_layers"])
+        assert model.config.intermediate_size == (48 if part == "encoder" else SHAPES[name]["intermediate_size"])
         if part == "checkpoint":
             known = {*model.target_token_ids.tolist()}
             assert all({*tokenizer(text)["input_ids"]} <= known for text in TEXTS)
