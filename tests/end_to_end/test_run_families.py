@@ -239,7 +239,7 @@ def test_translation_begins_from_hictl_or_from_nothing(
         if part == "checkpoint":
             known = {*model.target_token_ids.tolist()}
             assert all({*tokenizer(text)["input_ids"]} <= known for text in TEXTS)
-    field = "norm_bias" if name == "deberta-v2" else "position_buckets"  # of another family
+    field = "rms_norm_eps" if name == "modernbert" else "norm_bias"  # of another family
     with pytest.raises(BadInput, match=f"config_overrides has no field {field} with"):
         more = "--config_overrides", f"{field}=3"
         run_translation.main(step(1, trained(name) / "encoder", corpus_file, tmp_path / "wrong", *more))

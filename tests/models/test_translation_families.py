@@ -1,5 +1,6 @@
 """Translation models with an encoder of each family: the same decoder on top, whatever ids the tokenizer has."""
 
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -131,11 +132,11 @@ def test_a_cache_changes_no_logits_and_beam_search_finds_the_best_tokens(name: s
             ).logits[0, -1]
             step[1] = -torch.inf
             torch.testing.assert_close(step, logits[0, at], rtol=1e-4, atol=1e-4)
-    assert len({*found[0][0].tokens, *found[1][0].tokens}) > 1
+        assert (logits[0, 0] - logits[0, -1])[2:].abs().max() > 0.01, "steps should differ"
 
 
 @each_family
-def test_it_is_saved_and_learns_to_copy(name: str, tmp_path: Path) -> None:
+def test_it_is_saved_with_its_encoder(name: str, tmp_path: Path) -> None:
     translator_of(name).save_pretrained(tmp_path)
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert type(model) is type(translator_of(name)) is type(HictlForConditionalGeneration.from_pretrained(tmp_path))
@@ -148,16 +149,24 @@ def test_it_is_saved_and_learns_to_copy(name: str, tmp_path: Path) -> None:
         labels = source(name)[:, 1:].masked_fill(MASK[:, 1:] == 0, -100)
         given = {**batch, "labels": labels, "start_ids": model.start_ids_of(["de", "fr"])}
         assert torch.equal(model(**given).logits, translator_of(name)(**given).logits)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "eurobert" else pytest.mark.slow) for name in SHAPES]
+)
+def test_it_learns_to_copy(name: str) -> None:
+    model, losses = deepcopy(translator_of(name)).train(), []
     model.get_encoder().requires_grad_(False)
-    optimizer, losses = torch.optim.AdamW([w for w in model.parameters() if w.requires_grad], lr=1e-2), []
-    model.train()
-    for _ in range(12):
-        loss = model(**given).loss
+    labels = source(name)[:, 1:].masked_fill(MASK[:, 1:] == 0, -100)
+    batch = {"input_ids": source(name), "attention_mask": MASK, "labels": labels}
+    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=3e-3)
+    for _ in range(25):
+        loss = model(**batch, start_ids=model.start_ids_of(["de", "fr"])).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0]
+    assert losses[-1] < 0.6 * losses[0]
 
 
 def test_an_encoder_whose_special_tokens_are_not_known_needs_target_ids() -> None:
