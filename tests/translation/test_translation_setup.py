@@ -38,7 +38,7 @@ def test_what_is_left_out_of_train_is_counted(tmp_path: Path, tokenizer: PreTrai
     assert data.train is not None and len(data.train) == 2 and data.report.skipped["too long"] == 1
     assert data.validation == data.test == [] and data.cut == {"validation": 0, "test": 0}
     assert [*data.counts] == ["de"] and choose_words("off", tokenizer, data, FAMILIES["xlm-roberta"]) is None
-    kept = choose_words("auto", tokenizer, data)
+    kept = choose_words("auto", tokenizer, data, FAMILIES["xlm-roberta"])
     assert kept and set(data.train[0]["labels"]) <= set(kept)
 
 
