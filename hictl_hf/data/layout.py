@@ -13,6 +13,7 @@ from .text_encoding import encode_texts
 WORD_START = "▁"  # of SentencePiece
 SPACE_AS_LETTER = "Ġ"  # of byte-level vocabularies
 BYTE = re.compile("<0x([0-9A-F]{2})>")  # a byte in a SentencePiece vocabulary
+UNUSED = re.compile(r"[\[<]unused\d+[\]>]")  # reserved, though no special tokens, by BERT and Gemma
 
 
 class Layout(NamedTuple):
@@ -65,6 +66,16 @@ def runs_of_special_ids(tokenizer: PreTrainedTokenizerBase, first: str, second: 
     return runs
 
 
+def end_of_text(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id that a tokenizer writes after a text; `BadInput` if it writes none."""
+    if not (after := layout_of(tokenizer).after):
+        raise BadInput(
+            f"{tokenizer.name_or_path}: its tokenizer puts no token after a text, at which a translation could end; "
+            "allowed is one with an end, such as </s> or [SEP]; give another tokenizer"
+        )
+    return after[-1]
+
+
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
@@ -107,6 +118,24 @@ def marked_starts(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return [vocabulary.get(begin + piece, number) for number, piece in enumerate(pieces_of(tokenizer))]
 
 
+def bare_pieces(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """The piece of each id without the mark by which it begins or continues a word; a byte is one letter."""
+    pieces, backend = pieces_of(tokenizer), getattr(tokenizer, "backend_tokenizer", None)
+    mark = SPACE_AS_LETTER if is_byte_level(tokenizer) else WORD_START
+    if backend is not None and isinstance(backend.model, models.WordPiece):
+        mark = backend.model.continuing_subword_prefix
+    return [piece.removeprefix(mark) if piece != mark else piece for piece in pieces]
+
+
+def single_bytes(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """The ids of pieces that are one byte, of which a text is made that has no other pieces."""
+    pieces = pieces_of(tokenizer)
+    if is_byte_level(tokenizer):
+        alphabet = {*pre_tokenizers.ByteLevel.alphabet()}
+        return {number for number, piece in enumerate(pieces) if piece in alphabet}
+    return {number for number, piece in enumerate(pieces) if BYTE.fullmatch(piece)}
+
+
 def character_starts(tokenizer: PreTrainedTokenizerBase) -> list[bool]:
     """Whether the piece of each id begins a character: not with a byte that continues one."""
     pieces = pieces_of(tokenizer)
@@ -127,8 +156,17 @@ def letters_of_continuing_bytes() -> Iterator[str]:
 
 def words_never_sampled(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> list[int]:
     """Return the ids that are not words: special and reserved tokens, a lone space, rows beyond the vocabulary."""
-    vocabulary = tokenizer.get_vocab()
+    return sorted({*reserved_ids(tokenizer), *lone_space(tokenizer)} | set(range(len(tokenizer), vocab_size)))
+
+
+def reserved_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """The ids of special, reserved and unused tokens, which no text has."""
     reserved = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    space = vocabulary.get(SPACE_AS_LETTER if is_byte_level(tokenizer) else WORD_START)
-    spaces = set() if space is None else {space}
-    return sorted({*tokenizer.all_special_ids, *reserved, *spaces} | set(range(len(tokenizer), vocab_size)))
+    unused = {number for piece, number in tokenizer.get_vocab().items() if UNUSED.fullmatch(piece)}
+    return {*tokenizer.all_special_ids} | reserved | unused
+
+
+def lone_space(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """The id of a space without a word, if the vocabulary has it."""
+    number = tokenizer.get_vocab().get(SPACE_AS_LETTER if is_byte_level(tokenizer) else WORD_START)
+    return set() if number is None else {number}

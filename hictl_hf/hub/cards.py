@@ -17,6 +17,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from ..errors import as_bad_input
+from ..models.families import Family
 from ..reports.results import RunResults
 
 TAGS = ["hictl", "xlm-roberta", "multilingual"]
@@ -31,6 +32,11 @@ PICTURES = {
     "layers": "Accuracy by layer and pooling, on the dev set",
     "tsne": "Sentences and their translations in two dimensions",
 }
+
+
+def tags_of(family: Family) -> list[str]:
+    """`TAGS` for an encoder of a family."""
+    return [family.model_type if tag == "xlm-roberta" else tag for tag in TAGS]
 
 
 def render_card(template: Path, metadata: ModelCardData, **values: str) -> str:

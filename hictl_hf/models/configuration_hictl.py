@@ -7,7 +7,8 @@ import transformers
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig, XLMRobertaConfig
 
-from .configuration_objective import CHOICES, LEAST, TEMPERATURES, ZETA, ObjectiveConfig
+from .configuration_decoder import DecoderConfig
+from .configuration_objective import ZETA, ObjectiveConfig
 from .families import FAMILIES, OURS, Family, families_named, family_of
 
 KINDS = {  # of Auto classes, and what the names of model classes end with
@@ -35,19 +36,8 @@ CODE_ON_THE_HUB = code_on_the_hub(FAMILIES["xlm-roberta"])
 
 
 @strict
-class HictlConfig(ObjectiveConfig, XLMRobertaConfig):
-    """XLM-R's configuration with the contrastive objectives of HiCTL (Wei et al., 2021) and the sizes of a decoder.
-
-    Args (in addition to those of `ObjectiveConfig`):
-        decoder_layers: layers of the decoder of a translation model (paper: 4, or 6 with an encoder of 24).
-        decoder_attention_heads, decoder_ffn_dim: other sizes of the decoder; `None`: the encoder's.
-        decoder_vocab_size: W, the number of tokens the decoder can generate; `None`: all tokens of the encoder.
-        target_languages: languages to translate into, each with a separate start token; `None`: one unnamed language
-            with the start token `</s>`.
-        cls_bias: what is added to the logit of a target word: nothing ("none"), or the similarity of its embedding to
-            the encoder's `[CLS]` state, as a product ("dot") or as a cosine over a temperature ("cosine", the paper).
-        cls_bias_scale: γ, the factor of the similarity: "learned" from 0, or "fixed" at 1 (the paper).
-        cls_bias_temperature: τ of the cosine; `None`: `word_temperature`.
+class HictlConfig(DecoderConfig, XLMRobertaConfig):
+    """XLM-R's configuration with HiCTL's objectives (`ObjectiveConfig`) and the sizes of a decoder (`DecoderConfig`).
 
     Example:
         >>> from hictl_hf import HictlConfig
@@ -57,62 +47,27 @@ class HictlConfig(ObjectiveConfig, XLMRobertaConfig):
 
     model_type = OURS
     family: ClassVar[Family] = FAMILIES["xlm-roberta"]
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {
-        **CHOICES,
-        "cls_bias": ("none", "dot", "cosine"),
-        "cls_bias_scale": ("learned", "fixed"),
-    }
-    temperatures: ClassVar[tuple[str, ...]] = (*TEMPERATURES, "cls_bias_temperature")
-    least: ClassVar[dict[str, int]] = {
-        **LEAST,
-        **dict.fromkeys(("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"), 1),
-        "decoder_vocab_size": 4,  # <s> <pad> </s> <unk>
-    }
     code_on_the_hub: ClassVar[dict[str, str]] = CODE_ON_THE_HUB
-
-    decoder_layers: int = 4
-    decoder_attention_heads: int | None = None
-    decoder_ffn_dim: int | None = None
-    decoder_vocab_size: int | None = None
-    target_languages: list[str] | None = None
-    cls_bias: str = "dot"
-    cls_bias_scale: str = "learned"
-    cls_bias_temperature: float | int | None = None
 
     def default_special_ids(self) -> list[int]:
         """`<s> <pad> </s> <unk>` and `<mask>`, the last id."""
         return [0, 1, 2, 3, self.vocab_size - 1]
 
-    def validate_architecture(self) -> None:
-        """Raise `ValueError` for a value that the objectives or the decoder do not support."""
-        super().validate_architecture()
-        languages = self.target_languages
-        if languages is not None and not 0 < len(set(languages)) == len(languages):
-            raise ValueError(f"target_languages is {languages}; it must name at least one language, and none twice")
-
-    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "HictlConfig":
-        """Return this configuration; with `decoder=True`, as in `generate`, that of a translation model's decoder."""
-        if not decoder or encoder or not self.is_encoder_decoder:
-            return self
-        config = copy.deepcopy(self)
-        config.is_decoder, config.add_cross_attention, config.is_encoder_decoder = True, True, False
-        config.num_hidden_layers = self.decoder_layers
-        config.num_attention_heads = self.decoder_attention_heads or self.num_attention_heads
-        config.intermediate_size = self.decoder_ffn_dim or self.intermediate_size
-        config.vocab_size = self.decoder_vocab_size or self.vocab_size
-        return config
+    def like_the_decoder(self) -> "HictlConfig":
+        """A copy: the decoder's layers are the encoder's."""
+        return copy.deepcopy(self)
 
 
 def make_config_class(family: Family) -> type[Any]:
-    """The configuration of a family: that of transformers with the fields of `ObjectiveConfig`."""
+    """The configuration of a family: that of transformers with the fields of `DecoderConfig`."""
     members = {
         "__module__": __name__,
-        "__doc__": f"transformers' configuration of {family.models} with HiCTL's fields (`ObjectiveConfig`).",
+        "__doc__": f"transformers' configuration of {family.models} with HiCTL's fields (`DecoderConfig`).",
         "model_type": family.own_type,
         "family": family,
         "code_on_the_hub": code_on_the_hub(family),
     }
-    bases = (ObjectiveConfig, getattr(transformers, f"{family.prefix}Config"))
+    bases = (DecoderConfig, getattr(transformers, f"{family.prefix}Config"))
     return strict(type(family.class_name("Config"), bases, members))
 
 

@@ -4,8 +4,8 @@ To add a family, add a row and, if its language-model head is like none here, a 
 the model classes are made from the row (`configuration_hictl`, `modeling_hictl_families`).
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -66,6 +66,9 @@ class Family:
         pooler: the encoder has a pooler, which HiCTL does not train.
         packs: rows travel through it without padding.
         packed_masks: what it takes for `attention_mask` with packed rows, so that it makes no mask itself.
+        special_ids: ids of the tokens begin, padding, end and unknown, where all models of the family have the same.
+        decoder_sizes: for fields of XLM-R, of which a translation decoder is made, their names in its configuration,
+            where they differ. What it does not have, such as dropout, is XLM-R's default.
     """
 
     model_type: str
@@ -80,6 +83,8 @@ class Family:
     pooler: bool = False
     packs: bool = True
     packed_masks: dict[str, None] | None = None
+    special_ids: tuple[int, ...] | None = None
+    decoder_sizes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def own_type(self) -> str:
@@ -105,11 +110,11 @@ FAMILIES = {
     for row in (
         Family(
             "xlm-roberta", "XLMRoberta", "XLM-R", "XLM-R, E5, BGE-M3", roberta_head, ("lm_head.",),
-            positions_after_padding=True, pooler=True,
+            positions_after_padding=True, pooler=True, special_ids=(0, 1, 2, 3),
         ),
         Family(
             "xlm-roberta-xl", "XLMRobertaXL", "XLM-R XL", "XLM-R XL, XXL", roberta_head, ("lm_head.",),
-            positions_after_padding=True, pooler=True,
+            positions_after_padding=True, pooler=True, special_ids=(0, 1, 2, 3),
         ),
         Family(
             "bert", "Bert", "BERT", "mBERT, LaBSE", bert_head, ("cls.predictions.",), token_types=True, pooler=True,
@@ -117,8 +122,12 @@ FAMILIES = {
         Family(
             "modernbert", "ModernBert", "ModernBERT", "mmBERT, ModernBERT", modernbert_head, ("decoder.", "head."),
             layers="layers", packed_masks={"full_attention": None, "sliding_attention": None},
+            decoder_sizes={"hidden_act": "hidden_activation", "layer_norm_eps": "norm_eps"},
         ),
-        Family("eurobert", "EuroBert", "EuroBERT", "EuroBERT", eurobert_head, ("lm_head.",), layers="layers"),
+        Family(
+            "eurobert", "EuroBert", "EuroBERT", "EuroBERT", eurobert_head, ("lm_head.",), layers="layers",
+            decoder_sizes={"layer_norm_eps": "rms_norm_eps"},
+        ),
         Family(
             "deberta-v2", "DebertaV2", "DeBERTa-v3", "mDeBERTa-v3", deberta_head,
             ("lm_predictions.", "cls.predictions."), packs=False,
@@ -131,6 +140,11 @@ BY_OWN_TYPE = {family.own_type: family for family in FAMILIES.values()}
 def family_of(model_type: Any) -> Family | None:
     """The family of a `model_type`, transformers' or ours; `None` for others."""
     return BY_OWN_TYPE.get(model_type) or FAMILIES.get(model_type)
+
+
+def family_recorded(config: Mapping[str, Any] | None) -> Family:
+    """The family of a recorded configuration; results of releases before 0.11 are of XLM-R."""
+    return family_of((config or {}).get("model_type")) or FAMILIES["xlm-roberta"]
 
 
 def families_named() -> str:

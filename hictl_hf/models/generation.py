@@ -112,7 +112,7 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
 
     def begin_with(self, start: int | list[int], token_ids: Tensor) -> Tensor:
         """(n, T) target ids: the start ids, then the tokens (n, T or T - 1)."""
-        if (token_ids[:, 0] == self.end_id).all():
+        if (token_ids[:, 0] == self.target_token_ids[self.end_id]).all():
             token_ids = token_ids[:, 1:]
         column = torch.as_tensor(start, device=token_ids.device).expand(len(token_ids))
         return torch.cat([column[:, None], self.target_ids(token_ids)], 1)
@@ -158,11 +158,12 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
                 "out"
             )
         target_size, full_size = len(self.target_token_ids), self.config.vocab_size
-        for name, without_effect in NEED_ONE_VOCABULARY.items() if target_size < full_size else ():
+        all_ids = torch.arange(full_size, device=self.target_token_ids.device)
+        for name, without_effect in NEED_ONE_VOCABULARY.items() if not self.target_token_ids.equal(all_ids) else ():
             if getattr(settings, name, None) not in (None, without_effect):
                 raise ValueError(
-                    f"{name} needs a decoder with all {full_size} words of the encoder, this one has {target_size}; "
-                    "leave it out, or make a model without target_token_ids"
+                    f"{name} needs a decoder with the encoder's {full_size} words in their order, this one has "
+                    f"{target_size}; leave it out, or make a model without target_token_ids"
                 )
         return settings, others
 

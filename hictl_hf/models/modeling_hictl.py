@@ -22,8 +22,8 @@ from transformers import (
 
 from .configuration_hictl import HictlConfig
 from .encoder_export import export_encoder
-from .families import FAMILIES, OURS, family_of
-from .modeling_hictl_families import PRETRAINING_CLASSES
+from .families import FAMILIES, OURS, Family, family_of
+from .modeling_hictl_families import ENCODER_CLASSES, PRETRAINING_CLASSES
 from .objective import HictlObjective
 from .outputs import HictlForPreTrainingOutput
 from .supported_versions import require_parameters
@@ -122,12 +122,17 @@ class HictlForPreTraining(HictlObjective, XLMRobertaForMaskedLM):
         return super().from_pretrained(name, *args, config=config, **kwargs)
 
 
-PRETRAINING_CLASSES["xlm-roberta"] = HictlForPreTraining
+PRETRAINING_CLASSES["xlm-roberta"], ENCODER_CLASSES["xlm-roberta"] = HictlForPreTraining, HictlModel
 
 
 def new_model(config: Any) -> Any:
     """A new pre-training model of a HiCTL configuration of any family, with random weights."""
     return PRETRAINING_CLASSES[config.family.model_type](config)
+
+
+def encoder_class(family: Family) -> type[Any]:
+    """The class of the encoder of a family."""
+    return ENCODER_CLASSES[family.model_type]
 
 
 for auto, cls in {
@@ -149,6 +154,7 @@ __all__ = [
     "HictlForSequenceClassification",
     "HictlForTokenClassification",
     "HictlModel",
+    "encoder_class",
     "export_encoder",
     "new_model",
 ]

@@ -14,8 +14,10 @@ from .families import FAMILIES, OURS, Family
 from .objective import HictlObjective
 
 PRETRAINING_CLASSES: dict[str, type[Any]] = {}
-"""By transformers' `model_type`; `modeling_hictl` adds XLM-R's."""
+ENCODER_CLASSES: dict[str, type[Any]] = {}
+"""Both by transformers' `model_type`; `modeling_hictl` adds XLM-R's."""
 IGNORED = [r"pooler", r"projection", r"sentence_probability"]  # weights that other heads do not have
+OF_A_TRANSLATION_MODEL = [r"^decoder\.", r"^lm_head\.", r"^start_embeddings", r"^target_token_ids", r"^cls_bias_scale"]
 
 
 def init_without_pooler(parent: type[Any]) -> Callable[..., None]:
@@ -52,8 +54,10 @@ def make_class(family: Family, kind: str) -> type[Any]:
         return type(family.class_name(kind), (HictlObjective, parent), members)
     heads = [] if kind == "ForMaskedLM" else [f"^{prefix}" for prefix in family.head_weights]
     members["_keys_to_ignore_on_load_unexpected"] = [*unexpected, *IGNORED, *heads]
-    if kind == "Model" and family.pooler:
-        members["__init__"] = init_without_pooler(parent)
+    if kind == "Model":
+        members["_keys_to_ignore_on_load_unexpected"] += OF_A_TRANSLATION_MODEL
+        if family.pooler:
+            members["__init__"] = init_without_pooler(parent)
     return type(family.class_name(kind), (parent,), members)
 
 
@@ -68,6 +72,7 @@ def register(family: Family) -> None:
             made.register_for_auto_class(auto)
             assert place.endswith(f".{made.__name__}")
     PRETRAINING_CLASSES[family.model_type] = globals()[family.class_name("ForPreTraining")]
+    ENCODER_CLASSES[family.model_type] = globals()[family.class_name("Model")]
 
 
 for _family in FAMILIES.values():

@@ -1,51 +1,32 @@
-"""The translation model: HiCTL's encoder, a new decoder, and the [CLS] bias on the logits of target words.
+"""HiCTL's translation models: the class for XLM-R, and those made from the rows of `families.FAMILIES`.
 
-The similarity of the encoder's `[CLS]` to each target word is added to the logits of every step, before the softmax, in
-training and in decoding (machine translation with HiCTL). `target_ids` explains the kinds of ids and has the target
-languages, `generation` has `generate`; `hictl_hf.translation` has a faster beam search.
-Shapes: n sentences, S source tokens, T target tokens, W tokens of the target vocabulary, d dimensions.
+`translation_model` has what they compute.
 """
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, XLMRobertaModel
-from transformers import initialization as init
-from transformers.cache_utils import Cache
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
-from transformers.utils import ModelOutput, can_return_tuple
+import transformers
+from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel, XLMRobertaPreTrainedModel
 
-from .configuration_hictl import HictlConfig
-from .generation import CACHE, TargetIdGenerationMixin, the_cache
-from .linear_cross_entropy import linear_cross_entropy, tied_embedding
-from .modeling_hictl import HictlModel
-from .objective import refuse_unknown
-from .supported_versions import overrides_private, require_parameters, warn_if_untested
-from .target_ids import UNKNOWN
+from .configuration_decoder import SPECIALS
+from .configuration_hictl import CONFIGS, HictlConfig
+from .families import FAMILIES, OURS, Family, families_named, family_of
+from .modeling_hictl import encoder_class
+from .supported_versions import warn_if_untested
+from .target_ids import checked_target_ids
+from .translation_model import TranslationModel
 
-IGNORED = -100  # the label of a position without a loss
-require_parameters(
-    XLMRobertaModel.forward,
-    "attention_mask", "position_ids", "inputs_embeds", "encoder_hidden_states", "encoder_attention_mask", "use_cache",
-)  # fmt: skip
-PASSED_ON = ("output_attentions", "output_hidden_states")  # to encoder and decoder
 MAX_TRANSLATION_LENGTH = 200  # tokens, by default
 
 
-class HictlForConditionalGeneration(TargetIdGenerationMixin):
-    """Encoder and decoder with the [CLS] bias on target words.
+class HictlForConditionalGeneration(TranslationModel, XLMRobertaPreTrainedModel):
+    """The translation model with an encoder of XLM-R.
 
-    The decoder has XLM-R's layers with cross-attention and post-norm: with 4 to 6 layers and warm-up it trains well,
-    and other engines can run it. Its word embeddings are tied to the output layer and separate from the encoder's, so
-    the encoder can be frozen while they are trained, and the target vocabulary can be smaller.
-
-    Create a new model with `from_encoder`. `from_pretrained` is for saved translation models: from a masked language
-    model it would load the output bias of the language-model head.
+    Create a new model, of any family, with `from_encoder`. `from_pretrained` is for saved translation models, of any
+    family: from a masked language model it would load the output bias of the language-model head.
 
     Example:
         >>> from hictl_hf import HictlConfig, HictlForConditionalGeneration
@@ -57,43 +38,7 @@ class HictlForConditionalGeneration(TargetIdGenerationMixin):
 
     config: HictlConfig
     config_class = HictlConfig
-    accepts_loss_kwargs = True  # the loss is divided by `num_items_in_batch`
-    _tied_weights_keys = {"lm_head.weight": "decoder.embeddings.word_embeddings.weight"}
-    _keys_to_ignore_on_load_unexpected = [
-        r"pooler",
-        r"projection",
-        r"sentence_probability",
-        r"lm_head\.(?!weight|bias)",
-    ]
-    _keys_to_ignore_on_load_missing = [r"target_token_ids"]
-
-    def __init__(self, config: HictlConfig) -> None:
-        if not config.is_encoder_decoder:
-            config = copy.deepcopy(config)
-            config.is_encoder_decoder = True
-        super().__init__(config)
-        self.roberta = HictlModel(config)
-        self.decoder = XLMRobertaModel(config.get_text_config(decoder=True), add_pooling_layer=False)
-        words = self.decoder.config.vocab_size
-        self.lm_head = nn.Linear(config.hidden_size, words)
-        languages = config.target_languages
-        self.start_embeddings = nn.Embedding(len(languages), config.hidden_size) if languages else None
-        # "bias" in the name keeps the Trainer from decaying it; one element, as sharding takes no scalars
-        learned = config.cls_bias != "none" and config.cls_bias_scale == "learned"
-        self.cls_bias_scale = nn.Parameter(torch.zeros(1)) if learned else None
-        self.register_buffer("target_token_ids", torch.arange(words))
-        self.post_init()
-        self.set_default_start_id()
-
-    @torch.no_grad()
-    @overrides_private(PreTrainedModel)
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise the added weights and buffers, too: when a model is loaded, the values of `__init__` are lost."""
-        super()._init_weights(module)
-        if isinstance(module, HictlForConditionalGeneration):
-            init.copy_(module.target_token_ids, torch.arange(len(module.target_token_ids)))
-            if module.cls_bias_scale is not None:
-                init.zeros_(module.cls_bias_scale)
+    family = FAMILIES["xlm-roberta"]
 
     @classmethod
     def from_encoder(
@@ -102,339 +47,101 @@ class HictlForConditionalGeneration(TargetIdGenerationMixin):
         target_token_ids: Sequence[int] | None = None,
         target_languages: Sequence[str] | None = None,
         **settings: Any,
-    ) -> Self:
-        """Create a translation model in fp32 from the weights of an XLM-R or HiCTL encoder.
+    ) -> Any:
+        """Create a translation model in fp32 from the weights of an encoder, with the class of its family.
 
         The decoder's layers are initialised at random, its word embeddings copied from the encoder.
 
         Args:
             encoder: folder or Hub name of a checkpoint, or a model.
-            target_token_ids: tokenizer ids that the decoder can generate, ascending, 0 to 3 first; `None`: all.
+            target_token_ids: tokenizer ids that the decoder can generate: those of the tokens begin, padding, end and
+                unknown, then others, ascending; `translation.choose_target_ids` makes them. `None`: all of XLM-R.
             target_languages: languages to translate into; `None`: one without a name.
             settings: fields of the configuration, such as `decoder_layers` or `cls_bias`.
 
         Raises:
-            ValueError: the encoder is not XLM-R or HiCTL, or the ids are not a valid target vocabulary.
+            ValueError: the encoder is of no family that HiCTL trains, or the ids are not a valid target vocabulary.
         """
-        if not isinstance(encoder, PreTrainedModel):
-            kind = HictlConfig.get_config_dict(encoder)[0].get("model_type")
-            if kind != HictlConfig.model_type:
-                raise ValueError(f"{encoder} is a model of type {kind!r}; the encoder must be XLM-R or HiCTL")
-            encoder = HictlModel.from_pretrained(encoder, dtype=torch.float32)
-        source = encoder.base_model
-        if not isinstance(source, XLMRobertaModel):
-            raise ValueError(f"the encoder is a {type(encoder).__name__}; it must be XLM-R or HiCTL")
-        ids = list(range(source.config.vocab_size) if target_token_ids is None else target_token_ids)
-        ascending = all(a < b for a, b in zip(ids, ids[1:]))
-        if ids[: UNKNOWN + 1] != [0, 1, 2, 3] or not ascending or ids[-1] >= source.config.vocab_size:
-            raise ValueError(
-                f"target_token_ids are {ids[:5]} … {ids[-1:]}; they must be tokenizer ids below "
-                f"{source.config.vocab_size}, ascending, each once, and begin with 0, 1, 2, 3 (<s> <pad> </s> <unk>)"
-            )
+        source, family = encoder_and_family(encoder)
+        made = cls if family is cls.family else TRANSLATION_CLASSES[family.model_type]
+        ids = checked_target_ids(target_token_ids, family, source.config.vocab_size)
         inherited = source.config.to_dict()
         for name in ("model_type", "architectures", "transformers_version", "auto_map", "dtype", "is_encoder_decoder"):
             inherited.pop(name, None)
         chosen = {
+            "tie_word_embeddings": True,  # of the decoder
             "decoder_vocab_size": None if target_token_ids is None else len(ids),
             "target_languages": None if target_languages is None else list(target_languages),
         }
-        model = cls(HictlConfig(**{**inherited, **chosen, **settings}))
+        model = made(made.config_class(**{**inherited, **chosen, **settings}))
         weights = source.state_dict()
-        model.roberta.load_state_dict({name: weights[name] for name in weights if not name.startswith("pooler.")})
+        model.base_model.load_state_dict({name: weights[name] for name in weights if not name.startswith("pooler.")})
         with torch.no_grad():
             model.target_token_ids.copy_(torch.tensor(ids))
             model.decoder.get_input_embeddings().weight.copy_(source.get_input_embeddings().weight[ids])
-        unwanted = [token for token in model.config.special_token_ids or () if token > UNKNOWN and token in set(ids)]
+        unwanted = sorted({*model.config.never_translated()} & {*ids[SPECIALS:]})
         model.generation_config.update(
             num_beams=5,
             length_penalty=1.0,
             early_stopping=True,
-            max_length=min(MAX_TRANSLATION_LENGTH, model.config.max_position_embeddings - model.first_position),
+            max_length=min(MAX_TRANSLATION_LENGTH, model.decoder.config.max_position_embeddings - model.first_position),
             suppress_tokens=[
-                model.config.pad_token_id,
+                model.padding_id,
                 *model.target_ids(torch.tensor(unwanted, dtype=torch.long)).tolist(),
             ],
         )
         return model.eval()
 
-    # --- forward ------------------------------------------------------------------------------------------------------
+    @classmethod
+    def from_pretrained(cls, name: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:
+        """Load a saved translation model with the class of its family."""
+        if isinstance(config, PreTrainedConfig):
+            kind = config.model_type
+        else:
+            place = name if config is None else config
+            kind = PreTrainedConfig.get_config_dict(place, **dict(kwargs))[0].get("model_type")
+        family = family_of(kind)
+        if cls is HictlForConditionalGeneration and family is not None and family.own_type != OURS:
+            return TRANSLATION_CLASSES[family.model_type].from_pretrained(name, *args, config=config, **kwargs)
+        return super().from_pretrained(name, *args, config=config, **kwargs)
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Any = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        start_ids: Tensor | None = None,
-        label_smoothing: float = 0.0,
-        num_items_in_batch: Tensor | int | None = None,
-        use_cache: bool | None = None,
-        cache: Cache | None = None,
-        **kwargs: Any,
-    ) -> Seq2SeqLMOutput:
-        """Compute the logits of the next target token at each position, and with labels their cross-entropy.
 
-        In training the loss needs no logits, and they are `None`, except with the "cosine" bias. Smooth labels by
-        `label_smoothing`, not by `label_smoothing_factor` of HF's Trainer, which reads tokenizer ids as target ids.
+def encoder_and_family(encoder: str | Path | PreTrainedModel) -> tuple[Any, Family]:
+    """An encoder, loaded in fp32 if it is a place, and its family; `ValueError` if it is of none that HiCTL trains."""
+    if not isinstance(encoder, PreTrainedModel):
+        family = family_of(kind := PreTrainedConfig.get_config_dict(encoder)[0].get("model_type"))
+        if family is None:
+            raise ValueError(f"{encoder} is a model of type {kind!r}; allowed are encoders of {families_named()}")
+        return encoder_class(family).from_pretrained(encoder, dtype=torch.float32), family
+    source: Any = encoder.base_model
+    family = family_of(source.config.model_type)
+    if family is None or not isinstance(source, getattr(transformers, f"{family.prefix}Model")):
+        raise ValueError(f"the encoder is a {type(encoder).__name__}; allowed are encoders of {families_named()}")
+    return source, family
 
-        Args:
-            input_ids: (n, S) source, tokenizer ids.
-            attention_mask: (n, S) 1 on tokens, 0 on padding: on either side, with `inputs_embeds` on the right.
-            decoder_input_ids, decoder_attention_mask: (n, T) target and start ids; by default the labels shifted right.
-            encoder_outputs: the output of `get_encoder()`, in place of a source.
-            labels: (n, T) tokenizer ids, -100 where there is none; tokens outside the target vocabulary become `<unk>`.
-            start_ids: (n,) start id of each example; by default that of `generation_config`.
-            label_smoothing: ε, spread evenly over all W tokens.
-            num_items_in_batch: what the summed loss is divided by; `None`: the number of labels of this call.
-            cache, past_key_values: keys and values of the previous target tokens; two names of one argument.
-            kwargs: `output_attentions` and `output_hidden_states`.
 
-        Raises:
-            TypeError, ValueError: unknown or contradictory arguments; a missing or too long target.
-        """
-        refuse_unknown(type(self), kwargs, PASSED_ON)
-        cache = the_cache(cache, past_key_values)
-        if decoder_input_ids is not None and decoder_inputs_embeds is not None:
-            raise ValueError("decoder_input_ids and decoder_inputs_embeds are both given; allowed is one of them")
-        encoded = self.encode(input_ids, attention_mask, inputs_embeds, encoder_outputs, **kwargs)
-        if labels is not None:
-            use_cache = False
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels, start_ids)
-            labels = self.target_ids(labels)
-        without_logits = labels is not None and self.trains_without_logits()
-        embeddings = self.lm_head.weight
-        if decoder_inputs_embeds is None:
-            decoder_inputs_embeds, embeddings = self.embed_target(decoder_input_ids, share_gradient=without_logits)
-        hidden, decoded = self.decode(
-            encoded, attention_mask, decoder_inputs_embeds, decoder_attention_mask, cache, use_cache, **kwargs
-        )
-        logits = None if without_logits else self.logits(hidden, encoded, attention_mask)
-        loss = None
-        if labels is not None:
-            loss = self.token_loss(logits, hidden, embeddings, labels, num_items_in_batch, label_smoothing)
-        return self.output_of(encoded, decoded, loss, logits)
+def make_class(family: Family) -> type[Any]:
+    """The translation model with an encoder of a family."""
+    members = {
+        "__module__": __name__,
+        "__doc__": f"The translation model with an encoder of {family.title}.",
+        "config_class": CONFIGS[family.model_type],
+        "family": family,
+    }
+    parent = getattr(transformers, f"{family.prefix}PreTrainedModel")
+    return type(family.class_name("ForConditionalGeneration"), (TranslationModel, parent), members)
 
-    def encode(
-        self,
-        input_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        inputs_embeds: Tensor | None,
-        encoder_outputs: Any,
-        **kwargs: Any,
-    ) -> Any:
-        """The encoder's output: computed from a source, or the given one."""
-        if encoder_outputs is None:
-            return self.roberta(input_ids, attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs)
-        return encoder_outputs if isinstance(encoder_outputs, ModelOutput) else BaseModelOutput(*encoder_outputs)
 
-    def embed_target(self, ids: Tensor | None, share_gradient: bool) -> tuple[Tensor, Tensor]:
-        """(n, T, d) embeddings of target and start ids (n, T), and (W, d) the embeddings for the loss.
-
-        With `share_gradient` both have one gradient matrix, where the weights are tied (`tied_embedding`).
-
-        Raises:
-            ValueError: there are no ids.
-        """
-        if ids is None:
-            raise ValueError("the decoder has no input; give labels or decoder_input_ids, or call generate")
-        if not (share_gradient and self.can_share_gradient()):
-            return self.embed(ids), self.lm_head.weight
-        padding = self.first_position - 1
-        embedded, embeddings = tied_embedding(self.lm_head.weight, self.without_starts(ids), padding)
-        return self.with_starts(ids, embedded), embeddings
-
-    def decode(
-        self,
-        encoded: Any,
-        attention_mask: Tensor | None,
-        embedded: Tensor,
-        decoder_attention_mask: Tensor | None,
-        cache: Cache | None,
-        use_cache: bool | None,
-        **kwargs: Any,
-    ) -> tuple[Tensor, Any]:
-        """(n, T, d) input of the output layer, and the decoder's output; the target continues that of the cache.
-
-        Raises:
-            ValueError: the target is longer than the decoder's table of positions.
-        """
-        past = 0 if cache is None else cache.get_seq_length()
-        length, limit = embedded.shape[1], self.config.max_position_embeddings - self.first_position
-        if isinstance(past, int) and past + length > limit:  # a static cache counts in a tensor
-            raise ValueError(f"the target has {past + length} tokens; the decoder has positions for {limit}: cut it")
-        positions = torch.arange(length, device=embedded.device) + past + self.first_position
-        decoded = self.decoder(
-            attention_mask=decoder_attention_mask,
-            position_ids=positions[None],
-            inputs_embeds=embedded,
-            encoder_hidden_states=encoded[0],
-            encoder_attention_mask=attention_mask,
-            use_cache=use_cache,
-            return_dict=True,
-            **{CACHE: cache},
-            **kwargs,
-        )
-        hidden = decoded.last_hidden_state
-        shift = self.state_bias(encoded[0], attention_mask)
-        return hidden if shift is None else hidden + shift[:, None], decoded
-
-    def logits(self, hidden: Tensor, encoded: Any, attention_mask: Tensor | None) -> Tensor:
-        """(n, T, W) logits of the states (n, T, d), with the "cosine" bias; the states have the "dot" bias."""
-        logits: Tensor = self.lm_head(hidden)
-        if self.config.cls_bias != "cosine":
-            return logits
-        bias = encoded.get("word_bias")
-        if bias is None:
-            bias = self.word_bias(encoded[0], attention_mask)
-        return logits + bias[:, None]
-
-    def token_loss(
-        self,
-        logits: Tensor | None,
-        hidden: Tensor,
-        embeddings: Tensor,
-        labels: Tensor,
-        items: Tensor | int | None,
-        smoothing: float,
-    ) -> Tensor:
-        """() summed cross-entropy divided by `items`; `None`: the number of labels.
-
-        From logits (n, T, W), or without them from states (n, T, d) and embeddings (W, d), some logits at a time.
-        """
-        read = labels != IGNORED
-        items = read.sum().clamp_min(1) if items is None else items
-        if logits is None:
-            return linear_cross_entropy(hidden[read], embeddings, self.lm_head.bias, labels[read], items, smoothing)
-        full = torch.promote_types(logits.dtype, torch.float32)
-        loss = F.cross_entropy(
-            logits.flatten(0, 1).to(full), labels.flatten(), reduction="sum", label_smoothing=smoothing
-        )
-        return loss / items
-
-    def trains_without_logits(self) -> bool:
-        """Whether the loss needs no logits: in training, without a cosine bias and with an unchanged output layer."""
-        return self.training and self.config.cls_bias != "cosine" and type(self.lm_head) is nn.Linear
-
-    def can_share_gradient(self) -> bool:
-        """Whether look-ups and output layer can share a gradient matrix: the weights are tied and have no hooks."""
-        words = self.decoder.get_input_embeddings()
-        hooks = words._forward_hooks or words._forward_pre_hooks
-        tied = words.weight is self.lm_head.weight
-        return tied and type(words) is nn.Embedding and words.weight.requires_grad and not hooks
-
-    def output_of(self, encoded: Any, decoded: Any, loss: Tensor | None, logits: Tensor | None) -> Seq2SeqLMOutput:
-        """Name the outputs of encoder and decoder as transformers does."""
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            **{CACHE: decoded.get(CACHE)},
-            decoder_hidden_states=decoded.hidden_states,
-            decoder_attentions=decoded.attentions,
-            cross_attentions=decoded.cross_attentions,
-            encoder_last_hidden_state=encoded[0],
-            encoder_hidden_states=encoded.get("hidden_states"),
-            encoder_attentions=encoded.get("attentions"),
-        )
-
-    def embed(self, ids: Tensor) -> Tensor:
-        """(n, T, d) embeddings of target and start ids (n, T)."""
-        return self.with_starts(ids, self.decoder.get_input_embeddings()(self.without_starts(ids)))
-
-    def without_starts(self, ids: Tensor) -> Tensor:
-        """(n, T) target ids, with padding in place of start ids."""
-        return ids.masked_fill(ids >= len(self.target_token_ids), self.first_position - 1)
-
-    def with_starts(self, ids: Tensor, embedded: Tensor) -> Tensor:
-        """(n, T, d) embeddings of words, with those of start tokens filled in."""
-        if self.start_embeddings is None:
-            return embedded
-        index = ids - len(self.target_token_ids)
-        return torch.where(
-            index[..., None] >= 0, self.start_embeddings(index.clamp_min(0)).to(embedded.dtype), embedded
-        )
-
-    # --- the [CLS] bias -----------------------------------------------------------------------------------------------
-
-    def cls_states(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """(n, d) the states (n, S, d) of first tokens; the padding in the mask (n, S) may be on either side."""
-        if mask is None:
-            return hidden[:, 0]
-        return hidden[torch.arange(len(hidden), device=hidden.device), mask.long().argmax(-1)]
-
-    def bias_scale(self) -> Tensor | float:
-        """The factor γ of the similarity."""
-        return 1.0 if self.cls_bias_scale is None else self.cls_bias_scale
-
-    def state_bias(self, encoder_states: Tensor, attention_mask: Tensor | None) -> Tensor | None:
-        """(n, d) γq, added to every decoder state with "dot", as W(h + γq) = Wh + γWq; else `None`."""
-        if self.config.cls_bias != "dot":
-            return None
-        return self.bias_scale() * self.cls_states(encoder_states, attention_mask)
-
-    def word_bias(self, encoder_states: Tensor, attention_mask: Tensor | None) -> Tensor | None:
-        """(n, W) the [CLS] bias of each target word's logit, in fp32 or fp64; `None` without a bias."""
-        if self.config.cls_bias == "none":
-            return None
-        queries, words = self.cls_states(encoder_states, attention_mask), self.lm_head.weight
-        full = torch.promote_types(queries.dtype, torch.float32)
-        with torch.autocast(queries.device.type, enabled=False):
-            queries, words = queries.to(full), words.to(full)
-            similarities = queries @ words.T
-            if self.config.cls_bias == "cosine":
-                temperature = self.config.cls_bias_temperature or self.config.word_temperature
-                norms = queries.norm(dim=-1, keepdim=True) * words.norm(dim=-1)
-                similarities = similarities / norms.clamp_min(torch.finfo(full).eps) / temperature
-            return self.bias_scale() * similarities
-
-    # --- the interface of transformers --------------------------------------------------------------------------------
-
-    def set_attn_implementation(self, attn_implementation: Any, **kwargs: Any) -> None:
-        """Set it in encoder and decoder; transformers before 5.20 skips the decoder, as it has the encoder's class."""
-        super().set_attn_implementation(attn_implementation, **kwargs)
-        self.decoder.set_attn_implementation(attn_implementation, **kwargs)
-
-    def get_encoder(self, modality: str | None = None) -> PreTrainedModel:
-        return self.roberta
-
-    def set_encoder(self, encoder: PreTrainedModel, modality: str | None = None) -> None:
-        self.roberta = encoder
-
-    def get_output_embeddings(self) -> nn.Linear:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        self.lm_head = new_embeddings
-
-    @overrides_private(PreTrainedModel)
-    def _resize_token_embeddings(
-        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Module:
-        """Resize the encoder's embeddings, and the decoder's unless its target vocabulary was chosen.
-
-        `resize_token_embeddings` assumes one vocabulary, and calls this method before it ties weights.
-        """
-        how = new_num_tokens, pad_to_multiple_of, mean_resizing
-        if self.config.decoder_vocab_size is not None:
-            return self.roberta.resize_token_embeddings(*how)
-        embeddings = super()._resize_token_embeddings(*how)  # of the encoder, and the output layer
-        before, words = len(self.target_token_ids), embeddings.num_embeddings
-        self.decoder.resize_token_embeddings(words, mean_resizing=mean_resizing)
-        self.target_token_ids = torch.arange(words, device=self.target_token_ids.device)
-        start = self.generation_config.decoder_start_token_id
-        if start is not None and start >= before:  # start ids follow those of words
-            self.generation_config.decoder_start_token_id = start + words - before
-        return embeddings
-
+TRANSLATION_CLASSES: dict[str, type[Any]] = {
+    name: HictlForConditionalGeneration if family.own_type == OURS else make_class(family)
+    for name, family in FAMILIES.items()
+}
+"""By transformers' `model_type`."""
 
 warn_if_untested()
-AutoModelForSeq2SeqLM.register(HictlConfig, HictlForConditionalGeneration)
-HictlForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
+for _class in TRANSLATION_CLASSES.values():
+    globals()[_class.__name__] = _class  # saved code and pickles find classes by name
+    AutoModelForSeq2SeqLM.register(_class.config_class, _class)
+    _class.register_for_auto_class("AutoModelForSeq2SeqLM")
 
 __all__ = ["HictlForConditionalGeneration"]

@@ -1,9 +1,12 @@
 """The target side of the translation model: its vocabulary, a subset of the tokenizer's, and its target languages.
 
-Three kinds of ids: a *tokenizer id* is one of the XLM-R tokenizer; a *target id* is a column of the output layer,
+Three kinds of ids: a *tokenizer id* is one of the encoder's tokenizer; a *target id* is a column of the output layer,
 0 … W - 1; a *start id* is W + the index of a target language. Users pass and get tokenizer ids (labels, the output of
 `generate`). The decoder works on target and start ids (logits, `decoder_input_ids` of `forward`, the model's
 `generation_config`, all code that sees scores inside `generate`).
+
+Target ids are laid out as XLM-R's: 0 to 3 are begin, padding, end and unknown, `<s> <pad> </s> <unk>`, whatever ids the
+tokenizer has for them. A tokenizer may have one id for two of them, such as padding and end.
 Shapes: n sentences, T target tokens, W target tokens of the vocabulary.
 """
 
@@ -12,42 +15,44 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, XLMRobertaPreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 
-from .configuration_hictl import HictlConfig
+from .configuration_decoder import BEGIN, END, PADDING, SPECIALS, UNKNOWN
+from .families import Family
 
-UNKNOWN = 3  # <unk>, as a tokenizer id and as a target id; <s> <pad> </s> are 0, 1, 2 in both
 
+class TargetIdsModel(PreTrainedModel):
+    """Base class of translation models: conversions between tokenizer, target and start ids.
 
-class TargetIdsModel(XLMRobertaPreTrainedModel):
-    """Base class of the translation model: conversions between tokenizer, target and start ids.
-
-    Subclasses register the buffer `target_token_ids`, (W,) the tokenizer id of each target id, ascending.
+    Subclasses register the buffer `target_token_ids`, (W,) the tokenizer id of each target id, ascending after the
+    first four, and have a `decoder`, whose configuration names target ids.
     """
 
-    config: HictlConfig
-    config_class = HictlConfig
+    config: Any
     generation_config: GenerationConfig
     target_token_ids: Tensor
+    decoder: PreTrainedModel
 
     def target_ids(self, token_ids: Tensor) -> Tensor:
         """Convert tokenizer ids of any shape; tokens outside the target vocabulary become `<unk>`, negatives stay."""
         known = self.target_token_ids.to(token_ids.device)
-        indices = torch.searchsorted(known, token_ids.contiguous()).clamp_max(len(known) - 1)
+        indices = torch.searchsorted(known[SPECIALS:], token_ids.contiguous()) + SPECIALS
+        indices = indices.clamp_max(len(known) - 1)
         indices = indices.masked_fill(known[indices] != token_ids, UNKNOWN)
+        for special in (BEGIN, PADDING, END):  # in this order: an id of padding and end is the end
+            indices = indices.masked_fill(token_ids == known[special], special)
         return torch.where(token_ids < 0, token_ids, indices)
 
     def token_ids(self, target_ids: Tensor) -> Tensor:
         """Convert target ids of any shape to tokenizer ids; start ids become `</s>`."""
         known = self.target_token_ids.to(target_ids.device)
-        starts = target_ids >= len(known)
-        return known[target_ids.masked_fill(starts, 0)].masked_fill(starts, self.end_id)
+        return known[target_ids.masked_fill(target_ids >= len(known), self.end_id)]
 
     def known_ids(self, token_ids: Any) -> Any:
         """Convert one or more tokenizer ids; `None` if the target vocabulary lacks one of them."""
         asked = torch.as_tensor(token_ids, dtype=torch.long)
         ids = self.target_ids(asked)
-        return None if ((ids == UNKNOWN) & (asked != UNKNOWN)).any() else ids.tolist()
+        return None if ((ids == UNKNOWN) & (asked != self.target_token_ids[UNKNOWN].item())).any() else ids.tolist()
 
     def has_target_ids_of(self, other: Any) -> bool:
         """Whether target and start ids mean the same in both models."""
@@ -57,14 +62,19 @@ class TargetIdsModel(XLMRobertaPreTrainedModel):
 
     @property
     def end_id(self) -> int:
-        """The id of `</s>`."""
-        end = self.config.eos_token_id
-        return end if isinstance(end, int) else 2
+        """The target id of `</s>`."""
+        end = self.decoder.config.eos_token_id
+        return end if isinstance(end, int) else END
+
+    @property
+    def padding_id(self) -> int:
+        """The target id of `<pad>`."""
+        return int(self.decoder.config.pad_token_id or 0)
 
     @property
     def first_position(self) -> int:
         """The position of the first token in the decoder's table, which is laid out like XLM-R's."""
-        return (self.config.pad_token_id or 0) + 1
+        return self.padding_id + 1
 
     # --- start ids ----------------------------------------------------------------------------------------------------
 
@@ -83,16 +93,19 @@ class TargetIdsModel(XLMRobertaPreTrainedModel):
         ids = [len(self.target_token_ids) + known.index(language) for language in languages]
         return torch.tensor(ids, dtype=torch.long, device=self.device)
 
-    def set_default_start_id(self) -> None:
+    def set_default_ids(self) -> None:
         """Start translations with the model's only language, or with `</s>`; of several languages none is a default."""
         languages, settings = self.config.target_languages or [], self.generation_config
+        for name in ("bos_token_id", "pad_token_id", "eos_token_id"):
+            if getattr(settings, name) == getattr(self.config, name):  # made from a config.json, of the tokenizer's ids
+                setattr(settings, name, getattr(self.decoder.config, name))
         if settings.decoder_start_token_id is None and len(languages) < 2:
             settings.decoder_start_token_id = len(self.target_token_ids) if languages else self.end_id
 
     def adjust_generation_fn(self, *args: Any, **kwargs: Any) -> None:
         """Like the parent, but a checkpoint without generation settings, such as XLM-R's, keeps the start id."""
         super().adjust_generation_fn(*args, **kwargs)
-        self.set_default_start_id()
+        self.set_default_ids()
 
     def default_start_id(self) -> int:
         """The start id of examples without a language.
@@ -114,4 +127,24 @@ class TargetIdsModel(XLMRobertaPreTrainedModel):
         before = self.target_ids(labels).new_empty(labels.shape)
         before[:, 0] = self.default_start_id() if start_ids is None else start_ids
         before[:, 1:] = self.target_ids(labels[:, :-1])
-        return before.masked_fill(before < 0, self.first_position - 1)
+        return before.masked_fill(before < 0, self.padding_id)
+
+
+def checked_target_ids(ids: Sequence[int] | None, family: Family, vocab_size: int) -> list[int]:
+    """The tokenizer ids of a new decoder; `ValueError` if they are not laid out as `from_encoder` says."""
+    if ids is None and family.special_ids is None:
+        raise ValueError(
+            f"target_token_ids are not given, and an encoder of {family.title} does not name its special tokens; make "
+            "them by hictl_hf.translation.choose_target_ids(texts, tokenizer)"
+        )
+    found = list(range(vocab_size) if ids is None else ids)
+    special, words = found[:SPECIALS], found[SPECIALS:]
+    layout = [*family.special_ids] if family.special_ids else special
+    ascending = all(a < b for a, b in zip(words, words[1:])) and not {*special} & {*words}
+    if special != layout or len(special) < SPECIALS or not ascending or not all(0 <= n < vocab_size for n in found):
+        first = ", ".join(map(str, layout)) if family.special_ids else "the ids"
+        raise ValueError(
+            f"target_token_ids are {found[:5]} … {found[-1:]}; they must be tokenizer ids below {vocab_size}: first "
+            f"{first} (of begin, padding, end, unknown), then others, ascending, each once"
+        )
+    return found

@@ -7,7 +7,6 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCardData
 
 from ..hub.cards import (
-    TAGS,
     YOUR_FOLDER,
     YOUR_REPOSITORY,
     escape_markdown,
@@ -18,8 +17,9 @@ from ..hub.cards import (
     name_on_the_hub,
     render_card,
     sentence_transformers_snippet,
+    tags_of,
 )
-from ..models.families import FAMILIES, OURS, Family, family_of
+from ..models.families import OURS, Family, family_recorded
 from .results import HEADS, METRIC, PretrainingResults, data_sentence, headline, lead
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
@@ -63,7 +63,7 @@ def encoder_card(results: PretrainingResults, repository: str = YOUR_REPOSITORY)
     """The README of the plain encoder."""
     metadata = ModelCardData(
         library_name="sentence-transformers", pipeline_tag="sentence-similarity", language=_languages(results) or None,
-        tags=[*_tags(results), "sentence-transformers", "feature-extraction"],
+        tags=[*tags_of(_family(results)), "sentence-transformers", "feature-extraction"],
     )  # fmt: skip
     return render_card(
         ENCODER_TEMPLATE, metadata, repository=repository, architecture=_family(results).title,
@@ -91,7 +91,7 @@ def card_metadata(results: PretrainingResults, repository: str) -> ModelCardData
         pipeline_tag="fill-mask",
         language=_languages(results) or None,
         tags=[
-            *_tags(results),
+            *tags_of(_family(results)),
             "contrastive-learning",
             "sentence-embeddings",
             "sentence-transformers",
@@ -120,13 +120,8 @@ model = AutoModelForPreTraining.from_pretrained({name}, trust_remote_code=True)
 sentences = model.encode_sentences(batch["input_ids"], batch["attention_mask"])  # (sentences, r)"""
 
 
-def _tags(results: PretrainingResults) -> list[str]:
-    return [_family(results).model_type if tag == "xlm-roberta" else tag for tag in TAGS]
-
-
 def _family(results: PretrainingResults) -> Family:
-    """The family of the encoder; results of releases before 0.11 are of XLM-R."""
-    return family_of(results.config.get("model_type")) or FAMILIES["xlm-roberta"]
+    return family_recorded(results.config)
 
 
 def _languages(results: PretrainingResults) -> list[str]:

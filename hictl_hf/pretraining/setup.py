@@ -29,7 +29,7 @@ from ..models.families import longest_input
 from ..models.modeling_hictl import HictlForPreTraining, new_model
 from ..models.objective import HictlObjective
 from ..retrieval.held_out import pair_names
-from ..training.arguments import plain_settings, read_dictionary
+from ..training.arguments import plain_settings, read_dictionary, refuse_unknown_fields
 from ..training.callbacks import RunFingerprint, TrainingTime, early_stopping
 from ..training.model_and_data import at_revision
 from .arguments import DECISIVE, PretrainingArguments
@@ -195,14 +195,6 @@ def projection_of_start(encoder: str, start: Start) -> Tensor | None:
         return None
     weight: Tensor = projection_of(load_encoder(encoder, device="cpu")[0]).weight
     return weight.detach()
-
-
-def refuse_unknown_fields(encoder: str, config: Any, settings: Mapping[str, Any]) -> None:
-    """Raise `BadInput` for settings that the configuration of this family does not have."""
-    known = {item.name for item in fields(config)}
-    if unknown := sorted(settings.keys() - known):
-        allowed = ", ".join(sorted(known))
-        raise BadInput(f"config_overrides has no field {', '.join(unknown)} with {encoder}; it has {allowed}")
 
 
 def refuse_other_shapes(encoder: str, settings: Mapping[str, Any]) -> None:

@@ -94,6 +94,16 @@ def refuse_unknown_keys(name: str, given: Mapping[str, Any], known: Set[str]) ->
         raise BadInput(f"{name} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
 
 
+def refuse_unknown_fields(
+    encoder: str, config: Any, settings: Mapping[str, Any], argument: str = "config_overrides"
+) -> None:
+    """Raise `BadInput` for settings, of an argument, that the configuration of this family does not have."""
+    known = {item.name for item in fields(config)}
+    if unknown := sorted(settings.keys() - known):
+        allowed = ", ".join(sorted(known))
+        raise BadInput(f"{argument} has no field {', '.join(unknown)} with {encoder}; it has {allowed}")
+
+
 def refuse_impossible(args: TrainingArguments) -> None:
     """Raise `BadInput` for numbers out of range, FSDP and a `report_to` that is not installed; `ImportError` for
     optimisers that are not installed."""

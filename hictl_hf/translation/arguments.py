@@ -2,16 +2,26 @@
 
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import torch
+from transformers import PreTrainedConfig
 
 from ..data.cleaning import Cleaning
 from ..data.languages import language_code, parse_tag
 from ..errors import BadInput
-from ..models.configuration_hictl import HictlConfig
+from ..models.configuration_hictl import CONFIGS
 from ..parsing import parse_flags_or_recipe
-from ..training.arguments import RunArguments, read_dictionaries, refuse_impossible, repository_to_publish_to
+from ..training.arguments import (
+    RunArguments,
+    fields_with_default,
+    read_dictionaries,
+    read_dictionary,
+    refuse_impossible,
+    refuse_unknown_keys,
+    repository_to_publish_to,
+)  # fmt: skip
 from ..training.fields import UNUSED, refuse_unused
 from ..training.model_and_data import DataArguments, ModelArguments, read_overrides
 from .beam_search import BeamSearchConfig
@@ -20,12 +30,8 @@ from .moses import MosesTokenizer
 from .scores import METRICS, check_language
 
 LEARNING_RATES = {1: 5e-4, 2: 2e-5}
-DICTIONARIES = {
-    "config_overrides": HictlConfig,
-    "encoder_config": HictlConfig,
-    "cleaning": Cleaning,
-    "multi_bleu": MosesTokenizer,
-}
+DICTIONARIES = {"cleaning": Cleaning, "multi_bleu": MosesTokenizer}
+OF_A_CONFIG = ("config_overrides", "encoder_config")
 OF_A_NEW_MODEL = (
     "decoder_layers", "cls_bias", "cls_bias_scale", "config_overrides", "random_encoder", "encoder_config",
     "trim_target_vocab",
@@ -51,8 +57,8 @@ class TranslationModelArguments(ModelArguments):
     model_name_or_path: str | None = field(
         default=None,
         metadata={
-            "help": "Folder or Hub name: an XLM-R or HiCTL encoder, which gets a new decoder (step 1), or a "
-            "translation model to continue (step 2) or to test, such as runs/step1/model."
+            "help": "Folder or Hub name: an encoder of a family that HiCTL trains, which gets a new decoder (step 1), "
+            "or a translation model to continue (step 2) or to test, such as runs/step1/model."
         },
     )
     tokenizer_name: str | None = field(
@@ -80,8 +86,8 @@ class TranslationModelArguments(ModelArguments):
     config_overrides: dict[str, Any] | str | None = field(
         default=None,
         metadata={
-            "help": 'More fields of HictlConfig for a new decoder, as JSON such as {"hidden_dropout_prob": 0.3}, or as '
-            "a=1,b=2."
+            "help": 'More fields of the configuration for a new decoder, as JSON such as {"decoder_dropout": 0.3}, or '
+            "as a=1,b=2."
         },
     )
     trim_target_vocab: str = field(
@@ -97,14 +103,14 @@ class TranslationModelArguments(ModelArguments):
     )
     encoder_config: dict[str, Any] | str | None = field(
         default=None,
-        metadata={"help": 'Other sizes of a random encoder, fields of HictlConfig as JSON: {"num_hidden_layers": 6}.'},
+        metadata={"help": 'Other sizes of a random encoder, fields of its config as JSON: {"num_hidden_layers": 6}.'},
     )
 
     @cached_property
     def is_continued(self) -> bool | None:
         """Whether `model_name_or_path` is a translation model; `None` if its configuration cannot be read."""
         try:
-            values, _ = HictlConfig.get_config_dict(self.model_name_or_path, revision=self.model_revision)
+            values, _ = PreTrainedConfig.get_config_dict(self.model_name_or_path, revision=self.model_revision)
         except (OSError, ValueError):
             return None  # `setup.load_config` says why
         return bool(values.get("is_encoder_decoder"))
@@ -261,6 +267,9 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
         self.trim_target_vocab = str(self.trim_target_vocab)
         self.config_overrides = read_overrides(self.config_overrides)
         read_dictionaries(self, DICTIONARIES)
+        for name in OF_A_CONFIG:  # the family is known when the encoder is loaded
+            setattr(self, name, read_dictionary(name, getattr(self, name)))
+            refuse_unknown_keys(name, getattr(self, name), {*chain(*map(fields_with_default, CONFIGS.values()))})
         self.encoder_config = self.encoder_config or None  # as runs before 0.10 recorded it
         self.check_what_to_do()
         self.check_choices()

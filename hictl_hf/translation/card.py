@@ -8,7 +8,6 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCardData
 
 from ..hub.cards import (
-    TAGS,
     YOUR_TRANSLATION_REPOSITORY,
     escape_markdown,
     how_it_was_made,
@@ -17,7 +16,9 @@ from ..hub.cards import (
     markdown_table,
     name_on_the_hub,
     render_card,
+    tags_of,
 )
+from ..models.families import family_recorded
 from .results import ReportedScore, TranslationResults
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
@@ -45,6 +46,7 @@ def translation_card(results: TranslationResults, repository: str = YOUR_TRANSLA
         TEMPLATE,
         card_metadata(results, scores, repository),
         directions=escape_markdown(", ".join(results.test) or "between the languages of its training"),
+        architecture=family_recorded(results.settings.get("config")).title,
         begun=escape_markdown(results.began_from or "an encoder that was not recorded"),
         scores=markdown_table(HEADS, rows) if rows else "No test set was scored.",
         decoding=escape_markdown(", ".join(f"{name} {value}" for name, value in asdict(results.decoding).items())),
@@ -73,6 +75,7 @@ def card_metadata(
     ]  # fmt: skip
     return ModelCardData(
         library_name="transformers", pipeline_tag="translation", language=language_codes(results.languages) or None,
-        tags=[*TAGS, "translation"], model_name=repository.split("/")[-1], eval_results=evaluations or None,
+        tags=[*tags_of(family_recorded(results.settings.get("config"))), "translation"],
+        model_name=repository.split("/")[-1], eval_results=evaluations or None,
         base_model=name_on_the_hub(results.began_from),
     )  # fmt: skip

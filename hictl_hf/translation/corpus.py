@@ -23,6 +23,7 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase
 from ..data.cleaning import Cleaning, CorpusReport
 from ..data.corpus import load_corpus, rows_of, spread
 from ..data.languages import wanted_language
+from ..data.layout import end_of_text
 from ..data.sampling import shuffle_by_length
 from ..data.text_encoding import encode_texts
 from ..errors import BadInput
@@ -200,7 +201,8 @@ def tokenize_batch(
     """Tokenize a batch of pairs."""
     source = encode_texts(tokenizer, batch["source"])["input_ids"]
     target = encode_texts(tokenizer, batch["target"], add_special_tokens=False)["input_ids"]
-    labels = [[*ids, tokenizer.eos_token_id] for ids in target]
+    end = end_of_text(tokenizer)
+    labels = [[*ids, end] for ids in target]
     return {"input_ids": source, "labels": labels, "target_language": [target_language] * len(labels)}
 
 

@@ -44,6 +44,11 @@ def export_ctranslate2(
         quantization: "int8", "float16" and others of CTranslate2; `None`: float32.
         allow_drop_bias: export a model with a [CLS] bias without it.
     """
+    if not isinstance(encoder := model.get_encoder(), XLMRobertaModel):
+        raise BadInput(
+            f"the encoder is a {type(encoder).__name__}, which this export does not know; allowed is one of XLM-R. "
+            "Translate by hictl translate"
+        )
     if model.config.cls_bias != "none" and not allow_drop_bias:
         raise BadInput(
             f"the model has the [CLS] bias {model.config.cls_bias!r}, which CTranslate2 has no place for; allowed is "
@@ -89,13 +94,14 @@ def transformer_spec(model: HictlForConditionalGeneration) -> Any:
         raise BadInput(f"the model has the activation {name!r}; allowed are {', '.join(activations)}")
     same = {"pre_norm": False, "activation": activations[name], "layernorm_embedding": True}
     sizes = [
-        (part.config.num_hidden_layers, part.config.num_attention_heads) for part in (model.roberta, model.decoder)
+        (part.config.num_hidden_layers, part.config.num_attention_heads)
+        for part in (model.get_encoder(), model.decoder)
     ]
     spec = specs.TransformerSpec(
         specs.TransformerEncoderSpec(*sizes[0], **same), specs.TransformerDecoderSpec(*sizes[1], **same)
     )
-    spec.encoder.embeddings[0].weight = to_numpy(model.roberta.get_input_embeddings().weight)
-    for part, network in ((spec.encoder, model.roberta), (spec.decoder, model.decoder)):
+    spec.encoder.embeddings[0].weight = to_numpy(model.get_encoder().get_input_embeddings().weight)
+    for part, network in ((spec.encoder, model.get_encoder()), (spec.decoder, model.decoder)):
         put_network(part, network)
     return spec
 

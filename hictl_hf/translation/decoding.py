@@ -10,9 +10,11 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..data.languages import find_language
+from ..data.layout import end_of_text
 from ..data.text_encoding import encode_texts
 from ..data.tokenization import list_of_texts, token_batches
 from ..errors import BadInput, short_repr
+from ..models.families import longest_input
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..training.eval_mode import eval_mode
 from .beam_search import BeamSearchConfig, search
@@ -63,7 +65,7 @@ def translate(
     if len(languages) != len(texts):
         raise BadInput(f"there are {len(languages)} target languages for {len(texts)} texts; give one, or one each")
     jobs = list(dict.fromkeys(job for job in zip(texts, languages) if job[0] and not job[0].isspace()))
-    sources = tokenize([text for text, _ in jobs], tokenizer, model.config.max_position_embeddings - 2, cut)
+    sources = tokenize([text for text, _ in jobs], tokenizer, longest_input(model.config), cut)
     least = tokenizer.num_special_tokens_to_add() + 1  # a zero-width character may leave no token
     worded = [(job, source) for job, source in zip(jobs, sources) if len(source) >= least]
     jobs, sources = [job for job, _ in worded], [source for _, source in worded]
@@ -96,7 +98,7 @@ def tokenize(
             "cut=True, --cut true."
         )
     for number in too_long:
-        sources[number] = [*sources[number][: longest - 1], tokenizer.eos_token_id]
+        sources[number] = [*sources[number][: longest - 1], end_of_text(tokenizer)]
     if too_long:
         logger.warning("%d of %d texts were cut after %d tokens", len(too_long), len(texts), longest)
     return sources

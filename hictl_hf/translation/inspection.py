@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from ..data.layout import pieces_shown
 from ..data.text_encoding import encode_texts
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..reports.page import Picture
@@ -51,6 +53,14 @@ def look_into(
     return blocks
 
 
+def encode_source(
+    model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, row: Row
+) -> dict[str, Tensor]:
+    """The ids and the mask of the source of a row."""
+    encoding = encode_texts(tokenizer, row["source"], return_tensors="pt").to(model.device)
+    return {name: encoding[name] for name in ("input_ids", "attention_mask")}
+
+
 @torch.inference_mode()
 def proposal_table(
     model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]
@@ -61,9 +71,10 @@ def proposal_table(
         model: in eval mode.
     """
     sections: dict[str, list[list[Cell]]] = {}
+    pieces = pieces_shown(tokenizer)
     for row in rows:
-        source = encode_texts(tokenizer, row["source"], return_tensors="pt").to(model.device)
-        states = model.roberta(**source).last_hidden_state
+        source = encode_source(model, tokenizer, row)
+        states = model.get_encoder()(**source).last_hidden_state
         bias = model.word_bias(states, source["attention_mask"])
         assert bias is not None
         allowed = torch.ones_like(bias[0], dtype=torch.bool)
@@ -73,10 +84,12 @@ def proposal_table(
         ids = model.token_ids(indices[best]).tolist()
         sides = {name: set(encode_texts(tokenizer, row[key])["input_ids"]) for key, name in SIDES.items()}
         cells = []
-        for token, token_id, value in zip(tokenizer.convert_ids_to_tokens(ids), ids, values.tolist()):
+        for token_id, value in zip(ids, values.tolist()):
             where = [name for name, side in sides.items() if token_id in side]
             bar = "━" * round(20 * value / max(values[0].item(), 1e-9))
-            cells.append([Cell(token, strong=bool(where)), Cell(f"{value:.3g}"), Cell(bar), Cell(" and ".join(where))])
+            cells.append(
+                [Cell(pieces[token_id], strong=bool(where)), Cell(f"{value:.3g}"), Cell(bar), Cell(" and ".join(where))]
+            )
         sections[f"{row['direction']}: {row['source']}"] = cells
     caption = (
         "By how much [CLS] raises the logit of a token above the mean of all tokens, at every step, with "
@@ -96,20 +109,21 @@ def attention_picture(
     Args:
         model: in eval mode; its attention implementation is the same afterwards.
     """
-    source = encode_texts(tokenizer, row["source"], return_tensors="pt").to(model.device)
+    source = encode_source(model, tokenizer, row)
     labels = encode_texts(tokenizer, row["translation"], return_tensors="pt")["input_ids"][:, 1:].to(model.device)
     start = model.start_ids_of([language]) if model.config.target_languages else None
     attention = model.decoder.config._attn_implementation
     model.decoder.set_attn_implementation("eager")  # the other implementations return no weights
     try:
-        states = model.roberta(**source)
+        states = model.get_encoder()(**source)
         given = {"attention_mask": source["attention_mask"], "encoder_outputs": states, "output_attentions": True}
         attention_weights = model(labels=labels, start_ids=start, **given).cross_attentions
     finally:
         model.decoder.set_attn_implementation(attention)
     # (target tokens, source tokens), the mean over layers and heads
     weights = torch.cat(attention_weights).float().mean((0, 1)).cpu().numpy()
-    tokens = [tokenizer.convert_ids_to_tokens(ids[0].tolist()) for ids in (source["input_ids"], labels)]
+    pieces = pieces_shown(tokenizer)
+    tokens = [[pieces[number] for number in ids[0].tolist()] for ids in (source["input_ids"], labels)]
     caption = (
         f"Rows: the tokens of the translation, each when it is predicted; columns: those of the source. Darker: "
         f"more attention, mean over layers and heads. Source: {row['source']} Translation: {row['translation']}"

@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Pipeline, PreTrainedTokenizerBase
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Pipeline, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from ..dtypes import has_fast_bf16, warn_where_slow
 from ..errors import BadInput, as_bad_input
 from ..hub.loading import check_sizes
-from ..models.configuration_hictl import HictlConfig
+from ..models.families import family_of
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from .beam_search import BeamSearchConfig
 from .decoding import translate
@@ -132,8 +132,8 @@ def check_translator(model: str | Path) -> None:
     path_like = isinstance(model, Path) or name.startswith((".", "/", "runs/")) or name.count("/") > 1
     if path_like and not Path(name).is_dir():
         raise BadInput(f"{name}: is no folder; allowed is {KIND}. {TRAIN}")
-    config, _ = HictlConfig.get_config_dict(model)
-    if config.get("model_type") != HictlConfig.model_type or not config.get("is_encoder_decoder"):
+    config, _ = PreTrainedConfig.get_config_dict(model)
+    if family_of(config.get("model_type")) is None or not config.get("is_encoder_decoder"):
         found = ", ".join(config.get("architectures") or []) or f"a model of type {config.get('model_type')!r}"
         lack = "" if config.get("is_encoder_decoder") else ", without a decoder"
         raise BadInput(f"{name}: is {found}{lack}; allowed is {KIND}. {TRAIN}")
@@ -157,7 +157,7 @@ class QuantizedHead(nn.Module):
 def quantize(model: HictlForConditionalGeneration) -> HictlForConditionalGeneration:
     """Quantize the linear layers of a model to int8, in place."""
     if not isinstance(model.lm_head, QuantizedHead):
-        quantize_dynamic(model.roberta, inplace=True)
+        quantize_dynamic(model.get_encoder(), inplace=True)
         quantize_dynamic(model.decoder, inplace=True)
         model.add_module("lm_head", QuantizedHead(model.lm_head))
     return model

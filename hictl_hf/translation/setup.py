@@ -17,12 +17,14 @@ from ..data.text_encoding import encode_texts
 from ..errors import BadInput
 from ..hub.during_training import push_during_training
 from ..hub.loading import check_sizes, check_vocabulary, model_errors
-from ..models.configuration_hictl import HictlConfig
-from ..models.modeling_hictl import HictlModel
+from ..models import configuration_hictl
+from ..models.configuration_decoder import UNKNOWN
+from ..models.families import Family, longest_input
+from ..models.modeling_hictl import encoder_class
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
-from ..training.arguments import read_dictionary
+from ..training.arguments import read_dictionary, refuse_unknown_fields
 from ..training.callbacks import RunFingerprint, TrainingTime, early_stopping
-from .arguments import TranslationArguments
+from .arguments import OF_A_CONFIG, TranslationArguments
 from .corpus import (
     ONLY_WHOLE,
     Direction,
@@ -37,7 +39,7 @@ from .corpus import (
     tokenize_pairs,
 )
 from .prepare import preparation_signature
-from .target_vocabulary import Counts, count_pieces, count_unknown, ids_to_keep
+from .target_vocabulary import Counts, count_pieces, count_unknown, every_id, ids_to_keep
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
@@ -61,9 +63,9 @@ class Data:
     """Target tokens in train that the decoder cannot produce, by language."""
 
 
-def read_data(args: TranslationArguments, config: HictlConfig, tokenizer: PreTrainedTokenizerBase) -> Data:
+def read_data(args: TranslationArguments, config: Any, tokenizer: PreTrainedTokenizerBase) -> Data:
     """Read the sources; log what was left out of train."""
-    longest = config.max_position_embeddings - 2  # XLM-R's positions start at 2
+    longest = longest_input(config)
     validation = read_pairs(args.validation_file, args.directions) if args.validation_file else []
     test = read_pairs(args.test_file, args.directions) if args.test_file else []
     cut = {
@@ -101,22 +103,21 @@ def count_long(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest
 # --- model ------------------------------------------------------------------------------------------------------------
 
 
-def load_config(args: TranslationArguments) -> HictlConfig:
+def load_config(args: TranslationArguments) -> Any:
     """The configuration of the encoder, or of the translation model; `BadInput` where it is neither."""
     name = args.model_name_or_path
     try:
         place = str(args.checkpoint)
-        values, _ = HictlConfig.get_config_dict(place)
-        if values.get("model_type") != HictlConfig.model_type:
-            found = f"it is of type {values.get('model_type')!r}"
-            raise ValueError(f"{found}, and translation is for encoders of XLM-R, whose layers the decoder has")
+        settings = read_dictionary("encoder_config", args.encoder_config)
+        config = configuration_hictl.load_config(place, **settings)
         if not args.random_encoder:  # else a configuration without weights is enough
             check_sizes(place)
-        config = HictlConfig.from_pretrained(place, **read_dictionary("encoder_config", args.encoder_config))
     except (StrictDataclassError, OSError, ValueError) as error:
-        allowed = "an XLM-R or HiCTL checkpoint, nor a translation model such as runs/step1/model"
+        allowed = "an encoder that HiCTL trains, nor a translation model such as runs/step1/model"
         found = " ".join(str(error).split())
         raise BadInput(f"--model_name_or_path {name}: neither {allowed}: {found}") from error
+    for argument in OF_A_CONFIG:
+        refuse_unknown_fields(str(name), config, getattr(args, argument) or {}, argument)
     if not args.is_continued:
         return config
     if not (languages := config.target_languages):
@@ -135,7 +136,7 @@ def load_config(args: TranslationArguments) -> HictlConfig:
 
 
 def load_or_make_model(
-    args: TranslationArguments, config: HictlConfig, tokenizer: PreTrainedTokenizerBase, data: Data
+    args: TranslationArguments, config: Any, tokenizer: PreTrainedTokenizerBase, data: Data
 ) -> HictlForConditionalGeneration:
     """The translation model, or the encoder with a new decoder for the tokens of train; in float32."""
     place, name = str(args.checkpoint), str(args.model_name_or_path)
@@ -144,13 +145,14 @@ def load_or_make_model(
         if args.is_continued:
             model = HictlForConditionalGeneration.from_pretrained(place, dtype=torch.float32)
         else:
-            ids = choose_words(args.trim_target_vocab, tokenizer, data)
-            encoder = HictlModel(config) if args.random_encoder else place
+            ids = choose_words(args.trim_target_vocab, tokenizer, data, config.family)
+            encoder = encoder_class(config.family)(config) if args.random_encoder else place
             model = HictlForConditionalGeneration.from_encoder(
                 encoder, ids, args.target_lang, **new_decoder(args, config)
             )
     known = model.target_token_ids
-    data.unknown = count_unknown(data.counts, known[known < len(tokenizer)].tolist())  # a model may have spare rows
+    kept, unknown = known[known < len(tokenizer)].tolist(), int(known[UNKNOWN])  # a model may have spare rows
+    data.unknown = count_unknown(data.counts, kept, unknown)
     beams = {"num_beams": args.num_beams, "length_penalty": args.length_penalty, "early_stopping": True}
     # transformers does not save other values for one beam
     greedy = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
@@ -158,15 +160,15 @@ def load_or_make_model(
     return model
 
 
-def choose_words(size: str, tokenizer: PreTrainedTokenizerBase, data: Data) -> list[int] | None:
-    """The ids that a new decoder can produce; `None`: all."""
+def choose_words(size: str, tokenizer: PreTrainedTokenizerBase, data: Data, family: Family) -> list[int] | None:
+    """The ids that a new decoder can produce; `None`: all, in the order of the tokenizer."""
     if size == "off":
-        return None
+        return None if family.special_ids else every_id(tokenizer)
     counts = np.sum([*data.counts.values()], axis=0)
     return ids_to_keep(counts, tokenizer, None if size == "auto" else int(size))
 
 
-def new_decoder(args: TranslationArguments, config: HictlConfig) -> dict[str, Any]:
+def new_decoder(args: TranslationArguments, config: Any) -> dict[str, Any]:
     """The settings of a new decoder that do not come from its encoder."""
     layers = 6 if args.decoder_layers is None and config.num_hidden_layers >= 24 else args.decoder_layers
     given = {"decoder_layers": layers, "cls_bias": args.cls_bias, "cls_bias_scale": args.cls_bias_scale}

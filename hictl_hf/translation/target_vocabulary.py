@@ -1,9 +1,10 @@
-"""The token ids a decoder can produce: tokens of the target side, every single character of its scripts, and special
-tokens. A 16th of XLM-R's 250,002 ids makes decoding several times as fast. Other tokens of train become `<unk>`; they
-are counted, and `BadInput` is raised if they are so many that the vocabulary cannot be meant for the language."""
+"""The token ids a decoder can produce: tokens of the target side, every single character of its scripts and every byte
+that is a token, and special tokens. A 16th of XLM-R's 250,002 ids makes decoding several times as fast. Other tokens of
+train become `<unk>`; they are counted, and `BadInput` is raised if they are so many that the vocabulary cannot be meant
+for the language."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 import pyarrow.compute
@@ -12,13 +13,19 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from ..data.languages import script_of
-from ..data.layout import WORD_START
+from ..data.layout import (
+    bare_pieces,
+    end_of_text,
+    layout_of,
+    lone_space,
+    pieces_shown,
+    reserved_ids,
+    single_bytes,
+)  # fmt: skip
 from ..data.text_encoding import encode_texts
 from ..errors import BadInput
 
 Counts = NDArray[np.int64]  # (vocabulary,) how often each id occurs
-UNKNOWN = 3
-SPECIAL = (0, 1, 2, UNKNOWN)  # <s> <pad> </s> <unk>
 SCRIPT_SHARE = 0.001  # scripts with a smaller share of the letters only occur in names
 UNKNOWN_SHARE = 0.1  # of a language's tokens; a vocabulary made for it lacks almost none
 CHUNK = 50_000  # examples, or texts, counted at a time
@@ -36,31 +43,47 @@ def choose_target_ids(
 
 
 def ids_to_keep(counts: Counts, tokenizer: PreTrainedTokenizerBase, size: int | None = None) -> list[int]:
-    """Ids for a decoder of these languages, ascending; the special tokens 0 to 3 come first.
+    """Ids for a decoder of these languages: `special_ids`, then others, ascending.
 
     Args:
         counts: (vocabulary,) how often the target side has each id.
         size: number of ids; tokens that are not single characters are then the most frequent. `None`: all that occur.
     """
-    counts = counts.copy()
-    counts[tokenizer.all_special_ids] = 0  # the letters of "</s>" are not the language's
-    pieces = tokenizer.convert_ids_to_tokens(range(len(counts)))
-    scripts = scripts_of(pieces, counts)
-    needed = {*SPECIAL, tokenizer.convert_tokens_to_ids(WORD_START)}
-    for number, piece in enumerate(pieces):
-        character = piece.removeprefix(WORD_START)
-        if len(character) == 1 and script_of(character) in scripts:
-            needed.add(number)
-    needed -= {*tokenizer.all_special_ids} - {*SPECIAL}  # <mask>
+    counts, special = counts.copy(), special_ids(tokenizer)
+    counts[[*reserved_ids(tokenizer)]] = 0  # the letters of "</s>" are not the language's
+    scripts = scripts_of(pieces_shown(tokenizer), counts)
+    characters = enumerate(bare_pieces(tokenizer))
+    needed = {number for number, piece in characters if len(piece) == 1 and script_of(piece) in scripts}
+    needed |= lone_space(tokenizer) | single_bytes(tokenizer)
+    needed = (needed - reserved_ids(tokenizer)) | {*special}
     others = [int(number) for number in np.argsort(-counts, kind="stable") if counts[number] and number not in needed]
     if size is None:
-        return sorted(needed | {*others})
+        return in_order(special, needed | {*others})
     if size < len(needed):
         raise BadInput(
             f"--trim_target_vocab {size}: the special tokens and the characters of {', '.join(sorted(scripts - {''}))} "
             f"are already {len(needed)} of {len(counts)} ids; allowed is a number above that, auto, or off"
         )
-    return sorted(needed | {*others[: size - len(needed)]})
+    return in_order(special, needed | {*others[: size - len(needed)]})
+
+
+def every_id(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The ids of a decoder that can produce every word of a tokenizer: `special_ids`, then others, ascending."""
+    words = {*range(len(tokenizer))} - reserved_ids(tokenizer)
+    return in_order(special_ids(tokenizer), words)
+
+
+def in_order(special: Sequence[int], ids: Set[int]) -> list[int]:
+    return [*special, *sorted(ids - {*special})]
+
+
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The ids that a tokenizer has for begin, padding, end and unknown, as XLM-R's `<s> <pad> </s> <unk>`.
+
+    Byte-level tokenizers know everything; a trimmed vocabulary does not, so `<mask>` stands for what it lacks.
+    """
+    unknown = tokenizer.mask_token_id if tokenizer.unk_token_id is None else tokenizer.unk_token_id
+    return [layout_of(tokenizer).before[0], tokenizer.pad_token_id, end_of_text(tokenizer), unknown]
 
 
 def scripts_of(pieces: Sequence[str], counts: Counts) -> set[str]:
@@ -83,15 +106,15 @@ def count_pieces(tokens: Dataset, vocabulary: int) -> dict[str, Counts]:
     return dict(counts)
 
 
-def count_unknown(counts: Mapping[str, Counts], kept: Sequence[int]) -> dict[str, int]:
+def count_unknown(counts: Mapping[str, Counts], kept: Sequence[int], unknown_id: int) -> dict[str, int]:
     """The number of tokens of each language that are not kept, or are `<unk>`; `BadInput` if tokenizer or vocabulary
     were made for other languages."""
-    known = sorted({*kept} - {UNKNOWN})
+    known = sorted({*kept} - {unknown_id})
     unknown = {language: int(np.delete(number, known).sum()) for language, number in counts.items()}
     for language, number in unknown.items():
         share = number / counts[language].sum()
         if share > UNKNOWN_SHARE:
-            if counts[language][UNKNOWN] > UNKNOWN_SHARE * counts[language].sum():
+            if counts[language][unknown_id] > UNKNOWN_SHARE * counts[language].sum():
                 lacking, fix = "tokenizer", f"Take an encoder whose tokenizer knows the script of {language}"
             else:
                 lacking = f"target vocabulary of {len(kept)} ids"

@@ -17,7 +17,7 @@ from accelerate.utils import gather_object
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, speed_metrics
@@ -38,6 +38,7 @@ from .scores import Score, score_translations
 
 PAPER = BeamSearchConfig()  # 5 beams, penalty 1
 ALWAYS = ("sacrebleu", "chrf")  # reported in every run
+SPECIAL_IDS = ("bos_token_id", "pad_token_id", "eos_token_id")
 FIXES = {  # for a run whose metric cannot be computed
     "sacrebleu": 'Install it: pip install "sacrebleu[{language}]", or leave {direction} out of --test_file and '
     "--validation_file",
@@ -78,10 +79,12 @@ class TranslationTrainer(RobustTrainer):
         super().__init__(*args, eval_dataset=(), **kwargs)
         self.batches, self.validation, self.beam = batches, list(validation), beam
         self.metrics, self.multi_bleu = reported_metrics(metric), multi_bleu
+        self.add_callback(KeepTargetIds(self))
 
     def prepare_model(self, model: PreTrainedModel) -> None:
         super().prepare_model(model)
-        model.roberta.requires_grad_(not self.freeze_encoder)
+        self.target_ids = {name: getattr(model.generation_config, name) for name in SPECIAL_IDS}
+        model.base_model.requires_grad_(not self.freeze_encoder)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         assert self.batches is not None
@@ -97,7 +100,7 @@ class TranslationTrainer(RobustTrainer):
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         if self.freeze_encoder:
-            self.model.roberta.eval()
+            self.model.base_model.eval()
         smoothing = self.args.label_smoothing_factor
         outputs = model(**inputs, label_smoothing=smoothing, num_items_in_batch=num_items_in_batch)
         # DDP averages gradients over processes; here they are to be summed
@@ -143,6 +146,17 @@ class TranslationTrainer(RobustTrainer):
         for process, part in enumerate(gather_object([[best for best, *_ in found]])):
             everyone[process::processes] = part
         return everyone
+
+
+class KeepTargetIds(TrainerCallback):
+    """Keep the target ids in `generation_config`: transformers puts the ids of the tokenizer there before training."""
+
+    def __init__(self, trainer: TranslationTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        model.generation_config.update(**self.trainer.target_ids)
 
 
 def reported_metrics(metric: str) -> list[str]:

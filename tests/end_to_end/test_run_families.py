@@ -13,17 +13,19 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from toy_families import SHAPES, TOKENIZERS, ids_of
-from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
+from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSeq2SeqLM, AutoTokenizer
 
+import run_translation
 import run_xtreme
 from hictl_hf import HictlForConditionalGeneration
+from hictl_hf.cli import explain, mine, translate
 from hictl_hf.embedding import embed_sentences, load_encoder
 from hictl_hf.errors import BadInput
 from hictl_hf.models.families import FAMILIES
 from hictl_hf.pretraining.arguments import parse_arguments
 from hictl_hf.pretraining.run import pretrain
-from hictl_hf.translation.arguments import parse_translation_arguments
-from hictl_hf.translation.setup import load_config
+from hictl_hf.translation import choose_target_ids
+from hictl_hf.translation.pipeline import load_translator, translation_pipeline
 
 each_family = pytest.mark.parametrize("name", SHAPES)
 one_by_default = pytest.mark.parametrize(
@@ -38,7 +40,7 @@ class Nothing(importlib.abc.MetaPathFinder):
             raise ImportError("the package is not installed here")
 sys.meta_path.insert(0, Nothing())
 import json, torch
-from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
+from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSeq2SeqLM, AutoTokenizer
 found = {}
 for folder in sys.argv[1:]:
     tokenizer = AutoTokenizer.from_pretrained(folder + "/encoder")
@@ -50,7 +52,12 @@ for folder in sys.argv[1:]:
         losses = model(ids, mask, labels=ids, sentence_input_ids=torch.cat([ids, ids.flip(0)]), bag=ids[:, 1:2],
                        example_seeds=torch.arange(2))
         plain = AutoModel.from_pretrained(folder + "/encoder").eval()
-        found[folder] = [losses.loss.item(), *plain(**batch)[0][:, 0].flatten().tolist()]
+        translator = AutoModelForSeq2SeqLM.from_pretrained(folder + "/translator", trust_remote_code=True).eval()
+        assert type(translator).__module__.startswith("transformers_modules"), type(translator).__module__
+        logits = translator(ids, mask, labels=ids, start_ids=translator.start_ids_of(["en"] * len(ids))).logits
+        generated = translator.generate(ids, attention_mask=mask, target_language="en", num_beams=2, max_new_tokens=5)
+        tensors = losses.loss, plain(**batch)[0][:, 0], logits[:, 0], generated
+        found[folder] = [number for tensor in tensors for number in tensor.flatten().tolist()]
 print(json.dumps(found))
 """
 
@@ -164,27 +171,96 @@ def test_it_is_embedded_in_lower_precision(name: str, started: Callable[[str], P
         )
 
 
+def step(number: int, model: Path, corpus: str, output: Path, *more: str) -> list[str]:
+    return [
+        "--step", str(number), "--model_name_or_path", str(model), "--train_file", corpus, "--test_file", corpus,
+        "--source_lang", "de", "--target_lang", "en", "--output_dir", str(output), "--max_steps", "2",
+        "--save_strategy", "steps", "--save_steps", "1", "--learning_rate", "1e-2", "--warmup_steps", "0",
+        "--max_tokens", "200", "--num_beams", "2", "--max_length_b", "3", "--max_length_a", "0", "--seed", "3",
+        "--disable_tqdm", "true", *more,
+    ]  # fmt: skip
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model/model.safetensors")
+
+
+@one_by_default
+def test_both_steps_of_translation_train_resume_and_translate(
+    name: str, started: Callable[[str], Path], corpus_file: str, tmp_path: Path
+) -> None:
+    """Step 1 from the family's own checkpoint: transformers' masked language model."""
+    first, again, second = (tmp_path / part for part in ("first", "again", "second"))
+    run_translation.main(step(1, started(name), corpus_file, first, "--decoder_layers", "1"))
+    weights = weights_of(first)
+    prefix = f"{getattr(transformers, f'{FAMILIES[name].prefix}Model').base_model_prefix}."
+    start = load_file(started(name) / "model.safetensors")
+    encoder = {key: weight for key, weight in weights.items() if key.startswith(prefix)}
+    assert encoder and all(torch.equal(weight, start[key]) for key, weight in encoder.items()), "it is frozen"
+    for part in ("checkpoint-1", "model"):
+        settings = json.loads((first / part / "generation_config.json").read_text("utf-8"))
+        assert [settings[f"{each}_token_id"] for each in ("bos", "pad", "eos")] == [0, 1, 2]
+    again.mkdir()
+    shutil.copytree(first / "checkpoint-1", again / "checkpoint-1")
+    shutil.copy(first / "settings.json", again)
+    run_translation.main(step(1, started(name), corpus_file, again, "--decoder_layers", "1"))
+    resumed = weights_of(again)
+    assert resumed.keys() == weights.keys() and all(torch.equal(resumed[key], weights[key]) for key in weights)
+    run_translation.main(step(2, first / "model", corpus_file, second))
+    assert any(not torch.equal(weights_of(second)[key], encoder[key]) for key in encoder), "step 2 trains the encoder"
+    card = (second / "model/README.md").read_text("utf-8")
+    assert f"an encoder, {FAMILIES[name].title}, started from" in card and f"- {name}\n" in card
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in TEXTS), "utf-8")
+    translate.main([
+        "--model", str(second / "model"), "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt"),
+        "--max_length_b", "4", "--max_length_a", "0",
+    ])  # fmt: skip
+    lines = (tmp_path / "out.txt").read_text("utf-8").splitlines()
+    found = [each["translation_text"] for each in translation_pipeline(
+        second / "model", dtype="float32", device="cpu", max_length_a=0, max_length_b=4)(TEXTS)]  # fmt: skip
+    assert lines == found and len(lines) == len(TEXTS)
+    assert translation_pipeline(second / "model", dtype="int8", device="cpu")(TEXTS[0], max_length_a=0)
+
+
+@pytest.mark.slow
 @each_family
-def test_translation_refuses_all_but_xlm_r_in_one_line(name: str, started: Callable[[str], Path]) -> None:
-    argv = [
-        "--step",
-        "1",
-        "--model_name_or_path",
-        str(started(name)),
-        "--train_file",
-        "x.{de,en}",
-        "--source_lang",
-        "de",
-    ]
-    args = parse_translation_arguments([*argv, "--target_lang", "en", "--output_dir", "out"])
-    if name == "xlm-roberta":
-        assert load_config(args).num_hidden_layers == 2
-        return
-    with pytest.raises(BadInput, match="translation is for encoders of XLM-R") as refusal:
-        load_config(args)
-    assert "\n" not in str(refusal.value)
-    with pytest.raises(ValueError, match="the encoder must be XLM-R"):
-        HictlForConditionalGeneration.from_encoder(started(name))
+def test_translation_begins_from_hictl_or_from_nothing(
+    name: str, trained: Callable[[str], Path], corpus_file: str, tmp_path: Path
+) -> None:
+    for part, more in {
+        "checkpoint": ("--trim_target_vocab", "off"),
+        "encoder": ("--random_encoder", "true", "--encoder_config", '{"intermediate_size": 48}'),
+    }.items():
+        output, more = tmp_path / part, ("--decoder_layers", "1", "--config_overrides", "decoder_dropout=0.3", *more)
+        run_translation.main(step(1, trained(name) / part, corpus_file, output, *more))
+        model, tokenizer = load_translator(output / "model", dtype="float32", device="cpu")
+        assert type(model).__name__ == FAMILIES[name].class_name("ForConditionalGeneration")
+        assert model.config.intermediate_size == (48 if part == "encoder" else SHAPES[name]["intermediate_size"])
+        if part == "checkpoint":
+            known = {*model.target_token_ids.tolist()}
+            assert all({*tokenizer(text)["input_ids"]} <= known for text in TEXTS)
+    field = "rms_norm_eps" if name == "modernbert" else "norm_bias"  # of another family
+    with pytest.raises(BadInput, match=f"config_overrides has no field {field} with"):
+        more = "--config_overrides", f"{field}=3"
+        run_translation.main(step(1, trained(name) / "encoder", corpus_file, tmp_path / "wrong", *more))
+
+
+@one_by_default
+def test_pairs_are_mined_and_a_sentence_is_explained(
+    name: str, started: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / "x.txt", tmp_path / "y.txt"]
+    for file, texts in zip(files, (TEXTS, TEXTS[::-1])):
+        file.write_text("".join(f"{text}\n" for text in texts), "utf-8")
+    mine.main([*map(str, files), "--output", str(tmp_path / "pairs.tsv"), "--model", str(started(name)),
+               "--margin", "absolute"])  # fmt: skip
+    rows = [line.split("\t") for line in (tmp_path / "pairs.tsv").read_text("utf-8").splitlines()]
+    assert {(x, y) for _, x, y in rows} == {(text, text) for text in TEXTS}
+    capsys.readouterr()
+    explain.main([TEXTS[0], "--model", str(started(name)), "--among", str(files[1]), "--words", "4", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["sentences"][0]["text"], found["sentences"][0]["line"]) == (TEXTS[0], len(TEXTS))
+    assert any(found["words"].values())
 
 
 @pytest.mark.slow
@@ -247,6 +323,12 @@ def test_two_processes_with_shards_train_what_one_trains(
 @pytest.mark.slow
 def test_a_checkpoint_runs_without_the_package(trained: Callable[[str], Path], tmp_path: Path) -> None:
     folders = [str(trained(name)) for name in SHAPES]
+    for name in SHAPES:
+        tokenizer, encoder = AutoTokenizer.from_pretrained(trained(name) / "encoder"), trained(name) / "encoder"
+        model = HictlForConditionalGeneration.from_encoder(
+            encoder, choose_target_ids(TEXTS, tokenizer), ["en"], decoder_layers=1
+        )
+        model.save_pretrained(trained(name) / "translator")
     environment = {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, *folders]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -260,4 +342,8 @@ def test_a_checkpoint_runs_without_the_package(trained: Callable[[str], Path], t
         sentences, seeds = torch.cat([ids, ids.flip(0)]), torch.arange(2)
         losses = {"labels": ids, "sentence_input_ids": sentences, "bag": ids[:, 1:2], "example_seeds": seeds}
         expected = [model(ids, batch["attention_mask"], **losses).loss.item(), *states.flatten().tolist()]
+        translator, mask = AutoModelForSeq2SeqLM.from_pretrained(folder + "/translator").eval(), batch["attention_mask"]
+        logits = translator(ids, mask, labels=ids, start_ids=translator.start_ids_of(["en"] * len(ids))).logits
+        generated = translator.generate(ids, attention_mask=mask, target_language="en", num_beams=2, max_new_tokens=5)
+        expected += [*logits[:, 0].flatten().tolist(), *generated.flatten().tolist()]
         torch.testing.assert_close(torch.tensor(found[folder]), torch.tensor(expected), rtol=1e-5, atol=1e-5)

@@ -21,7 +21,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertConfig, BertModel, PreTrainedModel, TrainerState
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    RobertaConfig,
+    RobertaModel,
+    TrainerState,
+)
 
 from hictl_hf import HictlConfig, HictlForPreTraining, HictlModel
 from hictl_hf.data.tokenization import train_tokenizer
@@ -604,9 +611,9 @@ def replaced(arguments: list[str], **changes: str | None) -> list[str]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_name_or_path": "nowhere"}, "--model_name_or_path nowhere: neither an XLM-R or HiCTL checkp"),
-        ({"model_name_or_path": "{tmp}"}, "neither an XLM-R or HiCTL checkpoint, nor a translation model"),
-        ({"model_name_or_path": "{tmp}/bert"}, "nor a translation .*: it is of type 'bert'"),
+        ({"model_name_or_path": "nowhere"}, "--model_name_or_path nowhere: neither an encoder that HiCTL trains"),
+        ({"model_name_or_path": "{tmp}"}, "neither an encoder that HiCTL trains, nor a translation model"),
+        ({"model_name_or_path": "{tmp}/roberta"}, "nor a translation .* is a model of type 'roberta'; HiCTL's classes"),
         ({"model_name_or_path": "{tmp}/bare"}, "bare: holds no tokenizer that loads"),
         ({"model_name_or_path": "{tmp}/small"}, r"its tokenizer has \d+ ids, its model 20; they do"),
         ({"model_name_or_path": None}, "there is no model; give --model_name_or_path: an encoder"),
@@ -645,7 +652,7 @@ def replaced(arguments: list[str], **changes: str | None) -> list[str]:
 )  # fmt: skip
 def test_wrong_input_is_one_clear_error(changes: dict[str, str], message: str, world: Path, tmp_path: Path) -> None:
     small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    BertModel(BertConfig(vocab_size=20, **small)).save_pretrained(tmp_path / "bert")
+    RobertaModel(RobertaConfig(vocab_size=20, **small)).save_pretrained(tmp_path / "roberta")
     HictlModel(HictlConfig(vocab_size=20, **small)).save_pretrained(tmp_path / "bare")
     HictlModel(HictlConfig(vocab_size=20, **small)).save_pretrained(tmp_path / "small")
     AutoTokenizer.from_pretrained(world / "encoder").save_pretrained(tmp_path / "small")
@@ -664,7 +671,7 @@ def test_wrong_input_is_one_clear_error(changes: dict[str, str], message: str, w
     ("changes", "message"),
     [
         ({"model_name_or_path": "{world}/unnamed"}, "unnamed: names no target language; .* train one from an encoder"),
-        ({"model_name_or_path": "nowhere"}, "nowhere: neither an XLM-R or HiCTL checkpoint, nor a translation model"),
+        ({"model_name_or_path": "nowhere"}, "nowhere: neither an encoder that HiCTL trains, nor a translation model"),
         ({"+tokenizer_name": "nowhere"}, "nowhere: holds no tokenizer that loads"),
         ({"+model_revision": "v1"}, "model_revision is v1, and model_name_or_path .*model a folder; allowed is"),
         ({"+predict_with_generate": "false"}, "predict_with_generate is false, but scores are those of translations"),

@@ -11,7 +11,8 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, XLMRobertaConfig
 
 from hictl_hf import HictlConfig
-from hictl_hf.models.configuration_hictl import CHOICES, CODE_ON_THE_HUB
+from hictl_hf.models.configuration_hictl import CODE_ON_THE_HUB
+from hictl_hf.models.configuration_objective import CHOICES
 
 UNUSUAL = {
     "lm_weight": 0.5,
@@ -42,6 +43,7 @@ UNUSUAL = {
     "decoder_layers": 2,
     "decoder_attention_heads": 8,
     "decoder_ffn_dim": 48,
+    "decoder_dropout": 0.2,
     "decoder_vocab_size": 100,
     "target_languages": ["de", "fr"],
     "cls_bias": "cosine",
@@ -137,6 +139,7 @@ REFUSED: list[tuple[str, Any, str]] = [
         for value in (0, -3)
     ],
     ("decoder_vocab_size", 3, "at least 4"),
+    ("decoder_dropout", 1, "0 or more and below 1"),
     ("embedding_layer", 13, "from 0 to 12"),
     ("embedding_layer", -1, "from 0 to 12"),
     ("target_languages", [], "at least one language"),

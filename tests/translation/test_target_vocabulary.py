@@ -3,15 +3,19 @@
 import numpy as np
 import pytest
 from datasets import Dataset
+from toy_families import TOKENIZERS
 from transformers import PreTrainedTokenizerBase
 
 from hictl_hf.data.languages import script_of
+from hictl_hf.data.layout import reserved_ids, single_bytes
 from hictl_hf.data.tokenization import train_tokenizer
 from hictl_hf.errors import BadInput
+from hictl_hf.translation.decoding import tokenize
 from hictl_hf.translation.target_vocabulary import (
     choose_target_ids,
     count_pieces,
     count_unknown,
+    every_id,
     ids_to_keep,
     scripts_of,
 )
@@ -55,6 +59,34 @@ def test_every_text_of_the_target_side_can_be_said(
     assert len(ids) < len(many_scripts)
     for text in texts:
         assert {*many_scripts(text)["input_ids"]} <= ids
+
+
+SPECIAL = {  # begin, padding, end, unknown
+    "xlm-roberta": ("<s>", "<pad>", "</s>", "<unk>"),
+    "bert": ("[CLS]", "[PAD]", "[SEP]", "[UNK]"),
+    "modernbert": ("<bos>", "<pad>", "<eos>", "<unk>"),
+    "eurobert": ("<|begin_of_text|>", "<|end_of_text|>", "<|end_of_text|>", "<|mask|>"),
+    "deberta-v2": ("[CLS]", "[PAD]", "[SEP]", "[UNK]"),
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_a_tokenizer_of_any_family_gives_a_vocabulary_in_the_layout_of_xlm_r(
+    name: str, sentences: dict[str, list[str]]
+) -> None:
+    tokenizer = TOKENIZERS[name](text for texts in sentences.values() for text in texts)
+    special = tokenizer.convert_tokens_to_ids([*SPECIAL[name]])
+    for ids in (chosen := choose_target_ids(sentences["de"], tokenizer), every_id(tokenizer)):
+        words = ids[4:]
+        assert ids[:4] == special and words == sorted({*words}) and not {*words} & reserved_ids(tokenizer)
+        for text in sentences["de"]:
+            assert {*tokenizer(text)["input_ids"]} <= {*ids}
+    assert len(chosen) < len(ids) == len(tokenizer) - len(reserved_ids(tokenizer)) + 4
+    assert len(single_bytes(tokenizer)) == (256 if name in ("modernbert", "eurobert") else 0)
+    if name == "eurobert":  # in the toy tokenizer of ModernBERT they are special tokens
+        assert single_bytes(tokenizer) <= {*chosen}
+    whole, (cut,) = tokenizer(sentences["de"][0])["input_ids"], tokenize(sentences["de"][:1], tokenizer, 4, cut=True)
+    assert cut == [*whole[:3], special[2]]
 
 
 def test_a_size_keeps_the_most_frequent_of_the_longer_pieces(many_scripts: PreTrainedTokenizerBase) -> None:
@@ -108,19 +140,19 @@ def test_a_vocabulary_without_the_script_of_a_language_is_refused(many_scripts: 
         ids = many_scripts(text, add_special_tokens=False)["input_ids"]
         counts[language] = np.bincount(ids, minlength=len(many_scripts))
     greek = choose_target_ids([GREEK], many_scripts)
-    assert count_unknown({"el": counts["el"]}, greek) == {"el": 0}
+    assert count_unknown({"el": counts["el"]}, greek, 3) == {"el": 0}
     with pytest.raises(BadInput, match=r"vocabulary of \d+ ids lacks 85% of the ru tokens; allowed are 10%"):
-        count_unknown(counts, greek)
+        count_unknown(counts, greek, 3)
 
 
 def test_a_few_tokens_without_a_column_are_counted() -> None:
     german, french = np.array([50, 40, 0, 0, 10]), np.array([9, 0, 0, 0, 1])
-    assert count_unknown({"de": german, "fr": french}, [0, 1, 2, 3]) == {"de": 10, "fr": 1}
+    assert count_unknown({"de": german, "fr": french}, [0, 1, 2, 3], 3) == {"de": 10, "fr": 1}
     with pytest.raises(BadInput, match="ids lacks 11% of the fr tokens"):
-        count_unknown({"de": german, "fr": np.array([8, 0, 0, 0, 1])}, [0, 1, 2, 3])
+        count_unknown({"de": german, "fr": np.array([8, 0, 0, 0, 1])}, [0, 1, 2, 3], 3)
 
 
 def test_what_the_tokenizer_does_not_know_is_unknown_to_every_vocabulary() -> None:
-    assert count_unknown({"de": np.array([50, 40, 0, 5, 5])}, range(5)) == {"de": 5}
+    assert count_unknown({"de": np.array([50, 40, 0, 5, 5])}, range(5), 3) == {"de": 5}
     with pytest.raises(BadInput, match=r"tokenizer lacks 30% of the el tokens.*Take an encoder whose tokenizer knows"):
-        count_unknown({"el": np.array([50, 20, 0, 30, 0])}, range(5))
+        count_unknown({"el": np.array([50, 20, 0, 30, 0])}, range(5), 3)

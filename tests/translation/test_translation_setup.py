@@ -7,6 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hictl_hf.errors import BadInput
 from hictl_hf.models.configuration_hictl import HictlConfig
+from hictl_hf.models.families import FAMILIES
 from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
 from hictl_hf.translation.setup import choose_words, count_long, load_config, new_decoder, read_data
 
@@ -36,11 +37,11 @@ def test_what_is_left_out_of_train_is_counted(tmp_path: Path, tokenizer: PreTrai
     data = read_data(arguments(tmp_path), HictlConfig(max_position_embeddings=66), tokenizer)
     assert data.train is not None and len(data.train) == 2 and data.report.skipped["too long"] == 1
     assert data.validation == data.test == [] and data.cut == {"validation": 0, "test": 0}
-    assert [*data.counts] == ["de"] and choose_words("off", tokenizer, data) is None
-    kept = choose_words("auto", tokenizer, data)
+    assert [*data.counts] == ["de"] and choose_words("off", tokenizer, data, FAMILIES["xlm-roberta"]) is None
+    kept = choose_words("auto", tokenizer, data, FAMILIES["xlm-roberta"])
     assert kept and set(data.train[0]["labels"]) <= set(kept)
 
 
 def test_a_folder_that_is_no_encoder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="neither an XLM-R or HiCTL checkpoint, nor"):
+    with pytest.raises(BadInput, match="neither an encoder that HiCTL trains, nor"):
         load_config(arguments(tmp_path))

@@ -1,0 +1,48 @@
+"""The [CLS] bias: the similarity of the encoder's first token to each target word, added to the logits of every step.
+
+Shapes: n sentences, S source tokens, W tokens of the target vocabulary, d dimensions.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class ClsBias:
+    """The bias of a translation model, as `config.cls_bias` says."""
+
+    config: Any
+    lm_head: nn.Linear
+    cls_bias_scale: nn.Parameter | None
+
+    def cls_states(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """(n, d) the states (n, S, d) of first tokens; the padding in the mask (n, S) may be on either side."""
+        if mask is None:
+            return hidden[:, 0]
+        return hidden[torch.arange(len(hidden), device=hidden.device), mask.long().argmax(-1)]
+
+    def bias_scale(self) -> Tensor | float:
+        """The factor γ of the similarity."""
+        return 1.0 if self.cls_bias_scale is None else self.cls_bias_scale
+
+    def state_bias(self, encoder_states: Tensor, attention_mask: Tensor | None) -> Tensor | None:
+        """(n, d) γq, added to every decoder state with "dot", as W(h + γq) = Wh + γWq; else `None`."""
+        if self.config.cls_bias != "dot":
+            return None
+        return self.bias_scale() * self.cls_states(encoder_states, attention_mask)
+
+    def word_bias(self, encoder_states: Tensor, attention_mask: Tensor | None) -> Tensor | None:
+        """(n, W) the [CLS] bias of each target word's logit, in fp32 or fp64; `None` without a bias."""
+        if self.config.cls_bias == "none":
+            return None
+        queries, words = self.cls_states(encoder_states, attention_mask), self.lm_head.weight
+        full = torch.promote_types(queries.dtype, torch.float32)
+        with torch.autocast(queries.device.type, enabled=False):
+            queries, words = queries.to(full), words.to(full)
+            similarities = queries @ words.T
+            if self.config.cls_bias == "cosine":
+                temperature = self.config.cls_bias_temperature or self.config.word_temperature
+                norms = queries.norm(dim=-1, keepdim=True) * words.norm(dim=-1)
+                similarities = similarities / norms.clamp_min(torch.finfo(full).eps) / temperature
+            return self.bias_scale() * similarities
