@@ -129,7 +129,7 @@ def test_the_first_hour_of_the_readme(
         (tmp_path / f"news.{language}").write_text("\n".join(sentences[language]) + "\n", "utf-8")
     pairs = ["en\tde", *map("\t".join, zip(sentences["en"], sentences["de"]))]
     (tmp_path / "pairs.tsv").write_text("\n".join(pairs) + "\n", "utf-8")
-    few = "--max_steps 2 --held_out_sentences 5 --per_device_train_batch_size 4 --use_cpu true --output_dir"
+    few = "--max_steps 2 --max_seq_length 32 --held_out_sentences 5 --use_cpu true --output_dir"
     commands = commands.replace("intfloat/multilingual-e5-base", "e5").replace("your-name", "me")
     commands = commands.replace("--output_dir", few)
     with serve() as hub:
