@@ -7,6 +7,9 @@ import time
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
 
 DEBUG = "--debug"
 DEBUG_HELP = "Show the Python traceback of an error instead of one line."
@@ -28,6 +31,13 @@ def short_repr(value: object) -> str:
     return written if len(written) <= 60 else f"{written[:57]}..."
 
 
+def nearest_name(place: str | Path) -> str:
+    """Return a question for the file or folder whose name is most like that of a missing one; else empty."""
+    names = [] if Path(place).exists() else [each.name for each in islice(Path(place).parent.glob("*"), 1000)]
+    nearest = get_close_matches(Path(place).name, names, 1, cutoff=0.7)
+    return f"Did you mean {Path(place).with_name(nearest[0])}? " if nearest else ""
+
+
 @contextmanager
 def as_bad_input(place: str, kind: str, fix: str) -> Iterator[None]:
     """Turn any exception of a library that reads `place` into one `BadInput`; polib and pyarrow raise many types.
@@ -40,6 +50,8 @@ def as_bad_input(place: str, kind: str, fix: str) -> Iterator[None]:
     except BadInput:
         raise
     except Exception as error:
+        if isinstance(error, FileNotFoundError) and str(error.filename) == str(place):
+            raise BadInput(f"{place}: no such file; allowed is {kind}. {nearest_name(place)}Check the path.") from error
         found = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise BadInput(f"{place}: cannot be read ({found}); allowed is {kind}. {fix}") from error
 
@@ -88,4 +100,5 @@ def in_one_line(error: BadInput | OSError) -> str | None:
     if error.errno is None or error.filename is None:
         return None
     place = error.filename2 or error.filename
-    return f"{place}: {error.strerror}; allowed is a path that can be read or written. Check the path."
+    fix = f"{nearest_name(place)}Check the path."
+    return f"{place}: {error.strerror}; allowed is a path that can be read or written. {fix}"

@@ -1,15 +1,18 @@
 """Parse the arguments of a command into its dataclass: from flags, or from a recipe file and flags that override it."""
 
 import json
+import logging
+import re
 import sys
-from argparse import Action, ArgumentTypeError
+from argparse import Action, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import reduce
 from pathlib import Path
+from textwrap import fill
 from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 import torch
 import yaml
@@ -17,13 +20,16 @@ from transformers import HfArgumentParser, TrainingArguments
 from transformers.utils import CONFIG_NAME
 
 from .dtypes import warn_where_slow
-from .errors import DEBUG, DEBUG_HELP, BadInput, add_debug, short_repr
+from .errors import DEBUG, DEBUG_HELP, BadInput, add_debug, nearest_name, short_repr
 from .files import check_place
 from .other_names import answer
+
+logger = logging.getLogger(__name__)
 
 RECIPE = "The first argument may be a recipe, a JSON or YAML file with these settings; flags override it."
 BASED_ON = "based_on"  # key of a recipe: other recipes, by paths relative to it, whose settings it changes
 OF_TRANSFORMERS = "Hugging Face's TrainingArguments"
+EXAMPLE = re.compile(r"^ *((?:cat .*)?hictl .*)", re.MULTILINE)  # a line of a docstring that can be typed
 RECIPES = Path(__file__).parent / "recipes"  # of this package, a link to the folder of the repository
 PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
 
@@ -36,17 +42,24 @@ class CommandParser(HfArgumentParser):
             `--debug` shows the traceback and `--debug underflow_overflow` sets the field.
         description: the first sentence of `--help`.
         groups: title -> names of fields; other fields of HF's `TrainingArguments` come last, in one group.
+        examples: the docstring of the command, whose lines that begin with `hictl` end `--help`.
         recipe: whether the first argument may be a recipe (`parse_flags_or_recipe`).
     """
 
     def __init__(
-        self, kind: type[Any], description: str, groups: Mapping[str, Sequence[str]], recipe: bool = False
-    ) -> None:
+        self, kind: type[Any], description: str, groups: Mapping[str, Sequence[str]], examples: str | None = None,
+        recipe: bool = False,
+    ) -> None:  # fmt: skip
         rest = {OF_TRANSFORMERS: [item.name for item in fields(kind)]} if issubclass(kind, TrainingArguments) else {}
         self.title_of = {name: title for title, names in {**rest, **groups}.items() for name in names}
         self.titles, self.groups = [*groups, *rest], dict[str, Any]()
         settings = {"usage": "%(prog)s [RECIPE] [--ARGUMENT VALUE ...]"} if recipe else {}
-        super().__init__(kind, description=f"{description} {RECIPE if recipe else ''}".strip(), **settings)
+        self.examples = [" ".join(example.split()) for example in EXAMPLE.findall(examples or "")]
+        epilog = "\n  ".join(["examples:", *self.examples]) if self.examples else None
+        super().__init__(
+            kind, description=fill(f"{description} {RECIPE if recipe else ''}", 80), epilog=epilog,
+            formatter_class=RawDescriptionHelpFormatter, **settings,
+        )  # fmt: skip
         if not any(DEBUG in action.option_strings for action in self._actions):
             add_debug(self)
 
@@ -56,10 +69,18 @@ class CommandParser(HfArgumentParser):
             self.groups = {title: self.add_argument_group(title) for title in self.titles}
         if names == (DEBUG,) and settings.get("action") is None:  # the field of HF's TrainingArguments
             settings |= {"nargs": "*", "help": f"{DEBUG_HELP} With a value: {settings['help']}"}
+        if settings.get("help") and "action" not in settings and names[0].startswith("-"):
+            default = "" if settings.get("default") in (None, []) else " (default: %(default)s)"
+            settings["help"] += " (required)" if settings.get("required") else default
         title = self.title_of.get(settings.get("dest") or names[0].lstrip("-"))
         if title is None:
             return super().add_argument(*names, **settings)
         return self.groups[title].add_argument(*names, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """End with the message and an example instead of a list of all arguments."""
+        example = f"; for example: {self.examples[0]}" if self.examples else ""
+        self.exit(2, f"error: {self.prog}: {message}{example}\n--help lists all arguments\n")
 
 
 def names_of(kind: type[Any]) -> tuple[str, ...]:
@@ -83,6 +104,8 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
     if unknown:
         nearest = get_close_matches(unknown[0].partition("=")[0], known, 1, cutoff=0.75)
         meant = meant or (f"did you mean {nearest[0]}? " if nearest else "")
+        if not unknown[0].startswith("-"):
+            meant = "".join(f"files are named by {flag}; " for flag in ("--input", "--train_file") if flag in known)
         raise BadInput(f"{' '.join(unknown)}: unknown argument; {meant}--help lists all arguments")
     try:
         settings, *rest = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
@@ -103,13 +126,18 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
 
 def refuse_missing(model: str) -> None:
     """Raise `BadInput` for a folder that does not exist, if the name cannot be one on the Hub."""
-    if (model.count("/") > 1 or model.startswith((".", "/", "~"))) and not Path(model).exists():
+    if not model or Path(model).exists():
+        return
+    nearest = nearest_name(model)
+    if model.count("/") > 1 or model.startswith((".", "/", "~")):
         raise BadInput(
-            f"{model}: does not exist; allowed is the folder of a model, or its name on the Hub. Check the path. "
-            "`hictl demo` makes runs/demo/checkpoint and runs/demo/encoder, `hictl pretrain` the same in its "
+            f"{model}: does not exist; allowed is the folder of a model, or its name on the Hub. {nearest}Check the "
+            "path. `hictl demo` makes runs/demo/checkpoint and runs/demo/encoder, `hictl pretrain` the same in its "
             "--output_dir, `hictl train-translation` model; an interrupted run is continued by "
             "--resume_from_checkpoint true."
         )
+    if nearest:
+        logger.warning("%s: no such folder here, so it is looked for on the Hub. %s", model, nearest.strip())
 
 
 def refuse_run(model: str) -> None:

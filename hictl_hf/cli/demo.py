@@ -35,7 +35,9 @@ def make_parser() -> "CommandParser":
     from ..pretraining.arguments import PretrainingArguments
     from .pretrain import GROUPS
 
-    return CommandParser(PretrainingArguments, "Train the model of the demo; flags override its recipe.", GROUPS)
+    return CommandParser(
+        PretrainingArguments, "Train the model of the demo; flags override its recipe.", GROUPS, __doc__
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

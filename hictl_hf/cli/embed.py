@@ -99,7 +99,7 @@ class EmbedArguments:
 
 
 def make_parser() -> CommandParser:
-    return CommandParser(EmbedArguments, "Turn lines of text into vectors.", GROUPS)
+    return CommandParser(EmbedArguments, "Turn lines of text into vectors.", GROUPS, __doc__)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -111,6 +111,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_output(args.output, args.input)
     # a first pass finds invalid lines before the model is loaded
     total = sum(1 for _ in read_lines_or_column(args.input, args.column)) if args.input and processes.is_main else None
+    if total == 0:
+        raise BadInput(f"{', '.join(args.input)}: has no line; allowed is one or more")
     precision: Any = args.precision or default_precision(args.device)  # `load_encoder` checks it
     model, tokenizer = load_encoder(args.model, precision, args.device)
     own, last = own_pooling(model.config), model.config.num_hidden_layers

@@ -42,7 +42,7 @@ class ExplainArguments(ExplainerArguments):
 
 
 def make_parser() -> CommandParser:
-    parser = CommandParser(ExplainArguments, "Show the words and sentences nearest to a sentence.", GROUPS)
+    parser = CommandParser(ExplainArguments, "Show the words and sentences nearest to a sentence.", GROUPS, __doc__)
     parser.add_argument("sentence", help="a sentence, in quotes")
     return parser
 

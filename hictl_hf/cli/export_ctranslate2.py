@@ -29,7 +29,7 @@ class ExportCTranslate2Arguments:
 
 
 def make_parser() -> CommandParser:
-    return CommandParser(ExportCTranslate2Arguments, "Export a translation model to CTranslate2.", GROUPS)
+    return CommandParser(ExportCTranslate2Arguments, "Export a translation model to CTranslate2.", GROUPS, __doc__)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

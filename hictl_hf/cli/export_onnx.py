@@ -23,7 +23,7 @@ class ExportOnnxArguments:
 
 
 def make_parser() -> CommandParser:
-    return CommandParser(ExportOnnxArguments, "Export the plain encoder with its pooling to ONNX.", GROUPS)
+    return CommandParser(ExportOnnxArguments, "Export the plain encoder with its pooling to ONNX.", GROUPS, __doc__)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

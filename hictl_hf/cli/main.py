@@ -9,6 +9,7 @@ hictl pretrain recipes/demo.json
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 
@@ -45,7 +46,12 @@ SHARED = ("embed", "mine", "translate", "xtreme")  # by the processes of a launc
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the sub-command named by the first argument with the other arguments; `argv` defaults to the command line."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    name = make_parser().parse_args(argv[:1] or ["--help"]).command
+    parser = make_parser()
+    name = (argv or ["--help"])[0]
+    if name not in COMMANDS and not name.startswith("-"):
+        nearest = "".join(f"did you mean hictl {each}? " for each in get_close_matches(name, COMMANDS, 1))
+        parser.error(f"{name!r} is no command; {nearest}The commands are {', '.join(COMMANDS)}.")
+    name = parser.parse_args([name]).command
     sys.argv = [f"hictl {name}", *argv[1:]]  # the program's name in the usage line of the sub-command
     if name in SHARED:
         join()

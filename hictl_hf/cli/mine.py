@@ -177,7 +177,7 @@ class MineArguments:
 
 def make_parser() -> CommandParser:
     description = "Mine translation pairs from two files, filter pairs, or remove near-duplicates."
-    parser = CommandParser(MineArguments, description, GROUPS)
+    parser = CommandParser(MineArguments, description, GROUPS, __doc__)
     parser.add_argument(
         "files", nargs="*", help="files x and y, one sentence per line, may be compressed; one file with --deduplicate"
     )

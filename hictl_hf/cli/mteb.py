@@ -50,7 +50,7 @@ class MtebArguments:
 
 
 def make_parser() -> CommandParser:
-    return CommandParser(MtebArguments, "Score an encoder on the bitext-mining tasks of MTEB.", GROUPS)
+    return CommandParser(MtebArguments, "Score an encoder on the bitext-mining tasks of MTEB.", GROUPS, __doc__)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class PageArguments(ExplainerArguments):
 
 
 def make_parser() -> CommandParser:
-    return CommandParser(PageArguments, "Show the tables of `hictl explain` on a local page.", GROUPS)
+    return CommandParser(PageArguments, "Show the tables of `hictl explain` on a local page.", GROUPS, __doc__)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

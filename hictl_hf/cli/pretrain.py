@@ -1,6 +1,6 @@
 """`hictl pretrain`: pre-train an encoder, from XLM-R or from scratch (`pretraining.run.pretrain`).
 
-hictl pretrain recipes/demo.json
+hictl pretrain recipes/adapt.json --model_name_or_path intfloat/multilingual-e5-base --train_file pairs.tsv
 hictl pretrain recipes/ccnet100-mt/large.json --dry_run
 hictl pretrain --model_name_or_path xlm-roberta-base --train_file 'corpus.{en,de}' de:news.txt --output_dir runs/de
 """
@@ -40,7 +40,9 @@ GROUPS = {
 
 
 def make_parser() -> CommandParser:
-    return CommandParser(PretrainingArguments, "Pre-train an encoder, from XLM-R or from scratch.", GROUPS, recipe=True)
+    return CommandParser(
+        PretrainingArguments, "Pre-train an encoder, from XLM-R or from scratch.", GROUPS, __doc__, recipe=True
+    )
 
 
 def main(argv: Sequence[str] | None = None, program: str = "hictl pretrain") -> dict[str, Any]:
@@ -58,6 +60,7 @@ def main(argv: Sequence[str] | None = None, program: str = "hictl pretrain") -> 
         print(retrieval_table(results))
         print(f"\nreport: {args.output_dir}/report.html   checkpoint: {args.output_dir}/checkpoint")
         print(f"next: hictl embed --model {args.output_dir}/encoder --input TEXT --output VECTORS.npy")
+        print(f"      hictl publish {args.output_dir} YOUR-NAME/NAME")
     return results.as_dict()
 
 

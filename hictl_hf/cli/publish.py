@@ -30,7 +30,7 @@ class PublishArguments:
 
 
 def make_parser() -> CommandParser:
-    parser = CommandParser(PublishArguments, "Push a finished run to the Hugging Face Hub.", GROUPS)
+    parser = CommandParser(PublishArguments, "Push a finished run to the Hugging Face Hub.", GROUPS, __doc__)
     parser.add_argument("run", help="output folder of a pre-training or translation run")
     parser.add_argument("repository", help="name of the repository, your-name/model; created if it does not exist")
     return parser

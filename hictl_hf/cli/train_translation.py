@@ -37,7 +37,7 @@ GROUPS = {
 
 def make_parser() -> CommandParser:
     description = "Train a translation model on an encoder and score it."
-    return CommandParser(TranslationArguments, description, GROUPS, recipe=True)
+    return CommandParser(TranslationArguments, description, GROUPS, __doc__, recipe=True)
 
 
 def main(argv: Sequence[str] | None = None, program: str = "hictl train-translation") -> dict[str, Any]:

@@ -81,7 +81,7 @@ class TranslateArguments:
 
 
 def make_parser() -> CommandParser:
-    return CommandParser(TranslateArguments, "Translate lines of text.", GROUPS)
+    return CommandParser(TranslateArguments, "Translate lines of text.", GROUPS, __doc__)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

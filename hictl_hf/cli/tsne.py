@@ -34,7 +34,7 @@ class TsneArguments:
 
 
 def make_parser() -> CommandParser:
-    parser = CommandParser(TsneArguments, "Draw t-SNE of the sentence vectors of two checkpoints.", GROUPS)
+    parser = CommandParser(TsneArguments, "Draw t-SNE of the sentence vectors of two checkpoints.", GROUPS, __doc__)
     parser.add_argument("first", help="folder or Hub name of an encoder")
     parser.add_argument("second", help="folder or Hub name of another")
     return parser

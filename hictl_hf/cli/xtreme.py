@@ -33,7 +33,7 @@ GROUPS = {
 
 
 def make_parser() -> CommandParser:
-    return CommandParser(XtremeArguments, "Fine-tune and score an encoder on XTREME.", GROUPS, recipe=True)
+    return CommandParser(XtremeArguments, "Fine-tune and score an encoder on XTREME.", GROUPS, __doc__, recipe=True)
 
 
 def main(argv: Sequence[str] | None = None, program: str = "hictl xtreme") -> dict[str, Any]:

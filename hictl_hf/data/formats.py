@@ -19,7 +19,7 @@ import polib
 import pyarrow
 import pyarrow.parquet
 
-from ..errors import BadInput, BrokenRow, as_bad_input, short_repr
+from ..errors import BadInput, BrokenRow, as_bad_input, nearest_name, short_repr
 from .compression import COMPRESSIONS, with_compressions
 from .languages import is_code, language_code, main_part
 from .lines import LONGEST_LINE, read_lines
@@ -191,7 +191,7 @@ def check_moses(paths: Mapping[str, str]) -> None:
             allowed, fix = f"a file for each of {', '.join(paths)}", "Check the path"
             if similar := same_but_for_case(path):
                 fix = f"There is {similar}: write its name as it is"
-            raise BadInput(f"{path}: does not exist; allowed is {allowed}. {fix}.")
+            raise BadInput(f"{path}: does not exist; allowed is {allowed}. {nearest_name(path)}{fix}.")
 
 
 def same_but_for_case(path: str) -> str:

@@ -10,7 +10,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
-from ..errors import BadInput, BrokenRow, as_bad_input
+from ..errors import BadInput, BrokenRow, as_bad_input, nearest_name
 from ..files import atomic_file, check_place, partial_file
 from .compression import compression_of, open_bytes, opener
 from .file_kinds import COMPRESSED, LONGEST, SKIPPABLE, kind_of
@@ -107,7 +107,8 @@ def check_inputs(inputs: Sequence[str]) -> None:
     """Raise `BadInput` if one of several files cannot be read, before the first is processed."""
     for path in inputs:
         if Path(path).is_dir() or not os.access(path, os.R_OK):
-            raise BadInput(f"{path}: no file that can be read; allowed is UTF-8 text. Name another input.")
+            fix = nearest_name(path) or "Name another input."
+            raise BadInput(f"{path}: no file that can be read; allowed is UTF-8 text. {fix.strip()}")
 
 
 @contextmanager

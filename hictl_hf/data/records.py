@@ -110,7 +110,7 @@ def columns_used(names: Collection[str]) -> list[str]:
         found = f", of which {', '.join(map(short_repr, others))} no language" if others else ""
         raise BrokenRow(
             f"has the columns {short_repr(list(names))}{found}; allowed are {COLUMNS}. Rename the columns, drop the "
-            "others."
+            "others; a table without a first line of names is read as en+de:FILE."
         )
     first = str(next(iter(names)))
     if first.lower() == "id":

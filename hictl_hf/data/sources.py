@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from ..errors import BadInput, as_bad_input
+from ..errors import BadInput, as_bad_input, nearest_name
 from .archives import archive_corpora
 from .compression import listed, with_compressions
 from .formats import (
@@ -186,8 +186,8 @@ def find_files(source: str, endings: Collection[str]) -> list[str]:
     if not paths:
         found = "has no file we can read" if is_folder else "matches no file" if is_pattern else "does not exist"
         raise BadInput(
-            f"{source}: {found}; allowed here are {listed(endings)}. Check the path; {OTHER_NAMES}, a Hub dataset "
-            "as hub:name:config:split."
+            f"{source}: {found}; allowed here are {listed(endings)}. {nearest_name(source)}Check the path; "
+            f"{OTHER_NAMES}, a Hub dataset as hub:name:config:split."
         )
     return paths
 

@@ -8,6 +8,7 @@ processes (`processes.join`) share the blocks.
 """
 
 import hashlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,6 +27,8 @@ from ..processes import ALONE, Processes, hides_progress
 from ..training.partial_output import PartialOutput, blocks
 from .encoder import embed_sentences
 from .pooling import Pooling, chosen_prompt, own_max_length, own_normalize
+
+logger = logging.getLogger(__name__)
 
 LINES_AT_ONCE = 8192
 OUTPUTS = (".npy", ".parquet")
@@ -109,6 +112,7 @@ def embed_to_file(
             join_tables(parts, draft)
 
     partial.finish(output, join)
+    logger.info("%s: %s vectors", output, f"{partial.lines:,}")
 
 
 def resolved(config: VectorFileConfig, model: PreTrainedConfig) -> VectorFileConfig:

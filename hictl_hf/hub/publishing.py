@@ -20,8 +20,8 @@ from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
-from ..errors import BadInput
-from ..reports.results import NO_RESULTS
+from ..errors import BadInput, nearest_name
+from ..reports.results import NO_RESULTS, RESULTS_FILE
 from .cards import card_for_repository, encoder_card_for_repository
 
 logger = logging.getLogger(__name__)
@@ -145,8 +145,14 @@ def model_folder(run: Path) -> Path:
     kind = "the output folder of a finished pre-training run (checkpoint/, encoder/) or translation run (model/)"
     models = [name for name in ("checkpoint", "model") if any((run / name).glob("*.safetensors"))]
     if len(models) != 1:
-        found = " and ".join(models) or "no model in safetensors"
-        raise BadInput(f"{run}: holds {found}; allowed is {kind}. {NO_RESULTS if not models else ''}".strip())
+        found, fix = f"holds {' and '.join(models) or 'no model in safetensors'}", "" if models else NO_RESULTS
+        if not run.exists():
+            found, fix = "no such folder", f"{nearest_name(run)}{NO_RESULTS}"
+        elif (run.parent / RESULTS_FILE).is_file():
+            found, fix = "is a part of a run", f"Publish the run: {run.parent}"
+        elif not models and any(run.glob("*.safetensors")):
+            found, fix = "is a model, not a run", "A model alone is shared by `hf upload NAME FOLDER`"
+        raise BadInput(f"{run}: {found}; allowed is {kind}. {fix}".strip())
     try:
         dict(json.loads((run / "results.json").read_text("utf-8")))
     except (OSError, ValueError, TypeError) as error:

@@ -158,7 +158,9 @@ class PretrainingDataArguments(DataArguments):
         """Raise `BadInput` for sources that are missing, or that do not go together."""
         self.check_data_arguments()
         if not self.train_file:
-            raise BadInput("train_file is empty; name at least one source of text or pairs (docs/data_formats.md)")
+            raise BadInput(
+                "train_file is empty; name your pairs: --train_file pairs.tsv, or 'news.{en,de}' with its quotes"
+            )
         if self.held_out_sentences < bool(self.validation_file):
             raise BadInput(
                 f"held_out_sentences is {self.held_out_sentences}; it must be 1 or more with validation_file; "

@@ -81,7 +81,13 @@ def best_share(grid: Sequence[ShareAccuracy]) -> ShareAccuracy:
     """
     start = grid[0].guard
     allowed = [row for row in grid if row.guard is None or start is None or row.guard >= start]
-    return max(allowed, key=lambda row: (row.dev or 0) + (row.guard or 0))
+    best = max(allowed, key=lambda row: (row.dev or 0) + (row.guard or 0))
+    if best.share == 0:
+        logger.warning(
+            "keep_start auto keeps nothing of the training, as no share of it was better on held-out and guard pairs: "
+            "the result is the start. Train for more steps or on more pairs, or choose the share: --keep_start 0.5"
+        )
+    return best
 
 
 def check_can_choose(keep_start: str | None, corpora: Corpora) -> None:

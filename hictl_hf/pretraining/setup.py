@@ -18,7 +18,7 @@ from ..data.layout import layout_of, words_never_sampled
 from ..data.sampling import PretrainingExamples, TemperatureSampler, language_shares
 from ..data.streaming import StreamedBatches, source_shares
 from ..data.tokenization import prompt_tokens, tokenize_corpus, train_tokenizer
-from ..embedding.encoder import check_model_type, load_encoder
+from ..embedding.encoder import check_model_type, load_encoder, without_load_report
 from ..embedding.pooling import Pooling, all_poolings, own_pooling, projection_of
 from ..errors import BadInput
 from ..hub.during_training import push_during_training
@@ -121,9 +121,10 @@ def load_or_make_model(
             config = load_config(checkpoint, **{**start.config_overrides, **shape, **kept})
             refuse_unknown_fields(checkpoint, config, kept)
             refuse_other_shapes(checkpoint, kept)
-            model, report = HictlForPreTraining.from_pretrained(
-                checkpoint, config=config, dtype=torch.float32, output_loading_info=True
-            )
+            with without_load_report():  # a new head is told by `apply_defaults`, and what must be there is refused
+                model, report = HictlForPreTraining.from_pretrained(
+                    checkpoint, config=config, dtype=torch.float32, output_loading_info=True
+                )
             new = sorted(report["missing_keys"])
             if lacking := [name for name in new if name.startswith(f"{model.base_model_prefix}.")]:
                 kind = f"an encoder of the type of its config.json, {config.family.model_type}"

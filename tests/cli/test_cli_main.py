@@ -88,7 +88,47 @@ def test_what_is_no_command_is_refused_and_the_commands_are_named(capsys: pytest
     with pytest.raises(SystemExit) as ended:
         cli.main(["tranlate", "--model", "m"])
     told = capsys.readouterr().err
-    assert ended.value.code == 2 and "'tranlate'" in told and "translate" in told and "explain" in told
+    assert ended.value.code == 2 and "'tranlate'" in told and "explain" in told
+    assert "did you mean hictl translate?" in told
+    with pytest.raises(SystemExit):
+        cli.main(["zzz"])
+    assert "did you mean" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [name for name in cli.COMMANDS if hasattr(cli.parser_of(name), "examples")])
+def test_help_ends_with_commands_that_have_its_flags(name: str) -> None:
+    parser = cli.parser_of(name)
+    told = parser.format_help()
+    examples = told.partition("\nexamples:\n")[2].splitlines()
+    assert examples and all(f"hictl {name}" in example for example in examples)
+    flags = {flag for action in parser._actions for flag in action.option_strings}
+    assert {word for example in examples for word in example.split() if word.startswith("--")} <= flags
+    assert "default: None" not in " ".join(told.split()) and "(default: [])" not in told
+    for action in parser._actions:
+        if action.option_strings and action.required:
+            assert action.help.endswith("(required)")
+
+
+def test_what_is_missing_is_told_with_an_example_in_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["embed", "--model", "m"])
+    told = capsys.readouterr().err
+    assert ended.value.code == 2 and "are required: --output; for example: hictl embed --model " in told
+    assert told.count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["pretrain", "--train_file", "a.tsv", "--output", "o"], "output is called output_dir here"),
+        (["embed", "--output_dir", "o"], "output_dir is called output here"),
+        (["pretrain", "--data", "a.tsv"], "data is called train_file here"),
+    ],
+)
+def test_habits_of_other_commands_are_answered(arguments: list[str], told: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert told in str(ended.value.code)
 
 
 @pytest.mark.parametrize("rest", [[], ["--help"], ["--version", "-h", "--", "a b"], ["explain", "--model=x"]])
@@ -130,7 +170,7 @@ def test_an_argument_that_nobody_reads_is_refused_in_one_line(name: str) -> None
 def test_the_flag_that_was_meant_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="--modle=m: unknown argument; did you mean --model"):
         cli.main_of("translate")(["--model", "m", "--modle=m"])
-    with pytest.raises(BadInput, match="lines.txt: unknown argument; --help"):
+    with pytest.raises(BadInput, match="lines.txt: unknown argument; files are named by --input; --help"):
         cli.main_of("embed")([*REQUIRED["embed"], "lines.txt"])
 
 

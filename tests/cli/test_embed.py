@@ -334,7 +334,7 @@ def test_a_line_of_five_megabytes_and_control_characters_are_survived(checkpoint
     [
         ("a.txt", b"the cat\n\xff\xfe\xfa\n", r"a\.txt:2: has invalid UTF-8"),
         ("a.txt", b"the cat\na\0dog\n", r"a\.txt:2: has a NUL byte"),
-        ("a.txt", b"", "the input has no line"),
+        ("a.txt", b"", r"a\.txt: has no line; allowed is one"),
         ("a.txt.gz", b"no archive", r"a\.txt\.gz: is not compressed; .* Name it without \.gz"),
         ("a.jsonl", b'{"text": "the cat"}\n{"txt": "a dog"}\n', r"a\.jsonl:2: has the columns \['txt'\]"),
         ("a.jsonl", b'{"text": 3}\n', r"a\.jsonl:1: has 3 as its 'text' text"),

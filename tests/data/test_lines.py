@@ -63,6 +63,9 @@ def test_inputs_and_outputs_that_cannot_be_used_are_refused(tmp_path: Path) -> N
     for inputs in ([str(tmp_path)], [str(path), "missing.txt"]):
         with pytest.raises(BadInput, match=f"^{inputs[-1]}: no file that can be read"):
             check_inputs(inputs)
+    for read in (lambda name: check_inputs([name]), lambda name: list(read_texts([name]))):
+        with pytest.raises(BadInput, match="a.tx: no .*; allowed is UTF-8.* Did you mean .*/a.txt?"):
+            read(str(tmp_path / "a.tx"))
     for output, given in ((path, path), (tmp_path / "b", tmp_path / "b.partial")):
         with pytest.raises(BadInput, match="is an input; name another output"):
             check_output(str(output), [str(given)])

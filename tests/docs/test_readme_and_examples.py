@@ -377,7 +377,7 @@ def flags_of(command: str) -> set[str]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_flag_and_file_of_a_command_on_a_page_exists(name: str) -> None:
-    known = {"nproc_per_node"}.union(*map(flags_of, COMMANDS))
+    known = {"nproc_per_node", "no"}.union(*map(flags_of, COMMANDS))  # of torchrun, and pip's --no-deps
     for file in (*ROOT.glob("benchmarks/*.py"), *ROOT.glob("studies/*.py")):
         known |= set(re.findall(r'"--(\w+)"', file.read_text("utf-8")))
     # of torchrun and accelerate, whose own parsers read these commands in test_scale.py

@@ -426,6 +426,17 @@ def test_folders_that_must_not_be_shared_are_refused_before_anything_is_sent(
     assert hub.requests == []
 
 
+def test_what_is_no_run_is_told_for_what_it_is(run: Path, tmp_path: Path) -> None:
+    alone = shutil.copytree(run / "encoder", tmp_path / "encoder")
+    for folder, message in (
+        (run / "encoder", f"encoder: is a part of a run; .* Publish the run: {run}"),
+        (alone, "encoder: is a model, not a run; .* `hf upload "),
+        (tmp_path / "encodr", "encodr: no such folder; .* Did you mean .*/encoder?"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            push(folder, "me/x")
+
+
 def test_a_link_within_the_run_is_pushed_as_what_it_names(hub: Hub, run: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(run, tmp_path / "run")
     (folder / "encoder" / "tokenizer.json").unlink()

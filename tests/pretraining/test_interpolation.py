@@ -40,9 +40,13 @@ def rows(*values: tuple[float, float, float | None]) -> list[ShareAccuracy]:
     return [ShareAccuracy(share=share, dev=dev, guard=guard) for share, dev, guard in values]
 
 
-def test_the_best_mean_of_dev_and_guard_is_chosen_where_the_guard_is_not_below_the_start() -> None:
+def test_the_best_mean_of_dev_and_guard_is_chosen_where_the_guard_is_not_below_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     assert best_share(rows((0, 50, 80), (0.5, 60, 82), (1, 64, 79))).share == 0.5
+    assert not caplog.text
     assert best_share(rows((0, 50, 80), (0.5, 60, 79), (1, 90, 70))).share == 0  # all spoil the guard
+    assert "keeps nothing of the training" in caplog.text
     assert best_share(rows((0, 50, 80), (0.5, 60, 80), (1, 60, 80))).share == 0.5  # of equal ones nearest the start
     assert best_share(rows((0, 50, None), (0.5, 60, None), (1, 61, None))).share == 1
 

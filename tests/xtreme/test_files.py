@@ -69,7 +69,7 @@ READERS: dict[str, tuple[Callable[[Path], object], bytes]] = {
     "gold answers": (xtreme_files.read_reference_answers, json.dumps(ARTICLES).encode()),
 }
 UNREADABLE: dict[str, tuple[Callable[[bytes], bytes | None], str]] = {
-    "missing": (lambda good: None, ": cannot be read (FileNotFoundError"),
+    "missing": (lambda good: None, ": no such file; allowed is "),
     "Latin-1": (
         lambda good: good + b"\n\n\xe9",
         ":{line}: has b'\\xe9', which is not UTF-8; allowed is UTF-8. Convert",
