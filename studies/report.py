@@ -33,8 +33,8 @@ BEGIN, END = "<!-- written by a module of studies/ -->", "<!-- end -->"
 def write_study(folder: Path, page: Path, labels: dict[str, str]) -> None:
     """Write the table between the marks of the page, pictures to images/ next to it, paired gains to gains.md.
 
-    The folder holds the runs and gains.md. If it has their arrays, its intervals.json is written first; without them, as
-    in studies/evidence/, the tables come from intervals.json.
+    The folder holds the runs and gains.md. If it has their arrays, its intervals.json is written first; without them,
+    as in studies/evidence/, the tables come from intervals.json.
     """
     runs = find_runs(folder, labels)
     if not runs:
@@ -48,9 +48,7 @@ def write_study(folder: Path, page: Path, labels: dict[str, str]) -> None:
     shown = "\n".join(f"![{alt}](images/{path.name})" for path, alt in pictures.items())
     replace_block(page, f"{main_table(found, labels)}\n\n{shown}")
     described = "; ".join(f"over {each}" for each in BASELINES.values())
-    write_text(
-        folder / "gains.md", f"Gains {described}. Paired, with 95 % intervals:\n\n{gain_table(found, labels)}\n"
-    )
+    write_text(folder / "gains.md", f"Gains {described}. Paired, with 95 % intervals:\n\n{gain_table(found, labels)}\n")
 
 
 def replace_block(page: Path, block: str, begin: str = BEGIN, end: str = END) -> None:

@@ -703,13 +703,8 @@ _shtab_hictl_train_translation_options=(
   {--resume_from_checkpoint,--resume-from-checkpoint}"[Path to a folder with a valid checkpoint for your model. Not directly used by Trainer\; intended for training\/evaluation scripts.]:resume_from_checkpoint:_files"
   {--local_rank,--local-rank}"[When using torch.distributed.launch (Deprecated), it will pass \`local_rank\` in the script, so we need this for the parser. To get the local rank, prefer using the property \`local_process_index\` (default\: -1)]:local_rank:"
   {--early_stopping_patience,--early-stopping-patience}"[End the training after so many evaluations in a row without a better metric_for_best_model.]:early_stopping_patience:"
-<<<<<<< HEAD
-  {--early_stopping_threshold,--early-stopping-threshold}"[How much more than the best value is better, for early_stopping_patience.]:early_stopping_threshold:"
-  {--model_name_or_path,--model-name-or-path}"[Folder or Hub name\: an encoder of a family that HiCTL trains, which gets a new decoder (step 1), or a translation model to continue (step 2) or to test, such as runs\/step1\/model.]:model_name_or_path:_files"
-=======
   {--early_stopping_threshold,--early-stopping-threshold}"[How much more than the best value is better, for early_stopping_patience. (default\: 0.0)]:early_stopping_threshold:"
-  {--model_name_or_path,--model-name-or-path}"[Folder or Hub name\: an XLM-R or HiCTL encoder, which gets a new decoder (step 1), or a translation model to continue (step 2) or to test, such as runs\/step1\/model.]:model_name_or_path:_files"
->>>>>>> b0fe827b44fa31c16ee2c528c31d6fe356f0900d
+  {--model_name_or_path,--model-name-or-path}"[Folder or Hub name\: an encoder of a family that HiCTL trains, which gets a new decoder (step 1), or a translation model to continue (step 2) or to test, such as runs\/step1\/model.]:model_name_or_path:_files"
   {--tokenizer_name,--tokenizer-name}"[Folder or Hub name of the tokenizer\; by default that of model_name_or_path.]:tokenizer_name:_files"
   {--model_revision,--model-revision}"[Branch, tag or commit of what is loaded from the Hub\: model, tokenizer, config. (default\: main)]:model_revision:_files"
   "--step[1\: train a new decoder on the frozen encoder\; 2\: train all weights, on one pair\; by default 2 to train a translation model, else 1.]:step:"
@@ -717,17 +712,10 @@ _shtab_hictl_train_translation_options=(
   {--decoder_layers,--decoder-layers}"[Layers of a new decoder\; the paper\: 4, and 6 with 24 encoder layers.]:decoder_layers:"
   {--cls_bias,--cls-bias}"[Bias of \[CLS\] on the logits\: none, dot (default) or cosine (the paper).]:cls_bias:_files"
   {--cls_bias_scale,--cls-bias-scale}"[Scale of that bias\: learned, from 0 (default), or fixed at 1 (the paper).]:cls_bias_scale:_files"
-<<<<<<< HEAD
   {--config_overrides,--config-overrides}"[More fields of the configuration for a new decoder, as JSON such as \{\"decoder_dropout\"\: 0.3\}, or as a\=1,b\=2.]:config_overrides:_files"
-  {--trim_target_vocab,--trim-target-vocab}"[Ids a new decoder can produce\: auto, those of the targets in train\; a number\; off, all.]:trim_target_vocab:_files"
-  {--random_encoder,--random-encoder}"[Encoder of the same sizes with random weights\: the baseline of a pre-trained one\; of model_name_or_path only configuration and tokenizer are read.]:random_encoder:"
-  {--encoder_config,--encoder-config}"[Other sizes of a random encoder, fields of its config as JSON\: \{\"num_hidden_layers\"\: 6\}.]:encoder_config:_files"
-=======
-  {--config_overrides,--config-overrides}"[More fields of HictlConfig for a new decoder, as JSON such as \{\"hidden_dropout_prob\"\: 0.3\}, or as a\=1,b\=2.]:config_overrides:_files"
   {--trim_target_vocab,--trim-target-vocab}"[Ids a new decoder can produce\: auto, those of the targets in train\; a number\; off, all. (default\: auto)]:trim_target_vocab:_files"
   {--random_encoder,--random-encoder}"[Encoder of the same sizes with random weights\: the baseline of a pre-trained one\; of model_name_or_path only configuration and tokenizer are read. (default\: False)]:random_encoder:"
-  {--encoder_config,--encoder-config}"[Other sizes of a random encoder, fields of HictlConfig as JSON\: \{\"num_hidden_layers\"\: 6\}.]:encoder_config:_files"
->>>>>>> b0fe827b44fa31c16ee2c528c31d6fe356f0900d
+  {--encoder_config,--encoder-config}"[Other sizes of a random encoder, fields of its config as JSON\: \{\"num_hidden_layers\"\: 6\}.]:encoder_config:_files"
   {--train_file,--train-file}"[Sources of pairs\: files, folders, corpus.\{en,de\}, hub\:name\:config\:split\; none\: only test.]:train_file:_files"
   {--validation_file,--validation-file}"[Sources of pairs to choose the best state on.]:validation_file:_files"
   {--dataset_name,--dataset-name}"[Dataset on the Hub to train on, in place of --train_file hub\:NAME\; with --do_eval and --do_predict also its validation and test.]:dataset_name:_files"
