@@ -80,7 +80,8 @@ class CommandParser(HfArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End with the message and an example instead of a list of all arguments."""
         example = f"; for example: {self.examples[0]}" if self.examples else ""
-        self.exit(2, f"error: {self.prog}: {message}{example}\n--help lists all arguments\n")
+        print(f"error: {self.prog}: {message}{example}\n--help lists all arguments", file=sys.stderr)
+        sys.exit(2)
 
 
 def names_of(kind: type[Any]) -> tuple[str, ...]:
