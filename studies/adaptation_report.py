@@ -164,15 +164,6 @@ def write_page(folder: Path, page: Path, low: str) -> None:
     rows = intervals_of(found, tests)
     write_json(folder / "intervals.json", rows)
     parts = [main_table(rows, tests)]
-    if any(row["to the reference"] for row in rows.values()):
-        chosen = {test: better_reference(found, test) for test in tests}
-        against = {
-            test: f"{label} ({'not averaged' if each and each.name.endswith(TRAINED) else 'averaged'})"
-            for (test, label), each in zip(tests.items(), chosen.values())
-        }
-        reference = f"{OTHERS}, {SYSTEMS[REFERENCE].label}"
-        title = f"Differences to {reference}, averaged or not, whichever is better on the test, paired:"
-        parts += [title, reference_table(rows, against)]
     pictured = {name: found[name] for name in PICTURED if name in found}
     if pictured:
         path = draw_shares(pictured, page.parent / f"images/adaptation{low}-shares.png")
@@ -186,29 +177,25 @@ def section_and_label(name: str) -> tuple[str, str]:
 
 
 def main_table(rows: Mapping[str, dict[str, Any]], tests: Mapping[str, str]) -> str:
-    """Return scores, differences to the start, CPU minutes of training, steps, and the share of the trained weights."""
+    """Return CPU minutes of training, steps, the share of the trained weights by seed, and by test the score and its
+    differences to the start and to the reference.
+    """
     lines = []
     for name, row in rows.items():
         minutes, steps = (NONE if row[key] is None else f"{row[key]:.0f}" for key in ("cpu_minutes", "steps"))
         shares = ", ".join(f"{share:g}" for share in row["shares"]) or NONE
-        scores = [score_and_gain(row["scores"][test], row["to the start"].get(test)) for test in tests]
+        differences = row["to the start"], row["to the reference"]
+        scores = [
+            score_and_differences(row["scores"][test], *(each.get(test) for each in differences)) for test in tests
+        ]
         lines.append((*section_and_label(name), str(row["seeds"]), *scores, minutes, steps, shares))
     return table(("", "seeds", *tests.values(), "CPU min", "steps", "share trained"), lines)
 
 
-def score_and_gain(score: Estimate | None, gain: Estimate | None) -> str:
-    """Format as `90.5; +4.1 (+3.8 to +4.5)`, without a gain as `86.4 (85.8 to 86.9)`."""
-    return f"{spread(score and score[:1])}; {spread(gain, sign='+')}" if gain else spread(score)
-
-
-def reference_table(rows: Mapping[str, dict[str, Any]], tests: Mapping[str, str]) -> str:
-    """Return the differences to the reference, of the encoders that have them."""
-    lines = [
-        (*section_and_label(name), *(spread(row["to the reference"].get(test), sign="+") for test in tests))
-        for name, row in rows.items()
-        if row["to the reference"]
-    ]
-    return table(("", *tests.values()), lines)
+def score_and_differences(score: Estimate | None, *differences: Estimate | None) -> str:
+    """Format as `90.5; +4.1 (+3.8 to +4.5); +0.2 (-0.1 to +0.5)`, without differences as `86.4 (85.8 to 86.9)`."""
+    known = [spread(each, sign="+") for each in differences if each]
+    return "; ".join([spread(score and score[:1]), *known]) if known else spread(score)
 
 
 def draw_shares(found: Mapping[str, EncoderRuns], path: Path) -> Path:

@@ -45,7 +45,7 @@ def write_study(folder: Path, page: Path, labels: dict[str, str]) -> None:
     labels = {"start": "the starting encoder, unchanged"} | labels
     labels |= {f"continued-{name}": label for name, label in labels.items()}
     pictures = dict(draw_pictures(runs, labels, page.parent / "images"))
-    shown = "\n".join(f"![{alt}](images/{path.name})" for path, alt in pictures.items())
+    shown = " ".join(f"![{alt}](images/{path.name})" for path, alt in pictures.items())
     replace_block(page, f"{main_table(found, labels)}\n\n{shown}")
     described = "; ".join(f"over {each}" for each in BASELINES.values())
     write_text(folder / "gains.md", f"Gains {described}. Paired, with 95 % intervals:\n\n{gain_table(found, labels)}\n")

@@ -259,7 +259,7 @@ def test_a_tiny_study_from_the_data_to_the_page(
         assert ("trained" in run["encoders"]) == (name == "st-distill")
         assert ("sentence-transformers" in run["versions"]) == name.startswith("st-")
     page = (output / "results.md").read_text("utf-8")
-    assert page.count("both directions") == 2, "a row of scores, the title of the differences"
+    assert page.count("both directions") == 1
     assert not (output / "ours/1/training/checkpoint").exists()
 
     def refuse(*_: object, **__: object) -> None:
