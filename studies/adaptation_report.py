@@ -16,7 +16,7 @@ from hictl_hf.reports.tables import NONE
 
 from .adaptation_data import LOW
 from .adaptation_scores import grouped, unpacked
-from .adaptation_systems import OTHERS, REFERENCE, START, SYSTEMS
+from .adaptation_systems import REFERENCE, START, SYSTEMS
 from .intervals import Estimate, difference, estimate, samples_with_seeds
 from .report import replace_block, spread, table
 from .runs import Runs, Samples, resample
@@ -184,10 +184,8 @@ def main_table(rows: Mapping[str, dict[str, Any]], tests: Mapping[str, str]) -> 
     for name, row in rows.items():
         minutes, steps = (NONE if row[key] is None else f"{row[key]:.0f}" for key in ("cpu_minutes", "steps"))
         shares = ", ".join(f"{share:g}" for share in row["shares"]) or NONE
-        differences = row["to the start"], row["to the reference"]
-        scores = [
-            score_and_differences(row["scores"][test], *(each.get(test) for each in differences)) for test in tests
-        ]
+        found = row["scores"], row["to the start"], row["to the reference"]
+        scores = [score_and_differences(*(each.get(test) for each in found)) for test in tests]
         lines.append((*section_and_label(name), str(row["seeds"]), *scores, minutes, steps, shares))
     return table(("", "seeds", *tests.values(), "CPU min", "steps", "share trained"), lines)
 
