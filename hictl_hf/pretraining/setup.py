@@ -121,7 +121,7 @@ def load_or_make_model(
             config = load_config(checkpoint, **{**start.config_overrides, **shape, **kept})
             refuse_unknown_fields(checkpoint, config, kept)
             refuse_other_shapes(checkpoint, kept)
-            with without_load_report():  # a new head is told by `apply_defaults`, and what must be there is refused
+            with without_load_report():  # `apply_defaults` logs a new head, and what must be there is refused
                 model, report = HictlForPreTraining.from_pretrained(
                     checkpoint, config=config, dtype=torch.float32, output_loading_info=True
                 )
