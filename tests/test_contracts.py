@@ -83,6 +83,8 @@ CALLED = {
 ATTRIBUTES = {
     "_actions": "argparse has no list of its arguments",
     "_attn_implementation": "config's one name of the attention in use",
+    "_backward_hooks": "as _forward_hooks, for a product of several layers at once",
+    "_backward_pre_hooks": "as _backward_hooks",
     "_forward_hooks": "whether somebody hooked the embeddings, whose gradient is then not shared",
     "_forward_params": "settings given when a pipeline was made",
     "_forward_pre_hooks": "as _forward_hooks",
@@ -167,7 +169,8 @@ def test_private_attributes_are_still_there(tmp_path: Path) -> None:
     )
     model = XLMRobertaModel(config, add_pooling_layer=False)
     assert isinstance(config, PreTrainedConfig) and config._attn_implementation in ("sdpa", "eager")
-    assert model._forward_hooks == {} and model._forward_pre_hooks == {}
+    for hooks in (model._forward_hooks, model._forward_pre_hooks, model._backward_hooks, model._backward_pre_hooks):
+        assert hooks == {}
     assert argparse.ArgumentParser()._actions
     trainer = Trainer(model, TrainingArguments(str(tmp_path), use_cpu=True, report_to="none"))
     source = inspect.getsource(Trainer)

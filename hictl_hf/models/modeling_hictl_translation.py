@@ -101,7 +101,7 @@ class HictlForConditionalGeneration(TranslationModel, XLMRobertaPreTrainedModel)
             place = name if config is None else config
             kind = PreTrainedConfig.get_config_dict(place, **dict(kwargs))[0].get("model_type")
         family = family_of(kind)
-        if cls is HictlForConditionalGeneration and family is not None and family.own_type != OURS:
+        if cls is HictlForConditionalGeneration and family is not None and kind == family.own_type != OURS:
             return TRANSLATION_CLASSES[family.model_type].from_pretrained(name, *args, config=config, **kwargs)
         return super().from_pretrained(name, *args, config=config, **kwargs)
 

@@ -17,8 +17,8 @@ from ..data.text_encoding import encode_texts
 from ..errors import BadInput
 from ..hub.during_training import push_during_training
 from ..hub.loading import check_sizes, check_vocabulary, model_errors
-from ..models import configuration_hictl
 from ..models.configuration_decoder import UNKNOWN
+from ..models.configuration_hictl import load_config as config_of
 from ..models.families import Family, longest_input
 from ..models.modeling_hictl import encoder_class
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
@@ -109,7 +109,7 @@ def load_config(args: TranslationArguments) -> Any:
     try:
         place = str(args.checkpoint)
         settings = read_dictionary("encoder_config", args.encoder_config)
-        config = configuration_hictl.load_config(place, **settings)
+        config = config_of(place, **settings)
         if not args.random_encoder:  # else a configuration without weights is enough
             check_sizes(place)
     except (StrictDataclassError, OSError, ValueError) as error:

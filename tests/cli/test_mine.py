@@ -317,7 +317,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "a prompt without a model": ({"model": None, "prompt": "a"}, "a prompt is given without a model; allowed is"),
     "an unknown prompt": ({"prompt_name": "query"}, "prompt_name is 'query'; allowed are none, as the model has no"),
     "no model": ({"model": None}, "model is not given; allowed without it are vectors for all files"),
-    "no such file": ({"files": ["x.txt", "absent.txt"]}, "absent.txt: cannot be read"),
+    "no such file": ({"files": ["x.txt", "absent.txt"]}, "absent.txt: no such file"),
     "an empty file": ({"files": ["x.txt", "empty.txt"]}, "empty.txt: has no line with text"),
     "not UTF-8": ({"files": ["latin.txt", "x.txt"]}, "latin.txt:2: has invalid UTF-8"),
     "a margin": ({"margin": "cosine"}, "'cosine' is no way to mine; allowed are ratio, distance, absolute"),

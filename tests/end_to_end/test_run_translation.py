@@ -748,7 +748,7 @@ def test_the_command_ends_with_one_line_and_no_traceback(world: Path, tmp_path: 
     command = [sys.executable, str(SCRIPT), *replaced(short(world, tmp_path / "out"), model_name_or_path="nowhere")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(
-        "error: --model_name_or_path nowhere: neither an XLM-R"
+        "error: --model_name_or_path nowhere: neither an encoder that HiCTL trains"
     )
     assert "Traceback" not in done.stderr
 

@@ -41,6 +41,7 @@ MakeBatch = Callable[..., Batch]
 HUB_FILES = {f"{module}.py" for module in ("configuration_hictl", "modeling_hictl")} | {
     f"{module}.py"
     for module in (
+        "configuration_decoder",
         "configuration_objective",
         "encoder_export",
         "families",

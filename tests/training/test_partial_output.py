@@ -87,10 +87,11 @@ def test_any_number_of_processes_makes_what_is_missing(
     folder = tmp_path / "all.partial"
     done = {int(path.name[:6]) for path in folder.glob("0*.txt")}
     (folder / f".{'0' * 6}-{'0' * 16}.txt.1").write_text("half of a part")
-    assert not (tmp_path / "all").exists() and done == {*range(before)}
+    # a process may be killed by the end of another one before its first part is there
+    assert not (tmp_path / "all").exists() and set() < done <= {*range(before)}
     with caplog.at_level(logging.INFO):
         made = shared_by(after, lambda processes: write(tmp_path, processes))
-    assert sorted(sum(made, [])) == sorted({*range(8)} - done) and f"with {before} parts done" in caplog.text
+    assert sorted(sum(made, [])) == sorted({*range(8)} - done) and f"with {len(done)} part" in caplog.text
     assert max(map(len, made)) - min(map(len, made)) <= 1
     assert (tmp_path / "all").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
     assert not folder.exists()

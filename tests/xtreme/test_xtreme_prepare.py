@@ -172,5 +172,5 @@ def test_a_language_is_for_treebanks(arguments: list[str]) -> None:
 
 def test_the_command_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["hictl"])
-    with pytest.raises(SystemExit, match="^error: nowhere: cannot be read"):
+    with pytest.raises(SystemExit, match="^error: nowhere: no such file"):
         hictl(["prepare-xtreme", "panx", "x.tsv", "nowhere"])
