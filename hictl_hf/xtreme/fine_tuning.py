@@ -121,6 +121,7 @@ def fine_tune(
     """
     finished = Path(output_dir) / "model"
     if verify_checkpoint(finished) is None:
+        remove_checkpoints(output_dir)  # of a call that was killed before it did
         return type(model).from_pretrained(finished, dtype=torch.float32).to(model.device)
     every = settings.evaluate_every if score is not None else 0
     args = TrainingArguments(
@@ -143,10 +144,14 @@ def fine_tune(
     trainer.save_model(str(finished))
     if args.should_save:
         write_manifest(finished)
-        for checkpoint in newest_first(output_dir):
-            shutil.rmtree(checkpoint)
+        remove_checkpoints(output_dir)
     trainer.accelerator.wait_for_everyone()
     return trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+
+
+def remove_checkpoints(folder: str | Path) -> None:
+    for checkpoint in newest_first(folder):
+        shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def rows_at_once(batch_size: int, micro_batches: int, processes: int) -> int:

@@ -395,4 +395,4 @@ def test_a_tiny_study_from_the_data_to_the_page(data: Path, tmp_path: Path, monk
     assert kept == page
     pretraining.main([*report, str(tmp_path / "nothing")])
     assert (tmp_path / "page.md").read_text("utf-8") == kept, "written again from the evidence"
-    assert {path.suffix for path in (tmp_path / "evidence").rglob("*.*")} == {".json"}
+    assert {path.suffix for path in (tmp_path / "evidence").rglob("*.*")} == {".json", ".md"}

@@ -347,7 +347,9 @@ def test_a_finished_run_is_loaded_and_its_checkpoints_are_gone(
     assert not newest_first(tmp_path) and verify_checkpoint(tmp_path / "model") is None
     model.load_state_dict(start)
     at = AtStep(monkeypatch, 0, lambda: None)
+    (tmp_path / "checkpoint-6").mkdir()  # killed before it was removed
     assert equal(weights(fine_tune(model, kind.tokenizer, features, SETTINGS, tmp_path)), expected) and not at.steps
+    assert not newest_first(tmp_path)
     next((tmp_path / "model").glob("*.safetensors")).write_bytes(b"broken")  # killed while the model was saved
     model.load_state_dict(start)
     assert equal(weights(fine_tune(model, kind.tokenizer, features, SETTINGS, tmp_path)), expected) and at.steps == 6
