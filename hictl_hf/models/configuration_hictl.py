@@ -94,10 +94,18 @@ def config_class(model_type: str | None) -> type[Any]:
     return CONFIGS[family.model_type]
 
 
+def model_type_of(name: Any, config: Any = None, **kwargs: Any) -> str | None:
+    """The `model_type` of the configuration that `from_pretrained` loads with these arguments."""
+    if isinstance(config, PreTrainedConfig):
+        return str(config.model_type)
+    found, _ = PreTrainedConfig.get_config_dict(name if config is None else config, **kwargs)
+    return found.get("model_type")
+
+
 def load_config(name: Any, **kwargs: Any) -> Any:
     """The HiCTL configuration of a checkpoint, of any family; `ValueError` for another architecture."""
-    model_type = PreTrainedConfig.get_config_dict(name, **dict(kwargs))[0].get("model_type")
+    model_type = model_type_of(name, **kwargs)
     return (config_class(model_type) if family_of(model_type) else HictlConfig).from_pretrained(name, **kwargs)
 
 
-__all__ = ["HictlConfig", "ObjectiveConfig", "ZETA", "config_class", "load_config"]
+__all__ = ["HictlConfig", "ObjectiveConfig", "ZETA", "config_class", "load_config", "model_type_of"]

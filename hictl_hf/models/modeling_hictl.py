@@ -12,7 +12,6 @@ from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
-    PreTrainedConfig,
     XLMRobertaForMaskedLM,
     XLMRobertaForQuestionAnswering,
     XLMRobertaForSequenceClassification,
@@ -20,7 +19,7 @@ from transformers import (
     XLMRobertaModel,
 )
 
-from .configuration_hictl import HictlConfig
+from .configuration_hictl import HictlConfig, model_type_of
 from .encoder_export import export_encoder
 from .families import FAMILIES, OURS, Family, family_of
 from .modeling_hictl_families import ENCODER_CLASSES, PRETRAINING_CLASSES
@@ -111,12 +110,7 @@ class HictlForPreTraining(HictlObjective, XLMRobertaForMaskedLM):
     @classmethod
     def from_pretrained(cls, name: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:
         """Load a checkpoint of HiCTL, or a plain encoder, with the class of its family."""
-        if isinstance(config, PreTrainedConfig):
-            kind = config.model_type
-        else:
-            place = name if config is None else config
-            kind = PreTrainedConfig.get_config_dict(place, **dict(kwargs))[0].get("model_type")
-        family = family_of(kind)
+        family = family_of(model_type_of(name, config, **kwargs))
         if cls is HictlForPreTraining and family is not None and family.own_type != OURS:
             return PRETRAINING_CLASSES[family.model_type].from_pretrained(name, *args, config=config, **kwargs)
         return super().from_pretrained(name, *args, config=config, **kwargs)

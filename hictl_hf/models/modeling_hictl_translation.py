@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel, XLMRobertaPreTrainedModel
+from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, XLMRobertaPreTrainedModel
 
 from .configuration_decoder import SPECIALS
-from .configuration_hictl import CONFIGS, HictlConfig
+from .configuration_hictl import CONFIGS, HictlConfig, model_type_of
 from .families import FAMILIES, OURS, Family, families_named, family_of
 from .modeling_hictl import encoder_class
 from .supported_versions import warn_if_untested
@@ -95,12 +95,7 @@ class HictlForConditionalGeneration(TranslationModel, XLMRobertaPreTrainedModel)
     @classmethod
     def from_pretrained(cls, name: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:
         """Load a saved translation model with the class of its family."""
-        if isinstance(config, PreTrainedConfig):
-            kind = config.model_type
-        else:
-            place = name if config is None else config
-            kind = PreTrainedConfig.get_config_dict(place, **dict(kwargs))[0].get("model_type")
-        family = family_of(kind)
+        family = family_of(kind := model_type_of(name, config, **kwargs))
         if cls is HictlForConditionalGeneration and family is not None and kind == family.own_type != OURS:
             return TRANSLATION_CLASSES[family.model_type].from_pretrained(name, *args, config=config, **kwargs)
         return super().from_pretrained(name, *args, config=config, **kwargs)
@@ -109,7 +104,7 @@ class HictlForConditionalGeneration(TranslationModel, XLMRobertaPreTrainedModel)
 def encoder_and_family(encoder: str | Path | PreTrainedModel) -> tuple[Any, Family]:
     """An encoder, loaded in fp32 if it is a place, and its family; `ValueError` if it is of none that HiCTL trains."""
     if not isinstance(encoder, PreTrainedModel):
-        family = family_of(kind := PreTrainedConfig.get_config_dict(encoder)[0].get("model_type"))
+        family = family_of(kind := model_type_of(encoder))
         if family is None:
             raise ValueError(f"{encoder} is a model of type {kind!r}; allowed are encoders of {families_named()}")
         return encoder_class(family).from_pretrained(encoder, dtype=torch.float32), family
