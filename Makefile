@@ -71,7 +71,7 @@ bench: .venv/bench  ## measure speed and memory, compared with the alternatives;
 	.venv/bin/python benchmarks/run.py $(if $(QUICK),--quick) $(BENCH)
 
 bench-gpu:  ## measure training steps on a GPU, compared with the alternatives; installs nothing
-	$(GPU_PYTHON) benchmarks/gpu.py $(BENCH)
+	PYTHONPATH=.:$$PYTHONPATH $(GPU_PYTHON) benchmarks/gpu.py $(BENCH)
 
 completions: .venv/test  ## write the shell completion scripts, after arguments have changed
 	.venv/bin/python -c "from hictl_hf.cli.completion import write_scripts; write_scripts()"

@@ -43,10 +43,12 @@ from hictl_hf.files import write_json, write_text
 
 METHODS = {
     "ours": "hictl_hf, all losses",
+    "compiled": "the same with torch.compile",
     "naive": "naive HiCTL, all losses",
     "translation_lm": "HF, translation language model alone",
     "sentence_transformers": "sentence-transformers, contrast alone",
 }
+OURS = ("ours", "compiled")
 PEAKS = {  # pattern of the card's name: FLOP/s of dense products in bf16, summed in fp32, by the maker's data sheet
     r"B200": 2250e12,
     r"H200": 989e12,
@@ -85,8 +87,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "rows": [],
         "profile": None,
     }
-    with tqdm(total=len(METHODS) * len(batches) * len(arguments.dropout), unit=" rows") as bar:
-        for method in METHODS:
+    with tqdm(total=len(arguments.methods) * len(batches) * len(arguments.dropout), unit=" rows") as bar:
+        for method in arguments.methods:
             networks = Networks(config, workload.tokenizer, arguments.device)
             for (pairs, some), dropout in product(sorted(batches.items()), arguments.dropout):
                 step = TrainingStep(method, dropout, networks)
@@ -111,6 +113,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--pairs", metavar="FILE", help="sentence pairs, any source of run_pretraining.py [random words]"
     )
     parser.add_argument("--encoder", metavar="FOLDER", help="whose tokenizer to use with --pairs [one trained on them]")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=[*METHODS], help="[all]")
     parser.add_argument("--pairs_per_batch", type=int, nargs="+", default=[64, 256, 1024], metavar="N")
     parser.add_argument("--dropout", type=float, nargs="+", default=[0.0, 0.1], metavar="P", help="[0 0.1]")
     parser.add_argument("--steps", type=int, default=10, help="timed in each row, after one that is not [10]")
@@ -140,7 +143,7 @@ class TrainingStep:
 
     def __call__(self, batch: Batch) -> None:
         self.step.gradients(batch)
-        self.networks.optimizer(self.method == "ours", fused=True).step()
+        self.networks.optimizer(self.method in OURS, fused=True).step()
 
 
 def measure(step: TrainingStep, batches: Sequence[Batch], peak: float | str) -> Row:
@@ -176,7 +179,7 @@ def measure(step: TrainingStep, batches: Sequence[Batch], peak: float | str) -> 
 def needed(method: str, batch: Batch) -> Size:
     """What a method has to compute of a batch: all of it, x∘y and its masked words, or the sentences."""
     everything = size_of(batch)
-    if method in ("ours", "naive"):
+    if method in (*OURS, "naive"):
         return everything
     lm = method == "translation_lm"
     lengths = batch["attention_mask" if lm else "sentence_attention_mask"].sum(-1)

@@ -8,6 +8,7 @@ weights: ours, and a naive one that all baselines share.
 import copy
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from baselines import anchors_and_positives, sentence_transformers_loss, translation_lm_loss
@@ -27,7 +28,7 @@ class Variant:
     """A way to compute gradients, and the names of its rows in the results."""
 
     method: str
-    """"ours", "naive", "translation_lm" or "sentence_transformers"."""
+    """"ours", "compiled", "naive", "translation_lm" or "sentence_transformers"."""
     row: str
     """The step with the AdamW that this method is used with: fused for ours and sentence-transformers, else plain."""
     other_row: str | None = None
@@ -109,6 +110,10 @@ class Networks:
         return network
 
     @cached_property
+    def compiled(self) -> Any:
+        return torch.compile(self.ours)
+
+    @cached_property
     def naive(self) -> NaiveHictl:
         return NaiveHictl(copy.deepcopy(self.config)).to(self.device).train()
 
@@ -122,6 +127,8 @@ class Networks:
         return sum(parameter.numel() for parameter in self.ours.parameters())
 
     def network(self, method: str) -> HictlForPreTraining | NaiveHictl:
+        if method == "compiled":
+            return self.compiled  # type: ignore[no-any-return]  # a module around ours
         return self.ours if method == "ours" else self.naive
 
     def optimizer(self, ours: bool, fused: bool) -> torch.optim.AdamW:

@@ -223,7 +223,8 @@ def by_rows(
     fp32. The words are padded to a multiple of 8, as tensor cores want them: the padding has probability 0.
     """
     words, padded_bias = padded_words(embeddings, bias, dtype)  # (V8, d), (V8,)
-    by_embeddings = gradient_buffer(embeddings)  # (V, d)
+    by_words = torch.empty_like(words, dtype=torch.promote_types(embeddings.dtype, torch.float32))  # (V8, d)
+    by_embeddings = by_words[: len(embeddings)]
     full, of_target = by_embeddings.dtype, 1 - smoothing
     by_hidden, by_bias = torch.empty_like(hidden, dtype=full), bias.new_zeros(1, len(padded_bias), dtype=full)
     loss, scale = torch.zeros_like(items, dtype=full), FP16_SCALE if dtype == torch.float16 else 1.0
@@ -245,7 +246,7 @@ def by_rows(
         torch.div(right, items, out=by_hidden[block])
         divided = exactly / items
         scaled = (divided if scale == 1 else divided * scale).to(dtype)
-        add_product(by_embeddings, shares[:, : len(embeddings)].T, scaled, 1.0 if start else 0.0, scale**-2)
+        add_product(by_words, shares.T, scaled, 1.0 if start else 0.0, scale**-2)
         add_product(by_bias, shares.new_ones(1, len(rows)), shares, 1.0, 1 / scale)
         by_embeddings.index_add_(0, targets[block], divided, alpha=-of_target)
     by_bias = by_bias[0, : len(bias)]

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from .gpu import products_in_tf32
 from .linear_cross_entropy import gradient_buffer
 from .negatives import (
     SMALLEST,
@@ -186,6 +187,7 @@ def word_contrast(
     sampled: Tensor,
     temperature: float = 1.0,
     occurring: OccurringWords | None = None,
+    tf32: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """-log exp(s(q̄, e(w))/τ) / (exp(s(q̄, e(w))/τ) + Σ_S exp(s(q̄, e(w'))/τ)), the mean over the words w of each bag.
 
@@ -198,13 +200,14 @@ def word_contrast(
         bag: (n, B) ids of the unique words of x and y, -1 beyond their number.
         sampled: (n, m) ids of negative words, -1 beyond their number.
         occurring: `list_words` of both, if known.
+        tf32: whether a GPU may multiply in TF32 (`products_in_tf32`).
 
     Returns:
         (n,) losses, 0 for an empty bag, and (V, d) the unchanged vocabulary for its next use, to whose gradient that of
         the losses is added in place: only this function, `tied_embedding` or `linear_cross_entropy` may use it.
     """
     words, indices = list_words(bag, sampled) if occurring is None else occurring
-    arguments = queries, vocabulary, bag, sampled, words, indices, temperature
+    arguments = queries, vocabulary, bag, sampled, words, indices, temperature, tf32
     return WordContrast.apply(*arguments)  # type: ignore[no-untyped-call]
 
 
@@ -221,13 +224,16 @@ class WordContrast(torch.autograd.Function):
         words: Tensor,
         indices: Tensor,
         temperature: float,
+        tf32: bool,
     ) -> tuple[Tensor, Tensor]:
         directions, lengths = unit_vectors(queries)
-        similarities = cosines(directions, vocabulary, words)  # (n, words that occur)
+        with products_in_tf32(tf32):
+            similarities = cosines(directions, vocabulary, words)  # (n, words that occur)
         scores = similarities.gather(1, indices).div_(temperature)  # (n, B + m)
         losses, pulls = contrast_with_sampled(scores, bag, sampled)
         pulls = torch.zeros_like(similarities).scatter_add_(1, indices, pulls.div_(temperature))
         ctx.save_for_backward(directions, lengths, vocabulary, words, similarities, pulls)
+        ctx.tf32 = tf32
         ctx.set_materialize_grads(False)
         return losses, vocabulary.view_as(vocabulary)
 
@@ -235,7 +241,7 @@ class WordContrast(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor | None, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         if upstream is None:
-            return None, gradient, *[None] * 5
+            return None, gradient, *[None] * 6
         directions, lengths, vocabulary, words, similarities, pulls = ctx.saved_tensors
         # s = q̂·ê with q̂ = q/|q|, ê = e/|e|, and g = ∂L/∂s (pulls):
         # ∂L/∂q = (Σ g ê - q̂ Σ g s)/|q|, ∂L/∂e = (Σ g q̂ - ê Σ g s)/|e|
@@ -247,12 +253,14 @@ class WordContrast(torch.autograd.Function):
             rows = F.embedding(words[some], vocabulary).to(pulls.dtype)
             sizes = torch.linalg.vector_norm(rows, dim=-1).clamp_min(SMALLEST)
             pull = pulls[:, some] / sizes  # (n, some words)
-            by_direction += pull @ rows
+            with products_in_tf32(ctx.tf32):
+                by_direction += pull @ rows
+                product = pull.T @ directions
             radial = (pull * similarities[:, some]).sum(0) / sizes
-            by_rows = torch.addcmul(pull.T @ directions, radial.unsqueeze(1), rows, value=-1)
+            by_rows = torch.addcmul(product, radial.unsqueeze(1), rows, value=-1)
             gradient.index_add_(0, words[some], by_rows.to(gradient.dtype))
         radial = (by_direction * directions).sum(-1, keepdim=True)
-        return (by_direction - radial * directions) / lengths, gradient, *[None] * 5
+        return (by_direction - radial * directions) / lengths, gradient, *[None] * 6
 
 
 # With a word w of a bag of B words, its score a_w, those r_j of the sampled words and R = logsumexp(r):

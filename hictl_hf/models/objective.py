@@ -20,11 +20,12 @@ from transformers.utils import can_return_tuple
 
 from .families import Family
 from .gathering import count_rows, gather_sentences, gather_texts
+from .gpu import on_device
 from .linear_cross_entropy import linear_cross_entropy, tied_embedding
 from .losses import in_full_precision, mean_over_batch, sentence_contrast, word_contrast
 from .negatives import in_batch_negatives
 from .outputs import CachedSentenceLevel, HictlForPreTrainingOutput, PreTrainingBatch, SentenceLevel
-from .packing import PackedPass, PackedRows, accept_packed_rows, accepts_packed_rows, last_packed_block, on_device
+from .packing import PackedPass, PackedRows, accept_packed_rows, accepts_packed_rows, last_packed_block
 from .sentence_probability import SentenceProbability
 from .supported_versions import overrides_private
 from .word_sampling import sample_words_and_list
@@ -360,13 +361,15 @@ class HictlObjective(PreTrainedModel):
         config = self.config
         special = torch.tensor([i for i in config.special_token_ids or () if i < len(vocabulary)], dtype=bag.dtype)
         excluded = torch.cat([bag, on_device(special, bag.device).expand(len(bag), -1)], 1)
-        with torch.autocast(queries.device.type, enabled=False):
+        device = queries.device.type
+        tf32 = device == "cuda" and torch.is_autocast_enabled(device)
+        with torch.autocast(device, enabled=False):
             queries = in_full_precision(queries)
             sampled, occurring = sample_words_and_list(
                 bag, queries.detach(), vocabulary.detach(), excluded, config.word_negatives,
-                config.word_sampling_temperature or config.word_temperature, seeds,
+                config.word_sampling_temperature or config.word_temperature, seeds, tf32,
             )  # fmt: skip
-            return word_contrast(queries, vocabulary, bag, sampled, config.word_temperature, occurring)
+            return word_contrast(queries, vocabulary, bag, sampled, config.word_temperature, occurring, tf32)
 
     def total(self, result: HictlForPreTrainingOutput) -> Tensor:
         """L = L_LM + L_S + L_W with the weights of the configuration (equation 9)."""

@@ -7,6 +7,7 @@ vocabulary, r dimensions of the projection.
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from transformers.utils import ModelOutput
 
@@ -29,6 +30,7 @@ class PreTrainingBatch(NamedTuple):
     lm_head_only: bool = False
     clean_attention_mask: Tensor | None = None
 
+    @torch.compiler.disable  # PyTorch 2.11 cannot hand a named tuple that was made in compiled code to what is not
     def of_objectives(self, config: HictlConfig) -> "PreTrainingBatch":
         """The batch without the tensors of objectives whose weight is 0."""
         return self._replace(

@@ -10,9 +10,8 @@ in the backward pass, passes the same rows again.
 Shapes: R rows of a padded batch, T its longest, d dimensions, h heads, k tokens that attend.
 """
 
-from importlib import import_module
-from itertools import accumulate, groupby, islice
-from typing import Any, Literal
+from itertools import accumulate, islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +20,10 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.models.xlm_roberta.modeling_xlm_roberta import XLMRobertaAttention
-from transformers.utils import is_flash_attn_2_available
 
 from .families import OURS
+from .gpu import on_device
+from .row_attention import Limits, attend_within_rows, limits_of
 from .supported_versions import not_supported
 
 PACKED = "hictl_packed"
@@ -164,12 +164,6 @@ class PackedRows:
 def true_at(flags: Tensor, number: int) -> Tensor:
     """(number,) indices of the values of a flattened bool tensor that are true, which are known to be that many."""
     return torch.nonzero_static(flags.flatten(), size=number).squeeze(1)
-
-
-@torch.compiler.disable
-def on_device(values: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor of the CPU to a device, without waiting for the GPU."""
-    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
 class PackedPass:
@@ -325,123 +319,3 @@ def accepts_packed_rows(model: Any) -> bool:
 def last_packed_block(model: Any) -> nn.Module | None:
     """The block of the last layer, if it attends for the tokens alone that are read."""
     return model.base_model.encoder.layer[-1].attention if model.family.own_type == OURS else None
-
-
-Limits = tuple[Tensor, Tensor, int, int]
-"""Where the queries and the keys of each row end, (rows + 1,) int32 each, and the most of each in a row."""
-
-
-def limits_of(lengths: list[int], attending: list[int], device: torch.device) -> Limits:
-    """The arguments by which kernels find the rows; rows without a query are left out."""
-    counts = torch.tensor([[count for count in attending if count], [m for n, m in zip(attending, lengths) if n]])
-    queries, keys = on_device(F.pad(counts.cumsum(1, dtype=torch.int32), (1, 0)), device)
-    return queries, keys, max(attending, default=0), int(counts[1].max())
-
-
-def rows_with_queries(lengths: list[int], attending: list[int], states: Tensor) -> Tensor:
-    """The keys or values (tokens, h, d) of rows with a query; kernels for variable lengths are given no others."""
-    if 0 not in attending:
-        return states
-    runs = [(busy, sum(length for _, length in rows)) for busy, rows in groupby(zip(attending, lengths), has_query)]
-    return torch.cat([part for (busy, _), part in zip(runs, states.split([tokens for _, tokens in runs])) if busy])
-
-
-def has_query(counts: tuple[int, int]) -> bool:
-    return counts[0] > 0
-
-
-def kernel_of(query: Tensor, dropout: float) -> Literal["flash_attn", "varlen", "aten", "by length"]:
-    """The attention kernel for packed rows of (tokens, h, d) that exists on this device, for this dtype and size.
-
-    flash-attn's; PyTorch's `varlen_attn`; with dropout, which that does not have, the operator behind it; else one call
-    for all rows of a length.
-    """
-    size = query.shape[-1]
-    if not query.is_cuda or query.dtype not in (torch.float16, torch.bfloat16) or size % 8 or size > 256:
-        return "by length"
-    if torch.cuda.get_device_capability(query.device) < (8, 0):  # before Ampere
-        return "by length"
-    if is_flash_attn_2_available():
-        return "flash_attn"
-    if not torch.backends.cuda.is_flash_attention_available():  # how this PyTorch was built
-        return "by length"
-    return "aten" if dropout else "varlen"
-
-
-@torch.compiler.disable
-def attend_within_rows(
-    lengths: list[int],
-    attending: list[int],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    dropout: float,
-    scaling: float,
-    limits: Limits | None = None,
-    window: int | None = None,
-) -> Tensor:
-    """(k, h, d) attention of each row to itself, by the fastest kernel for device and dtype.
-
-    Args:
-        lengths: of the rows, each at least 1.
-        attending: how many tokens of each row attend; their sum is k.
-        query: (k, h, d).
-        key, value: (tokens, h, d).
-        limits: `limits_of` these rows on a GPU.
-        window: tokens attend to those at a smaller distance than this; `None`: to all of their row. `attending` is then
-            `lengths`.
-    """
-    window = window if window is not None and max(lengths) > window else None
-    kernel = kernel_of(query, dropout)
-    if window is not None and kernel == "aten":
-        kernel = "by length"
-    if kernel == "by length":
-        if query.device.type == "cpu" and query.dtype == torch.bfloat16:  # its backward pass is several times slower
-            with torch.autocast("cpu", enabled=False):
-                states = query.float(), key.float(), value.float()
-                return attend_by_length(lengths, attending, *states, dropout, scaling, window).to(query.dtype)
-        return attend_by_length(lengths, attending, query, key, value, dropout, scaling, window)
-    limits = limits or limits_of(lengths, attending, query.device)
-    key, value = (rows_with_queries(lengths, attending, states) for states in (key, value))
-    if kernel == "flash_attn":
-        # no import statement: without the package, transformers would refuse a copy of this code
-        attention: Any = import_module("flash_attn").flash_attn_varlen_func
-        settings: dict[str, Any] = {} if window is None else {"window_size": (window - 1, window - 1)}
-        attended: Tensor = attention(query, key, value, *limits, dropout_p=dropout, softmax_scale=scaling, **settings)
-        return attended
-    if kernel == "varlen":
-        from torch.nn.attention.varlen import varlen_attn
-
-        near: dict[str, Any] = {} if window is None else {"window_size": (window - 1, window - 1)}
-        return varlen_attn(query, key, value, *limits, scale=scaling, **near)  # type: ignore[return-value]
-    # private, as `varlen_attn` passes it a dropout of 0, and nested tensors, which pass theirs, cost more than it
-    operator = torch.ops.aten._flash_attention_forward
-    return operator(query, key, value, *limits, dropout, False, False, scale=scaling)[0]
-
-
-def attend_by_length(
-    lengths: list[int],
-    attending: list[int],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    dropout: float,
-    scaling: float,
-    window: int | None = None,
-) -> Tensor:
-    """`attend_within_rows` by one call for neighbouring rows of equal counts, over views of the buffer."""
-    groups = [(*counts, len(list(equal))) for counts, equal in groupby(zip(attending, lengths))]
-    queries = query.split([count * rows for count, _, rows in groups])
-    keys, values = (part.split([length * rows for _, length, rows in groups]) for part in (key, value))
-    outputs = []
-    for (count, length, rows), *states in zip(groups, queries, keys, values):
-        if count == 0:
-            continue
-        near = None
-        if window is not None and length > window:
-            number = torch.arange(length, device=query.device)
-            near = (number - number[:, None]).abs() < window
-        q, k, v = (part.unflatten(0, (rows, -1)).transpose(1, 2) for part in states)
-        output = F.scaled_dot_product_attention(q, k, v, attn_mask=near, dropout_p=dropout, scale=scaling)
-        outputs.append(output.transpose(1, 2).flatten(0, 1))
-    return torch.cat(outputs)

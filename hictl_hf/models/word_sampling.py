@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .gpu import products_in_tf32
 from .negatives import SMALLEST
 
 SIMILARITIES_AT_ONCE = 2**23  # of pairs to all words of the vocabulary: 32 MiB
-SIMILARITIES_ON_GPU = 2**26  # 256 MiB
+SIMILARITIES_ON_GPU = 2**28  # 1 GiB
 ROUNDS = 3  # of drawing on a GPU before it is asked whether words lack
 WEIGHTS_AT_ONCE = 2**20  # sampling weights that stay in the cache of a CPU: 4 MiB
 WEIGHTS_IN_BLOCK = 64  # words of a block; a draw finds its block first, then the word in it
@@ -75,11 +76,12 @@ def sample_words_and_list(
     number: int,
     temperature: float,
     seeds: Tensor | None = None,
+    tf32: bool = False,
 ) -> tuple[Tensor, OccurringWords]:
     """`sample_words`, and the words that occur in the bags (n, B) and among them.
 
     On a GPU one copy tells the CPU how many these are, and whether words lack after some rounds; then more rounds are
-    drawn. The words are the same, as each pair has its own random numbers.
+    drawn. The words are the same, as each pair has its own random numbers. `tf32`: see `products_in_tf32`.
     """
     if seeds is None:
         seeds = torch.randint(2**62, (len(queries),), device=queries.device)
@@ -90,7 +92,8 @@ def sample_words_and_list(
         return words, list_words(bag, words)
     rounds = 0 if worthwhile_proposals(number, temperature, len(vocabulary)) else ROUNDS
     while True:
-        words, lacking = draw_in_parts(*arguments, rounds)
+        with products_in_tf32(tf32):
+            words, lacking = draw_in_parts(*arguments, rounds)
         ids = torch.cat([bag, words], 1).clamp_min_(0)
         occurs = torch.zeros_like(vocabulary[:, 0], dtype=torch.bool).index_fill_(0, ids.flatten(), True)
         ranks = occurs.cumsum(0)  # from 1, of the words that occur
@@ -236,10 +239,9 @@ def draw_by_weight(
         points = (next(ahead) if rounds else random.next(draws_a_round)) * ends[:, -1:]  # (n, draws)
         blocks = torch.searchsorted(ends, points, right=True).clamp_(max=ends.shape[1] - 1)
         points -= F.pad(ends, (1, 0)).gather(1, blocks)
-        within = weights.gather(1, blocks.unsqueeze(-1).expand(-1, -1, WEIGHTS_IN_BLOCK)).cumsum(
-            -1, dtype=torch.float64
-        )
-        offsets = torch.searchsorted(within, points.unsqueeze(-1), right=True).squeeze(-1)
+        at = blocks.unsqueeze(1).expand(-1, WEIGHTS_IN_BLOCK, -1)
+        within = weights.transpose(1, 2).gather(2, at).cumsum(1, dtype=torch.float64)  # (n, words of a block, draws)
+        offsets = (within <= points.unsqueeze(1)).sum(1)
         draws = torch.add(offsets, blocks, alpha=WEIGHTS_IN_BLOCK).masked_fill_(offsets == WEIGHTS_IN_BLOCK, -1)
         words = first_distinct(torch.cat([words, draws], 1), words.shape[1])
     return words, lacking.squeeze(1)
@@ -249,7 +251,9 @@ def cosines(queries: Tensor, vocabulary: Tensor, words: Tensor | None = None) ->
     """(n, V) cosines of unit vectors (n, d) with the vocabulary (V, d), or (n, words) with some of its words."""
     number = len(vocabulary) if words is None else len(words)
     step = words_at_once(vocabulary)
-    result = queries.new_empty(len(queries), number)
+    result = queries.new_empty(len(queries), number + -number % 8)[
+        :, :number
+    ]  # rows aligned, as tensor cores want them
     for start in range(0, number, step):
         some = slice(start, start + step)
         rows = vocabulary[some] if words is None else F.embedding(words[some], vocabulary)  # (step, d)

@@ -6,9 +6,11 @@ import torch
 from transformers import TrainingArguments
 
 from ..models.objective import HictlObjective
-from ..models.packing import accepts_packed_rows, kernel_of
+from ..models.packing import accepts_packed_rows
+from ..models.row_attention import are_short, kernel_of
 
 KERNELS = {
+    "short rows": "small blocks (Triton) where rows are short",
     "flash_attn": "flash-attn's, one call for all rows",
     "varlen": "PyTorch's, one call for all rows",
     "aten": "PyTorch's with dropout, one call for all rows",
@@ -27,8 +29,13 @@ def describe_attention(model: HictlObjective, args: TrainingArguments) -> str | 
     size = config.hidden_size // config.num_attention_heads
     query = torch.empty(0, config.num_attention_heads, size, dtype=dtype, device=args.device)
     dropout = getattr(config, "attention_dropout", None)  # of ModernBERT and EuroBERT
-    kernel = kernel_of(query, config.attention_probs_dropout_prob if dropout is None else dropout)
-    return f"attention: {KERNELS[kernel]}{reason(query) if kernel == 'by length' else ''}"
+    dropout = config.attention_probs_dropout_prob if dropout is None else dropout
+    kernel = kernel_of(query, dropout)
+    if kernel == "by length":
+        return f"attention: {KERNELS[kernel]}{reason(query)}"
+    if kernel_of(query, dropout, short=are_short([1])) == "short rows":
+        return f"attention: {KERNELS['short rows']}, else {KERNELS[kernel]}"
+    return f"attention: {KERNELS[kernel]}"
 
 
 def reason(query: torch.Tensor) -> str:

@@ -21,8 +21,8 @@ from transformers.cache_utils import DynamicLayer
 
 from ..errors import BadInput
 from ..models.generation import CACHE
+from ..models.gpu import on_device
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
-from ..models.packing import on_device
 from .output_layer import OutputLayer
 
 COMPACT_AT = 8  # finished sentences leave when they are 1/8 of the batch, as the others have to be moved

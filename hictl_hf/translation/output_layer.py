@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..models.packing import on_device
+from ..models.gpu import on_device
 
 CPU_SLICE = 2048  # tokens; the logits of a slice fit into the CPU's cache
 GPU_SLICE = 2**15

@@ -22,12 +22,12 @@ from hictl_hf import HictlConfig, HictlForPreTraining, HictlModel
 from hictl_hf.data.collator import PretrainingCollator
 from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.embedding.encoder import embed_sentences
-from hictl_hf.models import gathering, packing
+from hictl_hf.models import gathering, losses, row_attention, word_sampling
 from hictl_hf.models import linear_cross_entropy as vocabulary
 from hictl_hf.models.configuration_hictl import config_class
 from hictl_hf.models.linear_cross_entropy import linear_cross_entropy
 from hictl_hf.models.modeling_hictl import new_model
-from hictl_hf.models.packing import attend_by_length, attend_within_rows, kernel_of
+from hictl_hf.models.row_attention import attend_by_length, attend_within_rows, kernel_of
 from hictl_hf.models.word_sampling import SIMILARITIES_ON_GPU, sample_words
 from hictl_hf.pretraining.batch_size import fit_micro_batch
 from hictl_hf.pretraining.kernels import describe_attention
@@ -217,6 +217,27 @@ def test_a_larger_batch_has_no_more_launches(gpu: Gpu, toy_model: MakeModel, toy
     assert small == large
 
 
+@pytest.mark.parametrize("half", [False, True])
+def test_words_are_compared_in_tf32_where_the_model_is_in_half_precision(
+    gpu: Gpu, toy_model: MakeModel, toy_batch: MakeBatch, half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the sampling, the loss and its gradient; the switch is as before afterwards."""
+    switch, seen = torch.backends.cuda.matmul, []
+    for module in (losses, word_sampling):
+        products = module.cosines
+        monkeypatch.setattr(
+            module, "cosines", lambda *given, products=products: seen.append(switch.fp32_precision) or products(*given)
+        )
+    model, matmul = toy_model().train().to("cuda"), Tensor.__matmul__
+    with torch.autocast("cuda", torch.bfloat16, enabled=half):
+        loss = model(**on_gpu(toy_batch())).loss
+    assert len(seen) == 2 and {*seen} == ({"tf32"} if half else {"none"})
+    seen.clear()
+    monkeypatch.setattr(Tensor, "__matmul__", lambda a, b: seen.append(switch.fp32_precision) or matmul(a, b))
+    loss.backward()
+    assert seen.count("tf32") == (2 if half else 0) and switch.fp32_precision == "none"
+
+
 @pytest.mark.parametrize("hooked", [False, True])
 def test_one_product_for_query_key_and_value(
     gpu: Gpu, toy_model: MakeModel, toy_batch: MakeBatch, hooked: bool
@@ -329,7 +350,7 @@ def test_every_gpu_has_a_kernel_that_it_can_run(
 ) -> None:
     """Also of rows of which some, or the longest, have no query; kernels that do not exist raise."""
     installed = device.pop("installed", False)
-    monkeypatch.setattr(packing, "is_flash_attn_2_available", lambda: installed)
+    monkeypatch.setattr(row_attention, "is_flash_attn_2_available", lambda: installed)
     monkeypatch.setitem(sys.modules, "flash_attn", flash_attn())
     lengths, attending, random = [2, 3, 3, 5, 9], [1, 0, 3, 2, 0], torch.Generator().manual_seed(0)
     on_cpu = [torch.randn(tokens, 2, size, generator=random) for tokens in (6, 22, 22)]

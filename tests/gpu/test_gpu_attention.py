@@ -10,7 +10,7 @@ from devices import GPU, everywhere
 from test_packing import attend_one_by_one
 from torch import Tensor
 
-from hictl_hf.models import packing
+from hictl_hf.models import row_attention
 
 LENGTHS = [1, 3, 5, 5, 9, 64, 113]
 ATTENDING = {"all tokens": LENGTHS, "some tokens": [1, 0, 5, 2, 0, 7, 1]}  # in two rows nobody attends
@@ -22,7 +22,7 @@ DROPOUT = 0.3
 
 def attend(lengths: list[int], attending: list[int], states: "States", dropout: float) -> Tensor:
     """(k, h, d) of the product."""
-    return packing.attend_within_rows(lengths, attending, *states, dropout, states.query.shape[-1] ** -0.5)
+    return row_attention.attend_within_rows(lengths, attending, *states, dropout, states.query.shape[-1] ** -0.5)
 
 
 class States(NamedTuple):
@@ -57,7 +57,7 @@ def share_of_norm(found: Tensor, expected: Tensor) -> float:
 
 def forget_choices() -> None:
     """Of kernels, which the product may remember."""
-    for value in vars(packing).values():
+    for value in vars(row_attention).values():
         if hasattr(value, "cache_clear"):
             value.cache_clear()
 
@@ -66,8 +66,13 @@ def refuse(*_: Any, **__: Any) -> None:
     raise AssertionError("this kernel does not exist on the device of this test")
 
 
+def for_long_rows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(row_attention, "SHORT", 0)
+
+
 def without_package(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(packing, "is_flash_attn_2_available", lambda: False, raising=False)
+    for_long_rows(patch)
+    patch.setattr(row_attention, "is_flash_attn_2_available", lambda: False, raising=False)
 
 
 def without_kernels(patch: pytest.MonkeyPatch) -> None:
@@ -90,6 +95,7 @@ def without_flash_attention(patch: pytest.MonkeyPatch) -> None:
 
 WAYS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "as chosen": lambda _: None,
+    "for long rows": for_long_rows,
     "without the package flash-attn": without_package,
     "compute capability 7.5": on_turing,
     "PyTorch built without flash attention": without_flash_attention,

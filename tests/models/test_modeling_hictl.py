@@ -46,6 +46,7 @@ HUB_FILES = {f"{module}.py" for module in ("configuration_hictl", "modeling_hict
         "encoder_export",
         "families",
         "gathering",
+        "gpu",
         "linear_cross_entropy",
         "losses",
         "modeling_hictl_families",
@@ -53,7 +54,9 @@ HUB_FILES = {f"{module}.py" for module in ("configuration_hictl", "modeling_hict
         "objective",
         "outputs",
         "packing",
+        "row_attention",
         "sentence_probability",
+        "short_rows",
         "supported_versions",
         "word_sampling",
     )
@@ -300,12 +303,12 @@ def test_words_are_drawn_for_the_first_tokens_from_all_but_the_bag_and_special_t
 
     monkeypatch.setattr("hictl_hf.models.objective.sample_words_and_list", spy)
     model(**batch)
-    [(bag, queries, vocabulary, excluded, number, temperature, seeds)] = calls
+    [(bag, queries, vocabulary, excluded, number, temperature, seeds, tf32)] = calls
     assert torch.equal(bag, batch["bag"])
     close(queries, model.roberta(batch["input_ids"], batch["attention_mask"])[0][:, 0].detach())
     assert torch.equal(vocabulary, model.get_input_embeddings().weight)
     assert not queries.requires_grad and not vocabulary.requires_grad  # a draw has no gradient
-    assert (number, temperature) == (16, expected) and torch.equal(seeds, batch["example_seeds"])
+    assert (number, temperature) == (16, expected) and torch.equal(seeds, batch["example_seeds"]) and not tf32
     for row, bag in zip(excluded.tolist(), batch["bag"].tolist()):
         assert {*row} - {-1} == ({*bag} - {-1}) | {0, 1, 2, 3, 199}
 

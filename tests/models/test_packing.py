@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from transformers import AutoModel, PreTrainedModel, XLMRobertaForMaskedLM, XLMRobertaModel
 
 from hictl_hf import HictlForPreTraining, HictlModel, export_encoder
-from hictl_hf.models.packing import PackedAttention, PackedRows, accepts_packed_rows, attend_within_rows
+from hictl_hf.models.packing import PackedAttention, PackedRows, accepts_packed_rows
+from hictl_hf.models.row_attention import attend_within_rows
 
 Batches = dict[str, tuple[Tensor, Tensor | None]]
 MakeModel = Callable[..., PreTrainedModel]
