@@ -14,7 +14,7 @@ from typing import NamedTuple
 PAIR, LONGEST = (27, 27, 54), (256, 256, 256)  # tokens of x, y and x∘y
 GPUS = {  # FLOP/s in bf16 and in fp32, bytes/s of memory: the makers' peaks; the share of FLOP/s assumed
     "A100": (312e12, 19.5e12, 2.0e12, 0.5),
-    "H100": (989e12, 67e12, 3.35e12, 0.4),
+    "H100": (989e12, 67e12, 3.35e12, 0.33),
 }
 
 

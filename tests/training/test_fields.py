@@ -75,7 +75,7 @@ PROOFS: list[tuple[str, str, str, str]] = [  # runs, file, test, fields
     (PRETRAINING, "pretraining/test_batch_size.py", "test_it_is_halved_until_the_longest_rows_fit",
      "auto_find_batch_size"),
 ]  # fmt: skip
-WITH_A_GPU = "fp16 tf32 dataloader_pin_memory"  # not run: without one fp16 and tf32 are refused, and nothing is pinned
+WITH_A_GPU = "fp16 tf32 dataloader_pin_memory"  # not run here: without one fp16 and tf32 are refused, nothing is pinned
 WITH_A_PACKAGE = "optim_target_modules project trackio_space_id trackio_bucket_id trackio_static_space_id"  # not run:
 # of GaLore, Apollo and Trackio; refused without these
 OF_THE_EXAMPLE_SCRIPTS = "do_train do_eval do_predict"
