@@ -137,6 +137,12 @@ def refuse_impossible(args: TrainingArguments) -> None:
             f"early_stopping_patience is {patience} and eval_strategy {args.eval_strategy.value}; allowed is 1 or more "
             "evaluations; give --eval_strategy steps or epoch and pairs to evaluate on, or leave it out"
         )
+    several = args.gradient_accumulation_steps > 1 or args.auto_find_batch_size
+    if args.ddp_static_graph and several:
+        raise BadInput(
+            "ddp_static_graph is true with several micro-batches a step (gradient_accumulation_steps, or "
+            "auto_find_batch_size), with which PyTorch ends in an internal error; allowed is one; leave it out"
+        )
     if args.use_cpu and differs(args, "ddp_timeout"):
         raise BadInput(
             f"ddp_timeout is {args.ddp_timeout}, which transformers does not pass on without a GPU; leave it out"

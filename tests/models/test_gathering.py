@@ -41,6 +41,8 @@ class Case:
     steps: int = STEPS
     one_process: dict[str, Any] = field(default_factory=dict)
     """What is to be different there, beside the size of the batch."""
+    two_processes: dict[str, Any] = field(default_factory=dict)
+    """Settings of the two processes alone."""
 
 
 PAIRS, EVERYTHING = range(48), range(80)
@@ -58,6 +60,9 @@ CASES = {
     "gradient cache": Case(accumulation=2, cache=True, rows=EVERYTHING, p_avg=0.5),
     "gradient cache, many micro-batches": Case(
         micro_batch=1, accumulation=6, cache=True, rows=EVERYTHING, model={"hard_negative_space": "raw"}, p_avg=0.5
+    ),
+    "gradient cache, static graph": Case(
+        cache=True, rows=EVERYTHING, p_avg=0.5, two_processes={"ddp_static_graph": True}
     ),
     # 79 rows are five batches of 14 and one of 9: five rows here and four there
     "uneven last batch": Case(micro_batch=7, rows=range(79), p_avg=0.5, steps=6),
@@ -110,6 +115,7 @@ def train_as_one_of_two(
             "gradient_cache": case.cache,
             "ddp_backend": "gloo",
             "ddp_find_unused_parameters": False,  # all are used, whatever the case
+            **case.two_processes,
         }
         first = {key: value.clone() for key, value in model.state_dict().items()}
         found[name] = train(case, dtype, model, tokenizer, tokens, folder / "x", **settings)

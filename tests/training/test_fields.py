@@ -146,6 +146,7 @@ def test_what_has_no_effect_is_refused_with_its_reason(run: str, tmp_path: Path)
         ("--debug tpu_metrics_debug", "debug is tpu_metrics_debug, which needs a TPU"),
         ("--dataloader_multiprocessing_context spawn", "multiprocessing_context 'spawn'.*do not work"),
         ("--save_on_each_node true", "share the file system"),
+        ("--ddp_static_graph true --gradient_accumulation_steps 2", "static_graph is true with several micro-batches"),
     ],
 )  # fmt: skip
 def test_a_command_refuses_what_it_would_ignore(run: str, flags: str, message: str) -> None:
