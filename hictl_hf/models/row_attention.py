@@ -3,6 +3,8 @@
 Shapes: h heads of d dimensions, k tokens that attend.
 """
 
+import logging
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import groupby
@@ -14,6 +16,8 @@ from torch.nn import functional as F
 from transformers.utils import is_flash_attn_2_available
 
 from .gpu import on_device
+
+logger = logging.getLogger(__name__)
 
 SHORT = 96
 """Tokens of the row of a token, on average, up to which ours is the fastest kernel.
@@ -44,7 +48,7 @@ def limits_of(lengths: list[int], attending: list[int], device: torch.device) ->
     counts = torch.tensor([[count for count in attending if count], [m for n, m in zip(attending, lengths) if n]])
     queries, keys = on_device(F.pad(counts.cumsum(1, dtype=torch.int32), (1, 0)), device)
     blocks: tuple[Tensor, ...] = ()
-    if are_short(lengths):
+    if are_short(lengths, device):
         from .short_rows import blocks_of
 
         parts = [blocks_of(each) for each in counts]
@@ -52,9 +56,28 @@ def limits_of(lengths: list[int], attending: list[int], device: torch.device) ->
     return Limits(queries, keys, max(attending, default=0), int(counts[1].max()), blocks)
 
 
-def are_short(lengths: list[int]) -> bool:
-    """Whether the kernel for short rows can be used, and is the fastest for these."""
-    return find_spec("triton") is not None and sum(n * n for n in lengths) <= SHORT * sum(lengths)
+def are_short(lengths: list[int], device: torch.device) -> bool:
+    """Whether the kernel for short rows works on this GPU, and is the fastest for these."""
+    return sum(n * n for n in lengths) <= SHORT * sum(lengths) and triton_works(device)
+
+
+@cache
+def triton_works(device: torch.device) -> bool:
+    """Whether Triton is installed and compiles, which takes a C compiler and Python's headers; else a warning."""
+    if find_spec("triton") is None:
+        return False
+    from .short_rows import attend_in_short_rows
+
+    state, ends = torch.zeros(1, 1, 16, dtype=torch.float16, device=device), torch.arange(2, device=device).int()
+    block = torch.zeros(1, 2, dtype=torch.int32, device=device)
+    try:
+        with torch.no_grad():
+            attend_in_short_rows(state, state, state, ends, ends, block, block, 0.0, 1.0)
+    except Exception as error:  # of many kinds: compilers, drivers, releases of Triton
+        message = "Triton cannot compile here, so short rows take another kernel, which is slower: %s: %s"
+        logger.warning(message, type(error).__name__, str(error).strip().splitlines()[0][:200] if str(error) else "")
+        return False
+    return True
 
 
 def rows_with_queries(lengths: list[int], attending: list[int], states: Tensor) -> Tensor:

@@ -1,0 +1,48 @@
+"""When the kernel for short rows is taken: where Triton works, by the lengths of the rows."""
+
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hictl_hf.models import row_attention
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """A stand-in for the module of Triton's kernels, which needs Triton."""
+    module = SimpleNamespace(attend_in_short_rows=lambda *_: None)
+    monkeypatch.setitem(sys.modules, "hictl_hf.models.short_rows", module)  # type: ignore[arg-type]
+    monkeypatch.setattr(row_attention, "find_spec", lambda name: name)
+    row_attention.triton_works.cache_clear()
+    yield module
+    row_attention.triton_works.cache_clear()
+
+
+def test_rows_are_short_by_the_length_that_a_token_sees(kernels: SimpleNamespace) -> None:
+    cpu = torch.device("cpu")
+    assert row_attention.are_short([1, 3, 96], cpu) and row_attention.are_short([30] * 50 + [233], cpu)
+    assert not row_attention.are_short([97], cpu)
+    assert not row_attention.are_short([1] * 50 + [128] * 2, cpu)  # (50 + 2 * 16,384) / 306 is 107
+
+
+def test_without_triton_rows_are_not_short(kernels: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_attention, "find_spec", lambda name: None)
+    assert not row_attention.are_short([3], torch.device("cpu"))
+
+
+def test_where_triton_does_not_compile_another_kernel_is_taken(
+    kernels: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("Failed to find C compiler.\nPlease specify via CC.")
+
+    kernels.attend_in_short_rows = fail
+    assert not any(row_attention.are_short([3], torch.device("cpu")) for _ in range(3))
+    [message] = [record.getMessage() for record in caplog.records]
+    assert message.startswith("Triton cannot compile here") and message.endswith(
+        "RuntimeError: Failed to find C compiler."
+    )
