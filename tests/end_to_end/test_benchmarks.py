@@ -130,7 +130,8 @@ def test_short_steps_are_timed_several_times_after_gradients_that_are_not(
 
 @pytest.fixture
 def small_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few words, few letters, few parameters that the speed of memory is measured on."""
+    """Few words, few letters, few parameters that the speed of memory is measured on; no minutes of compiling."""
+    monkeypatch.setattr(torch, "compile", lambda network: network)
     monkeypatch.setattr(variants, "VOCABULARY", 700)
     monkeypatch.setattr(workload, "RANDOM_WORDS", 300)
     monkeypatch.setattr(workload, "LONGEST", 40)
