@@ -1,4 +1,4 @@
-"""What a GPU needs that a CPU does not."""
+"""Copies to a GPU that it is not waited for, and products in TF32."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -57,13 +57,16 @@ def limits_of(lengths: list[int], attending: list[int], device: torch.device) ->
 
 
 def are_short(lengths: list[int], device: torch.device) -> bool:
-    """Whether the kernel for short rows works on this GPU, and is the fastest for these."""
+    """Whether the kernel for short rows is the fastest for rows of these lengths, and works on this GPU."""
     return sum(n * n for n in lengths) <= SHORT * sum(lengths) and triton_works(device)
 
 
 @cache
 def triton_works(device: torch.device) -> bool:
-    """Whether Triton is installed and compiles, which takes a C compiler and Python's headers; else a warning."""
+    """Whether Triton is installed and can compile a kernel; logs a warning if it is and cannot.
+
+    It needs a C compiler and Python's headers.
+    """
     if find_spec("triton") is None:
         return False
     from .short_rows import attend_in_short_rows

@@ -251,9 +251,8 @@ def cosines(queries: Tensor, vocabulary: Tensor, words: Tensor | None = None) ->
     """(n, V) cosines of unit vectors (n, d) with the vocabulary (V, d), or (n, words) with some of its words."""
     number = len(vocabulary) if words is None else len(words)
     step = words_at_once(vocabulary)
-    result = queries.new_empty(len(queries), number + -number % 8)[
-        :, :number
-    ]  # rows aligned, as tensor cores want them
+    aligned = number + -number % 8  # rows as tensor cores want them
+    result = queries.new_empty(len(queries), aligned)[:, :number]
     for start in range(0, number, step):
         some = slice(start, start + step)
         rows = vocabulary[some] if words is None else F.embedding(words[some], vocabulary)  # (step, d)
