@@ -271,7 +271,9 @@ def catalogue_language(path: str, header: str) -> str:
 
 def source_language(path: str, header: str) -> str:
     """Return the language of the texts of a catalogue: English unless the header X-Source-Language names another."""
-    name = re.sub(r"\.[^@]*", "", header.strip()) or "en"
+    name = re.sub(r"\.[^@]*", "", header.strip())
+    if name in ("", "C", "POSIX"):  # locales without translations
+        return "en"
     if not is_code(name):
         found = f"has {short_repr(name)} as its X-Source-Language; allowed are codes such as de, pt_BR or zh_Hans"
         raise BadInput(f"{path}: {found}. Correct or remove the header.")

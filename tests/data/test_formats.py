@@ -126,6 +126,9 @@ def test_the_source_language_of_a_catalogue_is_english_or_that_of_its_header(tmp
     assert texts(saved(tmp_path / "a.po", file)) == [{"de-DE": en, "en-GB": de} for en, de in PAIRS]
     file.metadata |= {"X-Source-Language": "en_US", "Language": "fr"}
     assert texts(saved(tmp_path / "b.po", file)) == [{"en": en, "fr": de} for en, de in PAIRS]
+    for locale in ("C", "POSIX", "C.UTF-8"):  # of programs without translations; in catalogues of GNOME
+        file.metadata["X-Source-Language"] = locale
+        assert texts(saved(tmp_path / "b.po", file)) == [{"en": en, "fr": de} for en, de in PAIRS]
     file.metadata["X-Source-Language"] = "German"
     with pytest.raises(BadInput, match="c.po: has 'German' as its X-Source-Language; allowed are codes"):
         texts(saved(tmp_path / "c.po", file))
