@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .runs import SAMPLES, Runs
+from hictl_hf.retrieval.comparison import SAMPLES
+
+from .runs import Runs
 
 TESTS = {"tatoeba": "Tatoeba", "ntrex": "NTREX", "bucc": "BUCC", "in domain": "in domain"}
 TRANSFER = {"panx": "PANX", "bleu": "BLEU"}

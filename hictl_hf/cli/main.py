@@ -28,6 +28,7 @@ COMMANDS = {
     "score": "score translations against references",
     "embed": "embed lines of text",
     "mine": "mine translation pairs, filter pairs, remove near-duplicates",
+    "score-retrieval": "score and compare encoders on sentence pairs",
     "mteb": "score an encoder on the bitext-mining tasks of MTEB",
     "explain": "show the words and sentences nearest to a sentence",
     "tsne": "draw t-SNE of the sentence vectors of two checkpoints",

@@ -11,8 +11,9 @@ from ..files import write_text
 from ..reports.page import data_uri, render
 from ..reports.plots import plot_layers
 from ..reports.results import duration, to_json
+from ..retrieval.plots import plot_retrieval
 from .card import transformers_snippet
-from .plots import plot_losses, plot_retrieval, plot_shares, plot_tsne
+from .plots import plot_losses, plot_shares, plot_tsne
 from .results import PretrainingResults, headline, lead
 from .scoring import Scores
 
@@ -68,7 +69,12 @@ def report(
     pictures.mkdir(parents=True, exist_ok=True)
     for name, retrieval in (("retrieval", results.retrieval), ("guard", results.guard)):
         if retrieval:
-            languages, labels = to_json(retrieval.per_language), (results.before_label, "HiCTL")
+            languages = {
+                name: (row.untrained, row.hictl)
+                for name, row in retrieval.per_language.items()
+                if row.hictl is not None
+            }
+            labels = results.before_label, "HiCTL"
             drawn[name] = plot_retrieval(languages, pictures / f"{name}.png", labels)
     if (interpolation := results.interpolation) and interpolation.grid:
         drawn["shares"] = plot_shares(to_json(interpolation.grid), interpolation.share, pictures / "shares.png")

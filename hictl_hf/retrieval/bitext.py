@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .nearest_neighbours import MEMORY, Neighbours, Rows, Source, Vectors, search_both
 
@@ -50,25 +51,35 @@ def retrieval_accuracy(x: Vectors, y: Vectors, block: int = 1024) -> tuple[float
     >>> retrieval_accuracy(np.eye(2), np.array([[1.0, 0.1], [1.0, 0.2]]))
     (100.0, 50.0)
     """
+    forward, backward = retrieval_hits(x, y, block).sum(1).tolist()
+    return 100 * forward / len(x), 100 * backward / len(x)
+
+
+def retrieval_hits(x: Vectors, y: Vectors, block: int = 1024) -> NDArray[np.bool_]:
+    """(2, sentences) whether each row of x finds its row of y, and each row of y that of x, as in `retrieval_accuracy`.
+
+    >>> retrieval_hits(np.eye(2), np.array([[1.0, 0.1], [1.0, 0.2]])).tolist()
+    [[True, True], [True, False]]
+    """
     x, y = (np.asarray(v, np.float64) for v in (x, y))
     if broken := int((~(np.isfinite(x).all(1) & np.isfinite(y).all(1))).sum()):
         logger.warning("%d of %d pairs have a vector with infinity or NaN and count as not found", broken, len(x))
     with np.errstate(invalid="ignore"):  # infinite by infinite
         x, y = (v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in (x, y))
-    return one_direction(x, y, block), one_direction(y, x, block)
+    return np.stack([hits_in_one_direction(x, y, block), hits_in_one_direction(y, x, block)])
 
 
-def one_direction(queries: Vectors, keys: Vectors, block: int) -> float:
-    """Percent of unit rows of `queries` whose nearest row of `keys` has the same index."""
-    right = 0
+def hits_in_one_direction(queries: Vectors, keys: Vectors, block: int) -> NDArray[np.bool_]:
+    """(queries,) whether the nearest row of `keys` to each unit row of `queries` has the same index."""
+    hits = np.empty(len(queries), bool)
     for start in range(0, len(queries), block):
         scores = queries[start : start + block] @ keys.T  # (block, sentences)
         scores[np.isnan(scores)] = -np.inf
         own = np.arange(len(scores))
         partner = scores[own, own + start].copy()
         scores[own, own + start] = -np.inf
-        right += int((partner > scores.max(1) + TIE).sum())
-    return 100 * right / len(queries)
+        hits[start : start + block] = partner > scores.max(1) + TIE
+    return hits
 
 
 def nearest(queries: Vectors, candidates: Vectors, block: int = 1024) -> Rows:

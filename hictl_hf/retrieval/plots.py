@@ -1,12 +1,28 @@
-"""The pictures of mined pairs and of sets of sentences. Needs matplotlib."""
+"""The pictures of retrieval accuracy, of mined pairs and of sets of sentences. Needs matplotlib."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..reports.plots import BLUE, GREY, LANGUAGE_MARKERS, ORANGE, Array, figure_at, set_headline
+from ..reports.plots import (
+    BLUE,
+    GREY,
+    LANGUAGE_MARKERS,
+    ORANGE,
+    Array,
+    figure_at,
+    mean,
+    set_headline,
+    write_notice,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ROWS_PER_COLUMN = 40
 
 
 class SentenceMap(NamedTuple):
@@ -15,6 +31,41 @@ class SentenceMap(NamedTuple):
     name: str
     places: Mapping[str, Array]
     mean_rank: float
+
+
+def plot_retrieval(
+    per_language: Mapping[str, tuple[float | None, float]],
+    path: str | Path,
+    labels: tuple[str, str] = ("before", "after"),
+) -> Path:
+    """Draw accuracy before → after for each language, best first, with both means; returns the path.
+
+    Args:
+        per_language: percent before, `None` if it was not measured, and after.
+        labels: of the means.
+    """
+    scores = [(language, before, after) for language, (before, after) in per_language.items()]
+    scores.sort(key=lambda score: score[2], reverse=True)
+    columns = max(1, math.ceil(len(scores) / ROWS_PER_COLUMN))
+    rows = math.ceil(len(scores) / columns)
+    with figure_at(path, 8.5 if columns == 1 else 5.2 * columns, 0.225 * rows + 1.5) as figure:
+        panels = figure.subplots(1, columns, squeeze=False)[0]
+        if not scores:
+            write_notice(panels[0], "no language was measured")
+            return Path(path)
+        compared = [(before, after) for _, before, after in scores if before is not None]
+        means = [(mean([after for _, _, after in scores]), labels[1], BLUE)]
+        if compared:
+            means.insert(0, (mean([before for before, _ in compared]), labels[0], GREY))
+        largest = max(max(after, before or 0.0) for _, before, after in scores) or 1.0
+        for column, axes in enumerate(panels):
+            _dumbbells(axes, scores[column * rows : (column + 1) * rows], means)
+            axes.set(xlim=(-0.09 * largest, 1.09 * largest), ylim=(rows - 0.4, -0.6), xlabel="accuracy (%)")
+        change = " → ".join(f"{value:.1f}" for value, _, _ in means)
+        gains = sum(after > before for before, after in compared)
+        won = f": {gains} of {len(compared)} languages gain" if compared else f" over {len(scores)} languages"
+        set_headline(figure, f"Mean retrieval accuracy {change}%{won}")
+    return Path(path)
 
 
 def plot_precision_and_recall(recall: Array, precision: Array, best: Mapping[str, float], path: str | Path) -> Path:
@@ -53,3 +104,31 @@ def plot_sentence_sets(maps: Sequence[SentenceMap], size: int, path: str | Path)
         legend = figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(drawn.places))
         legend.set_title(f"marker: language; colour: one of {sets} sets of {size} sentences in each language")
     return Path(path)
+
+
+def _dumbbells(
+    axes: "Axes", scores: Sequence[tuple[str, float | None, float]], means: Sequence[tuple[float, str, str]]
+) -> None:
+    for value, label, colour in means:
+        side = "right" if len(means) > 1 and label == min(means)[1] else "left"
+        axes.axvline(value, color=colour, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+        text = axes.text(value, 1.005, f" {label} {value:.1f} ", transform=axes.get_xaxis_transform())
+        text.set(color=colour, ha=side, va="bottom", weight="bold", fontsize=9)
+    for row, (_, before, after) in enumerate(scores):
+        fell = before is not None and after < before
+        colour, sign = (ORANGE, -1) if fell else (BLUE, 1)
+        if before is not None:
+            axes.plot([before, after], [row, row], color=colour, alpha=0.35, linewidth=2.6, solid_capstyle="round")
+            axes.plot(before, row, "o", color=GREY, markersize=6)
+            _write_next_to(axes, before, row, -sign, GREY)
+        axes.plot(after, row, "o", color=colour, markersize=7)
+        _write_next_to(axes, after, row, sign, colour)
+    axes.set_yticks(range(len(scores)), [language for language, _, _ in scores])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)
+
+
+def _write_next_to(axes: "Axes", x: float, y: float, side: int, colour: str) -> None:
+    text = axes.annotate(f"{x:.1f}", (x, y), (7 * side, 0), textcoords="offset points", color=colour, fontsize=8)
+    text.set(ha="left" if side > 0 else "right", va="center")
+    text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.8})

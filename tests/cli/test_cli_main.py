@@ -157,6 +157,7 @@ REQUIRED = {  # what a command needs before it looks at anything else
     "page": ["--model", "m"],
     "publish": ["runs/x", "a/b"],
     "translate": ["--model", "m"],
+    "score-retrieval": ["a", "--test_file", "x"],
     "tsne": ["a", "b", "--sentences", "x", "--output", "y.png"],
 }
 

@@ -26,7 +26,6 @@ from hictl_hf import HictlConfig, __version__, export_encoder
 from hictl_hf.cli.main import COMMANDS, parser_of
 from hictl_hf.data.cleaning import Cleaning
 from hictl_hf.data.corpus import load_corpus
-from hictl_hf.errors import BadInput
 from hictl_hf.former_names import ARGUMENTS
 from hictl_hf.models.configuration_hictl import config_class
 from hictl_hf.models.configuration_objective import ObjectiveConfig
@@ -155,37 +154,11 @@ def test_a_learning_rate_is_searched(workplace: Path) -> None:
     assert 1e-5 <= best.hyperparameters["learning_rate"] <= 1e-3 and 0 <= best.objective <= 100
 
 
-@pytest.mark.parametrize("folder", ["checkpoint", "encoder"])
-def test_any_checkpoint_is_scored_on_any_source(
-    folder: str, workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mean = run_path(str(ROOT / "examples/score_retrieval.py"))["main"](f"runs/demo/{folder}", "pairs.jsonl")
-    lines = capsys.readouterr().out.splitlines()
-    own, best = (
-        line for line in lines if line.startswith(("the model's own pooling: ", "best on these sentences (op"))
-    )
-    assert 0 < mean < 100 and own.endswith(f": mean {mean:.1f}") and float(best.split()[-1]) >= round(mean, 1)
-    assert sum(line.strip().startswith(("de ", "sw ")) for line in lines) == 8  # both languages at four poolings
-
-
-def test_a_text_without_translation_cannot_be_scored(workplace: Path) -> None:
-    Path("text.en.txt").write_text("the cat\n")
-    with pytest.raises(BadInput, match="text.en.txt:1: has one text; allowed are two"):
-        run_path(str(ROOT / "examples/score_retrieval.py"))["main"]("runs/demo/encoder", "en:text.en.txt")
-
-
 @pytest.mark.parametrize("name", TAKING_ARGUMENTS)
 def test_an_example_without_its_arguments_says_how_it_is_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [name])
     with pytest.raises(SystemExit, match=f"(?s): python examples/{name} "):
         run_path(str(ROOT / "examples" / name), run_name="__main__")
-
-
-def test_an_encoder_that_is_not_there_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["score_retrieval.py", str(tmp_path / "nope"), "x"])
-    with pytest.raises(SystemExit, match="^error: .*nope: cannot be read .*Check the name.$") as ended:
-        run_path(str(ROOT / "examples/score_retrieval.py"), run_name="__main__")
-    assert "\n" not in str(ended.value)
 
 
 def test_every_example_is_run_here() -> None:

@@ -17,7 +17,6 @@ HISTORY: list[dict[str, Any]] = [
     for step in range(1, 80)
 ]
 SHARES = [{"share": share, "dev": 50 + 9 * share, "guard": 70 - share} for share in (0.0, 0.5, 1.0)]
-LANGUAGES = {"de": {"untrained": 10.0, "hictl": 50.0}, "sw": {"untrained": 8.0, "hictl": 5.0}}
 
 
 def test_the_share_of_neighbours_with_the_same_meaning_is_as_worked_out_by_hand() -> None:
@@ -33,10 +32,8 @@ def test_the_share_of_neighbours_with_the_same_meaning_is_as_worked_out_by_hand(
 
 def test_every_picture_is_written_and_follows_its_data(tmp_path: Path) -> None:
     longer = [*HISTORY, {"step": 80, "loss": 3.0}]
-    better = {**LANGUAGES, "sw": {"untrained": 8.0, "hictl": 9.0}}
     pictures = [
         (plots.plot_losses(HISTORY, tmp_path / "a.png"), plots.plot_losses(longer, tmp_path / "b.png")),
-        (plots.plot_retrieval(LANGUAGES, tmp_path / "c.png"), plots.plot_retrieval(better, tmp_path / "d.png")),
         (plots.plot_shares(SHARES, 0.5, tmp_path / "e.png"), plots.plot_shares(SHARES[:2], 0.5, tmp_path / "f.png")),
     ]
     for first, second in pictures:
@@ -73,12 +70,6 @@ def test_the_map_of_sentences_refuses_what_cannot_be_read(tmp_path: Path) -> Non
         plots.plot_tsne(many, many, tmp_path / "map.png")
     with pytest.raises(ValueError, match="row = meaning"):
         plots.plot_tsne({"de": np.eye(4)}, {"de": np.eye(3)}, tmp_path / "map.png")
-
-
-@pytest.mark.parametrize("languages", [0, 1, 100])
-def test_any_number_of_languages_is_drawn(languages: int, tmp_path: Path) -> None:
-    rows = {f"l{number}": {"hictl": float(number)} for number in range(languages)}
-    assert is_picture(plots.plot_retrieval(rows, tmp_path / "retrieval.png"))
 
 
 def test_missing_and_undefined_losses_are_left_out(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The picture of mined pairs follows its data."""
+"""The pictures of mined pairs and of accuracy by language follow their data."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_plots import is_picture
 
-from hictl_hf.retrieval.plots import plot_precision_and_recall
+from hictl_hf.retrieval.plots import plot_precision_and_recall, plot_retrieval
 
 pytest.importorskip("matplotlib")
 
@@ -16,3 +16,16 @@ def test_precision_by_recall_follows_its_data(tmp_path: Path) -> None:
     first = plot_precision_and_recall(recall, np.array([90.0, 50.0]), best, tmp_path / "a.png")
     other = plot_precision_and_recall(recall, np.array([80.0, 50.0]), best, tmp_path / "b.png")
     assert is_picture(first) and is_picture(other) and first.read_bytes() != other.read_bytes()
+
+
+def test_accuracy_by_language_follows_its_data(tmp_path: Path) -> None:
+    worse = {"de": (10.0, 50.0), "sw": (8.0, 5.0)}
+    first = plot_retrieval(worse, tmp_path / "a.png")
+    other = plot_retrieval({**worse, "sw": (8.0, 9.0)}, tmp_path / "b.png")
+    assert is_picture(first) and is_picture(other) and first.read_bytes() != other.read_bytes()
+
+
+@pytest.mark.parametrize("languages", [0, 1, 100])
+def test_any_number_of_languages_is_drawn(languages: int, tmp_path: Path) -> None:
+    rows = {f"l{number}": (None, float(number)) for number in range(languages)}
+    assert is_picture(plot_retrieval(rows, tmp_path / "retrieval.png"))

@@ -5,7 +5,7 @@
 #    source ~/.local/share/bash_completion/hictl
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_hictl_subparsers=(demo doctor pretrain xtreme train-translation compare translate score embed mine mteb explain tsne page publish export-onnx export-ctranslate2 prepare-xtreme prepare-translation completion)
+_shtab_hictl_subparsers=(demo doctor pretrain xtreme train-translation compare translate score embed mine score-retrieval mteb explain tsne page publish export-onnx export-ctranslate2 prepare-xtreme prepare-translation completion)
 
 _shtab_hictl_demo_option_strings=(-h --help --output_dir --output-dir --per_device_train_batch_size --per-device-train-batch-size --num_train_epochs --num-train-epochs --max_steps --max-steps --learning_rate --learning-rate --lr_scheduler_type --lr-scheduler-type --lr_scheduler_kwargs --lr-scheduler-kwargs --warmup_steps --warmup-steps --optim --optim_args --optim-args --weight_decay --weight-decay --adam_beta1 --adam-beta1 --adam_beta2 --adam-beta2 --adam_epsilon --adam-epsilon --optim_target_modules --optim-target-modules --gradient_accumulation_steps --gradient-accumulation-steps --average_tokens_across_devices --average-tokens-across-devices --no_average_tokens_across_devices --no-average-tokens-across-devices --max_grad_norm --max-grad-norm --label_smoothing_factor --label-smoothing-factor --bf16 --fp16 --bf16_full_eval --bf16-full-eval --fp16_full_eval --fp16-full-eval --tf32 --activation_checkpointing --activation-checkpointing --activation_checkpointing_kwargs --activation-checkpointing-kwargs --gradient_checkpointing --gradient-checkpointing --gradient_checkpointing_kwargs --gradient-checkpointing-kwargs --torch_compile --torch-compile --torch_compile_backend --torch-compile-backend --torch_compile_mode --torch-compile-mode --use_liger_kernel --use-liger-kernel --liger_kernel_config --liger-kernel-config --use_cache --use-cache --neftune_noise_alpha --neftune-noise-alpha --torch_empty_cache_steps --torch-empty-cache-steps --auto_find_batch_size --auto-find-batch-size --logging_strategy --logging-strategy --logging_steps --logging-steps --logging_first_step --logging-first-step --log_on_each_node --log-on-each-node --no_log_on_each_node --no-log-on-each-node --logging_nan_inf_filter --logging-nan-inf-filter --no_logging_nan_inf_filter --no-logging-nan-inf-filter --include_num_input_tokens_seen --include-num-input-tokens-seen --log_level --log-level --log_level_replica --log-level-replica --disable_tqdm --disable-tqdm --report_to --report-to --run_name --run-name --project --trackio_space_id --trackio-space-id --trackio_bucket_id --trackio-bucket-id --trackio_static_space_id --trackio-static-space-id --eval_strategy --eval-strategy --eval_steps --eval-steps --eval_delay --eval-delay --per_device_eval_batch_size --per-device-eval-batch-size --prediction_loss_only --prediction-loss-only --eval_on_start --eval-on-start --eval_do_concat_batches --eval-do-concat-batches --no_eval_do_concat_batches --no-eval-do-concat-batches --eval_use_gather_object --eval-use-gather-object --eval_accumulation_steps --eval-accumulation-steps --include_for_metrics --include-for-metrics --batch_eval_metrics --batch-eval-metrics --save_only_model --save-only-model --save_strategy --save-strategy --save_steps --save-steps --save_on_each_node --save-on-each-node --save_total_limit --save-total-limit --enable_jit_checkpoint --enable-jit-checkpoint --push_to_hub --push-to-hub --hub_token --hub-token --hub_private_repo --hub-private-repo --hub_model_id --hub-model-id --hub_strategy --hub-strategy --hub_always_push --hub-always-push --hub_revision --hub-revision --load_best_model_at_end --load-best-model-at-end --metric_for_best_model --metric-for-best-model --greater_is_better --greater-is-better --ignore_data_skip --ignore-data-skip --restore_callback_states_from_checkpoint --restore-callback-states-from-checkpoint --full_determinism --full-determinism --seed --data_seed --data-seed --use_cpu --use-cpu --accelerator_config --accelerator-config --parallelism_config --parallelism-config --dataloader_drop_last --dataloader-drop-last --dataloader_num_workers --dataloader-num-workers --dataloader_pin_memory --dataloader-pin-memory --dataloader_persistent_workers --dataloader-persistent-workers --dataloader_prefetch_factor --dataloader-prefetch-factor --dataloader_multiprocessing_context --dataloader-multiprocessing-context --dataloader_in_order --dataloader-in-order --no_dataloader_in_order --no-dataloader-in-order --remove_unused_columns --remove-unused-columns --label_names --label-names --train_sampling_strategy --train-sampling-strategy --length_column_name --length-column-name --ddp_find_unused_parameters --ddp-find-unused-parameters --ddp_bucket_cap_mb --ddp-bucket-cap-mb --ddp_broadcast_buffers --ddp-broadcast-buffers --ddp_static_graph --ddp-static-graph --ddp_backend --ddp-backend --ddp_timeout --ddp-timeout --fsdp --fsdp_config --fsdp-config --deepspeed --debug --skip_memory_metrics --skip-memory-metrics --no_skip_memory_metrics --no-skip-memory-metrics --do_train --do-train --do_eval --do-eval --do_predict --do-predict --resume_from_checkpoint --resume-from-checkpoint --local_rank --local-rank --early_stopping_patience --early-stopping-patience --early_stopping_threshold --early-stopping-threshold --model_name_or_path --model-name-or-path --tokenizer_name --tokenizer-name --model_revision --model-revision --config_name --config-name --config_overrides --config-overrides --prompt --keep_start --keep-start --train_file --train-file --validation_file --validation-file --dataset_name --dataset-name --dataset_config_name --dataset-config-name --max_train_samples --max-train-samples --preprocessing_num_workers --preprocessing-num-workers --cleaning --strict --held_out_sentences --held-out-sentences --guard_data --guard-data --guard_languages --guard-languages --streaming --stream_shares --stream-shares --stream_buffer --stream-buffer --text_alpha --text-alpha --pair_alpha --pair-alpha --text_share --text-share --max_seq_length --max-seq-length --mlm_probability --mlm-probability --tlm_probability --tlm-probability --dropout --reordering --join_reordered --join-reordered --pair_separators --pair-separators --lm_head_warmup_steps --lm-head-warmup-steps --gather_sentences --gather-sentences --no_gather_sentences --no-gather-sentences --gradient_cache --gradient-cache --shard_parameters --shard-parameters --evaluate_layers --evaluate-layers --dry_run --dry-run)
 _shtab_hictl_doctor_option_strings=(-h --help --json --debug)
@@ -17,6 +17,7 @@ _shtab_hictl_translate_option_strings=(-h --help --model --input --output --targ
 _shtab_hictl_score_option_strings=(-h --help --language --sources --baseline --metrics --lowercase --tokenize --tokenised --moses_dir --aggressive --split_compounds --strict --debug)
 _shtab_hictl_embed_option_strings=(-h --help --model --output --input --column --layer --pooling --prompt --prompt_name --prompt-name --normalize --precision --stored --max_seq_length --max-seq-length --max_tokens --max-tokens --lines_at_once --lines-at-once --device --debug)
 _shtab_hictl_mine_option_strings=(-h --help --output --model --prompt --prompt_name --prompt-name --margin --direction --one_to_one --one-to-one --threshold --neighbours --index --index_parameters --index-parameters --max_memory --max-memory --pairs --deduplicate --gold --x_vectors --x-vectors --y_vectors --y-vectors --precision --device --debug)
+_shtab_hictl_score_retrieval_option_strings=(-h --help --test_file --test-file --output --layer --pooling --prompt --prompt_name --prompt-name --max_seq_length --max-seq-length --precision --device --debug)
 _shtab_hictl_mteb_option_strings=(-h --help --model --output --tasks --subsets --data --precision --max_seq_length --max-seq-length --device --debug)
 _shtab_hictl_explain_option_strings=(-h --help --model --among --language_texts --language-texts --translation --words --sentences --json --debug)
 _shtab_hictl_tsne_option_strings=(-h --help --sentences --output --sets --per_set --per-set --seed --debug)
@@ -346,6 +347,16 @@ _shtab_hictl_mine___y_vectors_COMPGEN=_shtab_compgen_files
 _shtab_hictl_mine___y_vectors_COMPGEN=_shtab_compgen_files
 _shtab_hictl_mine___precision_COMPGEN=_shtab_compgen_files
 _shtab_hictl_mine___device_COMPGEN=_shtab_compgen_files
+_shtab_hictl_score_retrieval_pos_0_COMPGEN=_shtab_compgen_files
+_shtab_hictl_score_retrieval___test_file_COMPGEN=_shtab_compgen_files
+_shtab_hictl_score_retrieval___test_file_COMPGEN=_shtab_compgen_files
+_shtab_hictl_score_retrieval___output_COMPGEN=_shtab_compgen_files
+_shtab_hictl_score_retrieval___pooling_COMPGEN=_shtab_compgen_files
+_shtab_hictl_score_retrieval___prompt_COMPGEN=_shtab_compgen_files
+_shtab_hictl_score_retrieval___prompt_name_COMPGEN=_shtab_compgen_files
+_shtab_hictl_score_retrieval___prompt_name_COMPGEN=_shtab_compgen_files
+_shtab_hictl_score_retrieval___precision_COMPGEN=_shtab_compgen_files
+_shtab_hictl_score_retrieval___device_COMPGEN=_shtab_compgen_files
 _shtab_hictl_mteb___model_COMPGEN=_shtab_compgen_files
 _shtab_hictl_mteb___output_COMPGEN=_shtab_compgen_files
 _shtab_hictl_mteb___tasks_COMPGEN=_shtab_compgen_files
@@ -441,7 +452,7 @@ _shtab_hictl_train_translation___ddp_backend_choices=(nccl gloo mpi xccl hccl cn
 _shtab_hictl_train_translation___ddp_backend_choices=(nccl gloo mpi xccl hccl cncl mccl)
 _shtab_hictl_prepare_xtreme_pos_0_choices=(udpos panx)
 _shtab_hictl_completion_pos_0_choices=(bash zsh)
-_shtab_hictl_pos_0_choices=(demo doctor pretrain xtreme train-translation compare translate score embed mine mteb explain tsne page publish export-onnx export-ctranslate2 prepare-xtreme prepare-translation completion)
+_shtab_hictl_pos_0_choices=(demo doctor pretrain xtreme train-translation compare translate score embed mine score-retrieval mteb explain tsne page publish export-onnx export-ctranslate2 prepare-xtreme prepare-translation completion)
 
 _shtab_hictl_demo__h_nargs=0
 _shtab_hictl_demo___help_nargs=0
@@ -860,6 +871,12 @@ _shtab_hictl_mine___help_nargs=0
 _shtab_hictl_mine___one_to_one_nargs='?'
 _shtab_hictl_mine___one_to_one_nargs='?'
 _shtab_hictl_mine___debug_nargs=0
+_shtab_hictl_score_retrieval_pos_0_nargs=+
+_shtab_hictl_score_retrieval__h_nargs=0
+_shtab_hictl_score_retrieval___help_nargs=0
+_shtab_hictl_score_retrieval___test_file_nargs=+
+_shtab_hictl_score_retrieval___test_file_nargs=+
+_shtab_hictl_score_retrieval___debug_nargs=0
 _shtab_hictl_mteb__h_nargs=0
 _shtab_hictl_mteb___help_nargs=0
 _shtab_hictl_mteb___tasks_nargs=+

@@ -26,6 +26,7 @@ _shtab_hictl_commands() {
     pretrain:'pre-train an encoder, from XLM-R or from scratch'
     publish:'push a run to the Hugging Face Hub'
     score:'score translations against references'
+    score-retrieval:'score and compare encoders on sentence pairs'
     train-translation:'train a translation model on an encoder and score it'
     translate:'translate lines of text'
     tsne:'draw t-SNE of the sentence vectors of two checkpoints'
@@ -580,6 +581,24 @@ _shtab_hictl_score_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_hictl_score_defaults_added=0
 
+_shtab_hictl_score_retrieval_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {--test_file,--test-file}"[Sources of sentence pairs (docs\/data_formats.md), such as test.jsonl or \'test.\{en,de\}\'. (required)]:test_file:_files"
+  "--output[Folder for results.json, report.html and a picture\; default\: only print.]:output:_files"
+  "--layer[Layer to pool, 0\: the embeddings\; default\: each model\'s.]:layer:"
+  "--pooling[One of cls, mean, mean without special tokens, projection\; default\: each model\'s.]:pooling:_files"
+  "--prompt[Text to put before each sentence, \"\" for none\; default\: each model\'s default prompt.]:prompt:_files"
+  {--prompt_name,--prompt-name}"[Name of one of the models\' prompts, such as query, instead of its text.]:prompt_name:_files"
+  {--max_seq_length,--max-seq-length}"[Tokens per sentence\; the rest is cut\; default\: each model\'s, or 256.]:max_seq_length:"
+  "--precision[fp32, bf16, or int8 (CPU only)\; default\: bf16 on a GPU that has it, else fp32.]:precision:_files"
+  "--device[cpu, cuda, ...\; default\: a GPU if available.]:device:_files"
+  "--debug[Show the Python traceback of an error instead of one line.]"
+  "(*):folders or Hub names of encoders:_files"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_hictl_score_retrieval_defaults_added=0
+
 _shtab_hictl_train_translation_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {--output_dir,--output-dir}"[Folder of the run\; an interrupted run goes on. (default\: runs\/translation)]:output_dir:_files"
@@ -858,6 +877,7 @@ _shtab_hictl() {
         pretrain) _arguments -C -s $_shtab_hictl_pretrain_options ;;
         publish) _arguments -C -s $_shtab_hictl_publish_options ;;
         score) _arguments -C -s $_shtab_hictl_score_options ;;
+        score-retrieval) _arguments -C -s $_shtab_hictl_score_retrieval_options ;;
         train-translation) _arguments -C -s $_shtab_hictl_train_translation_options ;;
         translate) _arguments -C -s $_shtab_hictl_translate_options ;;
         tsne) _arguments -C -s $_shtab_hictl_tsne_options ;;

@@ -1,0 +1,102 @@
+"""`hictl score-retrieval`: how often encoders find the translation of a sentence, on the same pairs
+(`retrieval.comparison`).
+
+    hictl score-retrieval runs/demo/checkpoint --test_file 'test.{en,de}'
+    hictl score-retrieval intfloat/multilingual-e5-base runs/adapted/encoder --prompt "query: " --test_file test.jsonl
+    hictl score-retrieval e5 adapted/encoder --test_file 'tatoeba.bre-eng.{eng,bre}' --output runs/adapted/breton
+
+Each source (docs/data_formats.md) is a test set, and every row counts. Other encoders are compared with the first one.
+"""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..embedding.encoder import check_device, default_precision, load_encoder
+from ..embedding.pooling import POOLINGS, Pooling, chosen_prompt, own_pooling
+from ..errors import BadInput
+from ..files import check_place
+from ..parsing import CommandParser, parse_flags, refuse_missing
+from ..retrieval.comparison import EncoderHits, as_table, find_hits, read_pairs, reading_table, write_comparison
+from .logs import log_to_terminal
+
+GROUPS = {
+    "input and output": ("test_file", "output"),
+    "vectors": ("layer", "pooling", "prompt", "prompt_name", "max_seq_length"),
+    "computation": ("precision", "device"),
+}
+
+
+@dataclass
+class ScoreRetrievalArguments:
+    """Arguments of `hictl score-retrieval`."""
+
+    test_file: list[str] = field(
+        metadata={"help": "Sources of sentence pairs (docs/data_formats.md), such as test.jsonl or 'test.{en,de}'."}
+    )
+    output: str | None = field(
+        default=None, metadata={"help": "Folder for results.json, report.html and a picture; default: only print."}
+    )
+    layer: int | None = field(
+        default=None, metadata={"help": "Layer to pool, 0: the embeddings; default: each model's."}
+    )
+    pooling: str | None = field(
+        default=None, metadata={"help": f"One of {', '.join(POOLINGS)}; default: each model's."}
+    )
+    prompt: str | None = field(
+        default=None,
+        metadata={"help": 'Text to put before each sentence, "" for none; default: each model\'s default prompt.'},
+    )
+    prompt_name: str | None = field(
+        default=None, metadata={"help": "Name of one of the models' prompts, such as query, instead of its text."}
+    )
+    max_seq_length: int | None = field(
+        default=None, metadata={"help": "Tokens per sentence; the rest is cut; default: each model's, or 256."}
+    )
+    precision: str | None = field(
+        default=None,
+        metadata={"help": "fp32, bf16, or int8 (CPU only); default: bf16 on a GPU that has it, else fp32."},
+    )
+    device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; default: a GPU if available."})
+
+    def __post_init__(self) -> None:
+        if self.max_seq_length is not None and self.max_seq_length < 3:
+            raise BadInput(f"max_seq_length is {self.max_seq_length}; allowed is 3 or more")
+        check_device(self.device)
+
+
+def make_parser() -> CommandParser:
+    parser = CommandParser(
+        ScoreRetrievalArguments, "Score encoders on sentence pairs: who finds the translations?", GROUPS, __doc__
+    )
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="folders or Hub names of encoders")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> list[EncoderHits]:
+    """Run the command and return what each encoder found; `argv` defaults to the command line."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    args, given = parse_flags(make_parser(), argv)
+    log_to_terminal()
+    for name in given.models:
+        refuse_missing(name)  # before any is read
+    if args.output:
+        check_place(args.output, folder=True)
+    pairs = read_pairs(args.test_file)
+    precision: Any = args.precision or default_precision(args.device)  # `load_encoder` checks it
+    encoders = []
+    for name in given.models:
+        model, tokenizer = load_encoder(name, precision, args.device)
+        own, last = own_pooling(model.config), model.config.num_hidden_layers
+        mode = args.pooling or own.mode
+        layer = args.layer if args.layer is not None else last if mode == "projection" else own.layer
+        prompt = chosen_prompt(model.config, args.prompt, args.prompt_name)
+        encoders.append(find_hits(name, model, tokenizer, pairs, Pooling(mode, layer), prompt, args.max_seq_length))
+    table = as_table(encoders)
+    print(f"{reading_table(encoders).text()}\n\n{table.title}. {table.caption}\n\n{table.text()}")
+    if args.output:
+        command = shlex.join(["hictl", "score-retrieval", *argv])
+        print(write_comparison(args.output, encoders, command))
+    return encoders

@@ -1,0 +1,88 @@
+"""`hictl score-retrieval` scores encoders as their folders say, or as its flags do, and refuses before it loads."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hictl_hf.cli.score_retrieval import main
+from hictl_hf.embedding.encoder import embed_sentences, load_encoder
+from hictl_hf.embedding.pooling import Pooling
+from hictl_hf.errors import BadInput
+from hictl_hf.retrieval.bitext import retrieval_accuracy
+
+
+@pytest.fixture(scope="module")
+def checkpoints(
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> list[Path]:
+    """Two encoders that are read differently; the second one has a prompt."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
+    for seed, (folder, settings) in enumerate(
+        zip(folders, ({"embedding_pooling": "mean"}, {"embedding_pooling": "cls", "embedding_prompt": "the "}))
+    ):
+        model_for_text(seed=seed, initializer_range=0.3, embedding_layer=1 + seed, **settings).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    return folders
+
+
+@pytest.fixture(scope="module")
+def sides(sentences: dict[str, list[str]]) -> tuple[list[str], list[str]]:
+    size = min(len(sentences["en"]), len(sentences["zh"]), 20)
+    return sentences["en"][:size], sentences["zh"][:size]
+
+
+@pytest.fixture(scope="module")
+def source(sides: tuple[list[str], list[str]], tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("pairs")
+    for name, texts in zip(("en", "zh"), sides):
+        (folder / f"test.{name}").write_text("".join(f"{text}\n" for text in texts), "utf-8")
+    return str(folder / "test.{en,zh}")
+
+
+def test_each_encoder_is_read_as_its_folder_says(
+    checkpoints: list[Path], sides: tuple[list[str], list[str]], source: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    found = main([*map(str, checkpoints), "--test_file", source, "--output", str(tmp_path / "scores")])
+    for folder, each in zip(checkpoints, found):
+        expected = retrieval_accuracy(*(embed_sentences(*load_encoder(folder), texts) for texts in sides))
+        assert tuple(100 * each.hits["zh"].mean(1)) == pytest.approx(expected)
+    assert [each.protocol["prompt"] for each in found] == ["", "the "]
+    printed = capsys.readouterr().out
+    assert all(f"{each.values['mean']:.1f}" in printed for each in found) and "difference" in printed
+    results = json.loads((tmp_path / "scores/results.json").read_text("utf-8"))
+    assert results["command"].startswith(f"hictl score-retrieval {checkpoints[0]} ")
+
+
+def test_flags_override_what_the_folder_says(
+    checkpoints: list[Path], sides: tuple[list[str], list[str]], source: str
+) -> None:
+    flags = ["--pooling", "mean", "--layer", "0", "--prompt", "", "--max_seq_length", "8"]
+    (found,) = main([str(checkpoints[1]), "--test_file", source, *flags])
+    model, tokenizer = load_encoder(checkpoints[1])
+    vectors = (embed_sentences(model, tokenizer, texts, Pooling("mean", 0), prompt="", max_length=8) for texts in sides)
+    assert tuple(100 * found.hits["zh"].mean(1)) == pytest.approx(retrieval_accuracy(*vectors))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere/at/all", "--test_file", "SOURCE"], "nowhere/at/all"),
+        (["FIRST", "--test_file", "none.{en,de}"], "none.en: does not exist"),
+        (["FIRST", "--test_file", "SOURCE", "--pooling", "max"], "pooling"),
+        (["FIRST", "--test_file", "SOURCE", "--max_seq_length", "2"], "max_seq_length is 2; allowed is 3 or more"),
+        (["FIRST", "--test_file", "SOURCE", "--prompt_name", "query"], "prompt_name is 'query'"),
+        (["FIRST", "--test_file", "SOURCE", "--validation_file", "SOURCE"], "--validation_file .*: unknown argument"),
+    ],
+)
+def test_bad_arguments_are_one_message(
+    arguments: list[str], message: str, checkpoints: list[Path], source: str
+) -> None:
+    places = {"FIRST": str(checkpoints[0]), "SOURCE": source}
+    with pytest.raises(BadInput, match=message):
+        main([places.get(word, word) for word in arguments])

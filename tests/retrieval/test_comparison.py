@@ -1,0 +1,126 @@
+"""Encoders are compared on the same sentences: hits worked by hand, intervals against a slow version, files."""
+
+import json
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from test_held_out import HELD_OUT, Dictionary
+from test_plots import is_picture
+from transformers import PreTrainedTokenizerBase
+
+from hictl_hf.embedding.pooling import Pooling
+from hictl_hf.errors import BadInput
+from hictl_hf.retrieval.comparison import (
+    SAMPLES,
+    EncoderHits,
+    Estimate,
+    as_table,
+    drawn_sentences,
+    find_hits,
+    read_pairs,
+    write_comparison,
+)
+
+FIRST = Pooling("cls", 0)
+
+
+def hits(name: str, **by_language: NDArray[np.bool_]) -> EncoderHits:
+    return EncoderHits(name, {"pooling": FIRST._asdict(), "prompt": "", "max_length": 64}, by_language)
+
+
+def random_hits(seed: int, sentences: int, share: float) -> NDArray[np.bool_]:
+    return np.random.default_rng(seed).random((2, sentences)) < share
+
+
+def test_sentences_find_each_other_as_in_the_accuracy_worked_by_hand(tokenizer: PreTrainedTokenizerBase) -> None:
+    pairs: dict[str, tuple[list[str], list[str]]] = {}
+    for _, x, language, y in HELD_OUT:
+        sides = pairs.setdefault(language, ([], []))
+        sides[0].append(x)
+        sides[1].append(y)
+    found = find_hits("hand", Dictionary(tokenizer), tokenizer, pairs, FIRST)
+    assert found.hits["de"].all()
+    assert found.hits["sw"].tolist() == [[False, False, True], [False, True, True]]
+    assert found.values == pytest.approx({"de": 100, "sw": 50, "mean": 75})
+    assert found.protocol == {"pooling": {"mode": "cls", "layer": 0}, "prompt": "", "max_length": 64}
+
+
+def test_intervals_are_those_of_samples_drawn_one_by_one() -> None:
+    """The slow version repeats each sentence as often as it is drawn, in each language, and averages."""
+    sizes = {"de": 40, "sw": 25}
+    first = hits("a", **{name: random_hits(1, size, 0.5) for name, size in sizes.items()})
+    second = hits("b", **{name: random_hits(2, size, 0.8) for name, size in sizes.items()})
+    differences = []
+    for sample in range(SAMPLES):
+        by_language = []
+        for name, size in sizes.items():
+            rows = np.repeat(np.arange(size), drawn_sentences(size)[sample].astype(int))
+            assert len(rows) == size
+            by_language.append(100 * (second.hits[name][:, rows].mean() - first.hits[name][:, rows].mean()))
+        differences.append(fmean(by_language))
+    found = second.over(first)["mean"]
+    assert found.value == pytest.approx(second.values["mean"] - first.values["mean"])
+    assert (found.low, found.high) == pytest.approx(tuple(np.percentile(differences, (2.5, 97.5))), abs=1e-4)
+
+
+def test_an_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+    inside = 0
+    for seed in range(200):
+        low, high = hits("a", de=random_hits(seed, 200, 0.7)).accuracy["de"][1:]
+        inside += low <= 70 <= high
+    assert 178 <= inside <= 199  # of 190 expected, four standard deviations
+
+
+def test_differences_are_paired() -> None:
+    one = random_hits(3, 100, 0.5)
+    better = one.copy()
+    better[:, :10] = True  # nine or ten sentences more, the others as before
+    gap = hits("b", de=better).over(hits("a", de=one))["de"]
+    apart = hits("b", de=better).accuracy["de"]
+    assert gap.high - gap.low < apart.high - apart.low
+    assert hits("a", de=one).over(hits("a", de=one))["de"] == Estimate(0, 0, 0)
+
+
+def write(path: Path, *rows: dict[str, str]) -> str:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    return str(path)
+
+
+def test_every_pair_counts_under_the_name_of_its_languages(tmp_path: Path) -> None:
+    house, same = {"en": "the house", "de": "das Haus"}, {"en": "OK", "sw": "OK"}
+    english_first = write(tmp_path / "a.jsonl", house, house, same)
+    assert read_pairs([english_first]) == {"de": (["the house"] * 2, ["das Haus"] * 2), "sw": (["OK"], ["OK"])}
+    other = write(tmp_path / "b.jsonl", {"de": "das Haus", "sw": "nyumba"})
+    assert list(read_pairs([english_first, other])) == ["en-de", "en-sw", "de-sw"]
+
+
+def test_a_text_without_translation_and_an_empty_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.en.txt").write_text("the cat\n")
+    with pytest.raises(BadInput, match="text.en.txt:1: has one text; allowed are two"):
+        read_pairs([f"en:{tmp_path / 'text.en.txt'}"])
+    with pytest.raises(BadInput, match="allowed is one or more|no row|empty"):
+        read_pairs([write(tmp_path / "empty.jsonl")])
+
+
+def test_tables_and_files_hold_the_numbers(tmp_path: Path) -> None:
+    half, most = np.array([[True, False], [True, False]]), np.array([[True, True], [True, False]])
+    encoders = [hits("start", de=half), hits("runs/adapted", de=most)]
+    line = next(line for line in as_table(encoders).text().splitlines() if line.startswith("de"))
+    assert line.split("  ")[-3:-1] == ["75.0", "+25.0 (+0.0 to +50.0)"] or "75.0  +25.0 (+0.0 to +50.0)" in line
+    page = write_comparison(tmp_path / "scores", encoders, "hictl score-retrieval 'a b'")
+    text = page.read_text("utf-8")
+    assert "75.0%" in text and "hictl score-retrieval &#39;a b&#39;" in text and "data:image/png" in text
+    found = json.loads((tmp_path / "scores/results.json").read_text("utf-8"))
+    assert [each["model"] for each in found["encoders"]] == ["start", "runs/adapted"]
+    assert found["encoders"][1]["directions"] == {"de": [100, 50]} and found["sentences"] == {"de": 2}
+    assert found["encoders"][1]["difference"]["mean"] == {"value": 25, "low": 0, "high": 50}
+    assert is_picture(tmp_path / "scores/retrieval.png")
+
+
+def test_one_encoder_has_no_difference(tmp_path: Path) -> None:
+    alone = [hits("start", de=random_hits(0, 20, 0.5))]
+    assert "difference" not in as_table(alone).text()
+    assert "Orange" not in write_comparison(tmp_path, alone).read_text("utf-8")
