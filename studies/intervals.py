@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hictl_hf.retrieval.comparison import SAMPLES
-
-from .runs import Runs
+from .runs import SAMPLES, Runs
 
 TESTS = {"tatoeba": "Tatoeba", "ntrex": "NTREX", "bucc": "BUCC", "in domain": "in domain"}
 TRANSFER = {"panx": "PANX", "bleu": "BLEU"}

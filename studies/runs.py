@@ -5,7 +5,7 @@ import shutil
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,10 +16,10 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 
 from hictl_hf.files import write_json
-from hictl_hf.retrieval.comparison import SAMPLES, drawn_sentences
 
 from .scoring import f1
 
+SAMPLES = 1000
 CURVES = ("step", "hard_negative_lambda", "p_avg")
 
 Samples = dict[str, NDArray[np.floating]]  # test: (SAMPLES,) its score in each sample
@@ -122,6 +122,13 @@ def samples_of(folder: Path) -> Samples:
     statistics = folder / "bleu.npy"
     bleu = {"bleu": resample_metric(np.load(statistics), BLEU())} if statistics.exists() else {}
     return resample(dict(np.load(folder / "hits.npz"))) | bleu
+
+
+@cache
+def drawn_sentences(sentences: int) -> NDArray[np.float32]:
+    """Return (SAMPLES, sentences) how often each is drawn; equal for equal numbers of sentences."""
+    random = np.random.default_rng(sentences)
+    return random.multinomial(sentences, np.full(sentences, 1 / sentences), SAMPLES).astype(np.float32)
 
 
 def resample_metric(statistics: NDArray[np.number], metric: Metric) -> NDArray[np.floating]:

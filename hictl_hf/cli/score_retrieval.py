@@ -19,7 +19,7 @@ from ..embedding.pooling import POOLINGS, Pooling, chosen_prompt, own_pooling
 from ..errors import BadInput
 from ..files import check_place
 from ..parsing import CommandParser, parse_flags, refuse_missing
-from ..retrieval.comparison import EncoderHits, as_table, find_hits, read_pairs, reading_table, write_comparison
+from ..retrieval.comparison import Comparison, as_table, find_hits, read_pairs, reading_table, write_comparison
 from .logs import log_to_terminal
 
 GROUPS = {
@@ -75,7 +75,7 @@ def make_parser() -> CommandParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> list[EncoderHits]:
+def main(argv: Sequence[str] | None = None) -> Comparison:
     """Run the command and return what each encoder found; `argv` defaults to the command line."""
     argv = sys.argv[1:] if argv is None else list(argv)
     args, given = parse_flags(make_parser(), argv)
@@ -94,9 +94,10 @@ def main(argv: Sequence[str] | None = None) -> list[EncoderHits]:
         layer = args.layer if args.layer is not None else last if mode == "projection" else own.layer
         prompt = chosen_prompt(model.config, args.prompt, args.prompt_name)
         encoders.append(find_hits(name, model, tokenizer, pairs, Pooling(mode, layer), prompt, args.max_seq_length))
-    table = as_table(encoders)
+    comparison = Comparison(encoders)
+    table = as_table(comparison)
     print(f"{reading_table(encoders).text()}\n\n{table.title}. {table.caption}\n\n{table.text()}")
     if args.output:
         command = shlex.join(["hictl", "score-retrieval", *argv])
-        print(write_comparison(args.output, encoders, command))
-    return encoders
+        print(write_comparison(args.output, comparison, command))
+    return comparison

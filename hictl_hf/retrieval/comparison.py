@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from .bitext import retrieval_hits
 from .plots import plot_retrieval
 
 SAMPLES = 1000  # of the bootstrap
-MEAN, ACCURACY = "mean", "Retrieval accuracy"
+MEAN, ACCURACY, BY_LANGUAGE, READING = "mean", "Retrieval accuracy", "By language", "How each is read"
 
 Sides = tuple[list[str], list[str]]  # sentences, and their translations
 
@@ -65,27 +65,36 @@ class EncoderHits:
         values = {language: 100 * float(found.mean()) for language, found in self.hits.items()}
         return values | {MEAN: fmean(values.values())}
 
+
+@dataclass(frozen=True)
+class Comparison:
+    """What encoders found on the same pairs, with intervals by bootstrap of the sentences."""
+
+    encoders: Sequence[EncoderHits]
+
+    @cached_property
+    def sentences(self) -> dict[str, int]:
+        """Pairs by language pair."""
+        return {language: found.shape[1] for language, found in self.encoders[0].hits.items()}
+
     @cached_property
     def samples(self) -> dict[str, NDArray[np.floating]]:
-        """(SAMPLES,) what `values` are in samples of the sentences, the same samples for all encoders."""
-        found = {
-            language: 100 * (drawn_sentences(hits.shape[1]) @ hits.mean(0)) / hits.shape[1]
-            for language, hits in self.hits.items()
-        }
+        """(SAMPLES, encoders) percent by language pair, and their mean, in the same samples for all encoders."""
+        random = np.random.default_rng(0)
+        found = {language: draw([each.hits[language] for each in self.encoders], random) for language in self.sentences}
         return found | {MEAN: np.mean(list(found.values()), 0)}
 
-    @property
-    def accuracy(self) -> dict[str, Estimate]:
+    def accuracy(self, encoder: int) -> dict[str, Estimate]:
         """Percent of both directions by language pair, and their mean."""
-        return {language: estimate(self.values[language], self.samples[language]) for language in self.values}
+        values = self.encoders[encoder].values
+        return {language: estimate(values[language], self.samples[language][:, encoder]) for language in values}
 
-    def over(self, other: "EncoderHits") -> dict[str, Estimate]:
-        """Percentage points above another encoder on the same sentences, by language pair and of the mean."""
+    def over_first(self, encoder: int) -> dict[str, Estimate]:
+        """Percentage points above the first encoder, paired by sentences."""
+        first, values = self.encoders[0].values, self.encoders[encoder].values
         return {
-            language: estimate(
-                self.values[language] - other.values[language], self.samples[language] - other.samples[language]
-            )
-            for language in self.values
+            language: estimate(values[language] - first[language], drawn[:, encoder] - drawn[:, 0])
+            for language, drawn in self.samples.items()
         }
 
 
@@ -145,11 +154,18 @@ def find_hits(
     return EncoderHits(name, protocol, hits)
 
 
-@cache
-def drawn_sentences(sentences: int) -> NDArray[np.float32]:
-    """Return (SAMPLES, sentences) how often each is drawn; equal for equal numbers of sentences."""
-    random = np.random.default_rng(sentences)
-    return random.multinomial(sentences, np.full(sentences, 1 / sentences), SAMPLES).astype(np.float32)
+def draw(hits: Sequence[NDArray[np.bool_]], random: np.random.Generator) -> NDArray[np.floating]:
+    """Return (SAMPLES, encoders) percent of both directions in samples of the sentences, drawn with replacement.
+
+    Sentences on which each encoder is equally right are interchangeable, and the numbers drawn of each kind multinomial.
+
+    Args:
+        hits: (2, sentences) of each encoder.
+    """
+    right = np.stack([found.mean(0) for found in hits], 1)  # (sentences, encoders)
+    kinds, counts = np.unique(right, axis=0, return_counts=True)
+    drawn = random.multinomial(len(right), counts / len(right), SAMPLES)  # (SAMPLES, kinds)
+    return 100 * drawn @ kinds / len(right)
 
 
 def estimate(value: float, samples: NDArray[np.floating]) -> Estimate:
@@ -161,22 +177,22 @@ def estimate(value: float, samples: NDArray[np.floating]) -> Estimate:
 # --- tables, files ----------------------------------------------------------------------------------------------------
 
 
-def as_table(encoders: Sequence[EncoderHits]) -> Table:
+def as_table(comparison: Comparison) -> Table:
     """Tabulate the accuracy of encoders by language pair, and the difference of each to the first one."""
-    first, *others = encoders
-    heads = ["", "sentences", first.name]
+    (first, *others), sentences = comparison.encoders, comparison.sentences
+    heads, accuracy = ["", "sentences", first.name], comparison.accuracy(0)
     for other in others:
         heads += [other.name, "difference"]
+    differences = [comparison.over_first(number) for number in range(1, len(others) + 1)]
     rows = []
-    for language in first.values:
-        hits = [*first.hits.values()] if language == MEAN else [first.hits[language]]
-        row = [language, f"{sum(each.shape[1] for each in hits):,}", first.accuracy[language].text()]
-        for other in others:
-            row += [f"{other.values[language]:.1f}", other.over(first)[language].text("+")]
+    for language, value in accuracy.items():
+        row = [language, f"{sentences.get(language, sum(sentences.values())):,}", value.text()]
+        for other, difference in zip(others, differences):
+            row += [f"{other.values[language]:.1f}", difference[language].text("+")]
         rows.append(row)
     caption = (
         "Percent of sentences whose nearest neighbour by cosine is their translation, mean of both directions, with "
-        f"95 % intervals ({SAMPLES} samples of the sentences; differences are paired)."
+        f"95 % intervals ({SAMPLES:,} samples of the sentences; differences are paired)."
     )
     return Table.of(heads, rows, ACCURACY, caption)
 
@@ -197,46 +213,43 @@ def reading_table(encoders: Sequence[EncoderHits]) -> Table:
         [each.name, *each.protocol["pooling"].values(), repr(each.protocol["prompt"]), each.protocol["max_length"]]
         for each in encoders
     ]
-    return Table.of(["", "pooling", "layer", "prompt", "tokens"], rows, "How each is read")
+    return Table.of(["", "pooling", "layer", "prompt", "tokens"], rows, READING)
 
 
-def write_comparison(folder: str | Path, encoders: Sequence[EncoderHits], command: str = "") -> Path:
+def write_comparison(folder: str | Path, comparison: Comparison, command: str = "") -> Path:
     """Write `results.json`, `report.html`, `report.md` and a picture; return the path of the page.
 
+    The picture shows the first and the last encoder.
+
     Args:
-        encoders: one or more, on the same sentences; the picture shows the first and the last one.
         command: that reproduces the result.
     """
-    folder = Path(folder)
-    first, last = encoders[0], encoders[-1]
-    sentences = {language: hits.shape[1] for language, hits in first.hits.items()}
+    folder, (first, *others) = Path(folder), comparison.encoders
     results = [
         {
             "model": each.name,
             **each.protocol,
-            "accuracy": {language: found._asdict() for language, found in each.accuracy.items()},
+            "accuracy": {language: found._asdict() for language, found in comparison.accuracy(number).items()},
             "directions": {language: (100 * hits.mean(1)).tolist() for language, hits in each.hits.items()},
-            "difference": {language: found._asdict() for language, found in each.over(first).items()},
+            "difference": {language: found._asdict() for language, found in comparison.over_first(number).items()},
         }
-        for each in encoders
+        for number, each in enumerate(comparison.encoders)
     ]
-    write_json(
-        folder / RESULTS_FILE,
-        {"encoders": results, "sentences": sentences, "command": command, "versions": library_versions()},
-    )
-    before = first.values if last is not first else {}
-    shown = {language: (before.get(language), last.values[language]) for language in sentences}
-    picture = plot_retrieval(shown, folder / "retrieval.png", ("first", "last" if before else MEAN))
-    caption = f"Blue: {last.name}." + (f" Grey: {first.name}. Orange: lower than it." if before else "")
+    facts = {"sentences": comparison.sentences, "command": command, "versions": library_versions()}
+    write_json(folder / RESULTS_FILE, {"encoders": results, **facts})
+    before, after = (first.values, others[-1]) if others else ({}, first)
+    shown = {language: (before.get(language), after.values[language]) for language in comparison.sentences}
+    picture = plot_retrieval(shown, folder / "retrieval.png", ("first", "last" if others else MEAN))
+    caption = f"Blue: {after.name}." + (f" Grey: {first.name}. Orange: lower than it." if others else "")
     return write_sections(
         folder,
-        f"Retrieval accuracy {last.values[MEAN]:.1f}%",
-        [(f"{each.values[MEAN]:.1f}%", each.name) for each in encoders],
+        f"{ACCURACY} {after.values[MEAN]:.1f}%",
+        [(f"{each.values[MEAN]:.1f}%", each.name) for each in comparison.encoders],
         {
-            ACCURACY: [as_table(encoders), direction_table(encoders)],
-            "By language": [Picture("By language", caption, picture)],
-            "How each is read": [reading_table(encoders)],
+            ACCURACY: [as_table(comparison), direction_table(comparison.encoders)],
+            BY_LANGUAGE: [Picture(BY_LANGUAGE, caption, picture)],
+            READING: [reading_table(comparison.encoders)],
             "Command": [Listing("Command", command)],
         },
-        f"{sum(sentences.values()):,} pairs.",
+        f"{sum(comparison.sentences.values()):,} pairs.",
     )

@@ -48,7 +48,7 @@ def test_each_encoder_is_read_as_its_folder_says(
     checkpoints: list[Path], sides: tuple[list[str], list[str]], source: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    found = main([*map(str, checkpoints), "--test_file", source, "--output", str(tmp_path / "scores")])
+    found = main([*map(str, checkpoints), "--test_file", source, "--output", str(tmp_path / "scores")]).encoders
     for folder, each in zip(checkpoints, found):
         expected = retrieval_accuracy(*(embed_sentences(*load_encoder(folder), texts) for texts in sides))
         assert tuple(100 * each.hits["zh"].mean(1)) == pytest.approx(expected)
@@ -63,7 +63,7 @@ def test_flags_override_what_the_folder_says(
     checkpoints: list[Path], sides: tuple[list[str], list[str]], source: str
 ) -> None:
     flags = ["--pooling", "mean", "--layer", "0", "--prompt", "", "--max_seq_length", "8"]
-    (found,) = main([str(checkpoints[1]), "--test_file", source, *flags])
+    (found,) = main([str(checkpoints[1]), "--test_file", source, *flags]).encoders
     model, tokenizer = load_encoder(checkpoints[1])
     vectors = (embed_sentences(model, tokenizer, texts, Pooling("mean", 0), prompt="", max_length=8) for texts in sides)
     assert tuple(100 * found.hits["zh"].mean(1)) == pytest.approx(retrieval_accuracy(*vectors))

@@ -1,8 +1,8 @@
-"""Encoders are compared on the same sentences: hits worked by hand, intervals against a slow version, files."""
+"""Encoders are compared on the same sentences: hits worked by hand, intervals against a slow bootstrap, files."""
 
 import json
+import re
 from pathlib import Path
-from statistics import fmean
 
 import numpy as np
 import pytest
@@ -14,11 +14,10 @@ from transformers import PreTrainedTokenizerBase
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.comparison import (
-    SAMPLES,
+    Comparison,
     EncoderHits,
     Estimate,
     as_table,
-    drawn_sentences,
     find_hits,
     read_pairs,
     write_comparison,
@@ -48,28 +47,27 @@ def test_sentences_find_each_other_as_in_the_accuracy_worked_by_hand(tokenizer: 
     assert found.protocol == {"pooling": {"mode": "cls", "layer": 0}, "prompt": "", "max_length": 64}
 
 
-def test_intervals_are_those_of_samples_drawn_one_by_one() -> None:
-    """The slow version repeats each sentence as often as it is drawn, in each language, and averages."""
-    sizes = {"de": 40, "sw": 25}
+def test_intervals_are_those_of_sentences_drawn_one_by_one() -> None:
+    """The slow version draws the sentences of each language, 20,000 times, and averages what is drawn."""
+    sizes, random, draws = {"de": 200, "sw": 100}, np.random.default_rng(5), 20_000
     first = hits("a", **{name: random_hits(1, size, 0.5) for name, size in sizes.items()})
-    second = hits("b", **{name: random_hits(2, size, 0.8) for name, size in sizes.items()})
-    differences = []
-    for sample in range(SAMPLES):
-        by_language = []
-        for name, size in sizes.items():
-            rows = np.repeat(np.arange(size), drawn_sentences(size)[sample].astype(int))
-            assert len(rows) == size
-            by_language.append(100 * (second.hits[name][:, rows].mean() - first.hits[name][:, rows].mean()))
-        differences.append(fmean(by_language))
-    found = second.over(first)["mean"]
-    assert found.value == pytest.approx(second.values["mean"] - first.values["mean"])
-    assert (found.low, found.high) == pytest.approx(tuple(np.percentile(differences, (2.5, 97.5))), abs=1e-4)
+    second = hits("b", **{name: first.hits[name] | random_hits(2, size, 0.3) for name, size in sizes.items()})
+    comparison, by_language = Comparison([first, second]), []
+    for name, size in sizes.items():
+        rows = random.integers(size, size=(draws, size))
+        by_language.append([100 * each.hits[name].mean(0)[rows].mean(1) for each in (first, second)])
+    slow = np.mean(by_language, 0)  # (encoders, draws)
+    wanted = {0: slow[1] - slow[0], 1: slow[0]}
+    for found, drawn in ((comparison.over_first(1), wanted[0]), (comparison.accuracy(0), wanted[1])):
+        assert (found["mean"].low, found["mean"].high) == pytest.approx(np.percentile(drawn, (2.5, 97.5)), abs=0.8)
+    assert comparison.over_first(1)["mean"].value == pytest.approx(second.values["mean"] - first.values["mean"])
+    assert (comparison.samples["sw"][:, 1] >= comparison.samples["sw"][:, 0]).all()  # drawn together
 
 
 def test_an_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     inside = 0
     for seed in range(200):
-        low, high = hits("a", de=random_hits(seed, 200, 0.7)).accuracy["de"][1:]
+        low, high = Comparison([hits("a", de=random_hits(seed, 200, 0.7))]).accuracy(0)["de"][1:]
         inside += low <= 70 <= high
     assert 178 <= inside <= 199  # of 190 expected, four standard deviations
 
@@ -77,11 +75,11 @@ def test_an_interval_holds_the_truth_about_as_often_as_it_says() -> None:
 def test_differences_are_paired() -> None:
     one = random_hits(3, 100, 0.5)
     better = one.copy()
-    better[:, :10] = True  # nine or ten sentences more, the others as before
-    gap = hits("b", de=better).over(hits("a", de=one))["de"]
-    apart = hits("b", de=better).accuracy["de"]
-    assert gap.high - gap.low < apart.high - apart.low
-    assert hits("a", de=one).over(hits("a", de=one))["de"] == Estimate(0, 0, 0)
+    better[:, :10] = True  # about ten hits more, the others as before
+    found = Comparison([hits("a", de=one), hits("b", de=better), hits("c", de=one)])
+    gap, alone = found.over_first(1)["de"], found.accuracy(1)["de"]
+    assert gap.high - gap.low < (alone.high - alone.low) / 2
+    assert found.over_first(2)["de"] == Estimate(0, 0, 0)
 
 
 def write(path: Path, *rows: dict[str, str]) -> str:
@@ -108,9 +106,10 @@ def test_a_text_without_translation_and_an_empty_file_are_refused(tmp_path: Path
 def test_tables_and_files_hold_the_numbers(tmp_path: Path) -> None:
     half, most = np.array([[True, False], [True, False]]), np.array([[True, True], [True, False]])
     encoders = [hits("start", de=half), hits("runs/adapted", de=most)]
-    line = next(line for line in as_table(encoders).text().splitlines() if line.startswith("de"))
-    assert line.split("  ")[-3:-1] == ["75.0", "+25.0 (+0.0 to +50.0)"] or "75.0  +25.0 (+0.0 to +50.0)" in line
-    page = write_comparison(tmp_path / "scores", encoders, "hictl score-retrieval 'a b'")
+    comparison = Comparison(encoders)
+    (line,) = (line for line in as_table(comparison).text().splitlines() if line.startswith("de"))
+    assert re.split(r"\s{2,}", line) == ["de", "2", "50.0 (0.0 to 100.0)", "75.0", "+25.0 (+0.0 to +50.0)"]
+    page = write_comparison(tmp_path / "scores", comparison, "hictl score-retrieval 'a b'")
     text = page.read_text("utf-8")
     assert "75.0%" in text and "hictl score-retrieval &#39;a b&#39;" in text and "data:image/png" in text
     found = json.loads((tmp_path / "scores/results.json").read_text("utf-8"))
@@ -121,6 +120,6 @@ def test_tables_and_files_hold_the_numbers(tmp_path: Path) -> None:
 
 
 def test_one_encoder_has_no_difference(tmp_path: Path) -> None:
-    alone = [hits("start", de=random_hits(0, 20, 0.5))]
+    alone = Comparison([hits("start", de=random_hits(0, 20, 0.5))])
     assert "difference" not in as_table(alone).text()
     assert "Orange" not in write_comparison(tmp_path, alone).read_text("utf-8")
