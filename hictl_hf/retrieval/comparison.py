@@ -157,7 +157,7 @@ def find_hits(
 def draw(hits: Sequence[NDArray[np.bool_]], random: np.random.Generator) -> NDArray[np.floating]:
     """Return (SAMPLES, encoders) percent of both directions in samples of the sentences, drawn with replacement.
 
-    Sentences on which each encoder is equally right are interchangeable, and the numbers drawn of each kind multinomial.
+    Sentences on which each encoder is equally right are interchangeable; how many of a kind are drawn is multinomial.
 
     Args:
         hits: (2, sentences) of each encoder.
