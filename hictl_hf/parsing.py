@@ -8,7 +8,7 @@ from argparse import Action, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from textwrap import fill
 from types import NoneType
@@ -149,7 +149,9 @@ def refuse_run(model: str) -> None:
 
 
 def parse_flags_or_recipe(argv: Sequence[str], kind: type[Any], parser: CommandParser | None = None) -> Any:
-    """Parse arguments into a `kind`: flags, or a recipe and flags that override it. A dictionary is JSON in a flag.
+    """Parse arguments into a `kind`: flags, or a recipe and flags that override it, dictionaries key by key.
+
+    A dictionary is JSON in a flag.
 
     Args:
         parser: the parser of `kind`; by default one without groups.
@@ -160,6 +162,8 @@ def parse_flags_or_recipe(argv: Sequence[str], kind: type[Any], parser: CommandP
         recipe, kinds = read_recipe(path, kind), get_type_hints(kind)
         for action in parser._actions:
             if (name := action.dest) in recipe:
+                if isinstance(recipe[name], dict):
+                    action.type = partial(over, recipe[name])
                 try:
                     recipe[name] = as_after_flag(action, kinds[name], recipe[name])
                 except (TypeError, ValueError, ArgumentTypeError) as error:
@@ -169,6 +173,42 @@ def parse_flags_or_recipe(argv: Sequence[str], kind: type[Any], parser: CommandP
                     ) from error
         parser.set_defaults(**recipe)
     return parse_flags(parser, argv)
+
+
+def over(recipe: Mapping[str, Any], text: str) -> str:
+    """Return the JSON of a flag's dictionary over that of a recipe, key by key; a text that is none as it is.
+
+    >>> over({"a": 1, "b": 2}, '{"b": 3}'), over({"a": 1}, "b=3")
+    ('{"a": 1, "b": 3}', '{"a": 1, "b": 3}')
+    """
+    try:
+        given = read_overrides(text)
+        given = json.loads(given) if isinstance(given, str) else given
+    except ValueError:  # who reads the argument says what is wrong
+        return text
+    return json.dumps({**recipe, **given}) if isinstance(given, dict) else text
+
+
+def read_overrides(value: dict[str, Any] | str | None) -> dict[str, Any] | str | None:
+    """Return "a=1,b=2", as transformers' examples write `config_overrides`, as a dictionary; others as they are.
+
+    >>> read_overrides("hidden_size=8,hidden_act=gelu,tie_word_embeddings=true")
+    {'hidden_size': 8, 'hidden_act': 'gelu', 'tie_word_embeddings': True}
+    """
+    if not isinstance(value, str) or "=" not in value or value.lstrip().startswith(("{", "[", '"')):
+        return value
+    pairs = [part.partition("=") for part in value.split(",")]
+    if not all(name.strip() and equals for name, equals, _ in pairs):
+        raise BadInput(f"config_overrides is {value!r}; allowed is a=1,b=2, or JSON, which also has lists")
+    return {name.strip(): read_value(text.strip()) for name, _, text in pairs}
+
+
+def read_value(text: str) -> Any:
+    """A number, true, false or null as JSON has them, else the text."""
+    try:
+        return json.loads(text.lower() if text.lower() in ("true", "false", "null") else text)
+    except json.JSONDecodeError:
+        return text
 
 
 def as_after_flag(action: Action, kind: Any, value: Any) -> Any:

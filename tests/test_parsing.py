@@ -1,6 +1,7 @@
 """A recipe says what flags say: the same values, refused in the same way, by the name of the file."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +16,7 @@ from hictl_hf.cli.translate import TranslateArguments
 from hictl_hf.errors import BadInput
 from hictl_hf.former_names import ARGUMENTS
 from hictl_hf.other_names import ELSEWHERE, REASONS
+from hictl_hf.parsing import read_overrides
 from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
 from hictl_hf.training import arguments as settings
 from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
@@ -169,6 +171,39 @@ def test_a_recipe_overrides_those_it_is_based_on_in_their_order_and_dictionaries
     args = parse_arguments([str(tmp_path / "sub/fuller.json"), "--max_seq_length", "12"])
     assert (args.max_steps, args.max_seq_length, args.train_file) == (2, 12, ["y"])
     assert args.config_overrides == {"word_weight": 0, "lm_weight": 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("a=1,b=2", {"a": 1, "b": 2}),
+        (" a = 0.5 , b=True, c=none_of_these, d=null", {"a": 0.5, "b": True, "c": "none_of_these", "d": None}),
+        ('{"a": "b=1"}', '{"a": "b=1"}'),
+        ({"a": 1}, {"a": 1}),
+        (None, None),
+    ],
+)
+def test_overrides_are_json_or_pairs(given: Any, wanted: Any) -> None:
+    assert read_overrides(given) == wanted
+
+
+@pytest.mark.parametrize("given", ['{"word_weight": 2, "lm_weight": 3}', "word_weight=2,lm_weight=3"])
+def test_a_dictionary_of_a_flag_changes_the_keys_it_names(given: str, tmp_path: Path) -> None:
+    overrides, cleaning = {"lm_weight": 0, "vocab_size": 99}, {"languages": ["de"]}
+    write_recipes(tmp_path, a={"train_file": ["x"], "config_overrides": overrides, "cleaning": cleaning})
+    args = parse_arguments([str(tmp_path / "a.json"), "--config_overrides", given])
+    assert args.config_overrides == {"lm_weight": 3, "vocab_size": 99, "word_weight": 2}
+    assert args.cleaning == cleaning
+    args = parse_arguments([str(tmp_path / "a.json"), '--cleaning={"max_characters": 9}'])
+    assert args.cleaning == {"languages": ["de"], "max_characters": 9}
+    assert args.config_overrides == overrides
+
+
+@pytest.mark.parametrize("given", ["{word", "[1]", "word_weight=2,lm_weight"])
+def test_a_flag_that_is_no_dictionary_is_refused_with_a_recipe_as_without(given: str, tmp_path: Path) -> None:
+    write_recipes(tmp_path, a={"train_file": ["x"], "config_overrides": {"lm_weight": 0}})
+    with pytest.raises(BadInput, match=f"^config_overrides is .*{re.escape(given[:4])}"):
+        parse_arguments([str(tmp_path / "a.json"), "--config_overrides", given])
 
 
 @pytest.mark.parametrize(

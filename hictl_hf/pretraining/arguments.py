@@ -9,7 +9,7 @@ from ..data.cleaning import Cleaning
 from ..data.collator import REORDERINGS, SEPARATORS, SHORTEST_PAIR
 from ..errors import BadInput
 from ..models.configuration_hictl import CONFIGS, config_class
-from ..parsing import parse_flags_or_recipe
+from ..parsing import parse_flags_or_recipe, read_overrides
 from ..training.arguments import (
     RunArguments,
     fields_with_default,
@@ -20,7 +20,7 @@ from ..training.arguments import (
     repository_to_publish_to,
 )
 from ..training.fields import UNUSED, refuse_unused
-from ..training.model_and_data import DataArguments, ModelArguments, read_overrides
+from ..training.model_and_data import DataArguments, ModelArguments
 
 UNUSED_HERE = UNUSED | {
     "label_smoothing_factor": "the language model predicts the original tokens",

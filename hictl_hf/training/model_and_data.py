@@ -1,6 +1,5 @@
 """Arguments of the model and of the data, under the names of transformers' example scripts, for all kinds of run."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -103,25 +102,3 @@ def at_revision(name: str | None, revision: str) -> str | None:
         return name
     with as_bad_input(f"{name} at {revision}", "a name on the Hub and its revision", "Check both, and the connection."):
         return snapshot_download(name, revision=revision, allow_patterns=list(FILES))
-
-
-def read_overrides(value: dict[str, Any] | str | None) -> dict[str, Any] | str | None:
-    """Return "a=1,b=2", as transformers' examples write `config_overrides`, as a dictionary; others as they are.
-
-    >>> read_overrides("hidden_size=8,hidden_act=gelu,tie_word_embeddings=true")
-    {'hidden_size': 8, 'hidden_act': 'gelu', 'tie_word_embeddings': True}
-    """
-    if not isinstance(value, str) or "=" not in value or value.lstrip().startswith(("{", "[", '"')):
-        return value
-    pairs = [part.partition("=") for part in value.split(",")]
-    if not all(name.strip() and equals for name, equals, _ in pairs):
-        raise BadInput(f"config_overrides is {value!r}; allowed is a=1,b=2, or JSON, which also has lists")
-    return {name.strip(): read_value(text.strip()) for name, _, text in pairs}
-
-
-def read_value(text: str) -> Any:
-    """A number, true, false or null as JSON has them, else the text."""
-    try:
-        return json.loads(text.lower() if text.lower() in ("true", "false", "null") else text)
-    except json.JSONDecodeError:
-        return text

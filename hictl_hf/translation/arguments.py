@@ -12,7 +12,7 @@ from ..data.cleaning import Cleaning
 from ..data.languages import language_code, parse_tag
 from ..errors import BadInput
 from ..models.configuration_hictl import CONFIGS
-from ..parsing import parse_flags_or_recipe
+from ..parsing import parse_flags_or_recipe, read_overrides
 from ..training.arguments import (
     RunArguments,
     fields_with_default,
@@ -23,7 +23,7 @@ from ..training.arguments import (
     repository_to_publish_to,
 )  # fmt: skip
 from ..training.fields import UNUSED, refuse_unused
-from ..training.model_and_data import DataArguments, ModelArguments, read_overrides
+from ..training.model_and_data import DataArguments, ModelArguments
 from .beam_search import BeamSearchConfig
 from .corpus import Direction, directions_between
 from .moses import MosesTokenizer

@@ -1,27 +1,12 @@
-"""Values of the arguments of the model and the data: overrides in two spellings, files at a revision."""
+"""Values of the arguments of the model and the data: files at a revision."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hub_stub import serve
 
 from hictl_hf.errors import BadInput
-from hictl_hf.training.model_and_data import ModelArguments, at_revision, read_overrides
-
-
-@pytest.mark.parametrize(
-    ("given", "wanted"),
-    [
-        ("a=1,b=2", {"a": 1, "b": 2}),
-        (" a = 0.5 , b=True, c=none_of_these, d=null", {"a": 0.5, "b": True, "c": "none_of_these", "d": None}),
-        ('{"a": "b=1"}', '{"a": "b=1"}'),
-        ({"a": 1}, {"a": 1}),
-        (None, None),
-    ],
-)
-def test_overrides_are_json_or_pairs(given: Any, wanted: Any) -> None:
-    assert read_overrides(given) == wanted
+from hictl_hf.training.model_and_data import ModelArguments, at_revision
 
 
 def test_files_at_a_revision_are_those_that_a_model_needs(tmp_path: Path) -> None:
