@@ -109,7 +109,7 @@ class MineArguments:
     )
     gold: str | None = field(
         default=None,
-        metadata={"help": 'True pairs, lines "x<TAB>y": also write OUTPUT-report/report.html.'},
+        metadata={"help": 'True pairs, lines "x<TAB>y": also write a report, pairs-report/report.html for pairs.tsv.'},
     )
     x_vectors: str | None = field(
         default=None, metadata={"help": "Vectors of the first file (.npy), for example of hictl embed."}

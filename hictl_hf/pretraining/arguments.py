@@ -78,8 +78,8 @@ class PretrainingModelArguments(ModelArguments):
     keep_start: str | None = field(
         default=None,
         metadata={
-            "help": "Average the trained weights with those of the encoder: the share of the encoder from 0 to 1, or "
-            "auto, by which the held-out and guard pairs choose it."
+            "help": "Average the trained weights with those of the start: the share of the start, from 0, the trained "
+            "weights alone, to 1; or auto: chosen on held-out and guard pairs."
         },
     )
 

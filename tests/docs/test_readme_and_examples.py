@@ -99,7 +99,7 @@ def workplace(
         tokenizer.save_pretrained(f"runs/demo/{folder}")
     translator = HictlForConditionalGeneration.from_encoder(model, target_languages=["en"], decoder_layers=1)
     for part in (translator, tokenizer):
-        part.save_pretrained("runs/translation/model")
+        part.save_pretrained("runs/de-en-2/model")
     pairs = [{"en": en, other: sentences[other][at]} for at, en in enumerate(sentences["en"]) for other in ("de", "sw")]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), "utf-8")
     (tmp_path / "swahili.txt").write_text("\n".join(sentences["sw"]), "utf-8")
