@@ -183,7 +183,8 @@ def backward_of_queries(
         others = first + tl.arange(0, BLOCK)
         k = states_at(key, others, last, head, k_stride, k_head, SIZE, PADDED)
         v = states_at(value, others, last, head, v_stride, v_head, SIZE, PADDED)
-        weights = tl.exp2(tl.dot(q, tl.trans(k)) * scale - total[:, None])  # keys beyond the row are 0
+        scores = tl.where((others < last)[None, :], tl.dot(q, tl.trans(k)) * scale, -float("inf"))
+        weights = tl.exp2(scores - total[:, None])
         by_weights = tl.dot(by_output, tl.trans(v))
         if DROPS:
             by_weights = tl.where(are_kept(seed, at, others, head, dropout), by_weights / (1 - dropout), 0.0)

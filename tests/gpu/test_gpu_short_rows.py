@@ -72,6 +72,25 @@ def test_outputs_and_gradients_are_those_of_each_row_alone(
 
 
 @everywhere
+@pytest.mark.parametrize(("dtype", "score"), [(torch.float16, -18), (torch.float32, -100)])
+def test_gradients_are_finite_where_all_scores_are_far_below_0(device: str, dtype: torch.dtype, score: int) -> None:
+    """The place of a key beyond the row has a score of 0 there, and must not count."""
+    random, tokens = torch.Generator().manual_seed(0), sum(LENGTHS)
+    states = torch.zeros(3, tokens, HEADS, 16)
+    states[0, ..., 0], states[1, ..., 0] = 4, score  # scaled by 1 / 4
+    states[..., 1:] = torch.randn(3, tokens, HEADS, 15, generator=random) / 8
+    packed = states.to(dtype).requires_grad_()
+    found, exact = attend(device, LENGTHS, packed.unbind(), 0.0), packed.detach().double().requires_grad_()
+    kept = [torch.ones(HEADS, length, length) for length in LENGTHS]
+    expected = attend_one_by_one(LENGTHS, exact.unbind(), kept, 0.0)
+    upstream = torch.randn(found.shape, generator=random)
+    gradients = [
+        torch.autograd.grad(out, x, upstream.to(out.dtype))[0] for out, x in ((found, packed), (expected, exact))
+    ]
+    torch.testing.assert_close(gradients[0].double(), gradients[1], atol=0.03, rtol=0.05)
+
+
+@everywhere
 def test_each_head_drops_others(device: str) -> None:
     kept = weights_kept(device, LENGTHS, 0.5)[-1]
     assert not torch.equal(kept[0], kept[1])  # heads
