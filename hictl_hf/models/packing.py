@@ -284,6 +284,7 @@ def packed_attention(
         mask = attention_mask
         return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs)
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))  # (tokens, heads, d / h)
+    query, key = (states.to(value.dtype) for states in (query, key))  # EuroBERT's rotation gives fp32 under autocast
     if (groups := query.shape[1] // key.shape[1]) > 1:
         key, value = (states.repeat_interleave(groups, 1) for states in (key, value))
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling

@@ -14,8 +14,10 @@ from transformers import PreTrainedModel
 
 import hictl_hf
 from hictl_hf import HictlForPreTraining
+from hictl_hf.models import packing
 from hictl_hf.models.families import FAMILIES
 from hictl_hf.models.packing import accepts_packed_rows
+from hictl_hf.models.row_attention import attend_within_rows
 
 WORDS, PADDING, BEGIN, END, MASK = 60, 1, 0, 2, 59
 FIRST_WORD = 4
@@ -137,6 +139,24 @@ def test_logits_before_training_are_those_of_transformers(name: str, published: 
     batch = {key: Pairs().batch()[key] for key in ("input_ids", "attention_mask", "labels")}
     ours, theirs = model.eval()(**batch), stock(**batch)
     assert torch.equal(ours.logits, theirs.logits) and torch.equal(ours.loss, theirs.loss)
+
+
+@pytest.mark.parametrize("name", [name for name in SHAPES if FAMILIES[name].packs])
+def test_attention_gets_one_dtype_under_autocast(
+    name: str, published: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels for packed rows exist for half precision only, and a rotation of queries and keys may end in fp32."""
+    seen: list[set[torch.dtype]] = []
+
+    def spy(lengths: Any, attending: Any, *states: Any, **settings: Any) -> Tensor:
+        seen.append({state.dtype for state in states[:3]})
+        return attend_within_rows(lengths, attending, *states, **settings)
+
+    monkeypatch.setattr(packing, "attend_within_rows", spy)
+    model = HictlForPreTraining.from_pretrained(published(name), **OBJECTIVE)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model(**Pairs().batch()).loss.backward()
+    assert seen and all(dtypes == {torch.bfloat16} for dtypes in seen)
 
 
 @each_family
