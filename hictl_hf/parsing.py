@@ -26,7 +26,10 @@ from .other_names import answer
 
 logger = logging.getLogger(__name__)
 
-RECIPE = "The first argument may be a recipe, a JSON or YAML file with these settings; flags override it, dictionaries key by key."
+RECIPE = (
+    "The first argument may be a recipe, a JSON or YAML file with these settings; flags override it, dictionaries key by "
+    "key."
+)
 BASED_ON = "based_on"  # key of a recipe: other recipes, by paths relative to it, whose settings it changes
 OF_TRANSFORMERS = "Hugging Face's TrainingArguments"
 EXAMPLE = re.compile(r"^ *((?:cat .*)?hictl .*)", re.MULTILINE)  # a line of a docstring that can be typed

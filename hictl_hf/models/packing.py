@@ -208,7 +208,7 @@ class PackedPass:
         last, lengths = block is self.last_block, self.rows.lengths
         attending = self.rows.attending if last else lengths
         if query.is_cuda and last not in self.limits:
-            self.limits[last] = limits_of(lengths, attending, query.device)
+            self.limits[last] = limits_of(lengths, attending, query)
         limits = self.limits.get(last)
         return attend_within_rows(lengths, attending, query, key, value, dropout, scaling, limits, window)
 

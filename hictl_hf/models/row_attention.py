@@ -43,12 +43,13 @@ class Limits(NamedTuple):
     blocks: tuple[Tensor, ...]
 
 
-def limits_of(lengths: list[int], attending: list[int], device: torch.device) -> Limits:
-    """The limits of rows of such lengths, of which so many tokens attend."""
+def limits_of(lengths: list[int], attending: list[int], query: Tensor) -> Limits:
+    """The limits of rows of such lengths, of which so many tokens attend, for queries such as this one."""
+    device = query.device
     counts = torch.tensor([[count for count in attending if count], [m for n, m in zip(attending, lengths) if n]])
     queries, keys = on_device(F.pad(counts.cumsum(1, dtype=torch.int32), (1, 0)), device)
     blocks: tuple[Tensor, ...] = ()
-    if are_short(lengths, device):
+    if kernel_of(query, 0.0, short=True) == "short rows" and are_short(lengths, device):
         from .short_rows import blocks_of
 
         parts = [blocks_of(each) for each in counts]
@@ -142,7 +143,7 @@ def attend_within_rows(
     """
     window = window if window is not None and max(lengths) > window else None
     if limits is None and query.is_cuda:
-        limits = limits_of(lengths, attending, query.device)
+        limits = limits_of(lengths, attending, query)
     kernel = kernel_of(query, dropout, short=window is None and limits is not None and bool(limits.blocks))
     if window is not None and kernel == "aten":
         kernel = "by length"

@@ -91,9 +91,10 @@ class ShortRows(torch.autograd.Function):
             "DROPS": dropout > 0, **LAUNCH,
         }  # fmt: skip
         rows = query_ends, key_ends, seed
-        forward_of_queries[len(query_blocks), heads](
-            query, key, value, output, sums, query_blocks, *rows, *ctx.numbers, **ctx.settings
-        )
+        with torch.cuda.device_of(query):  # Triton launches on the current device
+            forward_of_queries[len(query_blocks), heads](
+                query, key, value, output, sums, query_blocks, *rows, *ctx.numbers, **ctx.settings
+            )
         ctx.save_for_backward(query, key, value, output, sums, query_blocks, key_blocks, *rows)
         return output
 
@@ -106,23 +107,15 @@ class ShortRows(torch.autograd.Function):
             torch.empty(states.shape, dtype=states.dtype, device=states.device) for states in (query, key, value)
         )
         heads = query.shape[1]
-        backward_of_queries[len(query_blocks), heads](
-            query,
-            key,
-            value,
-            output,
-            sums,
-            upstream,
-            means,
-            by_query,
-            query_blocks,
-            *rows,
-            *ctx.numbers,
-            **ctx.settings,
-        )
-        backward_of_keys[len(key_blocks), heads](
-            query, key, value, sums, upstream, means, by_key, by_value, key_blocks, *rows, *ctx.numbers, **ctx.settings
-        )
+        with torch.cuda.device_of(query):
+            backward_of_queries[len(query_blocks), heads](
+                query, key, value, output, sums, upstream, means, by_query, query_blocks, *rows, *ctx.numbers,
+                **ctx.settings,
+            )  # fmt: skip
+            backward_of_keys[len(key_blocks), heads](
+                query, key, value, sums, upstream, means, by_key, by_value, key_blocks, *rows, *ctx.numbers,
+                **ctx.settings,
+            )  # fmt: skip
         return by_query, by_key, by_value, *[None] * 6
 
 

@@ -33,7 +33,7 @@ def describe_attention(model: HictlObjective, args: TrainingArguments) -> str | 
     kernel = kernel_of(query, dropout)
     if kernel == "by length":
         return f"attention: {KERNELS[kernel]}{reason(query)}"
-    if kernel_of(query, dropout, short=are_short([1], args.device)) == "short rows":
+    if are_short([1], args.device):
         return f"attention: {KERNELS['short rows']}, else {KERNELS[kernel]}"
     return f"attention: {KERNELS[kernel]}"
 

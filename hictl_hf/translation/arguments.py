@@ -159,7 +159,8 @@ class TranslationDataArguments(DataArguments):
     )
     source_lang: list[str] = field(default_factory=list, metadata={"help": "Languages to translate from."})
     target_lang: list[str] = field(
-        default_factory=list, metadata={"help": "Languages to translate into, each from every other language of source_lang."}
+        default_factory=list,
+        metadata={"help": "Languages to translate into, each from all others of source_lang."},
     )
     cleaning: dict[str, Any] | str | None = field(
         default=None, metadata={"help": "Fields of Cleaning as JSON; by default all unbroken rows of train are kept."}

@@ -46,3 +46,15 @@ def test_where_triton_does_not_compile_another_kernel_is_taken(
     assert message.startswith("Triton cannot compile here") and message.endswith(
         "RuntimeError: Failed to find C compiler."
     )
+
+
+def test_triton_is_not_tried_where_its_kernel_would_not_be_taken(
+    kernels: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_attention, "triton_works", lambda device: pytest.fail("was tried"))
+    query = torch.zeros(5, 2, 16)  # fp32
+    assert row_attention.limits_of([2, 3], [2, 3], query).blocks == ()
+    monkeypatch.setattr(row_attention, "kernel_of", lambda query, dropout, short: "short rows")
+    kernels.blocks_of, tried = (lambda counts: counts[:, None]), []
+    monkeypatch.setattr(row_attention, "triton_works", lambda device: tried.append(device) or True)
+    assert len(row_attention.limits_of([2, 3], [2, 3], query).blocks) == 2 and tried == [query.device]

@@ -434,3 +434,16 @@ def test_uniform_numbers_are_even_and_neighbours_know_nothing_of_each_other(
     assert chi_square((numbers**1.1 * 100).long(), 100) > 4.5
     spaced = torch.arange(100_000, dtype=torch.float64) * 0.6180339887498949 % 1
     assert chi_square((spaced[:-1] * 10).long() * 10 + (spaced[1:] * 10).long(), 100) > 4.5
+
+
+@pytest.mark.parametrize("vocabulary", [128, 130])  # a multiple of `WEIGHTS_IN_BLOCK`, and not
+@pytest.mark.parametrize("rounds", [None, 3])  # of a CPU, and of a GPU
+def test_a_query_without_a_number_draws_no_word_beyond_the_vocabulary(vocabulary: int, rounds: int | None) -> None:
+    """Its loss is NaN, so that the step is skipped; an id of no word would end the run."""
+    random = torch.Generator().manual_seed(0)
+    words, queries = torch.randn(vocabulary, 5, generator=random), torch.randn(2, 5, generator=random)
+    queries[0] = torch.nan
+    found, _ = word_sampling.draw_in_parts(
+        queries, torch.tensor([[0], [0]]), torch.arange(2), words, 16, 0.05, rounds=rounds
+    )
+    assert (found < vocabulary).all() and (found[1, :8] > 0).all()

@@ -45,6 +45,8 @@ def test_sentences_find_each_other_as_in_the_accuracy_worked_by_hand(tokenizer: 
     assert found.hits["sw"].tolist() == [[False, False, True], [False, True, True]]
     assert found.values == pytest.approx({"de": 100, "sw": 50, "mean": 75})
     assert found.protocol == {"pooling": {"mode": "cls", "layer": 0}, "prompt": "", "max_length": 64}
+    longer = find_hits("hand", Dictionary(tokenizer), tokenizer, pairs, FIRST, max_length=1000)
+    assert longer.protocol["max_length"] == 64  # all that the encoder reads
 
 
 def test_intervals_are_those_of_sentences_drawn_one_by_one() -> None:
