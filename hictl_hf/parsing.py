@@ -27,8 +27,8 @@ from .other_names import answer
 logger = logging.getLogger(__name__)
 
 RECIPE = (
-    "The first argument may be a recipe, a JSON or YAML file with these settings; flags override it, dictionaries key by "
-    "key."
+    "The first argument may be a recipe, a JSON or YAML file with these settings; flags override it, dictionaries "
+    "key by key."
 )
 BASED_ON = "based_on"  # key of a recipe: other recipes, by paths relative to it, whose settings it changes
 OF_TRANSFORMERS = "Hugging Face's TrainingArguments"
