@@ -5,19 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import HfApi
-from transformers import AutoConfig
 
 from ..data.cleaning import Cleaning
 from ..data.sources import list_shards
 from ..data.streaming import bytes_of, source_shares
 from ..errors import BadInput, as_bad_input
-from ..models.configuration_hictl import config_class
+from ..models.configuration_hictl import config_class, load_config
+from ..models.modeling_hictl import new_model
 from ..reports.tables import NONE, Table
 from ..training.arguments import read_dictionary
 from ..training.model_and_data import MAIN
 from .arguments import PretrainingArguments
 from .estimates import GPUS, LONGEST, PAIR, Shape, gigabytes, milliseconds
+from .setup import config_settings
 
 SCRIPT, DATA = ".py", (".parquet", ".arrow", ".json", ".jsonl", ".csv", ".tsv", ".txt", ".gz", ".zst", ".zip", ".tar")
 WEIGHTS = ".safetensors"
@@ -53,6 +55,8 @@ class RunPlan:
     micro_batch: int
     micro_batches: int
     processes: int
+    gradient_cache: bool = False
+    gather_sentences: bool = True
 
     @property
     def unresolved(self) -> list[Resolved]:
@@ -90,14 +94,31 @@ class RunPlan:
         gpus = self.processes if self.processes > 1 else 8
         rows = [["parameters", f"{shape.parameters:,}"]]
         for name, row in {"pairs of 25 words": PAIR, "the longest texts": LONGEST}.items():
-            state, head, plain, checkpointed, level = gigabytes(shape, row, self.micro_batch, gpus)
+            parts = gigabytes(shape, row, self.micro_batch, gpus, self.contrasted(gpus))
+            state, head, plain, checkpointed, level = parts
             both = [f"{state + head + acts + level:.1f}" for acts in (plain, checkpointed)]
             rows.append([f"GB on one GPU, {name}", f"{both[0]}; {both[1]} with --activation_checkpointing true"])
         for gpu in GPUS if self.steps else ():
-            step = self.micro_batches * sum(milliseconds(shape, gpu, self.micro_batch, gpus))
+            step = self.step_milliseconds(shape, gpu, gpus)
             hours = (self.steps or 0) * step / 3.6e6
             rows.append([f"hours on {gpus} x {gpu}", f"{hours:,.1f} or more ({step:,.1f} ms a step)"])
         return Table.of(["computed, not measured (docs/scale.md)", ""], rows)
+
+    def contrasted(self, gpus: int) -> int:
+        """Pairs whose sentences are contrasted at once."""
+        together = self.micro_batches if self.gradient_cache else 1
+        return self.micro_batch * together * (gpus if self.gather_sentences else 1)
+
+    def step_milliseconds(self, shape: Shape, gpu: str, gpus: int) -> float:
+        """Milliseconds of an optimiser step: its micro-batches, and once AdamW and the all-reduce.
+
+        The gradient cache contrasts once, and encodes all sentences, half of the tokens, forward once more.
+        """
+        parts = milliseconds(shape, gpu, self.micro_batch, gpus, contrasted=self.contrasted(gpus))
+        compute, contrast, adam, late = parts
+        if self.gradient_cache and self.micro_batches > 1:
+            return self.micro_batches * compute * 7 / 6 + contrast + adam + late
+        return self.micro_batches * (compute + contrast) + adam + late
 
 
 def plan(args: PretrainingArguments) -> RunPlan:
@@ -109,7 +130,8 @@ def plan(args: PretrainingArguments) -> RunPlan:
     names += [resolve_model(role, name, args.model_revision) for role, name in models]
     return RunPlan(
         names, shares_of(args, names), shape_of(args), args.max_steps if args.max_steps > 0 else None,
-        args.per_device_train_batch_size, args.gradient_accumulation_steps, args.world_size,
+        args.per_device_train_batch_size, args.gradient_accumulation_steps, args.world_size, args.gradient_cache,
+        args.gather_sentences,
     )  # fmt: skip
 
 
@@ -130,19 +152,26 @@ def shares_of(args: PretrainingArguments, names: Sequence[Resolved]) -> list[flo
 
 
 def shape_of(args: PretrainingArguments) -> Shape | None:
-    """The sizes of the encoder, or of a new model of `config_name` and `config_overrides`."""
-    settings = read_dictionary("config_overrides", args.config_overrides)
+    """The sizes of the encoder, or of a new model of `config_name` and `config_overrides`.
+
+    `None` if they cannot be read, or are those of an encoder that HiCTL does not train.
+    """
     try:
-        name = args.model_name_or_path or args.config_name
-        if name:
-            config: Any = AutoConfig.from_pretrained(name, revision=args.model_revision)
+        if args.model_name_or_path:
+            config: Any = load_config(args.model_name_or_path, revision=args.model_revision)
         else:
-            config = config_class(settings.get("model_type"))()
+            settings = config_settings(args)
+            kind = config_class(settings.pop("model_type", None))
+            config = kind(**settings)
     except (OSError, ValueError):
         return None
-    if not args.model_name_or_path:
-        config.update({name: value for name, value in settings.items() if name != "model_type"})
-    return Shape(config.num_hidden_layers, config.hidden_size, config.intermediate_size, config.vocab_size)
+    config.pad_token_id = 0  # that of the tokenizer may be beyond a new vocabulary, and no size follows from it
+    with torch.device("meta"):  # without memory for weights
+        model = new_model(config)
+    layers = model.base_model.get_submodule(model.family.layers)
+    counted = [sum(weight.numel() for weight in part.parameters()) for part in (layers, model)]
+    sizes = config.num_hidden_layers, config.hidden_size, config.intermediate_size, config.vocab_size
+    return Shape(*sizes, (counted[0], counted[1]))
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

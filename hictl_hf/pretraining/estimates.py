@@ -19,16 +19,22 @@ GPUS = {  # FLOP/s in bf16 and in fp32, bytes/s of memory: the makers' peaks; th
 
 
 class Shape(NamedTuple):
-    """The sizes of an encoder: layers, d, f of the feed-forward part, V words."""
+    """The sizes of an encoder: layers, d, f of the feed-forward part, V words.
+
+    `counted`: parameters of the layers, and all in training; `None`: as XLM-R has them.
+    """
 
     layers: int
     d: int
     f: int
     words: int
+    counted: tuple[int, int] | None = None
 
     @property
     def encoder(self) -> int:
         """Parameters of the layers."""
+        if self.counted:
+            return self.counted[0]
         return self.layers * (4 * self.d * self.d + 2 * self.d * self.f + 9 * self.d + self.f)
 
     @property
@@ -38,12 +44,19 @@ class Shape(NamedTuple):
     @property
     def parameters(self) -> int:
         """All parameters in training, with the head of the language model and the projection."""
+        if self.counted:
+            return self.counted[1]
         return self.encoder + self.words * (self.d + 1) + 2 * self.d * self.d + 520 * self.d
 
 
-def gigabytes(shape: Shape, row: Sequence[int], pairs: int = 128, gpus: int = 8) -> list[float]:
-    """Gigabytes on one GPU: state, E and head, activations without and with checkpointing, sentence level."""
-    tokens, sentences = pairs * sum(row), 2 * pairs * gpus
+def gigabytes(
+    shape: Shape, row: Sequence[int], pairs: int = 128, gpus: int = 8, contrasted: int | None = None
+) -> list[float]:
+    """Gigabytes on one GPU: state, E and head, activations without and with checkpointing, sentence level.
+
+    `contrasted`: pairs whose sentences are contrasted at once; `None`: those of all GPUs.
+    """
+    tokens, sentences = pairs * sum(row), 2 * (contrasted or pairs * gpus)
     copied = 4 if gpus > 1 else 0  # by DDP
     state = (4 + 4 + 8 + copied) * shape.parameters  # weights, gradients, moments, DDP's buckets
     # gradient of E before DDP's bucket, bf16 copy; a block of logits and their softmax
@@ -54,16 +67,20 @@ def gigabytes(shape: Shape, row: Sequence[int], pairs: int = 128, gpus: int = 8)
 
 
 def milliseconds(
-    shape: Shape, gpu: str, pairs: int = 128, gpus: int = 8, bandwidth: float = 200e9, row: Sequence[int] = PAIR
-) -> list[float]:
-    """Milliseconds of a step: encoder and head, sentence level, AdamW, all-reduce after the backward pass."""
+    shape: Shape, gpu: str, pairs: int = 128, gpus: int = 8, bandwidth: float = 200e9, row: Sequence[int] = PAIR,
+    contrasted: int | None = None,
+) -> list[float]:  # fmt: skip
+    """Milliseconds of a step: encoder and head, sentence level, AdamW, all-reduce after the backward pass.
+
+    `contrasted`: as in `gigabytes`.
+    """
     bf16, fp32, memory, share = GPUS[gpu]
     attention = 12 * shape.layers * shape.d * sum(length**2 for length in row)
     masked = 0.25 * (row[-1] - 4)  # a quarter of x∘y without its special tokens
     head = 6 * masked * (shape.embeddings + shape.d * shape.d)
     compute = pairs * (6 * shape.encoder * sum(row) + attention + head) / (share * bf16)
     # 4 d FLOP and 240 bytes of memory traffic an entry of the Gram matrix, counted on a CPU
-    contrast = (2 * pairs * gpus) ** 2 * (4 * shape.d / (share * fp32) + 240 / memory)
+    contrast = (2 * (contrasted or pairs * gpus)) ** 2 * (4 * shape.d / (share * fp32) + 240 / memory)
     reduce = 2 * (gpus - 1) / gpus * 4 / bandwidth  # of one parameter
     late = reduce * shape.embeddings + max(0, reduce * (shape.parameters - shape.embeddings) - 2 / 3 * compute)
     return [1e3 * seconds for seconds in (compute, contrast, 28 * shape.parameters / memory, late)]

@@ -7,14 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from hub_stub import Hub, serve
 from transformers import XLMRobertaConfig
 
 from hictl_hf.cli import pretrain as command
 from hictl_hf.errors import BadInput
+from hictl_hf.models.configuration_hictl import config_class
+from hictl_hf.models.families import FAMILIES
+from hictl_hf.models.modeling_hictl import new_model
 from hictl_hf.pretraining import pretrain
 from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
-from hictl_hf.pretraining.dry_run import plan, problem_of_dataset, resolve_model
+from hictl_hf.pretraining.dry_run import RunPlan, plan, problem_of_dataset, resolve_model, shape_of
+from hictl_hf.pretraining.estimates import Shape, milliseconds
 
 ROOT = Path(__file__).parents[2]
 TABLES = (ROOT / "tests/paper_tables.tsv").read_text("utf-8")
@@ -40,8 +45,9 @@ def hub() -> Iterator[Hub]:
     with serve() as hub:
         for name, layers, size in (("base", 12, 768), ("large", 24, 1024)):
             config = XLMRobertaConfig(
-                vocab_size=250_002, hidden_size=size, num_hidden_layers=layers, intermediate_size=4 * size
-            )
+                vocab_size=250_002, hidden_size=size, num_hidden_layers=layers, intermediate_size=4 * size,
+                num_attention_heads=size // 64,
+            )  # fmt: skip
             files = {"config.json": config.to_json_string().encode(), "model.safetensors": b""}
             hub.repositories[f"me/xlm-roberta-{name}"] = files
             hub.private[f"me/xlm-roberta-{name}"], hub.commits[f"me/xlm-roberta-{name}"] = False, []
@@ -147,3 +153,37 @@ def test_weights_that_a_run_would_refuse_do_not_resolve(tmp_path: Path) -> None:
     assert "has no weights in safetensors" in resolve_model("model_name_or_path", str(tmp_path)).problem
     (tmp_path / "model.safetensors").write_bytes(b"")
     assert not resolve_model("model_name_or_path", str(tmp_path)).problem
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parameters_are_those_of_the_model(family: str) -> None:
+    """Not all encoders have XLM-R's: EuroBERT's feed-forward parts are gated, and its head is not tied."""
+    sizes = {"vocab_size": 99, "num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 6}
+    shape = shape_of(PretrainingArguments(train_file=["x"], config_overrides={"model_type": family, **sizes}))
+    weights = dict(new_model(config_class(family)(**sizes, pad_token_id=0)).named_parameters())
+    assert shape is not None and shape.parameters == sum(map(torch.Tensor.numel, weights.values()))
+    of_layers = sum(weight.numel() for name, weight in weights.items() if re.search(r"\blayers?\.\d", name))
+    assert shape.encoder == of_layers
+
+
+def test_the_encoder_of_no_family_has_no_shape(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "distilbert"}', "utf-8")
+    assert shape_of(PretrainingArguments(train_file=["x"], config_name=str(tmp_path))) is None
+
+
+def test_a_step_reduces_and_updates_once() -> None:
+    shape = Shape(12, 768, 3072, 250_002)
+    one, eight = (RunPlan([], [], shape, 10, 128, number, 8) for number in (1, 8))
+    compute, contrast, adam, late = milliseconds(shape, "H100", 128, 8)
+    assert one.step_milliseconds(shape, "H100", 8) == pytest.approx(compute + contrast + adam + late)
+    assert eight.step_milliseconds(shape, "H100", 8) == pytest.approx(8 * (compute + contrast) + adam + late)
+
+
+def test_the_gradient_cache_contrasts_all_micro_batches_once() -> None:
+    shape = Shape(12, 768, 3072, 250_002)
+    cached = RunPlan([], [], shape, 10, 128, 8, 8, gradient_cache=True)
+    compute, contrast, adam, late = milliseconds(shape, "H100", 128, 8)
+    expected = 8 * compute * 7 / 6 + 64 * contrast + adam + late
+    assert cached.step_milliseconds(shape, "H100", 8) == pytest.approx(expected)
+    assert cached.contrasted(8) == 8 * 8 * 128
+    assert RunPlan([], [], shape, 10, 128, 8, 8, True, gather_sentences=False).contrasted(8) == 8 * 128

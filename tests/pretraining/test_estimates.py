@@ -23,3 +23,17 @@ def test_memory_grows_with_the_batch_only_where_it_should() -> None:
 def test_a_step_of_twice_the_pairs_takes_the_encoder_twice_as_long(gpu: str) -> None:
     one, two = (milliseconds(TOY, gpu, pairs) for pairs in (8, 16))
     assert two[0] == pytest.approx(2 * one[0]) and two[1] == pytest.approx(4 * one[1]) and two[2] == one[2]
+
+
+def test_more_contrasted_pairs_cost_the_sentence_level_alone() -> None:
+    """As many pairs are contrasted at once with the gradient cache as in all micro-batches."""
+    one, four = (gigabytes(TOY, (3, 3, 6), 8, 1, contrasted) for contrasted in (None, 32))
+    assert four[:4] == one[:4] and four[4] == pytest.approx(16 * one[4])
+    one, four = (milliseconds(TOY, "H100", 8, 1, contrasted=contrasted) for contrasted in (None, 32))
+    assert four[1] == pytest.approx(16 * one[1]) and [four[0], *four[2:]] == [one[0], *one[2:]]
+
+
+def test_counted_parameters_take_the_place_of_the_formula() -> None:
+    counted = TOY._replace(counted=(344, 5000))
+    assert (counted.encoder, counted.parameters) == (344, 5000)
+    assert gigabytes(counted, (3, 3, 6))[0] == pytest.approx(gigabytes(TOY, (3, 3, 6))[0] * 5000 / TOY.parameters)
