@@ -11,6 +11,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from hictl_hf.files import write_json
+from hictl_hf.former_names import with_names_of_today
 from hictl_hf.reports.plots import BLUE, ORANGE, STYLE
 from hictl_hf.reports.tables import NONE
 
@@ -106,15 +107,22 @@ def find_encoders(folder: Path) -> dict[str, EncoderRuns]:
 def refuse_mixture(found: Mapping[str, EncoderRuns]) -> None:
     """Raise if runs have another start, prompt, budget or data than the first one, or seeds of one system another
     recipe."""
-    runs = [(each.folders[seed], run["study"]) for each in found.values() for seed, run in each.found.items()]
+    runs = [(each.folders[seed], study_of(run)) for each in found.values() for seed, run in each.found.items()]
     groups = [runs]
     for each in found.values():
-        groups.append([(each.folders[seed], run.get("settings", {})) for seed, run in each.found.items()])
+        settings_of_seeds = ((seed, with_names_of_today(run.get("settings", {}))) for seed, run in each.found.items())
+        groups.append([(each.folders[seed], settings) for seed, settings in settings_of_seeds])
     for (first, expected), *others in filter(None, groups):
         for folder, settings in others:
             names = sorted(settings.keys() | expected.keys())
             if changed := [name for name in names if settings.get(name) != expected.get(name)]:
                 raise SystemExit(f"{folder}: other settings than {first} ({', '.join(changed)}); remove one of them")
+
+
+def study_of(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return start, prompt, budget and data of a run, also of one of earlier releases, under today's names."""
+    study = dict(run["study"])
+    return study | {"examples": with_names_of_today(study["examples"])} if "examples" in study else study
 
 
 # --- intervals --------------------------------------------------------------------------------------------------------
