@@ -23,7 +23,7 @@ from ..errors import BadInput, BrokenRow, as_bad_input, nearest_name, short_repr
 from .compression import COMPRESSIONS, with_compressions
 from .languages import is_code, language_code, main_part
 from .lines import LONGEST_LINE, read_lines
-from .records import Cursor, Records, columns_used, skip_to_cursor
+from .records import Cursor, Declared, Records, columns_used, skip_to_cursor
 from .translation_memories import read_tmx, read_xliff
 
 READ_AHEAD = 2**20  # bytes of a Parquet column; without it complete row groups are held in memory
@@ -221,7 +221,8 @@ def read_moses(paths: Mapping[str, str], cursor: Cursor) -> Records:
         if None in lines:
             break
         cursor.number, cursor.offsets = sides[0].number, [side.offsets[0] for side in sides]
-        yield cursor.number, {"translation": dict(zip(paths, (line for _, line in lines), strict=True))}
+        texts = zip(paths, (line for _, line in lines), strict=True)
+        yield cursor.number, {"translation": Declared(texts)}
     counts = {path: side.number for path, side in zip(paths.values(), sides, strict=True)}
     shortest = min(counts.values())
     refuse_unequal({path: str(count) if count == shortest else "more" for path, count in counts.items()})

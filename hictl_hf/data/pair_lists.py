@@ -12,7 +12,7 @@ from ..errors import BadInput, BrokenRow, short_repr
 from .compression import with_compressions
 from .languages import is_code
 from .lines import read_lines
-from .records import Cursor, LowScore, Records, skip_to_cursor
+from .records import Cursor, Declared, LowScore, Records, skip_to_cursor
 
 IGNORED = "_"
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
@@ -45,7 +45,7 @@ class Layout:
             )
         return cls(columns)
 
-    def record(self, line: str) -> dict[str, dict[str, str]] | BrokenRow | LowScore:
+    def record(self, line: str) -> dict[str, Declared] | BrokenRow | LowScore:
         """Return the texts of a line by language."""
         cells = line.split("\t")
         if len(cells) != len(self.columns):
@@ -53,7 +53,7 @@ class Layout:
                 f"has {len(cells)} columns separated by tabs; allowed are {len(self.columns)}, as named in "
                 f"{'+'.join(self.columns)}. Correct the line, or name each column of the file."
             )
-        texts = {}
+        texts = Declared()
         for name, cell in zip(self.columns, cells):
             if NUMBER.fullmatch(name):
                 try:

@@ -26,10 +26,11 @@ from .formats import (
     read_moses,
     read_plain_text,
 )
-from .languages import LANGUAGE, is_code
+from .language_names import has_role, is_language
+from .languages import LANGUAGE
 from .lines import check_kind
 from .pair_lists import PAIR_LISTS, Layout, read_pair_list, read_tatoeba, tatoeba_files
-from .records import NOT_LANGUAGES, Cursor, Records, Row, SkipCounter, rows_of_record
+from .records import Cursor, Records, Row, SkipCounter, rows_of_record
 
 MOSES = re.compile(r"(?P<before>.*)\{(?P<languages>[^{}]*,[^{}]*)\}(?P<after>[^{}]*)")
 CATALOGUES = (".mo", ".po")
@@ -88,9 +89,15 @@ def read_shard(shard: Shard, cursor: Cursor, report: SkipCounter) -> Iterator[li
 
 def list_shards(source: str) -> Iterator[Shard]:
     """Yield the shards of a source in order of names, without opening them; only of a zip archive the list is read."""
+    if (named := ONE_LANGUAGE.fullmatch(source)) and has_role(named["language"]):
+        raise BadInput(
+            f"{source}: has the language '{named['language']}', the name of a side or file; allowed are codes such as "
+            f"en, pt-BR or zh_Hans. Write en:{named['source']} with the code of its language; of a language called so "
+            "write the script, too: src-Latn."
+        )
     if source.startswith("hub:"):
         yield Shard(source, partial(read_hub, source), {})
-    elif (named := ONE_LANGUAGE.fullmatch(source)) and named["source"].startswith("hub:"):
+    elif named and named["source"].startswith("hub:"):
         yield Shard(source, partial(read_hub_column, named["source"], named["language"]), {})
     elif source.startswith("package:"):
         yield from list_files(package_folder(source.removeprefix("package:")), {".mo": FORMATS[".mo"]})
@@ -201,7 +208,7 @@ def in_braces(path: str) -> str:
         before, after = path[: part.start()], path[part.end() :]
         files = glob.glob(f"{glob.escape(before)}*{glob.escape(after)}")
         names = sorted(file[len(before) : len(file) - len(after)] for file in files)
-        languages = [name for name in names if is_code(name) and name.lower() not in NOT_LANGUAGES]
+        languages = [name for name in names if is_language(name)]
         if part[0] in languages and len(languages) > 1:
             return f"{before}{{{','.join(languages)}}}{after}"
     return ""

@@ -330,6 +330,15 @@ def test_an_archive_is_named_for_what_it_is(content: bytes, kind: str, tmp_path:
             assert str(path) in message and "UTF-16" not in message and "NUL" not in message
 
 
+@pytest.mark.parametrize("language", ["url", "src", "REF", "tgt"])
+def test_a_language_that_is_the_name_of_a_side_or_file_is_refused(language: str, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.txt", ["x"])
+    fix = f"Write en:{path} with the code of its language"
+    with pytest.raises(BadInput, match=f"has the language '{language}'.*; allowed are codes such as .*{fix}"):
+        next(list_shards(f"{language}:{path}"))
+    assert texts(f"key:{path}") == [{"key": "x"}] and texts(f"src-Latn:{path}") == [{"src-Latn": "x"}]
+
+
 @pytest.mark.parametrize("source", ["hub:", "hub:a:b:c:d", "hub:no/such"])
 def test_a_hub_dataset_that_does_not_load_is_refused(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def load_dataset(*_: object, **__: object) -> None:
