@@ -21,6 +21,7 @@ import pyarrow.parquet
 
 from ..errors import BadInput, BrokenRow, as_bad_input, nearest_name, short_repr
 from .compression import COMPRESSIONS, with_compressions
+from .language_names import not_languages, with_codes
 from .languages import is_code, language_code, main_part
 from .lines import LONGEST_LINE, read_lines
 from .records import Cursor, Declared, Records, columns_used, skip_to_cursor
@@ -182,11 +183,18 @@ def read_parquet(path: str, cursor: Cursor) -> Records:
 
 def check_moses(paths: Mapping[str, str]) -> None:
     """Raise `BadInput` unless there are two or more languages with an existing file each."""
-    for language, path in paths.items():
-        if len(paths) < 2 or not is_code(language):
-            found = f"the languages {', '.join(paths)}"
-            fix = "Write them as 'corpus.{en,de}', with the codes that the files have"
-            raise BadInput(f"{path}: has {found}; allowed are two or more codes. {fix}.")
+    others = not_languages(paths, are_declared=True)
+    if others or len(paths) < 2:
+        languages, codes = [name for name in paths if name not in others], with_codes(paths)
+        kept = languages if len(languages) > 1 else list(paths)
+        fix = f"Leave out {', '.join(others)}" if kept == languages else "Name the languages, with their codes"
+        named = "+".join(f"{codes[name]}:{paths[name]}" for name in kept) if len(paths) > 1 else "'corpus.{en,de}'"
+        raise BadInput(
+            f"{paths[[*others, *paths][0]]}: has the languages {', '.join(paths)}"
+            + f", of which {', '.join(others)} no language" * bool(others)
+            + f"; allowed are two or more codes. {fix}: {named}."
+        )
+    for path in paths.values():
         if not os.path.isfile(path):
             allowed, fix = f"a file for each of {', '.join(paths)}", "Check the path"
             if similar := same_but_for_case(path):

@@ -47,6 +47,17 @@ def not_languages(names: Collection[object], are_declared: bool = False) -> list
     return list(map(str, others))
 
 
+def with_codes(names: Collection[str]) -> dict[str, str]:
+    """Return a language for each name, for advice: itself, or the code of an example.
+
+    >>> with_codes(["src", "de", "tgt"])
+    {'src': 'en', 'de': 'de', 'tgt': 'fr'}
+    """
+    others = not_languages(names, are_declared=True)
+    examples = (code for code in ("en", "de", "fr", "es", "ru", "zh", *["xx"] * len(names)) if code not in names)
+    return {name: next(examples) if name in others else name for name in names}
+
+
 @cache
 def is_language(name: object, is_declared: bool = False) -> bool:
     """Whether a name is that of a language: a code without a word for something else, whose parts are assigned."""

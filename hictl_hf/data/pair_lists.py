@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..errors import BadInput, BrokenRow, short_repr
 from .compression import with_compressions
-from .languages import is_code
+from .language_names import not_languages, with_codes
 from .lines import read_lines
 from .records import Cursor, Declared, LowScore, Records, skip_to_cursor
 
@@ -31,17 +31,18 @@ class Layout:
     def parse(cls, written: str, source: str) -> "Layout":
         """Parse a layout such as "1.04+en+de"; `BadInput` unless it has two languages or more."""
         columns = written.split("+")
-        languages = [name for name in columns if is_code(name)]
         scores = [name for name in columns if NUMBER.fullmatch(name)]
-        if (
-            len(languages) + len(scores) + columns.count(IGNORED) < len(columns)
-            or len(set(languages)) < max(2, len(languages))
-            or len(scores) > 1
-        ):
+        languages = [name for name in columns if name != IGNORED and name not in scores]
+        others = not_languages(languages, are_declared=True)
+        if others or len(set(languages)) < max(2, len(languages)) or len(scores) > 1:
+            example = "en+de:pairs.txt, 1.04+en+de:scored.tsv or _+en+_+de:export.tsv"
+            if others and all(columns) and len(languages) > 1:
+                codes = with_codes(languages)
+                instead = source.replace(written, "+".join(codes.get(name, name) for name in columns), 1)
+                example = f"{instead} with the codes of its languages, or {IGNORED}, instead of {', '.join(others)}"
             raise BadInput(
                 f"{source}: has the columns {short_repr(written)}; allowed are two different languages, {IGNORED} for "
-                "a column to ignore, and the least score for a column of scores. Write en+de:pairs.txt, "
-                "1.04+en+de:scored.tsv or _+en+_+de:export.tsv."
+                f"a column to ignore, and the least score for a column of scores. Write {example}."
             )
         return cls(columns)
 

@@ -89,7 +89,8 @@ def read_shard(shard: Shard, cursor: Cursor, report: SkipCounter) -> Iterator[li
 
 def list_shards(source: str) -> Iterator[Shard]:
     """Yield the shards of a source in order of names, without opening them; only of a zip archive the list is read."""
-    if (named := ONE_LANGUAGE.fullmatch(source)) and has_role(named["language"]):
+    named = None if TWO_FILES.fullmatch(source) else ONE_LANGUAGE.fullmatch(source)
+    if named and has_role(named["language"]):
         raise BadInput(
             f"{source}: has the language '{named['language']}', the name of a side or file; allowed are codes such as "
             f"en, pt-BR or zh_Hans. Write en:{named['source']} with the code of its language; of a language called so "

@@ -92,6 +92,14 @@ def test_files_of_moses_and_tables_in_an_archive_are_read(tmp_path: Path) -> Non
     assert texts(path) == [{"cs": "c", "en": "d"}, {"cs": "a", "en": "b"}, *TRANSLATIONS]
 
 
+def test_of_the_files_in_an_archive_those_that_are_no_language_are_left_out(tmp_path: Path) -> None:
+    members = {f"c.{name}": ["x"] for name in ("en", "de", "url", "score", "pdf", "ids")}
+    assert texts(archive(tmp_path / "a.zip", **members)) == [{"de": "x", "en": "x"}]
+    path = archive(tmp_path / "b.zip", **{f"news.{name}": ["x"] for name in ("src", "ref", "hyp")})
+    with pytest.raises(BadInput, match="without a file that can be read.*name the files with their languages: en:FILE"):
+        texts(path)
+
+
 @pytest.mark.parametrize(
     ("members", "found"),
     [

@@ -85,8 +85,8 @@ BROKEN_SOURCES = {
         {"c.en": b"1\n"},
         "c.{en,German}",
         "c.German: ",
-        "en, German",
-        "Write them as 'corpus.{en,de}'",
+        "en, German, of which German no language",
+        "Name the languages, with their codes: en:",
     ),
     "damaged mo": ({"de/LC_MESSAGES/a.mo": b"\0" * 40}, "de", "de/LC_MESSAGES/a.mo: cannot be read", "", "msgunfmt"),
     "damaged po": ({"a.po": b'msgid "x"\nnonsense\n'}, "a.po", "a.po: cannot be read", "line 2", "msgfmt -c"),
@@ -328,6 +328,42 @@ def test_an_archive_is_named_for_what_it_is(content: bytes, kind: str, tmp_path:
             message = str(refused.value)
             assert kind in message or is_gzip and "compressed with gzip" in message, message
             assert str(path) in message and "UTF-16" not in message and "NUL" not in message
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "fix"),
+    [
+        (
+            "{0}d.{{src,tgt}}",
+            "d.src: has the languages src, tgt",
+            "languages, with their codes: en:{0}d.src+de:{0}d.tgt.",
+        ),
+        ("src:{0}d.src+tgt:{0}d.tgt", "d.src: has the languages src, tgt", "en:{0}d.src+de:{0}d.tgt."),
+        ("{0}d.{{english,german}}", "d.english: has the languages", "en:{0}d.english+de:{0}d.german."),
+        ("{0}d.{{en,german}}", "d.german: has the languages en, german", "en:{0}d.en+de:{0}d.german."),
+        ("{0}d.{{de,hyp,ref}}", "d.hyp: has the languages", "de:{0}d.de+en:{0}d.hyp+fr:{0}d.ref."),
+        ("{0}d.{{en,de,url}}", "d.url: has the languages", "Leave out url: en:{0}d.en+de:{0}d.de."),
+        ("{0}d.{{en_tok,de_tok}}", "d.en_tok: has", "en:{0}d.en_tok+de:{0}d.de_tok."),
+        ("{0}d.{{en,en}}", "d.en: has the languages en; allowed are two", "'corpus.{{en,de}}'."),
+        (
+            "src+tgt:{0}d.tsv",
+            "d.tsv: has the columns 'src+tgt'",
+            "Write en+de:{0}d.tsv with the codes of its languages",
+        ),
+        ("1.04+en+tgt:{0}d.tsv", "d.tsv: has the columns", "Write 1.04+en+de:{0}d.tsv with the codes"),
+        ("tatoeba:src+deu:{0}", "has the columns 'src+deu'", "Write tatoeba:en+deu:{0} with the codes"),
+    ],
+)
+def test_files_and_columns_without_languages_are_refused_before_they_are_read(
+    source: str, place: str, fix: str, tmp_path: Path
+) -> None:
+    for name in ("src", "tgt", "english", "german", "en", "de", "hyp", "ref", "url", "en_tok", "de_tok"):
+        write_lines(tmp_path / f"d.{name}", ["x"])
+    write_lines(tmp_path / "d.tsv", ["x\ty"])
+    with pytest.raises(BadInput) as refused:
+        next(list_shards(source.format(f"{tmp_path}/")))
+    message = str(refused.value)
+    assert place in message and "; allowed are two" in message and fix.format(f"{tmp_path}/") in message, message
 
 
 @pytest.mark.parametrize("language", ["url", "src", "REF", "tgt"])
