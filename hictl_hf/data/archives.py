@@ -28,6 +28,11 @@ def archive_corpora(path: str) -> Iterator[tuple[str, Callable[[Cursor], Records
     if not first_bytes(path).startswith(b"PK"):
         check_kind(path)
     with as_bad_input(path, "a complete zip archive", "Download it again."), ZipFile(path) as file:
+        if encrypted := [each.filename for each in file.infolist() if each.flag_bits & 1]:
+            raise BadInput(
+                f"{path}: has {encrypted[0]}, which is encrypted; allowed is an archive without a password. Unpack it "
+                "with its password: unzip."
+            )
         names = sorted(each.filename for each in file.infolist() if not each.is_dir() and each.file_size)
     corpora = aligned(names)
     for stem, languages in corpora.items():

@@ -100,6 +100,18 @@ def test_of_the_files_in_an_archive_those_that_are_no_language_are_left_out(tmp_
         texts(path)
 
 
+def test_an_encrypted_archive_is_to_be_unpacked_with_its_password(tmp_path: Path) -> None:
+    path = archive(tmp_path / "a.zip", **{"x.de": ["x"], "x.en": ["x"]})
+    content = bytearray(path.read_bytes())
+    for magic, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # the flags of members, also in the list
+        start = -1
+        while (start := content.find(magic, start + 1)) >= 0:
+            content[start + at] |= 1
+    path.write_bytes(content)
+    with pytest.raises(BadInput, match="a.zip: has x.de, which is encrypted; allowed is .*Unpack it with its password"):
+        texts(path)
+
+
 @pytest.mark.parametrize(
     ("members", "found"),
     [
