@@ -6,12 +6,14 @@ wants, and advances it. A record that cannot be parsed is yielded as `BrokenRow`
 """
 
 import csv
+import glob
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import deepcopy
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
 import datasets
@@ -20,13 +22,18 @@ import pyarrow
 import pyarrow.parquet
 
 from ..errors import BadInput, BrokenRow, as_bad_input, nearest_name, short_repr
-from .compression import COMPRESSIONS, with_compressions
-from .language_names import not_languages, with_codes
-from .languages import is_code, language_code, main_part
+from .compression import COMPRESSIONS, compression_of, with_compressions
+from .language_names import is_language, not_languages, with_codes
+from .languages import LANGUAGE, is_code, language_code, main_part
 from .lines import LONGEST_LINE, read_lines
 from .records import Cursor, Declared, Records, columns_used, skip_to_cursor
 from .translation_memories import read_tmx, read_xliff
 
+# A language in the name of a file; the longest is tried first: es-419, then es.
+PARTS_OF_NAMES = [
+    re.compile(rf"(?<![^\W_]){pattern}(?![^\W_])")
+    for pattern in (LANGUAGE.pattern, "[A-Za-z]{2,3}(?:[-_][A-Za-z]{2,4})?", "[A-Za-z]{2,3}")
+]
 READ_AHEAD = 2**20  # bytes of a Parquet column; without it complete row groups are held in memory
 
 
@@ -147,7 +154,9 @@ def check_columns(path: str, names: list[str]) -> None:
     try:
         columns_used(names)
     except BrokenRow as problem:
-        raise BadInput(f"{path}: {problem}") from problem
+        moses = in_braces(re.sub(r":\d+$", "", path))
+        fix = f" If it is a file of a Moses corpus, its files are named together: {moses}." if moses else ""
+        raise BadInput(f"{path}: {problem}{fix}") from problem
     if len(set(names)) < len(names):
         raise BadInput(f"{path}: has the columns {names}; allowed is each name once. Rename one of them.")
 
@@ -197,9 +206,34 @@ def check_moses(paths: Mapping[str, str]) -> None:
     for path in paths.values():
         if not os.path.isfile(path):
             allowed, fix = f"a file for each of {', '.join(paths)}", "Check the path"
+            if compressed := next((path + each for each in COMPRESSIONS if os.path.isfile(path + each)), ""):
+                named = "+".join(f"{name}:{compressed if each == path else each}" for name, each in paths.items())
+                raise BadInput(f"{path}: does not exist, but {compressed} does; allowed is {allowed}. Write {named}.")
             if similar := same_but_for_case(path):
                 fix = f"There is {similar}: write its name as it is"
             raise BadInput(f"{path}: does not exist; allowed is {allowed}. {nearest_name(path)}{fix}.")
+
+
+def in_braces(path: str) -> str:
+    """Return how to name the Moses corpus that a file belongs to, such as 'corpus.{de,en}' with its quotes: files that
+    differ in a language, and maybe in their compression.
+
+    "" if there is no other file, or the name has no language.
+    """
+    for part in chain.from_iterable(reversed(list(names.finditer(path))) for names in PARTS_OF_NAMES):
+        before, after = path[: part.start()], path[part.end() :].removesuffix(compression_of(path))
+        found = dict[str, str]()  # language -> file; those compressed as the path is come last
+        for compression in sorted(("", *COMPRESSIONS), key=compression_of(path).__eq__):
+            for file in sorted(glob.glob(f"{glob.escape(before)}*{glob.escape(after + compression)}")):
+                found[file[len(before) : len(file) - len(after + compression)]] = file
+        languages = {name: found[name] for name in sorted(found) if is_language(name)}
+        if part[0] in languages and len(languages) > 1:
+            after += compression_of(path)
+            if all(file == before + name + after for name, file in languages.items()):
+                corpus = shlex.quote(f"{before}{{{','.join(languages)}}}{after}")
+                return f"{corpus} with its quotes: without them the shell makes several names of it"
+            return shlex.quote("+".join(f"{name}:{file}" for name, file in languages.items()))
+    return ""
 
 
 def same_but_for_case(path: str) -> str:

@@ -7,7 +7,6 @@ import glob
 import importlib.util
 import os
 import re
-import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,13 +19,14 @@ from .formats import (
     check_moses,
     compare_lengths,
     ending_of,
+    in_braces,
     read_catalogue,
     read_hub,
     read_hub_column,
     read_moses,
     read_plain_text,
 )
-from .language_names import has_role, is_language
+from .language_names import has_role
 from .languages import LANGUAGE
 from .lines import check_kind
 from .pair_lists import PAIR_LISTS, Layout, read_pair_list, read_tatoeba, tatoeba_files
@@ -36,7 +36,6 @@ MOSES = re.compile(r"(?P<before>.*)\{(?P<languages>[^{}]*,[^{}]*)\}(?P<after>[^{
 CATALOGUES = (".mo", ".po")
 ARCHIVE = ".zip"
 MAY_BE_EMPTY = (*CATALOGUES, ".xlf", ".xliff", ".sdlxliff")  # a header and no entry
-PART_OF_NAME = re.compile(r"(?<![^\W_])[A-Za-z]{2,3}(?:[-_][A-Za-z]{2,4})?(?![^\W_])")
 OTHER_NAMES = (
     "plain text is named with its language as sw:file.txt or sw:folder, pairs as en+de:file.txt, Moses files together "
     "as 'corpus.{en,de}', with these quotes"
@@ -165,11 +164,14 @@ def list_files(
     for path in paths:
         if (ending := ending_of(path)) not in endings:
             check_kind(path)
-            moses = in_braces(path)
-            together = f"{shlex.quote(moses)} with its quotes: without them the shell makes several names of it"
+            together = in_braces(path)
             raise BadInput(
                 f"{path}: has the ending '{ending}'; allowed here are {listed(endings)}. "
-                + (f"Moses files are named together: {together}." if moses else f"Rename or convert it; {OTHER_NAMES}.")
+                + (
+                    f"Moses files are named together: {together}."
+                    if together
+                    else f"Rename or convert it; {OTHER_NAMES}."
+                )
             )
         size = os.path.getsize(path)
         if ending == ARCHIVE:
@@ -198,18 +200,3 @@ def find_files(source: str, endings: Collection[str]) -> list[str]:
             f"{OTHER_NAMES}, a Hub dataset as hub:name:config:split."
         )
     return paths
-
-
-def in_braces(path: str) -> str:
-    """Return the Moses corpus that a file belongs to, such as corpus.{de,en}: files that differ in a language only.
-
-    "" if there is no other file, or the name has no language.
-    """
-    for part in reversed(list(PART_OF_NAME.finditer(path))):
-        before, after = path[: part.start()], path[part.end() :]
-        files = glob.glob(f"{glob.escape(before)}*{glob.escape(after)}")
-        names = sorted(file[len(before) : len(file) - len(after)] for file in files)
-        languages = [name for name in names if is_language(name)]
-        if part[0] in languages and len(languages) > 1:
-            return f"{before}{{{','.join(languages)}}}{after}"
-    return ""

@@ -252,6 +252,12 @@ CORPORA = {
     "compressed": (["f_en.raw.gz", "f_de.raw.gz"], "f_de.raw.gz", "f_{de,en}.raw.gz"),
     "three": (["g.en", "g.de", "g.fra"], "g.fra", "g.{de,en,fra}"),
     "folders": (["en/x", "de/x"], "en/x", "{de,en}/x"),
+    "numbered regions": (["n.es-419", "n.en"], "n.es-419", "n.{en,es-419}"),
+    "modifiers": (["h.sr@latin", "h.en"], "h.sr@latin", "h.{en,sr@latin}"),
+    "scripts and regions": (["x.zh-Hans-CN", "x.en"], "x.zh-Hans-CN", "x.{en,zh-Hans-CN}"),
+    "a word after it": (["w.en-clean", "w.de-clean"], "w.en-clean", "w.{de,en}-clean"),
+    "with references": (["r.en", "r.de", "r.ref"], "r.de", "r.{de,en}"),
+    "tables without a header": (["i.de.tsv", "i.en.tsv"], "i.de.tsv", "i.{de,en}.tsv"),
 }
 
 
@@ -264,8 +270,19 @@ def test_braces_without_quotes_are_answered_with_what_works(
         text = f"line {number}\n".encode()
         (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
     with pytest.raises(BadInput, match=re.escape(f"'{tmp_path}/{source}' with its quotes")):
-        list(list_shards(f"{tmp_path}/{given}"))
+        list(read_rows(f"{tmp_path}/{given}", Skips()))
     assert texts(f"{tmp_path}/{source}")
+
+
+@pytest.mark.parametrize("given", ["o.en", "o.de.gz", "o.{en,de}"])
+def test_moses_files_of_which_one_is_compressed_are_named_one_by_one(given: str, tmp_path: Path) -> None:
+    for name in ("o.en", "o.de.gz"):
+        write_lines(tmp_path / name, ["x"])
+    order = ("en:{0}/o.en", "de:{0}/o.de.gz") if "{" in given else ("de:{0}/o.de.gz", "en:{0}/o.en")
+    source = "+".join(order).format(tmp_path)
+    with pytest.raises(BadInput, match=re.escape(source)):
+        list(list_shards(f"{tmp_path}/{given}"))
+    assert texts(source)
 
 
 def test_a_name_in_the_wrong_case_is_answered_with_the_right_one(tmp_path: Path) -> None:
