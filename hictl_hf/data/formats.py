@@ -25,7 +25,7 @@ from ..errors import BadInput, BrokenRow, as_bad_input, nearest_name, short_repr
 from .compression import COMPRESSIONS, compression_of, with_compressions
 from .language_names import is_language, not_languages, with_codes
 from .languages import LANGUAGE, is_code, language_code, main_part
-from .lines import LONGEST_LINE, read_lines
+from .lines import LONGEST_LINE, check_kind, first_bytes, read_lines
 from .records import Cursor, Declared, Records, columns_used, skip_to_cursor
 from .translation_memories import read_tmx, read_xliff
 
@@ -166,6 +166,8 @@ def check_columns(path: str, names: list[str]) -> None:
 
 def read_parquet(path: str, cursor: Cursor) -> Records:
     """Read Parquet; row groups before the cursor are not decoded."""
+    if not first_bytes(path).startswith(b"PAR1"):
+        check_kind(path, may_be_compressed=False)
     fix = "Download or write the file again."
     with (
         as_bad_input(path, "a complete Parquet file with UTF-8 strings", fix),
@@ -286,6 +288,7 @@ def read_catalogue(path: str, cursor: Cursor, strict: bool = True) -> Records:
 def read_entries(path: str) -> Records:
     """Yield the source, English unless the header X-Source-Language names another, with its translation for each entry;
     of plurals the singular and the first form. Catalogues of British or other English are untranslated."""
+    check_kind(path, may_be_compressed=False)
     with as_bad_input(path, "a gettext catalogue", "Check it with msgfmt -c (.po) or msgunfmt (.mo)."):
         catalogue = polib.mofile(path) if path.lower().endswith(".mo") else polib.pofile(path)
     language = catalogue_language(path, catalogue.metadata.get("Language", ""))

@@ -13,6 +13,7 @@ from xml.etree.ElementTree import Element
 from ..errors import BrokenRow, as_bad_input
 from .compression import open_bytes
 from .languages import is_code, language_code
+from .lines import check_kind
 from .records import Cursor, Declared, Records, skip_to_cursor
 
 logger = logging.getLogger(__name__)
@@ -145,6 +146,7 @@ def read_elements(path: str, root: str, frames: Set[str], units: Set[str]) -> It
 
     A unit is then removed from its parent, so memory does not grow with the file.
     """
+    check_kind(path, may_be_compressed=root == "tmx")
     with as_bad_input(path, f"well-formed XML in <{root}>", FIX), open_bytes(path) as file:
         parents: list[Element] = []
         for event, element in ElementTree.iterparse(file, ("start", "end")):

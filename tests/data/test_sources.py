@@ -347,6 +347,52 @@ def test_an_archive_is_named_for_what_it_is(content: bytes, kind: str, tmp_path:
             assert str(path) in message and "UTF-16" not in message and "NUL" not in message
 
 
+def office_file() -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("[Content_Types].xml", "<Types/>")
+    return archive.getvalue()
+
+
+TGZ, UNPACK = archived("w:gz"), "is a tar archive, compressed with {}; .*Unpack it: tar -xf"
+OTHER_KINDS = {  # name, content, what is said
+    "tgz": ("a.tgz", TGZ, UNPACK.format("gzip")),
+    "tbz2": ("a.tbz2", archived("w:bz2"), UNPACK.format("bzip2")),
+    "txz": ("a.txz", archived("w:xz"), UNPACK.format("xz")),
+    "a tar.gz named as a table": ("b.csv", TGZ, UNPACK.format("gzip")),
+    "a tar.gz named as text": ("b.txt", TGZ, UNPACK.format("gzip")),
+    "gzip twice": ("h.csv.gz", gzip.compress(gzip.compress(TEXT)), "Decompress it once more: gzip -d"),
+    "gzip as .po": ("a.po", gzip.compress(TEXT), "is compressed with gzip; allowed is what .*Decompress it: gzip -d"),
+    "gzip as .tmx": ("a.tmx", gzip.compress(TEXT), "is compressed with gzip; .*it has to end in .gz"),
+    "bzip2 as .parquet": ("a.parquet", bz2.compress(TEXT), "is compressed with bzip2; .*Decompress it: bzip2 -d"),
+    "zip as .xlf": ("a.xlf", zipped(), "is a zip archive; .*Name it with the ending .zip, or unpack"),
+    "xlsx": ("a.xlsx", office_file(), "is an Office file .*Export its table as CSV in UTF-8"),
+    "xls": ("a.csv", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "is an Office file .*Export its table as CSV"),
+    "lz4, legacy": ("a.tsv", b"\x02\x21\x4c\x18" + bytes(99), "is compressed with lz4"),
+    "Avro": ("a.jsonl", b"Obj\x01" + bytes(99), "is an Avro file"),
+    "Arrow stream": ("a.jsonl", b"\xff\xff\xff\xff\x10\1" + bytes(99), "is an Arrow stream"),
+    "zip in parts": ("a.csv", b"PK\x07\x08PK\x03\x04" + bytes(99), "is a zip archive"),
+    "npy": ("a.csv", b"\x93NUMPY\1" + bytes(99), "is an array of NumPy"),
+    "other": ("a.csv", b"\1\2\3" + bytes(99), "is no text but binary"),
+    "UTF-32": ("a.csv", "en,de\n".encode("utf-32-be"), "is UTF-16 or UTF-32"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "said"), OTHER_KINDS.values(), ids=OTHER_KINDS)
+def test_a_file_is_not_taken_for_what_its_name_says(name: str, content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadInput, match=said) as refused:
+        list(read_rows(f"{tmp_path}/{name}", Skips()))
+    assert "allowed" in str(refused.value) and ("UTF-16" in said) == ("UTF-16" in str(refused.value))
+
+
+def test_zstandard_may_begin_with_any_skippable_frame(tmp_path: Path) -> None:
+    compress = pytest.importorskip("backports.zstd").compress
+    for first in range(0x50, 0x60):
+        (tmp_path / "a.jsonl.zst").write_bytes(bytes([first]) + b"\x2a\x4d\x18\1\0\0\0x" + compress(GOOD))
+        assert len(texts(tmp_path / "a.jsonl.zst")) == 1
+
+
 @pytest.mark.parametrize(
     ("source", "place", "fix"),
     [
