@@ -83,6 +83,7 @@ def has_role(language: object) -> bool:
     return isinstance(language, str) and parts(language)[0] in ROLES and not is_language(language)
 
 
+@cache
 def doubtful_part(name: str) -> str:
     """Return the part of a code that may mean something else, such as "mt" in de_mt; "" if there is none.
 
