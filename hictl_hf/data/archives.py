@@ -9,13 +9,14 @@ from zipfile import ZipFile
 from ..errors import BadInput, as_bad_input
 from .compression import listed
 from .formats import FORMATS, ending_of, read_moses
+from .language_names import is_language, not_languages
 from .languages import LANGUAGE
 from .lines import check_kind, first_bytes
 from .records import Cursor, Records
 
 OPUS = re.compile(rf"(.*\.)?(?P<x>{LANGUAGE.pattern})-(?P<y>{LANGUAGE.pattern})")  # Books.de-en, of Books.de-en.de
 NOT_IN_ARCHIVES = (".parquet", ".po", ".mo")  # their libraries read files, not streams
-NO_LANGUAGES = {"ids", "xml", "txt", "md", "log", "dtd", "gz", "bz2", "xz", "zip", "tsv", "csv"}
+NO_LANGUAGES = {"ids", "log", "dtd", "gz", "xz"}  # further endings that have the form of a code
 
 
 def archive_corpora(path: str) -> Iterator[tuple[str, Callable[[Cursor], Records], Collection[str]]]:
@@ -27,6 +28,11 @@ def archive_corpora(path: str) -> Iterator[tuple[str, Callable[[Cursor], Records
     if not first_bytes(path).startswith(b"PK"):
         check_kind(path)
     with as_bad_input(path, "a complete zip archive", "Download it again."), ZipFile(path) as file:
+        if encrypted := [each.filename for each in file.infolist() if each.flag_bits & 1]:
+            raise BadInput(
+                f"{path}: has {encrypted[0]}, which is encrypted; allowed is an archive without a password. Unpack it "
+                "with its password: unzip."
+            )
         names = sorted(each.filename for each in file.infolist() if not each.is_dir() and each.file_size)
     corpora = aligned(names)
     for stem, languages in corpora.items():
@@ -40,7 +46,8 @@ def archive_corpora(path: str) -> Iterator[tuple[str, Callable[[Cursor], Records
         found = ", ".join(names[:5]) or "it is empty"
         raise BadInput(
             f"{path}: is a zip archive without a file that can be read in it ({found}); allowed are line-aligned files "
-            f"such as a.de and a.en, and {listed(formats)}. Unpack it, and name the files."
+            f"such as a.de and a.en, and {listed(formats)}. Unpack it, and name the files with their "
+            "languages: en:FILE+de:FILE."
         )
 
 
@@ -51,13 +58,16 @@ def aligned(names: list[str]) -> dict[str, list[str]]:
     {'Books.de-en': ['de', 'en']}
     >>> aligned(["data/train.cs", "data/train.en", "data/train.ids", "readme.md"])
     {'data/train': ['cs', 'en']}
+    >>> aligned(["a.en", "a.de", "a.url", "b.src", "b.ref"])
+    {'a': ['en', 'de']}
     """
     found: dict[str, list[str]] = {}
     for name in names:
         stem, _, language = name.rpartition(".")
-        if stem and LANGUAGE.fullmatch(language) and language not in NO_LANGUAGES:
+        if stem and language not in NO_LANGUAGES and is_language(language):
             found.setdefault(stem, []).append(language)
     for stem, languages in found.items():
+        found[stem] = languages = [name for name in languages if name not in not_languages(languages)]
         if (opus := OPUS.fullmatch(os.path.basename(stem))) and {opus["x"], opus["y"]} <= set(languages):
             found[stem] = [opus["x"], opus["y"]]
     return {stem: languages for stem, languages in found.items() if len(languages) > 1}

@@ -6,12 +6,14 @@ wants, and advances it. A record that cannot be parsed is yielded as `BrokenRow`
 """
 
 import csv
+import glob
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import deepcopy
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
 import datasets
@@ -20,12 +22,18 @@ import pyarrow
 import pyarrow.parquet
 
 from ..errors import BadInput, BrokenRow, as_bad_input, nearest_name, short_repr
-from .compression import COMPRESSIONS, with_compressions
-from .languages import is_code, language_code, main_part
-from .lines import LONGEST_LINE, read_lines
-from .records import Cursor, Records, columns_used, skip_to_cursor
+from .compression import COMPRESSIONS, compression_of, with_compressions
+from .language_names import is_language, not_languages, with_codes
+from .languages import LANGUAGE, is_code, language_code, main_part
+from .lines import LONGEST_LINE, check_kind, first_bytes, read_lines
+from .records import Cursor, Declared, Records, columns_used, skip_to_cursor
 from .translation_memories import read_tmx, read_xliff
 
+# A language in the name of a file; the longest is tried first: es-419, then es.
+PARTS_OF_NAMES = [
+    re.compile(rf"(?<![^\W_]){pattern}(?![^\W_])")
+    for pattern in (LANGUAGE.pattern, "[A-Za-z]{2,3}(?:[-_][A-Za-z]{2,4})?", "[A-Za-z]{2,3}")
+]
 READ_AHEAD = 2**20  # bytes of a Parquet column; without it complete row groups are held in memory
 
 
@@ -146,7 +154,9 @@ def check_columns(path: str, names: list[str]) -> None:
     try:
         columns_used(names)
     except BrokenRow as problem:
-        raise BadInput(f"{path}: {problem}") from problem
+        moses = in_braces(re.sub(r":\d+$", "", path))
+        fix = f" If it is a file of a Moses corpus, its files are named together: {moses}." if moses else ""
+        raise BadInput(f"{path}: {problem}{fix}") from problem
     if len(set(names)) < len(names):
         raise BadInput(f"{path}: has the columns {names}; allowed is each name once. Rename one of them.")
 
@@ -156,6 +166,8 @@ def check_columns(path: str, names: list[str]) -> None:
 
 def read_parquet(path: str, cursor: Cursor) -> Records:
     """Read Parquet; row groups before the cursor are not decoded."""
+    if not first_bytes(path).startswith(b"PAR1"):
+        check_kind(path, may_be_compressed=False)
     fix = "Download or write the file again."
     with (
         as_bad_input(path, "a complete Parquet file with UTF-8 strings", fix),
@@ -182,16 +194,48 @@ def read_parquet(path: str, cursor: Cursor) -> Records:
 
 def check_moses(paths: Mapping[str, str]) -> None:
     """Raise `BadInput` unless there are two or more languages with an existing file each."""
-    for language, path in paths.items():
-        if len(paths) < 2 or not is_code(language):
-            found = f"the languages {', '.join(paths)}"
-            fix = "Write them as 'corpus.{en,de}', with the codes that the files have"
-            raise BadInput(f"{path}: has {found}; allowed are two or more codes. {fix}.")
+    others = not_languages(paths, are_declared=True)
+    if others or len(paths) < 2:
+        languages, codes = [name for name in paths if name not in others], with_codes(paths)
+        kept = languages if len(languages) > 1 else list(paths)
+        fix = f"Leave out {', '.join(others)}" if kept == languages else "Name the languages, with their codes"
+        named = "+".join(f"{codes[name]}:{paths[name]}" for name in kept) if len(paths) > 1 else "'corpus.{en,de}'"
+        raise BadInput(
+            f"{paths[[*others, *paths][0]]}: has the languages {', '.join(paths)}"
+            + f", of which {', '.join(others)} no language" * bool(others)
+            + f"; allowed are two or more codes. {fix}: {named}."
+        )
+    for path in paths.values():
         if not os.path.isfile(path):
             allowed, fix = f"a file for each of {', '.join(paths)}", "Check the path"
+            if compressed := next((path + each for each in COMPRESSIONS if os.path.isfile(path + each)), ""):
+                named = "+".join(f"{name}:{compressed if each == path else each}" for name, each in paths.items())
+                raise BadInput(f"{path}: does not exist, but {compressed} does; allowed is {allowed}. Write {named}.")
             if similar := same_but_for_case(path):
                 fix = f"There is {similar}: write its name as it is"
             raise BadInput(f"{path}: does not exist; allowed is {allowed}. {nearest_name(path)}{fix}.")
+
+
+def in_braces(path: str) -> str:
+    """Return how to name the Moses corpus that a file belongs to, such as 'corpus.{de,en}' with its quotes: files that
+    differ in a language, and maybe in their compression.
+
+    "" if there is no other file, or the name has no language.
+    """
+    for part in chain.from_iterable(reversed(list(names.finditer(path))) for names in PARTS_OF_NAMES):
+        before, after = path[: part.start()], path[part.end() :].removesuffix(compression_of(path))
+        found = dict[str, str]()  # language -> file; those compressed as the path is come last
+        for compression in sorted(("", *COMPRESSIONS), key=compression_of(path).__eq__):
+            for file in sorted(glob.glob(f"{glob.escape(before)}*{glob.escape(after + compression)}")):
+                found[file[len(before) : len(file) - len(after + compression)]] = file
+        languages = {name: found[name] for name in sorted(found) if is_language(name)}
+        if part[0] in languages and len(languages) > 1:
+            after += compression_of(path)
+            if all(file == before + name + after for name, file in languages.items()):
+                corpus = shlex.quote(f"{before}{{{','.join(languages)}}}{after}")
+                return f"{corpus} with its quotes: without them the shell makes several names of it"
+            return shlex.quote("+".join(f"{name}:{file}" for name, file in languages.items()))
+    return ""
 
 
 def same_but_for_case(path: str) -> str:
@@ -221,7 +265,8 @@ def read_moses(paths: Mapping[str, str], cursor: Cursor) -> Records:
         if None in lines:
             break
         cursor.number, cursor.offsets = sides[0].number, [side.offsets[0] for side in sides]
-        yield cursor.number, {"translation": dict(zip(paths, (line for _, line in lines), strict=True))}
+        texts = zip(paths, (line for _, line in lines), strict=True)
+        yield cursor.number, {"translation": Declared(texts)}
     counts = {path: side.number for path, side in zip(paths.values(), sides, strict=True)}
     shortest = min(counts.values())
     refuse_unequal({path: str(count) if count == shortest else "more" for path, count in counts.items()})
@@ -243,6 +288,7 @@ def read_catalogue(path: str, cursor: Cursor, strict: bool = True) -> Records:
 def read_entries(path: str) -> Records:
     """Yield the source, English unless the header X-Source-Language names another, with its translation for each entry;
     of plurals the singular and the first form. Catalogues of British or other English are untranslated."""
+    check_kind(path, may_be_compressed=False)
     with as_bad_input(path, "a gettext catalogue", "Check it with msgfmt -c (.po) or msgunfmt (.mo)."):
         catalogue = polib.mofile(path) if path.lower().endswith(".mo") else polib.pofile(path)
     language = catalogue_language(path, catalogue.metadata.get("Language", ""))

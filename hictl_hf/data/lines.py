@@ -13,7 +13,7 @@ from typing import TextIO
 from ..errors import BadInput, BrokenRow, as_bad_input, nearest_name
 from ..files import atomic_file, check_place, partial_file
 from .compression import compression_of, open_bytes, opener
-from .file_kinds import COMPRESSED, LONGEST, SKIPPABLE, kind_of
+from .file_kinds import COMPRESSED, LONGEST, SKIPPABLE, is_tar, is_utf_16, kind_of
 from .records import Cursor, checked_text
 
 logger = logging.getLogger(__name__)
@@ -60,30 +60,57 @@ def check_compression(path: str) -> None:
     ending = compression_of(path)
     program, magic = COMPRESSED.get(ending, ("", b""))
     head = first_bytes(path) if ending else b""
-    if head and not head.startswith((magic, SKIPPABLE)):
-        kind, fix = kind_of(head) or ("not compressed", f"Name it without {ending}")
+    if head and not head.startswith((magic, *SKIPPABLE) if ending == ".zst" else magic):
+        kind, fix = kind_of_file(path, head) or ("not compressed", f"Name it without {ending}")
         allowed = f"allowed with the ending {ending} is text compressed with {program}"
         raise BadInput(f"{path}: is {kind}; {allowed}. {fix}.")
 
 
-def check_kind(path: str) -> None:
-    """Raise `BadInput` for an archive, or a compressed file that cannot be read, before its ending is refused."""
+def kind_of_file(path: str, head: bytes, may_be_compressed: bool = True) -> tuple[str, str] | None:
+    """Return what the first bytes of a file, after the decompression its ending names, show it to be, and what to do;
+    `None` for text and unknown files."""
+    found = kind_of(head)
+    for ending, (program, _) in COMPRESSED.items():
+        if found and found[0] == f"compressed with {program}":
+            if first_bytes(path).startswith(head[:LONGEST]) and is_tar(decompressed_bytes(path, ending)):
+                return f"a tar archive, {found[0]}", "Unpack it: tar -xf"
+            if compression_of(path) or not may_be_compressed:
+                more = " once more" if compression_of(path) == ending else ""
+                return found[0], f"Decompress it{more}: {program} -d"
+    return found
+
+
+def decompressed_bytes(path: str, ending: str) -> bytes:
+    """Return the first 512 bytes of a file with the compression of this ending; none if it is damaged."""
+    try:
+        with opener(f"x{ending}")(path, "rb") as file:
+            return bytes(file.read(LONGEST))
+    except Exception:  # the libraries raise many types
+        return b""
+
+
+def check_kind(path: str, may_be_compressed: bool = True) -> None:
+    """Raise `BadInput` for an archive, or a compressed file that cannot be read, before its ending is refused or a
+    library parses it."""
     check_compression(path)
     head = first_bytes(path)
     if head and compression_of(path):
         with as_bad_input(path, "a complete file", "Copy or compress it again."), open_bytes(path) as file:
             head = file.read(LONGEST)
-    if found := kind_of(head):
-        raise BadInput(f"{path}: is {found[0]}; allowed is UTF-8 text, {AS_NAMED}. {found[1]}.")
+    if found := kind_of_file(path, head, may_be_compressed):
+        allowed = f"UTF-8 text, {AS_NAMED}" if may_be_compressed else "what its ending says, not compressed"
+        raise BadInput(f"{path}: is {found[0]}; allowed is {allowed}. {found[1]}.")
 
 
 def check_encoding(path: str, line: bytes) -> None:
     """Raise `BadInput` if the first line shows that none of the file can be read: an archive, UTF-16 and the like."""
-    if found := kind_of(line[:LONGEST]):
+    if found := kind_of_file(path, line[:LONGEST]):
         inside = "holds what is" if compression_of(path) else "is"
         raise BadInput(f"{path}: {inside} {found[0]}; allowed is UTF-8 text, {AS_NAMED}. {found[1]}.")
-    if line.startswith((b"\xff\xfe", b"\xfe\xff")) or line.count(0) * 4 > len(line):
+    if is_utf_16(line):
         raise BadInput(f"{path}: is UTF-16 or UTF-32; allowed is UTF-8. Convert it: iconv -f UTF-16 -t UTF-8.")
+    if line.count(0) * 4 > len(line):
+        raise BadInput(f"{path}: is no text but binary; allowed is UTF-8 text, {AS_NAMED}. Export it as text.")
 
 
 def _decode(line: bytes) -> str:

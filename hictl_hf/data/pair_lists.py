@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from ..errors import BadInput, BrokenRow, short_repr
 from .compression import with_compressions
-from .languages import is_code
+from .language_names import not_languages, with_codes
 from .lines import read_lines
-from .records import Cursor, LowScore, Records, skip_to_cursor
+from .records import Cursor, Declared, LowScore, Records, skip_to_cursor
 
 IGNORED = "_"
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
@@ -31,21 +31,22 @@ class Layout:
     def parse(cls, written: str, source: str) -> "Layout":
         """Parse a layout such as "1.04+en+de"; `BadInput` unless it has two languages or more."""
         columns = written.split("+")
-        languages = [name for name in columns if is_code(name)]
         scores = [name for name in columns if NUMBER.fullmatch(name)]
-        if (
-            len(languages) + len(scores) + columns.count(IGNORED) < len(columns)
-            or len(set(languages)) < max(2, len(languages))
-            or len(scores) > 1
-        ):
+        languages = [name for name in columns if name != IGNORED and name not in scores]
+        others = not_languages(languages, are_declared=True)
+        if others or len(set(languages)) < max(2, len(languages)) or len(scores) > 1:
+            example = "en+de:pairs.txt, 1.04+en+de:scored.tsv or _+en+_+de:export.tsv"
+            if others and all(columns) and len(languages) > 1:
+                codes = with_codes(languages)
+                instead = source.replace(written, "+".join(codes.get(name, name) for name in columns), 1)
+                example = f"{instead} with the codes of its languages, or {IGNORED}, instead of {', '.join(others)}"
             raise BadInput(
                 f"{source}: has the columns {short_repr(written)}; allowed are two different languages, {IGNORED} for "
-                "a column to ignore, and the least score for a column of scores. Write en+de:pairs.txt, "
-                "1.04+en+de:scored.tsv or _+en+_+de:export.tsv."
+                f"a column to ignore, and the least score for a column of scores. Write {example}."
             )
         return cls(columns)
 
-    def record(self, line: str) -> dict[str, dict[str, str]] | BrokenRow | LowScore:
+    def record(self, line: str) -> dict[str, Declared] | BrokenRow | LowScore:
         """Return the texts of a line by language."""
         cells = line.split("\t")
         if len(cells) != len(self.columns):
@@ -53,7 +54,7 @@ class Layout:
                 f"has {len(cells)} columns separated by tabs; allowed are {len(self.columns)}, as named in "
                 f"{'+'.join(self.columns)}. Correct the line, or name each column of the file."
             )
-        texts = {}
+        texts = Declared()
         for name, cell in zip(self.columns, cells):
             if NUMBER.fullmatch(name):
                 try:

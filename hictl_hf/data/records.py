@@ -7,20 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ..errors import BrokenRow, short_repr
+from .language_names import COLUMN, DOUBTFUL, doubtful_part, has_role, not_languages
 from .languages import is_code, language_code, main_part
 
 COLUMNS = "'translation' (a mapping from language to text), 'text' + 'lang', or nothing but language codes"
-# Names of columns that have the form of a code, and may even be one (`url` is Urali), but hold something else.
-NOT_LANGUAGES = frozenset({
-    "aid", "bid", "cer", "cid", "cnt", "csv", "did", "dif", "doc", "eid", "fid", "fk", "gid", "hit", "hyp", "idx",
-    "key", "lbl", "len", "lid", "lp", "map", "md", "md5", "neg", "nid", "num", "oid", "ord", "pct", "pe", "pid",
-    "pk", "pos", "ppl", "qid", "raw", "ref", "rel", "res", "rev", "rid", "row", "sep", "seq", "sha", "sid", "sim",
-    "src", "std", "sum", "tag", "ter", "tgt", "tid", "tm", "top", "tot", "trg", "tsv", "txt", "uid", "uri", "url",
-    "usr", "utc", "ver", "wer", "zip",
-})  # fmt: skip
-COLUMN = re.compile(r"([a-z]{2,3}|[A-Z]{2,3})(?![A-Za-z])")  # "Yes" is the first word of a text
-DOUBTFUL = {"id": "ind", "mt": "mlt", "no": "nob", "nr": "nbl"}  # languages, and numbers or machine translations
+AMONG_MANY = {"mt": ("machine translation", "Maltese", "mlt"), "cat": ("a category", "Catalan", "ca")}
 IDENTIFIER = re.compile(r"[\W\d_]*|\S*[\d_/]\S*")  # no letter, or one word with a digit or the like
+# Numbers, and words such as doc_17 or a/b#3, in columns of any name.
+NUMBER = re.compile(r"(?=.*\d)[\W\d_]+|[-+]?\d+(\.\d*)?[eE][-+]?\d+|(?=\S*\d)(?=\S*[_/#:])[!-~]+")
 
 
 @dataclass(frozen=True)
@@ -31,6 +25,10 @@ class Row:
     origin: str
     is_catalogue_entry: bool = False
     """Whether it is an entry of a gettext catalogue: English and its translation."""
+
+
+class Declared(dict[str, str]):
+    """Texts by language, whose names are known to be languages: from the user, or a format that has codes."""
 
 
 class LowScore:
@@ -105,7 +103,8 @@ def columns_used(names: Collection[str]) -> list[str]:
         return ["translation"]
     if "text" in names and "lang" in names:
         return ["text", "lang"]
-    others = [name for name in names if not (COLUMN.match(name) and is_code(name)) or name.lower() in NOT_LANGUAGES]
+    refused = not_languages(names)
+    others = [name for name in names if name in refused or not COLUMN.match(name)]
     if not names or others:
         found = f", of which {', '.join(map(short_repr, others))} no language" if others else ""
         raise BrokenRow(
@@ -118,23 +117,33 @@ def columns_used(names: Collection[str]) -> list[str]:
             "has 'id' as its first column, which may be a row number or Indonesian; allowed are unmistakable columns. "
             "Drop the row number, or call Indonesian ind."
         )
-    if len(names) > 2 and (doubtful := [name for name in names if name.lower() == "mt"]):
+    has_short_codes = any(len(main_part(name)) == 2 for name in names)  # then Catalan is ca
+    doubtful = [name for name in names if name.lower() == "mt" or name.lower() == "cat" and has_short_codes]
+    if len(names) > 2 and doubtful:
+        other, language, code = AMONG_MANY[doubtful[0].lower()]
         raise BrokenRow(
-            f"has {doubtful[0]!r} among more than two columns, which may be machine translation or Maltese; allowed "
-            "are unmistakable columns. Drop it, or call Maltese mlt."
+            f"has {doubtful[0]!r} among more than two columns, which may be {other} or {language}; allowed are "
+            f"unmistakable columns. Drop it, or call {language} {code}."
         )
     return list(names)
 
 
-def check_not_numbers(texts: Mapping[str, Any]) -> None:
-    """Raise `BrokenRow` for columns named by codes of which one holds row numbers or identifiers."""
-    first, *others = texts
+def check_not_numbers(texts: Mapping[str, Any], are_declared: bool = False) -> None:
+    """Raise `BrokenRow` for columns named by codes of which one holds row numbers or identifiers.
+
+    Args:
+        are_declared: Whether the names are known to be languages: texts may be numbers then, except in the first.
+    """
+    first = next(iter(texts))
     for name, text in texts.items():
         if not isinstance(text, str):
             continue
-        is_number = name == first and text.strip().isdecimal() and any(map(has_letter, map(texts.get, others)))
-        if is_number or main_part(name) in DOUBTFUL and IDENTIFIER.fullmatch(text.strip()):
-            fix = f", or call the language {DOUBTFUL[main_part(name)]}" if main_part(name) in DOUBTFUL else ""
+        stripped, doubtful = text.strip(), doubtful_part(name)
+        others = sum(has_letter(other) for language, other in texts.items() if language != name)
+        is_number = name == first and stripped.isdecimal() and others > 0
+        is_number |= not are_declared and others > 1 and NUMBER.fullmatch(stripped) is not None
+        if is_number or doubtful and IDENTIFIER.fullmatch(stripped):
+            fix = f", or call the language {DOUBTFUL[doubtful]}" if doubtful == name.lower() else ""
             raise BrokenRow(
                 f"has {short_repr(text)} in its column {name!r}, a row number or identifier; allowed are texts. Drop "
                 f"the column{fix}."
@@ -157,14 +166,20 @@ def checked_texts(record: Mapping[str, Any] | BrokenRow) -> tuple[dict[str, str]
                 f'has {short_repr(texts)} as "translation"; allowed is a mapping from language to text. Write '
                 '{"translation": {"en": "Hello", "de": "Hallo"}} or remove the row.'
             )
-        if others := [name for name in texts if str(name).lower() in NOT_LANGUAGES]:
+        are_declared = isinstance(texts, Declared)
+        if others := [*filter(is_code, not_languages(texts, are_declared or len(texts) == 2))]:
             raise BrokenRow(
                 f"has the languages {short_repr(list(texts))}, of which {', '.join(others)} is none; allowed is a "
                 "mapping from language to text. Put it outside of 'translation'."
             )
         if len(texts) > 2:  # two are what was asked for: Moses files can have numbers as lines
-            check_not_numbers(texts)
+            check_not_numbers(texts, are_declared)
     elif "lang" in texts:
+        if has_role(texts["lang"]):
+            raise BrokenRow(
+                f"has the language {short_repr(texts['lang'])}, the name of a side or file; allowed are codes such as "
+                f"en, pt-BR or zh_Hans. Correct the code; of a language called so write the script, too: src-Latn."
+            )
         texts = {language_code(texts["lang"]): texts["text"]}
     else:
         check_not_numbers(texts)

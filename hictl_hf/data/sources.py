@@ -7,7 +7,6 @@ import glob
 import importlib.util
 import os
 import re
-import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,22 +19,23 @@ from .formats import (
     check_moses,
     compare_lengths,
     ending_of,
+    in_braces,
     read_catalogue,
     read_hub,
     read_hub_column,
     read_moses,
     read_plain_text,
 )
-from .languages import LANGUAGE, is_code
+from .language_names import has_role
+from .languages import LANGUAGE
 from .lines import check_kind
 from .pair_lists import PAIR_LISTS, Layout, read_pair_list, read_tatoeba, tatoeba_files
-from .records import NOT_LANGUAGES, Cursor, Records, Row, SkipCounter, rows_of_record
+from .records import Cursor, Records, Row, SkipCounter, rows_of_record
 
 MOSES = re.compile(r"(?P<before>.*)\{(?P<languages>[^{}]*,[^{}]*)\}(?P<after>[^{}]*)")
 CATALOGUES = (".mo", ".po")
 ARCHIVE = ".zip"
 MAY_BE_EMPTY = (*CATALOGUES, ".xlf", ".xliff", ".sdlxliff")  # a header and no entry
-PART_OF_NAME = re.compile(r"(?<![^\W_])[A-Za-z]{2,3}(?:[-_][A-Za-z]{2,4})?(?![^\W_])")
 OTHER_NAMES = (
     "plain text is named with its language as sw:file.txt or sw:folder, pairs as en+de:file.txt, Moses files together "
     "as 'corpus.{en,de}', with these quotes"
@@ -88,9 +88,16 @@ def read_shard(shard: Shard, cursor: Cursor, report: SkipCounter) -> Iterator[li
 
 def list_shards(source: str) -> Iterator[Shard]:
     """Yield the shards of a source in order of names, without opening them; only of a zip archive the list is read."""
+    named = None if TWO_FILES.fullmatch(source) else ONE_LANGUAGE.fullmatch(source)
+    if named and has_role(named["language"]):
+        raise BadInput(
+            f"{source}: has the language '{named['language']}', the name of a side or file; allowed are codes such as "
+            f"en, pt-BR or zh_Hans. Write en:{named['source']} with the code of its language; of a language called so "
+            "write the script, too: src-Latn."
+        )
     if source.startswith("hub:"):
         yield Shard(source, partial(read_hub, source), {})
-    elif (named := ONE_LANGUAGE.fullmatch(source)) and named["source"].startswith("hub:"):
+    elif named and named["source"].startswith("hub:"):
         yield Shard(source, partial(read_hub_column, named["source"], named["language"]), {})
     elif source.startswith("package:"):
         yield from list_files(package_folder(source.removeprefix("package:")), {".mo": FORMATS[".mo"]})
@@ -157,11 +164,14 @@ def list_files(
     for path in paths:
         if (ending := ending_of(path)) not in endings:
             check_kind(path)
-            moses = in_braces(path)
-            together = f"{shlex.quote(moses)} with its quotes: without them the shell makes several names of it"
+            together = in_braces(path)
             raise BadInput(
                 f"{path}: has the ending '{ending}'; allowed here are {listed(endings)}. "
-                + (f"Moses files are named together: {together}." if moses else f"Rename or convert it; {OTHER_NAMES}.")
+                + (
+                    f"Moses files are named together: {together}."
+                    if together
+                    else f"Rename or convert it; {OTHER_NAMES}."
+                )
             )
         size = os.path.getsize(path)
         if ending == ARCHIVE:
@@ -190,18 +200,3 @@ def find_files(source: str, endings: Collection[str]) -> list[str]:
             f"{OTHER_NAMES}, a Hub dataset as hub:name:config:split."
         )
     return paths
-
-
-def in_braces(path: str) -> str:
-    """Return the Moses corpus that a file belongs to, such as corpus.{de,en}: files that differ in a language only.
-
-    "" if there is no other file, or the name has no language.
-    """
-    for part in reversed(list(PART_OF_NAME.finditer(path))):
-        before, after = path[: part.start()], path[part.end() :]
-        files = glob.glob(f"{glob.escape(before)}*{glob.escape(after)}")
-        names = sorted(file[len(before) : len(file) - len(after)] for file in files)
-        languages = [name for name in names if is_code(name) and name.lower() not in NOT_LANGUAGES]
-        if part[0] in languages and len(languages) > 1:
-            return f"{before}{{{','.join(languages)}}}{after}"
-    return ""

@@ -13,7 +13,8 @@ from xml.etree.ElementTree import Element
 from ..errors import BrokenRow, as_bad_input
 from .compression import open_bytes
 from .languages import is_code, language_code
-from .records import Cursor, Records, skip_to_cursor
+from .lines import check_kind
+from .records import Cursor, Declared, Records, skip_to_cursor
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ def tmx_record(unit: Element, source: str, codes: "Codes") -> Mapping[str, Any] 
         if language in texts:
             return BrokenRow(f"has two texts in {language}; allowed is one text a language. Remove one of them.")
         texts[language] = "".join(codes.text_of(segment) for segment in children(variant, "seg"))
-    ordered = dict(sorted(texts.items(), key=lambda text: text[0] != source))  # stable: the others stay in order
+    ordered = Declared(sorted(texts.items(), key=lambda text: text[0] != source))  # stable: the others stay in order
     return {"translation": ordered} if len(ordered) > 1 else None
 
 
@@ -145,6 +146,7 @@ def read_elements(path: str, root: str, frames: Set[str], units: Set[str]) -> It
 
     A unit is then removed from its parent, so memory does not grow with the file.
     """
+    check_kind(path, may_be_compressed=root == "tmx")
     with as_bad_input(path, f"well-formed XML in <{root}>", FIX), open_bytes(path) as file:
         parents: list[Element] = []
         for event, element in ElementTree.iterparse(file, ("start", "end")):

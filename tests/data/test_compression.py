@@ -92,6 +92,26 @@ def test_files_of_moses_and_tables_in_an_archive_are_read(tmp_path: Path) -> Non
     assert texts(path) == [{"cs": "c", "en": "d"}, {"cs": "a", "en": "b"}, *TRANSLATIONS]
 
 
+def test_of_the_files_in_an_archive_those_that_are_no_language_are_left_out(tmp_path: Path) -> None:
+    members = {f"c.{name}": ["x"] for name in ("en", "de", "url", "score", "pdf", "ids")}
+    assert texts(archive(tmp_path / "a.zip", **members)) == [{"de": "x", "en": "x"}]
+    path = archive(tmp_path / "b.zip", **{f"news.{name}": ["x"] for name in ("src", "ref", "hyp")})
+    with pytest.raises(BadInput, match="without a file that can be read.*name the files with their languages: en:FILE"):
+        texts(path)
+
+
+def test_an_encrypted_archive_is_to_be_unpacked_with_its_password(tmp_path: Path) -> None:
+    path = archive(tmp_path / "a.zip", **{"x.de": ["x"], "x.en": ["x"]})
+    content = bytearray(path.read_bytes())
+    for magic, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # the flags of members, also in the list
+        start = -1
+        while (start := content.find(magic, start + 1)) >= 0:
+            content[start + at] |= 1
+    path.write_bytes(content)
+    with pytest.raises(BadInput, match="a.zip: has x.de, which is encrypted; allowed is .*Unpack it with its password"):
+        texts(path)
+
+
 @pytest.mark.parametrize(
     ("members", "found"),
     [
@@ -122,7 +142,7 @@ def test_a_damaged_archive_is_one_line_and_an_archive_is_called_so(tmp_path: Pat
     with pytest.raises(BadInput, match="c.zip: cannot be read .*BadZipFile.* Download it again"):
         texts(tmp_path / "c.zip")
     path.rename(tmp_path / "d.jsonl")
-    with pytest.raises(BadInput, match=r"d.jsonl: is a zip archive .*; allowed is UTF-8 text.* with the ending .zip,"):
+    with pytest.raises(BadInput, match=r"d.jsonl: is a zip archive; allowed is UTF-8 text.* with the ending .zip,"):
         texts(tmp_path / "d.jsonl")
 
 

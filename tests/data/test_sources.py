@@ -85,8 +85,8 @@ BROKEN_SOURCES = {
         {"c.en": b"1\n"},
         "c.{en,German}",
         "c.German: ",
-        "en, German",
-        "Write them as 'corpus.{en,de}'",
+        "en, German, of which German no language",
+        "Name the languages, with their codes: en:",
     ),
     "damaged mo": ({"de/LC_MESSAGES/a.mo": b"\0" * 40}, "de", "de/LC_MESSAGES/a.mo: cannot be read", "", "msgunfmt"),
     "damaged po": ({"a.po": b'msgid "x"\nnonsense\n'}, "a.po", "a.po: cannot be read", "line 2", "msgfmt -c"),
@@ -252,6 +252,12 @@ CORPORA = {
     "compressed": (["f_en.raw.gz", "f_de.raw.gz"], "f_de.raw.gz", "f_{de,en}.raw.gz"),
     "three": (["g.en", "g.de", "g.fra"], "g.fra", "g.{de,en,fra}"),
     "folders": (["en/x", "de/x"], "en/x", "{de,en}/x"),
+    "numbered regions": (["n.es-419", "n.en"], "n.es-419", "n.{en,es-419}"),
+    "modifiers": (["h.sr@latin", "h.en"], "h.sr@latin", "h.{en,sr@latin}"),
+    "scripts and regions": (["x.zh-Hans-CN", "x.en"], "x.zh-Hans-CN", "x.{en,zh-Hans-CN}"),
+    "a word after it": (["w.en-clean", "w.de-clean"], "w.en-clean", "w.{de,en}-clean"),
+    "with references": (["r.en", "r.de", "r.ref"], "r.de", "r.{de,en}"),
+    "tables without a header": (["i.de.tsv", "i.en.tsv"], "i.de.tsv", "i.{de,en}.tsv"),
 }
 
 
@@ -264,8 +270,19 @@ def test_braces_without_quotes_are_answered_with_what_works(
         text = f"line {number}\n".encode()
         (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
     with pytest.raises(BadInput, match=re.escape(f"'{tmp_path}/{source}' with its quotes")):
-        list(list_shards(f"{tmp_path}/{given}"))
+        list(read_rows(f"{tmp_path}/{given}", Skips()))
     assert texts(f"{tmp_path}/{source}")
+
+
+@pytest.mark.parametrize("given", ["o.en", "o.de.gz", "o.{en,de}"])
+def test_moses_files_of_which_one_is_compressed_are_named_one_by_one(given: str, tmp_path: Path) -> None:
+    for name in ("o.en", "o.de.gz"):
+        write_lines(tmp_path / name, ["x"])
+    order = ("en:{0}/o.en", "de:{0}/o.de.gz") if "{" in given else ("de:{0}/o.de.gz", "en:{0}/o.en")
+    source = "+".join(order).format(tmp_path)
+    with pytest.raises(BadInput, match=re.escape(source)):
+        list(list_shards(f"{tmp_path}/{given}"))
+    assert texts(source)
 
 
 def test_a_name_in_the_wrong_case_is_answered_with_the_right_one(tmp_path: Path) -> None:
@@ -328,6 +345,97 @@ def test_an_archive_is_named_for_what_it_is(content: bytes, kind: str, tmp_path:
             message = str(refused.value)
             assert kind in message or is_gzip and "compressed with gzip" in message, message
             assert str(path) in message and "UTF-16" not in message and "NUL" not in message
+
+
+def office_file() -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("[Content_Types].xml", "<Types/>")
+    return archive.getvalue()
+
+
+TGZ, UNPACK = archived("w:gz"), "is a tar archive, compressed with {}; .*Unpack it: tar -xf"
+OTHER_KINDS = {  # name, content, what is said
+    "tgz": ("a.tgz", TGZ, UNPACK.format("gzip")),
+    "tbz2": ("a.tbz2", archived("w:bz2"), UNPACK.format("bzip2")),
+    "txz": ("a.txz", archived("w:xz"), UNPACK.format("xz")),
+    "a tar.gz named as a table": ("b.csv", TGZ, UNPACK.format("gzip")),
+    "a tar.gz named as text": ("b.txt", TGZ, UNPACK.format("gzip")),
+    "gzip twice": ("h.csv.gz", gzip.compress(gzip.compress(TEXT)), "Decompress it once more: gzip -d"),
+    "gzip as .po": ("a.po", gzip.compress(TEXT), "is compressed with gzip; allowed is what .*Decompress it: gzip -d"),
+    "gzip as .tmx": ("a.tmx", gzip.compress(TEXT), "is compressed with gzip; .*it has to end in .gz"),
+    "bzip2 as .parquet": ("a.parquet", bz2.compress(TEXT), "is compressed with bzip2; .*Decompress it: bzip2 -d"),
+    "zip as .xlf": ("a.xlf", zipped(), "is a zip archive; .*Name it with the ending .zip, or unpack"),
+    "xlsx": ("a.xlsx", office_file(), "is an Office file .*Export its table as CSV in UTF-8"),
+    "xls": ("a.csv", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "is an Office file .*Export its table as CSV"),
+    "lz4, legacy": ("a.tsv", b"\x02\x21\x4c\x18" + bytes(99), "is compressed with lz4"),
+    "Avro": ("a.jsonl", b"Obj\x01" + bytes(99), "is an Avro file"),
+    "Arrow stream": ("a.jsonl", b"\xff\xff\xff\xff\x10\1" + bytes(99), "is an Arrow stream"),
+    "zip in parts": ("a.csv", b"PK\x07\x08PK\x03\x04" + bytes(99), "is a zip archive"),
+    "npy": ("a.csv", b"\x93NUMPY\1" + bytes(99), "is an array of NumPy"),
+    "other": ("a.csv", b"\1\2\3" + bytes(99), "is no text but binary"),
+    "UTF-32": ("a.csv", "en,de\n".encode("utf-32-be"), "is UTF-16 or UTF-32"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "said"), OTHER_KINDS.values(), ids=OTHER_KINDS)
+def test_a_file_is_not_taken_for_what_its_name_says(name: str, content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadInput, match=said) as refused:
+        list(read_rows(f"{tmp_path}/{name}", Skips()))
+    assert "allowed" in str(refused.value) and ("UTF-16" in said) == ("UTF-16" in str(refused.value))
+
+
+def test_zstandard_may_begin_with_any_skippable_frame(tmp_path: Path) -> None:
+    compress = pytest.importorskip("backports.zstd").compress
+    for first in range(0x50, 0x60):
+        (tmp_path / "a.jsonl.zst").write_bytes(bytes([first]) + b"\x2a\x4d\x18\1\0\0\0x" + compress(GOOD))
+        assert len(texts(tmp_path / "a.jsonl.zst")) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "fix"),
+    [
+        (
+            "{0}d.{{src,tgt}}",
+            "d.src: has the languages src, tgt",
+            "languages, with their codes: en:{0}d.src+de:{0}d.tgt.",
+        ),
+        ("src:{0}d.src+tgt:{0}d.tgt", "d.src: has the languages src, tgt", "en:{0}d.src+de:{0}d.tgt."),
+        ("{0}d.{{english,german}}", "d.english: has the languages", "en:{0}d.english+de:{0}d.german."),
+        ("{0}d.{{en,german}}", "d.german: has the languages en, german", "en:{0}d.en+de:{0}d.german."),
+        ("{0}d.{{de,hyp,ref}}", "d.hyp: has the languages", "de:{0}d.de+en:{0}d.hyp+fr:{0}d.ref."),
+        ("{0}d.{{en,de,url}}", "d.url: has the languages", "Leave out url: en:{0}d.en+de:{0}d.de."),
+        ("{0}d.{{en_tok,de_tok}}", "d.en_tok: has", "en:{0}d.en_tok+de:{0}d.de_tok."),
+        ("{0}d.{{en,en}}", "d.en: has the languages en; allowed are two", "'corpus.{{en,de}}'."),
+        (
+            "src+tgt:{0}d.tsv",
+            "d.tsv: has the columns 'src+tgt'",
+            "Write en+de:{0}d.tsv with the codes of its languages",
+        ),
+        ("1.04+en+tgt:{0}d.tsv", "d.tsv: has the columns", "Write 1.04+en+de:{0}d.tsv with the codes"),
+        ("tatoeba:src+deu:{0}", "has the columns 'src+deu'", "Write tatoeba:en+deu:{0} with the codes"),
+    ],
+)
+def test_files_and_columns_without_languages_are_refused_before_they_are_read(
+    source: str, place: str, fix: str, tmp_path: Path
+) -> None:
+    for name in ("src", "tgt", "english", "german", "en", "de", "hyp", "ref", "url", "en_tok", "de_tok"):
+        write_lines(tmp_path / f"d.{name}", ["x"])
+    write_lines(tmp_path / "d.tsv", ["x\ty"])
+    with pytest.raises(BadInput) as refused:
+        next(list_shards(source.format(f"{tmp_path}/")))
+    message = str(refused.value)
+    assert place in message and "; allowed are two" in message and fix.format(f"{tmp_path}/") in message, message
+
+
+@pytest.mark.parametrize("language", ["url", "src", "REF", "tgt"])
+def test_a_language_that_is_the_name_of_a_side_or_file_is_refused(language: str, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.txt", ["x"])
+    fix = f"Write en:{path} with the code of its language"
+    with pytest.raises(BadInput, match=f"has the language '{language}'.*; allowed are codes such as .*{fix}"):
+        next(list_shards(f"{language}:{path}"))
+    assert texts(f"key:{path}") == [{"key": "x"}] and texts(f"src-Latn:{path}") == [{"src-Latn": "x"}]
 
 
 @pytest.mark.parametrize("source", ["hub:", "hub:a:b:c:d", "hub:no/such"])
