@@ -123,7 +123,7 @@ def load_or_make_model(
             refuse_other_shapes(checkpoint, kept)
             with without_load_report():  # `apply_defaults` logs a new head, and what must be there is refused
                 model, report = HictlForPreTraining.from_pretrained(
-                    checkpoint, config=config, dtype=torch.float32, output_loading_info=True
+                    checkpoint, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
                 )
             new = sorted(report["missing_keys"])
             if lacking := [name for name in new if name.startswith(f"{model.base_model_prefix}.")]:
