@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
+from ..errors import BadInput
 from ..models.word_sampling import UniformNumbers
 from .layout import character_starts, layout_of, marked_starts, word_starts, words_never_sampled
 
@@ -77,9 +78,10 @@ class PretrainingCollator:
         self.room = self.max_length - self.layout.around_text  # for the tokens of a sentence
         self.separators = self.layout.between[: self.pair_separators]
         if len(self.prompt) > self.room - 1:
-            raise ValueError(
-                f"prompt has {len(self.prompt)} tokens; allowed are {self.room - 1} with a max_length of "
-                f"{self.max_length}: {self.layout.around_text} special tokens and one of the text are added"
+            raise BadInput(
+                f"prompt has {len(self.prompt)} tokens; allowed are {self.room - 1} with a max_seq_length of "
+                f"{self.max_length}: {self.layout.around_text} special tokens and one of the text are added; give a "
+                "shorter --prompt, or a larger --max_seq_length"
             )
         self.begins_word = np.array(word_starts(self.tokenizer))
         self.marked_starts = np.array(marked_starts(self.tokenizer))

@@ -8,11 +8,10 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import BadInput
-from .text_encoding import encode_texts
+from .text_encoding import BYTE, encode_texts
 
 WORD_START = "▁"  # of SentencePiece
 SPACE_AS_LETTER = "Ġ"  # of byte-level vocabularies
-BYTE = re.compile("<0x([0-9A-F]{2})>")  # a byte in a SentencePiece vocabulary
 UNUSED = re.compile(r"[\[<]unused\d+[\]>]")  # reserved, though no special tokens, by BERT and Gemma
 
 

@@ -7,6 +7,7 @@ vocabulary are renamed to what no text contains.
 
 import copy
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -14,6 +15,7 @@ from weakref import WeakKeyDictionary
 from tokenizers import Tokenizer
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
+BYTE = re.compile("<0x([0-9A-F]{2})>")  # a byte in a SentencePiece vocabulary
 NO_TEXT = "\0"  # rows with this character are broken
 _COPIES: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, PreTrainedTokenizerBase]] = WeakKeyDictionary()
 
@@ -43,6 +45,16 @@ def encode_texts(
     return as_data(texts, second, **settings)
 
 
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
+    """The special tokens of a tokenizer by id: those with a role, such as padding, and those only marked as special.
+
+    Bytes are text, even if a vocabulary was trained with them as special tokens.
+    """
+    added = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    marked = {number: piece for number, piece in added.items() if not BYTE.fullmatch(piece)}
+    return marked | dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens))
+
+
 def has_more_special_tokens(
     tokenizer: PreTrainedTokenizerBase, encoding: BatchEncoding, of_pairs: bool, settings: dict[str, Any]
 ) -> bool:
@@ -52,13 +64,13 @@ def has_more_special_tokens(
     rows = encoding["input_ids"]
     rows = rows.tolist() if hasattr(rows, "tolist") else rows
     rows = [rows] if rows and isinstance(rows[0], int) else rows
-    is_special = frozenset(tokenizer.all_special_ids).__contains__
+    is_special = special_tokens(tokenizer).keys().__contains__
     return any(sum(map(is_special, row)) > added for row in rows)
 
 
 def without_special_pieces(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """Return a copy of a fast tokenizer whose model cannot find a special token in a text; all ids are the same."""
-    as_data, special = copy.deepcopy(tokenizer), set(tokenizer.all_special_tokens)
+    as_data, special = copy.deepcopy(tokenizer), {*special_tokens(tokenizer).values()}
     written = json.loads(tokenizer.backend_tokenizer.to_str())
     model = written["model"]
     special -= {model.get("unk_token")}  # of models that need it by name; what they do not know becomes it anyway

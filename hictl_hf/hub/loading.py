@@ -3,7 +3,7 @@
 transformers creates parameters that the weights lack, so a damaged or hostile `config.json` could take all memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -13,10 +13,11 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrained
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
 
-from ..errors import BadInput
+from ..errors import BadInput, as_bad_input
 
 MOST_LAYERS = 1000  # the largest XLM-R has 48
 ADAPTER = "adapter_config.json"
+WEIGHTS = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)  # the names that transformers looks for, in this order
 KIND = "a folder or Hub name of a HiCTL or XLM-R model, its weights in safetensors"
 FIX = "Take the config.json that was written with the weights."
 
@@ -27,17 +28,25 @@ def check_weights(name_or_folder: str | Path) -> None:
     transformers reads pickles from some places and not from others, and an adapter only where peft is installed.
     """
     name = str(name_or_folder)
-    if cached_file(name, ADAPTER, _raise_exceptions_for_missing_entries=False) is not None:
-        raise BadInput(
-            f"{name}: has an adapter ({ADAPTER}); allowed are weights with the adapter merged. Merge it by "
+    if problem := problem_of_files([file for file in (ADAPTER, *WEIGHTS) if place_of(name, file)]):
+        raise BadInput(f"{name}: {problem}")
+    weights_of(name)
+
+
+def problem_of_files(names: Collection[str]) -> str:
+    """Why a checkpoint with files of these names is refused; empty if it is not."""
+    if ADAPTER in names:
+        return (
+            f"has an adapter ({ADAPTER}); allowed are weights with the adapter merged. Merge it by "
             "peft.PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(folder), or remove it."
         )
-    if not weights_of(name):
-        raise BadInput(
-            f"{name}: has no weights in safetensors, and pickles can hold code; allowed is {KIND}. If you trust its "
+    if {*WEIGHTS}.isdisjoint(names):
+        return (
+            f"has no weights in safetensors, and pickles can hold code; allowed is {KIND}. If you trust its "
             "source, convert it by AutoModelForMaskedLM.from_pretrained(name).save_pretrained(folder), and save its "
             "tokenizer there, too."
         )
+    return ""
 
 
 def check_sizes(name_or_folder: str | Path) -> None:
@@ -78,14 +87,28 @@ def decoder_layers(config: PreTrainedConfig) -> int:
 
 
 def weights_of(name: str) -> list[Path]:
-    """The safetensors files of a folder, or of a Hub name (downloaded to the cache); none if it has others or none."""
-    if Path(name).is_dir():
-        return sorted(path for path in Path(name).glob("*.safetensors") if not path.name.startswith("adapter_"))
-    names = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
-    single, index = (cached_file(name, file, _raise_exceptions_for_missing_entries=False) for file in names)
+    """The safetensors files that transformers loads from a folder, or a Hub name (downloaded to the cache), if any.
+
+    These are `model.safetensors`, else the shards of its index; not other files, such as those of further heads.
+
+    Raises:
+        BadInput: the index cannot be read, or a shard is missing.
+    """
+    single, index = (place_of(name, file) for file in WEIGHTS)
     if single or not index:
-        return [Path(single)] if single else []
-    return list(map(Path, get_checkpoint_shard_files(name, index)[0]))
+        return [single] if single else []
+    fix = "Take all files that were written with the weights."
+    with as_bad_input(f"{name}: {SAFE_WEIGHTS_INDEX_NAME}", "an index of shards that are all there", fix):
+        shards = [Path(shard) for shard in get_checkpoint_shard_files(name, str(index))[0]]
+    if missing := [shard.name for shard in shards if not shard.is_file()]:
+        raise BadInput(f"{name}: lacks {', '.join(missing)} of {SAFE_WEIGHTS_INDEX_NAME}; allowed is {KIND}. {fix}")
+    return shards
+
+
+def place_of(name: str, file: str) -> Path | None:
+    """The path of a file of a folder, or of a Hub name (downloaded to the cache); `None` if there is none."""
+    found = cached_file(name, file, _raise_exceptions_for_missing_entries=False)
+    return None if found is None else Path(found)
 
 
 # --- errors of loading ------------------------------------------------------------------------------------------------
@@ -100,7 +123,9 @@ def model_errors(place: str) -> Iterator[None]:
         raise
     except KeyError as error:
         raise BadInput(f"{place}: transformers has nothing called {error}") from error
-    except (StrictDataclassError, ValueError, OSError, RuntimeError, UnpicklingError) as error:
+    except StrictDataclassError as error:  # says only in which validator; its cause says what it found
+        raise BadInput(f"{place}: {' '.join(str(error.__cause__ or error).split())}") from error
+    except (ValueError, OSError, RuntimeError, UnpicklingError) as error:
         raise BadInput(f"{place}: {error}") from error
 
 

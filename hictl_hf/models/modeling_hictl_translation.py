@@ -61,6 +61,7 @@ class HictlForConditionalGeneration(TranslationModel, XLMRobertaPreTrainedModel)
 
         Raises:
             ValueError: the encoder is of no family that HiCTL trains, or the ids are not a valid target vocabulary.
+            OSError: the weights of the encoder are not in safetensors.
         """
         source, family = encoder_and_family(encoder)
         made = cls if family is cls.family else TRANSLATION_CLASSES[family.model_type]
@@ -107,7 +108,8 @@ def encoder_and_family(encoder: str | Path | PreTrainedModel) -> tuple[Any, Fami
         family = family_of(kind := model_type_of(encoder))
         if family is None:
             raise ValueError(f"{encoder} is a model of type {kind!r}; allowed are encoders of {families_named()}")
-        return encoder_class(family).from_pretrained(encoder, dtype=torch.float32), family
+        # no pickles, which can hold code
+        return encoder_class(family).from_pretrained(encoder, dtype=torch.float32, use_safetensors=True), family
     source: Any = encoder.base_model
     family = family_of(source.config.model_type)
     if family is None or not isinstance(source, getattr(transformers, f"{family.prefix}Model")):

@@ -167,7 +167,14 @@ class PretrainingDataArguments(DataArguments):
                 "without it 0 holds out nothing"
             )
         if not self.streaming:
+            if self.stream_shares:
+                raise BadInput(
+                    f"stream_shares is {self.stream_shares}, which only a stream has; add --streaming true, or leave "
+                    "it out: without it languages are mixed by --text_alpha, --pair_alpha and --text_share"
+                )
             return
+        if self.stream_buffer < 1:
+            raise BadInput(f"stream_buffer is {self.stream_buffer}; allowed is 1 or more examples, by default 20000")
         if not self.validation_file:
             raise BadInput(NO_END)
         if self.guard_languages:
@@ -298,6 +305,13 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
                 raise BadInput(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
         self.check_start()
         self.check_what_to_do()
+        if not (self.held_out_sentences or self.validation_file) and (
+            self.early_stopping_patience or self.eval_on_start
+        ):
+            raise BadInput(
+                "held_out_sentences is 0, so no pairs are held out, and early_stopping_patience and eval_on_start need "
+                "an evaluation; give 1 or more, or --validation_file, or leave them out"
+            )
         if self.keep_start is not None and self.shard_parameters:
             raise BadInput("keep_start averages complete weights; leave it out, or shard_parameters")
         if (self.lm_head_warmup_steps or 0) < 0:

@@ -12,6 +12,7 @@ from ..data.cleaning import Cleaning
 from ..data.sources import list_shards
 from ..data.streaming import bytes_of, source_shares
 from ..errors import BadInput, as_bad_input
+from ..hub.loading import problem_of_files
 from ..models.configuration_hictl import config_class, load_config
 from ..models.modeling_hictl import new_model
 from ..reports.tables import NONE, Table
@@ -22,7 +23,6 @@ from .estimates import GPUS, LONGEST, PAIR, Shape, gigabytes, milliseconds
 from .setup import config_settings
 
 SCRIPT, DATA = ".py", (".parquet", ".arrow", ".json", ".jsonl", ".csv", ".tsv", ".txt", ".gz", ".zst", ".zip", ".tar")
-WEIGHTS = ".safetensors"
 MODELS = ("model_name_or_path", "config_name", "tokenizer_name")
 ON_THE_HUB = "on the Hub"
 
@@ -201,9 +201,7 @@ def resolve_model(role: str, name: str, revision: str = MAIN) -> Resolved:
         except BadInput as error:
             return Resolved(role, name, problem=str(error))
         files, size = [file.rfilename for file in found.siblings or ()], ON_THE_HUB
-    lacks = role == "model_name_or_path" and not any(file.endswith(WEIGHTS) for file in files)
-    problem = "has no weights in safetensors; allowed is a checkpoint with them" if lacks else ""
-    return Resolved(role, name, size, problem)
+    return Resolved(role, name, size, problem_of_files(files) if role == "model_name_or_path" else "")
 
 
 def problem_of_dataset(name: str, config: str) -> str:

@@ -22,6 +22,7 @@ from ..training.sharding import gather_model
 from ..training.trainer import TERMINATED
 from .arguments import PretrainingArguments
 from .card import encoder_card, model_card
+from .checks import check_before_reading
 from .corpora import Corpora, read_corpora
 from .interpolation import check_can_choose, copy_of_weights, interpolate
 from .kernels import describe_attention
@@ -50,9 +51,11 @@ def pretrain(args: PretrainingArguments, command: str = "") -> PretrainingResult
 
     start = recognise(args.checkpoint)
     apply_defaults(args, start)
+    given = load_or_train_tokenizer(args, None) if args.tokenizer_source or args.streaming else None
+    check_before_reading(args, start, given)
     corpora = read_corpora(args)
     check_can_choose(args.keep_start, corpora)
-    tokenizer = load_or_train_tokenizer(args, corpora.train)
+    tokenizer = load_or_train_tokenizer(args, corpora.train) if given is None else given
     model, new_weights = load_or_make_model(args, tokenizer, start)
     weights = copy_of_weights(model, new_weights) if args.keep_start else {}
     training_time = TrainingTime()

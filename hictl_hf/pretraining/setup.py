@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from ..data.cleaning import Cleaning
-from ..data.collator import PretrainingCollator
+from ..data.collator import OBJECTIVES, PretrainingCollator
 from ..data.layout import layout_of, words_never_sampled
 from ..data.sampling import PretrainingExamples, TemperatureSampler, language_shares
 from ..data.streaming import StreamedBatches, source_shares
@@ -114,16 +114,13 @@ def load_or_make_model(
     place = args.model_name_or_path or args.config_name or "config_overrides"
     with model_errors(place):
         if checkpoint := args.checkpoint:
-            kept = {name: value for name, value in settings.items() if name != "vocab_size"}
             check_sizes(checkpoint)
             projection = projection_of_start(checkpoint, start)
             shape = {} if projection is None else {"projection_size": len(projection)}
-            config = load_config(checkpoint, **{**start.config_overrides, **shape, **kept})
-            refuse_unknown_fields(checkpoint, config, kept)
-            refuse_other_shapes(checkpoint, kept)
+            config = config_of_start(checkpoint, settings, start, **shape)
             with without_load_report():  # `apply_defaults` logs a new head, and what must be there is refused
                 model, report = HictlForPreTraining.from_pretrained(
-                    checkpoint, config=config, dtype=torch.float32, output_loading_info=True
+                    checkpoint, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True
                 )
             new = sorted(report["missing_keys"])
             if lacking := [name for name in new if name.startswith(f"{model.base_model_prefix}.")]:
@@ -133,17 +130,14 @@ def load_or_make_model(
                 model.projection.weight.data.copy_(projection)
                 new.remove("projection.weight")
         else:
-            model = new_model(new_config(settings, tokenizer))
+            model = new_model(new_config(settings, len(tokenizer), named_ids(tokenizer)))
     if settings.get("vocab_size", model.config.vocab_size) != model.config.vocab_size:
         logger.info("the vocabulary has %d ids, not %s as configured", model.config.vocab_size, settings["vocab_size"])
     check_vocabulary(place, tokenizer, model.config.vocab_size)
-    check_positions(args, place, model, tokenizer)
+    check_positions(args, place, model.config, tokenizer.pad_token_id)
     if args.dropout is not None:
         set_dropout(model, args.dropout)
-    if model.config.hard_negatives and not 0 < model.config.hard_negative_zeta < 1:
-        raise BadInput(
-            f"{place}: hard_negative_zeta is {model.config.hard_negative_zeta}; {ZETA}; set it in config_overrides"
-        )
+    check_zeta(place, model.config)
     model.config.embedding_prompt = args.prompt or None
     model.config.special_token_ids = words_never_sampled(tokenizer, model.config.vocab_size)
     if model.family.token_types:  # multilingual-e5-small is a BERT whose tokenizer writes none
@@ -152,31 +146,51 @@ def load_or_make_model(
     return model, new
 
 
-def new_config(settings: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Any:
-    """The configuration of a new model of the family `model_type`, XLM-R by default, with the tokenizer's ids."""
+def config_of_start(checkpoint: str, settings: Mapping[str, Any], start: Start, **shape: int) -> Any:
+    """The configuration of a checkpoint with `config_overrides` applied; `BadInput` for fields that it cannot have."""
+    kept = {name: value for name, value in settings.items() if name != "vocab_size"}
+    config = load_config(checkpoint, **{**start.config_overrides, **shape, **kept})
+    refuse_unknown_fields(checkpoint, config, kept)
+    refuse_other_shapes(checkpoint, kept)
+    config.validate()  # transformers sets what it is given in addition without a look
+    return config
+
+
+def named_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | None]:
+    """The special ids of a tokenizer by the names that a configuration has for them."""
+    return {name: getattr(tokenizer, name, None) for name in (f"{token}_token_id" for token in NAMED_IDS)}
+
+
+def new_config(settings: Mapping[str, Any], size: int, ids: Mapping[str, int | None]) -> Any:
+    """The configuration of a new model of the family `model_type`, XLM-R by default, with a tokenizer's ids."""
     kind = config_class(settings.get("model_type"))
-    ids = {name: getattr(tokenizer, name, None) for name in (f"{token}_token_id" for token in NAMED_IDS)}
     known = {item.name for item in fields(kind)}
     given = {name: value for name, value in settings.items() if name != "model_type"}
     named = {name: number for name, number in ids.items() if number is not None and name in known}
-    return kind(**{**named, **given, "vocab_size": len(tokenizer)})
+    return kind(**{**named, **given, "vocab_size": size})
 
 
-def check_positions(
-    args: PretrainingArguments, place: str, model: HictlObjective, tokenizer: PreTrainedTokenizerBase
-) -> None:
+def check_positions(args: PretrainingArguments, place: str, config: Any, padding_of_tokenizer: int | None) -> None:
     """Raise `BadInput` if texts may be longer than the model's positions, or padding is another id where they begin."""
-    longest = longest_input(model.config)
+    longest = longest_input(config)
     if args.max_seq_length > longest:
         raise BadInput(
             f"max_seq_length is {args.max_seq_length}, but the model reads {longest} tokens; give --max_seq_length "
             f"{longest}, or less"
         )
-    padding = model.config.pad_token_id
-    if model.family.positions_after_padding and tokenizer.pad_token_id != padding:
+    padding = config.pad_token_id
+    if config.family.positions_after_padding and padding_of_tokenizer != padding:
         raise BadInput(
             f"{place}: its positions begin after the id of padding, {padding}, and the tokenizer's is "
-            f"{tokenizer.pad_token_id}; allowed are equal ones. Give the tokenizer that was saved with the model"
+            f"{padding_of_tokenizer}; allowed are equal ones. Give the tokenizer that was saved with the model"
+        )
+
+
+def check_zeta(place: str, config: Any) -> None:
+    """Raise `BadInput` for an exponent of λ with which no negative is harder."""
+    if config.hard_negatives and not 0 < config.hard_negative_zeta < 1:
+        raise BadInput(
+            f"{place}: hard_negative_zeta is {config.hard_negative_zeta}; {ZETA}; set it in config_overrides"
         )
 
 
@@ -220,21 +234,10 @@ def make_trainer(
     training_time: TrainingTime,
 ) -> HictlTrainer:
     """The trainer with its examples, their order and the collator."""
-    if args.join_reordered and model.config.word_level_input != "clean":
-        raise BadInput(
-            f"join_reordered is true, but word_level_input is {model.config.word_level_input!r}; set it to 'clean' in "
-            "config_overrides, or leave join_reordered out"
-        )
-    weights = {"lm": model.config.lm_weight, "sentence": model.config.sentence_weight, "word": model.config.word_weight}
-    collator = PretrainingCollator(
-        tokenizer, args.mlm_probability, args.tlm_probability, args.max_seq_length, args.reordering,
-        objectives=[name for name, weight in weights.items() if weight],
-        clean_word_level=model.config.word_level_input == "clean", join_reordered=args.join_reordered,
-        pair_separators=args.pair_separators, prompt=prompt_tokens(tokenizer, args.prompt or ""),
-    )  # fmt: skip
+    collator = make_collator(args, model.config, tokenizer)
     if args.ddp_find_unused_parameters is None:
         # with all objectives, every parameter is used
-        args.ddp_find_unused_parameters = not all(weights.values()) or bool(args.lm_head_warmup_steps)
+        args.ddp_find_unused_parameters = len(collator.objectives) < len(OBJECTIVES) or bool(args.lm_head_warmup_steps)
     if args.auto_find_batch_size:
         fit_micro_batch(model, collator, args, args.shard_parameters)
         args.auto_find_batch_size = False  # the Trainer's own search would change the batch
@@ -263,6 +266,17 @@ def make_trainer(
         ],
         batches=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
         shard_parameters=args.shard_parameters, poolings=poolings, lm_head_warmup_steps=args.lm_head_warmup_steps or 0,
+    )  # fmt: skip
+
+
+def make_collator(args: PretrainingArguments, config: Any, tokenizer: PreTrainedTokenizerBase) -> PretrainingCollator:
+    """The collator of the run; `BadInput` for a prompt that leaves no room for text."""
+    weights = {"lm": config.lm_weight, "sentence": config.sentence_weight, "word": config.word_weight}
+    return PretrainingCollator(
+        tokenizer, args.mlm_probability, args.tlm_probability, args.max_seq_length, args.reordering,
+        objectives=[name for name, weight in weights.items() if weight],
+        clean_word_level=config.word_level_input == "clean", join_reordered=args.join_reordered,
+        pair_separators=args.pair_separators, prompt=prompt_tokens(tokenizer, args.prompt or ""),
     )  # fmt: skip
 
 

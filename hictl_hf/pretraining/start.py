@@ -1,7 +1,7 @@
 """What a run starts from, and the settings that follow from it."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from safetensors import safe_open
@@ -10,8 +10,9 @@ from ..embedding.encoder import check_model_type, is_pretraining_model
 from ..embedding.pooling import Pooling, own_pooling
 from ..embedding.sentence_transformers_settings import SentenceTransformersSettings, read_sentence_transformers_files
 from ..errors import BadInput
-from ..hub.loading import check_weights, weights_of
+from ..hub.loading import check_weights, load_tokenizer, weights_of
 from ..models.configuration_hictl import load_config
+from ..models.families import longest_input
 from .arguments import PretrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -111,6 +112,9 @@ def recognise(encoder: str | None) -> Start:
     lm_head = has_lm_head(encoder, config)
     if settings := read_sentence_transformers_files(encoder):
         pooling = trainable_pooling(encoder, settings, config)
+        if settings.max_length is None:  # as sentence-transformers 6.2 writes it
+            longest = min(load_tokenizer(encoder).model_max_length, longest_input(config))
+            settings = replace(settings, max_length=longest)
         return Start(SENTENCE_ENCODER, pooling, lm_head, settings.default_prompt, settings)
     if "embedding_pooling" in values:  # an encoder that a run of ours exported
         return Start(SENTENCE_ENCODER, own_pooling(config), lm_head, config.embedding_prompt)

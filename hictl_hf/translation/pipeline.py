@@ -109,7 +109,7 @@ def load_translator(
         with as_bad_input(str(model), KIND, TRAIN):
             check_translator(model)
             tokenizer = tokenizer or AutoTokenizer.from_pretrained(model, padding_side="right")
-            network = HictlForConditionalGeneration.from_pretrained(model, dtype=torch.float32)
+            network = HictlForConditionalGeneration.from_pretrained(model, dtype=torch.float32, use_safetensors=True)
     else:
         network = model
     if tokenizer is None:

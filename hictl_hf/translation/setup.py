@@ -143,7 +143,7 @@ def load_or_make_model(
     check_vocabulary(name, tokenizer, config.vocab_size)
     with model_errors(name):
         if args.is_continued:
-            model = HictlForConditionalGeneration.from_pretrained(place, dtype=torch.float32)
+            model = HictlForConditionalGeneration.from_pretrained(place, dtype=torch.float32, use_safetensors=True)
         else:
             ids = choose_words(args.trim_target_vocab, tokenizer, data, config.family)
             encoder = encoder_class(config.family)(config) if args.random_encoder else place

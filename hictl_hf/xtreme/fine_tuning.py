@@ -87,7 +87,7 @@ def load_model(model_class: Any, encoder: str, labels: Sequence[str], seed: int 
     """
     names = {"id2label": dict(enumerate(labels)), "label2id": {name: index for index, name in enumerate(labels)}}
     set_seed(seed)
-    return model_class.from_pretrained(encoder, dtype=torch.float32, **names)
+    return model_class.from_pretrained(encoder, dtype=torch.float32, use_safetensors=True, **names)
 
 
 def fine_tune(

@@ -53,7 +53,7 @@ class FrozenEncoder:
         """The encoder in float32 on the accelerator, loaded at its first use."""
         if self.loaded is None:
             name = str(self.args.checkpoint)
-            encoder = AutoModel.from_pretrained(name, dtype=torch.float32)
+            encoder = AutoModel.from_pretrained(name, dtype=torch.float32, use_safetensors=True)
             if settings := read_sentence_transformers_files(name):
                 apply_settings(name, encoder, self.tokenizer, settings)
                 if (own := own_pooling(encoder.config)) != self.pooling:

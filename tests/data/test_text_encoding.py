@@ -1,14 +1,16 @@
 """Text is data: no string in it becomes a special token, with any tokenizer, wherever text is tokenized."""
 
 import copy
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from datasets import Dataset
 from datasets.fingerprint import Hasher
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hictl_hf.data.text_encoding import encode_texts
 from hictl_hf.data.tokenization import prompt_tokens, tokenize_corpus, tokenize_rows, train_tokenizer
@@ -64,6 +66,34 @@ def test_only_the_tokenizer_makes_special_tokens(kind: str, adds: bool, unigram:
     # the tokenizer is as it was, for its own uses
     assert tokenizer.backend_tokenizer.to_str() == before
     assert tokenizer("a <mask> b")["input_ids"].count(tokenizer.mask_token_id) == 1
+
+
+def with_language_token(folder: Path, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """The tokenizer with a special token `<2de>` in its vocabulary that has no role, as it is loaded."""
+    tokenizer.save_pretrained(folder)
+    written = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    vocabulary, number = written["model"]["vocab"], len(written["model"]["vocab"])
+    if isinstance(vocabulary, dict):
+        vocabulary["<2de>"] = number
+    else:
+        vocabulary.append(["<2de>", 0.0])
+    written["added_tokens"].append({**written["added_tokens"][0], "id": number, "content": "<2de>", "special": True})
+    (folder / "tokenizer.json").write_text(json.dumps(written), "utf-8")
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("kind", ["Unigram", *KINDS])
+def test_a_special_token_without_a_role_is_no_text_either(
+    kind: str, unigram: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    plain = unigram if kind == "Unigram" else other_tokenizer(*KINDS[kind])
+    tokenizer = with_language_token(tmp_path, plain)
+    number = tokenizer.convert_tokens_to_ids("<2de>")
+    assert number == len(plain) and "<2de>" not in tokenizer.all_special_tokens, "the case is real"
+    assert number in tokenizer("now <2de> was")["input_ids"]
+    for text in ("now <2de> was", "<2de>", "now<2de>"):
+        assert number not in encode_texts(tokenizer, text)["input_ids"]
+        assert number not in encode_texts(tokenizer, [text, "was"], ["8", text])["input_ids"][0]
 
 
 def test_other_texts_have_the_tokens_that_they_always_had(unigram: PreTrainedTokenizerBase) -> None:

@@ -27,8 +27,9 @@ from hictl_hf.data.lines import read_lines
 from hictl_hf.data.records import Cursor
 from hictl_hf.embedding.encoder import load_encoder
 from hictl_hf.errors import BadInput
-from hictl_hf.hub.loading import check_sizes, check_vocabulary, load_tokenizer, model_errors, parameters
+from hictl_hf.hub.loading import check_sizes, check_vocabulary, load_tokenizer, model_errors, parameters, weights_of
 from hictl_hf.models.families import family_of
+from hictl_hf.pretraining.dry_run import resolve_model
 from hictl_hf.pretraining.start import recognise
 from hictl_hf.translation.pipeline import load_translator
 from hictl_hf.xtreme.arguments import XtremeArguments
@@ -149,6 +150,37 @@ def test_weights_that_are_no_safetensors_are_refused_alike_everywhere(folders: P
             assert len(messages) == 1 and "has no weights in safetensors" in (message := messages.pop())
             assert "convert it by AutoModelForMaskedLM" in message
             (folder / name).unlink()
+
+
+def test_other_safetensors_beside_a_pickle_are_no_weights(folders: Path, tmp_path: Path) -> None:
+    """A converted BGE-M3 has `colbert_linear.safetensors` with its `pytorch_model.bin`."""
+    folder = shutil.copytree(folders / "encoder", tmp_path / "bge-m3")
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").rename(folder / "colbert_linear.safetensors")
+    with serve() as hub:
+        put(hub, "me/bge-m3", folder)
+        for place in (str(folder), "me/bge-m3"):
+            for load in LOADERS.values():
+                assert "has no weights in safetensors" in told(load, place)
+            assert "has no weights in safetensors" in resolve_model("model_name_or_path", place).problem
+    with pytest.raises(OSError, match="model.safetensors"):
+        HictlForConditionalGeneration.from_encoder(folder)
+    assert HictlForConditionalGeneration.from_encoder(folders / "encoder", decoder_layers=1)
+
+
+def test_shards_that_are_missing_are_named(folders: Path, tmp_path: Path) -> None:
+    model = HictlForPreTraining.from_pretrained(folders / "checkpoint")
+    model.save_pretrained(tmp_path, max_shard_size="50KB")
+    shards = weights_of(str(tmp_path))
+    assert len(shards) > 1 and {path.suffix for path in shards} == {".safetensors"}
+    (tmp_path / "other.safetensors").write_bytes(b"")
+    assert weights_of(str(tmp_path)) == shards
+    shards[0].unlink()
+    with pytest.raises(BadInput, match=f"lacks {shards[0].name} of model.safetensors.index.json"):
+        check_sizes(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text("{}", "utf-8")
+    with pytest.raises(BadInput, match="model.safetensors.index.json: cannot be read .*weight_map"):
+        check_sizes(tmp_path)
 
 
 def test_an_adapter_beside_the_weights_is_refused_alike_everywhere(folders: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaForMaskedLM, XLMRobertaModel
 
 from hictl_hf import HictlForPreTraining, export_encoder
+from hictl_hf.embedding.encoder import load_encoder
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
 from hictl_hf.errors import BadInput
@@ -102,6 +103,28 @@ def test_the_default_prompt_of_a_folder_becomes_that_of_the_run(save: Callable[.
         args = arguments(*([] if given is None else ["--prompt", given]))
         apply_defaults(args, start)
         assert args.prompt == prompt
+
+
+@pytest.mark.parametrize(("said", "longest"), [(24, 24), (10**30, 64)])
+def test_the_length_of_a_folder_that_only_its_tokenizer_says_is_kept(
+    save: Callable[..., str], tokenizer: PreTrainedTokenizerBase, said: int, longest: int
+) -> None:
+    """As sentence-transformers 6.2 writes it: without `max_seq_length`. The toy model reads 64 tokens."""
+    folder = Path(save(XLMRobertaModel))
+    write_sentence_transformers_files(folder, XLMRobertaModel.from_pretrained(folder).config)
+    for file, name, value in (
+        ("sentence_bert_config.json", "max_seq_length", None), ("tokenizer_config.json", "model_max_length", said),
+    ):  # fmt: skip
+        values = json.loads((folder / file).read_text("utf-8")) | {name: value}
+        kept = {key: value for key, value in values.items() if value is not None}
+        (folder / file).write_text(json.dumps(kept), "utf-8")
+    args = arguments("--model_name_or_path", str(folder), "--max_seq_length", "60")
+    assert tokenizer.model_max_length == 62, "that of another tokenizer says nothing of the folder"
+    model, _ = load_or_make_model(args, tokenizer, recognise(args.checkpoint))
+    assert model.config.embedding_max_length == load_encoder(folder)[0].config.embedding_max_length == longest
+    model.config.save_pretrained(folder)
+    write_sentence_transformers_files(folder, model.config)
+    assert json.loads((folder / "sentence_bert_config.json").read_text("utf-8"))["max_seq_length"] == longest
 
 
 def test_a_checkpoint_of_ours_keeps_its_prompt(tmp_path: Path, model_for_text: MakeModel) -> None:

@@ -1,0 +1,83 @@
+"""What can be said of a run before its data is read, which may take hours: settings that cannot work are refused."""
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from ..errors import BadInput
+from ..hub.loading import model_errors
+from ..models.modeling_hictl import new_model
+from .arguments import PretrainingArguments
+from .setup import (
+    check_positions,
+    check_zeta,
+    config_of_start,
+    config_settings,
+    make_collator,
+    named_ids,
+    new_config,
+    poolings_to_evaluate,
+    vocabulary_size,
+)
+from .start import Start
+from .trainer import metric_name
+
+OF_A_NEW_VOCABULARY = {"bos_token_id": 0, "cls_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "sep_token_id": 2}
+
+
+def check_before_reading(args: PretrainingArguments, start: Start, tokenizer: PreTrainedTokenizerBase | None) -> None:
+    """Raise `BadInput` for settings that cannot work with the model, or the tokenizer.
+
+    Args:
+        tokenizer: `None` if a vocabulary is learned from the data.
+    """
+    config = config_of_run(args, start, tokenizer)
+    place = args.model_name_or_path or args.config_name or "config_overrides"
+    padding = config.pad_token_id if tokenizer is None else tokenizer.pad_token_id
+    check_positions(args, place, config, padding)
+    check_zeta(place, config)
+    if args.join_reordered and config.word_level_input != "clean":
+        raise BadInput(
+            f"join_reordered is true, but word_level_input is {config.word_level_input!r}; set it to 'clean' in "
+            "config_overrides, or leave join_reordered out"
+        )
+    last = config.num_hidden_layers
+    if wrong := [layer for layer in args.evaluate_layers if not 0 <= layer <= last]:
+        raise BadInput(f"evaluate_layers has {wrong[0]}; the model has the layers 0 (embeddings) to {last}; name these")
+    check_name_of_metric(args, config)
+    if tokenizer is not None:
+        make_collator(args, config, tokenizer)  # refuses a prompt without room for text
+
+
+def config_of_run(args: PretrainingArguments, start: Start, tokenizer: PreTrainedTokenizerBase | None) -> Any:
+    """The configuration of the model that the run will have; `BadInput` if no model can be made of it."""
+    settings = config_settings(args)
+    place = args.model_name_or_path or args.config_name
+    if args.config_overrides:
+        given = f"config_overrides {args.config_overrides}"
+        place = f"{place} with {given}" if place else given
+    with model_errors(str(place)):
+        if args.checkpoint:
+            config = config_of_start(args.checkpoint, settings, start)
+        elif tokenizer is not None:
+            config = new_config(settings, len(tokenizer), named_ids(tokenizer))
+        else:
+            size = vocabulary_size(settings)
+            config = new_config(settings, size, {**OF_A_NEW_VOCABULARY, "unk_token_id": 3, "mask_token_id": size - 1})
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):  # neither memory, nor other random numbers later
+            new_model(config)
+    return config
+
+
+def check_name_of_metric(args: PretrainingArguments, config: Any) -> None:
+    """Raise `BadInput` for a metric that no evaluation has, whatever its languages are."""
+    if args.eval_strategy == "no" or not (args.validation_file or args.held_out_sentences):
+        return
+    names = ["retrieval", *map(metric_name, poolings_to_evaluate(args, config))]
+    given = str(args.metric_for_best_model)
+    if (name := given.removeprefix("eval_")) not in names and not name.startswith("retrieval_"):
+        raise BadInput(
+            f"metric_for_best_model is {given!r}; allowed are {', '.join(names)}, retrieval_ and a pair of languages; "
+            "leave it out, or name one"
+        )

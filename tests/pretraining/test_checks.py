@@ -1,0 +1,116 @@
+"""Settings that cannot work are refused before the data is read."""
+
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hictl_hf.errors import BadInput
+from hictl_hf.pretraining import run
+from hictl_hf.pretraining.arguments import parse_arguments
+from hictl_hf.pretraining.checks import check_before_reading
+from hictl_hf.pretraining.start import Start
+
+NEW = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+EVALUATED = ("--eval_strategy", "steps")
+REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
+    "length": (("--max_seq_length", "256"), {"max_position_embeddings": 66}, "max_seq_length is 256, but .* 64 tokens"),
+    "layers": (("--evaluate_layers", "99"), {}, "evaluate_layers has 99; the model has the layers 0 .* to 2"),
+    "joined": (("--join_reordered", "true"), {}, "join_reordered is true, but word_level_input is 'masked'"),
+    "heads": ((), {"num_attention_heads": 3}, "config_overrides .*32.*is not a multiple of .*attention heads"),
+    "activation": ((), {"hidden_act": "foo"}, "config_overrides .*foo"),
+    "choice": ((), {"duplicates": "foo"}, "config_overrides .*: (ValueError: )?duplicates is 'foo'; it must be one of"),
+    "metric": (
+        ("--metric_for_best_model", "foo", *EVALUATED), {}, "metric_for_best_model is 'foo'; allowed are retrieval"
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase) -> Path:
+    """A checkpoint that reads 64 tokens."""
+    model_for_text().save_pretrained(tmp_path / "start")
+    tokenizer.save_pretrained(tmp_path / "start")
+    return tmp_path
+
+
+@pytest.fixture
+def refusal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """`refusal(*flags)`: the message of a run with these flags, which must not read its data."""
+
+    def message(*flags: str) -> str:
+        monkeypatch.setattr(run, "read_corpora", lambda _: pytest.fail("the data was read"))
+        with pytest.raises(BadInput) as refused:
+            run.pretrain(parse_arguments(["--train_file", "x", *flags]))
+        assert "\n" not in str(refused.value) and "Class validation" not in str(refused.value)
+        return str(refused.value)
+
+    return message
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("continued", [False, True])
+def test_what_the_model_cannot_do_is_refused_before_the_data_is_read(
+    case: str, continued: bool, folder: Path, refusal: Callable[..., str]
+) -> None:
+    flags, changes, message = REFUSED[case]
+    start = ["--model_name_or_path", str(folder / "start")] if continued else []
+    length = [] if "--max_seq_length" in flags else ["--max_seq_length", "60"]
+    overrides = ["--config_overrides", json.dumps(changes if continued else NEW | changes)]
+    found = refusal(*start, *length, *overrides, *flags, "--output_dir", str(folder / "out"))
+    assert re.search(message, found), found
+
+
+def test_a_prompt_without_room_for_text_is_refused_before_the_data_is_read(
+    folder: Path, refusal: Callable[..., str]
+) -> None:
+    flags = [
+        "--model_name_or_path",
+        str(folder / "start"),
+        "--max_seq_length",
+        "8",
+        "--output_dir",
+        str(folder / "out"),
+    ]
+    assert "give a shorter --prompt, or a larger --max_seq_length" in refusal(
+        *flags, "--prompt", "the cat sees a dog " * 3
+    )
+
+
+def test_a_new_model_without_the_size_of_its_vocabulary_is_refused_before_the_data_is_read(
+    folder: Path, refusal: Callable[..., str]
+) -> None:
+    assert "needs the size of its vocabulary" in refusal("--output_dir", str(folder))
+
+
+@pytest.mark.parametrize("family", ["xlm-roberta", "bert", "modernbert", "deberta-v2"])
+def test_what_works_passes_and_draws_no_random_number(family: str) -> None:
+    changes = {"model_type": family} | ({} if family == "xlm-roberta" else {"max_position_embeddings": 64})
+    args = parse_arguments(
+        ["--train_file", "x", "--max_seq_length", "60", "--config_overrides", json.dumps(NEW | changes)]
+    )
+    before = torch.get_rng_state(), random.getstate()
+    check_before_reading(args, Start(), None)
+    assert torch.equal(before[0], torch.get_rng_state()) and before[1] == random.getstate()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--held_out_sentences", "0", "--early_stopping_patience", "2", *EVALUATED), "held_out_sentences is 0, so no"),
+        (("--stream_shares", "2", "1"), "stream_shares is .*2.0, 1.0.*, which only a stream has; add --streaming true"),
+        (
+            ("--streaming", "true", "--validation_file", "y", "--max_steps", "2", "--stream_buffer", "0"),
+            "stream_buffer is 0; allowed is 1 or more",
+        ),
+    ],
+)
+def test_flags_without_effect_or_sense_are_refused(flags: tuple[str, ...], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        parse_arguments(["--train_file", "x", *flags])
