@@ -357,6 +357,7 @@ def test_every_flag_and_file_of_a_command_on_a_page_exists(name: str) -> None:
     known |= {"config_file", "machine_rank", "main_process_ip", "nnodes", "rdzv_backend", "rdzv_endpoint", "rdzv_id",
         "num_processes",
     }  # fmt: skip
+    known |= {"fsys", "wildcards"}  # of dpkg and tar
     known |= {*ARGUMENTS} if name == "CHANGELOG.md" else set()  # former names
     assert set(re.findall(r"(?<![\w-])--(\w+)", code(PAGES[name]))) <= known
     commands = "\n".join(blocks(PAGES[name], "bash"))

@@ -17,9 +17,10 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     module = SimpleNamespace(attend_in_short_rows=lambda *_: None)
     monkeypatch.setitem(sys.modules, "hictl_hf.models.short_rows", module)  # type: ignore[arg-type]
     monkeypatch.setattr(row_attention, "find_spec", lambda name: name)
-    row_attention.triton_works.cache_clear()
+    forget = row_attention.triton_works.cache_clear
+    forget()
     yield module
-    row_attention.triton_works.cache_clear()
+    forget()
 
 
 def test_rows_are_short_by_the_length_that_a_token_sees(kernels: SimpleNamespace) -> None:
