@@ -17,7 +17,7 @@ from ..models.objective import HictlObjective
 from ..reports.results import library_versions
 from ..training.arguments import plain_settings
 from ..training.callbacks import TrainingTime
-from ..training.checkpoints import check_checkpoint, last_complete_checkpoint, newest_first
+from ..training.checkpoints import check_checkpoint, last_complete_checkpoint, newest_first, resume_choice
 from ..training.sharding import gather_model
 from ..training.trainer import TERMINATED
 from .arguments import PretrainingArguments
@@ -92,9 +92,10 @@ def refuse_to_overwrite(args: PretrainingArguments) -> None:
 
     `resume_from_checkpoint` "true" becomes the last complete checkpoint, or `None` if there is none; "false" is `None`.
     """
-    if args.resume_from_checkpoint and args.resume_from_checkpoint.lower() in ("false", "no", "none", ""):
+    choice = resume_choice(args.resume_from_checkpoint)
+    if choice is False:
         args.resume_from_checkpoint = None
-    if args.resume_from_checkpoint and args.resume_from_checkpoint.lower() in ("true", "yes"):
+    if choice is True:
         found = [last_complete_checkpoint(args.output_dir) if args.process_index == 0 else None]
         if args.world_size > 1:
             torch.distributed.broadcast_object_list(found, device=args.device)  # all resume from the same one

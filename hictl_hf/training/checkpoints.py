@@ -11,6 +11,8 @@ from ..files import digest, flush
 
 logger = logging.getLogger(__name__)
 
+SPELLINGS = dict.fromkeys(("true", "yes", "t", "y", "1"), True)  # as HF's parser reads flags of true and false
+SPELLINGS |= dict.fromkeys(("false", "no", "f", "n", "0", "none", ""), False)
 MANIFEST = "manifest.json"  # {"path of a file in the folder": [bytes, blake2b digest]}
 
 
@@ -56,6 +58,15 @@ def verify_checkpoint(checkpoint: str | Path, contents: bool = True) -> str | No
     except (ValueError, TypeError, AttributeError):
         return f"{MANIFEST} is damaged"
     return None
+
+
+def resume_choice(text: str | None) -> bool | str | None:
+    """What `--resume_from_checkpoint` asks for: `True`, the last one; `False`, none; a folder; `None`: not given.
+
+    >>> resume_choice("yes"), resume_choice("F"), resume_choice("runs/a/checkpoint-5")
+    (True, False, 'runs/a/checkpoint-5')
+    """
+    return SPELLINGS.get(text.lower(), text) if text is not None else None
 
 
 def check_checkpoint(checkpoint: str | Path) -> None:

@@ -22,6 +22,7 @@ from ..training.arguments import (
     refuse_unknown_keys,
     repository_to_publish_to,
 )  # fmt: skip
+from ..training.checkpoints import resume_choice
 from ..training.fields import UNUSED, refuse_unused
 from ..training.model_and_data import DataArguments, ModelArguments
 from .beam_search import BeamSearchConfig
@@ -343,7 +344,7 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
         for name in ("max_tokens", "max_seq_length", "average_checkpoints", "num_beams"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} is {getattr(self, name)}; allowed is 1 or more")
-        if (self.resume_from_checkpoint or "").lower() == "false":
+        if resume_choice(self.resume_from_checkpoint) is False:
             raise BadInput(
                 f"resume_from_checkpoint is {self.resume_from_checkpoint!r}; a run goes on by itself where it was "
                 "interrupted: leave it out, and to begin anew name another --output_dir"

@@ -9,11 +9,11 @@ from pathlib import Path
 from transformers import set_seed
 
 from ..files import atomic_directory, write_text
-from ..hub.loading import load_tokenizer
+from ..hub.loading import check_vocabulary, load_tokenizer
 from ..hub.publishing import push, reserve
 from ..reports.results import library_versions
 from ..training.arguments import read_dictionary
-from ..training.checkpoints import check_checkpoint
+from ..training.checkpoints import check_checkpoint, resume_choice
 from .arguments import TranslationArguments
 from .card import translation_card
 from .corpus import Direction, Pair
@@ -22,8 +22,8 @@ from .report import write_translation_report
 from .results import ChosenState, PairCounts, ReportedScore, TargetVocabulary, TranslationResults
 from .resuming import is_finished, record_settings, settings_of
 from .scores import Score
-from .setup import Data, load_config, load_or_make_model, make_trainer, read_data
-from .trainer import TranslationTrainer, check_metrics, score_directions, train
+from .setup import Data, check_new_decoder, load_config, load_or_make_model, make_trainer, read_data
+from .trainer import TranslationTrainer, check_comet, check_metrics, reported_metrics, score_directions, train
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +41,13 @@ def run_translation(args: TranslationArguments, command: str = "") -> Translatio
     if args.publish_to and args.process_index == 0:
         reserve(args.publish_to, args.hub_private_repo)
     set_seed(args.seed)
-    if args.resume_from_checkpoint and args.resume_from_checkpoint.lower() != "true":
-        check_checkpoint(args.resume_from_checkpoint)
+    if isinstance(named := resume_choice(args.resume_from_checkpoint), str):
+        check_checkpoint(named)
     config, tokenizer = load_config(args), load_tokenizer(str(args.tokenizer_source))
+    check_vocabulary(str(args.model_name_or_path), tokenizer, config.vocab_size)
+    check_new_decoder(args, config)
+    if args.test_file or args.eval_strategy != "no":
+        check_comet(reported_metrics(args.metric))
     data = read_data(args, config, tokenizer)
     scored = [*data.test, *(data.validation if args.eval_strategy != "no" else ())]
     check_metrics(scored, args.metric, read_dictionary("multi_bleu", args.multi_bleu))

@@ -21,7 +21,7 @@ from ..models.configuration_decoder import UNKNOWN
 from ..models.configuration_hictl import load_config as config_of
 from ..models.families import Family, longest_input
 from ..models.modeling_hictl import encoder_class
-from ..models.modeling_hictl_translation import HictlForConditionalGeneration
+from ..models.modeling_hictl_translation import TRANSLATION_CLASSES, HictlForConditionalGeneration
 from ..training.arguments import read_dictionary, refuse_unknown_fields
 from ..training.callbacks import RunFingerprint, TrainingTime, early_stopping
 from .arguments import OF_A_CONFIG, TranslationArguments
@@ -41,6 +41,8 @@ from .corpus import (
 from .prepare import preparation_signature
 from .target_vocabulary import Counts, count_pieces, count_unknown, every_id, ids_to_keep
 from .trainer import TranslationTrainer
+
+OF_A_DECODER = ("decoder_layers", "cls_bias", "cls_bias_scale", "config_overrides")
 
 logger = logging.getLogger(__name__)
 
@@ -158,6 +160,21 @@ def load_or_make_model(
     greedy = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
     model.generation_config.update(**(beams if args.num_beams > 1 else greedy))
     return model
+
+
+def check_new_decoder(args: TranslationArguments, config: Any) -> None:
+    """Raise `BadInput` if no decoder can be made by these settings, before data is read; its words follow from data."""
+    if args.is_continued:
+        return
+    decoder = new_decoder(args, config)
+    values = {name: getattr(args, name) for name in OF_A_DECODER}
+    given = ", ".join(f"--{name} {value}" for name, value in values.items() if value not in (None, {}))
+    with model_errors(given or str(args.model_name_or_path)):
+        made = config_of(str(args.checkpoint), **read_dictionary("encoder_config", args.encoder_config), **decoder)
+        made.target_languages = args.target_lang
+        made.validate()  # transformers sets what it is given in addition without a look
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):  # neither memory, nor other random numbers later
+            TRANSLATION_CLASSES[made.family.model_type](made)
 
 
 def choose_words(size: str, tokenizer: PreTrainedTokenizerBase, data: Data, family: Family) -> list[int] | None:

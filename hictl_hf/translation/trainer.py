@@ -26,7 +26,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from ..data.languages import main_part
 from ..errors import BadInput
 from ..training.callbacks import TrainingTime
-from ..training.checkpoints import last_complete_checkpoint, newest_first, verify_checkpoint
+from ..training.checkpoints import last_complete_checkpoint, newest_first, resume_choice, verify_checkpoint
 from ..training.trainer import TERMINATED, RobustTrainer, nan_unless_finite
 from .arguments import TranslationArguments
 from .beam_search import BeamSearchConfig
@@ -171,20 +171,26 @@ def check_metrics(pairs: Sequence[Pair], metric: str, multi_bleu: Mapping[str, A
         BadInput: a metric cannot be computed here.
     """
     names = reported_metrics(metric) if pairs else []
-    if "comet" in names:
-        names.remove("comet")
-        try:
-            importlib.import_module("comet")
-        except ImportError as error:
-            found = f"--metric comet: the package unbabel-comet cannot be imported ({error})"
-            raise BadInput(f"{found}. {FIXES['comet']}.") from error
-    for direction, name in product(dict.fromkeys(pair.direction for pair in pairs), names):
+    check_comet(names)
+    directions, computed = dict.fromkeys(pair.direction for pair in pairs), [name for name in names if name != "comet"]
+    for direction, name in product(directions, computed):
         tokenizer = MosesTokenizer(direction.target, **(multi_bleu or {}))
         try:
             score_translations(["a"], [["a"]], direction.target, [name], tokenizer=tokenizer)
         except BadInput as error:  # its last sentence is a fix for other commands
             fix = FIXES[name].format(language=main_part(direction.target), direction=direction)
             raise BadInput(f"{str(error).rpartition('. ')[0]}. {fix}.") from error
+
+
+def check_comet(metrics: Sequence[str]) -> None:
+    """Raise `BadInput` if COMET is among the metrics and is not installed."""
+    if "comet" not in metrics:
+        return
+    try:
+        importlib.import_module("comet")
+    except ImportError as error:
+        found = f"--metric comet: the package unbabel-comet cannot be imported ({error})"
+        raise BadInput(f"{found}. {FIXES['comet']}.") from error
 
 
 def score_directions(
@@ -230,8 +236,8 @@ def mean_scores(scores: Mapping[Direction, Mapping[str, Score]]) -> dict[str, fl
 
 def train(args: TranslationArguments, trainer: TranslationTrainer) -> ChosenState:
     """Train, or go on from the last checkpoint of an interrupted run; leave the chosen state in the trainer's model."""
-    named = str(args.resume_from_checkpoint or "true")
-    checkpoint = last_complete_checkpoint(args.output_dir) if named.lower() == "true" else named
+    named = resume_choice(args.resume_from_checkpoint)
+    checkpoint = named if isinstance(named, str) else last_complete_checkpoint(args.output_dir)
     trainer.train(resume_from_checkpoint=checkpoint)
     if trainer.terminated:
         raise SystemExit(TERMINATED)

@@ -67,7 +67,7 @@ def test_a_prompt_and_its_sentence_are_cut_to_the_longest_input(tokenizer: PreTr
     collator = PretrainingCollator(tokenizer, max_length=8, prompt=(7, 8))
     batch = collator([{"x": [10, 11, 12, 13, 14, 15, 16], "y": None, "seed": 1}])
     assert batch["sentence_input_ids"][0].tolist() == [0, 7, 8, 10, 11, 12, 13, 2]
-    with pytest.raises(ValueError, match="prompt has 6 tokens; allowed are 5 with a max_length of 8"):
+    with pytest.raises(ValueError, match="prompt has 6 tokens; allowed are 5 with a max_seq_length of 8"):
         PretrainingCollator(tokenizer, max_length=8, prompt=range(6))
 
 

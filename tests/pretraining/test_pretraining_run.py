@@ -24,7 +24,7 @@ def checkpoint(folder: Path, step: int, complete: bool = True) -> Path:
     return path
 
 
-@pytest.mark.parametrize("word", ["false", "False", "no", "none"])
+@pytest.mark.parametrize("word", ["false", "False", "no", "none", "0", "f"])
 def test_false_begins_anew_and_is_no_folder(word: str, tmp_path: Path) -> None:
     args = arguments(tmp_path, "--resume_from_checkpoint", word)
     refuse_to_overwrite(args)

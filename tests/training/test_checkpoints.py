@@ -18,6 +18,7 @@ from hictl_hf.training.checkpoints import (
     last_complete_checkpoint,
     newest_first,
     remove_broken_checkpoints,
+    resume_choice,
     verify_checkpoint,
     write_manifest,
 )
@@ -32,6 +33,16 @@ def save(folder: Path, step: int) -> Path:
     (checkpoint / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
     write_manifest(checkpoint)
     return checkpoint
+
+
+@pytest.mark.parametrize("word", ["no", "N", "0", "f", "False", "none", ""])
+def test_every_spelling_of_false_is_false(word: str) -> None:
+    assert resume_choice(word) is False and resume_choice(None) is None
+
+
+@pytest.mark.parametrize("word", ["yes", "Y", "1", "t", "True"])
+def test_every_spelling_of_true_is_true_and_other_words_are_folders(word: str) -> None:
+    assert resume_choice(word) is True and resume_choice("runs/yes") == "runs/yes"
 
 
 def flip_a_byte(file: Path) -> None:

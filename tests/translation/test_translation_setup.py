@@ -1,15 +1,19 @@
 """What a translation run starts from: sources that are too long are counted, a new decoder has the paper's size."""
 
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from transformers import PreTrainedTokenizerBase
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.errors import BadInput
 from hictl_hf.models.configuration_hictl import HictlConfig
 from hictl_hf.models.families import FAMILIES
+from hictl_hf.translation import run
 from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
-from hictl_hf.translation.setup import choose_words, count_long, load_config, new_decoder, read_data
+from hictl_hf.translation.setup import check_new_decoder, choose_words, count_long, load_config, new_decoder, read_data
 
 
 def arguments(folder: Path, *more: str) -> TranslationArguments:
@@ -40,6 +44,49 @@ def test_what_is_left_out_of_train_is_counted(tmp_path: Path, tokenizer: PreTrai
     assert [*data.counts] == ["de"] and choose_words("off", tokenizer, data, FAMILIES["xlm-roberta"]) is None
     kept = choose_words("auto", tokenizer, data, FAMILIES["xlm-roberta"])
     assert kept and set(data.train[0]["labels"]) <= set(kept)
+
+
+@pytest.fixture(scope="module")
+def encoder(
+    tmp_path_factory: pytest.TempPathFactory,
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+) -> Path:
+    folder = tmp_path_factory.mktemp("encoder")
+    model_for_text().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--cls_bias", "foo"], "--cls_bias foo: cls_bias is 'foo'; it must be one of 'none', 'dot', 'cosine'"),
+        (["--cls_bias_scale", "foo"], "--cls_bias_scale foo: cls_bias_scale is 'foo'; it must be one of"),
+        (["--decoder_layers", "0"], "--decoder_layers 0: decoder_layers is 0; it must be at least 1"),
+        (["--config_overrides", "decoder_attention_heads=5"], "--config_overrides .*decoder_attention_heads.*multiple"),
+        (["--config_overrides", "decoder_dropout=2"], "--config_overrides .*: decoder_dropout is 2; it must be 0 or"),
+        (["--resume_from_checkpoint", "no"], "resume_from_checkpoint is 'no'; a run goes on by itself"),
+        pytest.param(
+            ["--metric", "comet", "--test_file", "a.{en,de}"], "--metric comet: the package unbabel-comet cannot be",
+            marks=pytest.mark.skipif(find_spec("comet") is not None, reason="COMET is installed"),
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_before_the_data_is_read(
+    flags: list[str], message: str, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "read_data", lambda *_: pytest.fail("the data was read"))
+    with pytest.raises(BadInput, match=message) as refused:
+        run.run_translation(arguments(encoder, "--output_dir", str(tmp_path), *flags))
+    assert "\n" not in str(refused.value) and "Class validation" not in str(refused.value)
+
+
+def test_a_decoder_that_can_be_made_passes_and_draws_no_random_number(encoder: Path) -> None:
+    args = arguments(encoder, "--config_overrides", "decoder_attention_heads=2", "--resume_from_checkpoint", "yes")
+    before = torch.get_rng_state()
+    check_new_decoder(args, load_config(args))
+    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_a_folder_that_is_no_encoder_is_refused(tmp_path: Path) -> None:
