@@ -400,7 +400,7 @@ REFUSED = {
             "--metric_for_best_model",
             "loss",
         ),
-        "metric_for_best_model is 'loss'; allowed are retrieval, retrieval_de",
+        "metric_for_best_model is 'loss'; allowed are retrieval, mean_0",
     ),
     "no effect": (("--label_smoothing_factor", "0.5"), "label_smoothing_factor is 0.5, which has no effect here"),
     "another order": (("--data_seed", "7"), "--seed decides the order of examples, too; leave it out"),
@@ -419,7 +419,7 @@ REFUSED = {
     ),
     "heads that do not fit": (
         ("--config_overrides", '{"vocab_size": 160, "hidden_size": 30, "num_attention_heads": 4}'),
-        "config_overrides: ",
+        "config_overrides {'vocab_size': 160, 'hidden_size': 30",
     ),
     "an unknown reordering": (("--reordering", "chaos"), "must be one of words, subwords, local"),
     "another micro-batch without the cache": (("--auto_find_batch_size", "true"), "add --gradient_cache true"),
