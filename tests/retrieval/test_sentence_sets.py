@@ -73,7 +73,7 @@ def test_one_command_draws_two_checkpoints_with_a_number_for_each(
 ) -> None:  # fmt: skip
     folders = [str(tmp_path / name) for name in ("one", "two")]
     for folder, seed in zip(folders, (0, 1)):
-        for part in (model_for_text(seed=seed), tokenizer):
+        for part in (model_for_text(seed=seed, initializer_range=0.3), tokenizer):
             part.save_pretrained(folder)
     picture = tmp_path / "pictures/tsne.png"
     maps = tsne.main([*folders, "--sentences", parallel, "--output", str(picture), "--per_set", "25"])
