@@ -16,7 +16,7 @@ from typing import Any
 from ..data.columns import TABLES, is_a_table, read_lines_or_column
 from ..data.lines import check_output
 from ..embedding.encoder import check_device, default_precision, load_encoder
-from ..embedding.pooling import POOLINGS, Pooling, chosen_prompt, own_pooling
+from ..embedding.pooling import POOLINGS, chosen_pooling, chosen_prompt
 from ..embedding.to_file import LINES_AT_ONCE, OUTPUTS, STORED, VectorFileConfig, embed_to_file
 from ..errors import BadInput
 from ..parsing import CommandParser, parse_flags
@@ -115,9 +115,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise BadInput(f"{', '.join(args.input)}: has no line; allowed is one or more")
     precision: Any = args.precision or default_precision(args.device)  # `load_encoder` checks it
     model, tokenizer = load_encoder(args.model, precision, args.device)
-    own, last = own_pooling(model.config), model.config.num_hidden_layers
-    mode = args.pooling or own.mode
-    layer = args.layer if args.layer is not None else last if mode == "projection" else own.layer
+    pooling = chosen_pooling(model.config, args.pooling, args.layer)
     prompt = chosen_prompt(model.config, args.prompt, args.prompt_name)
     names = ("normalize", "stored", "max_tokens", "lines_at_once")
     config = VectorFileConfig(
@@ -126,6 +124,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     remembered = {"column": args.column, "precision": precision}
     texts = read_lines_or_column(args.input, args.column)
     embed_to_file(
-        model, tokenizer, texts, args.output, Pooling(mode, layer), config, remembered=remembered, total=total,
+        model, tokenizer, texts, args.output, pooling, config, remembered=remembered, total=total,
         processes=processes,
     )  # fmt: skip

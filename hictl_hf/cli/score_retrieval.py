@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..embedding.encoder import check_device, default_precision, load_encoder
-from ..embedding.pooling import POOLINGS, Pooling, chosen_prompt, own_pooling
+from ..embedding.pooling import POOLINGS, chosen_pooling, chosen_prompt
 from ..errors import BadInput
 from ..files import check_place
 from ..parsing import CommandParser, parse_flags, refuse_missing
@@ -89,11 +89,9 @@ def main(argv: Sequence[str] | None = None) -> Comparison:
     encoders = []
     for name in given.models:
         model, tokenizer = load_encoder(name, precision, args.device)
-        own, last = own_pooling(model.config), model.config.num_hidden_layers
-        mode = args.pooling or own.mode
-        layer = args.layer if args.layer is not None else last if mode == "projection" else own.layer
+        pooling = chosen_pooling(model.config, args.pooling, args.layer)
         prompt = chosen_prompt(model.config, args.prompt, args.prompt_name)
-        encoders.append(find_hits(name, model, tokenizer, pairs, Pooling(mode, layer), prompt, args.max_seq_length))
+        encoders.append(find_hits(name, model, tokenizer, pairs, pooling, prompt, args.max_seq_length))
     comparison = Comparison(encoders)
     table = as_table(comparison)
     print(f"{reading_table(encoders).text()}\n\n{table.title}. {table.caption}\n\n{table.text()}")

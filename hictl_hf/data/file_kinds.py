@@ -32,12 +32,8 @@ KINDS = {  # first bytes -> what the file is, and what to do
     b"%PDF-": ("a PDF file", "Extract its text: pdftotext"),
     b"SQLite format 3\x00": ("an SQLite database", "Export its table as CSV"),
 }
-IN_OFFICE_FILES = (
-    b"[Content_Types].xml",
-    b"_rels/",
-    b"docProps/",
-    b"mimetypeapplication/",
-)  # members of the zip archive
+# Members of the zip archive, the last one of LibreOffice.
+IN_OFFICE_FILES = (b"[Content_Types].xml", b"_rels/", b"docProps/", b"mimetypeapplication/vnd.")
 LONGEST = 512  # bytes; the header of a tar archive
 
 

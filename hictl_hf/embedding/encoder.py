@@ -131,9 +131,9 @@ def dense_weight(name: str) -> Tensor | None:
     return None if path is None else load_file(path)["linear.weight"]
 
 
-def check_model_type(name: str) -> dict[str, Any]:
+def check_model_type(name: str, revision: str | None = None) -> dict[str, Any]:
     """The configuration of a model; `BadInput` if it is of no family that HiCTL trains."""
-    values, _ = PreTrainedConfig.get_config_dict(name)
+    values, _ = PreTrainedConfig.get_config_dict(name, revision=revision)
     if family_of(found := values.get("model_type")) is None:
         raise BadInput(f"{name}: is a model of type {short_repr(found)}; allowed are {OURS}, {families_named()}.")
     return values

@@ -67,6 +67,14 @@ def own_pooling(config: PreTrainedConfig) -> Pooling:
     return Pooling(pooling or "mean", config.num_hidden_layers if layer is None else layer)
 
 
+def chosen_pooling(config: PreTrainedConfig, mode: str | None = None, layer: int | None = None) -> Pooling:
+    """The model's own pooling, with another mode or layer if given; the projection reads the last layer by default."""
+    own = own_pooling(config)
+    mode = mode or own.mode
+    usual = config.num_hidden_layers if mode == "projection" else own.layer
+    return Pooling(mode, usual if layer is None else layer)
+
+
 @cache
 def log_default_pooling() -> None:
     """Log once that the checkpoint names no pooling, so the mean of the last layer is used."""

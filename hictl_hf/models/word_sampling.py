@@ -241,7 +241,7 @@ def draw_by_weight(
         points -= F.pad(ends, (1, 0)).gather(1, blocks)
         at = blocks.unsqueeze(1).expand(-1, WEIGHTS_IN_BLOCK, -1)
         within = weights.transpose(1, 2).gather(2, at).cumsum(1, dtype=torch.float64)  # (n, words of a block, draws)
-        offsets = (within > points.unsqueeze(1)).logical_not_().sum(1)  # of NaN WEIGHTS_IN_BLOCK
+        offsets = (within > points.unsqueeze(1)).logical_not_().sum(1)  # where weights are NaN, as if none was found
         draws = torch.add(offsets, blocks, alpha=WEIGHTS_IN_BLOCK).masked_fill_(offsets == WEIGHTS_IN_BLOCK, -1)
         words = first_distinct(torch.cat([words, draws], 1), words.shape[1])
     return words, lacking.squeeze(1)

@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 from huggingface_hub import HfApi
+from transformers.utils import CONFIG_NAME
 
 from ..data.cleaning import Cleaning
 from ..data.sources import list_shards
 from ..data.streaming import bytes_of, source_shares
+from ..embedding.encoder import check_model_type
 from ..errors import BadInput, as_bad_input
-from ..hub.loading import problem_of_files
+from ..hub.loading import model_errors, problem_of_files
 from ..models.configuration_hictl import config_class, load_config
 from ..models.modeling_hictl import new_model
 from ..reports.tables import NONE, Table
@@ -166,7 +168,8 @@ def shape_of(args: PretrainingArguments) -> Shape | None:
     except (OSError, ValueError):
         return None
     config.pad_token_id = 0  # that of the tokenizer may be beyond a new vocabulary, and no size follows from it
-    with torch.device("meta"):  # without memory for weights
+    place = args.model_name_or_path or args.config_name or f"config_overrides {args.config_overrides}"
+    with model_errors(place), torch.device("meta"):  # without memory for weights
         model = new_model(config)
     layers = model.base_model.get_submodule(model.family.layers)
     counted = [sum(weight.numel() for weight in part.parameters()) for part in (layers, model)]
@@ -201,7 +204,13 @@ def resolve_model(role: str, name: str, revision: str = MAIN) -> Resolved:
         except BadInput as error:
             return Resolved(role, name, problem=str(error))
         files, size = [file.rfilename for file in found.siblings or ()], ON_THE_HUB
-    return Resolved(role, name, size, problem_of_files(files) if role == "model_name_or_path" else "")
+    problem = problem_of_files(files) if role == "model_name_or_path" else ""
+    if not problem and role != "tokenizer_name" and CONFIG_NAME in files:
+        try:
+            check_model_type(name, revision)
+        except BadInput as error:
+            problem = str(error)
+    return Resolved(role, name, size, problem)
 
 
 def problem_of_dataset(name: str, config: str) -> str:

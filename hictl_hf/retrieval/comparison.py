@@ -118,7 +118,7 @@ def read_pairs(sources: Sequence[str]) -> dict[str, Sides]:
         sides[0].append(x)
         sides[1].append(y)
     if not found:
-        raise BadInput(f"{', '.join(sources)}: has no pair; allowed is one or more")
+        raise BadInput(f"{', '.join(sources)}: has no pair; allowed is one or more. Give other sources.")
     same_first = len({first for first, _ in found}) == 1
     return {second if same_first else f"{first}-{second}": sides for (first, second), sides in found.items()}
 

@@ -169,6 +169,13 @@ def test_parameters_are_those_of_the_model(family: str) -> None:
 def test_the_encoder_of_no_family_has_no_shape(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "distilbert"}', "utf-8")
     assert shape_of(PretrainingArguments(train_file=["x"], config_name=str(tmp_path))) is None
+    assert "is a model of type 'distilbert'; allowed are" in resolve_model("config_name", str(tmp_path)).problem
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    overrides = {"vocab_size": 99, "hidden_size": 30, "num_attention_heads": 4}
+    with pytest.raises(BadInput, match="config_overrides .*not a multiple of the number of attention heads"):
+        shape_of(PretrainingArguments(train_file=["x"], config_overrides=overrides))
 
 
 def test_a_step_reduces_and_updates_once() -> None:

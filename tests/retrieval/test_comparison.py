@@ -101,8 +101,11 @@ def test_a_text_without_translation_and_an_empty_file_are_refused(tmp_path: Path
     (tmp_path / "text.en.txt").write_text("the cat\n")
     with pytest.raises(BadInput, match="text.en.txt:1: has one text; allowed are two"):
         read_pairs([f"en:{tmp_path / 'text.en.txt'}"])
-    with pytest.raises(BadInput, match="allowed is one or more|no row|empty"):
+    with pytest.raises(BadInput, match="empty.jsonl: is empty; allowed is one row or more"):
         read_pairs([write(tmp_path / "empty.jsonl")])
+    (tmp_path / "a.po").write_text('msgid ""\nmsgstr "Language: de\\n"\n\nmsgid "House"\nmsgstr ""\n', "utf-8")
+    with pytest.raises(BadInput, match="a.po: has no pair; allowed is one or more"):
+        read_pairs([str(tmp_path / "a.po")])
 
 
 def test_tables_and_files_hold_the_numbers(tmp_path: Path) -> None:
