@@ -268,7 +268,10 @@ def test_the_folder_of_a_run_is_not_its_model(name: str, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("name", ["embed", "mine", "translate", "pretrain"])
-def test_a_model_folder_that_does_not_exist_is_told_with_the_commands_that_make_one(name: str) -> None:
+def test_a_model_folder_that_does_not_exist_is_told_with_the_commands_that_make_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the demo may have been run in the checkout
     for folder in ("runs/demo/encoder", "./none", "/none/m"):
         arguments = [folder if word == "m" else word for word in (*OUTPUTS[name], "out.npy")]
         arguments += ["--model_name_or_path", folder] if name == "pretrain" else []
