@@ -189,9 +189,10 @@ def drawn_pairs(recipe: Path, number: int, folder: Path) -> list[Pair]:
 
 def examples_in_order(args: PretrainingArguments) -> Iterator[Pair]:
     """Yield the examples of all steps of a run, epoch after epoch, without end."""
-    train = read_corpora(args).train
+    corpora = read_corpora(args)
+    _, sampler = examples_and_sampler(args, load_or_train_tokenizer(args, corpora.train), corpora)
+    train = corpora.train
     assert train is not None
-    _, sampler = examples_and_sampler(args, load_or_train_tokenizer(args, train), train)
     for epoch in count():
         sampler.set_epoch(epoch)
         for batch in sampler:

@@ -51,10 +51,10 @@ def template(before: str, between: str, after: str, ids: dict[str, int]) -> proc
     )  # fmt: skip
 
 
-def word_pieces(texts: Iterable[str]) -> PreTrainedTokenizerBase:
+def word_pieces(texts: Iterable[str], lowercase: bool = False) -> PreTrainedTokenizerBase:
     """BERT's: WordPiece, the special tokens after unused ones, token types."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer.train_from_iterator(texts, trainers.WordPieceTrainer(vocab_size=160, special_tokens=special))

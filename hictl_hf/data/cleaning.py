@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, get_args
@@ -14,7 +14,7 @@ from .records import Row
 
 Reason = Literal[
     "broken", "empty", "no words", "equal sides", "too long", "length ratio", "duplicate", "untranslated",
-    "other language", "low score", "beyond max_train_samples",
+    "other language", "low score", "beyond max_train_samples", "held out",
 ]  # fmt: skip
 SHORT = 20  # weighted characters; below, the ratio of two lengths says nothing about the meaning
 
@@ -96,7 +96,9 @@ class CorpusReport:
         return {**counts, "messages": list(self.messages)}
 
 
-def clean_rows(rows: Iterable[Row], cleaning: Cleaning, report: CorpusReport) -> Iterator[dict[str, str | None]]:
+def clean_rows(
+    rows: Iterable[Row], cleaning: Cleaning, report: CorpusReport, is_held_out: Callable[[str], bool] | None = None
+) -> Iterator[dict[str, str | None]]:
     """Yield the rows that pass all filters, as columns; y and y_lang are None for monolingual text."""
     seen: set[bytes] = set()
     for row in rows:
@@ -114,6 +116,8 @@ def clean_rows(rows: Iterable[Row], cleaning: Cleaning, report: CorpusReport) ->
             key = blake2b("\0".join(languages + texts).encode(), digest_size=8).digest()
             reason = "duplicate" if key in seen else None
             seen.add(key)
+        if reason is None and is_held_out and any(map(is_held_out, texts)):
+            reason = "held out"
         if reason is not None:
             report.skip(reason)
             continue

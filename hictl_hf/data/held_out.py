@@ -2,9 +2,9 @@
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import datasets
 import numpy as np
@@ -25,6 +25,7 @@ WITHOUT_WIDTH = dict.fromkeys(
     + [*range(0xFE00, 0xFE10), *range(0xE0000, 0xE01F0)]
 )
 IGNORED = PUNCTUATION_AND_SPACE | CONTROL_AND_FORMAT | WITHOUT_WIDTH
+ROWS_AT_ONCE = 10_000
 NORMALIZER = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")  # of XLM-R and of new vocabularies
 
 
@@ -64,6 +65,29 @@ def comparable(text: str) -> str:
     if not text.isascii():
         text = unicodedata.normalize("NFKC", NORMALIZER.Normalize(text).replace("\u2581", " ").strip())
     return text.lower().translate(IGNORED) or text
+
+
+def rows_without(*held_out: Mapping[str, Sequence[Sequence[int] | None]], of: datasets.Dataset) -> Integers:
+    """Return the rows of a tokenised corpus that have, on neither side, the token ids of a held-out text.
+
+    `comparable` makes texts equal that XLM-R's normalisation does. Other tokenizers ignore more (accents, for example),
+    and all have one id for characters that they do not know.
+
+    Args:
+        held_out, of: ids in `x` and `y`, as from `tokenize_rows`.
+    """
+    sides = (ids for part in held_out for side in ("x", "y") for ids in part[side])
+    found = {np.asarray(ids, dtype=np.int32).tobytes() for ids in sides if ids}
+    keep = np.ones(len(of), dtype=bool)
+    for start in range(0, len(of) if found else 0, ROWS_AT_ONCE):
+        part = of.with_format("arrow")[start : start + ROWS_AT_ONCE]
+        for side in ("x", "y"):
+            column = part[side].combine_chunks()
+            ids, ends = column.values.to_numpy().astype(np.int32, copy=False), column.offsets.to_numpy()
+            for row, (first, last) in enumerate(pairwise(ends.tolist())):
+                if ids[first:last].tobytes() in found:
+                    keep[start + row] = False
+    return np.flatnonzero(keep)
 
 
 def as_in_0_9(text: str) -> str:

@@ -11,8 +11,9 @@ beginning.) All randomness follows from the seed, the reader and counts.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, replace
+from hashlib import blake2b
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import BadInput, short_repr
 from .catalogue_text import Change
 from .cleaning import DEFAULT_CLEANING, Cleaning, CorpusReport, Reason, clean_rows
+from .held_out import comparable
 from .records import Cursor
 from .sampling import Languages, example_seed, language_shares
 from .sources import Shard, check_unchanged, list_shards, read_shard
@@ -84,6 +86,7 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
         buffer: rows that a reader holds and shuffles, divided among sources by their shares.
         readers: number of DataLoader workers; 1 without workers.
         rank, world_size: of this process and of all.
+        held_out: texts as `comparable` gives them; rows with one of them on either side are left out.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
         readers: int = 1,
         rank: int = 0,
         world_size: int = 1,
+        held_out: Set[str] = frozenset(),
     ) -> None:
         if len(shares) != len(sources) or not sources or not all(0 < share < float("inf") for share in shares):
             raise BadInput(
@@ -110,6 +114,7 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
         self.tokenizer, self.batch_size, self.seed, self.buffer = tokenizer, batch_size, seed, buffer
         self.cleaning, self.strict = replace(cleaning, drop_duplicates=False), strict
         self.readers, self.rank, self.world_size = readers, rank, world_size
+        self.held_out = held_out
         self.batches, self.states = 0, list[dict[str, Any] | None]([None] * readers)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -134,6 +139,8 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`; `BadInput` unless settings and files are the same."""
+        if "held-out texts" not in state["settings"]:
+            self.held_out = frozenset()  # as in streams until 0.14, which read them too
         was, now = state["settings"], self.settings()
         changed = [name for name in {**was, **now} if was.get(name) != now.get(name)]
         if changed:
@@ -152,6 +159,8 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
         if not (self.cleaning.catalogue_text and any(shard.is_catalogue for shards in self.shards for shard in shards)):
             del cleaning["catalogue_text"]  # as in streams of 0.8, which did not have it
         settings |= {f"cleaning {name}": repr(value) for name, value in cleaning.items()}
+        if self.held_out:
+            settings["held-out texts"] = blake2b("\0".join(sorted(self.held_out)).encode(), digest_size=8).hexdigest()
         for number, (source, shards, share) in enumerate(zip(self.sources, self.shards, self.shares), start=1):
             settings |= {f"source {number}": source, f"files of source {number}": len(shards)}
             settings |= {f"bytes of source {number}": bytes_of(shards), f"share of source {number}": share}
@@ -277,7 +286,8 @@ class SourceReader:
 
     def read_pass(self, begin: Progress, report: CorpusReport) -> Iterator[tuple[int, Cursor, list[Text]]]:
         """Yield the clean rows of each record of the pass from `begin` on, with the position after it."""
-        seed, cleaning = self.stream.seed, self.stream.cleaning
+        seed, cleaning, held_out = self.stream.seed, self.stream.cleaning, self.stream.held_out
+        is_held_out = (lambda text: comparable(text) in held_out) if held_out else None
         for index, (shard, part, parts) in enumerate(self.deal_shards(begin.passes)):
             if index < begin.shard:
                 continue
@@ -289,7 +299,7 @@ class SourceReader:
                 yield index, cursor, [
                     Text(str(clean["x"]), clean["y"], example_seed(seed, *position, language))
                     for language, row in enumerate(rows)
-                    for clean in clean_rows([row], cleaning, report)
+                    for clean in clean_rows([row], cleaning, report, is_held_out)
                 ]  # fmt: skip
             check_unchanged(self.shards[shard])
 

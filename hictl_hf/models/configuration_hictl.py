@@ -102,10 +102,29 @@ def model_type_of(name: Any, config: Any = None, **kwargs: Any) -> str | None:
     return found.get("model_type")
 
 
+class LoadsItsFamily:
+    """Mixin of model classes: weights of another architecture are refused also where a configuration is given."""
+
+    @classmethod
+    def from_pretrained(cls, name: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:
+        """Load a checkpoint; `ValueError` if the configuration that it was saved with is of another family."""
+        if name is not None and isinstance(config, PreTrainedConfig):
+            try:
+                saved = model_type_of(name, **kwargs)
+            except OSError:  # weights without a configuration
+                saved = None
+            if saved is not None and family_of(saved) != family_of(config.model_type):
+                raise ValueError(
+                    f"{name} is a model of type {saved!r}; the configuration given is a {type(config).__name__}"
+                )
+        parent: Any = super()
+        return parent.from_pretrained(name, *args, config=config, **kwargs)
+
+
 def load_config(name: Any, **kwargs: Any) -> Any:
     """The HiCTL configuration of a checkpoint, of any family; `ValueError` for another architecture."""
     model_type = model_type_of(name, **kwargs)
     return (config_class(model_type) if family_of(model_type) else HictlConfig).from_pretrained(name, **kwargs)
 
 
-__all__ = ["HictlConfig", "ObjectiveConfig", "ZETA", "config_class", "load_config", "model_type_of"]
+__all__ = ["HictlConfig", "LoadsItsFamily", "ObjectiveConfig", "ZETA", "config_class", "load_config", "model_type_of"]

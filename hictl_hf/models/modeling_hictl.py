@@ -19,7 +19,7 @@ from transformers import (
     XLMRobertaModel,
 )
 
-from .configuration_hictl import HictlConfig, model_type_of
+from .configuration_hictl import HictlConfig, LoadsItsFamily, model_type_of
 from .encoder_export import export_encoder
 from .families import FAMILIES, OURS, Family, family_of
 from .modeling_hictl_families import ENCODER_CLASSES, PRETRAINING_CLASSES
@@ -30,7 +30,7 @@ from .supported_versions import require_parameters
 require_parameters(XLMRobertaModel.forward, "attention_mask", "position_ids", "inputs_embeds")
 
 
-class HictlModel(XLMRobertaModel):
+class HictlModel(LoadsItsFamily, XLMRobertaModel):
     """The encoder M: XLM-R's, by default without its pooler, which HiCTL does not train."""
 
     config: HictlConfig
@@ -44,7 +44,7 @@ class HictlModel(XLMRobertaModel):
         super().__init__(config, add_pooling_layer=add_pooling_layer)
 
 
-class HictlForMaskedLM(XLMRobertaForMaskedLM):
+class HictlForMaskedLM(LoadsItsFamily, XLMRobertaForMaskedLM):
     """The encoder with its language-model head, for `fill-mask` and further masked training."""
 
     config: HictlConfig
@@ -53,7 +53,7 @@ class HictlForMaskedLM(XLMRobertaForMaskedLM):
     _keys_to_ignore_on_load_unexpected = [r"pooler", r"projection", r"sentence_probability"]
 
 
-class HictlForSequenceClassification(XLMRobertaForSequenceClassification):
+class HictlForSequenceClassification(LoadsItsFamily, XLMRobertaForSequenceClassification):
     """The encoder with a classifier on the first token (XNLI, PAWS-X)."""
 
     config: HictlConfig
@@ -62,7 +62,7 @@ class HictlForSequenceClassification(XLMRobertaForSequenceClassification):
     _keys_to_ignore_on_load_unexpected = [r"pooler", r"lm_head", r"projection", r"sentence_probability"]
 
 
-class HictlForTokenClassification(XLMRobertaForTokenClassification):
+class HictlForTokenClassification(LoadsItsFamily, XLMRobertaForTokenClassification):
     """The encoder with a classifier on each token (POS, NER)."""
 
     config: HictlConfig
@@ -71,7 +71,7 @@ class HictlForTokenClassification(XLMRobertaForTokenClassification):
     _keys_to_ignore_on_load_unexpected = [r"pooler", r"lm_head", r"projection", r"sentence_probability"]
 
 
-class HictlForQuestionAnswering(XLMRobertaForQuestionAnswering):
+class HictlForQuestionAnswering(LoadsItsFamily, XLMRobertaForQuestionAnswering):
     """The encoder with scores for the start and the end of an answer (XQuAD, MLQA, TyDiQA)."""
 
     config: HictlConfig

@@ -9,7 +9,7 @@ from typing import Any
 
 import transformers
 
-from .configuration_hictl import CONFIGS, KINDS
+from .configuration_hictl import CONFIGS, KINDS, LoadsItsFamily
 from .families import FAMILIES, OURS, Family
 from .objective import HictlObjective
 
@@ -58,7 +58,7 @@ def make_class(family: Family, kind: str) -> type[Any]:
         members["_keys_to_ignore_on_load_unexpected"] += OF_A_TRANSLATION_MODEL
         if family.pooler:
             members["__init__"] = init_without_pooler(parent)
-    return type(family.class_name(kind), (parent,), members)
+    return type(family.class_name(kind), (LoadsItsFamily, parent), members)
 
 
 def register(family: Family) -> None:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import can_return_tuple
 
+from .configuration_hictl import LoadsItsFamily
 from .families import Family
 from .gathering import count_rows, gather_sentences, gather_texts
 from .gpu import on_device
@@ -38,7 +39,7 @@ PASSED_ON = (
 )  # fmt: skip
 
 
-class HictlObjective(PreTrainedModel):
+class HictlObjective(LoadsItsFamily, PreTrainedModel):
     """A linear sentence projection f and the objective L = L_LM + L_S + L_W, on top of a masked language model.
 
     `projection.weight` is the only new weight, and without `config.sentence_projection` there is none. Called with

@@ -22,6 +22,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import ModelOutput, can_return_tuple
 
 from .cls_bias import ClsBias
+from .configuration_hictl import LoadsItsFamily
 from .families import Family
 from .generation import CACHE, TargetIdGenerationMixin, the_cache
 from .linear_cross_entropy import linear_cross_entropy, tied_embedding
@@ -37,7 +38,7 @@ require_parameters(
 PASSED_ON = ("output_attentions", "output_hidden_states")  # to encoder and decoder
 
 
-class TranslationModel(ClsBias, TargetIdGenerationMixin):
+class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
     """Encoder and decoder with the [CLS] bias on target words.
 
     The encoder is transformers' own of its family. The decoder has XLM-R's layers with cross-attention and post-norm,

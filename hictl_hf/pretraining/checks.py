@@ -65,9 +65,23 @@ def config_of_run(args: PretrainingArguments, start: Start, tokenizer: PreTraine
         else:
             size = vocabulary_size(settings)
             config = new_config(settings, size, {**OF_A_NEW_VOCABULARY, "unk_token_id": 3, "mask_token_id": size - 1})
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):  # neither memory, nor other random numbers later
-            new_model(config)
+        shapes = shapes_of_encoder(config)
+        kept = shapes_of_encoder(config_of_start(args.checkpoint, {}, start)) if args.checkpoint else shapes
+    changed = [name for name, shape in shapes.items() if kept.get(name) != shape]
+    if changed:
+        name = changed[0]
+        has = f"has it as {tuple(kept[name])}" if name in kept else "does not have it"
+        raise BadInput(
+            f"{place}: {name} would be {tuple(shapes[name])}, and the checkpoint {has}; leave out what changes it, or "
+            "train a new model (--config_name)"
+        )
     return config
+
+
+def shapes_of_encoder(config: Any) -> dict[str, torch.Size]:
+    """The shapes of an encoder's weights by name, without memory for them; other errors if no model can be made."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):  # random numbers later do not depend on it
+        return {name: weight.shape for name, weight in new_model(config).base_model.state_dict().items()}
 
 
 def check_name_of_metric(args: PretrainingArguments, config: Any) -> None:

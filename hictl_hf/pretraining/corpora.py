@@ -7,11 +7,13 @@ from itertools import chain
 
 import numpy as np
 from datasets import Dataset, concatenate_datasets
+from transformers import PreTrainedTokenizerBase
 
 from ..data.cleaning import Cleaning, CorpusReport
 from ..data.corpus import load_corpus, sample_rows
-from ..data.held_out import comparable, split_held_out
+from ..data.held_out import comparable, rows_without, split_held_out
 from ..data.languages import wanted_language
+from ..data.tokenization import tokenize_rows
 from ..errors import BadInput
 from ..training.arguments import read_dictionary
 from .arguments import PretrainingArguments
@@ -27,6 +29,7 @@ class Corpora:
         train: `None` for a stream.
         dev: pairs to choose the pooling by, and `test` pairs to score; `None` if none are held out.
         guard_dev, guard_test: the same of languages and domains that are not trained on; `None` without a guard.
+        same_ids: rows that `leave_out_same_ids` left out.
         report: what was read and what was skipped.
     """
 
@@ -36,14 +39,22 @@ class Corpora:
     report: CorpusReport
     guard_dev: Dataset | None = None
     guard_test: Dataset | None = None
+    same_ids: int = 0
+
+    @property
+    def held_out(self) -> list[Dataset]:
+        """The parts that are not trained on."""
+        return [part for part in (self.dev, self.test, self.guard_dev, self.guard_test) if part is not None]
 
     @property
     def hash(self) -> str:
         """Hash of the training data and of the held-out pairs, which follow from the rows read and the split."""
         digest = blake2b(self.report.hash.encode(), digest_size=16)
-        for pairs in filter(None, (self.dev, self.test, self.guard_dev, self.guard_test)):
+        for pairs in self.held_out:
             for text in chain(pairs["x"], pairs["y"]):
                 digest.update(text.encode() + b"\0")
+        if self.same_ids:
+            digest.update(b"%d" % self.same_ids)
         return digest.hexdigest()
 
 
@@ -117,9 +128,37 @@ def with_guard_languages(
     return train.select(np.flatnonzero(~is_guard)), guard
 
 
+def leave_out_same_ids(corpora: Corpora, tokens: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    """Leave out what has the token ids of a held-out text: training rows, and pairs of `test` that `dev` has.
+
+    Returns:
+        The rows of `tokens`, the training rows as ids, that stay.
+    """
+    assert corpora.train is not None
+    if corpora.dev is not None and corpora.test is not None:
+        dev, test = (Dataset.from_dict(tokenize_rows(part[:], tokenizer)) for part in (corpora.dev, corpora.test))
+        corpora.test = corpora.test.select(rows_without(dev[:], of=test))
+        if not len(corpora.test):
+            raise BadInput("all test pairs have the token ids of dev pairs; hold out other ones, or more")
+    keep = rows_without(*(tokenize_rows(part[:], tokenizer) for part in corpora.held_out), of=tokens)
+    if len(keep) == len(tokens):
+        return tokens
+    corpora.same_ids = len(tokens) - len(keep)
+    logger.info("%d of %d rows have the token ids of held-out texts: not trained on", corpora.same_ids, len(tokens))
+    if not len(keep):
+        raise BadInput("all training rows have the token ids of held-out texts; hold out other ones, or fewer")
+    corpora.train = corpora.train.select(keep)
+    return tokens.select(keep)
+
+
+def comparable_texts(*held_out: Dataset) -> set[str]:
+    """The texts of both sides of pairs, as they are compared."""
+    return {comparable(text) for pairs in held_out for side in ("x", "y") for text in pairs[side]}
+
+
 def without_texts(train: Dataset, *held_out: Dataset) -> Dataset:
     """The training rows that share no text with the held-out pairs, on either side."""
-    texts = {comparable(text) for pairs in held_out for side in ("x", "y") for text in pairs[side]}
+    texts = comparable_texts(*held_out)
     sides = zip(train["x"], train["y"], strict=True)
     keep = [comparable(x) not in texts and (y is None or comparable(y) not in texts) for x, y in sides]
     return train.select(np.flatnonzero(keep))

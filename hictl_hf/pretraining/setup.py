@@ -1,7 +1,7 @@
 """The parts of a pre-training run: corpora, tokenizer, model and trainer, each checked before the training begins."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from ..training.callbacks import RunFingerprint, TrainingTime, early_stopping
 from ..training.model_and_data import at_revision
 from .arguments import DECISIVE, PretrainingArguments
 from .batch_size import fit_micro_batch
-from .corpora import Corpora
+from .corpora import Corpora, comparable_texts, leave_out_same_ids
 from .start import SENTENCE_ENCODER, Start
 from .trainer import HictlTrainer, metric_name
 
@@ -243,9 +243,9 @@ def make_trainer(
         args.auto_find_batch_size = False  # the Trainer's own search would change the batch
     examples: StreamedBatches | PretrainingExamples
     if corpora.train is None:
-        examples, sampler = stream_of_batches(args, tokenizer), None
+        examples, sampler = stream_of_batches(args, tokenizer, comparable_texts(*corpora.held_out)), None
     else:
-        examples, sampler = examples_and_sampler(args, tokenizer, corpora.train)
+        examples, sampler = examples_and_sampler(args, tokenizer, corpora)
     if corpora.dev is None:
         if args.eval_strategy != "no" or args.load_best_model_at_end:
             logger.warning("no pairs are held out: nothing is evaluated, and the last state is kept, not the best one")
@@ -312,10 +312,11 @@ def check_metric(args: PretrainingArguments, dev: Dataset | None, poolings: Sequ
 
 
 def examples_and_sampler(
-    args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, train: Dataset
+    args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, corpora: Corpora
 ) -> tuple[PretrainingExamples, TemperatureSampler]:
     """Tokenised examples, and the sampler that mixes their languages."""
-    tokens, cut = tokenize_corpus(train, tokenizer, args.max_seq_length, args.preprocessing_num_workers)
+    tokens, cut = tokenize_corpus(corpora.train, tokenizer, args.max_seq_length, args.preprocessing_num_workers)
+    tokens = leave_out_same_ids(corpora, tokens, tokenizer)
     if cut:
         logger.info("%d of %d rows are longer than %d tokens and will be cut", cut, len(tokens), args.max_seq_length)
     languages = tokens.select_columns(["x_lang", "y_lang"]).to_pandas().fillna("")
@@ -333,7 +334,9 @@ def examples_and_sampler(
     return PretrainingExamples(tokens, args.seed), sampler
 
 
-def stream_of_batches(args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase) -> StreamedBatches:
+def stream_of_batches(
+    args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, held_out: Set[str]
+) -> StreamedBatches:
     """Batches read from the sources during training, mixed by `stream_shares`, else by language and size on disk."""
     cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
     sources, shares = args.train_file, args.stream_shares
@@ -342,5 +345,5 @@ def stream_of_batches(args: PretrainingArguments, tokenizer: PreTrainedTokenizer
         sources, shares = [list(kept) for kept in zip(*(both for both in zip(sources, shares) if both[1] > 0))]
     return StreamedBatches(
         sources, shares, tokenizer, args.train_batch_size, args.seed, cleaning, args.strict, args.stream_buffer,
-        max(args.dataloader_num_workers, 1), args.process_index, args.world_size,
+        max(args.dataloader_num_workers, 1), args.process_index, args.world_size, held_out,
     )  # fmt: skip

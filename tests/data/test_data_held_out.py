@@ -5,10 +5,12 @@ import unicodedata
 from collections import defaultdict
 
 import datasets
+import numpy as np
 import pytest
 import sentencepiece
 
-from hictl_hf.data.held_out import comparable, split_held_out
+from hictl_hf.data import held_out as held_out_module
+from hictl_hf.data.held_out import comparable, rows_without, split_held_out
 from hictl_hf.data.tokenization import train_tokenizer
 
 COLUMNS = ["x", "y", "x_lang", "y_lang"]
@@ -200,3 +202,25 @@ def test_parts_share_no_token_ids() -> None:
     }
     assert all(ids.values())
     assert not (ids["train"] & ids["dev"] or ids["train"] & ids["test"] or ids["dev"] & ids["test"])
+
+
+def test_rows_with_the_ids_of_a_held_out_text_are_those_that_a_search_finds() -> None:
+    draw, ids = np.random.default_rng(5), datasets.Sequence(datasets.Value("int32"))
+
+    def texts(number: int) -> list[list[int] | None]:
+        lengths = draw.integers(0, 4, number)
+        return [None if length == 3 else draw.integers(0, 3, length).tolist() for length in lengths]
+
+    columns = {"x": [text or [9] for text in texts(500)], "y": texts(500)}
+    rows = datasets.Dataset.from_dict(columns, features=datasets.Features({"x": ids, "y": ids}))
+    held_out = [{"x": [text or [8] for text in texts(2)], "y": texts(2)} for _ in range(2)]
+    unwanted = [text for part in held_out for side in part.values() for text in side if text]
+    expected = [at for at, row in enumerate(rows) if row["x"] not in unwanted and row["y"] not in unwanted]
+    assert 0 < len(expected) < 500
+    for size in (7, 10_000):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(held_out_module, "ROWS_AT_ONCE", size)
+            assert rows_without(*held_out, of=rows).tolist() == expected
+    some = rows.select(range(100, 300))  # of a table that begins elsewhere
+    assert (rows_without(*held_out, of=some) + 100).tolist() == [at for at in expected if 100 <= at < 300]
+    assert rows_without(of=rows).tolist() == [*range(500)]

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import random
+import re
 import subprocess
 import sys
 import zipfile
@@ -589,6 +590,25 @@ def test_a_state_of_0_8_which_did_not_clean_catalogues_goes_on_without_that(tmp_
     resumed(partial(stream_of, **settings, cleaning=uncleaned), state)
     with pytest.raises(BadInput, match="cleaning catalogue_text was None, is 'True'"):
         resumed(partial(stream_of, **settings), state)
+
+
+def test_rows_with_a_held_out_text_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    source = write(tmp_path / "a.jsonl", lines(pairs(0, 9)))
+    stream = stream_of([source], held_out={"31", "72"})  # of x of row 3, and y of row 7
+    read_of_it = {row["x"][0] for row in rows_of(stream, 14)}
+    assert read_of_it == {0, 1, 2, 4, 5, 6, 8}
+    assert re.search(r"kept +7\n.*\nskipped +2\n +held out +2", caplog.text)
+    ((_, place),) = read(stream_of([source], held_out={"31", "72"}), 1)
+    with pytest.raises(BadInput, match="held-out texts was '.*', is '.*'"):
+        resumed(lambda: stream_of([source], held_out={"31"}), place)
+
+
+def test_a_state_of_0_14_which_read_held_out_texts_too_goes_on_with_them(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.jsonl", lines(pairs(0, 9)))
+    begun = read(stream_of([source]), 5)
+    again = resumed(lambda: stream_of([source], held_out={"31"}), begun[1][1])
+    assert read(again, 3) == begun[2:]
 
 
 def test_the_state_of_other_sources_is_refused(tmp_path: Path) -> None:

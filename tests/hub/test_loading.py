@@ -16,9 +16,11 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import (
+    HictlConfig,
     HictlForConditionalGeneration,
     HictlForMaskedLM,
     HictlForPreTraining,
+    HictlForTokenClassification,
     HictlModel,
     export_encoder,
 )
@@ -28,7 +30,9 @@ from hictl_hf.data.records import Cursor
 from hictl_hf.embedding.encoder import load_encoder
 from hictl_hf.errors import BadInput
 from hictl_hf.hub.loading import check_sizes, check_vocabulary, load_tokenizer, model_errors, parameters, weights_of
-from hictl_hf.models.families import family_of
+from hictl_hf.models.configuration_hictl import config_class
+from hictl_hf.models.families import FAMILIES, family_of
+from hictl_hf.models.modeling_hictl import encoder_class
 from hictl_hf.pretraining.dry_run import resolve_model
 from hictl_hf.pretraining.start import recognise
 from hictl_hf.translation.pipeline import load_translator
@@ -209,6 +213,32 @@ def test_another_architecture_is_refused_by_every_class(folders: Path, tmp_path:
         message = f"is a model of type '{kind}'; (HiCTL's classes load hictl|HictlConfig loads hictl and xlm-roberta)"
         with pytest.raises(ValueError, match=message):
             cls.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    "cls", [HictlModel, HictlForPreTraining, HictlForTokenClassification, HictlForConditionalGeneration]
+)
+@pytest.mark.parametrize("kind", ["roberta", "bert", None])
+def test_a_configuration_that_is_given_does_not_hide_another_architecture(
+    folders: Path, tmp_path: Path, cls: Any, kind: str | None
+) -> None:
+    config = HictlConfig.from_pretrained(folders / "checkpoint")
+    if kind is None:  # weights of the same family, and weights of which nothing is said
+        folder = spoiled(folders / "checkpoint", tmp_path, {"model_type": "xlm-roberta"})
+        cls.from_pretrained(folder, config=config)
+        (folder / "config.json").unlink()
+        if cls is not HictlForConditionalGeneration:  # transformers looks there for what generation needs
+            cls.from_pretrained(folder, config=config)
+        return
+    folder = spoiled(folders / "checkpoint", tmp_path, {"model_type": kind})
+    with pytest.raises(ValueError, match=f"is a model of type '{kind}'; the configuration given is a HictlConfig"):
+        cls.from_pretrained(folder, config=config)
+
+
+def test_a_family_refuses_a_configuration_of_another_one(folders: Path) -> None:
+    config = config_class("bert")(vocab_size=50, hidden_size=32, num_attention_heads=4, num_hidden_layers=1)
+    with pytest.raises(ValueError, match="is a model of type 'hictl'; the configuration given is a HictlBertConfig"):
+        encoder_class(FAMILIES["bert"]).from_pretrained(folders / "checkpoint", config=config)
 
 
 def put(hub: Hub, name: str, folder: Path) -> None:

@@ -67,6 +67,23 @@ def test_what_the_model_cannot_do_is_refused_before_the_data_is_read(
     assert re.search(message, found), found
 
 
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"num_hidden_layers": 3}, r"encoder.layer.2.\S+ would be \(.*\), and the checkpoint does not have it"),
+        ({"intermediate_size": 80}, r"intermediate.dense.weight would be \(80, 32\), .* has it as \(64, 32\)"),
+        ({"max_position_embeddings": 99}, r"position_embeddings.weight would be \(99, 32\)"),
+        ({"type_vocab_size": 2}, r"token_type_embeddings.weight would be \(2, 32\)"),
+    ],
+)
+def test_other_shapes_than_the_checkpoint_has_are_refused_before_the_data_is_read(
+    changes: dict[str, int], found: str, folder: Path, refusal: Callable[..., str]
+) -> None:
+    flags = ["--model_name_or_path", str(folder / "start"), "--max_seq_length", "60", "--output_dir", str(folder / "o")]
+    message = refusal(*flags, "--config_overrides", json.dumps(changes))
+    assert re.search(found, message) and str(changes) in message
+
+
 def test_a_prompt_without_room_for_text_is_refused_before_the_data_is_read(
     folder: Path, refusal: Callable[..., str]
 ) -> None:

@@ -4,10 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+from datasets import Dataset, Features, Value
+from toy_families import word_pieces
+from transformers import PreTrainedTokenizerBase
 
+from hictl_hf.data.cleaning import CorpusReport
+from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.arguments import parse_arguments
-from hictl_hf.pretraining.corpora import Corpora, read_corpora
+from hictl_hf.pretraining.corpora import Corpora, leave_out_same_ids, read_corpora
 
 
 def write(path: Path, *languages: str, number: int = 12, word: str = "sentence") -> str:
@@ -84,3 +89,47 @@ def test_guard_languages_that_cannot_be_taken_out_are_refused(
 def test_a_guard_needs_pairs_to_choose_by_and_others_to_score(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="guard_data is .*has no sentence pair to choose by"):
         read(write(tmp_path / "a.jsonl", "de"), "--guard_data", write(tmp_path / "g.jsonl", "fr", number=1))
+
+
+def pairs_of(*texts: tuple[str, str | None]) -> Dataset:
+    languages = {"x_lang": ["en"] * len(texts), "y_lang": [y and "fr" for _, y in texts]}
+    text = Value("string")
+    features = Features({"x": text, "y": text, "x_lang": text, "y_lang": text})
+    return Dataset.from_dict({"x": [x for x, _ in texts], "y": [y for _, y in texts], **languages}, features=features)
+
+
+@pytest.fixture(scope="module")
+def without_accents() -> PreTrainedTokenizerBase:
+    """Uncased BERT's layout, of the letters of ASCII."""
+    return word_pieces(["the cafe was over there", "abcdefghijklmnopqrstuvwxyz"], lowercase=True)
+
+
+def test_no_training_row_has_the_token_ids_of_a_held_out_text(without_accents: PreTrainedTokenizerBase) -> None:
+    """`comparable` keeps accents and rare characters apart, this tokenizer does not."""
+    train = pairs_of(
+        ("the cafe", "b"), ("over", "thère"), ("the 龘", "c"), ("the cafe was", "d"), ("was", None), ("wäs over", None)
+    )
+    dev, test = pairs_of(("the café", "there")), pairs_of(("the café", "a"), ("the 齉", "was over"))
+    corpora = Corpora(train, dev, test, CorpusReport(hash="abc"))
+    before = corpora.hash
+    left = leave_out_same_ids(corpora, tokenize_corpus(train, without_accents, 62)[0], without_accents)
+    assert corpora.test is not None and corpora.test["x"] == ["the 齉"]
+    assert corpora.train is not None and corpora.train["x"] == ["the cafe was", "was"]
+    assert left["x"] == tokenize_corpus(corpora.train, without_accents, 62)[0]["x"]
+    assert corpora.same_ids == 4 and corpora.hash != before
+
+
+def test_nothing_changes_where_no_ids_are_shared(without_accents: PreTrainedTokenizerBase) -> None:
+    corpora = Corpora(pairs_of(("the", "b")), pairs_of(("cafe", "c")), pairs_of(("was", "d")), CorpusReport(hash="abc"))
+    before, train = corpora.hash, corpora.train
+    tokens = tokenize_corpus(pairs_of(("the", "b")), without_accents, 62)[0]
+    assert leave_out_same_ids(corpora, tokens, without_accents) is tokens
+    assert corpora.train is train and corpora.hash == before
+
+
+@pytest.mark.parametrize(("dev", "message"), [("the café", "all training rows"), ("wàs", "all test pairs")])
+def test_nothing_left_is_refused(dev: str, message: str, without_accents: PreTrainedTokenizerBase) -> None:
+    train = pairs_of(("the cafe", "b"))
+    corpora = Corpora(train, pairs_of((dev, "c")), pairs_of(("was", "d")), CorpusReport())
+    with pytest.raises(BadInput, match=f"{message} have the token ids"):
+        leave_out_same_ids(corpora, tokenize_corpus(train, without_accents, 62)[0], without_accents)
