@@ -32,6 +32,11 @@ ELSEWHERE = {  # wrong spellings, and names of other tools -> ours, one of which
     "cpu": ("use_cpu",), "no_cuda": ("use_cpu",), "task_name": ("tasks",), "task": ("tasks",),
     "language": ("languages",), "encoder": ("model",),
 }  # fmt: skip
+OF_ALL_LANGUAGES = "all languages of train_file are trained on; --cleaning '{\"languages\": [...]}' keeps some"
+NO_TRANSLATIONS = {
+    "held_out_sentences": "pre-training writes no translations; hictl train-translation does",
+    "select_split": "no task of XTREME has translations as answers",
+}
 IN_A_FOLDER = "XTREME's files are in the folder --data"
 REASONS = {  # what transformers' example scripts have -> why a command has not; the first whose argument it has, or ""
     "overwrite_output_dir": {"": "no folder is written over; choose another --output_dir"},
@@ -52,7 +57,10 @@ REASONS = {  # what transformers' example scripts have -> why a command has not;
     "ignore_mismatched_sizes": {"": "a head of another size is new anyway; other weights must fit"},
     "line_by_line": {"max_seq_length": "each line is one example, always"},
     "pad_to_max_length": {"": "batches are padded to their longest example, which is faster"},
-    "validation_split_percentage": {"held_out_sentences": "held_out_sentences is a number of pairs of each language"},
+    "validation_split_percentage": {
+        "held_out_sentences": "held_out_sentences is a number of pairs of each language",
+        "predict_with_generate": "give a --validation_file",
+    },
     "max_eval_samples": {
         "held_out_sentences": "held_out_sentences is the number of pairs of each language to choose by, and to score",
         "select_split": "--select_split dev[:1000] takes as many",
@@ -105,7 +113,15 @@ REASONS = {  # what transformers' example scripts have -> why a command has not;
         "num_beams": "the decoder begins with the target language; no prefix is needed",
     },
     "forced_bos_token": {"": "the decoder begins with the target language"},
-    "source_lang": {"target_lang": "a model reads all languages of its encoder; leave it out"},
+    "source_lang": {
+        "held_out_sentences": OF_ALL_LANGUAGES,
+        "target_lang": "a model reads all languages of its encoder; leave it out",
+    },
+    **dict.fromkeys(("target_lang", "language"), {"held_out_sentences": OF_ALL_LANGUAGES}),
+    **dict.fromkeys(("num_beams", "predict_with_generate"), NO_TRANSLATIONS),
+    "task_name": {"held_out_sentences": "hictl xtreme fine-tunes on tasks"},
+    "streaming": {"predict_with_generate": "the corpus is tokenized once, and read from disk", "select_split": IN_A_FOLDER},
+    "low_cpu_mem_usage": {"": "weights are always loaded so"},
     "fp16": {"micro_batches": "--bf16 true computes in bf16"},
     "train_language": {"setting": "--setting translate-train trains on the translations of each language"},
     "batch_size": {"max_tokens": "batches have as many tokens as --max_tokens says"},
