@@ -120,7 +120,7 @@ REASONS = {  # what transformers' example scripts have -> why a command has not;
     **dict.fromkeys(("target_lang", "language"), {"held_out_sentences": OF_ALL_LANGUAGES}),
     **dict.fromkeys(("num_beams", "predict_with_generate"), NO_TRANSLATIONS),
     "task_name": {"held_out_sentences": "hictl xtreme fine-tunes on tasks"},
-    "streaming": {"predict_with_generate": "the corpus is tokenized once, and read from disk", "select_split": IN_A_FOLDER},
+    "streaming": {"predict_with_generate": "the corpus is tokenized once, on disk", "select_split": IN_A_FOLDER},
     "low_cpu_mem_usage": {"": "weights are always loaded so"},
     "fp16": {"micro_batches": "--bf16 true computes in bf16"},
     "train_language": {"setting": "--setting translate-train trains on the translations of each language"},
