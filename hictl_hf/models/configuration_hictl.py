@@ -106,8 +106,9 @@ class LoadsItsFamily:
     """Mixin of model classes: weights of another architecture are refused also where a configuration is given."""
 
     @classmethod
-    def from_pretrained(cls, name: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:
         """Load a checkpoint; `ValueError` if the configuration that it was saved with is of another family."""
+        name = pretrained_model_name_or_path
         if name is not None and isinstance(config, PreTrainedConfig):
             try:
                 saved = model_type_of(name, **kwargs)

@@ -171,12 +171,13 @@ class ObjectiveConfig(Base):
         return values, unused
 
     @classmethod
-    def from_pretrained(cls, name: Any, *args: Any, **kwargs: Any) -> Self:
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Self:
         """Read the configuration of a HiCTL model or of a plain encoder.
 
         Raises:
             ValueError: it is of another architecture, whose weights may have the same names and another meaning.
         """
+        name = pretrained_model_name_or_path
         kind = cls.get_config_dict(name, *args, **dict(kwargs))[0].get("model_type", cls.model_type)
         if kind != cls.model_type:
             of_family = f"{cls.__name__} loads {cls.model_type} and {cls.family.model_type}"

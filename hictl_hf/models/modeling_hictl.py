@@ -108,8 +108,9 @@ class HictlForPreTraining(HictlObjective, XLMRobertaForMaskedLM):
         super().__init__(config)
 
     @classmethod
-    def from_pretrained(cls, name: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:
         """Load a checkpoint of HiCTL, or a plain encoder, with the class of its family."""
+        name = pretrained_model_name_or_path
         family = family_of(model_type_of(name, config, **kwargs))
         if cls is HictlForPreTraining and family is not None and family.own_type != OURS:
             return PRETRAINING_CLASSES[family.model_type].from_pretrained(name, *args, config=config, **kwargs)

@@ -94,8 +94,9 @@ class HictlForConditionalGeneration(TranslationModel, XLMRobertaPreTrainedModel)
         return model.eval()
 
     @classmethod
-    def from_pretrained(cls, name: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:
         """Load a saved translation model with the class of its family."""
+        name = pretrained_model_name_or_path
         family = family_of(kind := model_type_of(name, config, **kwargs))
         if cls is HictlForConditionalGeneration and family is not None and kind == family.own_type != OURS:
             return TRANSLATION_CLASSES[family.model_type].from_pretrained(name, *args, config=config, **kwargs)

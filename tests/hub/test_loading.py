@@ -235,6 +235,19 @@ def test_a_configuration_that_is_given_does_not_hide_another_architecture(
         cls.from_pretrained(folder, config=config)
 
 
+@pytest.mark.parametrize("cls", [HictlModel, HictlForPreTraining, HictlConfig])
+def test_the_first_argument_has_its_name_in_transformers(folders: Path, cls: Any) -> None:
+    assert cls.from_pretrained(pretrained_model_name_or_path=folders / "checkpoint") is not None
+
+
+@pytest.mark.parametrize("cls", [HictlModel, HictlForPreTraining, HictlForConditionalGeneration])
+def test_weights_in_memory_need_no_folder(folders: Path, model_for_text: MakeModel, cls: Any) -> None:
+    config = HictlConfig.from_pretrained(folders / "checkpoint")
+    weights = cls(config).state_dict()
+    loaded = cls.from_pretrained(pretrained_model_name_or_path=None, config=config, state_dict=weights)
+    assert all(torch.equal(weight, loaded.state_dict()[name]) for name, weight in weights.items())
+
+
 def test_a_family_refuses_a_configuration_of_another_one(folders: Path) -> None:
     config = config_class("bert")(vocab_size=50, hidden_size=32, num_attention_heads=4, num_hidden_layers=1)
     with pytest.raises(ValueError, match="is a model of type 'hictl'; the configuration given is a HictlBertConfig"):
