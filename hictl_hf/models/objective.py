@@ -328,7 +328,7 @@ class HictlObjective(LoadsItsFamily, PreTrainedModel):
     def sentence_level(
         self, sentences: Tensor, texts: Tensor | None, items: Tensor | None = None, gather: bool = False
     ) -> SentenceLevel:
-        """L_S with hard negatives (equations 2 to 4) over sentences (N, r), or those of all processes together."""
+        """L_S with hard negatives (equations 2 to 6) over sentences (N, r), or those of all processes together."""
         config = self.config
         if gather:
             counts = count_rows(sentences)

@@ -26,7 +26,7 @@ UNUSED_HERE = UNUSED | {
     "label_smoothing_factor": "the language model predicts the original tokens",
     "train_sampling_strategy": "languages are sampled by their shares, in batches of similar length",
     "per_device_eval_batch_size": "sentences are embedded in batches of a fixed number of tokens",
-    "include_num_input_tokens_seen": "tokens_per_second in the logs counts all inputs of the four losses",
+    "include_num_input_tokens_seen": "tokens_per_second in the logs counts all inputs of the three losses",
 }
 OF_DDP = ("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph")
 IN_SHARDS = "--shard_parameters replaces DDP"
