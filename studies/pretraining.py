@@ -98,7 +98,7 @@ VARIANTS = {
     "full": Variant("full HiCTL", seeds=THREE, models=MODELS),
     "unpaired": Variant("full, no parallel data", seeds=THREE, data="unpaired"),
     "full-easy": Variant("full, no hard negatives", {"hard_negatives": False}, seeds=THREE),
-    "paper": Variant("all settings of the paper", *PAPER),
+    "paper": Variant("the paper's settings of the objective, all at once", *PAPER),
     "paper-without-sentence": Variant("the same w/o sentence level", PAPER[0] | {"sentence_weight": 0}, PAPER[1]),
     "paper-without-word": Variant("the same w/o word level", PAPER[0] | {"word_weight": 0}, PAPER[1]),
     "temperature-1": Variant("full, sentence temperature 1 (the paper's)", {"sentence_temperature": 1.0}),

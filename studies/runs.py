@@ -110,8 +110,8 @@ def mean_of_seeds(samples: Sequence[NDArray[np.floating]]) -> NDArray[np.floatin
 
 
 def keep_evidence(output: Path, kept: Path) -> None:
-    """Copy the run.json of each scored run, and intervals.json of all if there is one; arrays stay with the runs."""
-    for file in (*output.glob("intervals.json"), *output.glob("*/*/run.json")):
+    """Copy the run.json of each scored run, the counts of the data, and intervals.json of all; arrays stay there."""
+    for file in (*output.glob("intervals.json"), *output.glob("data/data.json"), *output.glob("*/*/run.json")):
         copy = kept / file.relative_to(output)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, copy)
