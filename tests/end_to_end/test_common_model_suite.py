@@ -19,7 +19,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
-from toy_families import SHAPES
+from toy_families import SHAPES, V3_HEAD_FAILS
 
 from hictl_hf import HictlConfig, HictlForConditionalGeneration
 from hictl_hf.models.configuration_hictl import CONFIGS, KINDS
@@ -123,7 +123,10 @@ class CommonTests(model_tests.ModelTesterMixin):
 
 for _name, _family in FAMILIES.items():  # HictlBertCommonTest
     _class = type(_family.class_name("CommonTest"), (CommonTests, unittest.TestCase), {"family": _name})
+    if _name == "deberta-v2" and not V3_HEAD_FAILS:  # transformers resizes `dense` of its head, not the output layer
+        _class.test_resize_tokens_embeddings = unittest.expectedFailure(_class.test_resize_tokens_embeddings)
     globals()[_class.__name__] = _class
+del _class  # otherwise the last one would be collected twice
 
 
 class ToyTranslationInputs(ToyInputs):
