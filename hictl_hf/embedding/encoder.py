@@ -90,7 +90,9 @@ def load_encoder(
         place = transformer_place(name, settings)
         model = load_model(place)
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False, padding_side="right")
-        if settings is not None:
+        if settings is None:
+            tokenizer.truncation_side = "right"
+        else:  # sentence-transformers cuts where the tokenizer says
             apply_settings(name, model, tokenizer, settings)
         model = model.to(device).eval()
     convert_encoder(encoder_of(model), precision)
@@ -238,9 +240,10 @@ def embed_at_poolings(
     encoder, training, device = encoder_of(model), model.training, model.device
     distinct = list(dict.fromkeys(sentences))
     longest = min(max_length or own_max_length(model.config), longest_input(model.config))
-    heads = [own_text(model.config, (before + text)[: longest * CHARACTERS]) for text in distinct]
+    read = slice(-longest * CHARACTERS, None) if tokenizer.truncation_side == "left" else slice(longest * CHARACTERS)
+    parts_read = [own_text(model.config, (before + text)[read]) for text in distinct]
     settings: dict[str, Any] = {"truncation": True, "max_length": longest, "return_attention_mask": False}
-    tokens = encode_texts(tokenizer, heads, **settings)["input_ids"]
+    tokens = encode_texts(tokenizer, parts_read, **settings)["input_ids"]
     batches = list(token_batches(list(map(len, tokens)), max_tokens or TOKENS_AT_ONCE.get(device.type, 1024)))
     parts: dict[Pooling, list[Tensor]] = {pooling: [] for pooling in poolings}
     model.eval()

@@ -523,6 +523,17 @@ def test_pickled_weights_are_refused_and_not_run(folder: Path) -> None:
     assert not (folder / "sprung").exists()
 
 
+def test_the_end_of_a_long_sentence_is_cut_whatever_side_the_tokenizer_names(
+    tokenizer: PreTrainedTokenizerBase, folder: Path
+) -> None:
+    sentences = ["a dog " + "the cat sees a house " * 40]
+    wanted = embed_sentences(*load_encoder(folder), sentences)
+    left = copy.deepcopy(tokenizer)
+    left.padding_side = left.truncation_side = "left"
+    left.save_pretrained(folder)
+    np.testing.assert_array_equal(embed_sentences(*load_encoder(folder), sentences), wanted)
+
+
 def test_code_beside_the_weights_is_not_run(folder: Path) -> None:
     (folder / "evil.py").write_text(f"open({str(folder / 'sprung')!r}, 'w')")
     change(folder, auto_map={"AutoConfig": "evil.Config", "AutoModel": "evil.Model"})
