@@ -43,6 +43,7 @@ from ..models.families import OURS, families_named, family_of, longest_input
 from ..models.modeling_hictl import HictlForPreTraining
 from ..parsing import refuse_run
 from .pooling import (
+    POOLINGS,
     Pooling,
     check_poolings,
     chosen_prompt,
@@ -53,7 +54,12 @@ from .pooling import (
     own_text,
     pool,
 )
-from .sentence_transformers_settings import apply_settings, read_sentence_transformers_files, transformer_place
+from .sentence_transformers_settings import (
+    SHORTEST,
+    apply_settings,
+    read_sentence_transformers_files,
+    transformer_place,
+)
 
 Precision = Literal["fp32", "bf16", "int8"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -97,6 +103,16 @@ def load_encoder(
         model = model.to(device).eval()
     convert_encoder(encoder_of(model), precision)
     return model, tokenizer
+
+
+def check_reading(precision: str | None = None, pooling: str | None = None, max_length: int | None = None) -> None:
+    """Raise `BadInput` for what no encoder can be read with, before texts are read; `None`: not given."""
+    if precision not in (None, *get_args(Precision)):
+        raise BadInput(f"precision is {short_repr(precision)}; allowed are {', '.join(get_args(Precision))}.")
+    if pooling not in (None, *POOLINGS):
+        raise BadInput(f"the pooling is {short_repr(pooling)}; allowed are {', '.join(POOLINGS)}.")
+    if max_length is not None and max_length < SHORTEST:
+        raise BadInput(f"max_seq_length is {max_length}; allowed is {SHORTEST} or more")
 
 
 def default_precision(device: str | None) -> Precision:
@@ -317,8 +333,7 @@ def converted(layers: nn.ModuleList, precision: Precision) -> nn.ModuleList:
     Raises:
         BadInput: an unknown precision, int8 on a GPU, or layers that are in int8 already.
     """
-    if precision not in get_args(Precision):
-        raise BadInput(f"precision is {short_repr(precision)}; allowed are {', '.join(get_args(Precision))}.")
+    check_reading(precision)
     found = set(map(format_of, layers))
     if found <= {precision}:
         return layers
