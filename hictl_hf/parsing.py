@@ -90,11 +90,11 @@ class CommandParser(HfArgumentParser):
             settings["help"] += " (required)" if settings.get("required") else default
         title = self.title_of.get(settings.get("dest") or names[0].lstrip("-"))
         if settings.get("type") is int:
-            settings["type"] = whole_number
+            settings["type"] = integer
         if settings.get("type") is string_to_bool and settings.get("nargs") is None:  # of bool | None
             settings |= {"nargs": "?", "const": True}
         kind, is_list = settings.get("type"), settings.get("nargs") in ("+", "*") and "action" not in settings
-        if is_list and (kind in (whole_number, float) or names[0].lstrip("-") in LISTS_OF_WORDS):
+        if is_list and (kind in (integer, float) or names[0].lstrip("-") in LISTS_OF_WORDS):
             settings |= {"type": partial(several, kind or str), "action": ListOfWords}
         if title is None:
             return super().add_argument(*names, **settings)
@@ -107,7 +107,7 @@ class CommandParser(HfArgumentParser):
         sys.exit(2)
 
 
-def whole_number(text: str) -> int:
+def integer(text: str) -> int:
     """Return an integer, also of "1e6" and "2.0"; `ArgumentTypeError` for anything else."""
     try:
         return int(text)
@@ -118,7 +118,7 @@ def whole_number(text: str) -> int:
     except ValueError:
         number = math.nan
     if not number.is_integer():
-        raise ArgumentTypeError(f"is {text!r}; allowed are whole numbers, such as 1000 or 1e3")
+        raise ArgumentTypeError(f"is {text!r}; allowed are integers, such as 1000 or 1e3")
     return int(number)
 
 

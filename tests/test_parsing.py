@@ -231,7 +231,7 @@ def test_a_recipe_that_cannot_be_based_on_others_is_refused(named: Any, message:
         (["--per_device_eval_batch_size", "8.0"], "per_device_eval_batch_size", 8),
     ],
 )
-def test_lists_with_commas_and_whole_numbers_with_exponents_are_read(
+def test_lists_with_commas_and_integers_with_exponents_are_read(
     flags: list[str], name: str, wanted: Any, tmp_path: Path
 ) -> None:
     assert getattr(parse_xtreme_arguments(["--model_name_or_path", "x", *flags]), name) == wanted
@@ -240,7 +240,7 @@ def test_lists_with_commas_and_whole_numbers_with_exponents_are_read(
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--seed", "1.5"), ("--micro_batches", "1,000"), ("--seed", "1,b")])
-def test_what_is_no_whole_number_is_refused_with_what_is_allowed(
+def test_what_is_no_integer_is_refused_with_what_is_allowed(
     flag: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
