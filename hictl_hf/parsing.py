@@ -2,13 +2,15 @@
 
 import json
 import logging
+import math
 import re
 import sys
 from argparse import Action, ArgumentTypeError, RawDescriptionHelpFormatter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import partial, reduce
+from itertools import chain
 from pathlib import Path
 from textwrap import fill
 from types import NoneType
@@ -17,6 +19,7 @@ from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 import torch
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
+from transformers.hf_argparser import string_to_bool
 from transformers.utils import CONFIG_NAME
 
 from .dtypes import warn_where_slow
@@ -34,7 +37,17 @@ BASED_ON = "based_on"  # key of a recipe: other recipes, by paths relative to it
 OF_TRANSFORMERS = "Hugging Face's TrainingArguments"
 EXAMPLE = re.compile(r"^ *((?:cat .*)?hictl .*)", re.MULTILINE)  # a line of a docstring that can be typed
 RECIPES = Path(__file__).parent / "recipes"  # of this package, a link to the folder of the repository
+# Lists of words without a comma, so "de,fr" is two of them; files such as corpus.{en,de} have commas.
+LISTS_OF_WORDS = ("guard_languages", "languages", "source_lang", "subsets", "target_lang", "tasks")
+DASHES = re.compile("[-_\u2010-\u2015\u2212]+")  # as word processors write two hyphens
 PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
+
+
+class ListOfWords(Action):
+    """Store the items of all words, of which one can have several (`several`)."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, list(chain.from_iterable(values)))
 
 
 class CommandParser(HfArgumentParser):
@@ -76,6 +89,13 @@ class CommandParser(HfArgumentParser):
             default = "" if settings.get("default") in (None, []) else " (default: %(default)s)"
             settings["help"] += " (required)" if settings.get("required") else default
         title = self.title_of.get(settings.get("dest") or names[0].lstrip("-"))
+        if settings.get("type") is int:
+            settings["type"] = integer
+        if settings.get("type") is string_to_bool and settings.get("nargs") is None:  # of bool | None
+            settings |= {"nargs": "?", "const": True}
+        kind, is_list = settings.get("type"), settings.get("nargs") in ("+", "*") and "action" not in settings
+        if is_list and (kind in (integer, float) or names[0].lstrip("-") in LISTS_OF_WORDS):
+            settings |= {"type": partial(several, kind or str), "action": ListOfWords}
         if title is None:
             return super().add_argument(*names, **settings)
         return self.groups[title].add_argument(*names, **settings)
@@ -85,6 +105,48 @@ class CommandParser(HfArgumentParser):
         example = f"; for example: {self.examples[0]}" if self.examples else ""
         print(f"error: {self.prog}: {message}{example}\n--help lists all arguments", file=sys.stderr)
         sys.exit(2)
+
+
+def integer(text: str) -> int:
+    """Return an integer, also of "1e6" and "2.0"; `ArgumentTypeError` for anything else."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not number.is_integer():
+        raise ArgumentTypeError(f"is {text!r}; allowed are integers, such as 1000 or 1e3")
+    return int(number)
+
+
+def several(kind: Callable[[str], Any], text: str) -> list[Any]:
+    """Return the items of a list that is one word, or the only item.
+
+    >>> several(int, "1,2"), several(str, '["de", "fr"]'), several(str, "de")
+    ([1, 2], ['de', 'fr'], ['de'])
+    """
+    words = [word.strip(" \"'") for word in text.strip().removeprefix("[").removesuffix("]").split(",")]
+    try:
+        return list(map(kind, [word for word in words if word] or [text]))
+    except ValueError as error:
+        raise ArgumentTypeError(f"is {text!r}; allowed are numbers, separated by spaces or commas") from error
+
+
+def nearest_flag(word: str, known: Sequence[str]) -> str:
+    """Return the flag that a word is most like, whatever its case and dashes; else "".
+
+    >>> [nearest_flag(word, ["--tasks", "--bf16"]) for word in ("--taks", "—tasks", "TASKS=xnli", "x.txt", "--no_bf16")]
+    ['--tasks', '--tasks', '--tasks', '', '--bf16 false']
+    """
+    names = {DASHES.sub("_", flag).strip("_"): flag for flag in known}
+    written = DASHES.sub("_", word.partition("=")[0]).strip("_").lower()
+    if (opposite := names.get(written.removeprefix("no_"))) and written.startswith("no_"):
+        return f"{opposite} false"
+    found = get_close_matches(f"--{written}", [f"--{name}" for name in names], 1, cutoff=0.75)
+    return names[found[0].removeprefix("--")] if found else ""
 
 
 def names_of(kind: type[Any]) -> tuple[str, ...]:
@@ -106,9 +168,9 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
     if not meant:
         unknown = parser.parse_known_args(argv)[1]
     if unknown:
-        nearest = get_close_matches(unknown[0].partition("=")[0], known, 1, cutoff=0.75)
-        meant = meant or (f"did you mean {nearest[0]}? " if nearest else "")
-        if not unknown[0].startswith("-"):
+        nearest = nearest_flag(unknown[0], known)
+        meant = meant or (f"did you mean {nearest}? " if nearest else "")
+        if not (DASHES.match(unknown[0]) or nearest and "=" in unknown[0]):
             meant = "".join(f"files are named by {flag}; " for flag in ("--input", "--train_file") if flag in known)
         raise BadInput(f"{' '.join(unknown)}: unknown argument; {meant}--help lists all arguments")
     try:
@@ -222,7 +284,8 @@ def as_after_flag(action: Action, kind: Any, value: Any) -> Any:
     if isinstance(value, dict) and str in kinds:
         return json.dumps(value)
     if any(get_origin(each) is list for each in kinds) and (action.nargs in ("+", "*") or isinstance(value, list)):
-        return [as_word(action, each) for each in (value if isinstance(value, list) else [value])]
+        items = [as_word(action, each) for each in (value if isinstance(value, list) else [value])]
+        return list(chain.from_iterable(items)) if isinstance(action, ListOfWords) else items
     return as_word(action, value)
 
 

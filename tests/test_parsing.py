@@ -16,7 +16,7 @@ from hictl_hf.cli.translate import TranslateArguments
 from hictl_hf.errors import BadInput
 from hictl_hf.former_names import ARGUMENTS
 from hictl_hf.other_names import ELSEWHERE, REASONS
-from hictl_hf.parsing import read_overrides
+from hictl_hf.parsing import CommandParser, parse_flags, read_overrides
 from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
 from hictl_hf.training import arguments as settings
 from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
@@ -225,3 +225,41 @@ def test_a_recipe_that_cannot_be_based_on_others_is_refused(named: Any, message:
     write_recipes(tmp_path, a={"based_on": named, "train_file": ["x"]})
     with pytest.raises(BadInput, match=message):
         parse_arguments([str(tmp_path / "a.json")])
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "wanted"),
+    [
+        (["--seed", "1,2", "3"], "seed", [1, 2, 3]),
+        (["--learning_rate", "1e-5, 2e-5"], "learning_rate", [1e-5, 2e-5]),
+        (["--tasks", "xnli,panx"], "tasks", ["xnli", "panx"]),
+        (["--languages", '["de", "fr"]'], "languages", ["de", "fr"]),
+        (["--micro_batches", "1e1"], "micro_batches", 10),
+        (["--per_device_eval_batch_size", "8.0"], "per_device_eval_batch_size", 8),
+    ],
+)
+def test_lists_with_commas_and_integers_with_exponents_are_read(
+    flags: list[str], name: str, wanted: Any, tmp_path: Path
+) -> None:
+    assert getattr(parse_xtreme_arguments(["--model_name_or_path", "x", *flags]), name) == wanted
+    values = flags[1] if len(flags) == 2 else flags[1:]
+    assert getattr(parsed(parse_xtreme_arguments, XTREME | {name: values}, tmp_path), name) == wanted
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--seed", "1.5"), ("--micro_batches", "1,000"), ("--seed", "1,b")])
+def test_what_is_no_integer_is_refused_with_what_is_allowed(
+    flag: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse_xtreme_arguments(["--model_name_or_path", "x", flag, value])
+    assert "; allowed are " in capsys.readouterr().err
+
+
+def test_a_flag_that_may_be_unset_needs_no_true() -> None:
+    parser = CommandParser(EmbedArguments, "", {})
+    required = ["--model", "m", "--output", "x.npy"]
+    assert [parse_flags(parser, [*required, *given]).normalize for given in ([], ["--normalize"])] == [None, True]
+
+
+def test_files_with_commas_in_braces_stay_one_source() -> None:
+    assert parse_arguments(["--train_file", "corpus.{en,de}"]).train_file == ["corpus.{en,de}"]

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..data.columns import TABLES, is_a_table, read_lines_or_column
 from ..data.lines import check_output
-from ..embedding.encoder import check_device, default_precision, load_encoder
+from ..embedding.encoder import check_device, check_reading, default_precision, load_encoder
 from ..embedding.pooling import POOLINGS, chosen_pooling, chosen_prompt
 from ..embedding.to_file import LINES_AT_ONCE, OUTPUTS, STORED, VectorFileConfig, embed_to_file
 from ..errors import BadInput
@@ -86,7 +86,8 @@ class EmbedArguments:
             raise BadInput(f"output is {self.output}; allowed are names that end in {' or '.join(OUTPUTS)}")
         if self.stored not in STORED:
             raise BadInput(f"stored is {self.stored!r}; allowed are {', '.join(STORED)}")
-        for name, least in (("lines_at_once", 1), ("max_seq_length", 3), ("max_tokens", 1)):
+        check_reading(self.precision, self.pooling, self.max_seq_length)
+        for name, least in (("lines_at_once", 1), ("max_tokens", 1)):
             if getattr(self, name) is not None and getattr(self, name) < least:
                 raise BadInput(f"{name} is {getattr(self, name)}; allowed is {least} or more")
         for path in self.input:
@@ -113,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     total = sum(1 for _ in read_lines_or_column(args.input, args.column)) if args.input and processes.is_main else None
     if total == 0:
         raise BadInput(f"{', '.join(args.input)}: has no line; allowed is one or more")
-    precision: Any = args.precision or default_precision(args.device)  # `load_encoder` checks it
+    precision: Any = args.precision or default_precision(args.device)
     model, tokenizer = load_encoder(args.model, precision, args.device)
     pooling = chosen_pooling(model.config, args.pooling, args.layer)
     prompt = chosen_prompt(model.config, args.prompt, args.prompt_name)

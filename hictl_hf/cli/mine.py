@@ -20,7 +20,7 @@ from typing import Any
 from ..data.columns import is_a_table
 from ..data.compression import compression_of
 from ..data.lines import check_output
-from ..embedding.encoder import check_device, default_precision
+from ..embedding.encoder import check_device, check_reading, default_precision
 from ..errors import BadInput
 from ..files import check_place
 from ..parsing import CommandParser, parse_flags
@@ -137,6 +137,7 @@ class MineArguments:
             raise BadInput(f"output is {self.output}; allowed are names without {ending}: the output is plain text")
         if not self.model and (self.prompt or self.prompt_name):
             raise BadInput("a prompt is given without a model; allowed is a prompt with --model. Omit it.")
+        check_reading(self.precision)
         check_device(self.device)
 
     def check(self, files: Sequence[str]) -> None:
@@ -158,11 +159,13 @@ class MineArguments:
         unused = [name for name, vectors in zip("xy", (self.x_vectors, self.y_vectors)) if vectors]
         if unused and (self.pairs or self.deduplicate is not None and "y" in unused):
             raise BadInput(f"{unused[-1]}_vectors is given; allowed are vectors of the files given")
+        if not self.model and len(unused) < max(wanted, 1):
+            raise BadInput("model is not given; allowed without it are vectors for all files. Name a model.")
 
     @property
     def source(self) -> VectorSource:
         """The encoder or the files that the vectors come from."""
-        precision: Any = self.precision or default_precision(self.device)  # `load_encoder` checks it
+        precision: Any = self.precision or default_precision(self.device)
         files = (self.x_vectors, self.y_vectors)
         return VectorSource(self.model, precision, self.device, files, self.prompt, self.prompt_name)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..embedding.encoder import load_encoder
+from ..embedding.encoder import check_device, check_reading, load_encoder
 from ..embedding.mteb_evaluation import KIND, as_table, evaluate_mteb, load_task
 from ..files import check_place, write_json
 from ..parsing import CommandParser, parse_flags
@@ -47,6 +47,10 @@ class MtebArguments:
         metadata={"help": "Tokens per sentence; longer ones are truncated; default: the model's, or 256."},
     )
     device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; default: a GPU if available."})
+
+    def __post_init__(self) -> None:
+        check_reading(self.precision, max_length=self.max_seq_length)
+        check_device(self.device)
 
 
 def make_parser() -> CommandParser:

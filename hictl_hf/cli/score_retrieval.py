@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..embedding.encoder import check_device, default_precision, load_encoder
+from ..embedding.encoder import check_device, check_reading, default_precision, load_encoder
 from ..embedding.pooling import POOLINGS, chosen_pooling, chosen_prompt
-from ..errors import BadInput
 from ..files import check_place
 from ..parsing import CommandParser, parse_flags, refuse_missing
 from ..retrieval.comparison import Comparison, as_table, find_hits, read_pairs, reading_table, write_comparison
@@ -62,8 +61,7 @@ class ScoreRetrievalArguments:
     device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; default: a GPU if available."})
 
     def __post_init__(self) -> None:
-        if self.max_seq_length is not None and self.max_seq_length < 3:
-            raise BadInput(f"max_seq_length is {self.max_seq_length}; allowed is 3 or more")
+        check_reading(self.precision, self.pooling, self.max_seq_length)
         check_device(self.device)
 
 
@@ -85,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> Comparison:
     if args.output:
         check_place(args.output, folder=True)
     pairs = read_pairs(args.test_file)
-    precision: Any = args.precision or default_precision(args.device)  # `load_encoder` checks it
+    precision: Any = args.precision or default_precision(args.device)
     encoders = []
     for name in given.models:
         model, tokenizer = load_encoder(name, precision, args.device)

@@ -8,7 +8,7 @@ import pyarrow.parquet
 
 from ..errors import BadInput, BrokenRow, as_bad_input, short_repr
 from .compression import compression_of
-from .formats import READ_AHEAD, ending_of, read_cells, read_json_lines
+from .formats import READ_AHEAD, check_parquet, ending_of, read_cells, read_json_lines
 from .lines import read_texts
 from .records import Cursor, checked_text
 
@@ -55,6 +55,7 @@ def read_records(path: str, column: str) -> Iterator[tuple[int, Mapping[str, Any
         first, header = next(cells, (1, []))
         if isinstance(header, BrokenRow):
             raise BadInput(f"{path}:{first}: {header}")
+        header = [name.strip() for name in header]
         if header.count(column) > 1:
             raise BadInput(
                 f"{path}:{first}: has {header.count(column)} columns {column!r}; allowed is one. Rename one."
@@ -74,6 +75,7 @@ def read_records(path: str, column: str) -> Iterator[tuple[int, Mapping[str, Any
 
 def read_parquet_column(path: str, column: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield numbered rows with this column alone, read batch by batch."""
+    check_parquet(path)
     with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=READ_AHEAD) as file:
         name = column if column in file.schema_arrow.names else column.split(".")[0]
         batches = file.iter_batches(1000, columns=[name])

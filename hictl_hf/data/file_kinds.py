@@ -31,6 +31,8 @@ KINDS = {  # first bytes -> what the file is, and what to do
     b"\xd0\xcf\x11\xe0": ("an Office file (as .doc and .xls are)", "Export its table as CSV in UTF-8"),
     b"%PDF-": ("a PDF file", "Extract its text: pdftotext"),
     b"SQLite format 3\x00": ("an SQLite database", "Export its table as CSV"),
+    b"version https://git-lfs.github.com/spec/": ("a pointer of Git LFS", "Fetch the file itself: git lfs pull"),
+    b"/annex/objects/": ("a pointer of git-annex", "Fetch the file itself: git annex get"),
 }
 # Members of the zip archive, the last one of LibreOffice.
 IN_OFFICE_FILES = (b"[Content_Types].xml", b"_rels/", b"docProps/", b"mimetypeapplication/vnd.")

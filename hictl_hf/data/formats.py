@@ -164,10 +164,18 @@ def check_columns(path: str, names: list[str]) -> None:
 # --- Parquet ----------------------------------------------------------------------------------------------------------
 
 
+def check_parquet(path: str) -> None:
+    """Raise `BadInput` for a file that is not Parquet, which says what it is."""
+    if os.path.isfile(path) and not (head := first_bytes(path)).startswith(b"PAR1"):
+        check_kind(path, may_be_compressed=False)
+        found = ("is text" if head.isascii() and 0 not in head else "is no Parquet file") if head else "is empty"
+        fix = "Name it with the ending of its format, such as .jsonl or .csv, or download it again"
+        raise BadInput(f"{path}: {found}; allowed with the ending .parquet is a complete Parquet file. {fix}.")
+
+
 def read_parquet(path: str, cursor: Cursor) -> Records:
     """Read Parquet; row groups before the cursor are not decoded."""
-    if not first_bytes(path).startswith(b"PAR1"):
-        check_kind(path, may_be_compressed=False)
+    check_parquet(path)
     fix = "Download or write the file again."
     with (
         as_bad_input(path, "a complete Parquet file with UTF-8 strings", fix),

@@ -8,6 +8,7 @@ from functools import cache
 from typing import NamedTuple
 
 from langcodes import Language, standardize_tag
+from langcodes.data_dicts import LIKELY_SUBTAGS
 from langcodes.tag_parser import LanguageTagError
 
 from ..errors import BrokenRow, short_repr
@@ -17,6 +18,7 @@ MODIFIERS = {  # of locales -> script and variant, which has at most 8 character
     "latin": ("Latn", ""), "cyrillic": ("Cyrl", ""), "devanagari": ("Deva", ""), "ijekavian": ("", "ijekavsk"),
     "ijekavianlatin": ("Latn", "ijekavsk"),
 }  # fmt: skip
+PARTS_OF_SCRIPTS = {"Hang": "Kore"}  # Korean is tagged with both: kor_Hang in FLORES
 # A character of these scripts says as much as this many letters of an alphabet.
 LETTERS_PER_CHARACTER = {"CJK": 3.2, "HIRAGANA": 2.4, "KATAKANA": 2.4, "KATAKANA-HIRAGANA": 2.4, "HANGUL": 2.0}
 DENSE_WEIGHTS = tuple(dict.fromkeys(LETTERS_PER_CHARACTER.values()))
@@ -68,7 +70,7 @@ class Tag(NamedTuple):
 
     language: str
     script: str
-    """The script that the code names, or the usual one of its language and region."""
+    """The script that the code names, or the usual one of its language and region; "" if that is not known."""
     region: str
     variants: tuple[str, ...]
 
@@ -88,7 +90,18 @@ def parse_tag(language: str) -> Tag:
     """Return the parts of a code."""
     tag = Language.get(standard_code(language))
     others = (*(tag.variants or ()), *(tag.extensions or ()), *filter(None, [tag.private]))
-    return Tag(str(tag.language), tag.maximize().script or "", tag.territory or "", others)
+    is_known = tag.script or tag.language in LIKELY_SUBTAGS  # of others `maximize` says what English has
+    script = (tag.maximize().script or "") if is_known else ""
+    return Tag(str(tag.language), PARTS_OF_SCRIPTS.get(script, script), tag.territory or "", others)
+
+
+def is_same(tag: Tag, other: Tag) -> bool:
+    """Whether two codes mean the same language, where any script is the usual one if that is not known.
+
+    >>> is_same(parse_tag("acm"), parse_tag("acm_Arab")), is_same(parse_tag("sr"), parse_tag("sr_Latn"))
+    (True, False)
+    """
+    return tag._replace(script="") == other._replace(script="") and "" in (tag.script, other.script) or tag == other
 
 
 def find_language(language: str, known: Sequence[str]) -> str:
@@ -99,7 +112,7 @@ def find_language(language: str, known: Sequence[str]) -> str:
     """
     if language in known or not is_code(language):
         return language if language in known else ""
-    return next((name for name in known if is_code(name) and parse_tag(name) == parse_tag(language)), "")
+    return next((name for name in known if is_code(name) and is_same(parse_tag(name), parse_tag(language))), "")
 
 
 def wanted_language(language: str, wanted: Sequence[str]) -> str:
@@ -119,7 +132,7 @@ def _wanted_language(language: str, wanted: tuple[str, ...]) -> str:
     if (found := find_language(language, wanted)) or not is_code(language):
         return found
     everywhere = parse_tag(language)._replace(region="")
-    return next((name for name in wanted if is_code(name) and parse_tag(name) == everywhere), "")
+    return next((name for name in wanted if is_code(name) and is_same(parse_tag(name), everywhere)), "")
 
 
 # --- scripts ----------------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ IDENTIFIER = re.compile(r"[\W\d_]*|\S*[\d_/]\S*")  # no letter, or one word with
 # Numbers, and words such as doc_17 or a/b#3, in columns of any name.
 NUMBER = re.compile(r"(?=.*\d)[\W\d_]+|[-+]?\d+(\.\d*)?[eE][-+]?\d+|(?=\S*\d)(?=\S*[_/#:])[!-~]+")
 
+BOOLEANS = ("true", "false")
+
 
 @dataclass(frozen=True)
 class Row:
@@ -129,7 +131,7 @@ def columns_used(names: Collection[str]) -> list[str]:
 
 
 def check_not_numbers(texts: Mapping[str, Any], are_declared: bool = False) -> None:
-    """Raise `BrokenRow` for columns named by codes of which one holds row numbers or identifiers.
+    """Raise `BrokenRow` for columns named by codes of which one holds row numbers, identifiers or true and false.
 
     Args:
         are_declared: Whether the names are known to be languages: texts may be numbers then, except in the first.
@@ -142,6 +144,12 @@ def check_not_numbers(texts: Mapping[str, Any], are_declared: bool = False) -> N
         others = sum(has_letter(other) for language, other in texts.items() if language != name)
         is_number = name == first and stripped.isdecimal() and others > 0
         is_number |= not are_declared and others > 1 and NUMBER.fullmatch(stripped) is not None
+        is_boolean = not are_declared and others > 1 and stripped.lower() in BOOLEANS  # in the column "is"
+        if is_boolean and main_part(name) not in ("en", "eng") and [*texts.values()].count(text) == 1:
+            raise BrokenRow(
+                f"has {short_repr(text)} in its column {name!r}, where the others have texts; allowed are texts. Drop "
+                "the column."
+            )
         if is_number or doubtful and IDENTIFIER.fullmatch(stripped):
             fix = f", or call the language {DOUBTFUL[doubtful]}" if doubtful == name.lower() else ""
             raise BrokenRow(

@@ -173,15 +173,15 @@ def list_files(
                     else f"Rename or convert it; {OTHER_NAMES}."
                 )
             )
-        size = os.path.getsize(path)
+        size, is_one_of_many = os.path.getsize(path), ending in CATALOGUES and len(paths) > 1
+        if size == 0 and not is_one_of_many:
+            raise BadInput(f"{path}: is empty; allowed is one row or more. Fill it or leave it out.")
         if ending == ARCHIVE:
             yield from (Shard(name, read, {path: size}, aligned) for name, read, aligned in archive_corpora(path))
             continue
         read = partial(formats[ending], path)
-        if ending in CATALOGUES and len(paths) > 1:
+        if is_one_of_many:
             read = partial(read_catalogue, path, strict=False)
-        elif size == 0:
-            raise BadInput(f"{path}: is empty; allowed is one row or more. Fill it or leave it out.")
         yield Shard(path, read, {path: size})
 
 

@@ -43,6 +43,7 @@ from ..models.families import OURS, families_named, family_of, longest_input
 from ..models.modeling_hictl import HictlForPreTraining
 from ..parsing import refuse_run
 from .pooling import (
+    POOLINGS,
     Pooling,
     check_poolings,
     chosen_prompt,
@@ -53,7 +54,12 @@ from .pooling import (
     own_text,
     pool,
 )
-from .sentence_transformers_settings import apply_settings, read_sentence_transformers_files, transformer_place
+from .sentence_transformers_settings import (
+    SHORTEST,
+    apply_settings,
+    read_sentence_transformers_files,
+    transformer_place,
+)
 
 Precision = Literal["fp32", "bf16", "int8"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -90,11 +96,23 @@ def load_encoder(
         place = transformer_place(name, settings)
         model = load_model(place)
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False, padding_side="right")
-        if settings is not None:
+        if settings is None:
+            tokenizer.truncation_side = "right"
+        else:  # sentence-transformers cuts where the tokenizer says
             apply_settings(name, model, tokenizer, settings)
         model = model.to(device).eval()
     convert_encoder(encoder_of(model), precision)
     return model, tokenizer
+
+
+def check_reading(precision: str | None = None, pooling: str | None = None, max_length: int | None = None) -> None:
+    """Raise `BadInput` for what no encoder can be read with, before texts are read; `None`: not given."""
+    if precision not in (None, *get_args(Precision)):
+        raise BadInput(f"precision is {short_repr(precision)}; allowed are {', '.join(get_args(Precision))}.")
+    if pooling not in (None, *POOLINGS):
+        raise BadInput(f"the pooling is {short_repr(pooling)}; allowed are {', '.join(POOLINGS)}.")
+    if max_length is not None and max_length < SHORTEST:
+        raise BadInput(f"max_seq_length is {max_length}; allowed is {SHORTEST} or more")
 
 
 def default_precision(device: str | None) -> Precision:
@@ -238,9 +256,10 @@ def embed_at_poolings(
     encoder, training, device = encoder_of(model), model.training, model.device
     distinct = list(dict.fromkeys(sentences))
     longest = min(max_length or own_max_length(model.config), longest_input(model.config))
-    heads = [own_text(model.config, (before + text)[: longest * CHARACTERS]) for text in distinct]
+    read = slice(-longest * CHARACTERS, None) if tokenizer.truncation_side == "left" else slice(longest * CHARACTERS)
+    parts_read = [own_text(model.config, (before + text)[read]) for text in distinct]
     settings: dict[str, Any] = {"truncation": True, "max_length": longest, "return_attention_mask": False}
-    tokens = encode_texts(tokenizer, heads, **settings)["input_ids"]
+    tokens = encode_texts(tokenizer, parts_read, **settings)["input_ids"]
     batches = list(token_batches(list(map(len, tokens)), max_tokens or TOKENS_AT_ONCE.get(device.type, 1024)))
     parts: dict[Pooling, list[Tensor]] = {pooling: [] for pooling in poolings}
     model.eval()
@@ -314,8 +333,7 @@ def converted(layers: nn.ModuleList, precision: Precision) -> nn.ModuleList:
     Raises:
         BadInput: an unknown precision, int8 on a GPU, or layers that are in int8 already.
     """
-    if precision not in get_args(Precision):
-        raise BadInput(f"precision is {short_repr(precision)}; allowed are {', '.join(get_args(Precision))}.")
+    check_reading(precision)
     found = set(map(format_of, layers))
     if found <= {precision}:
         return layers

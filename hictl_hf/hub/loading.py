@@ -130,12 +130,14 @@ def model_errors(place: str) -> Iterator[None]:
 
 
 def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a checkpoint, which pads on the right whatever it says; `BadInput` if that fails.
+    """Load the tokenizer of a checkpoint, which pads and cuts on the right whatever it says; `BadInput` if that fails.
 
     Sentence vectors and the bias of the decoder are read at the first token, and targets begin there.
     """
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name_or_folder, padding_side="right")
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            name_or_folder, padding_side="right", truncation_side="right"
+        )
         return tokenizer
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())

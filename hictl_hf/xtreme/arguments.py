@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..data.languages import wanted_language
 from ..errors import BadInput
 from ..parsing import parse_flags_or_recipe
 from ..training.model_and_data import ModelArguments
@@ -95,8 +96,9 @@ class XtremeArguments(ModelArguments):
         if unknown := [name for name in self.tasks if name not in NAMES]:
             raise BadInput(f"no task is called {', '.join(unknown)}; allowed are all, {', '.join(NAMES)}")
         known = {language for task in self.chosen_tasks for language in task.languages}
-        if unknown := [language for language in self.languages if language not in known]:
+        if unknown := [language for language in self.languages if not wanted_language(language, sorted(known))]:
             raise BadInput(f"no task has the language {', '.join(unknown)}; allowed are {', '.join(sorted(known))}")
+        self.languages = [*dict.fromkeys(wanted_language(language, sorted(known)) for language in self.languages)]
         for name in ("num_train_epochs", "micro_batches", "per_device_eval_batch_size"):
             if (value := getattr(self, name)) is not None and value <= 0:
                 raise BadInput(f"{name} is {value}; allowed are numbers above 0")

@@ -171,6 +171,13 @@ def test_an_argument_that_nobody_reads_is_refused_in_one_line(name: str) -> None
 def test_the_flag_that_was_meant_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="--modle=m: unknown argument; did you mean --model"):
         cli.main_of("translate")(["--model", "m", "--modle=m"])
+    for word, meant in (
+        ("\u2014input", "--input"),
+        ("--NORMALIZE", "--normalize"),
+        ("--no-normalize", "--normalize false"),
+    ):
+        with pytest.raises(BadInput, match=rf"{word}: unknown argument; did you mean {meant}\? --help"):
+            cli.main_of("embed")([*REQUIRED["embed"], word])
     with pytest.raises(BadInput, match="lines.txt: unknown argument; files are named by --input; --help"):
         cli.main_of("embed")([*REQUIRED["embed"], "lines.txt"])
 

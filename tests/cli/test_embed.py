@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hictl_hf.cli.embed import main
+from hictl_hf.cli.embed import EmbedArguments, main
 from hictl_hf.embedding import to_file
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
 from hictl_hf.embedding.pooling import Pooling
@@ -374,3 +374,12 @@ def test_settings_that_make_no_sense_are_refused(
     with pytest.raises(BadInput, match=message):
         main([part for name, value in given.items() for part in (f"--{name}", value)])
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_what_no_encoder_has_is_refused_before_the_text_is_read() -> None:
+    for value, message in (
+        ({"precision": "fp16"}, "precision is 'fp16'"),
+        ({"pooling": "max"}, "the pooling is 'max'"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            EmbedArguments(model="m", output="a.npy", **value)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hictl_hf.cli.mine import main
+from hictl_hf.cli.mine import MineArguments, main
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
 from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
 from hictl_hf.embedding.to_file import embed_to_file
@@ -364,3 +364,15 @@ def test_faults_are_told_in_one_line(
     after = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     after.pop("pairs.tsv.partial", None)
     assert after == before
+
+
+def test_what_cannot_work_is_refused_before_a_file_is_read() -> None:
+    with pytest.raises(BadInput, match="precision is 'fp16'; allowed are fp32, bf16, int8"):
+        MineArguments(output="a.tsv", model="m", precision="fp16")
+    cases: list[tuple[list[str], dict[str, Any]]] = [
+        (["a", "b"], {"x_vectors": "v.npy"}), (["a"], {"deduplicate": 0.9}), ([], {"pairs": "a"}),
+    ]  # fmt: skip
+    for files, given in cases:
+        with pytest.raises(BadInput, match="model is not given; allowed without it are vectors for all files"):
+            MineArguments(output="a.tsv", **given).check(files)
+    MineArguments(output="a.tsv", deduplicate=0.9, x_vectors="v.npy").check(["a"])

@@ -75,6 +75,7 @@ def test_flags_override_what_the_folder_says(
         (["nowhere/at/all", "--test_file", "SOURCE"], "nowhere/at/all"),
         (["FIRST", "--test_file", "none.{en,de}"], "none.en: does not exist"),
         (["FIRST", "--test_file", "SOURCE", "--pooling", "max"], "pooling"),
+        (["FIRST", "--test_file", "none.jsonl", "--precision", "fp16"], "precision is 'fp16'; allowed are fp32"),
         (["FIRST", "--test_file", "SOURCE", "--max_seq_length", "2"], "max_seq_length is 2; allowed is 3 or more"),
         (["FIRST", "--test_file", "SOURCE", "--prompt_name", "query"], "prompt_name is 'query'"),
         (["FIRST", "--test_file", "SOURCE", "--validation_file", "SOURCE"], "--validation_file .*: unknown argument"),

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.data.columns import is_a_table, read_column, read_lines_or_column, value_at
+from hictl_hf.data.sources import read_rows
 from hictl_hf.errors import BadInput, BrokenRow
 
 TEXTS = ["das Haus", "", "猫", "a; b, c", "last"]
@@ -100,3 +103,23 @@ def test_rows_before_a_wrong_one_are_read(tmp_path: Path) -> None:
     assert next(texts) == "a"
     with pytest.raises(BadInput, match="a.jsonl:2: "):
         next(texts)
+
+
+def test_spaces_around_the_name_of_a_column_do_not_count(tmp_path: Path) -> None:
+    assert [*read_column(write(tmp_path / "a.csv", b"id, text\n1,das Haus\n"), "text")] == ["das Haus"]
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (as_json_lines(ROWS), "is text; allowed with the ending .parquet is a complete Parquet file. Name it with"),
+        (gzip.compress(as_parquet(ROWS)), "is compressed with gzip"),
+        (b"", "is empty"),
+        (b"\x00\x01\xff", "is no Parquet file"),
+    ],
+)
+def test_what_is_no_parquet_file_is_called_what_it_is(content: bytes, found: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", content)
+    for read in (lambda: [*read_column(path, "text")], lambda: [*read_rows(path, CorpusReport())]):
+        with pytest.raises(BadInput, match=re.escape(f"{path}: {found}")):
+            read()

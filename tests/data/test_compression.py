@@ -164,6 +164,20 @@ def test_an_ending_that_promises_another_compression_is_told(ending: str, tmp_pa
         texts(tmp_path / f"a.jsonl{ending}")
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.csv", "a.parquet", "a.zip"])
+def test_a_pointer_in_place_of_a_file_is_to_be_fetched(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    with pytest.raises(BadInput, match=r"is a pointer of Git LFS; .*git lfs pull"):
+        [*read_rows(str(path), Skips())]
+
+
+def test_an_empty_archive_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "a.zip").touch()
+    with pytest.raises(BadInput, match=r"a.zip: is empty; allowed is one row"):
+        [*read_rows(str(tmp_path / "a.zip"), Skips())]
+
+
 def test_all_formats_are_one_corpus(tmp_path: Path) -> None:
     """As `hictl pretrain --train_file` reads them: archive, lists, scored ones too, Tatoeba, TMX, XLIFF, tables."""
     pairs = [(f"sentence {number}", f"Satz {number}") for number in range(7)]

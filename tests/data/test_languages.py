@@ -47,6 +47,8 @@ def test_old_codes_and_regions_are_the_language_they_mean() -> None:
         *(("sr-Cyrl-RS", "sr", True), ("sr_ME", "sr", False), ("sr@latin", "sr_Latn", True), ("pa-PK", "pa", False)),
         *(("en-Latn", "en", True), ("eng", "en", True), ("de", "deu", True), ("nor", "nb", True), ("NO", "nb", True)),
         *(("ca-valencia", "ca", False), ("az-Arab", "az", False), ("uz_Latn_UZ", "uz", True), ("es-419", "es", True)),
+        *(("kor_Hang", "ko", True), ("ko", "ko-Kore", True), ("acm_Arab", "acm", True), ("acm", "acm_Arab", True)),
+        *(("acm_Latn", "acm_Arab", False), ("azb_Arab", "azb", True), ("jpn_Jpan", "ja", True)),
         *(("ar-EG", "ar", True), ("arb", "ar", True), ("swh", "sw", True), ("nn", "nb", False), ("yue", "zh", False)),
     ],
 )  # fmt: skip

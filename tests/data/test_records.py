@@ -132,3 +132,12 @@ def test_what_is_no_text_is_broken(text: object) -> None:
 def test_readers_share_records_by_their_numbers() -> None:
     wanted = [[number for number in range(1, 8) if Cursor(part=part, parts=3).wants(number)] for part in range(3)]
     assert wanted == [[3, 6], [1, 4, 7], [2, 5]]
+
+
+def test_true_and_false_among_texts_are_no_translation() -> None:
+    for texts in ({"en": "a cat", "de": "eine Katze", "is": "true"}, {"en": "a cat", "fi": "False", "de": "Katze"}):
+        for record in (texts, {"translation": texts}):
+            with pytest.raises(BrokenRow, match=r"has '(true|False)' in its column '(is|fi)', where the others have"):
+                checked_texts(record)
+    for kept in ({"en": "true", "de": "wahr", "fr": "vrai"}, {"de": "True", "fr": "True", "is": "satt"}):
+        assert checked_texts(kept) == (kept, 0)

@@ -506,8 +506,8 @@ def test_the_pooler_of_an_encoder_of_others_is_no_projection(
         embed_sentences(*loaded, ["the cat"], Pooling("projection", 1))
 
 
-def change(folder: Path, **values: Any) -> None:
-    path = folder / "config.json"
+def change(folder: Path, file: str = "config.json", **values: Any) -> None:
+    path = folder / file
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | values), "utf-8")
 
 
@@ -521,6 +521,13 @@ def test_pickled_weights_are_refused_and_not_run(folder: Path) -> None:
     with pytest.raises(BadInput, match="has no weights in safetensors, and pickles can hold code"):
         load_encoder(folder)
     assert not (folder / "sprung").exists()
+
+
+def test_the_end_of_a_long_sentence_is_cut_whatever_side_the_tokenizer_names(folder: Path) -> None:
+    sentences = ["a dog " + "the cat sees a house " * 40]
+    wanted = embed_sentences(*load_encoder(folder), sentences)
+    change(folder, "tokenizer_config.json", padding_side="left", truncation_side="left")
+    np.testing.assert_array_equal(embed_sentences(*load_encoder(folder), sentences), wanted)
 
 
 def test_code_beside_the_weights_is_not_run(folder: Path) -> None:

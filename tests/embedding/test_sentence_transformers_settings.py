@@ -195,6 +195,16 @@ def test_without_a_number_sentences_are_cut_where_the_tokenizer_says(
     assert np.abs(found - embed_sentences(model, loaded, texts, max_length=62)).max() > 0.01
 
 
+def test_a_folder_whose_tokenizer_cuts_the_beginning_is_read_so(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], tmp_path: Path
+) -> None:
+    folder, long = write_folder(tmp_path, tokenizer, transformer={"max_seq_length": 7}), [*texts, " ".join(texts * 5)]
+    file = folder / "tokenizer_config.json"
+    write_json(file, json.loads(file.read_text("utf-8")) | {"truncation_side": "left"})
+    found = embed_sentences(*load_encoder(folder), long)
+    np.testing.assert_allclose(found, encoded(folder, long), rtol=0, atol=1e-5)
+
+
 def test_prompts_are_put_before_texts_by_name_by_text_or_not_at_all(
     tokenizer: PreTrainedTokenizerBase, texts: list[str], tmp_path: Path
 ) -> None:

@@ -18,6 +18,13 @@ def test_tasks_come_in_the_papers_order() -> None:
     ) == 9
 
 
+def test_languages_are_compared_by_what_their_codes_mean() -> None:
+    given = ["DE", "zh_Hans", "zh-CN", "iw", "swh"]
+    assert XtremeArguments(model_name_or_path="x", languages=given).languages == ["de", "zh", "he", "sw"]
+    with pytest.raises(BadInput, match="no task has the language zh-TW; allowed are af"):
+        XtremeArguments(model_name_or_path="x", languages=["zh-TW"])
+
+
 def test_splits_and_source_are_those_of_the_arguments(tmp_path: Path) -> None:
     given = XtremeArguments(model_name_or_path="x", data=str(tmp_path), compat=True, score_split="dev[80%:]")
     assert given.source == DataSource(tmp_path, True) and given.splits == Splits(score="dev[80%:]")
