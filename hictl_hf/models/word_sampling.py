@@ -35,8 +35,8 @@ def sample_words(
 ) -> Tensor:
     """Draw words outside the bag for each pair, without replacement, from softmax(cosine / temperature).
 
-    The paper samples S, a subset of V∖B, by the normalized similarities to the query. Drawing with replacement and skipping
-    repeats has the same distribution as drawing without replacement, so draws of different methods can be combined. In
+    The paper samples S, a subset of V∖B, by the normalized similarities to the query. Drawing with replacement and
+    skipping repeats has the same distribution as drawing without it, so draws of different methods can be combined. In
     a large vocabulary near temperature 1 rejection sampling reads a few thousand words (`propose_and_accept`);
     otherwise, and for the remaining draws, all words are read (`draw_by_weight`). No array of the size of `vocabulary`
     is made.
