@@ -327,7 +327,7 @@ def test_the_page_of_results_is_made_of_the_evidence(tmp_path: Path) -> None:
     assert page.read_text("utf-8") == kept
     assert (evidence / "gains.md").read_bytes() == (pretraining.EVIDENCE / "gains.md").read_bytes()
     runs = [*pretraining.EVIDENCE.glob("*/[1-9]/run.json")]  # 0 is the start, which was not trained
-    assert len(runs) == 32
+    assert len(runs) == 39
     for file in runs:
         assert json.loads(file.read_text("utf-8"))["command"].startswith("python run_pretraining.py runs/study/")
 
