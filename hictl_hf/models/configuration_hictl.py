@@ -98,6 +98,7 @@ def model_type_of(name: Any, config: Any = None, **kwargs: Any) -> str | None:
     """The `model_type` of the configuration that `from_pretrained` loads with these arguments."""
     if isinstance(config, PreTrainedConfig):
         return str(config.model_type)
+    kwargs.pop("trust_remote_code", None)  # only Auto classes know it; it would be warned of
     found, _ = PreTrainedConfig.get_config_dict(name if config is None else config, **kwargs)
     return found.get("model_type")
 

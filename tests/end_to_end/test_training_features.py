@@ -61,7 +61,8 @@ SLOW_IN_TRANSLATION = pytest.mark.parametrize("make", ["pretraining", SLOW["tran
 def make_pretraining(
     corpus: Dataset, tokenizer: PreTrainedTokenizerBase, model_for_text: Callable[..., PreTrainedModel]
 ) -> Make:
-    corpora = Corpora(corpus, corpus.select(range(8)), corpus.select(range(8)), CorpusReport(hash="abc"))
+    train, dev, test = (corpus.select(rows) for rows in (range(16, len(corpus)), range(8), range(8, 16)))
+    corpora = Corpora(train, dev, test, CorpusReport(hash="abc"))
 
     def make(folder: Path, model: dict[str, Any] | None = None, **settings: Any) -> RobustTrainer:
         data = {"train_file": ["x"], "max_seq_length": 60, "per_device_train_batch_size": 16}
