@@ -38,7 +38,7 @@ from hictl_hf.reports.results import library_versions
 from .adaptation_data import LOW, Material, one_at_a_time, prepare, read_pairs
 from .adaptation_report import write_page
 from .adaptation_scores import AveragedEncoder, accuracy, score
-from .adaptation_systems import EXAMPLES, OTHERS, START, SYSTEMS, recipe_of, repeats_ours, settings_of
+from .adaptation_systems import EXAMPLES, OTHERS, REFERENCE, START, SYSTEMS, recipe_of, repeats_ours, settings_of
 from .adaptation_training import steps_in
 from .pretraining import ROOT, call
 from .runs import add_report_arguments, keep_evidence, read_json
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     limit = recipe_of("ours").get("cleaning", {}).get("max_characters", 1000)
     material = Material(arguments.data, tuple(arguments.languages), tuple(arguments.train_file), limit)
-    study = Study(material, arguments.encoder, output, arguments.minutes, arguments.prompt)
+    study = Study(material, arguments.encoder, output, arguments.minutes, arguments.prompt, arguments.reference_seconds)
     study.prepare()
     for name, seed in tqdm(planned(arguments.systems, arguments.seeds), unit=" runs"):
         study.run(name, seed)
@@ -77,6 +77,13 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="with bitext/, ntrex/ and xtreme/")
     parser.add_argument("--encoder", metavar="FOLDER", help="the start, for example multilingual-e5-small")
+    parser.add_argument(
+        "--reference_seconds",
+        type=float,
+        metavar="S",
+        help="CPU seconds of a step on this machine of 'ours' (for other sentence-transformers rows: of "
+        f"'{REFERENCE}'), if its runs in --output are of another one: a row then gets the time its steps take here",
+    )
     parser.add_argument("--prompt", default="query: ", help="text before every sentence [E5's: 'query: ']")
     parser.add_argument("--minutes", type=float, default=25, help="CPU minutes of each training [25]")
     parser.add_argument(
@@ -120,6 +127,7 @@ class Study:
     output: Path
     minutes: float = 25
     prompt: str = ""
+    reference_seconds: float | None = None
 
     @property
     def data(self) -> Path:
@@ -202,11 +210,19 @@ class Study:
                 shutil.rmtree(folder, ignore_errors=True)
                 job = self.job(name, write_json(folder / "run-recipe.json", recipe), CALIBRATION_STEPS, save=False)
                 call("studies.adaptation_training", job, folder)
-                seconds = read_json(folder / "training.json")["seconds_per_step"]
-                found = {"seconds_per_step": seconds, "steps": steps_in(self.minutes, seconds)}
+                seconds = read_json(folder / "training.json")["seconds_per_step"] * self.slowdown(name)
+                found = {"seconds_per_step": round(seconds, 4), "steps": steps_in(self.minutes, seconds)}
                 write_json(folder / "steps.json", found | {"settings": settings_of(name)})
         kept = read_json(folder / "steps.json")
         return {key: kept[key] for key in ("seconds_per_step", "steps")}
+
+    def slowdown(self, name: str) -> float:
+        """Return how much longer a step takes on the machine of the runs in the output folder than on this one."""
+        if self.reference_seconds is None:
+            return 1.0
+        reference = REFERENCE if SYSTEMS[name].section == OTHERS else "ours"
+        path = next((self.output / reference).glob("*/run.json"))
+        return float(read_json(path)["calibration"]["seconds_per_step"] / self.reference_seconds)
 
     def recipe(self, name: str, seed: int) -> dict[str, Any]:
         """Return the recipe of a run of hictl_hf, or of the data that sentence-transformers trains on."""

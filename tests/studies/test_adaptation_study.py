@@ -333,3 +333,14 @@ def test_a_tiny_study_in_separate_processes(
         run = json.loads((tmp_path / name / "1/run.json").read_text("utf-8"))
         assert run["command"].startswith(command) and run["cpu_minutes"] > 0 and run["steps"] == 3
     assert adaptation_report.find_encoders(tmp_path).keys() == {START, "ours", "st-cached"}
+
+
+@pytest.mark.parametrize(("name", "expected"), [("with-lm", 2.5), ("st-gte", 1.5), ("ours", 2.5)])
+def test_a_row_of_a_faster_machine_has_the_time_that_the_steps_of_its_reference_take_there(
+    name: str, expected: float, tmp_path: Path
+) -> None:
+    for reference, seconds in (("ours", 5.0), (REFERENCE, 3.0)):
+        write_json(tmp_path / f"{reference}/1/run.json", {"calibration": {"seconds_per_step": seconds, "steps": 9}})
+    study = adaptation.Study(Material(tmp_path), "e5", tmp_path)
+    assert replace(study, reference_seconds=2.0).slowdown(name) == expected
+    assert study.slowdown(name) == 1.0
