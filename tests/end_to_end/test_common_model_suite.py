@@ -24,6 +24,7 @@ from toy_families import SHAPES, V3_HEAD_FAILS
 from hictl_hf import HictlConfig, HictlForConditionalGeneration
 from hictl_hf.models.configuration_hictl import CONFIGS, KINDS
 from hictl_hf.models.families import FAMILIES
+from hictl_hf.models.packing import PACKED
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default::FutureWarning")]  # which one test expects
 
@@ -114,8 +115,17 @@ class CommonTests(model_tests.ModelTesterMixin):
 
     def test_model_outputs_equivalence(self) -> None:
         """Without pre-training, whose tokens lie in one buffer: it refuses `output_hidden_states`."""
-        self.all_model_classes = tuple(cls for cls in self.all_model_classes if cls is not self.pretraining)
+        self.without_pretraining()
         super().test_model_outputs_equivalence()
+
+    def test_sdpa_can_dispatch_non_composite_models(self) -> None:
+        """Without pre-training of the families whose packed attention takes the place, and the name, of SDPA."""
+        if self.pretraining(self.model_tester.get_config()).config._attn_implementation == PACKED:
+            self.without_pretraining()
+        super().test_sdpa_can_dispatch_non_composite_models()
+
+    def without_pretraining(self) -> None:
+        self.all_model_classes = tuple(cls for cls in self.all_model_classes if cls is not self.pretraining)
 
     def test_config(self) -> None:
         configuration_tests.ConfigTester(self, config_class=CONFIGS[self.family], hidden_size=36).run_common_tests()
