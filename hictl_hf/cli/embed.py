@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..data.columns import TABLES, is_a_table, read_lines_or_column
+from ..data.columns import check_column, read_lines_or_column
 from ..data.lines import check_output
 from ..embedding.encoder import check_device, check_reading, default_precision, load_encoder
 from ..embedding.pooling import POOLINGS, chosen_pooling, chosen_prompt
@@ -90,12 +90,7 @@ class EmbedArguments:
         for name, least in (("lines_at_once", 1), ("max_tokens", 1)):
             if getattr(self, name) is not None and getattr(self, name) < least:
                 raise BadInput(f"{name} is {getattr(self, name)}; allowed is {least} or more")
-        for path in self.input:
-            if (is_table := is_a_table(path)) != (self.column is not None):
-                raise BadInput(
-                    f"{path}: is {'a table' if is_table else 'no table'} by its name, and column is {self.column}; "
-                    f"allowed are tables ({', '.join(TABLES)}) with --column, or files of lines without"
-                )
+        check_column(self.input, self.column)
         check_device(self.device)
 
 
