@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..data.columns import check_column, read_lines_or_column
-from ..data.lines import check_output
+from ..data.lines import check_inputs, check_output
 from ..embedding.encoder import check_device, check_reading, default_precision, load_encoder
 from ..embedding.pooling import POOLINGS, chosen_pooling, chosen_prompt
 from ..embedding.to_file import LINES_AT_ONCE, OUTPUTS, STORED, VectorFileConfig, embed_to_file
@@ -104,6 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     log_to_terminal()
     processes = current()
     refuse_streams(processes, input=args.input)
+    check_inputs(args.input)
     check_output(args.output, args.input)
     # a first pass finds invalid lines before the model is loaded
     total = sum(1 for _ in read_lines_or_column(args.input, args.column)) if args.input and processes.is_main else None
