@@ -1,8 +1,11 @@
 """Names of arguments elsewhere and in former releases: what they are called here, or why there are none."""
 
 from collections.abc import Collection, Iterable
+from dataclasses import fields
 
+from .data.cleaning import Cleaning
 from .former_names import ARGUMENTS
+from .models.configuration_objective import ObjectiveConfig
 
 RENAMED = {"text_mask_rate": "mlm_probability", "pair_mask_rate": "tlm_probability"}  # 0.7 -> 0.8
 ELSEWHERE = {  # wrong spellings, and names of other tools -> ours, one of which a command has
@@ -32,6 +35,10 @@ ELSEWHERE = {  # wrong spellings, and names of other tools -> ours, one of which
     "cpu": ("use_cpu",), "no_cuda": ("use_cpu",), "task_name": ("tasks",), "task": ("tasks",),
     "language": ("languages",), "encoder": ("model",),
 }  # fmt: skip
+KEYS = {  # dictionaries -> an argument of the commands in which they have these keys
+    "config_overrides": ("held_out_sentences", {item.name for item in fields(ObjectiveConfig)}),
+    "cleaning": ("cleaning", {item.name for item in fields(Cleaning)}),
+}
 OF_ALL_LANGUAGES = "all languages of train_file are trained on; --cleaning '{\"languages\": [...]}' keeps some"
 NO_TRANSLATIONS = {
     "held_out_sentences": "pre-training writes no translations; hictl train-translation does",
@@ -124,6 +131,8 @@ REASONS = {  # what transformers' example scripts have -> why a command has not;
     "low_cpu_mem_usage": {"": "weights are always loaded so"},
     "fp16": {"micro_batches": "--bf16 true computes in bf16"},
     "train_language": {"setting": "--setting translate-train trains on the translations of each language"},
+    "temperature": {"held_out_sentences": "--config_overrides has sentence_temperature and word_temperature"},
+    "pooling": {"held_out_sentences": "--config_overrides has sentence_pooling"},
     "batch_size": {"max_tokens": "batches have as many tokens as --max_tokens says"},
     "gradient_accumulation_steps": {"micro_batches": "--micro_batches divides the batch instead of multiplying it"},
 }  # fmt: skip
@@ -139,6 +148,7 @@ def answer(given: Iterable[str], known: Collection[str]) -> str:
     for name in (word.lstrip("-").partition("=")[0].replace("-", "_") for word in given):
         elsewhere = next((each for each in ELSEWHERE.get(name, ()) if each in known), None)
         reason = next((text for each, text in REASONS.get(name, {}).items() if not each or each in known), None)
+        within = next((each for each, (key, keys) in KEYS.items() if key in known and name in keys), None)
         if reason:
             answers.append(f"{name}: {reason}; ")
         elif ARGUMENTS.get(name) in known:
@@ -147,4 +157,6 @@ def answer(given: Iterable[str], known: Collection[str]) -> str:
             answers.append(f"{name} is called {RENAMED[name]} since release 0.8; ")
         elif elsewhere:
             answers.append(f"{name} is called {elsewhere} here; ")
+        elif within:
+            answers.append(f"{name} is a key of --{within} '{{\"{name}\": ...}}'; ")
     return "".join(answers)

@@ -40,6 +40,7 @@ RECIPES = Path(__file__).parent / "recipes"  # of this package, a link to the fo
 # Lists of words without a comma, so "de,fr" is two of them; files such as corpus.{en,de} have commas.
 LISTS_OF_WORDS = ("guard_languages", "languages", "source_lang", "subsets", "target_lang", "tasks")
 DASHES = re.compile("[-_\u2010-\u2015\u2212]+")  # as word processors write two hyphens
+NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)e[-+]?\d+|-inf", re.IGNORECASE)  # argparse takes these for flags
 PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
 
 
@@ -162,7 +163,8 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
             cannot be written.
     """
     known = [flag for action in parser._actions for flag in action.option_strings]
-    flags = [word for word in (sys.argv[1:] if argv is None else argv) if word.startswith("--")]
+    argv = with_negative_numbers(sys.argv[1:] if argv is None else argv)
+    flags = [word for word in argv if word.startswith("--")]
     unknown = [flag for flag in flags if flag.partition("=")[0] not in known]
     meant = answer(unknown, {flag.lstrip("-") for flag in known})  # argparse may take it for the beginning of a flag
     if not meant:
@@ -188,6 +190,21 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
         vars(namespace).pop("debug", None)  # `errors.run` reads it
     rest = [namespace for namespace in rest if vars(namespace)]
     return (settings, *rest) if rest else settings
+
+
+def with_negative_numbers(argv: Sequence[str]) -> list[str]:
+    """Return the words with each negative number that has an exponent joined to its flag.
+
+    >>> with_negative_numbers(["--learning_rate", "-1e-4", "--seed", "-1"])
+    ['--learning_rate=-1e-4', '--seed', '-1']
+    """
+    words: list[str] = []
+    for word in argv:
+        if words and words[-1].startswith("--") and "=" not in words[-1] and NEGATIVE.fullmatch(word):
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
+    return words
 
 
 def refuse_missing(model: str) -> None:

@@ -122,6 +122,9 @@ def test_an_old_name_is_answered_with_the_new_one(tmp_path: Path) -> None:
         (parse_arguments, "--source_lang", "source_lang: all languages of train_file are trained on; --cleaning"),
         (parse_arguments, "--num_beams", "num_beams: pre-training writes no translations"),
         (parse_arguments, "--task_name", "task_name: hictl xtreme fine-tunes on tasks"),
+        (parse_arguments, "--temperature", "temperature: --config_overrides has sentence_temperature and word_"),
+        (parse_arguments, "--word_weight", "word_weight is a key of --config_overrides '{\"word_weight\": ...}'"),
+        (parse_arguments, "--max_characters", "max_characters is a key of --cleaning '{\"max_characters\": ...}'"),
         (parse_translation_arguments, "--streaming", "streaming: the corpus is tokenized once"),
         (parse_translation_arguments, "--validation_split_percentage", "give a --validation_file"),
         (parse_xtreme_arguments, "--predict_with_generate", "predict_with_generate: no task of XTREME"),
@@ -140,6 +143,11 @@ def test_former_names_and_those_of_other_tools_are_answered_with_todays(
 ) -> None:
     with pytest.raises(BadInput, match=f"unknown argument; .*{told}"):
         parse([flag, "x"])
+
+
+def test_a_negative_number_with_an_exponent_is_refused_as_a_number() -> None:
+    with pytest.raises(BadInput, match="learning_rate is -0.0001; allowed is 0 or more"):
+        parse_arguments(["--train_file", "pairs.tsv", "--learning_rate", "-1e-4"])
 
 
 def test_they_are_answered_in_a_recipe_and_stand_for_arguments_that_exist(tmp_path: Path) -> None:

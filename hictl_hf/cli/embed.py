@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..data.columns import TABLES, is_a_table, read_lines_or_column
-from ..data.lines import check_output
+from ..data.columns import check_column, read_lines_or_column
+from ..data.lines import check_inputs, check_output
 from ..embedding.encoder import check_device, check_reading, default_precision, load_encoder
 from ..embedding.pooling import POOLINGS, chosen_pooling, chosen_prompt
 from ..embedding.to_file import LINES_AT_ONCE, OUTPUTS, STORED, VectorFileConfig, embed_to_file
@@ -90,12 +90,7 @@ class EmbedArguments:
         for name, least in (("lines_at_once", 1), ("max_tokens", 1)):
             if getattr(self, name) is not None and getattr(self, name) < least:
                 raise BadInput(f"{name} is {getattr(self, name)}; allowed is {least} or more")
-        for path in self.input:
-            if (is_table := is_a_table(path)) != (self.column is not None):
-                raise BadInput(
-                    f"{path}: is {'a table' if is_table else 'no table'} by its name, and column is {self.column}; "
-                    f"allowed are tables ({', '.join(TABLES)}) with --column, or files of lines without"
-                )
+        check_column(self.input, self.column)
         check_device(self.device)
 
 
@@ -109,6 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     log_to_terminal()
     processes = current()
     refuse_streams(processes, input=args.input)
+    check_inputs(args.input)
     check_output(args.output, args.input)
     # a first pass finds invalid lines before the model is loaded
     total = sum(1 for _ in read_lines_or_column(args.input, args.column)) if args.input and processes.is_main else None

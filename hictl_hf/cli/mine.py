@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..data.columns import is_a_table
+from ..data.columns import refuse_tables
 from ..data.compression import compression_of
 from ..data.lines import check_output
 from ..embedding.encoder import check_device, check_reading, default_precision
@@ -153,9 +153,7 @@ class MineArguments:
             raise BadInput(
                 f"{len(files)} files are given; allowed are two to mine, one with --deduplicate, none with --pairs"
             )
-        if tables := list(filter(is_a_table, files)):
-            fix = "Write the sentences of each language to a text file"
-            raise BadInput(f"{tables[0]}: is a table by its name; allowed are files of one sentence per line. {fix}.")
+        refuse_tables(files, "Write the sentences of each language to a text file")
         unused = [name for name, vectors in zip("xy", (self.x_vectors, self.y_vectors)) if vectors]
         if unused and (self.pairs or self.deduplicate is not None and "y" in unused):
             raise BadInput(f"{unused[-1]}_vectors is given; allowed are vectors of the files given")

@@ -59,8 +59,10 @@ def main(argv: Sequence[str] | None = None, program: str = "hictl pretrain") -> 
     if args.should_log:
         print(retrieval_table(results))
         print(f"\nreport: {args.output_dir}/report.html   checkpoint: {args.output_dir}/checkpoint")
-        print(f"next: hictl embed --model {args.output_dir}/encoder --input TEXT --output VECTORS.npy")
-        print(f"      hictl publish {args.output_dir} YOUR-NAME/NAME")
+        print(
+            f"next: hictl embed --model {shlex.quote(f'{args.output_dir}/encoder')} --input TEXT --output VECTORS.npy"
+        )
+        print(f"      hictl publish {shlex.quote(args.output_dir)} YOUR-NAME/NAME")
     return results.as_dict()
 
 

@@ -8,6 +8,7 @@ compare two systems by paired bootstrap (`translation.scores`).
 from argparse import ArgumentParser
 from collections.abc import Sequence
 
+from ..data.columns import refuse_tables
 from ..data.formats import refuse_unequal
 from ..data.lines import read_texts
 from ..errors import BadInput, add_debug
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> list[Score] | list[Comparison]:
     given = make_parser().parse_args(argv)
     check_language(given.language)
     paths = [given.translations, *given.references, *filter(None, (given.sources, given.baseline))]
+    refuse_tables(paths, "Write the texts of one column to a text file")
     lines = {path: list(read_texts([path])) for path in paths}
     refuse_unequal({path: str(len(found)) for path, found in lines.items()})
     references = [lines[path] for path in given.references]

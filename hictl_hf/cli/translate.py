@@ -2,6 +2,7 @@
 
     hictl translate --model runs/translation/model --input news.en --output news.de
     cat news.en | hictl translate --model runs/translation/model --target_lang de > news.de
+    hictl translate --model runs/translation/model --input pairs.jsonl --column translation.en --output news.de
     hictl translate --model runs/translation/model --best 5
 
 Lines are read, translated and written in blocks. Until a file is complete its parts are in the folder NAME.partial,
@@ -16,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from ..data.columns import check_column, read_lines_or_column
 from ..data.languages import find_language
-from ..data.lines import check_inputs, check_output, open_output, read_texts
+from ..data.lines import check_inputs, check_output, open_output
 from ..embedding.encoder import check_device
 from ..errors import BadInput, short_repr
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
@@ -29,7 +31,7 @@ from ..translation.pipeline import DTYPES, load_translator
 from ..translation.to_file import LINES_AT_ONCE, TranslationFileConfig, translate_to_file, written
 
 GROUPS = {
-    "input and output": ("model", "input", "output", "target_lang", "best", "scores"),
+    "input and output": ("model", "input", "column", "output", "target_lang", "best", "scores"),
     "search": ("num_beams", "length_penalty", "max_length_a", "max_length_b", "max_length"),
     "computation": ("max_tokens", "lines_at_once", "cut", "dtype", "device"),
 }
@@ -41,8 +43,13 @@ class TranslateArguments:
 
     model: str = field(metadata={"help": "Folder or Hub name of a translation model."})
     input: list[str] = field(
-        default_factory=list, metadata={"help": "Files of one sentence per line, may be compressed; default: stdin."}
+        default_factory=list,
+        metadata={
+            "help": "Files of one sentence per line, may be compressed, or tables (.jsonl, .csv, .tsv, .parquet) with "
+            "--column; default: stdin."
+        },
     )
+    column: str | None = field(default=None, metadata={"help": "Text column of the tables; a.b is key b of column a."})
     output: str | None = field(default=None, metadata={"help": "File to write; default: stdout."})
     target_lang: str | None = field(
         default=None, metadata={"help": "Required if the model has several target languages."}
@@ -77,6 +84,7 @@ class TranslateArguments:
     def __post_init__(self) -> None:
         if self.lines_at_once is not None and self.lines_at_once < 1:
             raise BadInput(f"lines_at_once is {self.lines_at_once}; allowed is 1 or more")
+        check_column(self.input, self.column)
         check_device(self.device)
 
 
@@ -91,8 +99,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_output(args.output, args.input)
     processes, total = current(), None
     refuse_streams(processes, input=args.input, output=args.output)
+    # a first pass finds invalid lines before the model is loaded
     if processes.is_main and args.input and all(map(os.path.isfile, args.input)):
-        total = sum(1 for _ in read_texts(args.input))  # finds invalid lines before the model is loaded
+        total = sum(1 for _ in read_lines_or_column(args.input, args.column))
     model, tokenizer = load_translator(args.model, dtype=args.dtype, device=args.device)
     check_target(args, model)
     names = ("num_beams", "length_penalty", "best", "max_length_a", "max_length_b", "max_length")
@@ -102,13 +111,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         size = args.lines_at_once or LINES_AT_ONCE
         config = TranslationFileConfig(settings, args.target_lang, args.max_tokens, scores, size)
         translate_to_file(
-            model, tokenizer, read_texts(args.input), args.output, config, cut=args.cut, total=total,
-            processes=processes,
+            model, tokenizer, read_lines_or_column(args.input, args.column), args.output, config, cut=args.cut,
+            total=total, processes=processes,
         )  # fmt: skip
         return
     typed = not args.input and sys.stdin.isatty()
     size = args.lines_at_once or (1 if typed else LINES_AT_ONCE)
-    lines, before = read_texts(args.input), 0
+    lines, before = read_lines_or_column(args.input, args.column), 0
     with open_output(args.output) as output:
         while block := list(islice(lines, size)):
             translations = translate(

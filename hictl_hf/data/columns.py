@@ -20,6 +20,22 @@ def is_a_table(path: str) -> bool:
     return ending_of(path).removesuffix(compression_of(path)) in TABLES
 
 
+def check_column(paths: Sequence[str], column: str | None) -> None:
+    """Raise `BadInput` for a table without `--column`, and for another file with it."""
+    for path in paths:
+        if (is_table := is_a_table(path)) != (column is not None):
+            raise BadInput(
+                f"{path}: is {'a table' if is_table else 'no table'} by its name, and column is {column}; "
+                f"allowed are tables ({', '.join(TABLES)}) with --column, or files of lines without"
+            )
+
+
+def refuse_tables(paths: Sequence[str], fix: str) -> None:
+    """Raise `BadInput` for a table where lines of text are read."""
+    if tables := list(filter(is_a_table, paths)):
+        raise BadInput(f"{tables[0]}: is a table by its name; allowed are files of one sentence per line. {fix}.")
+
+
 def read_lines_or_column(paths: Sequence[str], column: str | None) -> Iterator[str]:
     """Yield the lines of files (without files: of standard input), or the texts of a column of tables."""
     if column is None:

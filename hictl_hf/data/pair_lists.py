@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..errors import BadInput, BrokenRow, short_repr
 from .compression import with_compressions
 from .language_names import not_languages, with_codes
+from .languages import find_language
 from .lines import read_lines
 from .records import Cursor, Declared, LowScore, Records, skip_to_cursor
 
@@ -46,6 +47,16 @@ class Layout:
             )
         return cls(columns)
 
+    def is_header(self, line: str) -> bool:
+        """Whether the languages of a line, in any order, are in place of its texts."""
+        cells = [cell.strip() for name, cell in zip(self.columns, line.split("\t")) if self.is_language(name)]
+        found = [find_language(cell, self.columns) for cell in cells]
+        return sorted(found) == sorted(filter(self.is_language, self.columns))
+
+    @staticmethod
+    def is_language(column: str) -> bool:
+        return column != IGNORED and not NUMBER.fullmatch(column)
+
     def record(self, line: str) -> dict[str, Declared] | BrokenRow | LowScore:
         """Return the texts of a line by language."""
         cells = line.split("\t")
@@ -71,6 +82,11 @@ class Layout:
 def read_pair_list(path: str, cursor: Cursor, layout: Layout) -> Records:
     """Read one pair a line, in columns separated by tabs, without a header; a quote is an ordinary character."""
     for number, line in read_lines(path, cursor):
+        if number == 1 and layout.is_header(line):
+            raise BadInput(
+                f"{path}:1: is {short_repr(line)}, the names of the columns; allowed are lines of texts. Remove the "
+                f"line, or name a .tsv without {'+'.join(layout.columns)}: before it, as a table."
+            )
         yield number, layout.record(line)
 
 

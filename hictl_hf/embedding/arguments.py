@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..data.cleaning import CorpusReport
+from ..data.columns import refuse_tables
 from ..data.lines import read_texts
 from ..data.sources import read_rows
 from .encoder import load_encoder
@@ -30,6 +31,7 @@ class ExplainerArguments:
     def load(self, model: str = "") -> Explainer:
         """Load a model, by default `self.model`, and read the files; `BadInput` names the file and the line that cannot
         be used."""
+        refuse_tables([self.among] if self.among else [], "Write the sentences to a text file")
         among = list(read_texts([self.among])) if self.among else []
         return Explainer(*load_encoder(model or self.model), rows=self._rows(), among=among)
 

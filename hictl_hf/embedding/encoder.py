@@ -150,10 +150,12 @@ def dense_weight(name: str) -> Tensor | None:
 
 
 def check_model_type(name: str, revision: str | None = None) -> dict[str, Any]:
-    """The configuration of a model; `BadInput` if it is of no family that HiCTL trains."""
-    values, _ = PreTrainedConfig.get_config_dict(name, revision=revision)
+    """The configuration of a model; `BadInput` if it cannot be read, or is of no family that HiCTL trains."""
+    with as_bad_input(name, KIND, "Check the name, and the connection to the Hub."):
+        values, _ = PreTrainedConfig.get_config_dict(name, revision=revision)
     if family_of(found := values.get("model_type")) is None:
-        raise BadInput(f"{name}: is a model of type {short_repr(found)}; allowed are {OURS}, {families_named()}.")
+        kind = f"is a model of type {short_repr(found)}" if found else "has no config.json that names a model_type"
+        raise BadInput(f"{name}: {kind}; allowed are {OURS}, {families_named()}.")
     return values
 
 

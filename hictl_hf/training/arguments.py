@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, field, fields
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -91,7 +92,13 @@ def fields_with_default(kind: type[Any]) -> set[str]:
 def refuse_unknown_keys(name: str, given: Mapping[str, Any], known: Set[str]) -> None:
     """Raise `BadInput` for keys of a dictionary that have no effect."""
     if unknown := sorted(given.keys() - known):
-        raise BadInput(f"{name} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+        allowed = f"{nearest_key(unknown[0], known)}it has {', '.join(sorted(known))}"
+        raise BadInput(f"{name} has no field {', '.join(unknown)}; {allowed}")
+
+
+def nearest_key(name: str, known: Set[str]) -> str:
+    """Return a question for the key that an unknown one is most like; else empty."""
+    return "".join(f"did you mean {each}? " for each in get_close_matches(name, sorted(known), 1, cutoff=0.75))
 
 
 def refuse_unknown_fields(
@@ -100,8 +107,8 @@ def refuse_unknown_fields(
     """Raise `BadInput` for settings, of an argument, that the configuration of this family does not have."""
     known = {item.name for item in fields(config)}
     if unknown := sorted(settings.keys() - known):
-        allowed = ", ".join(sorted(known))
-        raise BadInput(f"{argument} has no field {', '.join(unknown)} with {encoder}; it has {allowed}")
+        allowed = f"{nearest_key(unknown[0], known)}it has {', '.join(sorted(known))}"
+        raise BadInput(f"{argument} has no field {', '.join(unknown)} with {encoder}; {allowed}")
 
 
 def refuse_impossible(args: TrainingArguments) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import runpy
+import shlex
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,6 +84,19 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit):
         cli.main(["--version"])
     assert capsys.readouterr().out == f"hictl_hf {__version__}\n"
+
+
+def test_the_commands_after_a_run_can_be_pasted_though_its_folder_has_a_space(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hictl_hf.cli.pretrain.pretrain", lambda *_, **__: SimpleNamespace(as_dict=dict))
+    monkeypatch.setattr("hictl_hf.cli.pretrain.retrieval_table", lambda results: "")
+    cli.main_of("pretrain")(
+        ["--model_name_or_path", "m", "--train_file", "a.tsv", "--output_dir", f"{tmp_path}/my run"]
+    )
+    words = [shlex.split(line) for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert words[0][:5] == ["next:", "hictl", "embed", "--model", f"{tmp_path}/my run/encoder"]
+    assert words[1][:3] == ["hictl", "publish", f"{tmp_path}/my run"]
 
 
 def test_what_is_no_command_is_refused_and_the_commands_are_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -353,6 +353,11 @@ def test_what_cannot_be_read_is_one_clear_error_before_anything_is_written(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def test_a_folder_is_no_input(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no file that can be read; allowed is UTF-8 text. Name another input"):
+        run(checkpoint, tmp_path / "a.npy", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

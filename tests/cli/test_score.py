@@ -65,6 +65,11 @@ def test_a_baseline_makes_it_a_comparison(files: tuple[str, str], tmp_path: Path
     assert found == paired_bootstrap(["x", "y", "z"], TRANSLATIONS, [REFERENCES], "de", ["chrf"])
 
 
+def test_a_table_is_refused(files: tuple[str, str]) -> None:
+    with pytest.raises(BadInput, match="predictions.jsonl: is a table by its name; allowed are files of one sentence"):
+        main(["predictions.jsonl", files[1], "--language", "de"])
+
+
 def test_files_of_unequal_length_are_refused(files: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "short.de").write_text("x\n", "utf-8")
     with pytest.raises(

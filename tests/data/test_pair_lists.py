@@ -68,6 +68,20 @@ def test_a_layout_without_two_languages_is_refused(layout: str, tmp_path: Path) 
         texts(f"{layout}:{path}")
 
 
+@pytest.mark.parametrize(
+    ("layout", "line"),
+    [("en+de", "en\tde"), ("de+en", "en\tde"), ("_+deu+en", "id\tDE \teng"), ("0.5+en+de", "1\ten\tde")],
+)
+def test_names_of_columns_are_no_pair(tmp_path: Path, layout: str, line: str) -> None:
+    path = write_lines(tmp_path / "a.tsv", [line, "1\tThe cat.\tDie Katze."])
+    with pytest.raises(
+        BadInput, match=r"a.tsv:1: is .*, the names of the columns; .* name a .tsv without .*: before it"
+    ):
+        texts(f"{layout}:{path}")
+    path = write_lines(tmp_path / "b.tsv", ["en\tan", "de\tvon"])
+    assert len(texts(f"fr+de:{path}")) == 2
+
+
 # --- Tatoeba ----------------------------------------------------------------------------------------------------------
 
 

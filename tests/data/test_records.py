@@ -23,6 +23,14 @@ def test_a_record_in_many_languages_pairs_the_first_with_each_other() -> None:
     assert counts == {"untranslated": 2, "broken": 1}
 
 
+@pytest.mark.parametrize("names", [("en", "de", "ger"), ("deu", "de"), ("zh", "zho_Hans")])
+def test_two_codes_of_one_language_are_refused(names: tuple[str, ...]) -> None:
+    for record in (dict.fromkeys(names, "a text"), {"translation": dict.fromkeys(names, "a text")}):
+        with pytest.raises(BrokenRow, match="names a language twice in .*; allowed is each once. Remove one of them"):
+            checked_texts(record)
+    assert len(checked_texts(dict.fromkeys(("zh", "zh_TW", "en", "en_GB"), "a text"))[0]) == 4
+
+
 def test_other_columns_are_ignored_next_to_named_ones() -> None:
     assert columns_used(["id", "translation"]) == ["translation"]
     assert columns_used(["text", "n", "lang"]) == ["text", "lang"]

@@ -24,7 +24,7 @@ from transformers import (
 
 from hictl_hf import HictlForMaskedLM, HictlForPreTraining, HictlModel, export_encoder
 from hictl_hf.dtypes import QuantizedLinear
-from hictl_hf.embedding.encoder import embed_at_poolings, embed_sentences, load_encoder
+from hictl_hf.embedding.encoder import check_model_type, embed_at_poolings, embed_sentences, load_encoder
 from hictl_hf.embedding.pooling import Pooling, all_poolings, own_pooling
 from hictl_hf.errors import BadInput
 
@@ -541,6 +541,14 @@ def test_layers_without_weights_are_refused(folder: Path) -> None:
     change(folder, num_hidden_layers=3)
     with pytest.raises(BadInput, match=r"has no weights for 16 parts, such as roberta\.encoder\.layer\.2\."):
         load_encoder(folder)
+
+
+def test_a_configuration_that_cannot_be_read_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="has no config.json that names a model_type; allowed are"):
+        check_model_type(str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(BadInput, match="cannot be read .*config.json.*Check the name, and the connection to the Hub"):
+        check_model_type(str(tmp_path))
 
 
 def test_another_kind_of_model_is_refused(folder: Path) -> None:

@@ -24,3 +24,5 @@ def test_texts_and_sentences_are_read_from_files(
     assert explainer.vectors is None and "Latin" in explainer.groups
     with pytest.raises(BadInput, match="nowhere.txt"):
         ExplainerArguments(f"{tmp_path}/model", language_texts=["nowhere.txt"]).load()
+    with pytest.raises(BadInput, match="de.jsonl: is a table by its name; allowed are files of one sentence per line"):
+        ExplainerArguments(f"{tmp_path}/model", "de.jsonl").load()

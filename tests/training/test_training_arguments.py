@@ -14,6 +14,7 @@ from hictl_hf.training.arguments import (
     read_dictionaries,
     read_dictionary,
     refuse_impossible,
+    refuse_unknown_keys,
     repository_to_publish_to,
 )
 from hictl_hf.training.fields import UNUSED, refuse_unused
@@ -51,6 +52,8 @@ def test_the_keys_of_dictionaries_are_fields_with_a_default() -> None:
     read_dictionaries(given, {"beam": Beam})
     assert given.beam == {"size": 5}
     given.beam = {"source": "a", "depth": 1}
+    with pytest.raises(BadInput, match=r"beam has no field word; did you mean words\? it has size, words"):
+        refuse_unknown_keys("beam", {"word": 1}, {"size", "words"})
     with pytest.raises(BadInput, match="beam has no field depth, source; it has size, words"):
         read_dictionaries(given, {"beam": Beam})
 

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import logging
 import os
 import sys
@@ -207,6 +208,28 @@ def test_standard_input_files_and_typed_lines_are_translated_alike(
         typed(monkeypatch, written, terminal)
         main([*same, *more])
         assert capsys.readouterr().out == "".join(f"{text}\n" for text in expected)
+
+
+def test_a_column_of_a_table_is_translated_and_a_table_without_one_is_refused(
+    translator_folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["the cat sees a dog", "", "a dog"]
+    table, lines = tmp_path / "a.jsonl", tmp_path / "a.txt"
+    table.write_text("".join(f"{json.dumps({'translation': {'en': text}})}\n" for text in texts))
+    lines.write_text("".join(f"{text}\n" for text in texts))
+    same = ["--model", translator_folder, "--target_lang", "de", "--max_length", "9", "--device", "cpu", "--input"]
+    column = ["--column", "translation.en"]
+    main([*same, str(lines)])
+    expected = capsys.readouterr().out
+    main([*same, str(table), *column])
+    assert capsys.readouterr().out == expected
+    main([*same, str(table), *column, "--output", str(tmp_path / "out")])
+    assert (tmp_path / "out").read_text("utf-8") == expected
+    for flags, found in (([str(table)], "a.jsonl: is a table by its name"), ([str(lines), *column], "is no table")):
+        with pytest.raises(BadInput, match=f"{found}.*allowed are tables .* with --column, or files of lines without"):
+            main([*same, *flags])
+    with pytest.raises(BadInput, match=r"a.jsonl:1: has the columns \['translation'\]; allowed are rows with 'de'"):
+        main([*same, str(table), "--column", "de"])
 
 
 def test_a_typed_line_is_answered_before_the_next_is_read(

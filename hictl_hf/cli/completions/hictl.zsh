@@ -765,7 +765,8 @@ _shtab_hictl_train_translation_defaults_added=0
 _shtab_hictl_translate_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--model[Folder or Hub name of a translation model. (required)]:model:_files"
-  "--input[Files of one sentence per line, may be compressed\; default\: stdin.]:input:_files"
+  "--input[Files of one sentence per line, may be compressed, or tables (.jsonl, .csv, .tsv, .parquet) with --column\; default\: stdin.]:input:_files"
+  "--column[Text column of the tables\; a.b is key b of column a.]:column:_files"
   "--output[File to write\; default\: stdout.]:output:_files"
   {--target_lang,--target-lang}"[Required if the model has several target languages.]:target_lang:_files"
   {--num_beams,--num-beams}"[Beam size, 1\: greedy search\; default\: that of the model\'s config.]:num_beams:"
