@@ -95,6 +95,16 @@ def parse_tag(language: str) -> Tag:
     return Tag(str(tag.language), PARTS_OF_SCRIPTS.get(script, script), tag.territory or "", others)
 
 
+@cache
+def exact_tag(language: str) -> tuple[str, Tag]:
+    """Return what the codes of one language have in common; a macrolanguage is another one than its part.
+
+    >>> exact_tag("de") == exact_tag("ger"), exact_tag("no") == exact_tag("nb"), exact_tag("ar") == exact_tag("arb")
+    (True, False, False)
+    """
+    return standardize_tag(language).partition("-")[0], parse_tag(language)
+
+
 def is_same(tag: Tag, other: Tag) -> bool:
     """Whether two codes mean the same language, where any script is the usual one if that is not known.
 

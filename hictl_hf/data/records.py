@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from ..errors import BrokenRow, short_repr
 from .language_names import COLUMN, DOUBTFUL, doubtful_part, has_role, not_languages
-from .languages import is_code, language_code, main_part, parse_tag
+from .languages import exact_tag, is_code, language_code, main_part
 
 COLUMNS = "'translation' (a mapping from language to text), 'text' + 'lang', or nothing but language codes"
 AMONG_MANY = {"mt": ("machine translation", "Maltese", "mlt"), "cat": ("a category", "Catalan", "ca")}
@@ -194,7 +194,7 @@ def checked_texts(record: Mapping[str, Any] | BrokenRow) -> tuple[dict[str, str]
     present = {name: text for name, text in texts.items() if text is not None}
     kept = present if len(present) > 1 else texts
     checked = {language_code(name): checked_text(name, text) for name, text in kept.items()}
-    if len(set(map(parse_tag, checked))) < len(kept):  # de and ger are one
+    if len(set(map(exact_tag, checked))) < len(kept):  # de and ger are one
         raise BrokenRow(f"names a language twice in {list(kept)}; allowed is each once. Remove one of them.")
     return checked, len(texts) - len(kept)
 
