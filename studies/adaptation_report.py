@@ -17,7 +17,7 @@ from hictl_hf.reports.tables import NONE
 
 from .adaptation_data import LOW
 from .adaptation_scores import grouped, unpacked
-from .adaptation_systems import REFERENCE, START, SYSTEMS
+from .adaptation_systems import PARTS, REFERENCE, START, SYSTEMS
 from .intervals import Estimate, difference, estimate, samples_with_seeds
 from .report import replace_block, spread, table
 from .runs import Runs, Samples, resample
@@ -145,16 +145,22 @@ def intervals_of(found: Mapping[str, EncoderRuns], tests: Iterable[str]) -> dict
             row["scores"][test] = estimate(own.mean(test), samples)
             if start and own is not start:
                 row["to the start"][test] = estimate(*difference(own, start, test, trained))
-            reference = better_reference(found, test)
-            if reference and own.name.removesuffix(TRAINED) not in (START, REFERENCE):
-                others = [each for each in trained if each.name.removesuffix(TRAINED) != REFERENCE]
+            if (base := base_of(own.name)) and (reference := better_reference(found, test, base)):
+                others = [each for each in trained if each.name.removesuffix(TRAINED) != base]
                 row["to the reference"][test] = estimate(*difference(own, reference, test, others))
     return rows
 
 
-def better_reference(found: Mapping[str, EncoderRuns], test: str) -> EncoderRuns | None:
-    """Return the reference, averaged or not, whichever is better on the test."""
-    candidates = [found[name] for name in (REFERENCE, REFERENCE + TRAINED) if name in found]
+def base_of(name: str) -> str | None:
+    """Return the row that another one is compared with in addition to the start: the recipe's if it changes that."""
+    row = name.removesuffix(TRAINED)
+    base = "ours" if SYSTEMS[row].section == PARTS else REFERENCE
+    return None if row in (START, base) else base
+
+
+def better_reference(found: Mapping[str, EncoderRuns], test: str, base: str) -> EncoderRuns | None:
+    """Return the encoder of this row, averaged or not, whichever is better on the test."""
+    candidates = [found[name] for name in (base, base + TRAINED) if name in found]
     scored = [each for each in candidates if each.mean(test) is not None]
     return max(scored, key=lambda each: each.mean(test) or 0, default=None)
 

@@ -13,7 +13,7 @@ from .pretraining import ROOT
 
 OURS, PARTS, OTHERS = "hictl_hf", "hictl_hf with one change", "sentence-transformers"
 START = "start"
-REFERENCE = "st-mnrl"  # what differences are taken to, in addition to the start
+REFERENCE = "st-mnrl"  # with what rows that do not change the recipe are compared, in addition to the start
 THREE, ONE = (1, 2, 3), (1,)
 USUAL_RATE = 5e-5  # of sentence-transformers
 EXAMPLES = ("cleaning", "max_seq_length", "pair_alpha", "per_device_train_batch_size")  # settings of the recipe

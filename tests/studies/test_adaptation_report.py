@@ -106,7 +106,7 @@ def test_differences_are_paired_by_sentences_and_seeds(tmp_path: Path) -> None:
         write_made_up_run(tmp_path, REFERENCE, seed, reference, [False] * 100)
     found = find_encoders(tmp_path)
     assert [*found] == [START, "ours", REFERENCE, REFERENCE + TRAINED] and [*found[START].folders] == [1, 2]
-    better = better_reference(found, "ntrex")
+    better = better_reference(found, "ntrex", REFERENCE)
     assert better is not None and better.name == REFERENCE
     rows = intervals_of(found, ["ntrex", "bucc"])
     value, low, high = rows["ours"]["to the start"]["ntrex"]
@@ -117,6 +117,19 @@ def test_differences_are_paired_by_sentences_and_seeds(tmp_path: Path) -> None:
     assert rows["ours"]["scores"]["bucc"] is None, "not a test of these runs"
     assert rows["ours"]["cpu_minutes"] == 25 and rows["ours"]["shares"] == [0.5, 0.5]
     assert not rows[START]["to the start"] and not rows[REFERENCE]["to the reference"]
+
+
+def test_a_row_that_changes_the_recipe_is_compared_with_the_recipe(tmp_path: Path) -> None:
+    write_made_up_run(tmp_path, START, 0, [False] * 100)
+    for seed in (1, 2):
+        write_made_up_run(tmp_path, "ours", seed, [True] * 70 + [False] * 30)
+        write_made_up_run(tmp_path, REFERENCE, seed, [True] * 60 + [False] * 40)
+    write_made_up_run(tmp_path, "with-lm", 1, [True] * 65 + [False] * 35)
+    write_made_up_run(tmp_path, "st-gte", 1, [True] * 65 + [False] * 35)
+    differences = {
+        name: row["to the reference"] for name, row in intervals_of(find_encoders(tmp_path), ["ntrex"]).items()
+    }
+    assert [differences[name]["ntrex"][0] for name in ("ours", "with-lm", "st-gte")] == [10, -5, 5]
 
 
 def test_one_seed_has_the_spread_of_the_seeds_of_others_and_the_start_has_none(tmp_path: Path) -> None:
