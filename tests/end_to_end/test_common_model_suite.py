@@ -50,6 +50,13 @@ model_tests = importlib.import_module("tests.test_modeling_common")
 generation_tests = importlib.import_module("tests.generation.test_utils")
 
 SIZES = {"vocab_size": 99, "pad_token_id": 1, "num_hidden_layers": 2, "max_position_embeddings": 66}
+FAILS_IN_TRANSFORMERS = {
+    "deberta-v2": {
+        "test_training_gradient_checkpointing_use_reentrant_true",  # layers share the norm of relative positions
+        # resizing changes `dense` of its head, not the output layer
+        *(set() if V3_HEAD_FAILS else {"test_resize_tokens_embeddings", "test_resize_embeddings_untied"}),
+    }
+}
 TASKS = {  # the tests know by the name of a class what it takes and gives; these are the names of ours
     "Model": "MODEL",
     "ForMaskedLM": "MODEL_FOR_MASKED_LM",
@@ -133,8 +140,8 @@ class CommonTests(model_tests.ModelTesterMixin):
 
 for _name, _family in FAMILIES.items():  # HictlBertCommonTest
     _class = type(_family.class_name("CommonTest"), (CommonTests, unittest.TestCase), {"family": _name})
-    if _name == "deberta-v2" and not V3_HEAD_FAILS:  # transformers resizes `dense` of its head, not the output layer
-        _class.test_resize_tokens_embeddings = unittest.expectedFailure(_class.test_resize_tokens_embeddings)
+    for _test in FAILS_IN_TRANSFORMERS.get(_name, ()):
+        setattr(_class, _test, unittest.skip("fails with transformers' own class")(getattr(_class, _test)))
     globals()[_class.__name__] = _class
 del _class  # otherwise the last one would be collected twice
 
