@@ -38,7 +38,7 @@ from ..data.text_encoding import encode_texts
 from ..data.tokenization import list_of_texts, token_batches
 from ..dtypes import QuantizedLinear, has_fast_bf16, warn_where_slow, with_int8_linear_layers
 from ..errors import BadInput, as_bad_input, short_repr
-from ..hub.loading import KIND, check_sizes
+from ..hub.loading import KIND, check_sizes, check_words
 from ..models.families import OURS, families_named, family_of, longest_input
 from ..models.modeling_hictl import HictlForPreTraining
 from ..parsing import refuse_run
@@ -96,6 +96,7 @@ def load_encoder(
         place = transformer_place(name, settings)
         model = load_model(place)
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False, padding_side="right")
+        check_words(place, tokenizer)
         if settings is None:
             tokenizer.truncation_side = "right"
         else:  # sentence-transformers cuts where the tokenizer says
