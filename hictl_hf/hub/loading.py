@@ -20,6 +20,7 @@ MOST_LAYERS = 1000  # the largest XLM-R has 48
 ADAPTER = "adapter_config.json"
 WEIGHTS = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)  # the names that transformers looks for, in this order
 KIND = "a folder or Hub name of a HiCTL or XLM-R model, its weights in safetensors"
+IN_SAFETENSORS = "Convert a folder of sentence-transformers by SentenceTransformer(name).save_pretrained(folder)."
 FIX = "Take the config.json that was written with the weights."
 
 
@@ -45,7 +46,7 @@ def problem_of_files(names: Collection[str]) -> str:
         return (
             f"has no weights in safetensors, and pickles can hold code; allowed is {KIND}. If you trust its "
             "source, convert it by AutoModelForMaskedLM.from_pretrained(name).save_pretrained(folder), and save its "
-            "tokenizer there, too."
+            f"tokenizer there, too. {IN_SAFETENSORS}"
         )
     return ""
 
