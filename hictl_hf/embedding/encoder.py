@@ -38,8 +38,8 @@ from ..data.text_encoding import encode_texts
 from ..data.tokenization import list_of_texts, token_batches
 from ..dtypes import QuantizedLinear, has_fast_bf16, warn_where_slow, with_int8_linear_layers
 from ..errors import BadInput, as_bad_input, short_repr
-from ..hub.loading import KIND, check_sizes
-from ..models.families import OURS, families_named, family_of, longest_input
+from ..hub.loading import ADAPTER, KIND, check_sizes, check_words, place_of, problem_of_files
+from ..models.families import OURS, families_named, family_of
 from ..models.modeling_hictl import HictlForPreTraining
 from ..parsing import refuse_run
 from .pooling import (
@@ -48,7 +48,7 @@ from .pooling import (
     check_poolings,
     chosen_prompt,
     encoder_of,
-    own_max_length,
+    length_read,
     own_normalize,
     own_pooling,
     own_text,
@@ -96,6 +96,7 @@ def load_encoder(
         place = transformer_place(name, settings)
         model = load_model(place)
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False, padding_side="right")
+        check_words(place, tokenizer)
         if settings is None:
             tokenizer.truncation_side = "right"
         else:  # sentence-transformers cuts where the tokenizer says
@@ -154,6 +155,8 @@ def check_model_type(name: str, revision: str | None = None) -> dict[str, Any]:
     with as_bad_input(name, KIND, "Check the name, and the connection to the Hub."):
         values, _ = PreTrainedConfig.get_config_dict(name, revision=revision)
     if family_of(found := values.get("model_type")) is None:
+        if found is None and place_of(name, ADAPTER):
+            raise BadInput(f"{name}: {problem_of_files([ADAPTER])}")
         kind = f"is a model of type {short_repr(found)}" if found else "has no config.json that names a model_type"
         raise BadInput(f"{name}: {kind}; allowed are {OURS}, {families_named()}.")
     return values
@@ -257,11 +260,8 @@ def embed_at_poolings(
     before = chosen_prompt(model.config, prompt)
     encoder, training, device = encoder_of(model), model.training, model.device
     distinct = list(dict.fromkeys(sentences))
-    longest = min(max_length or own_max_length(model.config), longest_input(model.config))
-    read = slice(-longest * CHARACTERS, None) if tokenizer.truncation_side == "left" else slice(longest * CHARACTERS)
-    parts_read = [own_text(model.config, (before + text)[read]) for text in distinct]
-    settings: dict[str, Any] = {"truncation": True, "max_length": longest, "return_attention_mask": False}
-    tokens = encode_texts(tokenizer, parts_read, **settings)["input_ids"]
+    texts_read = [own_text(model.config, before + text) for text in distinct]
+    tokens = tokenize(tokenizer, texts_read, length_read(model.config, max_length))
     batches = list(token_batches(list(map(len, tokens)), max_tokens or TOKENS_AT_ONCE.get(device.type, 1024)))
     parts: dict[Pooling, list[Tensor]] = {pooling: [] for pooling in poolings}
     model.eval()
@@ -270,7 +270,8 @@ def embed_at_poolings(
         with tqdm(total=len(distinct), desc="embed", disable=None if progress else True, leave=False) as bar:
             for batch in batches:
                 rows = [torch.tensor(tokens[number]) for number in batch]
-                ids = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=encoder.config.pad_token_id)
+                padding = encoder.config.pad_token_id or 0  # a configuration may name none; padding is masked
+                ids = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=padding)
                 lengths = torch.tensor([[len(row)] for row in rows])
                 number = torch.arange(ids.shape[1])  # of a token in its sentence
                 masks = {"mean without special tokens": ((number > 0) & (number < lengths - 1)).to(device)}
@@ -286,6 +287,21 @@ def embed_at_poolings(
     position = {distinct[number]: row for row, number in enumerate(number for batch in batches for number in batch)}
     wanted = [position[text] for text in sentences]
     return {pooling: torch.cat(part).cpu().numpy()[wanted] for pooling, part in parts.items()}
+
+
+def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], longest: int) -> list[list[int]]:
+    """Token ids of texts, cut to `longest`.
+
+    Of a very long text only a part is read, unless that gives fewer tokens, as many spaces or an unknown word do.
+    """
+    characters = longest * CHARACTERS
+    settings: dict[str, Any] = {"truncation": True, "max_length": longest, "return_attention_mask": False}
+    read = slice(-characters, None) if tokenizer.truncation_side == "left" else slice(characters)
+    tokens: list[list[int]] = encode_texts(tokenizer, [text[read] for text in texts], **settings)["input_ids"]
+    for row, text in enumerate(texts):
+        if len(text) > characters and len(tokens[row]) < longest:
+            tokens[row] = encode_texts(tokenizer, text, **settings)["input_ids"]
+    return tokens
 
 
 def hidden_states(encoder: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, mask: Tensor) -> Iterator[Tensor]:

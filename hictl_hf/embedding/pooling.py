@@ -84,10 +84,17 @@ def log_default_pooling() -> None:
 def own_max_length(config: PreTrainedConfig) -> int:
     """Tokens of a sentence that are read, special tokens included: `embedding_max_length`, by default 256.
 
-    It is never more than the model's positions.
+    It is never more than the model's positions, unless these are relative: then any number works.
     """
     stated = getattr(config, "embedding_max_length", None)
-    return min(stated or LONGEST, longest_input(config))
+    relative = getattr(config, "rope_parameters", None) or not getattr(config, "position_biased_input", True)
+    return int(stated) if stated and relative else min(stated or LONGEST, longest_input(config))
+
+
+def length_read(config: PreTrainedConfig, max_length: int | None = None) -> int:
+    """Tokens of a sentence that are read where `max_length` are asked for; `None`: the model's own number."""
+    own = own_max_length(config)
+    return min(max_length or own, max(own, longest_input(config)))
 
 
 def own_normalize(config: PreTrainedConfig) -> bool:

@@ -8,6 +8,7 @@ sentence-transformers. The library is not needed; the formats of its releases 2 
 import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +22,9 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import CONFIG_NAME, cached_file
 
+from ..data.text_encoding import special_tokens
 from ..errors import BadInput, as_bad_input, short_repr
+from ..hub.loading import IN_SAFETENSORS
 from ..models.families import longest_input
 from .pooling import DenseLayers, own_pooling
 
@@ -45,6 +48,7 @@ PROMPTS_FILE = "config_sentence_transformers.json"
 WITHOUT_EFFECT = {"unpad_inputs", "query_length", "document_length", "query_expansion"}  # on `encode`
 MODEL_ARGUMENTS = {"add_pooling_layer", "dtype", "torch_dtype", "attn_implementation", "trust_remote_code"}
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")  # of torch.nn, without arguments
+NAMES = {dict: "dictionary", list: "list"}
 SHORTEST = 3  # tokens: the two special ones and one more
 FIX = "Embed with sentence-transformers, or give another model."
 
@@ -148,38 +152,49 @@ class ModelFiles:
         except EntryNotFoundError:
             pass
 
-    def read(self, folder: str, file: str) -> Any:
-        """Content of a JSON file, `None` if there is none."""
+    def read(self, folder: str, file: str, kind: type = dict) -> Any:
+        """Content of a JSON file, of a dictionary or of another kind; `None` if there is none."""
         path = self.path(folder, file)
         if path is None:
             return None
         place = self.place(folder, file)
         with as_bad_input(place, "JSON as sentence-transformers writes it", FIX):
-            return json.loads(path.read_text("utf-8"))
+            value = json.loads(path.read_text("utf-8"))
+        if not isinstance(value, kind):
+            raise self.refusal(folder, file, f"is {short_repr(value)}", f"is a {NAMES[kind]}")
+        return value
 
     def place(self, folder: str, file: str) -> str:
         return "/".join(filter(None, (self.name, folder, file)))
 
-    def refusal(self, folder: str, file: str, found: str, allowed: str) -> BadInput:
+    def refusal(self, folder: str, file: str, found: str, allowed: str, fix: str = FIX) -> BadInput:
         """The error for a value: "NAME/FOLDER/FILE: found; allowed ...", with what to do."""
-        return BadInput(f"{self.place(folder, file)}: {found}; allowed {allowed}. {FIX}")
+        return BadInput(f"{self.place(folder, file)}: {found}; allowed {allowed}. {fix}")
 
 
 def read_modules(files: ModelFiles) -> dict[str, list[str]]:
     """The folders of the modules by the name of their class; `BadInput` for a chain that is not supported."""
-    modules = files.read("", "modules.json")
+    modules = files.read("", "modules.json", list)
     found: dict[str, list[str]] = {kind: [] for kind in KNOWN}
     order = []
     for module in modules:
-        kind, folder = str(module["type"]), str(module["path"])
+        if not (isinstance(module, dict) and {str} == {type(module.get(key)) for key in ("type", "path")}):
+            allowed = "are entries with name, path and type, which are text"
+            raise files.refusal("", "modules.json", f"has the entry {short_repr(module)}", allowed)
+        kind, folder = module["type"], module["path"]
         package, _, short = kind.rpartition(".")
         if package.partition(".")[0] != "sentence_transformers" or short not in KNOWN:
             allowed = f"are {', '.join(KNOWN)} of sentence_transformers"
-            raise files.refusal("", "modules.json", f"has a module {short_repr(kind)}", allowed)
+            raise files.refusal("", "modules.json", f"has a module {kind[:120]!r}", allowed)
         if not re.fullmatch(r"\w*", folder):
-            raise files.refusal("", "modules.json", f"has the path {short_repr(folder)}", "is a folder in this one")
+            raise files.refusal(
+                "", "modules.json", f"has the path {short_repr(folder)}", "is a folder in this one, such as 1_Pooling"
+            )
         found[short].append(folder)
         order.append(short)
+    names = Counter(str(module["name"]) for module in modules if "name" in module)
+    if twice := [name for name, number in names.items() if number > 1]:  # the library keeps the last one only
+        raise files.refusal("", "modules.json", f"has more than one module of name {twice[0]!r}", "are different names")
     if not ORDER.fullmatch(" ".join(kind for kind in order if kind != "Dropout")):
         allowed = "is Transformer, Pooling, then any Dense, then Normalize or not"
         raise files.refusal("", "modules.json", f"lists {', '.join(order) or 'no module'}", allowed)
@@ -201,7 +216,7 @@ def settings_files(folder: str | Path) -> list[Path]:
 
 def read_transformer(files: ModelFiles, folder: str) -> dict[str, Any]:
     """Layer, length and lower-casing of the module Transformer."""
-    file = next((file for file in TRANSFORMER_FILES if files.path(folder, file)), TRANSFORMER_FILES[0])
+    file = next((file for file in TRANSFORMER_FILES if files.read(folder, file)), TRANSFORMER_FILES[0])  # not empty
     values = files.read(folder, file) or {}
     refuse = partial(files.refusal, folder, file)
     if (task := values.pop("transformer_task", "feature-extraction")) != "feature-extraction":
@@ -212,20 +227,26 @@ def read_transformer(files: ModelFiles, folder: str) -> dict[str, Any]:
     layer = read_layer(values.pop("modality_config", None), values.pop("module_output_name", None), refuse)
     lower_case = bool(values.pop("do_lower_case", False))
     for name in ("model_args", "model_kwargs"):
-        if unknown := sorted((values.pop(name, None) or {}).keys() - MODEL_ARGUMENTS):
+        if unknown := sorted(dictionary(values.pop(name, None), name, refuse).keys() - MODEL_ARGUMENTS):
             raise refuse(f"{name} has {', '.join(unknown)}", f"are {', '.join(sorted(MODEL_ARGUMENTS))}")
     if other := [name for name in sorted(values.keys() - WITHOUT_EFFECT) if values[name]]:
         raise refuse(f"{other[0]} is {short_repr(values[other[0]])}", "is none")
     return {"layer": layer, "max_length": length, "lower_case": lower_case}
 
 
-def read_layer(
-    modalities: Mapping[str, Any] | None, output_name: str | None, refuse: Callable[[str, str], BadInput]
-) -> int | None:
+def dictionary(value: Any, name: str, refuse: Callable[[str, str], BadInput]) -> dict[str, Any]:
+    """A dictionary in a file, empty for `None`; `BadInput` for another value."""
+    if not isinstance(value, dict | None):
+        raise refuse(f"{name} is {short_repr(value)}", "is a dictionary")
+    return value or {}
+
+
+def read_layer(modalities: Any, output_name: str | None, refuse: Callable[[str, str], BadInput]) -> int | None:
     """The layer of the states that a Transformer passes on, `None` for the last; releases up to 5.3 name none."""
     if modalities is None:
         return None
-    text = modalities.get("text") or {}
+    modalities = dictionary(modalities, "modality_config", refuse)
+    text = dictionary(modalities.get("text"), "modality_config of text", refuse)
     output = text.get("method_output_name")
     path = [output] if isinstance(output, str) else output
     plain = "message" not in modalities and text.get("method") == "forward" and output_name == "token_embeddings"
@@ -241,18 +262,22 @@ def read_layer(
 def read_pooling(files: ModelFiles, folder: str) -> tuple[str, bool]:
     """Mode of the module Pooling, and whether it includes the tokens of a prompt."""
     values = files.read(folder, "config.json")
-    if not isinstance(values, dict):
+    if values is None:
         raise files.refusal(folder, "config.json", "is missing", "is a folder with all its files")
-    modes = values.get("pooling_mode") or [mode for flag, mode in POOLING_FLAGS.items() if values.get(flag)] or "mean"
-    modes = [modes] if isinstance(modes, str) else list(modes)
+    flags = [mode for flag, mode in POOLING_FLAGS.items() if values.get(flag)]
+    modes = values.get("pooling_mode", flags or "mean")
+    modes = modes if isinstance(modes, list) else [modes]
     if modes not in (["cls"], ["mean"]):
-        raise files.refusal(folder, "config.json", f"the pooling is {' and '.join(map(str, modes))}", "is cls or mean")
-    return modes[0], values.get("include_prompt", True) is not False
+        found = f"the pooling is {' and '.join(map(str, modes)) or 'an empty list'}"
+        raise files.refusal(folder, "config.json", found, "is cls or mean")
+    return modes[0], bool(values.get("include_prompt", True))
 
 
 def read_dense(files: ModelFiles, folder: str) -> DenseSettings:
     """A module Dense, without its weights."""
-    values = files.read(folder, "config.json") or {}
+    values = files.read(folder, "config.json")
+    if values is None:
+        raise files.refusal(folder, "config.json", "is missing", "is a folder with all its files")
     check_place_in_chain(files, folder, values)
     if values.get("use_residual"):
         raise files.refusal(folder, "config.json", "use_residual is true", "is false")
@@ -275,18 +300,21 @@ def read_prompts(files: ModelFiles, include_prompt: bool) -> dict[str, Any]:
     """Prompts and similarity of `config_sentence_transformers.json`."""
     file = PROMPTS_FILE
     values = files.read("", file) or {}
+    refuse = partial(files.refusal, "", file)
     for name, allowed in (("model_type", "SentenceTransformer"), ("truncate_dim", None)):
         if (found := values.get(name)) not in (None, allowed):
-            raise files.refusal("", file, f"{name} is {short_repr(found)}", f"is {allowed or 'none'}")
-    prompts = {str(name): text or "" for name, text in (values.get("prompts") or {}).items()}
+            raise refuse(f"{name} is {short_repr(found)}", f"is {allowed or 'none'}")
+    stated = dictionary(values.get("prompts"), "prompts", refuse)
+    prompts = {name: text or "" for name, text in stated.items()}
     if wrong := [text for text in prompts.values() if not isinstance(text, str)]:
-        raise files.refusal("", file, f"a prompt is {short_repr(wrong[0])}", "is text")
+        raise refuse(f"a prompt is {short_repr(wrong[0])}", "is text")
     default = values.get("default_prompt_name")
     if default not in (None, "query", "document", *prompts):  # these two are always known, and empty
-        raise files.refusal("", file, f"default_prompt_name is {short_repr(default)}", f"are {', '.join(prompts)}")
-    if not include_prompt and any(prompts.values()):
-        found = "has prompts, whose tokens are not pooled (include_prompt is false)"
-        raise files.refusal("", file, found, "are prompts that are pooled, or none")
+        known = ", ".join({**prompts, "query": "", "document": ""})
+        raise refuse(f"default_prompt_name is {short_repr(default)}", f"are {known}")
+    if not include_prompt and prompts.get(default or ""):
+        found = f"default_prompt_name is {short_repr(default)}, whose tokens are not pooled (include_prompt is false)"
+        raise refuse(found, "is a prompt that is pooled, or none")
     similarity = values.get("similarity_fn_name") or "cosine"
     return {"prompts": prompts, "default_prompt_name": default, "similarity": similarity}
 
@@ -299,7 +327,7 @@ def transformer_place(name: str, settings: SentenceTransformersSettings | None) 
     if settings is None or not settings.transformer_folder:
         return name
     if not Path(name).is_dir():
-        wanted = [f"{settings.transformer_folder}/*.{ending}" for ending in ("json", "safetensors", "model")]
+        wanted = [f"{settings.transformer_folder}/*.{ending}" for ending in ("json", "safetensors", "model", "txt")]
         name = snapshot_download(name, allow_patterns=wanted)
     return str(Path(name, settings.transformer_folder))
 
@@ -319,6 +347,13 @@ def apply_settings(
     if not 0 <= layer <= last or settings.dense and layer != last:
         allowed = f"is {last if settings.dense else f'0 to {last}'}"
         raise files.refusal("", TRANSFORMER_FILES[0], f"the layer read is {settings.layer}", allowed)
+    if getattr(config, "is_decoder", False):  # each token would see only those before it
+        raise files.refusal(settings.transformer_folder, CONFIG_NAME, "is_decoder is true", "is false")
+    special = special_tokens(tokenizer).values()
+    for prompt in settings.prompts.values():
+        if found := [token for token in special if token in prompt]:
+            stated = f"the prompt {short_repr(prompt)} has the special token {found[0]!r}"
+            raise files.refusal("", PROMPTS_FILE, stated, "are prompts of text only")
     if settings.dense:
         model.projection = load_dense(files, settings, config.hidden_size)
     stated = own_pooling(config) if getattr(config, "embedding_pooling", None) else None
@@ -345,10 +380,10 @@ def load_dense(files: ModelFiles, settings: SentenceTransformersSettings, size: 
         file = "model.safetensors"
         path = files.path(dense.folder, file)
         if path is None:
-            raise files.refusal(
-                dense.folder, file, "is missing", "are weights in safetensors, as pickles can hold code"
-            )
-        weights = {name.removeprefix("linear."): weight.float() for name, weight in load_file(path).items()}
+            allowed = "are weights in safetensors, as pickles can hold code"
+            raise files.refusal(dense.folder, file, "is missing", allowed, IN_SAFETENSORS)
+        with as_bad_input(files.place(dense.folder, file), "a file of safetensors", FIX):
+            weights = {name.removeprefix("linear."): weight.float() for name, weight in load_file(path).items()}
         expected = {"weight", "bias"} if dense.bias else {"weight"}
         if weights.keys() != expected or weights["weight"].dim() != 2 or weights["weight"].shape[1] != size:
             found = ", ".join(f"{name} {tuple(weight.shape)}" for name, weight in sorted(weights.items()))

@@ -13,12 +13,14 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrained
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
 
+from ..data.text_encoding import special_tokens
 from ..errors import BadInput, as_bad_input
 
 MOST_LAYERS = 1000  # the largest XLM-R has 48
 ADAPTER = "adapter_config.json"
 WEIGHTS = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)  # the names that transformers looks for, in this order
 KIND = "a folder or Hub name of a HiCTL or XLM-R model, its weights in safetensors"
+IN_SAFETENSORS = "Convert a folder of sentence-transformers by SentenceTransformer(name).save_pretrained(folder)."
 FIX = "Take the config.json that was written with the weights."
 
 
@@ -44,7 +46,7 @@ def problem_of_files(names: Collection[str]) -> str:
         return (
             f"has no weights in safetensors, and pickles can hold code; allowed is {KIND}. If you trust its "
             "source, convert it by AutoModelForMaskedLM.from_pretrained(name).save_pretrained(folder), and save its "
-            "tokenizer there, too."
+            f"tokenizer there, too. {IN_SAFETENSORS}"
         )
     return ""
 
@@ -138,10 +140,20 @@ def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             name_or_folder, padding_side="right", truncation_side="right"
         )
-        return tokenizer
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise BadInput(f"{name_or_folder}: holds no tokenizer that loads: {reason}") from error
+    check_words(str(name_or_folder), tokenizer)
+    return tokenizer
+
+
+def check_words(place: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise `BadInput` for a tokenizer of special tokens only: transformers makes one where the files are missing."""
+    if tokenizer.get_vocab().keys() <= {*special_tokens(tokenizer).values()}:
+        raise BadInput(
+            f"{place}: its tokenizer knows special tokens only, so its files are missing; allowed is a folder with the "
+            "tokenizer, such as tokenizer.json. Save it there by tokenizer.save_pretrained(folder)."
+        )
 
 
 def check_vocabulary(place: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from safetensors import safe_open
+from transformers.utils import CONFIG_NAME
 
 from ..embedding.encoder import check_model_type, is_pretraining_model
 from ..embedding.pooling import Pooling, own_pooling
 from ..embedding.sentence_transformers_settings import SentenceTransformersSettings, read_sentence_transformers_files
 from ..errors import BadInput
-from ..hub.loading import check_weights, load_tokenizer, weights_of
+from ..hub.loading import check_weights, load_tokenizer, place_of, weights_of
 from ..models.configuration_hictl import load_config
 from ..models.families import longest_input
 from .arguments import PretrainingArguments
@@ -103,6 +104,8 @@ def recognise(encoder: str | None) -> Start:
     """
     if encoder is None:
         return Start()
+    if not place_of(encoder, CONFIG_NAME) and (settings := read_sentence_transformers_files(encoder)):
+        check_trainable(encoder, settings)  # refuses weights in a sub-folder
     values = check_model_type(encoder)
     check_weights(encoder)
     config = load_config(encoder)
@@ -123,7 +126,15 @@ def recognise(encoder: str | None) -> Start:
 
 def trainable_pooling(encoder: str, settings: SentenceTransformersSettings, config: Any) -> Pooling:
     """The pooling of a sentence encoder, `BadInput` for one that can be read and not trained here."""
+    check_trainable(encoder, settings)
+    if settings.dense:
+        return Pooling("projection", config.num_hidden_layers)
     layer = config.num_hidden_layers if settings.layer is None else settings.layer
+    return Pooling(settings.pooling, layer + (config.num_hidden_layers + 1 if layer < 0 else 0))
+
+
+def check_trainable(encoder: str, settings: SentenceTransformersSettings) -> None:
+    """Raise `BadInput` for a sentence encoder that can be read and not trained here."""
     found = {
         "dense layers other than a projection of the first token without bias": settings.dense
         and not settings.has_plain_projection,
@@ -136,9 +147,6 @@ def trainable_pooling(encoder: str, settings: SentenceTransformersSettings, conf
             f"{encoder}: its files for sentence-transformers ask for {', '.join(refused)}, which training does not "
             "support; allowed is Transformer, Pooling by cls or mean, Normalize. Give another encoder"
         )
-    if settings.dense:
-        return Pooling("projection", config.num_hidden_layers)
-    return Pooling(settings.pooling, layer + (config.num_hidden_layers + 1 if layer < 0 else 0))
 
 
 def has_lm_head(encoder: str, config: Any) -> bool:

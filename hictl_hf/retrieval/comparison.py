@@ -14,10 +14,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.cleaning import CorpusReport
 from ..data.corpus import rows_of
 from ..embedding.encoder import embed_at_poolings
-from ..embedding.pooling import Pooling, chosen_prompt, own_max_length, own_pooling
+from ..embedding.pooling import Pooling, chosen_prompt, length_read, own_pooling
 from ..errors import BadInput
 from ..files import write_json
-from ..models.families import longest_input
 from ..reports.page import Listing, Picture, write_sections
 from ..reports.results import RESULTS_FILE, library_versions
 from ..reports.tables import Table
@@ -150,7 +149,7 @@ def find_hits(
     protocol = {
         "pooling": pooling._asdict(),
         "prompt": chosen_prompt(model.config, prompt),
-        "max_length": min(max_length or own_max_length(model.config), longest_input(model.config)),
+        "max_length": length_read(model.config, max_length),
     }
     return EncoderHits(name, protocol, hits)
 

@@ -13,11 +13,19 @@ import pytest
 import torch
 from hub_stub import Hub, serve
 from safetensors.torch import save_file
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaConfig, XLMRobertaModel
+from toy_families import SHAPES, word_pieces
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    XLMRobertaConfig,
+    XLMRobertaModel,
+)
 
 from hictl_hf import HictlForPreTraining, export_encoder
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
-from hictl_hf.embedding.pooling import DenseLayers, Pooling, chosen_prompt, own_pooling
+from hictl_hf.embedding.pooling import DenseLayers, Pooling, chosen_prompt, own_max_length, own_pooling
 from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
 from hictl_hf.embedding.sentence_transformers_settings import (
     DenseSettings,
@@ -205,6 +213,65 @@ def test_a_folder_whose_tokenizer_cuts_the_beginning_is_read_so(
     np.testing.assert_allclose(found, encoded(folder, long), rtol=0, atol=1e-5)
 
 
+def test_the_first_file_of_a_transformer_that_says_something_counts(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], tmp_path: Path
+) -> None:
+    folder = write_folder(tmp_path, tokenizer, chain(MEAN), transformer={})
+    write_json(folder / "sentence_xlm-roberta_config.json", {"max_seq_length": 6})
+    model, tokenizer = load_encoder(folder)
+    assert model.config.embedding_max_length == 6
+    np.testing.assert_allclose(embed_sentences(model, tokenizer, texts), encoded(folder, texts), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_of_a_line_of_any_length_the_same_tokens_are_read(
+    side: str, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    folder = write_folder(tmp_path, tokenizer, chain(MEAN), transformer={"max_seq_length": 7})
+    file = folder / "tokenizer_config.json"
+    write_json(file, json.loads(file.read_text("utf-8")) | {"truncation_side": side})
+    long = [
+        f"the cat{' ' * 2000}the old man",
+        " " * 2000 + "zwei Bücher",
+        "ж" * 3000 + " the cat",
+        "a dog " + "ж" * 3000,
+    ]
+    found = embed_sentences(*load_encoder(folder), long)
+    np.testing.assert_allclose(found, encoded(folder, long), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "eurobert", "deberta-v2"])
+def test_sentences_are_cut_after_the_positions_only_where_these_are_relative(
+    family: str, texts: list[str], tmp_path: Path
+) -> None:
+    tokenizer = word_pieces(texts)
+    shape = SHAPES[family] | {"vocab_size": len(tokenizer), "pad_token_id": 0, "initializer_range": 0.5}
+    config = AutoConfig.for_model(family, **shape | {"max_position_embeddings": 8})
+    tokenizer.model_max_length = 8
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModel.from_config(config)
+    folder = write_folder(tmp_path, tokenizer, chain(MEAN), transformer={"max_seq_length": 14})
+    model.save_pretrained(folder)
+    loaded, tokenizer = load_encoder(folder)
+    assert own_max_length(loaded.config) == (8 if family == "bert" else 14)
+    found = embed_sentences(loaded, tokenizer, texts)
+    if family == "bert":
+        write_json(folder / "sentence_bert_config.json", {"max_seq_length": 8})  # longer ones fail there
+    np.testing.assert_allclose(found, encoded(folder, texts), rtol=0, atol=1e-5)
+
+
+def test_a_configuration_may_name_no_padding(texts: list[str], tmp_path: Path) -> None:
+    tokenizer = word_pieces(texts)
+    config = AutoConfig.for_model("bert", **SHAPES["bert"] | {"vocab_size": len(tokenizer)})
+    folder = write_folder(tmp_path, tokenizer, chain(MEAN))
+    AutoModel.from_config(config).save_pretrained(folder)
+    values = json.loads((folder / "config.json").read_text("utf-8"))
+    write_json(folder / "config.json", values | {"pad_token_id": None})
+    found = embed_sentences(*load_encoder(folder), texts)
+    np.testing.assert_allclose(found, encoded(folder, texts), rtol=0, atol=1e-5)
+
+
 def test_prompts_are_put_before_texts_by_name_by_text_or_not_at_all(
     tokenizer: PreTrainedTokenizerBase, texts: list[str], tmp_path: Path
 ) -> None:
@@ -357,7 +424,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "two by words": ({"modules": chain({"pooling_mode": ["mean", "max"]})}, "the pooling is mean and max; allowed"),
     "a pooling without its prompt": (
         {"modules": chain({**MEAN, "include_prompt": False}), "config": STATED},
-        r"config_sentence_transformers.json: has prompts, whose tokens are not pooled \(include_prompt is false\)",
+        r"default_prompt_name is 'query', whose tokens are not pooled \(include_prompt is false\); allowed is a prompt",
+    ),
+    "a pooling without its prompt, by null": (
+        {"modules": chain({**MEAN, "include_prompt": None}), "config": STATED},
+        "config_sentence_transformers.json: default_prompt_name is 'query', whose tokens are not pooled",
+    ),
+    "no pooling by null": ({"modules": chain({"pooling_mode": None})}, "the pooling is None; allowed is cls or mean"),
+    "no pooling by a list": ({"modules": chain({"pooling_mode": []})}, "the pooling is an empty list; allowed is"),
+    "a number for a pooling": ({"modules": chain({"pooling_mode": 3})}, "1_Pooling/config.json: the pooling is 3;"),
+    "a long name of a class": (
+        {"modules": chain(CLS, "weighted_layer_pooling.WeightedLayerPooling"), "package": NEW},
+        "modules.weighted_layer_pooling.WeightedLayerPooling'; allowed are",
     ),
     "LSTM": ({"modules": chain(CLS, "LSTM")}, "has a module 'sentence_transformers.models.LSTM'; allowed are"),
     "code": ({"package": "custom_st"}, "modules.json: has a module 'custom_st.Transformer'"),
@@ -388,6 +466,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "config_sentence_transformers.json: default_prompt_name is 'c'; allowed are a",
     ),
     "a cut vector": ({"config": {"truncate_dim": 8}}, "truncate_dim is 8; allowed is none"),
+    "a default of no prompts": ({"config": {"default_prompt_name": "c"}}, "is 'c'; allowed are query, document"),
+    "prompts in a list": ({"config": {"prompts": ["a"]}}, r"transformers.json: prompts is \['a'\]; allowed is a dict"),
+    "a prompt with a special token": (
+        {"config": {"prompts": {"a": "b</s> "}}},
+        "config_sentence_transformers.json: the prompt 'b</s> ' has the special token '</s>'; allowed are prompts of",
+    ),
+    "arguments in a list": (
+        {"transformer": {"model_args": ["a"]}},
+        r"bert_config.json: model_args is \['a'\]; allowed",
+    ),
+    "modalities in a list": ({"transformer": {"modality_config": ["a"]}}, r"modality_config is \['a'\]; allowed is a"),
     "another kind of model": (
         {"config": {"model_type": "SparseEncoder"}},
         "model_type is 'SparseEncoder'; allowed is SentenceTransformer",
@@ -422,11 +511,15 @@ def test_what_cannot_be_honoured_is_refused_in_one_line(
     ("file", "content", "message"),
     [
         ("modules.json", "[{", r"modules.json: cannot be read \(JSONDecodeError"),
-        ("modules.json", '{"a": 1}', "modules.json: cannot be read"),
-        ("modules.json", '["Transformer"]', "modules.json: cannot be read"),
-        ("1_Pooling/config.json", "[]", "1_Pooling/config.json: is missing"),
+        ("modules.json", '{"a": 1}', "modules.json: is {'a': 1}; allowed is a list"),
+        ("modules.json", '["Transformer"]', "modules.json: has the entry 'Transformer'; allowed are entries with name"),
+        ("modules.json", '[{"path": null, "type": "a"}]', "has the entry {'path': None, 'type': 'a'}; allowed are"),
+        ("1_Pooling/config.json", "[]", r"1_Pooling/config.json: is \[\]; allowed is a dictionary"),
+        ("2_Dense/config.json", "[1]", r"2_Dense/config.json: is \[1\]; allowed is a dictionary"),
+        ("sentence_bert_config.json", "[1]", r"sentence_bert_config.json: is \[1\]; allowed is a dictionary"),
+        ("config_sentence_transformers.json", "[]", r"config_sentence_transformers.json: is \[\]; allowed is a dict"),
         ("1_Pooling/config.json", "", r"1_Pooling/config.json: cannot be read \(JSONDecodeError"),
-        ("2_Dense/model.safetensors", "", "cannot be read"),
+        ("2_Dense/model.safetensors", "", "2_Dense/model.safetensors: cannot be read"),
     ],
 )
 def test_damaged_files_are_refused(
@@ -441,14 +534,53 @@ def test_damaged_files_are_refused(
 def test_a_dense_layer_in_a_pickle_is_refused_and_not_run(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     folder = write_folder(tmp_path, tokenizer, DENSE)
     (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
-    with pytest.raises(BadInput, match="2_Dense/model.safetensors: is missing; allowed are weights in safetensors"):
+    message = "2_Dense/model.safetensors: is missing; allowed are weights in safetensors, .* Convert a folder of sent"
+    with pytest.raises(BadInput, match=message):
+        load_encoder(folder)
+
+
+def test_a_dense_layer_without_its_config_is_refused(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, tokenizer, DENSE)
+    (folder / "2_Dense" / "config.json").unlink()
+    with pytest.raises(BadInput, match="2_Dense/config.json: is missing; allowed is a folder with all its files"):
+        load_encoder(folder)
+
+
+def test_modules_of_one_name_are_refused_of_which_the_library_keeps_the_last(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], tmp_path: Path
+) -> None:
+    folder = write_folder(tmp_path, tokenizer, chain(CLS, "Normalize", dense=[dense_config(32, 20)]))
+    modules = json.loads((folder / "modules.json").read_text("utf-8"))
+    write_json(folder / "modules.json", [*modules[:3], modules[3] | {"name": "2"}])
+    assert encoded(folder, texts).shape[1] == 32
+    with pytest.raises(BadInput, match="modules.json: has more than one module of name '2'; allowed are different"):
+        load_encoder(folder)
+
+
+def test_a_decoder_is_refused_whose_tokens_see_only_those_before_them(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    folder = write_folder(tmp_path, tokenizer)
+    values = json.loads((folder / "config.json").read_text("utf-8"))
+    write_json(folder / "config.json", values | {"is_decoder": True})
+    with pytest.raises(BadInput, match="config.json: is_decoder is true; allowed is false"):
+        load_encoder(folder)
+
+
+def test_an_adapter_without_its_model_is_named_for_what_it_is(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    folder = write_folder(tmp_path, tokenizer)
+    (folder / "config.json").rename(folder / "adapter_config.json")
+    with pytest.raises(BadInput, match=r"has an adapter \(adapter_config.json\); allowed are weights with the adapter"):
         load_encoder(folder)
 
 
 def test_a_pooling_without_the_prompt_refuses_a_prompt_only_where_one_is_given(
     tokenizer: PreTrainedTokenizerBase, texts: list[str], tmp_path: Path
 ) -> None:
-    folder = write_folder(tmp_path, tokenizer, chain({**MEAN, "include_prompt": False}))
+    stated = {"prompts": {"query": "query: "}}
+    folder = write_folder(tmp_path, tokenizer, chain({**MEAN, "include_prompt": False}), config=stated)
     model, tokenizer = load_encoder(folder)
     np.testing.assert_allclose(embed_sentences(model, tokenizer, texts), encoded(folder, texts), rtol=0, atol=1e-5)
     with pytest.raises(BadInput, match="prompt is 'query: ', and the model pools without the tokens of a prompt"):
@@ -484,6 +616,22 @@ def test_a_name_on_the_hub_is_read_as_its_folder(
         put(hub, "me/model", folder)
         np.testing.assert_array_equal(embed_sentences(*load_encoder("me/model"), texts), expected)
         assert "modules.json" not in caplog.text
+
+
+def test_a_vocabulary_in_text_is_downloaded_with_a_sub_folder(texts: list[str], tmp_path: Path) -> None:
+    tokenizer = word_pieces(texts)
+    config = AutoConfig.for_model("bert", **SHAPES["bert"] | {"vocab_size": len(tokenizer)})
+    folder = write_folder(tmp_path, tokenizer, chain(MEAN, transformer="0_Transformer"))
+    place = folder / "0_Transformer"
+    AutoModel.from_config(config).save_pretrained(place)
+    ids = tokenizer.get_vocab()
+    (place / "tokenizer.json").unlink()
+    (place / "vocab.txt").write_text("".join(f"{piece}\n" for piece in sorted(ids, key=ids.__getitem__)), "utf-8")
+    write_json(place / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer"})
+    expected = embed_sentences(*load_encoder(folder), texts)
+    with serve() as hub:
+        put(hub, "me/old", folder)
+        np.testing.assert_array_equal(embed_sentences(*load_encoder("me/old"), texts), expected)
 
 
 def test_without_a_connection_it_is_logged_that_a_model_may_have_more_files(

@@ -376,3 +376,18 @@ def test_a_tokenizer_that_is_none_or_too_large_is_refused(folders: Path, tmp_pat
         check_vocabulary("here", tokenizer, 3)
     with pytest.raises(BadInput, match="holds no tokenizer that loads"):
         load_tokenizer(tmp_path)
+
+
+def test_a_folder_without_tokenizer_is_refused_where_transformers_makes_one_without_words(
+    folders: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(folders / "encoder", tmp_path / "model")
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    message = "knows special tokens only, so its files are missing; allowed is a folder with the tokenizer"
+    with pytest.raises(BadInput, match=message):
+        load_encoder(folder)
+    for family in ("xlm-roberta", "bert", "deberta-v2"):
+        (folder / "config.json").write_text(json.dumps({"model_type": family}), "utf-8")
+        with pytest.raises(BadInput, match=message):
+            load_tokenizer(folder)

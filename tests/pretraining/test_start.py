@@ -211,3 +211,13 @@ def test_settings_that_cannot_work_are_refused(flags: list[str], message: str) -
         arguments(*flags)
     with pytest.raises(BadInput, match="keep_start needs an encoder"):
         parse_arguments(["--train_file", "x", "--keep_start", "0.5"])
+
+
+def test_a_sentence_encoder_in_a_sub_folder_is_refused_for_that(tmp_path: Path) -> None:
+    kinds = {"0_Transformer": "Transformer", "1_Pooling": "Pooling"}
+    modules = [{"name": path, "path": path, "type": f"sentence_transformers.models.{kinds[path]}"} for path in kinds]
+    (tmp_path / "modules.json").write_text(json.dumps(modules), "utf-8")
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}', "utf-8")
+    with pytest.raises(BadInput, match="ask for weights in a sub-folder, which training does not support; allowed is"):
+        recognise(str(tmp_path))
