@@ -48,7 +48,7 @@ PROMPTS_FILE = "config_sentence_transformers.json"
 WITHOUT_EFFECT = {"unpad_inputs", "query_length", "document_length", "query_expansion"}  # on `encode`
 MODEL_ARGUMENTS = {"add_pooling_layer", "dtype", "torch_dtype", "attn_implementation", "trust_remote_code"}
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")  # of torch.nn, without arguments
-NAMES = {dict: "dictionary", list: "list"}
+NAMES: dict[type, str] = {dict: "dictionary", list: "list"}
 SHORTEST = 3  # tokens: the two special ones and one more
 FIX = "Embed with sentence-transformers, or give another model."
 
@@ -349,11 +349,7 @@ def apply_settings(
         raise files.refusal("", TRANSFORMER_FILES[0], f"the layer read is {settings.layer}", allowed)
     if getattr(config, "is_decoder", False):  # each token would see only those before it
         raise files.refusal(settings.transformer_folder, CONFIG_NAME, "is_decoder is true", "is false")
-    special = special_tokens(tokenizer).values()
-    for prompt in settings.prompts.values():
-        if found := [token for token in special if token in prompt]:
-            stated = f"the prompt {short_repr(prompt)} has the special token {found[0]!r}"
-            raise files.refusal("", PROMPTS_FILE, stated, "are prompts of text only")
+    refuse_special_tokens(files, settings.prompts, tokenizer)
     if settings.dense:
         model.projection = load_dense(files, settings, config.hidden_size)
     stated = own_pooling(config) if getattr(config, "embedding_pooling", None) else None
@@ -371,6 +367,15 @@ def apply_settings(
     if settings.similarity != "cosine" and not settings.normalize:
         message = "%s: its vectors are meant to be compared by %s; hictl's commands compare by cosine"
         logger.warning(message, name, settings.similarity)
+
+
+def refuse_special_tokens(files: ModelFiles, prompts: Mapping[str, str], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise `BadInput` for a prompt with a special token, which is text here."""
+    special = special_tokens(tokenizer).values()
+    for prompt in prompts.values():
+        if found := [token for token in special if token in prompt]:
+            stated = f"the prompt {short_repr(prompt)} has the special token {found[0]!r}"
+            raise files.refusal("", PROMPTS_FILE, stated, "are prompts of text only")
 
 
 def load_dense(files: ModelFiles, settings: SentenceTransformersSettings, size: int) -> nn.Module:
