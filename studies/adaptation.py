@@ -221,7 +221,11 @@ class Study:
         if self.reference_seconds is None:
             return 1.0
         reference = REFERENCE if SYSTEMS[name].section == OTHERS else "ours"
-        path = next((self.output / reference).glob("*/run.json"))
+        path = next((self.output / reference).glob("*/run.json"), None)
+        if path is None:
+            raise SystemExit(
+                f"{self.output}: has no run of {reference} to compare with; run it, without --reference_seconds"
+            )
         return float(read_json(path)["calibration"]["seconds_per_step"] / self.reference_seconds)
 
     def recipe(self, name: str, seed: int) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class Layout:
         return cls(columns)
 
     def is_header(self, line: str) -> bool:
-        """Whether the languages of a line, in any order, are in place of its texts."""
+        """Whether a line names the languages of the columns, in any order, as a header does."""
         cells = [cell.strip() for name, cell in zip(self.columns, line.split("\t")) if self.is_language(name)]
         found = [find_language(cell, self.columns) for cell in cells]
         return sorted(found) == sorted(filter(self.is_language, self.columns))

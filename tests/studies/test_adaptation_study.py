@@ -344,3 +344,6 @@ def test_a_row_of_a_faster_machine_has_the_time_that_the_steps_of_its_reference_
     study = adaptation.Study(Material(tmp_path), "e5", tmp_path)
     assert replace(study, reference_seconds=2.0).slowdown(name) == expected
     assert study.slowdown(name) == 1.0
+    shutil.rmtree(tmp_path / (REFERENCE if name.startswith("st-") else "ours"))
+    with pytest.raises(SystemExit, match="has no run of .* to compare with; run it"):
+        replace(study, reference_seconds=2.0).slowdown(name)
