@@ -35,6 +35,8 @@ class Processes:
     number: int = 1
     group: Any = None
     """The process group of PyTorch in which they wait for each other; not its default group, of which libraries ask."""
+    store: Any = None
+    """The key-value store of PyTorch in which the main process leaves a value for the others."""
 
     @property
     def is_main(self) -> bool:
@@ -68,15 +70,14 @@ class Processes:
         """The value that the main process gives."""
         if self.number == 1:
             return value
-        import torch
-
-        data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        size = torch.tensor([len(data)])
+        # Not as tensors: a thread of gloo may release the last one while Python ends, which aborts the process.
         with ending_with_others():
-            self.group.broadcast(size, 0).wait()
-            data = data if self.is_main else torch.empty(int(size), dtype=torch.uint8)
-            self.group.broadcast(data, 0).wait()
-        return pickle.loads(data.numpy().tobytes())
+            if self.is_main:
+                self.store.set("value", pickle.dumps(value))
+            self.wait()
+            received = self.store.get("value")
+            self.wait()  # before the next value takes its place
+        return pickle.loads(received)
 
 
 @contextmanager
@@ -121,7 +122,7 @@ def join() -> Processes:
     main = TCPStore(host, 0, number, True, wait_for_workers=False) if is_main else None
     (port,) = broadcast_object_list([main.port if main else None])
     store = main or TCPStore(host, port, number, False)
-    _joined = Processes(index, number, ProcessGroupGloo(store, index, number, WAIT))
+    _joined = Processes(index, number, ProcessGroupGloo(store, index, number, WAIT), store)
     _joined.wait()
     state.destroy_process_group()
     os.environ["RANK"] = str(_joined.index)  # `errors.run` reads it

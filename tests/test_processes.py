@@ -5,11 +5,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]  # without __all__
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import errors, processes
@@ -31,6 +35,20 @@ def test_each_item_is_in_one_share_and_the_main_process_is_heard(
     shares, *told = zip(*shared_by(number, work))
     assert sorted(item for share in shares for item in share) == [*range(12)]
     assert max(map(len, shares)) - min(map(len, shares)) <= 1 and told == [(0,) * number, ("of 0",) * number]
+
+
+def test_values_reach_all_processes_and_never_as_tensors_which_threads_of_gloo_release_while_python_ends() -> None:
+    number, stores = 3, [TCPStore("127.0.0.1", 0, 3, True, wait_for_workers=False)]
+    stores += [TCPStore("127.0.0.1", stores[0].port, number, False) for _ in range(1, number)]
+    values = [None, "x" * 100_000, *range(20)]
+
+    def work(index: int) -> list[Any]:
+        group = ProcessGroupGloo(stores[index], index, number, timedelta(seconds=60))
+        each = Processes(index, number, SimpleNamespace(barrier=group.barrier), stores[index])
+        return [each.from_main(value if each.is_main else "another") for value in values]
+
+    with ThreadPoolExecutor(number) as threads:
+        assert list(threads.map(work, range(number))) == [values] * number
 
 
 def test_an_error_of_the_main_process_is_one_of_all(shared_by: Callable[..., list[Any]]) -> None:
