@@ -1,16 +1,14 @@
 """The objective L = L_LM + L_S + L_W, as a mixin of a masked language model of any family.
 
-`losses` defines the losses, `negatives` and `word_sampling` choose their negatives; this module computes the hidden
-states that they take. What differs between encoders is in `families`.
+`losses` defines the losses, `negatives` and `word_sampling` choose their negatives; this module asks the encoder for
+the hidden states that they take (`masked_language_model`).
 Shapes: n pairs (or monolingual sentences), N = 2n sentences, T tokens of x∘y, S tokens of a sentence, B words of a bag,
 V words of the vocabulary, d dimensions, r dimensions of the projection.
 """
 
-import inspect
-import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,39 +16,26 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import can_return_tuple
 
-from .configuration_hictl import LoadsItsFamily
-from .families import Family
 from .gathering import count_rows, gather_sentences, gather_texts
 from .gpu import on_device
-from .linear_cross_entropy import linear_cross_entropy, tied_embedding
+from .linear_cross_entropy import linear_cross_entropy
 from .losses import in_full_precision, mean_over_batch, sentence_contrast, word_contrast
+from .masked_language_model import FamilyMaskedLM
 from .negatives import in_batch_negatives
 from .outputs import CachedSentenceLevel, HictlForPreTrainingOutput, PreTrainingBatch, SentenceLevel
-from .packing import PackedPass, PackedRows, accept_packed_rows, accepts_packed_rows, last_packed_block
+from .packing import PackedRows, accept_packed_rows
 from .sentence_probability import SentenceProbability
 from .supported_versions import overrides_private
 from .word_sampling import sample_words_and_list
 
-logger = logging.getLogger(__name__)
 
-# Arguments that a masked language model passes on to its layers.
-PASSED_ON = (
-    "output_attentions", "output_hidden_states", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k",
-)  # fmt: skip
-
-
-class HictlObjective(LoadsItsFamily, PreTrainedModel):
+class HictlObjective(FamilyMaskedLM):
     """A linear sentence projection f and the objective L = L_LM + L_S + L_W, on top of a masked language model.
 
     `projection.weight` is the only new weight, and without `config.sentence_projection` there is none. Called with
     `input_ids`, `attention_mask` and `labels` alone it is the masked language model.
-
-    Attributes:
-        family: what the encoder needs that others do not.
     """
 
-    config: Any
-    family: ClassVar[Family]
     accepts_loss_kwargs = False
     _keys_to_ignore_on_load_unexpected = [r"pooler", r"projection"]  # the latter of a config without it
     _keys_to_ignore_on_load_missing = [r"sentence_probability"]
@@ -67,7 +52,6 @@ class HictlObjective(LoadsItsFamily, PreTrainedModel):
         size = config.projection_size or states
         self.projection = nn.Linear(states, size, bias=False) if config.sentence_projection else nn.Identity()
         self.sentence_probability = SentenceProbability(config.hard_negative_window)
-        self.padding_logged = False
         accept_packed_rows(self)
         self.post_init()
 
@@ -79,19 +63,6 @@ class HictlObjective(LoadsItsFamily, PreTrainedModel):
         if isinstance(module, SentenceProbability):
             init.zeros_(module.recent)
             init.zeros_(module.steps)
-
-    def tie_weights(self, missing_keys: set[str] | None = None, **kwargs: Any) -> None:
-        """Like the parent, but a checkpoint without a language-model head is not reported as corrupted; the load report
-        lists its new weights."""
-        biases = {name for tied in (self._tied_weights_keys or {}).items() for name in tied if name.endswith("bias")}
-        headless = bool(biases) and missing_keys is not None and biases <= missing_keys
-        log = logging.getLogger("transformers.modeling_utils")
-        level = log.level
-        log.setLevel(logging.ERROR if headless else level)
-        try:
-            super().tie_weights(missing_keys=missing_keys, **kwargs)
-        finally:
-            log.setLevel(level)
 
     @can_return_tuple
     def forward(
@@ -157,15 +128,6 @@ class HictlObjective(LoadsItsFamily, PreTrainedModel):
 
     # --- the three paths of `forward` ---------------------------------------------------------------------------------
 
-    def forward_masked_lm(self, *, token_type_ids: Tensor | None, **inputs: Any) -> HictlForPreTrainingOutput:
-        """L_LM as transformers' class of the family computes it, with all logits; arguments of its `forward`."""
-        known = inspect.signature(super().forward).parameters
-        refuse_unknown(type(self), inputs, (*known, *PASSED_ON))
-        if "token_type_ids" in known:  # other families have none, though their tokenizers may make them
-            inputs["token_type_ids"] = token_type_ids
-        outputs = super().forward(**inputs, return_dict=True)
-        return HictlForPreTrainingOutput(lm_loss=outputs.loss, **outputs)
-
     def forward_pretraining(self, batch: PreTrainingBatch, gather: bool) -> HictlForPreTrainingOutput:
         """L_LM + L_S + L_W: one pass of the encoder over all inputs, then the losses of the states they read."""
         result = HictlForPreTrainingOutput()
@@ -226,54 +188,6 @@ class HictlObjective(LoadsItsFamily, PreTrainedModel):
     def pooled(self, rows: PackedRows, states: Tensor) -> Tensor:
         """(N, d) g(M(x)) of the sentences, from the states of `tokens_pooled`."""
         return states if self.config.sentence_pooling == "cls" else rows.means("sentences", states)
-
-    def encode(self, rows: PackedRows, embeddings: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """M in one pass, of the tokens that are read (reads, d), else of all (tokens, d); E (V, d) for its next use."""
-        words = self.get_input_embeddings()
-        embeddings = words.weight if embeddings is None else embeddings
-        hooks = words._forward_hooks or words._forward_pre_hooks
-        if type(words) is nn.Embedding and words.weight.requires_grad and not hooks:
-            embedded, embeddings = tied_embedding(embeddings, rows.input_ids, words.padding_idx)
-        else:  # frozen, hooked, or wrapped in an adapter
-            embedded, embeddings = words(rows.input_ids), words.weight
-        types, packs = self.token_types(rows), accepts_packed_rows(self)
-        last_block = last_packed_block(self) if packs else None
-        if packs:
-            packed = PackedPass(rows, last_block)
-            positions = rows.position_ids
-            if self.family.positions_after_padding:  # as the model was made: the Trainer changes the configuration's
-                positions = positions + (self.base_model.embeddings.padding_idx + 1)
-            inputs: dict[str, Any] = {} if types is None else {"token_type_ids": types[None]}
-            inputs |= {"position_ids": positions[None], "attention_mask": self.family.packed_masks}
-            hidden = self.base_model(inputs_embeds=embedded[None], packed_rows=packed, **inputs)[0][0]
-            packed.check(hidden)
-        else:
-            self.log_padding(rows)
-            padded, mask = rows.padded(embedded)
-            inputs = {} if types is None else {"token_type_ids": rows.padded(types)[0]}
-            hidden = self.base_model(inputs_embeds=padded, attention_mask=mask.long(), **inputs)[0][mask]
-        order = rows.order
-        if rows.kept is not None and last_block is None:  # else there are only the states of the kept tokens
-            order = rows.kept[order]
-        return hidden if order is None else hidden.index_select(0, order), embeddings
-
-    def token_types(self, rows: PackedRows) -> Tensor | None:
-        """(tokens,) 1 after the first separator of each row, as for the second text of a pair, else 0."""
-        separator = getattr(self.config, "sep_token_id", None)
-        if not self.family.token_types or separator is None:
-            return None
-        ends = (rows.input_ids == separator).long()
-        before = ends.cumsum(0) - ends
-        at_start = torch.where(rows.position_ids == 0, before, 0).cummax(0).values
-        return (before - at_start).clamp_max(1)
-
-    def log_padding(self, rows: PackedRows) -> None:
-        """Log once what it costs that this encoder takes padded batches."""
-        if not self.padding_logged:
-            share = len(rows.lengths) * rows.lengths[-1] / sum(rows.lengths)
-            message = "%s with attention %s takes padded batches: the first computes %.1f times its tokens"
-            logger.info(message, self.family.title, self.config._attn_implementation, share)
-        self.padding_logged = True
 
     def encode_sentences(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, example_seeds: Tensor | None = None
@@ -377,19 +291,6 @@ class HictlObjective(LoadsItsFamily, PreTrainedModel):
         weighted = {"lm_loss": "lm_weight", "sentence_loss": "sentence_weight", "word_loss": "word_weight"}
         factors = {loss: getattr(self.config, weight) for loss, weight in weighted.items() if loss in result}
         return torch.stack([result[loss] if by == 1 else by * result[loss] for loss, by in factors.items()]).sum()
-
-
-def refuse_unknown(model: type, arguments: Iterable[str], allowed: Iterable[str]) -> None:
-    """Refuse keyword arguments of `forward` that would have no effect; transformers' own `forward`s ignore them.
-
-    Raises:
-        TypeError: one of the arguments is not allowed.
-    """
-    if unknown := sorted({*arguments} - {*allowed}):
-        raise TypeError(
-            f"{model.__name__}.forward() got unexpected arguments {', '.join(unknown)}; allowed are those of its "
-            f"signature and {', '.join(allowed)}"
-        )
 
 
 @contextmanager

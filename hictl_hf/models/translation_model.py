@@ -26,8 +26,8 @@ from .configuration_hictl import LoadsItsFamily
 from .families import Family
 from .generation import CACHE, TargetIdGenerationMixin, the_cache
 from .linear_cross_entropy import linear_cross_entropy, tied_embedding
+from .masked_language_model import refuse_unknown
 from .modeling_hictl import encoder_class
-from .objective import refuse_unknown
 from .supported_versions import overrides_private, require_parameters
 
 IGNORED = -100  # the label of a position without a loss

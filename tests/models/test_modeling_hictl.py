@@ -49,6 +49,7 @@ HUB_FILES = {f"{module}.py" for module in ("configuration_hictl", "modeling_hict
         "gpu",
         "linear_cross_entropy",
         "losses",
+        "masked_language_model",
         "modeling_hictl_families",
         "negatives",
         "objective",
