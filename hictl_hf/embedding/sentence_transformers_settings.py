@@ -207,8 +207,9 @@ def settings_files(folder: str | Path) -> list[Path]:
     if not (folder / "modules.json").is_file():
         return []
     names = ("modules.json", PROMPTS_FILE, *TRANSFORMER_FILES)
-    of_modules = [path for ending in ("json", "safetensors") for path in sorted(folder.glob(f"[0-9]*_*/*.{ending}"))]
-    return [folder / name for name in names if (folder / name).is_file()] + of_modules
+    modules = sorted({name for names in read_modules(ModelFiles(str(folder))).values() for name in names if name})
+    of_modules = [sorted((folder / name).glob(f"*.{ending}")) for name in modules for ending in ("json", "safetensors")]
+    return [folder / name for name in names if (folder / name).is_file()] + sum(of_modules, [])
 
 
 # --- modules ----------------------------------------------------------------------------------------------------------

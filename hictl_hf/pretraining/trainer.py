@@ -15,7 +15,7 @@ from accelerate.utils import send_to_device
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_utils import TrainOutput, speed_metrics
 
 from ..data.collator import OBJECTIVES
@@ -106,18 +106,9 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
 
     def check_negatives(self) -> None:
         """Log the number of negatives of a sentence; `BadInput` if there are none."""
-        pairs, factors = self.args.train_batch_size, [f"{self.args.train_batch_size} pairs"]
-        for used, number, name in (
-            (self.gather_sentences, self.args.world_size, "processes"),
-            (self.gradient_cache, self.args.gradient_accumulation_steps, "micro-batches"),
-        ):
-            if used and number > 1:
-                pairs, factors = pairs * number, [*factors, f"{number} {name}"]
-        if pairs == 1 and self.weight_of("sentence") > 0:
-            raise BadInput(
-                "a contrastive batch has one pair, which leaves its sentences without negatives; raise "
-                "per_device_train_batch_size, or use gather_sentences (several processes) or gradient_cache"
-            )
+        if self.weight_of("sentence") > 0:
+            check_contrast(self.args, self.gather_sentences, self.gradient_cache)
+        pairs, factors = pairs_contrasted(self.args, self.gather_sentences, self.gradient_cache)
         logger.info("negatives per anchor: %d (%s), less where texts are equal", 2 * pairs - 2, " x ".join(factors))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -298,6 +289,27 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         if self.log_started is not None:  # else it is before the first step
             self.log_started += time() - started
         return metrics
+
+
+def pairs_contrasted(args: TrainingArguments, gather_sentences: bool, gradient_cache: bool) -> tuple[int, list[str]]:
+    """Return how many pairs are contrasted with each other, and the factors of this number."""
+    pairs, factors = args.train_batch_size, [f"{args.train_batch_size} pairs"]
+    for used, number, name in (
+        (gather_sentences, args.world_size, "processes"),
+        (gradient_cache, args.gradient_accumulation_steps, "micro-batches"),
+    ):
+        if used and number > 1:
+            pairs, factors = pairs * number, [*factors, f"{number} {name}"]
+    return pairs, factors
+
+
+def check_contrast(args: TrainingArguments, gather_sentences: bool, gradient_cache: bool) -> None:
+    """Raise `BadInput` if a sentence has no negatives."""
+    if pairs_contrasted(args, gather_sentences, gradient_cache)[0] == 1:
+        raise BadInput(
+            "a contrastive batch has one pair, which leaves its sentences without negatives; raise "
+            "per_device_train_batch_size, or use gather_sentences (several processes) or gradient_cache"
+        )
 
 
 def metric_name(pooling: Pooling) -> str:

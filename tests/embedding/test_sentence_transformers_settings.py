@@ -303,6 +303,10 @@ def test_settings_are_read_without_loading_the_model(tokenizer: PreTrainedTokeni
         "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json", "1_Pooling/config.json",
         "2_Dense/config.json", "2_Dense/model.safetensors", "3_Normalize/config.json",
     }  # fmt: skip
+    named = (folder / "modules.json").read_text("utf-8")
+    (folder / "modules.json").write_text(named.replace("1_Pooling", "pooling"), "utf-8")
+    (folder / "1_Pooling").rename(folder / "pooling")
+    assert folder / "pooling/config.json" in settings_files(folder)
     assert settings_files(tmp_path) == settings_files("me/model") == []
 
 

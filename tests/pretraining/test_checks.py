@@ -24,6 +24,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
     "layers": (("--evaluate_layers", "99"), {}, "evaluate_layers has 99; the model has the layers 0 .* to 2"),
     "joined": (("--join_reordered", "true"), {}, "join_reordered is true, but word_level_input is 'masked'"),
     "heads": ((), {"num_attention_heads": 3}, "config_overrides .*32.*is not a multiple of .*attention heads"),
+    "one pair": (("--per_device_train_batch_size", "1"), {}, "a contrastive batch has one pair, .* without negatives"),
     "activation": ((), {"hidden_act": "foo"}, "config_overrides .*foo"),
     "choice": ((), {"duplicates": "foo"}, "config_overrides .*: (ValueError: )?duplicates is 'foo'; it must be one of"),
     "metric": (
