@@ -21,7 +21,7 @@ from .setup import (
     vocabulary_size,
 )
 from .start import Start
-from .trainer import check_contrast, metric_name
+from .trainer import NO_NEGATIVES, metric_name, pairs_contrasted
 
 OF_A_NEW_VOCABULARY = {"bos_token_id": 0, "cls_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "sep_token_id": 2}
 
@@ -46,8 +46,8 @@ def check_before_reading(args: PretrainingArguments, start: Start, tokenizer: Pr
     if wrong := [layer for layer in args.evaluate_layers if not 0 <= layer <= last]:
         raise BadInput(f"evaluate_layers has {wrong[0]}; the model has the layers 0 (embeddings) to {last}; name these")
     check_name_of_metric(args, config)
-    if config.sentence_weight > 0:
-        check_contrast(args, args.gather_sentences, args.gradient_cache)
+    if config.sentence_weight > 0 and pairs_contrasted(args, args.gather_sentences, args.gradient_cache)[0] == 1:
+        raise BadInput(NO_NEGATIVES)
     if tokenizer is not None:
         make_collator(args, config, tokenizer)  # refuses a prompt without room for text
 

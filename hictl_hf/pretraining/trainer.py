@@ -30,6 +30,10 @@ from ..training.sharding import ShardingMixin
 from ..training.trainer import RobustTrainer, nan_unless_finite
 
 logger = logging.getLogger(__name__)
+NO_NEGATIVES = (
+    "a contrastive batch has one pair, which leaves its sentences without negatives; raise "
+    "per_device_train_batch_size, or use gather_sentences (several processes) or gradient_cache"
+)
 
 LOSSES = ("lm_loss", "sentence_loss", "word_loss")
 WATCHED = ("hard_negative_lambda", "negatives_per_anchor")
@@ -106,9 +110,9 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
 
     def check_negatives(self) -> None:
         """Log the number of negatives of a sentence; `BadInput` if there are none."""
-        if self.weight_of("sentence") > 0:
-            check_contrast(self.args, self.gather_sentences, self.gradient_cache)
         pairs, factors = pairs_contrasted(self.args, self.gather_sentences, self.gradient_cache)
+        if pairs == 1 and self.weight_of("sentence") > 0:
+            raise BadInput(NO_NEGATIVES)
         logger.info("negatives per anchor: %d (%s), less where texts are equal", 2 * pairs - 2, " x ".join(factors))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -301,15 +305,6 @@ def pairs_contrasted(args: TrainingArguments, gather_sentences: bool, gradient_c
         if used and number > 1:
             pairs, factors = pairs * number, [*factors, f"{number} {name}"]
     return pairs, factors
-
-
-def check_contrast(args: TrainingArguments, gather_sentences: bool, gradient_cache: bool) -> None:
-    """Raise `BadInput` if a sentence has no negatives."""
-    if pairs_contrasted(args, gather_sentences, gradient_cache)[0] == 1:
-        raise BadInput(
-            "a contrastive batch has one pair, which leaves its sentences without negatives; raise "
-            "per_device_train_batch_size, or use gather_sentences (several processes) or gradient_cache"
-        )
 
 
 def metric_name(pooling: Pooling) -> str:
