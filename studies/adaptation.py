@@ -64,8 +64,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if bool(arguments.languages) != bool(arguments.train_file):
         parser.error("--languages and --train_file are given together: what is tested, and its pairs to train on")
     torch.set_num_threads(1)
-    limit = recipe_of("ours").get("cleaning", {}).get("max_characters", 1000)
-    material = Material(arguments.data, tuple(arguments.languages), tuple(arguments.train_file), limit)
+    limits = arguments.min_characters, recipe_of("ours").get("cleaning", {}).get("max_characters", 1000)
+    material = Material(arguments.data, tuple(arguments.languages), tuple(arguments.train_file), *limits)
     study = Study(material, arguments.encoder, output, arguments.minutes, arguments.prompt, arguments.reference_seconds)
     study.prepare()
     for name, seed in tqdm(planned(arguments.systems, arguments.seeds), unit=" runs"):
@@ -96,6 +96,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--train_file", nargs="+", default=[], metavar="FOLDER", help="sources of pairs of these languages"
     )
+    parser.add_argument("--min_characters", type=int, default=1, help="of their shorter side, as in Cleaning [1]")
     parser.add_argument("--output", type=Path, help="[runs/adaptation, with --languages runs/adaptation-low]")
     add_report_arguments(parser, EVIDENCE)
     return parser

@@ -57,12 +57,14 @@ class Material:
         source: folder of bitext/, ntrex/ and xtreme/, or with `languages` of tatoeba_low/ and xtreme/.
         languages: keys of `LOW` that are trained on and tested; empty: those of bitext/.
         train_file: with `languages`, sources of their pairs, such as folders of catalogues.
+        min_characters: with `languages`, of the shorter side of a training pair.
         max_characters: of a training sentence.
     """
 
     source: Path
     languages: tuple[str, ...] = ()
     train_file: tuple[str, ...] = ()
+    min_characters: int = 1
     max_characters: int = 200
 
     @cached_property
@@ -106,7 +108,8 @@ class Material:
         if not self.languages:
             return self.studied.bitext("dev", DEV_SENTENCES), (row for row in rows_of(self.source) if len(row) == 2)
         codes = ["en", *(LOW[language][0] for language in self.languages)]
-        corpus, _ = load_corpus(self.train_file, Cleaning(self.max_characters, languages=codes))
+        cleaning = Cleaning(self.max_characters, languages=codes, min_characters=self.min_characters)
+        corpus, _ = load_corpus(self.train_file, cleaning)
         pairs = (row for row in corpus if row["y"] is not None)
         allowed = [row for row in pairs if forbidden.isdisjoint(map(comparable, pair_of(row).values()))]
         parts = split_held_out(Dataset.from_list(allowed), DEV_SENTENCES, 0, parts=("dev",))

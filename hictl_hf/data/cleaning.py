@@ -13,7 +13,7 @@ from .languages import is_code, wanted_language, weighted_length
 from .records import Row
 
 Reason = Literal[
-    "broken", "empty", "no words", "equal sides", "too long", "length ratio", "duplicate", "untranslated",
+    "broken", "empty", "no words", "equal sides", "too short", "too long", "length ratio", "duplicate", "untranslated",
     "other language", "low score", "beyond max_train_samples", "held out",
 ]  # fmt: skip
 SHORT = 20  # weighted characters; below, the ratio of two lengths says nothing about the meaning
@@ -37,11 +37,18 @@ class Cleaning:
     catalogue_text: bool = True
     """Clean the text of gettext catalogues: remove mnemonics ("_File"), soft hyphens and invisible layout characters;
     skip entries without words."""
+    min_characters: int = 1
+    """Shortest side; Han, Kana and Hangul characters are weighted. 15 leaves out labels of one or two words."""
 
     def __post_init__(self) -> None:
-        for name in ("max_characters", "max_length_ratio"):
+        for name in ("min_characters", "max_characters", "max_length_ratio"):
             if not isinstance(value := getattr(self, name), int | float) or value <= 0:
                 raise BadInput(f"cleaning: {name} is {value!r}; allowed is a number above 0")
+        if self.min_characters > self.max_characters:
+            raise BadInput(
+                f"cleaning: min_characters is {self.min_characters}, above max_characters, {self.max_characters}; "
+                "nothing would be kept"
+            )
         for name in ("drop_equal_sides", "drop_duplicates", "catalogue_text"):
             if not isinstance(value := getattr(self, name), bool):
                 raise BadInput(f"cleaning: {name} is {value!r}; allowed is true or false")
@@ -135,9 +142,11 @@ def reason_to_skip(texts: Sequence[str], cleaning: Cleaning, needs_words: bool =
         return "no words"
     if cleaning.drop_equal_sides and len(texts) > 1 and texts[0] == texts[1]:
         return "equal sides"
+    lengths = [weighted_length(text) for text in texts]
+    if min(lengths) < cleaning.min_characters:
+        return "too short"
     if max(map(len, texts)) > cleaning.max_characters:
         return "too long"
-    lengths = [weighted_length(text) for text in texts]
     if max(lengths) >= SHORT and max(lengths) > cleaning.max_length_ratio * min(lengths):
         return "length ratio"
     return None

@@ -158,6 +158,8 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
         cleaning = asdict(self.cleaning)
         if not (self.cleaning.catalogue_text and any(shard.is_catalogue for shards in self.shards for shard in shards)):
             del cleaning["catalogue_text"]  # as in streams of 0.8, which did not have it
+        if cleaning["min_characters"] == DEFAULT_CLEANING.min_characters:
+            del cleaning["min_characters"]  # as in streams until 0.16
         settings |= {f"cleaning {name}": repr(value) for name, value in cleaning.items()}
         if self.held_out:
             settings["held-out texts"] = blake2b("\0".join(sorted(self.held_out)).encode(), digest_size=8).hexdigest()

@@ -55,6 +55,22 @@ def test_the_weights_decide_what_an_unbalanced_pair_is() -> None:
     assert report.skipped == {"length ratio": 1}
 
 
+def test_short_sides_are_left_out_by_weighted_length() -> None:
+    # 15 letters, and 5 Han characters that weigh 16, are enough; 14 letters on one side, or 4 Han (12.8), are not.
+    rows = [
+        {"en": "a" * 15, "de": "b" * 15}, {"en": "a" * 16, "zh": "猫" * 5}, {"sw": "c" * 15},
+        {"en": "a" * 15, "de": "b" * 14}, {"en": "a" * 16, "zh": "猫" * 4}, {"sw": "c" * 14},
+    ]  # fmt: skip
+    kept, report = cleaned(rows, min_characters=15)
+    assert [row[3] for row in kept] == ["de", "zh", None]
+    assert report.skipped == {"too short": 3}
+
+
+def test_a_least_length_above_the_longest_is_refused() -> None:
+    with pytest.raises(BadInput, match="min_characters is 15, above max_characters, 10; nothing would be kept"):
+        Cleaning(min_characters=15, max_characters=10)
+
+
 @pytest.mark.parametrize(
     ("setting", "rows"),
     [

@@ -592,6 +592,15 @@ def test_a_state_of_0_8_which_did_not_clean_catalogues_goes_on_without_that(tmp_
         resumed(partial(stream_of, **settings), state)
 
 
+def test_a_state_of_0_16_which_had_no_least_length_goes_on_without_one(tmp_path: Path) -> None:
+    source = WRITERS["jsonl"](tmp_path)
+    ((_, state),) = read(stream_of([source]), 1)
+    assert "min_characters" not in state
+    resumed(partial(stream_of, [source]), state)
+    with pytest.raises(BadInput, match="cleaning min_characters was None, is '2'"):
+        resumed(partial(stream_of, [source], cleaning=Cleaning(min_characters=2)), state)
+
+
 def test_rows_with_a_held_out_text_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     source = write(tmp_path / "a.jsonl", lines(pairs(0, 9)))

@@ -158,6 +158,8 @@ def test_low_resource_pairs_come_from_catalogues_in_the_languages_asked_for(sour
     assert material.tests.keys() == {"low", "tatoeba"} and material.tests["low"]["bre"][1][0] == sentence(800, "br")
     texts = {comparable(text) for text in dev["br"][0]}
     assert comparable(sentence(805, "en")) not in texts and comparable(sentence(700, "en")) not in texts
+    longer = prepare(replace(material, min_characters=11), tmp_path / "longer")
+    assert longer["pairs"] == counts["pairs"] - 1, "without 'short text'"
 
 
 def test_pairs_are_distinct_on_both_sides() -> None:
