@@ -70,6 +70,7 @@ def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settin
     argv = sys.argv[1:] if argv is None else argv
     try:
         main(argv, **settings)
+        leave_process_group()
     except BrokenPipeError:  # the reader of stdout has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
@@ -82,6 +83,13 @@ def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settin
         if int(os.environ.get("RANK", 0)):
             time.sleep(GRACE)  # the launcher ends this process when the first one fails for the same reason
         sys.exit(f"error: {message}")
+
+
+def leave_process_group() -> None:
+    """End the process group that a training joined; NCCL warns of one that is left to the end of Python."""
+    distributed = sys.modules.get("torch.distributed")  # importing it here would slow down every command
+    if distributed and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def shows_traceback(argv: Sequence[str]) -> bool:

@@ -118,6 +118,14 @@ def test_the_first_process_tells_an_error_at_once_others_later(
     assert found == waited
 
 
+def test_a_program_leaves_the_process_group_of_its_training(tmp_path: Path) -> None:
+    def train(_: Any) -> None:
+        torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+
+    errors.run(train, [])
+    assert not torch.distributed.is_initialized()
+
+
 # --- two processes ----------------------------------------------------------------------------------------------------
 
 KILLED = """
