@@ -7,6 +7,7 @@ sentence-transformers. The library is not needed; the formats of its releases 2 
 
 import json
 import logging
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -186,10 +187,10 @@ def read_modules(files: ModelFiles) -> dict[str, list[str]]:
         if package.partition(".")[0] != "sentence_transformers" or short not in KNOWN:
             allowed = f"are {', '.join(KNOWN)} of sentence_transformers"
             raise files.refusal("", "modules.json", f"has a module {kind[:120]!r}", allowed)
-        if not re.fullmatch(r"\w*", folder):
-            raise files.refusal(
-                "", "modules.json", f"has the path {short_repr(folder)}", "is a folder in this one, such as 1_Pooling"
-            )
+        folder = "" if (plain := posixpath.normpath(folder)) == "." else plain  # "./1_Pooling/" is 1_Pooling
+        if folder.startswith(("/", "..")):
+            found_path = f"has the path {short_repr(module['path'])}"
+            raise files.refusal("", "modules.json", found_path, "is a folder in this one, such as 1_Pooling")
         found[short].append(folder)
         order.append(short)
     names = Counter(str(module["name"]) for module in modules if "name" in module)

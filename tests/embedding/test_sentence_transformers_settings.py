@@ -165,6 +165,9 @@ FOLDERS: dict[str, dict[str, Any]] = {
         "modules": chain(CLS, "Normalize", transformer="0_Transformer"),
         "transformer": {"max_seq_length": 6},
     },
+    "folders written in other ways": {
+        "modules": [("Transformer", "./", {}), ("Pooling", "./pool-ing.v2/", PLAIN[1][2]), ("Normalize", "norm//", {})],
+    },
 }
 
 
@@ -449,8 +452,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no pooling": ({"modules": [PLAIN[0], PLAIN[2]]}, "lists Transformer, Normalize; allowed is Transformer, Pooling"),
     "a path outside": (
-        {"modules": [PLAIN[0], ("Pooling", "../1_Pooling", CLS)]},
-        "has the path '../1_Pooling'; allowed is a folder in this one",
+        {"modules": [PLAIN[0], ("Pooling", "./../1_Pooling", CLS)]},
+        "has the path './../1_Pooling'; allowed is a folder in this one",
     ),
     "a length": ({"transformer": {"max_seq_length": 2}}, "sentence_bert_config.json: max_seq_length is 2; allowed is"),
     "a task": ({"transformer": {"transformer_task": "fill-mask"}}, "transformer_task is 'fill-mask'"),
