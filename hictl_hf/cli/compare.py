@@ -89,5 +89,5 @@ class Kind(NamedTuple):
 KINDS = {
     "translation": Kind(("test", "decoding"), compare_translation),
     "XTREME": Kind(("tasks", "setting"), compare_xtreme),
-    "pre-training": Kind(("retrieval",), compare_pretraining),
+    "pre-training": Kind(("history", "corpus"), compare_pretraining),
 }

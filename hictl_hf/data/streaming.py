@@ -104,13 +104,8 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
         world_size: int = 1,
         held_out: Set[str] = frozenset(),
     ) -> None:
-        if len(shares) != len(sources) or not sources or not all(0 < share < float("inf") for share in shares):
-            raise BadInput(
-                f"stream_shares is {short_repr(list(shares))}; allowed is a positive number for each of {len(sources)} "
-                "sources. Give as many, or none to mix languages by their sizes."
-            )
+        self.shares = normalized_shares(shares, sources)
         self.sources, self.shards = list(sources), [list(list_shards(source)) for source in sources]
-        self.shares = [share / sum(shares) for share in shares]
         self.tokenizer, self.batch_size, self.seed, self.buffer = tokenizer, batch_size, seed, buffer
         self.cleaning, self.strict = replace(cleaning, drop_duplicates=False), strict
         self.readers, self.rank, self.world_size = readers, rank, world_size
@@ -167,6 +162,16 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
             settings |= {f"source {number}": source, f"files of source {number}": len(shards)}
             settings |= {f"bytes of source {number}": bytes_of(shards), f"share of source {number}": share}
         return settings
+
+
+def normalized_shares(shares: Sequence[float], sources: Sequence[str]) -> list[float]:
+    """Shares that sum to 1; `BadInput` unless there is a positive one for each source."""
+    if len(shares) != len(sources) or not sources or not all(0 < share < float("inf") for share in shares):
+        raise BadInput(
+            f"stream_shares is {short_repr(list(shares))}; allowed is a positive number for each of {len(sources)} "
+            "sources. Give as many, or none to mix languages by their sizes."
+        )
+    return [share / sum(shares) for share in shares]
 
 
 def source_shares(

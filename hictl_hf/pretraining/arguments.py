@@ -7,6 +7,7 @@ import torch
 
 from ..data.cleaning import Cleaning
 from ..data.collator import REORDERINGS, SEPARATORS, SHORTEST_PAIR
+from ..data.streaming import BUFFER
 from ..errors import BadInput
 from ..models.configuration_hictl import CONFIGS, config_class
 from ..parsing import parse_flags_or_recipe, read_overrides
@@ -36,6 +37,7 @@ DECISIVE = (  # must stay the same when a run is resumed, as the examples and th
     "dropout", "lm_head_warmup_steps", "learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps",
     "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm",
 )  # fmt: skip
+DECISIVE_SINCE_0_17 = ("optim", "optim_args", "optim_target_modules")
 NO_END = "a stream has no end and no held-out pairs: with --streaming give --max_steps and --validation_file"
 WORKERS = "--dataloader_num_workers says how many processes read and tokenize it"
 
@@ -141,7 +143,7 @@ class PretrainingDataArguments(DataArguments):
         metadata={"help": "Share of each source in a stream; by default by languages and bytes on disk."},
     )
     stream_buffer: int = field(
-        default=20_000, metadata={"help": "Examples in the shuffle buffer of each process, or of each of its workers."}
+        default=BUFFER, metadata={"help": "Examples in the shuffle buffer of each process, or of each of its workers."}
     )
     text_alpha: float = field(
         default=0.3, metadata={"help": "Exponent of language sampling, p^alpha, for monolingual text."}
@@ -171,6 +173,11 @@ class PretrainingDataArguments(DataArguments):
                 raise BadInput(
                     f"stream_shares is {self.stream_shares}, which only a stream has; add --streaming true, or leave "
                     "it out: without it languages are mixed by --text_alpha, --pair_alpha and --text_share"
+                )
+            if self.stream_buffer != BUFFER:
+                raise BadInput(
+                    f"stream_buffer is {self.stream_buffer}, which only a stream has; add --streaming true, or leave "
+                    "it out"
                 )
             return
         if self.stream_buffer < 1:

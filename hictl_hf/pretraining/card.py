@@ -115,7 +115,7 @@ batch = tokenizer(["Good morning.", "Guten Morgen."], padding=True, return_tenso
 encoder = AutoModel.from_pretrained({name}, subfolder="encoder")
 states = encoder(**batch).last_hidden_state  # (sentences, tokens, hidden size)
 
-# The HiCTL model with its sentence projection; its code is stored with the weights.
+# The HiCTL model with the vector that it was trained on; its code is stored with the weights.
 model = AutoModelForPreTraining.from_pretrained({name}, trust_remote_code=True)
 sentences = model.encode_sentences(batch["input_ids"], batch["attention_mask"])  # (sentences, r)"""
 
@@ -136,7 +136,8 @@ def _pooling(results: PretrainingResults) -> str:
     how = {"cls": "the state of the first token", "mean": "the mean of all tokens"}.get(mode, f"the {mode}")
     where = "in the last layer" if layer is None else f"at layer {layer}"
     reason = f", as was best on {results.protocol.selected_on}" if chosen and results.protocol else ""
-    return f"A vector is {how} {where}{reason}, divided by its length"
+    scaled = "" if results.config.get("embedding_normalize") is False else ", divided by its length"
+    return f"A vector is {how} {where}{reason}{scaled}"
 
 
 def _objectives(results: PretrainingResults) -> list[tuple[str, ...]]:

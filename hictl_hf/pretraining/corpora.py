@@ -1,7 +1,7 @@
 """The texts of a run: what is trained on, what is held out of it, and the guard outside it."""
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import chain
 
@@ -29,6 +29,7 @@ class Corpora:
         train: `None` for a stream.
         dev: pairs to choose the pooling by, and `test` pairs to score; `None` if none are held out.
         guard_dev, guard_test: the same of languages and domains that are not trained on; `None` without a guard.
+        unused: pairs of `validation_file` and `guard_data` beyond `held_out_sentences`: not scored, not trained on.
         same_ids: rows that `leave_out_same_ids` left out.
         report: what was read and what was skipped.
     """
@@ -39,12 +40,14 @@ class Corpora:
     report: CorpusReport
     guard_dev: Dataset | None = None
     guard_test: Dataset | None = None
+    unused: list[Dataset] = field(default_factory=list)
     same_ids: int = 0
 
     @property
     def held_out(self) -> list[Dataset]:
         """The parts that are not trained on."""
-        return [part for part in (self.dev, self.test, self.guard_dev, self.guard_test) if part is not None]
+        parts = self.dev, self.test, self.guard_dev, self.guard_test, *self.unused
+        return [part for part in parts if part is not None]
 
     @property
     def hash(self) -> str:
@@ -63,12 +66,14 @@ def read_corpora(args: PretrainingArguments) -> Corpora:
     cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
     held_out = read_held_out(args, "validation_file", cleaning)
     guard = read_held_out(args, "guard_data", replace(cleaning, languages=()))
+    unused = [part.pop("unused") for part in (held_out, guard) if part]
     if args.streaming:
-        return Corpora(None, held_out.get("dev"), held_out.get("test"), CorpusReport(), *guard.values())
+        dev, test, guard_dev, guard_test = (part.get(name) for part in (held_out, guard) for name in ("dev", "test"))
+        return Corpora(None, dev, test, CorpusReport(), guard_dev, guard_test, unused)
     train, corpus_report = load_corpus(args.train_file, cleaning, args.strict)
     if args.guard_languages:
         train, guard = with_guard_languages(args, train, guard)
-    if outside := [*held_out.values(), *guard.values()]:
+    if outside := [*held_out.values(), *guard.values(), *unused]:
         read = len(train)
         train = without_texts(train, *outside)
         logger.info("%d of %d rows share a text with held-out data and are not trained on", read - len(train), read)
@@ -84,11 +89,17 @@ def read_corpora(args: PretrainingArguments) -> Corpora:
         parts = split_held_out(train, args.held_out_sentences, args.seed)
     parts["train"] = sample_rows(parts["train"], args.max_train_samples, corpus_report)
     logger.info("%s", corpus_report.summary())
-    return Corpora(parts["train"], parts.get("dev") or None, parts.get("test") or None, corpus_report, *guard.values())
+    dev, test = (parts.get(name) or None for name in ("dev", "test"))
+    if guard and not (dev and test):
+        raise BadInput(
+            "a guard is scored by the pooling that is best on held-out pairs, and there are none; give "
+            "--validation_file or --held_out_sentences, or leave out guard_data and guard_languages"
+        )
+    return Corpora(parts["train"], dev, test, corpus_report, guard.get("dev"), guard.get("test"), unused)
 
 
 def read_held_out(args: PretrainingArguments, name: str, cleaning: Cleaning) -> dict[str, Dataset]:
-    """The parts "dev" and "test" of the sources of an argument, which are not trained on; empty without sources."""
+    """The parts "dev", "test" and "unused" of the sources of an argument, not trained on; empty without sources."""
     sources = getattr(args, name)
     if not sources:
         return {}
@@ -97,14 +108,14 @@ def read_held_out(args: PretrainingArguments, name: str, cleaning: Cleaning) -> 
 
 
 def dev_and_test(place: str, pairs: Dataset, args: PretrainingArguments) -> dict[str, Dataset]:
-    """Pairs to choose by (dev) and others to score (test), `BadInput` if there is none of either."""
+    """Pairs to choose by (dev), others to score (test), and the rest (unused); `BadInput` if none is dev or test."""
     parts = split_held_out(pairs, max(args.held_out_sentences, 1), args.seed, keep_half=False)
     if not (len(parts["dev"]) and len(parts["test"])):
         raise BadInput(
             f"{place}, which has no sentence pair to choose by (dev) and another to score (test); give two or more "
             "pairs that share no text"
         )
-    return {"dev": parts["dev"], "test": parts["test"]}
+    return {"dev": parts["dev"], "test": parts["test"], "unused": parts["train"]}
 
 
 def with_guard_languages(
@@ -124,6 +135,7 @@ def with_guard_languages(
         raise BadInput(f"guard_languages is {', '.join(args.guard_languages)}, which leaves no pairs to train on")
     pairs = train.select(np.flatnonzero(is_guard & is_pair))
     found = dev_and_test(f"guard_languages is {', '.join(args.guard_languages)}", pairs, args)
+    del found["unused"]  # their English may be trained on with other languages
     guard = {part: concatenate_datasets([*filter(None, [guard.get(part)]), rows]) for part, rows in found.items()}
     return train.select(np.flatnonzero(~is_guard)), guard
 

@@ -11,7 +11,7 @@ from transformers.utils import CONFIG_NAME
 
 from ..data.cleaning import Cleaning
 from ..data.sources import list_shards
-from ..data.streaming import bytes_of, source_shares
+from ..data.streaming import bytes_of, normalized_shares, source_shares
 from ..embedding.encoder import check_model_type
 from ..errors import BadInput, as_bad_input
 from ..hub.loading import model_errors, problem_of_files
@@ -140,12 +140,7 @@ def plan(args: PretrainingArguments) -> RunPlan:
 def shares_of(args: PretrainingArguments, names: Sequence[Resolved]) -> list[float]:
     """The share of each source: `stream_shares`, else by language with bytes in place of rows, if all are files."""
     if args.stream_shares:
-        if len(args.stream_shares) != len(args.train_file):
-            raise BadInput(
-                f"stream_shares has {len(args.stream_shares)} numbers; allowed is one for each of "
-                f"{len(args.train_file)} sources of train_file"
-            )
-        return [share / sum(args.stream_shares) for share in args.stream_shares]
+        return normalized_shares(args.stream_shares, args.train_file)
     sources = [each for each in names if each.role == "train_file"]
     if any(each.problem or each.size == ON_THE_HUB for each in sources):
         return []

@@ -8,6 +8,7 @@ The share α of the trained weights is given, or chosen on held-out pairs: no tr
 
 import logging
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,15 @@ Weights = Mapping[str, Tensor]
 def copy_of_weights(model: nn.Module, new: Sequence[str] = ()) -> dict[str, Tensor]:
     """A copy of the parameters on the CPU, by name, without those that training began with at random."""
     return {name: weight.detach().to("cpu", copy=True) for name, weight in model.named_parameters() if name not in new}
+
+
+def hash_of_weights(weights: Weights) -> str:
+    """Hash of the names and values."""
+    digest = blake2b(digest_size=16)
+    for name, weight in sorted(weights.items()):
+        digest.update(name.encode() + b"\0")
+        digest.update(weight.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 @torch.no_grad()

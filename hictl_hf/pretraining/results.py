@@ -44,7 +44,8 @@ class LanguageAccuracy:
         """The accuracy as a row of text under `HEADS`."""
         sentences = "–" if self.sentences is None else f"{self.sentences:,}"
         before, gain = ("–", "–") if self.gain is None else (f"{self.untrained:.1f}", f"{self.gain:+.1f}")
-        return name, sentences, before, f"{self.hictl or 0:.1f}", gain
+        after = "–" if self.hictl is None else f"{self.hictl:.1f}"
+        return name, sentences, before, after, gain
 
 
 @dataclass(kw_only=True)
@@ -244,8 +245,9 @@ def comparison_table(runs: Mapping[str, PretrainingResults]) -> str:
     width = max(map(len, runs))
     lines = [f"{'run'.ljust(width)}  before   after    gain"]
     for name, results in runs.items():
-        before, after = (mean or 0 for mean in results.means())
-        lines.append(f"{name.ljust(width)}  {before:6.1f}  {after:6.1f}  {after - before:+6.1f}")
+        before, after = results.means()
+        cells = LanguageAccuracy(untrained=before, hictl=after).cells(name)[2:]
+        lines.append("  ".join([name.ljust(width), *(cell.rjust(6) for cell in cells)]))
     return "\n".join(lines)
 
 

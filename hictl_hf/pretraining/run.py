@@ -59,7 +59,7 @@ def pretrain(args: PretrainingArguments, command: str = "") -> PretrainingResult
     model, new_weights = load_or_make_model(args, tokenizer, start)
     weights = copy_of_weights(model, new_weights) if args.keep_start else {}
     training_time = TrainingTime()
-    trainer = make_trainer(args, model, tokenizer, corpora, training_time)
+    trainer = make_trainer(args, model, tokenizer, corpora, training_time, weights)
     if args.should_log and (kernel := describe_attention(model, args)):
         logger.info(kernel)
 
@@ -104,6 +104,7 @@ def refuse_to_overwrite(args: PretrainingArguments) -> None:
             logger.warning("%s: no complete checkpoint to resume from, starting at the beginning", args.output_dir)
     elif args.resume_from_checkpoint:
         check_checkpoint(args.resume_from_checkpoint)
+        refuse_another_run(args)
     elif newest_first(args.output_dir):
         raise BadInput(
             f"{args.output_dir}: holds the checkpoints of another run; continue it with --resume_from_checkpoint true, "
@@ -111,6 +112,18 @@ def refuse_to_overwrite(args: PretrainingArguments) -> None:
         )
     if not args.resume_from_checkpoint and (Path(args.output_dir) / "results.json").exists():
         raise BadInput(f"{args.output_dir}: holds a run that has ended; choose another --output_dir, or remove it")
+
+
+def refuse_another_run(args: PretrainingArguments) -> None:
+    """Raise `BadInput` if the output folder has a run, and the checkpoint to resume from is elsewhere."""
+    checkpoint, output_dir = Path(str(args.resume_from_checkpoint)), Path(args.output_dir)
+    if checkpoint.resolve().parent == output_dir.resolve():
+        return
+    if newest_first(output_dir) or (output_dir / "results.json").exists():
+        raise BadInput(
+            f"{output_dir}: holds another run than that of {checkpoint}; continue it with --resume_from_checkpoint "
+            "true, or choose another --output_dir"
+        )
 
 
 def collect_results(
@@ -138,9 +151,16 @@ def collect_results(
         pairs = len(corpora.train) - texts
         results.pairs = pairs * (args.text_share < 1 or not texts)  # rows that are never drawn are not trained on
         results.texts = texts * (args.text_share > 0 or not pairs)
-        results.language_codes = sorted(set(corpora.train["x_lang"]) | (set(corpora.train["y_lang"]) - {None}))
+        drawn = {
+            (x_lang, y_lang)
+            for x_lang, y_lang in zip(corpora.train["x_lang"], corpora.train["y_lang"])
+            if (results.texts if y_lang is None else results.pairs)
+        }
+        results.language_codes = sorted({code for languages in drawn for code in languages if code})
         results.languages = len(results.language_codes)
         results.data_hash = corpus_report.hash
+    elif corpora.dev is not None:  # a stream is not counted by language
+        results.language_codes = sorted({*corpora.dev["x_lang"], *corpora.dev["y_lang"]})
     if results.retrieval and (pooling := results.retrieval.protocol.hictl):
         results.settings["config"].update(embedding_pooling=pooling.mode, embedding_layer=pooling.layer)
     return results

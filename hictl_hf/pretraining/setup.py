@@ -1,8 +1,10 @@
 """The parts of a pre-training run: corpora, tokenizer, model and trainer, each checked before the training begins."""
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import fields
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +34,12 @@ from ..retrieval.held_out import pair_names
 from ..training.arguments import plain_settings, read_dictionary, refuse_unknown_fields
 from ..training.callbacks import RunFingerprint, TrainingTime, early_stopping
 from ..training.model_and_data import at_revision
-from .arguments import DECISIVE, PretrainingArguments
+from .arguments import DECISIVE, DECISIVE_SINCE_0_17, PretrainingArguments
 from .batch_size import fit_micro_batch
 from .corpora import Corpora, comparable_texts, leave_out_same_ids
+from .interpolation import Weights, hash_of_weights
 from .start import SENTENCE_ENCODER, Start
-from .trainer import HictlTrainer, metric_name
+from .trainer import HictlTrainer, metric_name, pairs_contrasted
 
 logger = logging.getLogger(__name__)
 
@@ -232,8 +235,9 @@ def make_trainer(
     tokenizer: PreTrainedTokenizerBase,
     corpora: Corpora,
     training_time: TrainingTime,
+    start: Weights | None = None,
 ) -> HictlTrainer:
-    """The trainer with its examples, their order and the collator."""
+    """The trainer with its examples, their order and the collator; `start` are weights to be kept in part."""
     collator = make_collator(args, model.config, tokenizer)
     if args.ddp_find_unused_parameters is None:
         # with all objectives, every parameter is used
@@ -257,10 +261,11 @@ def make_trainer(
         args.eval_strategy, args.load_best_model_at_end = "no", False
     poolings = poolings_to_evaluate(args, model.config)
     check_metric(args, corpora.dev, poolings)
+    run = RunFingerprint(decisive_settings(args), corpora.hash, newer_settings(args, tokenizer, start))
     return HictlTrainer(
         model, args, train_dataset=examples, eval_dataset=corpora.dev, data_collator=collator,
         processing_class=tokenizer, callbacks=[
-            RunFingerprint(decisive_settings(args), corpora.hash), training_time,
+            run, training_time,
             *early_stopping(args.early_stopping_patience, args.early_stopping_threshold),
             *push_during_training(args.publish_to, args.hub_strategy, args.hub_always_push),
         ],
@@ -300,6 +305,18 @@ def decisive_settings(args: PretrainingArguments) -> dict[str, Any]:
     return {name: plain[name] for name in DECISIVE} | since_0_10 | {"pairs of a step": batch}
 
 
+def newer_settings(
+    args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, start: Weights | None
+) -> dict[str, Any]:
+    """Decisive settings that checkpoints of releases before 0.17 did not store."""
+    plain, vocabulary = plain_settings(args), sorted(tokenizer.get_vocab().items())
+    return {name: plain[name] for name in DECISIVE_SINCE_0_17} | {
+        "pairs contrasted together": pairs_contrasted(args, args.gather_sentences, args.gradient_cache)[0],
+        "hash of the vocabulary": blake2b(json.dumps(vocabulary).encode(), digest_size=16).hexdigest(),
+        "hash of the start, which is kept in part": hash_of_weights(start) if start else None,
+    }
+
+
 def check_metric(args: PretrainingArguments, dev: Dataset | None, poolings: Sequence[Pooling]) -> None:
     """Raise `BadInput` if no evaluation measures `metric_for_best_model`."""
     if dev is None or args.eval_strategy == "no":
@@ -326,6 +343,8 @@ def examples_and_sampler(
     }
     sizes = {key: len(rows) for key, rows in groups.items()}
     shares = language_shares(sizes, args.text_alpha, args.pair_alpha, args.text_share)
+    if idle := ["-".join(filter(None, key)) for key, share in shares.items() if not share]:
+        logger.warning("text_share is %g: never drawn is %s", args.text_share, ", ".join(idle))
     micro_batches = args.gradient_accumulation_steps
     sampler = TemperatureSampler(
         np.asarray(tokens["length"]), groups, shares, args.train_batch_size * micro_batches * args.world_size,

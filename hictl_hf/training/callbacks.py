@@ -9,7 +9,8 @@ from time import process_time, time
 from typing import Any, Protocol
 
 from transformers import EarlyStoppingCallback, TrainerCallback
-from transformers.trainer_callback import ExportableState
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy
 
 from ..errors import BadInput
@@ -49,6 +50,7 @@ class StepGuard(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.saved_step = -1
+        state.compute_steps(args, state.max_steps)  # HF counts by save_steps and others of the checkpoint
         self.find_best_checkpoint(args, state)
         counts = [log["skipped_steps"] for log in state.log_history if "skipped_steps" in log]
         self.trainer.skipped_steps, self.trainer.skipped_in_a_row = max(counts, default=0), 0
@@ -121,14 +123,17 @@ class RunFingerprint(TrainerCallback, ExportableState):
     Args:
         settings: what decides the result of the training, as plain values.
         examples: hash of the training examples.
+        newer: more settings, which checkpoints of earlier releases may not have stored.
     """
 
-    def __init__(self, settings: Settings, examples: str) -> None:
-        self.settings = with_version({**settings, EXAMPLES: examples})
+    def __init__(self, settings: Settings, examples: str, newer: Settings | None = None) -> None:
+        self.newer = dict(newer or {})
+        self.settings = with_version({**settings, **self.newer, EXAMPLES: examples})
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        before = self.stored_settings(state.stateful_callbacks)
-        refuse_changes(args.output_dir, before, self.settings, SAME_RUN)
+    def check(self, checkpoint: Path) -> None:
+        """Raise `BadInput` if a checkpoint has stored other settings or examples; before its weights are loaded."""
+        callbacks = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME)).stateful_callbacks
+        refuse_changes(checkpoint, self.stored_settings(callbacks), self.settings, SAME_RUN)
 
     def stored_settings(self, callbacks: Mapping[str, Any]) -> Settings:
         """The settings stored in a checkpoint; the current ones if it has none."""
@@ -138,7 +143,7 @@ class RunFingerprint(TrainerCallback, ExportableState):
             before = dict(callbacks.get("SameSettings", {"args": {"settings": {}}})["args"]["settings"])
             if rows := callbacks.get("SameRows"):
                 before[EXAMPLES] = rows["args"]["rows"]
-        return before or self.settings
+        return {**self.newer, **before} if before else self.settings
 
     def state(self) -> dict[str, Any]:
         return {"args": {"settings": self.settings}, "attributes": {}}

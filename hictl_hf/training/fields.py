@@ -136,6 +136,19 @@ def refuse_lonely(args: TrainingArguments) -> None:
         if not given and differs(args, name):
             raise BadInput(f"{name} is {getattr(args, name)}, which has no effect alone; add {fix}, or leave it out")
 
+    if args.save_strategy == "best" and args.eval_strategy == "no":
+        raise BadInput("save_strategy is best, and nothing is evaluated; give --eval_strategy steps")
+
+
+def idle_steps(args: TrainingArguments) -> list[str]:
+    """A sentence for each number of steps that is given and has no effect; a recipe may have it for other flags."""
+    kinds = {"eval_steps": "eval_strategy", "save_steps": "save_strategy", "logging_steps": "logging_strategy"}
+    return [
+        f"{name} is {getattr(args, name):g}, which has no effect with --{kind} {getattr(args, kind).value}"
+        for name, kind in kinds.items()
+        if getattr(args, kind) != "steps" and differs(args, name)
+    ]
+
 
 def refuse_optimizer(args: TrainingArguments) -> None:
     """Raise `BadInput` for an optimizer that cannot work here, and for settings that it does not read."""

@@ -26,8 +26,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotat
 from ..errors import BadInput
 from ..files import writing
 from ..models.supported_versions import overrides_private, warn_if_untested
-from .callbacks import ReadsCheckpoints, StepGuard
+from .callbacks import ReadsCheckpoints, RunFingerprint, StepGuard
 from .checkpoints import check_checkpoint, last_complete_checkpoint, remove_broken_checkpoints, write_manifest
+from .fields import idle_steps
 
 warn_if_untested()
 logger = logging.getLogger(__name__)
@@ -123,6 +124,12 @@ class RobustTrainer(Trainer):
         elif resume_from_checkpoint:
             check_checkpoint(resume_from_checkpoint)
         self.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, RunFingerprint) and self.resumed_from:
+                callback.check(self.resumed_from)
+        if self.is_world_process_zero():
+            for sentence in idle_steps(self.args):
+                logger.warning(sentence)
         before = {name: getattr(self.args, name) for name in ("logging_nan_inf_filter", "eval_on_start")}
         self.args.logging_nan_inf_filter = False  # waits for a GPU; `skip_step` keeps such losses from the log
         self.args.eval_on_start &= not resume_from_checkpoint  # a resumed run did so

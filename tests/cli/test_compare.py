@@ -31,6 +31,12 @@ def test_runs_of_pretraining_by_the_names_of_their_folders(tmp_path: Path, capsy
     ]
 
 
+def test_a_run_without_held_out_pairs_has_no_score(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [saved(tmp_path / "a", pretraining(1, 3)), saved(tmp_path / "b", {"history": [], "corpus": {}})]
+    main(list(map(str, folders)))
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[2:]] == [["b", "–", "–", "–"]]
+
+
 def test_a_run_without_results_is_told_how_it_gets_them(tmp_path: Path) -> None:
     with pytest.raises(
         BadInput, match=r"results.json: cannot be read .* --resume_from_checkpoint true, .* `hictl demo`"

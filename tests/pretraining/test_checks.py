@@ -124,6 +124,10 @@ def test_what_works_passes_and_draws_no_random_number(family: str) -> None:
         (("--held_out_sentences", "0", "--early_stopping_patience", "2", *EVALUATED), "held_out_sentences is 0, so no"),
         (("--stream_shares", "2", "1"), "stream_shares is .*2.0, 1.0.*, which only a stream has; add --streaming true"),
         (
+            ("--stream_buffer", "5"),
+            "stream_buffer is 5, which only a stream has; add --streaming true, or",
+        ),
+        (
             ("--streaming", "true", "--validation_file", "y", "--max_steps", "2", "--stream_buffer", "0"),
             "stream_buffer is 0; allowed is 1 or more",
         ),

@@ -49,6 +49,18 @@ def test_guard_data_is_of_any_language_and_never_trained_on(tmp_path: Path) -> N
     assert {*corpora.guard_dev["y_lang"]} == {"fr"}  # the languages of the training data are no limit
 
 
+@pytest.mark.parametrize("flag", ["--validation_file", "--guard_data"])
+def test_no_text_of_held_out_files_is_trained_on_however_few_pairs_are_scored(flag: str, tmp_path: Path) -> None:
+    source, named = write(tmp_path / "a.jsonl", "de", number=40), write(tmp_path / "b.jsonl", "de", number=20)
+    corpora = read(source, flag, named)
+    scored = [part for part in corpora.held_out if part not in corpora.unused]
+    assert corpora.train is not None and max(map(len, scored)) == 2
+    assert {f"sentence {at}" for at in range(20)}.isdisjoint(corpora.train["x"])
+    assert len(corpora.train) == 20 - (4 if flag == "--guard_data" else 0)
+    streaming = "--streaming", "true", "--max_steps", "2", "--validation_file", named
+    assert sum(map(len, read(source, *streaming).held_out)) == 20
+
+
 def test_a_sample_is_taken_of_what_is_left_to_train_on(tmp_path: Path) -> None:
     source = write(tmp_path / "a.jsonl", "de", "sw")
     whole, sample = read(source), read(source, "--max_train_samples", "6")
@@ -89,6 +101,12 @@ def test_guard_languages_that_cannot_be_taken_out_are_refused(
 def test_a_guard_needs_pairs_to_choose_by_and_others_to_score(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="guard_data is .*has no sentence pair to choose by"):
         read(write(tmp_path / "a.jsonl", "de"), "--guard_data", write(tmp_path / "g.jsonl", "fr", number=1))
+
+
+def test_a_guard_needs_held_out_pairs_which_choose_the_pooling(tmp_path: Path) -> None:
+    guard = write(tmp_path / "g.jsonl", "fr", number=4)
+    with pytest.raises(BadInput, match="a guard is scored by the pooling that is best on held-out pairs"):
+        read(write(tmp_path / "a.jsonl", "de"), "--guard_data", guard, "--held_out_sentences", "0")
 
 
 def pairs_of(*texts: tuple[str, str | None]) -> Dataset:

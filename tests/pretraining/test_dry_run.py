@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,9 @@ def test_shares_without_stream_shares_are_those_of_languages_by_bytes(tmp_path: 
     found = plan(args)
     assert found.shares == pytest.approx([2 / 3, 1 / 3]) and found.steps is None and not found.unresolved
     assert found.names[0].size.endswith(" KB")
+    for shares in ([0.0, 0.0], [1.0]):
+        with pytest.raises(BadInput, match="stream_shares is .*; allowed is a positive number for each of 2 sources"):
+            plan(replace(args, streaming=True, validation_file=files, max_steps=2, stream_shares=shares))
 
 
 def test_a_dry_run_is_not_trained(tmp_path: Path) -> None:

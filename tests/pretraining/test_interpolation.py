@@ -10,7 +10,13 @@ from torch import nn
 from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.corpora import Corpora
-from hictl_hf.pretraining.interpolation import best_share, check_can_choose, copy_of_weights, set_weights
+from hictl_hf.pretraining.interpolation import (
+    best_share,
+    check_can_choose,
+    copy_of_weights,
+    hash_of_weights,
+    set_weights,
+)
 from hictl_hf.pretraining.results import ShareAccuracy
 
 
@@ -34,6 +40,14 @@ def test_weights_that_began_at_random_stay_as_they_were_trained() -> None:
     set_weights(model, dict.fromkeys(trained, torch.zeros(())) | trained, trained, 1)
     set_weights(model, start, trained, 0)
     assert torch.equal(model.bias, trained["bias"]) and torch.equal(model.weight, start["weight"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_hash_of_weights_is_of_names_and_values(dtype: torch.dtype) -> None:
+    weights = {"a": torch.ones(2, 3, dtype=dtype).T, "b": torch.zeros(2, dtype=dtype)}
+    assert hash_of_weights(weights) == hash_of_weights(dict(reversed(weights.items())))
+    others = {"a": weights["a"], "c": weights["b"]}, {**weights, "b": torch.tensor([0, 0.5], dtype=dtype)}
+    assert len({*map(hash_of_weights, others), hash_of_weights(weights)}) == 3
 
 
 def rows(*values: tuple[float, float, float | None]) -> list[ShareAccuracy]:

@@ -65,6 +65,8 @@ def test_the_card_says_how_sentences_are_read() -> None:
     text = model_card(typed(RESULTS))
     assert "A vector is the projection at layer 4, as was best on dev, divided by its length." in text
     assert "A vector is the state of the first token in the last layer" in model_card(typed(REQUIRED))
+    raw = {**RESULTS["settings"], "config": {**RESULTS["settings"]["config"], "embedding_normalize": False}}
+    assert "at layer 4, as was best on dev." in model_card(typed(RESULTS | {"settings": raw}))
     config = {"embedding_pooling": "projection", "embedding_layer": 2}  # of a run that measured nothing
     assert "A vector is the projection at layer 2, divided" in model_card(
         typed(REQUIRED | {"settings": {"config": config}})

@@ -143,10 +143,12 @@ def test_the_mean_is_taken_over_languages_when_it_was_not_recorded() -> None:
 
 def test_runs_are_compared_by_their_means_in_the_order_given() -> None:
     lm_only = typed(REQUIRED | {"retrieval": {"untrained": 9.0, "hictl": 4.5}})
-    assert comparison_table({"hictl": typed(RESULTS), "lm": lm_only}).splitlines() == [
+    unknown = typed(INCOMPLETE["retrieval"])
+    assert comparison_table({"hictl": typed(RESULTS), "lm": lm_only, "none": unknown}).splitlines() == [
         "run    before   after    gain",
         "hictl     9.0    52.5   +43.5",
         "lm        9.0     4.5    -4.5",
+        "none        –       –       –",
     ]
 
 

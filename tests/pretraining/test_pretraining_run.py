@@ -57,6 +57,11 @@ def test_another_run_is_not_written_over(tmp_path: Path) -> None:
         refuse_to_overwrite(arguments(tmp_path / "begun"))
     with pytest.raises(BadInput, match="not a complete checkpoint"):
         refuse_to_overwrite(arguments(tmp_path / "begun", "--resume_from_checkpoint", str(broken)))
+    elsewhere = str(checkpoint(tmp_path / "other", 4))
+    with pytest.raises(BadInput, match="begun: holds another run than that of .*other/checkpoint-4; continue it with"):
+        refuse_to_overwrite(arguments(tmp_path / "begun", "--resume_from_checkpoint", elsewhere))
+    refuse_to_overwrite(arguments(tmp_path / "new", "--resume_from_checkpoint", elsewhere))
+    refuse_to_overwrite(arguments(tmp_path / "other", "--resume_from_checkpoint", elsewhere))
     (tmp_path / "ended").mkdir()
     (tmp_path / "ended" / "results.json").write_text("{}")
     for flags in ([], ["--resume_from_checkpoint", "true"]):

@@ -1,16 +1,19 @@
 """The parts of a run: corpora without held-out texts, the sample for a vocabulary, settings that decide a run."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from datasets import Dataset
+from toy_families import word_pieces
 
 from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining import setup
 from hictl_hf.pretraining.arguments import parse_arguments
 from hictl_hf.pretraining.corpora import Corpora, without_texts
-from hictl_hf.pretraining.setup import decisive_settings, sample_sentences, vocabulary_size
+from hictl_hf.pretraining.setup import decisive_settings, newer_settings, sample_sentences, vocabulary_size
 
 TRAIN = Dataset.from_list(
     [{"x": "a cat", "y": "eine Katze"}, {"x": "a dog", "y": "ein Hund"}, {"x": "a text", "y": None}]
@@ -58,3 +61,23 @@ def test_the_number_of_pairs_of_a_step_decides_not_how_it_is_divided(tmp_path: P
         "join_reordered", "pair_separators",
     }  # fmt: skip
     assert settings()["join_reordered"] is settings()["pair_separators"] is None, "as runs before 0.10 are compared"
+
+
+def test_what_is_contrasted_the_vocabulary_the_optimiser_and_a_kept_start_decide_a_run(tmp_path: Path) -> None:
+    tokenizer, other = word_pieces(["the cat"]), word_pieces(["the dog"])
+    start = {"weight": torch.ones(2)}
+
+    def settings(*flags: str, **changes: Any) -> dict[str, object]:
+        args = parse_arguments(["--train_file", "x", "--output_dir", str(tmp_path), *flags])
+        return newer_settings(args, **{"tokenizer": tokenizer, "start": start, **changes})
+
+    whole = settings("--per_device_train_batch_size", "8")
+    divided = "--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2"
+    assert whole == settings(*divided, "--gradient_cache", "true") != settings(*divided)
+    for changed in (
+        settings("--per_device_train_batch_size", "8", "--optim", "sgd"),
+        settings("--per_device_train_batch_size", "8", tokenizer=other),
+        settings("--per_device_train_batch_size", "8", start={"weight": torch.zeros(2)}),
+        settings("--per_device_train_batch_size", "8", start=None),
+    ):
+        assert changed.keys() == whole.keys() and sum(changed[name] != whole[name] for name in whole) == 1

@@ -87,6 +87,34 @@ def test_a_checkpoint_that_stores_no_settings_is_continued(tmp_path: Path) -> No
     assert "RunFingerprint" in callbacks_of(tmp_path / "checkpoint-4")
 
 
+def test_settings_that_older_checkpoints_did_not_store_are_compared_where_they_are(
+    run: tuple[Path, Any], checkpoint: Path, tmp_path: Path
+) -> None:
+    def fingerprint(optimizer: str) -> RunFingerprint:
+        return RunFingerprint(SETTINGS, "abc", {"optim": optimizer})
+
+    trained(toy_trainer(checkpoint.parent, callbacks=[fingerprint("sgd")]), resume=True)
+    trained(toy_trainer(tmp_path / "new", max_steps=2, callbacks=[fingerprint("sgd")]))
+    with pytest.raises(BadInput, match="checkpoint-2: was begun with other settings.*optim was 'sgd' and is 'adam'"):
+        trained(toy_trainer(tmp_path / "new", max_steps=4, callbacks=[fingerprint("adam")]), resume=True)
+
+
+def test_other_settings_are_refused_before_weights_of_another_shape(tmp_path: Path) -> None:
+    trained(toy_trainer(tmp_path, max_steps=2, callbacks=[RunFingerprint(SETTINGS, "abc")]))
+    other = toy_trainer(tmp_path, vocabulary=90, max_steps=4, callbacks=[RunFingerprint(SETTINGS, "xyz")])
+    with pytest.raises(BadInput, match="hash of the training examples was 'abc' and is 'xyz'"):
+        trained(other, resume=True)
+
+
+def test_a_resumed_run_saves_logs_and_evaluates_when_it_is_asked_to(checkpoint: Path) -> None:
+    every = {"save_steps": 1, "logging_steps": 3, "eval_strategy": "steps", "eval_steps": 1}
+    trainer = trained(toy_trainer(checkpoint.parent, max_steps=8, **every), resume=True)
+    history = trainer.state.log_history
+    assert [entry["step"] for entry in history if "eval_loss" in entry] == [5, 6, 7, 8]
+    assert [entry["step"] for entry in history if "loss" in entry] == [1, 2, 3, 4, 6]
+    assert {path.name for path in checkpoint.parent.glob("checkpoint-*")} == {f"checkpoint-{at}" for at in range(4, 9)}
+
+
 def test_training_time_goes_on_from_the_checkpoint() -> None:
     saved = {"seconds": 100.0, "cpu_seconds": 50.0}
     clock, state = TrainingTime(), SimpleNamespace(stateful_callbacks={"TrainingTime": {"args": saved}})

@@ -18,7 +18,7 @@ from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.arguments import OF_DDP, PretrainingArguments, parse_arguments
 from hictl_hf.pretraining.arguments import UNUSED_HERE as UNUSED_IN_PRETRAINING
 from hictl_hf.training.arguments import RunArguments, refuse_impossible, repository_to_publish_to
-from hictl_hf.training.fields import HANDLED, UNUSED, refuse_unused
+from hictl_hf.training.fields import HANDLED, UNUSED, idle_steps, refuse_unused
 from hictl_hf.translation.arguments import UNUSED_HERE as UNUSED_IN_TRANSLATION
 from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
 
@@ -153,6 +153,19 @@ def test_a_command_refuses_what_it_would_ignore(run: str, flags: str, message: s
     parse, needed, _ = COMMANDS[run]
     with pytest.raises(BadInput, match=message):
         parse([*needed.split(), *flags.split()])
+
+
+def test_numbers_of_steps_without_effect_are_named() -> None:
+    parse, needed, _ = COMMANDS[PRETRAINING]
+    flags = "--eval_steps 5 --save_steps 7 --save_strategy no --logging_steps 3 --logging_strategy epoch"
+    assert idle_steps(parse([*needed.split(), *flags.split()])) == [
+        "eval_steps is 5, which has no effect with --eval_strategy no",
+        "save_steps is 7, which has no effect with --save_strategy no",
+        "logging_steps is 3, which has no effect with --logging_strategy epoch",
+    ]
+    assert not idle_steps(parse([*needed.split(), "--eval_strategy", "steps", *flags.split()[:2], "--save_steps", "7"]))
+    with pytest.raises(BadInput, match="save_strategy is best, and nothing is evaluated; give --eval_strategy steps"):
+        parse([*needed.split(), "--save_strategy", "best"])
 
 
 def test_ddp_has_no_settings_where_the_model_is_in_shards() -> None:
