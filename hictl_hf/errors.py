@@ -86,7 +86,7 @@ def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settin
 
 
 def leave_process_group() -> None:
-    """End the process group that a training joined; NCCL warns of one that is left to the end of Python."""
+    """End the process group that a training joined; NCCL warns of one that stays until Python ends."""
     distributed = sys.modules.get("torch.distributed")  # importing it here would slow down every command
     if distributed and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()

@@ -87,6 +87,7 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
         readers: number of DataLoader workers; 1 without workers.
         rank, world_size: of this process and of all.
         held_out: texts as `comparable` gives them; rows with one of them on either side are left out.
+        space: put before each text, by `space_of`.
     """
 
     def __init__(
@@ -103,13 +104,14 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
         rank: int = 0,
         world_size: int = 1,
         held_out: Set[str] = frozenset(),
+        space: str = "",
     ) -> None:
         self.shares = normalized_shares(shares, sources)
         self.sources, self.shards = list(sources), [list(list_shards(source)) for source in sources]
         self.tokenizer, self.batch_size, self.seed, self.buffer = tokenizer, batch_size, seed, buffer
         self.cleaning, self.strict = replace(cleaning, drop_duplicates=False), strict
         self.readers, self.rank, self.world_size = readers, rank, world_size
-        self.held_out = held_out
+        self.held_out, self.space = held_out, space
         self.batches, self.states = 0, list[dict[str, Any] | None]([None] * readers)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -258,7 +260,7 @@ class SourceReader:
             for begin in range(self.progress.given, len(block), TOKENIZED_TOGETHER):
                 texts = [block[index] for index in order[begin : begin + TOKENIZED_TOGETHER]]
                 columns: dict[str, list[Any]] = {"x": [text.x for text in texts], "y": [text.y for text in texts]}
-                tokens = tokenize_rows(columns, self.stream.tokenizer)
+                tokens = tokenize_rows(columns, self.stream.tokenizer, self.stream.space)
                 for x, y, text in zip(tokens["x"], tokens["y"], texts, strict=True):
                     given = self.progress.given + 1
                     self.progress = following if given == len(block) else self.progress._replace(given=given)

@@ -79,32 +79,53 @@ def check_protobuf() -> None:
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
-    """Ids of a prompt, such that those of prompt + text are these and then those of the text.
+    """Ids of a prompt, such that those of prompt + text are these and then those of `space_of(tokenizer, prompt)` +
+    text.
 
     Raises:
         BadInput: the last word of the prompt and the first of the text share a token.
     """
-    texts = ("a", "Haus", "12", "дом", "家", "घर", "(a)")
-    found = set()
-    for text in texts if prompt else ():
-        joint, alone = encode_texts(tokenizer, [prompt + text, text], add_special_tokens=False)["input_ids"]
-        found.add((tuple(joint[: -len(alone)]), joint[-len(alone) :] == alone))
-    if len(found) > 1 or not all(same for _, same in found):
+    space = space_of(tokenizer, prompt)
+    found = ids_before_text(tokenizer, prompt.removesuffix(space), space) if prompt else []
+    if found is None:
         raise BadInput(
             f"prompt is {short_repr(prompt)}; allowed is one whose tokens do not change with the text after it. End it "
             "with a space."
         )
-    return [*found.pop()[0]] if found else []
+    return found
+
+
+def space_of(tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
+    """A space if the one that ends the prompt is part of the text's first token, as with bytes or Gemma's, else ""."""
+    if not prompt.endswith(" ") or ids_before_text(tokenizer, prompt, "") is not None:
+        return ""
+    return "" if ids_before_text(tokenizer, prompt[:-1], " ") is None else " "
+
+
+def ids_before_text(tokenizer: PreTrainedTokenizerBase, prompt: str, space: str) -> list[int] | None:
+    """The ids that a prompt puts before those of space + text; `None` if they depend on the text."""
+    found = set()
+    for text in ("a", "Haus", "12", "дом", "家", "घर", "(a)"):
+        texts = [prompt + space + text, space + text]
+        joint, alone = encode_texts(tokenizer, texts, add_special_tokens=False)["input_ids"]
+        found.add(tuple(joint[: -len(alone)]) if joint[-len(alone) :] == alone else None)
+    ids = found.pop()
+    return None if ids is None or found else [*ids]
 
 
 def tokenize_corpus(
-    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, workers: int | None = None
+    dataset: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    workers: int | None = None,
+    space: str = "",
 ) -> tuple[Dataset, int]:
     """Tokenize a corpus without special tokens, and count the examples that `max_length` will cut.
 
     Args:
         dataset: text columns `x`, `y` (`None` in monolingual text), `x_lang`, `y_lang`.
         workers: processes; `None`: this one.
+        space: put before each text, by `space_of`.
 
     Returns:
         The dataset with ids in `x` and `y` and the tokens of the joined example, x∘y, in `length`; and the count.
@@ -112,16 +133,17 @@ def tokenize_corpus(
     ids = Sequence(Value("int32"))
     features = Features({**dataset.features, "x": ids, "y": ids, "length": Value("int32")})
     # `partial` gives another name to the cached result than releases before 0.10 did, whose tokens are others
-    tokens = dataset.map(
-        partial(tokenize_rows, tokenizer=tokenizer), batched=True, features=features, num_proc=workers, desc="tokenize"
-    )
+    function = partial(tokenize_rows, tokenizer=tokenizer, space=space)
+    tokens = dataset.map(function, batched=True, features=features, num_proc=workers, desc="tokenize")
     return tokens, int((np.asarray(tokens["length"]) > max_length).sum())
 
 
-def tokenize_rows(batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Any]]:
+def tokenize_rows(
+    batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase, space: str = ""
+) -> dict[str, list[Any]]:
     """Return the columns `x` and `y` of a batch as ids, and the `length` of each joined example in tokens."""
     translated = [text is not None for text in batch["y"]]
-    texts = batch["x"] + [text for text in batch["y"] if text is not None]
+    texts = [space + text for text in (*batch["x"], *batch["y"]) if text is not None]
     ids = encode_texts(tokenizer, texts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
     x, translations = ids[: len(translated)], iter(ids[len(translated) :])
     y = [next(translations) if known else None for known in translated]

@@ -307,7 +307,8 @@ def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], longest: 
 def hidden_states(encoder: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, mask: Tensor) -> Iterator[Tensor]:
     """Yield (n, T, d) the embeddings of padded sentences (n, T), then the output of each layer."""
     if not isinstance(encoder, BY_LAYER):
-        yield from layers[0](input_ids=ids, attention_mask=mask.long(), output_hidden_states=True).hidden_states
+        wanted = {"output_hidden_states": True, "return_dict": True}
+        yield from layers[0](input_ids=ids, attention_mask=mask.long(), **wanted).hidden_states
         return
     hidden = encoder.embeddings(input_ids=ids)
     yield hidden

@@ -77,10 +77,15 @@ def write_sentence_transformers_files(
 
 
 def prompts_of(config: PreTrainedConfig) -> tuple[dict[str, str], str | None]:
-    """The prompts of a configuration by name, and the name of the default one; it is "default" if it has no other."""
+    """The prompts of a configuration by name, and the name of the default one.
+
+    If no prompt has a name, "query" and "document" are the default one.
+    """
     prompts = dict(getattr(config, "embedding_prompts", None) or {})
     if not (prompt := chosen_prompt(config)):
         return prompts, None
+    if not any(prompts.values()):  # else sentence-transformers' `encode_query` and `encode_document` would use none
+        prompts = dict.fromkeys([*prompts, "query", "document"], prompt)
     name = next((name for name, text in prompts.items() if text == prompt), "default")
     return {**prompts, name: prompt}, name
 

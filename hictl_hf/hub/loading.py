@@ -45,8 +45,9 @@ def problem_of_files(names: Collection[str]) -> str:
     if {*WEIGHTS}.isdisjoint(names):
         return (
             f"has no weights in safetensors, and pickles can hold code; allowed is {KIND}. If you trust its "
-            "source, convert it by AutoModelForMaskedLM.from_pretrained(name).save_pretrained(folder), and save its "
-            f"tokenizer there, too. {IN_SAFETENSORS}"
+            f"source: {IN_SAFETENSORS} Convert a masked language model by AutoModelForMaskedLM (mDeBERTa-v3 with "
+            "legacy=False), an encoder without its head by AutoModel: .from_pretrained(name).save_pretrained(folder), "
+            "and save the tokenizer there, too."
         )
     return ""
 
@@ -127,7 +128,7 @@ def model_errors(place: str) -> Iterator[None]:
         raise BadInput(f"{place}: transformers has nothing called {error}") from error
     except StrictDataclassError as error:  # says only in which validator; its cause says what it found
         raise BadInput(f"{place}: {' '.join(str(error.__cause__ or error).split())}") from error
-    except (ValueError, OSError, RuntimeError, UnpicklingError) as error:
+    except (ImportError, ValueError, OSError, RuntimeError, UnpicklingError) as error:
         raise BadInput(f"{place}: {error}") from error
 
 

@@ -9,7 +9,7 @@ import transformers
 
 from .families import OURS
 
-OF_THE_MODEL = {"model_type", "architectures", "transformers_version", "auto_map", "sep_token_id"}
+OF_THE_MODEL = {"model_type", "architectures", "transformers_version", "auto_map"}
 
 
 def has_pooler(model: Any) -> bool:
@@ -33,6 +33,8 @@ def export_encoder(model: Any, folder: str | Path) -> None:
     plain_config, plain_model = (getattr(transformers, family.prefix + kind) for kind in ("Config", "Model"))
     ours = {field.name for field in fields(model.config)} - {field.name for field in fields(plain_config)}
     ours = {name for name in ours if not name.startswith("embedding_")} | OF_THE_MODEL
+    if family.token_types:  # where it is ours
+        ours.add("sep_token_id")
     config = plain_config(**{name: value for name, value in model.config.to_dict().items() if name not in ours})
     pooled = has_pooler(model)
     encoder = plain_model(config, **({"add_pooling_layer": pooled} if family.pooler else {})).to(dtype=model.dtype)

@@ -117,7 +117,7 @@ FAMILIES = {
             positions_after_padding=True, pooler=True, special_ids=(0, 1, 2, 3),
         ),
         Family(
-            "bert", "Bert", "BERT", "mBERT, LaBSE", bert_head, ("cls.predictions.",), token_types=True, pooler=True,
+            "bert", "Bert", "BERT", "mBERT", bert_head, ("cls.predictions.",), token_types=True, pooler=True,
         ),
         Family(
             "modernbert", "ModernBert", "ModernBERT", "mmBERT, ModernBERT", modernbert_head, ("decoder.", "head."),

@@ -135,9 +135,12 @@ def _pooling(results: PretrainingResults) -> str:
     layer = chosen.layer if chosen else results.config.get("embedding_layer")
     how = {"cls": "the state of the first token", "mean": "the mean of all tokens"}.get(mode, f"the {mode}")
     where = "in the last layer" if layer is None else f"at layer {layer}"
-    reason = f", as was best on {results.protocol.selected_on}" if chosen and results.protocol else ""
+    had_a_choice = chosen and results.retrieval and results.retrieval.poolings_compared() != 1
+    reason = f", as was best on {results.protocol.selected_on}" if had_a_choice and results.protocol else ""
     scaled = "" if results.config.get("embedding_normalize") is False else ", divided by its length"
-    return f"A vector is {how} {where}{reason}{scaled}"
+    prompt = results.start.prompt if results.start else None
+    before = f". {prompt!r} is put before each text" if prompt else ""
+    return f"A vector is {how} {where}{reason}{scaled}{before}"
 
 
 def _objectives(results: PretrainingResults) -> list[tuple[str, ...]]:

@@ -140,19 +140,26 @@ def with_guard_languages(
     return train.select(np.flatnonzero(~is_guard)), guard
 
 
-def leave_out_same_ids(corpora: Corpora, tokens: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+def leave_out_same_ids(
+    corpora: Corpora, tokens: Dataset, tokenizer: PreTrainedTokenizerBase, space: str = ""
+) -> Dataset:
     """Leave out what has the token ids of a held-out text: training rows, and pairs of `test` that `dev` has.
 
+    Args:
+        tokens: the training rows as ids.
+        space: as they were tokenized with.
+
     Returns:
-        The rows of `tokens`, the training rows as ids, that stay.
+        The rows of `tokens` that stay.
     """
     assert corpora.train is not None
     if corpora.dev is not None and corpora.test is not None:
-        dev, test = (Dataset.from_dict(tokenize_rows(part[:], tokenizer)) for part in (corpora.dev, corpora.test))
+        parts = (tokenize_rows(part[:], tokenizer, space) for part in (corpora.dev, corpora.test))
+        dev, test = map(Dataset.from_dict, parts)
         corpora.test = corpora.test.select(rows_without(dev[:], of=test))
         if not len(corpora.test):
             raise BadInput("all test pairs have the token ids of dev pairs; hold out other ones, or more")
-    keep = rows_without(*(tokenize_rows(part[:], tokenizer) for part in corpora.held_out), of=tokens)
+    keep = rows_without(*(tokenize_rows(part[:], tokenizer, space) for part in corpora.held_out), of=tokens)
     if len(keep) == len(tokens):
         return tokens
     corpora.same_ids = len(tokens) - len(keep)

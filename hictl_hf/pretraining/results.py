@@ -272,7 +272,8 @@ def lead(results: PretrainingResults) -> str:
         sentences.append(f"Score: {protocol.metric}.")
         if protocol.hictl and protocol.untrained:
             before = f"{_pooling(protocol.untrained)} ({results.before_label})"
-            chosen = f", each chosen on {protocol.selected_on}" if protocol.selected_on else ""
+            had_a_choice = results.retrieval and results.retrieval.poolings_compared() != 1
+            chosen = f", each chosen on {protocol.selected_on}" if protocol.selected_on and had_a_choice else ""
             sentences.append(f"Sentences are read off by {_pooling(protocol.hictl)} (HiCTL) and by {before}{chosen}.")
     return " ".join([*sentences, *start_sentences(results)])
 

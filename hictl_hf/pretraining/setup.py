@@ -19,7 +19,7 @@ from ..data.collator import OBJECTIVES, PretrainingCollator
 from ..data.layout import layout_of, words_never_sampled
 from ..data.sampling import PretrainingExamples, TemperatureSampler, language_shares
 from ..data.streaming import StreamedBatches, source_shares
-from ..data.tokenization import prompt_tokens, tokenize_corpus, train_tokenizer
+from ..data.tokenization import prompt_tokens, space_of, tokenize_corpus, train_tokenizer
 from ..embedding.encoder import check_model_type, load_encoder, without_load_report
 from ..embedding.pooling import Pooling, all_poolings, own_pooling, projection_of
 from ..errors import BadInput
@@ -48,6 +48,7 @@ OF_WEIGHTS = {  # what a config.json says of its weights: by which class and how
     "is_encoder_decoder", "embedding_pooling", "embedding_layer", "embedding_prompt", "embedding_max_length",
     "embedding_normalize", "embedding_prompts", "embedding_lower_case", "special_token_ids",
 }  # fmt: skip
+OUTPUTS = {"output_attentions": False, "output_hidden_states": False, "return_dict": True}  # whatever a start says
 SENTENCES_FOR_VOCABULARY = 200_000  # rows sampled from the corpus to learn a vocabulary
 
 
@@ -152,7 +153,7 @@ def load_or_make_model(
 def config_of_start(checkpoint: str, settings: Mapping[str, Any], start: Start, **shape: int) -> Any:
     """The configuration of a checkpoint with `config_overrides` applied; `BadInput` for fields that it cannot have."""
     kept = {name: value for name, value in settings.items() if name != "vocab_size"}
-    config = load_config(checkpoint, **{**start.config_overrides, **shape, **kept})
+    config = load_config(checkpoint, **{**OUTPUTS, **start.config_overrides, **shape, **kept})
     refuse_unknown_fields(checkpoint, config, kept)
     refuse_other_shapes(checkpoint, kept)
     config.validate()  # transformers sets what it is given in addition without a look
@@ -332,8 +333,9 @@ def examples_and_sampler(
     args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, corpora: Corpora
 ) -> tuple[PretrainingExamples, TemperatureSampler]:
     """Tokenised examples, and the sampler that mixes their languages."""
-    tokens, cut = tokenize_corpus(corpora.train, tokenizer, args.max_seq_length, args.preprocessing_num_workers)
-    tokens = leave_out_same_ids(corpora, tokens, tokenizer)
+    space = space_of(tokenizer, args.prompt or "")
+    tokens, cut = tokenize_corpus(corpora.train, tokenizer, args.max_seq_length, args.preprocessing_num_workers, space)
+    tokens = leave_out_same_ids(corpora, tokens, tokenizer, space)
     if cut:
         logger.info("%d of %d rows are longer than %d tokens and will be cut", cut, len(tokens), args.max_seq_length)
     languages = tokens.select_columns(["x_lang", "y_lang"]).to_pandas().fillna("")
@@ -365,4 +367,5 @@ def stream_of_batches(
     return StreamedBatches(
         sources, shares, tokenizer, args.train_batch_size, args.seed, cleaning, args.strict, args.stream_buffer,
         max(args.dataloader_num_workers, 1), args.process_index, args.world_size, held_out,
+        space_of(tokenizer, args.prompt or ""),
     )  # fmt: skip

@@ -601,6 +601,11 @@ def test_a_state_of_0_16_which_had_no_least_length_goes_on_without_one(tmp_path:
         resumed(partial(stream_of, [source], cleaning=Cleaning(min_characters=2)), state)
 
 
+def test_a_space_is_put_before_texts_where_that_of_the_prompt_is_a_part_of_them(tmp_path: Path) -> None:
+    rows = rows_of(stream_of([WRITERS["jsonl"](tmp_path)], tokenizer=Letters(), space=" "), 9)
+    assert {row[side][0] for row in rows for side in "xy" if row[side]} == {ord(" ")}
+
+
 def test_rows_with_a_held_out_text_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     source = write(tmp_path / "a.jsonl", lines(pairs(0, 9)))

@@ -6,13 +6,17 @@ from pathlib import Path
 import pytest
 import sentencepiece
 from datasets import Dataset
+from tokenizers import pre_tokenizers
+from toy_families import bytes_as_letters, gemma_pieces
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from hictl_hf.data.layout import WORD_START, word_starts, words_never_sampled
 from hictl_hf.data.tokenization import (
     prompt_tokens,
+    space_of,
     token_batches,
     tokenize_corpus,
+    tokenize_rows,
     train_tokenizer,
 )
 from hictl_hf.errors import BadInput
@@ -175,6 +179,23 @@ def test_the_ids_of_a_prompt_and_then_of_a_text_are_those_of_both(
         both, alone = tokenizer([prompt + text, text], add_special_tokens=False)["input_ids"]
         assert both == ids + alone
     assert prompt_tokens(tokenizer, "") == []
+
+
+@pytest.mark.parametrize("kind", ["bytes", "Gemma's"])
+def test_the_space_of_a_prompt_that_becomes_a_part_of_words_is_put_before_texts(kind: str) -> None:
+    texts = ["query the cat", "query the dog", "query der Haus", "query: ", "query: the"] * 9
+    tokenizer = bytes_as_letters(texts) if kind == "bytes" else gemma_pieces(texts)
+    if kind == "Gemma's":  # as published, it splits nothing: the normalizer has replaced all spaces
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    space, ids = space_of(tokenizer, "query: "), prompt_tokens(tokenizer, "query: ")
+    assert space == " " and ids == prompt_tokens(tokenizer, "query:\n")[: len(ids)]
+    assert space_of(tokenizer, "query:\n") == space_of(tokenizer, "") == ""
+    rows = {"x": ["the cat", "12"], "y": ["(der Haus)", None]}
+    tokens = tokenize_rows(rows, tokenizer, space)
+    for found, text in zip([*tokens["x"], tokens["y"][0]], ["the cat", "12", "(der Haus)"]):
+        assert ids + found == tokenizer("query: " + text, add_special_tokens=False)["input_ids"]
+    columns = {name: [*rows[name]] for name in rows} | {"x_lang": ["en"] * 2, "y_lang": ["de", None]}
+    assert tokenize_corpus(Dataset.from_dict(columns), tokenizer, 62, space=space)[0]["x"] == tokens["x"]
 
 
 def test_a_prompt_that_runs_into_the_text_is_refused(tokenizer: PreTrainedTokenizerBase) -> None:

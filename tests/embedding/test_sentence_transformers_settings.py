@@ -262,6 +262,8 @@ def test_sentences_are_cut_after_the_positions_only_where_these_are_relative(
     if family == "bert":
         write_json(folder / "sentence_bert_config.json", {"max_seq_length": 8})  # longer ones fail there
     np.testing.assert_allclose(found, encoded(folder, texts), rtol=0, atol=1e-5)
+    loaded.config.return_dict = False  # as a configuration may say
+    np.testing.assert_array_equal(embed_sentences(loaded, tokenizer, texts), found)
 
 
 def test_a_configuration_may_name_no_padding(texts: list[str], tmp_path: Path) -> None:
@@ -407,8 +409,10 @@ def test_a_checkpoint_says_length_prompt_and_normalisation_in_its_configuration(
     np.testing.assert_allclose(embed_sentences(*load_encoder(tmp_path), texts), expected, rtol=0, atol=1e-5)
     write_sentence_transformers_files(tmp_path, model.config)
     stated = json.loads((tmp_path / "config_sentence_transformers.json").read_text("utf-8"))
-    assert (stated["prompts"], stated["default_prompt_name"]) == ({"default": "a dog "}, "default")
-    np.testing.assert_allclose(encoded(tmp_path, texts), expected, rtol=0, atol=1e-5)
+    assert (stated["prompts"], stated["default_prompt_name"]) == ({"query": "a dog ", "document": "a dog "}, "query")
+    library = pytest.importorskip("sentence_transformers").SentenceTransformer(str(tmp_path), device="cpu")
+    for encode in (library.encode, library.encode_query, library.encode_document):
+        np.testing.assert_allclose(encode(texts), expected, rtol=0, atol=1e-5)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -152,7 +152,7 @@ def test_weights_that_are_no_safetensors_are_refused_alike_everywhere(folders: P
             put(hub, f"me/other-{number}", folder)
             messages = {told(load, place) for load in LOADERS.values() for place in (str(folder), f"me/other-{number}")}
             assert len(messages) == 1 and "has no weights in safetensors" in (message := messages.pop())
-            assert "convert it by AutoModelForMaskedLM" in message
+            assert "Convert a masked language model by AutoModelForMaskedLM" in message
             (folder / name).unlink()
 
 

@@ -4,11 +4,15 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
+from toy_families import SHAPES
 from transformers import PreTrainedModel
 
+from hictl_hf.models.configuration_hictl import config_class
 from hictl_hf.models.encoder_export import export_encoder
+from hictl_hf.models.modeling_hictl import new_model
 
 
 def test_the_projection_is_the_pooler_and_its_bias_is_zero(
@@ -20,3 +24,12 @@ def test_the_projection_is_the_pooler_and_its_bias_is_zero(
     assert torch.equal(weights["pooler.dense.weight"], model.projection.weight)
     assert not weights["pooler.dense.bias"].any()
     assert (config["embedding_layer"], config["embedding_pooling"]) == (1, "mean")
+
+
+@pytest.mark.parametrize(("family", "kept"), [("modernbert", True), ("bert", False)])
+def test_the_separator_stays_in_the_configuration_where_it_is_the_familys(
+    family: str, kept: bool, tmp_path: Path
+) -> None:
+    special = {"pad_token_id": 0, "sep_token_id": 3}
+    export_encoder(new_model(config_class(family)(**SHAPES[family] | {"vocab_size": 40} | special)), tmp_path)
+    assert (json.loads((tmp_path / "config.json").read_text()).get("sep_token_id") == 3) == kept

@@ -73,6 +73,13 @@ def test_the_card_says_how_sentences_are_read() -> None:
     )
 
 
+def test_the_card_of_an_adapted_encoder_names_its_prompt_and_no_choice() -> None:
+    retrieval = {**RESULTS["retrieval"], "by_layer": {"projection": [None, None, None, None, 9.0]}}
+    text = encoder_card(typed(ADAPTED | {"retrieval": retrieval}))
+    assert "the projection at layer 4, divided by its length. 'query: ' is put before each text." in text
+    assert "chosen on dev" not in model_card(typed(RESULTS | {"retrieval": retrieval}))
+
+
 def test_the_card_names_languages_by_codes_the_hub_knows() -> None:
     codes = REQUIRED | {"language_codes": ["pt-br", "sr-Latn", "zh_TW", "en"]}
     assert ModelCard(model_card(typed(codes), "a/b")).data.get("language") == ["en", "pt", "sr", "zh"]

@@ -7,13 +7,21 @@ import pytest
 import torch
 from datasets import Dataset
 from toy_families import word_pieces
+from transformers import XLMRobertaConfig
 
 from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining import setup
 from hictl_hf.pretraining.arguments import parse_arguments
 from hictl_hf.pretraining.corpora import Corpora, without_texts
-from hictl_hf.pretraining.setup import decisive_settings, newer_settings, sample_sentences, vocabulary_size
+from hictl_hf.pretraining.setup import (
+    config_of_start,
+    decisive_settings,
+    newer_settings,
+    sample_sentences,
+    vocabulary_size,
+)
+from hictl_hf.pretraining.start import Start
 
 TRAIN = Dataset.from_list(
     [{"x": "a cat", "y": "eine Katze"}, {"x": "a dog", "y": "ein Hund"}, {"x": "a text", "y": None}]
@@ -81,3 +89,9 @@ def test_what_is_contrasted_the_vocabulary_the_optimiser_and_a_kept_start_decide
         settings("--per_device_train_batch_size", "8", start=None),
     ):
         assert changed.keys() == whole.keys() and sum(changed[name] != whole[name] for name in whole) == 1
+
+
+def test_what_a_start_says_of_its_outputs_changes_no_training(tmp_path: Path) -> None:
+    XLMRobertaConfig(output_attentions=True, output_hidden_states=True, return_dict=False).save_pretrained(tmp_path)
+    config = config_of_start(str(tmp_path), {}, Start())
+    assert (config.output_attentions, config.output_hidden_states, config.return_dict) == (False, False, True)
