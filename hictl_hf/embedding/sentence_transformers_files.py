@@ -85,7 +85,7 @@ def prompts_of(config: PreTrainedConfig) -> tuple[dict[str, str], str | None]:
     if not (prompt := chosen_prompt(config)):
         return prompts, None
     if not any(prompts.values()):  # else sentence-transformers' `encode_query` and `encode_document` would use none
-        prompts = dict.fromkeys([*prompts, "query", "document"], prompt)
+        prompts |= {"query": prompt, "document": prompt}
     name = next((name for name, text in prompts.items() if text == prompt), "default")
     return {**prompts, name: prompt}, name
 

@@ -143,10 +143,11 @@ def refuse_lonely(args: TrainingArguments) -> None:
 def idle_steps(args: TrainingArguments) -> list[str]:
     """A sentence for each number of steps that is given and has no effect; a recipe may have it for other flags."""
     kinds = {"eval_steps": "eval_strategy", "save_steps": "save_strategy", "logging_steps": "logging_strategy"}
+    chosen = {kind: getattr(strategy := getattr(args, kind), "value", strategy) for kind in kinds.values()}
     return [
-        f"{name} is {getattr(args, name):g}, which has no effect with --{kind} {getattr(args, kind).value}"
+        f"{name} is {getattr(args, name):g}, which has no effect with --{kind} {chosen[kind]}"
         for name, kind in kinds.items()
-        if getattr(args, kind) != "steps" and differs(args, name)
+        if chosen[kind] != "steps" and differs(args, name)
     ]
 
 

@@ -189,7 +189,8 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_bits(
         (("--gradient_accumulation_steps", "3"), r"pairs of a step was \d+ and is \d+;"),
     ):
         with pytest.raises(
-            BadInput, match=rf"cut: was begun with other settings, by hictl_hf [\d.]+: {told} give the same"
+            BadInput,
+            match=rf"checkpoint-4: was begun with other settings, by hictl_hf [\d.]+: {told} give the same",
         ):
             main(flags(files, tmp_path / "cut", *saving, "--resume_from_checkpoint", "true", *change))
     [seconds] = {
@@ -264,7 +265,7 @@ def test_held_out_files_leave_the_training_data(
     more = ("--validation_file", str(tmp_path / "held.jsonl"), "--held_out_sentences", "12")
     results = main(flags(files, tmp_path / "run", *more))
     assert {name: row["sentences"] for name, row in results["retrieval"]["per_language"].items()} == {"de": 12}
-    assert results["pairs"] == 3 * (48 - 24)  # the 24 English texts leave with all their translations
+    assert results["pairs"] == 3 * (48 - 32)  # all 32 English texts leave with their translations, 24 are scored
     (tmp_path / "one.jsonl").write_text(json.dumps(held[0]), encoding="utf-8")
     everything = ("--validation_file", files["pairs"], "--held_out_sentences", "99")
     with pytest.raises(BadInput, match="with which all 144 rows of train_file share a text; give other pairs"):
@@ -487,14 +488,10 @@ def test_half_precision_is_accepted_wherever_the_training_runs() -> None:
 def test_a_stream_draws_nothing_of_what_has_no_share(
     files: dict[str, str], tmp_path: Path, run: tuple[Path, Any]
 ) -> None:
-    more = (
-        "--streaming",
-        "true",
-        "--validation_file",
-        files["pairs"],
-        "--model_name_or_path",
-        str(run[0] / "checkpoint"),
-    )
+    held_out = tmp_path / "held.jsonl"
+    held_out.write_text("\n".join(Path(files["pairs"]).read_text("utf-8").splitlines()[:24]), encoding="utf-8")
+    start = str(run[0] / "checkpoint")
+    more = "--streaming", "true", "--validation_file", str(held_out), "--model_name_or_path", start
     results = main(flags(files, tmp_path / "run", *more, "--text_share", "0", model={}))
     assert results["history"]
 
