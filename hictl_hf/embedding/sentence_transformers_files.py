@@ -79,7 +79,7 @@ def write_sentence_transformers_files(
 def prompts_of(config: PreTrainedConfig) -> tuple[dict[str, str], str | None]:
     """The prompts of a configuration by name, and the name of the default one.
 
-    If no prompt has a name, "query" and "document" are the default one.
+    If all named prompts are empty, those called "query" and "document" become the default one.
     """
     prompts = dict(getattr(config, "embedding_prompts", None) or {})
     if not (prompt := chosen_prompt(config)):
