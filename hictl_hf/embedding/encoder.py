@@ -17,7 +17,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import (
@@ -31,7 +30,6 @@ from transformers import (
     XLMRobertaModel,
 )
 from transformers.masking_utils import create_bidirectional_mask
-from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from ..data.text_encoding import encode_texts
@@ -64,7 +62,6 @@ from .sentence_transformers_settings import (
 Precision = Literal["fp32", "bf16", "int8"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 NEEDED = re.compile(r"embed|\blayers?\.|norm\.|projection\.")
-DENSE = "2_Dense/model.safetensors"
 CHARACTERS = 100  # tokenized per token that is kept; a token of XLM-R has at most 16, a text any number
 BY_LAYER = (XLMRobertaModel, RobertaModel, BertModel)  # and HictlModel: their layers are called one by one
 TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 32768}  # larger batches are slower on a CPU, whose caches are small
@@ -122,7 +119,7 @@ def default_precision(device: str | None) -> Precision:
 
 
 def load_model(name: str) -> PreTrainedModel:
-    """A model with all weights of its encoder, and with f where the configuration says that it is read."""
+    """A model with all weights of its encoder."""
     values = check_model_type(name)
     check_sizes(name)
     is_pretraining = is_pretraining_model(values)
@@ -132,22 +129,9 @@ def load_model(name: str) -> PreTrainedModel:
         )
     if "pooler.dense.weight" in report["missing_keys"]:
         encoder_of(model).pooler = None  # its random weights are no projection
-    if (
-        not is_pretraining
-        and values.get("embedding_pooling") == "projection"
-        and (weight := dense_weight(name)) is not None
-    ):
-        model.projection = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
-        model.projection.weight = nn.Parameter(weight)
     if lacking := [weight for weight in sorted(report["missing_keys"]) if NEEDED.search(weight)]:
         raise BadInput(f"{name}: has no weights for {len(lacking)} parts, such as {lacking[0]}; allowed is {KIND}.")
     return model
-
-
-def dense_weight(name: str) -> Tensor | None:
-    """(r, d) f from the folder's files for sentence-transformers, whose trainer changes it there, not in the pooler."""
-    path = cached_file(name, DENSE, _raise_exceptions_for_missing_entries=False)
-    return None if path is None else load_file(path)["linear.weight"]
 
 
 def check_model_type(name: str, revision: str | None = None) -> dict[str, Any]:

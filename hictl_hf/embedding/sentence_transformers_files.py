@@ -11,25 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import nn
 from transformers import PreTrainedConfig
 
 from ..errors import BadInput
 from ..models.families import family_of
-from .encoder import DENSE
 from .pooling import chosen_prompt, own_max_length, own_normalize, own_pooling
+from .sentence_transformers_settings import ACTIVATIONS
 
 MODES = {"cls": "cls", "mean": "mean", "projection": "cls"}
 
 
 def write_sentence_transformers_files(
-    folder: str | Path, config: PreTrainedConfig, projection: Tensor | None = None, pooler: bool = True
+    folder: str | Path, config: PreTrainedConfig, projection: nn.Linear | None = None, pooler: bool = True
 ) -> None:
     """Write the files that sentence-transformers reads in addition to weights and tokenizer.
 
     Args:
         config: configuration of the model in the folder, which names its pooling.
-        projection: (r, d) weight of f, required for the pooling "projection".
+        projection: f of a pre-training model, required for the pooling "projection".
         pooler: whether the folder's weights include a pooler.
     """
     folder, pooling = Path(folder), own_pooling(config)
@@ -52,13 +52,15 @@ def write_sentence_transformers_files(
     )
     if pooling.mode == "projection":
         if projection is None:
-            raise ValueError("the model is read at its projection; give its weight")
+            raise ValueError("the model is read at its projection; give its linear layer")
         modules["2_Dense"] = "Dense"
-        activation = "torch.nn.modules.linear.Identity"
-        sizes = {"in_features": size, "out_features": len(projection), "bias": False, "activation_function": activation}
-        write(folder / "2_Dense" / "config.json", sizes)
-        weight = projection.detach().cpu().contiguous()
-        save_file({"linear.weight": weight}, folder / DENSE, {"format": "pt"})
+        values = {
+            "in_features": size, "out_features": projection.out_features, "bias": projection.bias is not None,
+            "activation_function": activation_class(getattr(config, "projection_activation", "linear")),
+        }  # fmt: skip
+        write(folder / "2_Dense" / "config.json", values)
+        weights = {f"linear.{name}": each.detach().cpu().contiguous() for name, each in projection.named_parameters()}
+        save_file(weights, folder / "2_Dense" / "model.safetensors", {"format": "pt"})
     if own_normalize(config):
         modules[f"{len(modules)}_Normalize"] = "Normalize"
         write(folder / f"{len(modules) - 1}_Normalize" / "config.json", {})
@@ -74,6 +76,18 @@ def write_sentence_transformers_files(
         folder / "config_sentence_transformers.json",
         {"prompts": prompts, "default_prompt_name": default, "similarity_fn_name": "cosine"},
     )
+
+
+def activation_class(name: str) -> str:
+    """The class of `torch.nn` of an activation function, as sentence-transformers writes it.
+
+    >>> activation_class("linear"), activation_class("tanh")
+    ('torch.nn.modules.linear.Identity', 'torch.nn.modules.activation.Tanh')
+    """
+    if name == "linear":
+        return "torch.nn.modules.linear.Identity"
+    kind = next(each for each in ACTIVATIONS if each.lower() == name)
+    return f"torch.nn.modules.activation.{kind}"
 
 
 def prompts_of(config: PreTrainedConfig) -> tuple[dict[str, str], str | None]:

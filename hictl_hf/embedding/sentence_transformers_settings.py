@@ -93,9 +93,14 @@ class SentenceTransformersSettings:
         return self.prompts.get(self.default_prompt_name or "") or None
 
     @property
+    def has_projection(self) -> bool:
+        """Whether the dense layers can be HiCTL's f: one, of the first token."""
+        return self.pooling == "cls" and len(self.dense) == 1
+
+    @property
     def has_plain_projection(self) -> bool:
-        """Whether the dense layers are HiCTL's f: one, linear, without bias, of the first token."""
-        return self.pooling == "cls" and [(each.bias, each.activation) for each in self.dense] == [(False, "Identity")]
+        """Whether they are the paper's f, which is linear, without bias."""
+        return self.has_projection and not self.dense[0].bias and self.dense[0].activation == "Identity"
 
 
 def read_sentence_transformers_files(name_or_folder: str | Path) -> SentenceTransformersSettings | None:

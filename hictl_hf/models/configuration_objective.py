@@ -20,6 +20,7 @@ CHOICES = {
     "word_level_input": ("masked", "clean"),
     "embedding_pooling": ("cls", "mean", "projection"),
     "sentence_pooling": ("cls", "mean"),
+    "projection_activation": ("linear", "tanh", "relu", "gelu", "silu", "sigmoid"),
 }
 TEMPERATURES = ("sentence_temperature", "word_temperature", "word_sampling_temperature")
 ZETA = "it must be above 0 and below 1 (the paper's value is 0.9)"
@@ -42,6 +43,8 @@ class ObjectiveConfig(Base):
         sentence_projection: whether r = f(g(M(x))) (the paper), or r = g(M(x)), so that L_S trains the very vector that
             a sentence encoder is read at.
         projection_size: size of the sentence representation r = f(g(M(x))); `None`: the hidden size.
+        projection_bias: whether f adds a bias; the paper's does not, the dense layer of some sentence encoders does.
+        projection_activation: of f, by its name in transformers: "linear" (the paper), or that of such a dense layer.
         sentence_temperature: τ of the sentence-level contrast (none in the paper, so 1).
         word_temperature: τ of the word-level contrast (none in the paper, so 1).
         word_sampling_temperature: τ of the softmax from which word negatives are drawn; `None`: `word_temperature`.
@@ -82,6 +85,8 @@ class ObjectiveConfig(Base):
     sentence_pooling: str = "cls"
     sentence_projection: bool = True
     projection_size: int | None = None
+    projection_bias: bool = False
+    projection_activation: str = "linear"
     sentence_temperature: float | int = 0.05
     word_temperature: float | int = 0.05
     word_sampling_temperature: float | int | None = None
@@ -140,11 +145,12 @@ class ObjectiveConfig(Base):
 
     def validate_reading(self) -> None:
         """Raise `ValueError` for a projection or a layer that the model does not have."""
-        if self.projection_size and not self.sentence_projection:
-            raise ValueError(
-                f"projection_size is {self.projection_size} without a projection; leave it out, or set "
-                "sentence_projection to true"
-            )
+        for name, without in {"size": None, "bias": False, "activation": "linear"}.items():
+            if (found := getattr(self, f"projection_{name}")) != without and not self.sentence_projection:
+                raise ValueError(
+                    f"projection_{name} is {found} without a projection; leave it out, or set sentence_projection to "
+                    "true"
+                )
         if self.embedding_pooling == "projection" and not self.projects_first_token:
             raise ValueError(
                 "embedding_pooling is 'projection'; it must be 'cls' or 'mean' where sentence_projection is false or "
@@ -161,6 +167,11 @@ class ObjectiveConfig(Base):
     def projects_first_token(self) -> bool:
         """Whether r, the projection of the first token, can be read as a sentence vector."""
         return self.sentence_projection and self.sentence_pooling == "cls"
+
+    @property
+    def has_dense_layer(self) -> bool:
+        """Whether f is a sentence encoder's dense layer, with a bias or an activation function, and not the paper's."""
+        return self.projects_first_token and (self.projection_bias or self.projection_activation != "linear")
 
     @classmethod
     def get_config_dict(cls, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -14,17 +14,18 @@ OF_THE_MODEL = {"model_type", "architectures", "transformers_version", "auto_map
 
 def has_pooler(model: Any) -> bool:
     """Whether the projection of a pre-training model can be the pooler of a plain encoder; XLM-R's alone is used so."""
-    if model.family.own_type != OURS:
+    config = model.config
+    if model.family.own_type != OURS or config.has_dense_layer:
         return False
-    return model.config.projects_first_token and model.projection.out_features == model.config.hidden_size
+    return config.projects_first_token and model.projection.out_features == config.hidden_size
 
 
 def export_encoder(model: Any, folder: str | Path) -> None:
     """Write the encoder as a directory of its family, such as plain `xlm-roberta`, which loads without this package.
 
-    In XLM-R, if the projection reads the first token and keeps the hidden size, it becomes the pooler of the exported
-    model: `pooler_output` is tanh(r). The configuration keeps how sentence vectors are read: layer, pooling, length,
-    prompts, normalisation.
+    In XLM-R, if the projection is linear, reads the first token and keeps the hidden size, it becomes the pooler of the
+    exported model: `pooler_output` is tanh(r). The configuration keeps how sentence vectors are read: layer, pooling,
+    length, prompts, normalisation.
 
     Args:
         model: a `HictlForPreTraining`, or that of another family.

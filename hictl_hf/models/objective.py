@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
+from transformers.activations import ACT2FN
 from transformers.utils import can_return_tuple
 
 from .gathering import count_rows, gather_sentences, gather_texts
@@ -29,10 +30,24 @@ from .supported_versions import overrides_private
 from .word_sampling import sample_words_and_list
 
 
-class HictlObjective(FamilyMaskedLM):
-    """A linear sentence projection f and the objective L = L_LM + L_S + L_W, on top of a masked language model.
+class SentenceProjection(nn.Linear):
+    """f: linear, as in the paper, or with the bias and activation function of a sentence encoder's dense layer."""
 
-    `projection.weight` is the only new weight, and without `config.sentence_projection` there is none. Called with
+    def __init__(self, config: Any) -> None:
+        super().__init__(config.hidden_size, config.projection_size or config.hidden_size, config.projection_bias)
+        self.activation = ACT2FN[config.projection_activation]
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(N, r) r of the pooled states (N, d)."""
+        projected: Tensor = self.activation(super().forward(states))
+        return projected
+
+
+class HictlObjective(FamilyMaskedLM):
+    """A sentence projection f and the objective L = L_LM + L_S + L_W, on top of a masked language model.
+
+    `projection.weight` is the only new weight (`projection.bias` one more with `config.projection_bias`), and without
+    `config.sentence_projection` there is none. Called with
     `input_ids`, `attention_mask` and `labels` alone it is the masked language model.
     """
 
@@ -49,8 +64,7 @@ class HictlObjective(FamilyMaskedLM):
                 f"its word embeddings have {words} dimensions, its states {states}; allowed are encoders in which both "
                 "have the same, as HiCTL compares them"
             )
-        size = config.projection_size or states
-        self.projection = nn.Linear(states, size, bias=False) if config.sentence_projection else nn.Identity()
+        self.projection = SentenceProjection(config) if config.sentence_projection else nn.Identity()
         self.sentence_probability = SentenceProbability(config.hard_negative_window)
         accept_packed_rows(self)
         self.post_init()

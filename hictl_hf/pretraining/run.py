@@ -180,7 +180,7 @@ def save(
     results; each appears complete or not at all."""
     if pooling := results.protocol and results.protocol.hictl:
         model.config.embedding_pooling, model.config.embedding_layer = pooling
-    projection: Any = model.projection.weight if model.config.projects_first_token else None
+    projection: Any = model.projection if model.config.projects_first_token else None
     with atomic_directory(Path(output_dir) / "checkpoint") as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)

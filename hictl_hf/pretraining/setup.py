@@ -21,7 +21,7 @@ from ..data.sampling import PretrainingExamples, TemperatureSampler, language_sh
 from ..data.streaming import StreamedBatches, source_shares
 from ..data.tokenization import prompt_tokens, space_of, tokenize_corpus, train_tokenizer
 from ..embedding.encoder import check_model_type, load_encoder, without_load_report
-from ..embedding.pooling import Pooling, all_poolings, own_pooling, projection_of
+from ..embedding.pooling import DenseLayers, Pooling, all_poolings, own_pooling, projection_of
 from ..errors import BadInput
 from ..hub.during_training import push_during_training
 from ..hub.loading import check_sizes, check_vocabulary, load_tokenizer, model_errors
@@ -120,7 +120,7 @@ def load_or_make_model(
         if checkpoint := args.checkpoint:
             check_sizes(checkpoint)
             projection = projection_of_start(checkpoint, start)
-            shape = {} if projection is None else {"projection_size": len(projection)}
+            shape = {} if projection is None else {"projection_size": len(projection["weight"])}
             config = config_of_start(checkpoint, settings, start, **shape)
             with without_load_report():  # `apply_defaults` logs a new head, and what must be there is refused
                 model, report = HictlForPreTraining.from_pretrained(
@@ -131,8 +131,8 @@ def load_or_make_model(
                 kind = f"an encoder of the type of its config.json, {config.family.model_type}"
                 raise BadInput(f"{checkpoint}: lacks {len(lacking)} weights, such as {lacking[0]}; allowed is {kind}")
             if projection is not None and config.sentence_projection:
-                model.projection.weight.data.copy_(projection)
-                new.remove("projection.weight")
+                model.projection.load_state_dict(projection)
+                new = [name for name in new if not name.startswith("projection.")]
         else:
             model = new_model(new_config(settings, len(tokenizer), named_ids(tokenizer)))
     if settings.get("vocab_size", model.config.vocab_size) != model.config.vocab_size:
@@ -153,9 +153,11 @@ def load_or_make_model(
 def config_of_start(checkpoint: str, settings: Mapping[str, Any], start: Start, **shape: int) -> Any:
     """The configuration of a checkpoint with `config_overrides` applied; `BadInput` for fields that it cannot have."""
     kept = {name: value for name, value in settings.items() if name != "vocab_size"}
-    config = load_config(checkpoint, **{**OUTPUTS, **start.config_overrides, **shape, **kept})
+    of_start = {**start.config_overrides, **shape}
+    config = load_config(checkpoint, **{**OUTPUTS, **of_start, **kept})
     refuse_unknown_fields(checkpoint, config, kept)
     refuse_other_shapes(checkpoint, kept)
+    refuse_another_projection(checkpoint, kept, of_start)
     config.validate()  # transformers sets what it is given in addition without a look
     return config
 
@@ -208,22 +210,33 @@ def set_dropout(model: nn.Module, probability: float) -> None:
             module.attention_dropout = probability
 
 
-def projection_of_start(encoder: str, start: Start) -> Tensor | None:
-    """(r, d) the projection that a sentence encoder is read at; `None` if it is read otherwise."""
+def projection_of_start(encoder: str, start: Start) -> dict[str, Tensor] | None:
+    """Weight (r, d), and bias (r,) if any, of the projection that an encoder is read at; `None`: read otherwise."""
     if start.kind != SENTENCE_ENCODER or start.pooling is None or start.pooling.mode != "projection":
         return None
-    weight: Tensor = projection_of(load_encoder(encoder, device="cpu")[0]).weight
-    return weight.detach()
+    found = projection_of(load_encoder(encoder, device="cpu")[0])
+    layer = found[0] if isinstance(found, DenseLayers) else found
+    return {name: values.detach() for name, values in layer.named_parameters()}
 
 
 def refuse_other_shapes(encoder: str, settings: Mapping[str, Any]) -> None:
     """Raise `BadInput` for settings that would change the shape of a HiCTL checkpoint's weights or state."""
     before = AutoConfig.from_pretrained(encoder).to_dict()
-    for name in ("hard_negative_window", "projection_size"):
+    for name in ("hard_negative_window", "projection_size", "projection_bias"):
         if name in settings and before.get(name, settings[name]) != settings[name]:
             raise BadInput(
                 f"config_overrides: {name} is {settings[name]}, but {encoder} was trained with {before[name]}, and has "
                 "its state in that shape; leave it out, or begin from the plain encoder of that run (encoder/)"
+            )
+
+
+def refuse_another_projection(encoder: str, settings: Mapping[str, Any], of_start: Mapping[str, Any]) -> None:
+    """Raise `BadInput` for settings that are not those of the dense layer that a sentence encoder is read at."""
+    for name in ("projection_size", "projection_bias", "projection_activation"):
+        if name in settings and (found := of_start.get(name, settings[name])) != settings[name]:
+            raise BadInput(
+                f"config_overrides: {name} is {settings[name]}, but {encoder} has {found} and is read at that "
+                "projection; leave it out"
             )
 
 
@@ -289,6 +302,8 @@ def make_collator(args: PretrainingArguments, config: Any, tokenizer: PreTrained
 def poolings_to_evaluate(args: PretrainingArguments, config: Any) -> list[Pooling]:
     """All poolings of the layers in question; only the trained one, and that of the start, if r is what is read."""
     last = config.num_hidden_layers
+    if config.has_dense_layer:
+        return [Pooling("projection", last)]
     if config.sentence_projection or args.evaluate_layers:
         layers = args.evaluate_layers or range(last + 1)
         return all_poolings(layers, last, projection=config.projects_first_token)

@@ -69,6 +69,9 @@ class Start:
                 "embedding_max_length": self.settings.max_length, "embedding_normalize": self.settings.normalize,
                 "embedding_prompts": self.settings.prompts or None,
             }  # fmt: skip
+            for dense in self.settings.dense:  # one at most, as `check_trainable` allows
+                activation = "linear" if dense.activation == "Identity" else dense.activation.lower()
+                values |= {"projection_bias": dense.bias, "projection_activation": activation}
         return values
 
     @property
@@ -110,7 +113,7 @@ def recognise(encoder: str | None) -> Start:
     check_weights(encoder)
     config = load_config(encoder)
     if is_pretraining_model(values):
-        adapted = not config.sentence_projection
+        adapted = not config.sentence_projection or config.has_dense_layer
         return Start(HICTL, own_pooling(config) if adapted else None, lm_head=True, prompt=config.embedding_prompt)
     lm_head = has_lm_head(encoder, config)
     if settings := read_sentence_transformers_files(encoder):
@@ -136,8 +139,7 @@ def trainable_pooling(encoder: str, settings: SentenceTransformersSettings, conf
 def check_trainable(encoder: str, settings: SentenceTransformersSettings) -> None:
     """Raise `BadInput` for a sentence encoder that can be read and not trained here."""
     found = {
-        "dense layers other than a projection of the first token without bias": settings.dense
-        and not settings.has_plain_projection,
+        "dense layers other than one of the first token": settings.dense and not settings.has_projection,
         "weights in a sub-folder": settings.transformer_folder,
         "texts in lower case": settings.lower_case,
         "a mean without the tokens of the prompt": not settings.include_prompt,
@@ -145,7 +147,8 @@ def check_trainable(encoder: str, settings: SentenceTransformersSettings) -> Non
     if refused := [name for name, value in found.items() if value]:
         raise BadInput(
             f"{encoder}: its files for sentence-transformers ask for {', '.join(refused)}, which training does not "
-            "support; allowed is Transformer, Pooling by cls or mean, Normalize. Give another encoder"
+            "support; allowed is Transformer, Pooling by cls or mean, after cls one Dense or none, Normalize. Give "
+            "another encoder"
         )
 
 

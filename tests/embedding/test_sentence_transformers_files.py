@@ -15,6 +15,7 @@ from hictl_hf.embedding.encoder import embed_sentences, load_encoder
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
 from hictl_hf.errors import BadInput
+from hictl_hf.models.encoder_export import has_pooler
 
 MakeModel = Callable[..., PreTrainedModel]
 LAST = 2
@@ -23,17 +24,20 @@ EVERY_POOLING = [
     Pooling("mean", 0), Pooling("projection", LAST),
 ]  # fmt: skip
 
+PROJECTIONS: list[dict[str, Any]] = [
+    {}, {"projection_size": 20}, {"projection_bias": True, "projection_activation": "tanh"},
+]  # fmt: skip
+
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, pooling: Pooling) -> None:
     """What a run leaves: `checkpoint/` and `encoder/`."""
     model.config.embedding_pooling, model.config.embedding_layer = pooling.mode, pooling.layer
     model.save_pretrained(folder / "checkpoint")
     export_encoder(model, folder / "encoder")
-    weight = model.projection.weight
     for name in ("checkpoint", "encoder"):
         tokenizer.save_pretrained(folder / name)
-        pooler = name == "checkpoint" or len(weight) == model.config.hidden_size
-        write_sentence_transformers_files(folder / name, model.config, weight, pooler)
+        pooler = name == "checkpoint" or has_pooler(model)
+        write_sentence_transformers_files(folder / name, model.config, model.projection, pooler)
 
 
 def texts_of(sentences: dict[str, list[str]]) -> list[str]:
@@ -42,11 +46,11 @@ def texts_of(sentences: dict[str, list[str]]) -> list[str]:
 
 
 @pytest.mark.parametrize("pooling", EVERY_POOLING, ids=str)
-@pytest.mark.parametrize("projection_size", [None, 20])
+@pytest.mark.parametrize("projection", PROJECTIONS, ids=str)
 @pytest.mark.filterwarnings("error")
 def test_sentence_transformers_reads_the_vectors_of_embed_sentences(
     pooling: Pooling,
-    projection_size: int | None,
+    projection: dict[str, Any],
     model_for_text: MakeModel,
     tokenizer: PreTrainedTokenizerBase,
     sentences: dict[str, list[str]],
@@ -54,7 +58,9 @@ def test_sentence_transformers_reads_the_vectors_of_embed_sentences(
     transformers_warnings: pytest.LogCaptureFixture,
 ) -> None:
     library = pytest.importorskip("sentence_transformers")
-    model = model_for_text(seed=3, projection_size=projection_size, initializer_range=0.5)  # no two layers are alike
+    model = model_for_text(seed=3, initializer_range=0.5, **projection)  # no two layers are alike
+    if projection.get("projection_bias"):
+        torch.nn.init.normal_(model.projection.bias)
     texts = texts_of(sentences)
     save(model, tokenizer, tmp_path, pooling)
     expected = embed_sentences(model, tokenizer, texts, pooling)
@@ -85,7 +91,7 @@ def test_a_pooling_that_the_format_does_not_know_is_refused(tmp_path: Path) -> N
 
 def test_the_projection_is_asked_for_where_it_is_read(model_for_text: MakeModel, tmp_path: Path) -> None:
     model = model_for_text(embedding_pooling="projection")
-    with pytest.raises(ValueError, match="give its weight"):
+    with pytest.raises(ValueError, match="give its linear layer"):
         write_sentence_transformers_files(tmp_path, model.config)
 
 

@@ -619,6 +619,35 @@ def test_half_of_the_start_is_half_of_each_weight(
     assert any(not torch.equal(whole[name], weight) for name, weight in start.items())
 
 
+@pytest.mark.parametrize("keep_start", ["0", "1"])
+def test_a_dense_layer_with_bias_and_tanh_such_as_that_of_labse_is_trained_and_kept(
+    tmp_path: Path, files: dict[str, str], sentence_encoder: Path, sentences: dict[str, list[str]], keep_start: str
+) -> None:
+    shutil.copytree(sentence_encoder, start := tmp_path / "start")
+    config = AutoModel.from_pretrained(start).config
+    config.update({"embedding_pooling": "projection", "projection_activation": "tanh"})
+    dense = torch.nn.Linear(config.hidden_size, 20)
+    torch.nn.init.normal_(dense.bias, generator=torch.Generator().manual_seed(1))
+    write_sentence_transformers_files(start, config, dense, pooler=False)
+    given = ["--model_name_or_path", str(start), "--keep_start", keep_start]
+    for field, value in (("projection_size", 21), ("projection_bias", False), ("projection_activation", "linear")):
+        with pytest.raises(BadInput, match=rf"config_overrides: {field} is {value}, but .* has .*; leave it out"):
+            main(flags(files, tmp_path / "out", *given, model={field: value}))
+    results = main(flags(files, tmp_path / "out", *given, model={}))
+    assert results["settings"]["config"]["projection_activation"] == "tanh"
+    assert results["start"]["pooling"] == {"mode": "projection", "layer": 2}
+    before = embed_sentences(*load_encoder(start), sentences["de"])
+    for name in ("checkpoint", "encoder"):
+        folder = tmp_path / "out" / name
+        trained = load_file(folder / "2_Dense/model.safetensors")
+        assert torch.equal(trained["linear.bias"], dense.bias) == (keep_start == "1")
+        vectors = embed_sentences(*load_encoder(folder), sentences["de"])
+        assert np.allclose(vectors, before, atol=1e-6) == (keep_start == "1")
+        library = pytest.importorskip("sentence_transformers")
+        reader = library.SentenceTransformer(str(folder), device="cpu", trust_remote_code=name == "checkpoint")
+        np.testing.assert_allclose(reader.encode(sentences["de"]), vectors, rtol=0, atol=1e-5)
+
+
 def test_an_adapted_encoder_is_read_with_its_prompt_everywhere(
     tmp_path: Path, files: dict[str, str], sentence_encoder: Path, sentences: dict[str, list[str]]
 ) -> None:

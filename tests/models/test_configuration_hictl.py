@@ -20,6 +20,8 @@ UNUSUAL = {
     "word_weight": 0,
     "sentence_pooling": "mean",
     "projection_size": 7,
+    "projection_bias": True,
+    "projection_activation": "tanh",
     "sentence_temperature": 0.1,
     "word_temperature": 0.2,
     "word_sampling_temperature": 0.3,
@@ -68,8 +70,9 @@ def test_every_setting_survives_saving_and_loading(tmp_path: Path, toy_config: C
 def test_a_vector_without_projection_has_no_size_of_its_own_and_is_not_read_as_one(tmp_path: Path) -> None:
     HictlConfig(sentence_pooling="mean", sentence_projection=False).save_pretrained(tmp_path)
     assert HictlConfig.from_pretrained(tmp_path).sentence_projection is False
-    with pytest.raises(StrictDataclassError, match="projection_size is 7 without a projection"):
-        HictlConfig(sentence_projection=False, projection_size=7)
+    for changes in ({"projection_size": 7}, {"projection_bias": True}, {"projection_activation": "tanh"}):
+        with pytest.raises(StrictDataclassError, match=f"{next(iter(changes))} is .* without a projection"):
+            HictlConfig(sentence_projection=False, **changes)
     for changes in ({"sentence_projection": False}, {"sentence_pooling": "mean"}):
         with pytest.raises(StrictDataclassError, match="embedding_pooling is 'projection'; it must be 'cls' or 'mean'"):
             HictlConfig(embedding_pooling="projection", **changes)
