@@ -207,8 +207,8 @@ def pair_neighbours(
     """Score neighbours by margin and choose pairs: (pairs, 2) rows of x and y, and (pairs,) scores above the threshold.
 
     With c the cosine of a sentence and a neighbour, and m the mean cosine of both with their k neighbours, the score is
-    c / m ("ratio"), c - m ("distance") or c ("absolute"). Each sentence keeps its neighbour with the highest score. The
-    direction then chooses among these pairs:
+    c / m ("ratio"), c - m ("distance") or c ("absolute"). Each sentence keeps its neighbour with the highest score.
+    Where m is not positive, ratios mean nothing, which is logged. The direction then chooses among these pairs:
 
     - max: of both directions, greedily from the highest score down, each sentence in one pair at most; ties in the
       order of x's, then of y's sentences.
@@ -221,6 +221,7 @@ def pair_neighbours(
         backward: neighbours of each y among x.
     """
     mean_x, mean_y = (side.similarities.mean(1) for side in (forward, backward))
+    warn_of_ratios(margin, mean_x, mean_y)
     best_y, scores_x = best_neighbours(forward, mean_x, mean_y, margin)
     best_x, scores_y = best_neighbours(backward, mean_y, mean_x, margin)
     from_x = np.stack([np.arange(len(best_y)), best_y], 1)  # (x, 2)
@@ -234,6 +235,22 @@ def pair_neighbours(
         pairs, scores = (from_x, scores_x) if direction == "forward" else (from_y, scores_y)
     kept = scores > threshold
     return pairs[kept], scores[kept]
+
+
+def warn_of_ratios(margin: Margin, *means: Vectors) -> None:
+    """Log how many sentences have a mean cosine with their neighbours that is not positive; ratios to it mean nothing.
+
+    Args:
+        means: (sentences,) mean cosines of each side.
+    """
+    lost, total = (sum(map(count, means)) for count in (lambda side: int((side <= 0).sum()), len))
+    if margin == "ratio" and lost:
+        logger.warning(
+            "%s of %s sentences have a mean cosine of 0 or less with their neighbours; the ratios of their pairs mean "
+            "nothing, and the highest scores may be wrong pairs; use the margin distance",
+            f"{lost:,}",
+            f"{total:,}",
+        )
 
 
 def best_neighbours(own: Neighbours, mean: Vectors, other_mean: Vectors, margin: Margin) -> tuple[Rows, Vectors]:

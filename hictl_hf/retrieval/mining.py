@@ -23,7 +23,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..embedding.encoder import embed_sentences
 from ..processes import ALONE, Processes, hides_progress
-from .bitext import MARGINS, Direction, Margin, UnitRows, check_ways, one_to_one, pair_neighbours, rows_at
+from .bitext import (
+    MARGINS,
+    Direction,
+    Margin,
+    UnitRows,
+    check_ways,
+    one_to_one,
+    pair_neighbours,
+    rows_at,
+    warn_of_ratios,
+)
 from .index_search import IndexSearch, keep, make_index
 from .nearest_neighbours import MEMORY, Neighbours, Rows, Search, Source, Vectors, plan_search
 
@@ -112,6 +122,7 @@ def score_pairs(
     if settings.margin == "absolute":
         return cosine
     mean_x, mean_y = (side.similarities.mean(1) for side in find_neighbours(x, y, settings, kept))
+    warn_of_ratios(settings.margin, mean_x, mean_y)
     return MARGINS[settings.margin](cosine, (mean_x[pairs[:, 0]] + mean_y[pairs[:, 1]]) / 2)
 
 

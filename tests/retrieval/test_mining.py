@@ -12,7 +12,7 @@ from hictl_hf.embedding.encoder import embed_sentences
 from hictl_hf.processes import Processes
 from hictl_hf.retrieval import mining
 from hictl_hf.retrieval import nearest_neighbours as neighbours
-from hictl_hf.retrieval.bitext import UnitRows, mine_bitext
+from hictl_hf.retrieval.bitext import Margin, UnitRows, mine_bitext
 from hictl_hf.retrieval.mining import (
     MiningConfig,
     describe,
@@ -72,6 +72,15 @@ def test_given_pairs_score_what_mined_ones_do(margin: Any) -> None:
     settings = MiningConfig(margin=margin)
     pairs, scores = mine_vectors(x, y, settings)
     assert score_pairs(x, y, pairs, settings) == pytest.approx(scores, rel=1e-6, abs=1e-6)
+
+
+def test_ratios_to_a_mean_that_is_not_positive_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    x, y = np.array([[1.0, 0], [-1, 0.1]]), np.array([[1.0, 0.1], [-1, -0.3]])  # means 0.019, -0.028 and 0.007, -0.017
+    margins: list[tuple[Margin, int]] = [("distance", 0), ("ratio", 2)]
+    for margin, told in margins:
+        mine_vectors(x, y, MiningConfig(margin=margin))
+        score_pairs(x, y, np.array([[0, 0]]), MiningConfig(margin=margin))
+        assert sum("2 of 4 sentences have a mean cosine of 0 or less" in each for each in caplog.messages) == told
 
 
 def test_a_row_near_an_earlier_one_is_no_distinct_one() -> None:
