@@ -97,7 +97,7 @@ def embed_to_file(
     settings = {**asdict(config), **(remembered or {})}
     settings |= {
         "pooling": list(pooling),
-        "model": f"one whose vectors are {hashlib.blake2b(embed([PROBE]).tobytes()).hexdigest()}",
+        "model": hash_of_vectors(embed([PROBE])),
     }
     partial = PartialOutput(partial_file(output), output.suffix, settings, "hictl embed", processes)
     with tqdm(total=total, desc="lines", unit=" lines", disable=hides_progress()) as bar:
@@ -123,6 +123,11 @@ def resolved(config: VectorFileConfig, model: PreTrainedConfig) -> VectorFileCon
         max_length=config.max_length or own_max_length(model),
         prompt=chosen_prompt(model, config.prompt) or None,
     )
+
+
+def hash_of_vectors(vectors: NDArray[np.floating]) -> str:
+    """What stands for a model among settings: a hash of its vectors of `PROBE`, in words."""
+    return f"one whose vectors are {hashlib.blake2b(vectors.tobytes()).hexdigest()}"
 
 
 def join_arrays(parts: Sequence[Path], lines: int, output: Path) -> None:

@@ -1,5 +1,6 @@
 """The folder of an unfinished `hictl mine`: vectors and neighbours, from which the same command continues."""
 
+import json
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
@@ -10,11 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..embedding.encoder import Precision, load_encoder
-from ..embedding.pooling import chosen_prompt, own_pooling, vector_size
+from ..embedding.encoder import Precision, embed_sentences, load_encoder
+from ..embedding.pooling import chosen_prompt, own_max_length, own_pooling, vector_size
 from ..embedding.sentence_transformers_settings import settings_files
-from ..embedding.to_file import VectorFileConfig, embed_to_file
+from ..embedding.to_file import PROBE, VectorFileConfig, embed_to_file, hash_of_vectors
 from ..errors import BadInput, as_bad_input
 from ..files import digest, partial_file
 from ..processes import ALONE, Processes
@@ -119,6 +121,17 @@ class MiningWorkdir:
         elif self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             raise BadInput(f"{self.folder}: is not partial output of hictl mine; move or remove it")
 
+    def _check_reading(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Refuse a folder begun with a model that is read otherwise; until 0.17 only the prompt was stored."""
+        reading = {
+            "pooling": list(own_pooling(model.config)),
+            "max_length": own_max_length(model.config),
+            "encoder": hash_of_vectors(embed_sentences(model, tokenizer, [PROBE], prompt="")),
+        }
+        before = json.loads(self.state.read_text("utf-8")) if self.state.exists() else reading
+        self.settings |= {name: value for name, value in reading.items() if name in before}
+        refuse_other_settings(self.state, self.settings, CONTINUE_OR_REMOVE)
+
     def vectors(self, sides: Sequence[Side]) -> list[Source]:
         """Read or embed the vectors of each side's distinct lines, after printing the cost of the search."""
         given = [vectors_in_file(side, file) for side, file in zip(sides, self.source.files)]
@@ -129,7 +142,7 @@ class MiningWorkdir:
             width = vector_size(model)
             prompt = chosen_prompt(model.config, self.source.prompt, self.source.prompt_name)
             self.settings["prompt"] = prompt or None
-            self.processes.on_main(lambda: refuse_other_settings(self.state, self.settings, CONTINUE_OR_REMOVE))
+            self.processes.on_main(lambda: self._check_reading(model, tokenizer))
         widths = {vectors.shape[1] if vectors is not None else width for vectors in given}
         if len(widths) > 1:
             raise BadInput(f"vectors have {' and '.join(map(str, widths))} numbers; allowed are those of one model")

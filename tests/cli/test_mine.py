@@ -231,6 +231,36 @@ def test_other_lines_are_not_taken_for_those_of_before(
     assert (tmp_path / "other.tsv.partial" / "thesis.tex").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"embedding_pooling": "cls"}, r"pooling was \['mean', 2\] and is \['cls', 2\]"),
+        ({"embedding_max_length": 5}, "max_length was 64 and is 5"),
+        ({"layer_norm_eps": 0.5}, "encoder was 'one whose vectors are .* and is 'one whose"),
+    ],
+)
+def test_vectors_of_an_encoder_that_is_read_otherwise_are_not_mixed(
+    changes: dict[str, Any],
+    message: str,
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    files: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = model_for_text(embedding_pooling="mean")
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    with monkeypatch.context() as patch:
+        patch.setattr(mining_files, "write_text", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(tmp_path / "pairs.tsv", *files, model=tmp_path / "model")
+    config = tmp_path / "model" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text("utf-8")) | changes), "utf-8")
+    with pytest.raises(BadInput, match=message):
+        run(tmp_path / "pairs.tsv", *files, model=tmp_path / "model")
+
+
 def test_a_prompt_is_put_before_each_sentence_and_work_goes_on_only_with_it(
     model_for_text: Callable[..., PreTrainedModel],
     tokenizer: PreTrainedTokenizerBase,
@@ -281,6 +311,8 @@ def test_work_of_release_0_7_5_is_continued(
     state = tmp_path / "pairs.tsv.partial" / "settings.json"
     kept = json.loads(state.read_text("utf-8"))
     assert kept.pop(VERSION) == __version__ and kept.pop("prompt") is None
+    for name in ("pooling", "max_length", "encoder"):
+        kept.pop(name)
     state.write_text(json.dumps(kept), "utf-8")  # as 0.7.5 wrote it
     with pytest.raises(BadInput, match=r"by hictl_hf 0\.7 or older: neighbours was 4 and is 3"):
         run(tmp_path / "pairs.tsv", *files, model=checkpoint, neighbours=3)
