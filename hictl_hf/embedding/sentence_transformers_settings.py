@@ -360,6 +360,8 @@ def apply_settings(
     if settings.dense:
         model.projection = load_dense(files, settings, config.hidden_size)
     stated = own_pooling(config) if getattr(config, "embedding_pooling", None) else None
+    if stated is None and hasattr(model, "pooler"):
+        model.pooler = None  # of others; with a bias of 0, as an unused one has, it would be taken for a projection
     config.embedding_pooling = "projection" if settings.dense else settings.pooling
     config.embedding_layer = layer
     if stated not in (None, own_pooling(config)):

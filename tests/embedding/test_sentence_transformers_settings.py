@@ -328,10 +328,16 @@ def test_the_files_count_where_config_json_says_something_else(
     )
 
 
+@pytest.mark.parametrize("is_trained", [True, False])
 def test_the_pooler_of_an_encoder_of_others_is_no_projection_though_it_names_a_pooling(
-    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+    is_trained: bool, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
-    model, tokenizer = load_encoder(write_folder(tmp_path / "model", tokenizer))
+    folder = write_folder(tmp_path / "model", tokenizer)
+    if not is_trained:  # as one that nothing read in training
+        encoder = AutoModel.from_pretrained(folder)
+        torch.nn.init.zeros_(encoder.pooler.dense.bias)
+        encoder.save_pretrained(folder)
+    model, tokenizer = load_encoder(folder)
     with pytest.raises(BadInput, match="the projection, which this model does not have"):
         embed_sentences(model, tokenizer, ["the cat"], Pooling("projection", LAST))
 
