@@ -27,6 +27,7 @@ from .nearest_neighbours import Source
 
 logger = logging.getLogger(__name__)
 
+ROWS_AT_ONCE = 2**14  # of a file of vectors
 VECTORS = "an array (lines, d) of floating-point numbers in .npy"
 
 
@@ -135,6 +136,7 @@ class MiningWorkdir:
     def vectors(self, sides: Sequence[Side]) -> list[Source]:
         """Read or embed the vectors of each side's distinct lines, after printing the cost of the search."""
         given = [vectors_in_file(side, file) for side, file in zip(sides, self.source.files)]
+        self.processes.on_main(lambda: refuse_no_numbers(given, self.source.files))
         if any(vectors is None for vectors in given):
             if not self.source.model:
                 raise BadInput("model is not given; allowed without it are vectors for all files. Name a model.")
@@ -177,7 +179,7 @@ class MiningWorkdir:
         shutil.rmtree(self.folder)
 
 
-def vectors_in_file(side: Side, file: str | None) -> Source | None:
+def vectors_in_file(side: Side, file: str | None) -> SomeRows | None:
     """The vectors of a side's distinct lines, from a file with a vector for each line; `None` without a file."""
     if file is None:
         return None
@@ -189,3 +191,15 @@ def vectors_in_file(side: Side, file: str | None) -> Source | None:
         found = f"has {len(vectors):,} vectors, and {side.name} {side.given:,} lines"
         raise BadInput(f"{file}: {found}; allowed is one for each line. Embed that file again.")
     return SomeRows(vectors, side.rows)
+
+
+def refuse_no_numbers(vectors: Sequence[SomeRows | None], files: Sequence[str | None]) -> None:
+    """Raise `BadInput` for infinity or NaN in the vectors of a file, before the other side is embedded."""
+    for rows, file in zip(vectors, files):
+        for start in range(0, len(rows) if rows is not None else 0, ROWS_AT_ONCE):
+            assert rows is not None
+            found = ~np.isfinite(rows[start : start + ROWS_AT_ONCE]).all(1)
+            if found.any():
+                line = rows.rows[start + int(found.argmax())] + 1
+                fix = f"Embed line {line:,} again, or stored as float32 if its numbers are too large for float16."
+                raise BadInput(f"{file}: vector {line:,} has infinity or NaN; allowed are finite numbers. {fix}")

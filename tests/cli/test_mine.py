@@ -368,7 +368,10 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "shape of vectors": ({"x_vectors": "flat.npy"}, r"flat.npy: is an array \(3,\) of int64; allowed is an array"),
     "pickled vectors": ({"x_vectors": "pickle.npy"}, "pickle.npy: cannot be read"),
     "width of vectors": ({"x_vectors": "wide.npy"}, "vectors have .* numbers; allowed are those of one model"),
-    "vectors that are no numbers": ({"x_vectors": "nan.npy"}, "a vector has infinity or NaN"),
+    "vectors that are no numbers": (
+        {"x_vectors": "nan.npy"},
+        "nan.npy: vector 14 has infinity or NaN; allowed are finite numbers. Embed line 14 again",
+    ),
     "output over input": ({"output": "x.txt"}, "which writing it would destroy, is an input"),
 }
 
@@ -383,7 +386,7 @@ def test_faults_are_told_in_one_line(
     write_lines(tmp_path / "behind.tsv", ["1.1\tdas Haus\tthe house", "der Hund\tthe dog\t1.06"])
     (tmp_path / "latin.txt").write_bytes("gut\nschön\n".encode("latin-1"))
     arrays: dict[str, Any] = {"v": np.ones((2, 32)), "flat": np.arange(3), "wide": np.ones((15, 7), np.float32)}
-    arrays |= {"nan": np.full((15, 32), np.nan), "pickle": np.array([{}], object)}
+    arrays |= {"nan": np.where(np.arange(15) == 13, np.nan, np.ones((32, 15))).T, "pickle": np.array([{}], object)}
     for name, array in arrays.items():
         np.save(f"{name}.npy", array)
     settings, message = FAULTS[fault]
