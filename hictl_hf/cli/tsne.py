@@ -6,8 +6,10 @@ hictl tsne runs/lm/checkpoint runs/demo/checkpoint --sentences 'wmt.{en,fr,de,ru
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..errors import BadInput
 from ..files import check_place
-from ..parsing import CommandParser, parse_flags
+from ..parsing import CommandParser, parse_flags, refuse_missing
+from ..reports.plots import check_picture
 from ..reports.tables import Table
 from ..retrieval.plots import SentenceMap
 from ..retrieval.sentence_sets import draw_sentence_sets
@@ -32,6 +34,11 @@ class TsneArguments:
     )
     seed: int = field(default=42, metadata={"help": "Seed of t-SNE."})
 
+    def __post_init__(self) -> None:
+        check_picture(self.output)
+        if not 0 <= self.seed < 2**32:
+            raise BadInput(f"seed is {self.seed}; allowed are 0 to {2**32 - 1}, those of NumPy")
+
 
 def make_parser() -> CommandParser:
     parser = CommandParser(TsneArguments, "Draw t-SNE of the sentence vectors of two checkpoints.", GROUPS, __doc__)
@@ -46,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> list[SentenceMap]:
     log_to_terminal()
     check_place(args.output)
     models = [given.first, given.second]
+    for name in models:
+        refuse_missing(name)  # before any is read
     maps = draw_sentence_sets(models, args.sentences, args.output, args.sets, args.per_set, args.seed)
     rows = [[drawn.name, f"{drawn.mean_rank:.2f}"] for drawn in maps]
     print(Table.of(["checkpoint", "mean rank of a translation"], rows).text())

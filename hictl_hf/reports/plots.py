@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import BadInput
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -55,6 +57,15 @@ def figure_at(path: str | Path, width: float, height: float) -> Iterator["Figure
         yield figure
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150, bbox_inches="tight")
+
+
+def check_picture(path: str | Path) -> None:
+    """Raise `BadInput` for a name whose ending is that of no format of pictures."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    allowed = [f".{ending}" for ending in FigureCanvasBase.get_supported_filetypes()]
+    if Path(path).suffix.lower() not in allowed:
+        raise BadInput(f"output is {path}; allowed are names that end in {', '.join(allowed)}")
 
 
 def set_headline(figure: "Figure", text: str) -> None:

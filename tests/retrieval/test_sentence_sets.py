@@ -67,6 +67,20 @@ def test_equal_vectors_have_no_map() -> None:
         place({"en": np.ones((4, 2)), "de": np.ones((4, 2))}, 0)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["--output", "a.xyz"], r"output is a.xyz; allowed are names that end in .*\.pdf, .*\.png"),
+        (["--output", "a"], "output is a; allowed are names that end in"),
+        (["--output", "a.png", "--seed", "-1"], "seed is -1; allowed are 0 to 4294967295"),
+        (["--output", "a.png"], "./absent: does not exist"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_a_model_is_loaded(settings: list[str], message: str, parallel: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        tsne.main([".", "./absent", "--sentences", parallel, *settings])
+
+
 def test_one_command_draws_two_checkpoints_with_a_number_for_each(
     parallel: str, tmp_path: Path, model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase,
     capsys: pytest.CaptureFixture[str],
