@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from ..embedding.arguments import ExplainerArguments
 from ..embedding.page import make_page, serve
+from ..errors import BadInput
 from ..parsing import CommandParser, parse_flags
 from .logs import log_to_terminal
 
@@ -25,6 +26,10 @@ class PageArguments(ExplainerArguments):
     port: int | None = field(
         default=None, metadata={"help": "Port of 127.0.0.1; default: the first free one from 7860 on."}
     )
+
+    def __post_init__(self) -> None:
+        if self.port is not None and not 1 <= self.port < 2**16:
+            raise BadInput(f"port is {self.port}; allowed are 1 to {2**16 - 1}")
 
 
 def make_parser() -> CommandParser:

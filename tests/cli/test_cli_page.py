@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.cli.page import main
 from hictl_hf.embedding.nearest_words import ALL_LANGUAGES
+from hictl_hf.errors import BadInput
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SENTENCE = "die Katze sieht das Haus"
@@ -51,6 +52,12 @@ def address(
             yield found[1]
         finally:
             process.terminate()
+
+
+@pytest.mark.parametrize("port", ["0", "-1", "99999"])
+def test_a_port_that_cannot_be_is_refused_before_the_model_is_loaded(port: str) -> None:
+    with pytest.raises(BadInput, match=f"port is {port}; allowed are 1 to 65535"):
+        main(["--model", "m", "--port", port])
 
 
 @pytest.fixture
