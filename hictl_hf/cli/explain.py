@@ -37,8 +37,9 @@ class ExplainArguments(ExplainerArguments):
         for name in ("words", "sentences"):
             if getattr(self, name) < 0:
                 raise BadInput(f"{name} is {getattr(self, name)}; allowed is 0 or more")
-        if not self.words and not self.among:
-            raise BadInput("words is 0 and among is not given: nothing to show; give --words or --among")
+        if not self.words and not (self.among and self.sentences):
+            found = "among is not given" if not self.among else "sentences is 0"
+            raise BadInput(f"words is 0 and {found}: nothing to show; give --words or --among")
 
 
 def make_parser() -> CommandParser:

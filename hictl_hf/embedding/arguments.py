@@ -7,6 +7,7 @@ from ..data.cleaning import CorpusReport
 from ..data.columns import refuse_tables
 from ..data.lines import read_texts
 from ..data.sources import read_rows
+from ..errors import BadInput
 from .encoder import load_encoder
 from .nearest_words import Explainer
 
@@ -33,6 +34,8 @@ class ExplainerArguments:
         be used."""
         refuse_tables([self.among] if self.among else [], "Write the sentences to a text file")
         among = list(read_texts([self.among])) if self.among else []
+        if self.among and not any(map(str.strip, among)):
+            raise BadInput(f"{self.among}: has no line with text; allowed is one or more")
         return Explainer(*load_encoder(model or self.model), rows=self._rows(), among=among)
 
     def _rows(self) -> Iterator[dict[str, str]]:

@@ -91,6 +91,11 @@ def test_sentences_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     [
         (["--words", "-1"], "words is -1; allowed is 0 or more"),
         (["--words", "0"], "nothing to show"),
+        (
+            ["--words", "0", "--sentences", "0", "--among", "empty.txt"],
+            "words is 0 and sentences is 0: nothing to show",
+        ),
+        (["--among", "empty.txt"], "empty.txt: has no line with text; allowed is one or more"),
         (["--sentences", "-2"], "sentences is -2"),
         (["--among", "broken.txt"], "broken.txt:2: has invalid UTF-8"),
         (["--among", "nowhere.txt"], "nowhere.txt"),
@@ -102,6 +107,7 @@ def test_what_cannot_be_used_is_named(
     changes: list[str], message: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken.txt").write_bytes(b"ein Hund\ncaf\xe9\n")
+    (tmp_path / "empty.txt").write_text("\n \n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput, match=message):
         main(["the cat", "--model", f"{folder}/model", *changes])
