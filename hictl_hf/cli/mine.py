@@ -157,8 +157,12 @@ class MineArguments:
         unused = [name for name, vectors in zip("xy", (self.x_vectors, self.y_vectors)) if vectors]
         if unused and (self.pairs or self.deduplicate is not None and "y" in unused):
             raise BadInput(f"{unused[-1]}_vectors is given; allowed are vectors of the files given")
-        if not self.model and len(unused) < max(wanted, 1):
+        embeds = len(unused) < max(wanted, 1)
+        if not self.model and embeds:
             raise BadInput("model is not given; allowed without it are vectors for all files. Name a model.")
+        of_encoder = ("prompt", "prompt_name", "precision")
+        if not embeds and (idle := [name for name in of_encoder if getattr(self, name) is not None]):
+            raise BadInput(f"{', '.join(idle)} is given, which has no effect on vectors from files; leave it out")
 
     @property
     def source(self) -> VectorSource:
@@ -204,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             deduplicate_lines(files[0], args.output, args.deduplicate, args.source, args.config, processes)
         else:
             given = (f"--{name} {shlex.quote(str(value))}" for name, value in chosen(args).items())
-            command = " ".join(["hictl mine", *files, *given])
+            command = " ".join(["hictl mine", shlex.join(files), *given])
             x, y = files
             mine_files(
                 x, y, args.output, args.source, args.config, gold=args.gold, command=command, processes=processes

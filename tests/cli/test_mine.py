@@ -151,10 +151,12 @@ def test_near_duplicates_are_removed(checkpoint: Path, tmp_path: Path, sentences
 def test_gold_pairs_make_a_report(checkpoint: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
     shared = sorted({*read_lines(files[0])} & {*read_lines(files[1])})
     gold = write_lines(tmp_path / "gold.tsv", [f"{text}\t{text}" for text in shared])
-    run(tmp_path / "pairs.tsv", *files, model=checkpoint, margin="absolute", gold=gold)
+    x, y = files[0].rename(tmp_path / "x in 2026.txt"), files[1]
+    run(tmp_path / "pairs.tsv", x, y, model=checkpoint, margin="absolute", gold=gold)
     results = json.loads((tmp_path / "pairs-report" / "results.json").read_text("utf-8"))
     assert results["gold"] == 5 and results["best"]["f1"] == 100
     assert f"--margin absolute --gold {gold}" in results["command"]
+    assert results["command"].startswith(f"hictl mine '{x}' {y} --"), "as a shell reads it"
     assert (tmp_path / "pairs-report" / "report.html").is_file()
 
 
@@ -347,6 +349,14 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "no gold": ({"gold": "empty.txt", "output": "other.tsv"}, "empty.txt: has no pair; allowed is one or more"),
     "too many vectors": ({"files": ["x.txt"], "deduplicate": 0.9, "y_vectors": "v.npy"}, "y_vectors is given"),
     "a prompt without a model": ({"model": None, "prompt": "a"}, "a prompt is given without a model; allowed is"),
+    "a prompt of vectors": (
+        {"x_vectors": "v.npy", "y_vectors": "v.npy", "prompt": "query: "},
+        "prompt is given, which has no effect on vectors from files; leave it out",
+    ),
+    "a precision of vectors": (
+        {"model": None, "x_vectors": "v.npy", "y_vectors": "v.npy", "precision": "int8"},
+        "precision is given, which has no effect on vectors from files",
+    ),
     "an unknown prompt": ({"prompt_name": "query"}, "prompt_name is 'query'; allowed are none, as the model has no"),
     "no model": ({"model": None}, "model is not given; allowed without it are vectors for all files"),
     "no such file": ({"files": ["x.txt", "absent.txt"]}, "absent.txt: no such file"),
