@@ -134,7 +134,8 @@ def check_inputs(inputs: Sequence[str]) -> None:
     """Raise `BadInput` if one of several files cannot be read, before the first is processed."""
     for path in inputs:
         if Path(path).is_dir() or not os.access(path, os.R_OK):
-            fix = nearest_name(path) or "Name another input."
+            fix = "Leave the input out to read standard input." if path == "-" else nearest_name(path)
+            fix = fix or "Name another input."
             raise BadInput(f"{path}: no file that can be read; allowed is UTF-8 text. {fix.strip()}")
 
 

@@ -63,6 +63,8 @@ def test_inputs_and_outputs_that_cannot_be_used_are_refused(tmp_path: Path) -> N
     for inputs in ([str(tmp_path)], [str(path), "missing.txt"]):
         with pytest.raises(BadInput, match=f"^{inputs[-1]}: no file that can be read"):
             check_inputs(inputs)
+    with pytest.raises(BadInput, match="^-: no file .* Leave the input out to read standard input."):
+        check_inputs(["-"])
     for read in (lambda name: check_inputs([name]), lambda name: list(read_texts([name]))):
         with pytest.raises(BadInput, match="a.tx: no .*; allowed is UTF-8.* Did you mean .*/a.txt?"):
             read(str(tmp_path / "a.tx"))
