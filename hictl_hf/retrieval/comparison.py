@@ -1,5 +1,6 @@
 """Retrieval accuracy of encoders on the same sentence pairs, with paired intervals: `hictl score-retrieval`."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -99,27 +100,35 @@ class Comparison:
 
 
 def read_pairs(sources: Sequence[str]) -> dict[str, Sides]:
-    """Read all pairs of sources by language pair; every row counts, nothing is cleaned.
+    """Read all pairs of each source by language pair; every row counts, nothing is cleaned.
 
-    A language pair is named by its second language where the first one is always the same, else "first-second".
+    A language pair is named by its second language where the first one is always the same, else "first-second", and
+    with its source where several have that pair.
 
     Raises:
-        BadInput: a row cannot be read or has one text, or there is no row.
+        BadInput: a row cannot be read or has one text, or a source has no row.
     """
-    found: dict[tuple[str, str], Sides] = {}
-    for row in rows_of(sources, CorpusReport(strict=True)):
-        if len(row.texts) == 1:
-            raise BadInput(
-                f"{row.origin}: has one text; allowed are two, a sentence and its translation. Leave the row out."
-            )
-        (x_lang, x), (y_lang, y) = row.texts.items()
-        sides = found.setdefault((x_lang, y_lang), ([], []))
-        sides[0].append(x)
-        sides[1].append(y)
-    if not found:
-        raise BadInput(f"{', '.join(sources)}: has no pair; allowed is one or more. Give other sources.")
-    same_first = len({first for first, _ in found}) == 1
-    return {second if same_first else f"{first}-{second}": sides for (first, second), sides in found.items()}
+    if twice := [source for source, times in Counter(sources).items() if times > 1]:
+        raise BadInput(f"{twice[0]}: is given more than once; allowed is once. Leave the others out.")
+    found: dict[tuple[str, str, str], Sides] = {}
+    for source in sources:
+        for row in rows_of([source], CorpusReport(strict=True)):
+            if len(row.texts) == 1:
+                raise BadInput(
+                    f"{row.origin}: has one text; allowed are two, a sentence and its translation. Leave the row out."
+                )
+            (x_lang, x), (y_lang, y) = row.texts.items()
+            sides = found.setdefault((x_lang, y_lang, source), ([], []))
+            sides[0].append(x)
+            sides[1].append(y)
+        if not any(source == of for *_, of in found):
+            raise BadInput(f"{source}: has no pair; allowed is one or more. Give another source.")
+    same_first = len({first for first, _, _ in found}) == 1
+    tests = Counter((first, second) for first, second, _ in found)
+    return {
+        (second if same_first else f"{first}-{second}") + f", {source}" * (tests[first, second] > 1): sides
+        for (first, second, source), sides in found.items()
+    }
 
 
 def find_hits(

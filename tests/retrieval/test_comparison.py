@@ -97,6 +97,20 @@ def test_every_pair_counts_under_the_name_of_its_languages(tmp_path: Path) -> No
     assert list(read_pairs([english_first, other])) == ["en-de", "en-sw", "de-sw"]
 
 
+def test_each_source_is_a_test_set_of_its_own(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.jsonl", {"en": "the house", "de": "das Haus"}, {"en": "OK", "sw": "OK"})
+    second = write(tmp_path / "b.jsonl", {"en": "the cat", "de": "die Katze"})
+    assert read_pairs([first, second]) == {
+        f"de, {first}": (["the house"], ["das Haus"]),
+        "sw": (["OK"], ["OK"]),
+        f"de, {second}": (["the cat"], ["die Katze"]),
+    }
+    both = read_pairs([str(tmp_path / "*.jsonl")])
+    assert both["de"] == (["the house", "the cat"], ["das Haus", "die Katze"])
+    with pytest.raises(BadInput, match="b.jsonl: is given more than once; allowed is once"):
+        read_pairs([second, first, second])
+
+
 def test_a_text_without_translation_and_an_empty_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.en.txt").write_text("the cat\n")
     with pytest.raises(BadInput, match="text.en.txt:1: has one text; allowed are two"):
