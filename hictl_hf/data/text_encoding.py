@@ -45,6 +45,13 @@ def encode_texts(
     return as_data(texts, second, **settings)
 
 
+def special_tokens_around(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
+    """How many special tokens the tokenizer puts before a text, and how many after it."""
+    alone, found = (encode_texts(tokenizer, "a", add_special_tokens=adds)["input_ids"] for adds in (False, True))
+    before = next(start for start in range(len(found) + 1) if found[start : start + len(alone)] == alone)
+    return before, len(found) - before - len(alone)
+
+
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
     """The special tokens of a tokenizer by id: those with a role, such as padding, and those only marked as special.
 

@@ -32,7 +32,7 @@ from transformers import (
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils import logging as transformers_logging
 
-from ..data.text_encoding import encode_texts
+from ..data.text_encoding import encode_texts, special_tokens_around
 from ..data.tokenization import list_of_texts, token_batches
 from ..dtypes import QuantizedLinear, has_fast_bf16, warn_where_slow, with_int8_linear_layers
 from ..errors import BadInput, as_bad_input, short_repr
@@ -247,6 +247,7 @@ def embed_at_poolings(
     texts_read = [own_text(model.config, before + text) for text in distinct]
     tokens = tokenize(tokenizer, texts_read, length_read(model.config, max_length))
     batches = list(token_batches(list(map(len, tokens)), max_tokens or TOKENS_AT_ONCE.get(device.type, 1024)))
+    first, after = special_tokens_around(tokenizer)
     parts: dict[Pooling, list[Tensor]] = {pooling: [] for pooling in poolings}
     model.eval()
     try:
@@ -258,7 +259,7 @@ def embed_at_poolings(
                 ids = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=padding)
                 lengths = torch.tensor([[len(row)] for row in rows])
                 number = torch.arange(ids.shape[1])  # of a token in its sentence
-                masks = {"mean without special tokens": ((number > 0) & (number < lengths - 1)).to(device)}
+                masks = {"mean without special tokens": ((number >= first) & (number < lengths - after)).to(device)}
                 mask = (number < lengths).to(device)
                 for layer, hidden in enumerate(hidden_states(encoder, layers, ids.to(device), mask)):
                     for pooling in poolings:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.text_encoding import special_tokens_around
 from ..errors import BadInput
 from ..files import new_folder, write_json
 from .pooling import (
@@ -45,10 +46,15 @@ READING = "embedding.json"
 
 
 class SentenceEncoder(nn.Module):
-    """Encoder, pooling and normalisation as one module: (n, T) ids and attention mask to (n, d) vectors."""
+    """Encoder, pooling and normalisation as one module: (n, T) ids and attention mask to (n, d) vectors.
 
-    def __init__(self, model: PreTrainedModel, pooling: Pooling) -> None:
+    Args:
+        around: special tokens before and after a text.
+    """
+
+    def __init__(self, model: PreTrainedModel, pooling: Pooling, around: tuple[int, int] = (1, 1)) -> None:
         super().__init__()
+        self.before, self.after = around
         check_poolings(model, [pooling])
         self.encoder, self.layer = deepcopy(encoder_of(model)), pooling.layer
         self.projection = deepcopy(projection_of(model))
@@ -60,7 +66,7 @@ class SentenceEncoder(nn.Module):
         hidden = states.hidden_states[self.layer]
         if self.pooling == "mean without special tokens":
             position, last = attention_mask.cumsum(1), attention_mask.sum(1, keepdim=True)  # positions count from 1
-            attention_mask = attention_mask * (position > 1) * (position < last)
+            attention_mask = attention_mask * (position > self.before) * (position <= last - self.after)
         vectors = pool(self, hidden, attention_mask, self.pooling)
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
@@ -83,7 +89,7 @@ def export_onnx(
     except ImportError as error:
         raise BadInput("ONNX needs packages that are not installed: pip install 'hictl_hf[onnx]'") from error
     folder, pooling = new_folder(folder), pooling or own_pooling(model.config)
-    encoder = SentenceEncoder(model, pooling).eval()
+    encoder = SentenceEncoder(model, pooling, special_tokens_around(tokenizer)).eval()
     tokenizer = deepcopy(tokenizer)
     tokenizer.padding_side = "right"  # so the first column holds the first tokens
     batch = tokenizer(["a", "a b c d"], padding=True, return_tensors="pt")

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tokenizers import processors
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -23,8 +24,10 @@ from transformers import (
 )
 
 from hictl_hf import HictlForMaskedLM, HictlForPreTraining, HictlModel, export_encoder
+from hictl_hf.data.text_encoding import special_tokens_around
 from hictl_hf.dtypes import QuantizedLinear
 from hictl_hf.embedding.encoder import check_model_type, embed_at_poolings, embed_sentences, load_encoder
+from hictl_hf.embedding.onnx_export import SentenceEncoder
 from hictl_hf.embedding.pooling import Pooling, all_poolings, own_pooling
 from hictl_hf.errors import BadInput
 
@@ -88,6 +91,24 @@ def test_a_mean_without_special_tokens_is_of_the_pieces_alone(
         np.testing.assert_allclose(vector, states[1:-1].mean(0).numpy(), **CLOSE)
     assert tokenizer.unk_token_id in tokenizer(unknown)["input_ids"][1:-1]
     assert (found[-1] == 0).all()  # of no piece at all
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (0, 1), (2, 1)])
+def test_special_tokens_left_out_of_a_mean_are_as_many_as_the_tokenizer_adds(
+    before: int, after: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
+) -> None:
+    other, ends = copy.deepcopy(tokenizer), ["<s>"] * before + ["$A"] + ["</s>"] * after
+    special = [(token, other.convert_tokens_to_ids(token)) for token in ("<s>", "</s>")]
+    other.backend_tokenizer.post_processor = processors.TemplateProcessing(single=ends, special_tokens=special)
+    pooling = Pooling("mean without special tokens", 2)
+    exported = SentenceEncoder(model, pooling, special_tokens_around(other)).eval()
+    for vector, text in zip(embed_sentences(model, other, texts, pooling), texts):
+        ids = other(text, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            expected = model.roberta(ids)[0][0, before : ids.shape[1] - after].mean(0)
+            in_graph = exported(ids, torch.ones_like(ids))[0]
+        np.testing.assert_allclose(vector, (expected / expected.norm()).numpy(), **CLOSE)
+        np.testing.assert_allclose(in_graph.numpy(), vector, **CLOSE)
 
 
 def test_poolings_differ_and_so_do_sentences(
