@@ -9,6 +9,7 @@ Row i of the output is line i of the input, empty lines included. To resume afte
 Several processes share the blocks of lines (`processes`).
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -106,8 +107,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     refuse_streams(processes, input=args.input)
     check_inputs(args.input)
     check_output(args.output, args.input)
-    # a first pass finds invalid lines before the model is loaded
-    total = sum(1 for _ in read_lines_or_column(args.input, args.column)) if args.input and processes.is_main else None
+    # a first pass finds invalid lines before the model is loaded; standard input and pipes can be read only once
+    read_twice = bool(args.input) and all(map(os.path.isfile, args.input)) and processes.is_main
+    total = sum(1 for _ in read_lines_or_column(args.input, args.column)) if read_twice else None
     if total == 0:
         raise BadInput(f"{', '.join(args.input)}: has no line; allowed is one or more")
     precision: Any = args.precision or default_precision(args.device)

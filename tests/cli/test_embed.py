@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -156,6 +157,15 @@ def test_standard_input_is_read(
     piped = io.TextIOWrapper(io.BytesIO("".join(f"{text}\n" for text in texts).encode()))
     monkeypatch.setattr(sys, "stdin", piped)
     np.testing.assert_allclose(np.load(run(checkpoint, tmp_path / "a.npy")), expected, **CLOSE)
+
+
+def test_a_pipe_is_read_once(checkpoint: Path, texts: list[str], expected: np.ndarray, tmp_path: Path) -> None:
+    there, here = os.pipe()
+    os.write(here, "".join(f"{text}\n" for text in texts).encode())
+    os.close(here)
+    found = np.load(run(checkpoint, tmp_path / "a.npy", Path(f"/dev/fd/{there}")))
+    os.close(there)
+    np.testing.assert_allclose(found, expected, **CLOSE)
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv"])
