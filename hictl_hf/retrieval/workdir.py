@@ -1,5 +1,6 @@
 """The folder of an unfinished `hictl mine`: vectors and neighbours, from which the same command continues."""
 
+import hashlib
 import json
 import logging
 import shutil
@@ -21,6 +22,7 @@ from ..errors import BadInput, as_bad_input
 from ..files import digest, partial_file
 from ..processes import ALONE, Processes
 from ..training.fingerprint import CONTINUE_OR_REMOVE, SETTINGS_FILE, refuse_other_settings, remember_settings
+from ..training.partial_output import as_bytes
 from .bitext import SomeRows, UnitRows
 from .mining import MiningConfig, describe, make_search, run, share_index_search
 from .nearest_neighbours import Source
@@ -122,6 +124,17 @@ class MiningWorkdir:
         elif self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             raise BadInput(f"{self.folder}: is not partial output of hictl mine; move or remove it")
 
+    def _check_lines(self, sides: Sequence[Side]) -> None:
+        """Refuse a folder that was begun with other lines of a pipe, which has been read and so has no digest."""
+        if all(Path(file).is_file() for file in self.settings["digests"]):
+            return
+        hashes = [hashlib.blake2b(digest_size=16) for _ in sides]
+        for digested, side in zip(hashes, sides):
+            for sentence in side.sentences:
+                digested.update(as_bytes([sentence]))
+        self.settings["lines"] = [digested.hexdigest() for digested in hashes]
+        refuse_other_settings(self.state, self.settings, CONTINUE_OR_REMOVE)
+
     def _check_reading(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         """Refuse a folder begun with a model that is read otherwise; until 0.17 only the prompt was stored."""
         reading = {
@@ -135,6 +148,7 @@ class MiningWorkdir:
 
     def vectors(self, sides: Sequence[Side]) -> list[Source]:
         """Read or embed the vectors of each side's distinct lines, after printing the cost of the search."""
+        self.processes.on_main(lambda: self._check_lines(sides))
         given = [vectors_in_file(side, file) for side, file in zip(sides, self.source.files)]
         self.processes.on_main(lambda: refuse_no_numbers(given, self.source.files))
         if any(vectors is None for vectors in given):

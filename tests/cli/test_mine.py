@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -261,6 +262,30 @@ def test_vectors_of_an_encoder_that_is_read_otherwise_are_not_mixed(
     config.write_text(json.dumps(json.loads(config.read_text("utf-8")) | changes), "utf-8")
     with pytest.raises(BadInput, match=message):
         run(tmp_path / "pairs.tsv", *files, model=tmp_path / "model")
+
+
+def test_lines_of_a_pipe_are_compared_too(
+    checkpoint: Path, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, write = os.pipe()
+    os.close(write)
+
+    def piped(*lines: str) -> list[list[str]]:
+        source, write = os.pipe()
+        os.write(write, "".join(f"{line}\n" for line in lines).encode())
+        os.close(write)
+        os.dup2(source, read)
+        os.close(source)
+        return run(tmp_path / "pairs.tsv", Path(f"/dev/fd/{read}"), files[1], model=checkpoint)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mining_files, "write_text", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            piped("das Haus", "der Hund")
+    with pytest.raises(BadInput, match="lines was .* and is .*; continue with what it was begun with, or remove"):
+        piped("das Haus", "die Katze")
+    assert {line[1] for line in piped("das Haus", "der Hund")} == {"das Haus", "der Hund"}
+    os.close(read)
 
 
 def test_a_prompt_is_put_before_each_sentence_and_work_goes_on_only_with_it(
