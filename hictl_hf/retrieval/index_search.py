@@ -194,13 +194,7 @@ class IndexSearch:
         opened.clear()  # one shard in memory at a time
         index = opened[path] = faiss.read_index(str(path), flag)
         if self.parameters:
-            try:
-                faiss.ParameterSpace().set_index_parameters(index, self.parameters)
-            except RuntimeError as error:
-                raise BadInput(
-                    f"index_parameters is {short_repr(self.parameters)}, with the index {self.factory} "
-                    f"({reason(error)}); allowed are those of FAISS for it, such as nprobe=64 for IVF"
-                ) from error
+            set_parameters(index, self.factory, self.parameters)
         elif (lists := inverted_lists_of(index)) is not None:
             lists.nprobe = min(LISTS_SEARCHED, lists.nlist)
         elif hasattr(index, "hnsw"):
@@ -261,6 +255,27 @@ def make_index(factory: str, width: int) -> Any:
     except RuntimeError as error:
         found = f"index is {short_repr(factory)}, for vectors of {width} numbers ({reason(error)})"
         raise BadInput(f"{found}; allowed is {KIND}.") from error
+
+
+def check_index(factory: str, parameters: str | None, width: int, rows: int) -> None:
+    """Raise `BadInput` for an index of this many vectors that cannot be built or searched, before they are made."""
+    index = make_index(factory, width)
+    lists = getattr(inverted_lists_of(index), "nlist", 0)
+    if lists > rows:
+        raise BadInput(f"index is {factory}: has {lists:,} lists; allowed are at most as many as vectors, {rows:,}")
+    if parameters:
+        set_parameters(index, factory, parameters)
+
+
+def set_parameters(index: Any, factory: str, parameters: str) -> None:
+    """Set the parameters of the search in an index; `BadInput` if it does not have them."""
+    try:
+        import_faiss().ParameterSpace().set_index_parameters(index, parameters)
+    except RuntimeError as error:
+        raise BadInput(
+            f"index_parameters is {short_repr(parameters)}, with the index {factory} ({reason(error)}); allowed are "
+            "those of FAISS for it, such as nprobe=64 for IVF"
+        ) from error
 
 
 def inverted_lists_of(index: Any) -> Any:

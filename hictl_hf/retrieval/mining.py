@@ -34,7 +34,7 @@ from .bitext import (
     rows_at,
     warn_of_ratios,
 )
-from .index_search import IndexSearch, keep, make_index
+from .index_search import IndexSearch, check_index, keep
 from .nearest_neighbours import MEMORY, Neighbours, Rows, Search, Source, Vectors, plan_search
 
 SAVED_EVERY = 60.0  # seconds
@@ -177,7 +177,7 @@ def share_index_search(
 def describe(x: Source, y: Source, settings: MiningConfig, only_earlier: bool = False) -> str:
     """Describe the cost of a search in words, from the sizes of x and y."""
     if settings.index and not only_earlier:
-        make_index(settings.index, x.shape[1])  # refuses what cannot be built, before vectors are made
+        check_index(settings.index, settings.index_parameters, x.shape[1], min(len(x), len(y)))
         return (
             f"search of {len(x):,} x {len(y):,} vectors of {x.shape[1]} numbers in FAISS's index {settings.index}, in "
             f"shards of at most {in_words(settings.max_memory)}"

@@ -12,7 +12,7 @@ from hictl_hf.errors import BadInput
 from hictl_hf.processes import ALONE, Processes
 from hictl_hf.retrieval import index_search
 from hictl_hf.retrieval.bitext import UnitRows
-from hictl_hf.retrieval.index_search import IndexSearch, import_faiss, make_index
+from hictl_hf.retrieval.index_search import IndexSearch, check_index, import_faiss, make_index
 from hictl_hf.retrieval.mining import MiningConfig, mine_vectors
 from hictl_hf.retrieval.nearest_neighbours import Neighbours, Vectors, search_both
 
@@ -154,6 +154,15 @@ def test_indexes_that_faiss_cannot_build_are_refused_before_any_work() -> None:
         make_index("PQ5", WIDTH)
     with pytest.raises(BadInput, match=r"IVFPQR not implemented for inner product"):
         make_index("IVF4,PQ8+8", WIDTH)
+
+
+def test_what_fails_on_vectors_is_refused_before_they_are_made() -> None:
+    check_index("IVF256,Flat", "nprobe=64", WIDTH, 300)
+    with pytest.raises(BadInput, match="index is IVF512,Flat: has 512 lists; allowed are at most .* vectors, 300"):
+        check_index("IVF512,Flat", None, WIDTH, 300)
+    for factory, parameters in (("Flat", "nprobe=3"), ("IVF4,Flat", "lists"), ("HNSW32", "efsearch=9")):
+        with pytest.raises(BadInput, match=f"index_parameters is '{parameters}', with the index {factory}"):
+            check_index(factory, parameters, WIDTH, 300)
 
 
 def test_without_faiss_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

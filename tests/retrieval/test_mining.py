@@ -207,9 +207,9 @@ def test_what_a_search_takes_is_said_in_words() -> None:
     assert "at most 999.9 MB in addition to the vectors" in words
     assert "500,000,000,000 comparisons" in describe(million, million, MiningConfig(), only_earlier=True)
     pytest.importorskip("faiss")
-    words = describe(million, million[:5], MiningConfig(index="IVF1024,PQ32"))
+    words = describe(million, million[:2000], MiningConfig(index="IVF1024,PQ32"))
     assert words.startswith(
-        "search of 1,000,000 x 5 vectors of 384 numbers in FAISS's index IVF1024,PQ32, in shards of"
+        "search of 1,000,000 x 2,000 vectors of 384 numbers in FAISS's index IVF1024,PQ32, in shards of"
     )
 
 
