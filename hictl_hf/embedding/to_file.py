@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..errors import BadInput
+from ..errors import BadInput, short_repr
 from ..files import partial_file
 from ..processes import ALONE, Processes, hides_progress
 from ..training.partial_output import PartialOutput, blocks
@@ -85,7 +85,7 @@ def embed_to_file(
             model, tokenizer, block, pooling, prompt=config.prompt or "", normalize=config.normalize,
             max_tokens=config.max_tokens, max_length=config.max_length, progress=processes.is_main,
         )  # fmt: skip
-        return vectors.astype(config.stored)
+        return as_stored(vectors, block, config.stored)
 
     def write_part(block: list[str], path: Path) -> None:
         if is_array:
@@ -123,6 +123,19 @@ def resolved(config: VectorFileConfig, model: PreTrainedConfig) -> VectorFileCon
         max_length=config.max_length or own_max_length(model),
         prompt=chosen_prompt(model, config.prompt) or None,
     )
+
+
+def as_stored(vectors: NDArray[np.float32], texts: Sequence[str], dtype: str) -> NDArray[np.floating]:
+    """Vectors of texts in this dtype; `BadInput` names the first text whose vector has infinity or NaN in it."""
+    with np.errstate(over="ignore"):
+        stored: NDArray[np.floating] = vectors.astype(dtype)
+    broken = ~np.isfinite(stored).all(1)
+    if broken.any():
+        first = int(broken.argmax())
+        fix = "Store float32, or normalize." if np.isfinite(vectors[first]).all() else "Check the model's weights."
+        text = "a sentence that tries the model" if texts[first] == PROBE else short_repr(texts[first])
+        raise BadInput(f"the vector of {text} has infinity or NaN in {dtype}; allowed are finite numbers. {fix}")
+    return stored
 
 
 def hash_of_vectors(vectors: NDArray[np.floating]) -> str:

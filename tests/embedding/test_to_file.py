@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
+import pytest
 from transformers import XLMRobertaConfig
 
-from hictl_hf.embedding.to_file import VectorFileConfig, as_table, join_arrays, join_tables, resolved
+from hictl_hf.embedding.to_file import VectorFileConfig, as_stored, as_table, join_arrays, join_tables, resolved
+from hictl_hf.errors import BadInput
 
 LINES = [f"line {number}" for number in range(7)]
 VECTORS = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
@@ -22,6 +24,17 @@ def test_joined_files_are_those_joined_in_memory(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "all.npy"), VECTORS)
     joined = pyarrow.parquet.read_table(tmp_path / "all.parquet").to_pydict()
     assert joined["text"] == LINES and np.array_equal(np.array(joined["vector"], np.float32), VECTORS)
+
+
+def test_a_vector_that_is_no_number_is_refused_with_its_text() -> None:
+    large, broken = VECTORS.copy(), VECTORS.copy()
+    large[2, 1], broken[4, 0] = 70_000, np.nan
+    assert np.array_equal(as_stored(large, LINES, "float32"), large)
+    assert as_stored(VECTORS, LINES, "float16").dtype == np.float16
+    with pytest.raises(BadInput, match="the vector of 'line 2' has infinity or NaN in float16; .* Store float32"):
+        as_stored(large, LINES, "float16")
+    with pytest.raises(BadInput, match="the vector of 'line 4' has infinity or NaN in float32; .* Check the model's w"):
+        as_stored(broken, LINES, "float32")
 
 
 def test_what_is_left_to_the_model_is_filled_in_so_that_it_is_compared() -> None:
