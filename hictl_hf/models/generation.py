@@ -70,6 +70,7 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
             prompt = kwargs["decoder_input_ids"]
             kwargs.setdefault("decoder_attention_mask", torch.ones_like(prompt))  # shows which tokens the cache lacks
             return super().generate(inputs, generation_config, *args, **kwargs)
+        self.set_default_ids()
         if (assistant := kwargs.get("assistant_model")) is not None and not self.has_target_ids_of(assistant):
             raise ValueError(
                 "the decoder of assistant_model has other words or target languages; allowed are the same: make it "

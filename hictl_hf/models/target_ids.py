@@ -94,11 +94,18 @@ class TargetIdsModel(PreTrainedModel):
         return torch.tensor(ids, dtype=torch.long, device=self.device)
 
     def set_default_ids(self) -> None:
-        """Start translations with the model's only language, or with `</s>`; of several languages none is a default."""
+        """Start translations with the model's only language, or with `</s>`; of several languages none is a default.
+
+        Of special tokens a config.json has the tokenizer's ids, and HF's Trainer writes those into `generation_config`,
+        for the end in front of the ids there; target ids replace them.
+        """
         languages, settings = self.config.target_languages or [], self.generation_config
         for name in ("bos_token_id", "pad_token_id", "eos_token_id"):
-            if getattr(settings, name) == getattr(self.config, name):  # made from a config.json, of the tokenizer's ids
-                setattr(settings, name, getattr(self.decoder.config, name))
+            value, of_tokenizer, own = (getattr(each, name) for each in (settings, self.config, self.decoder.config))
+            if isinstance(value, list) and value[:1] == [of_tokenizer] != [own]:
+                setattr(settings, name, value[1:] if len(value) > 2 else (value[1:] or [own])[0])
+            elif value == of_tokenizer:
+                setattr(settings, name, own)
         if settings.decoder_start_token_id is None and len(languages) < 2:
             settings.decoder_start_token_id = len(self.target_token_ids) if languages else self.end_id
 

@@ -169,6 +169,23 @@ def test_it_learns_to_copy(name: str) -> None:
     assert losses[-1] < 0.6 * losses[0]
 
 
+@pytest.mark.parametrize("more", [[], [9]], ids=["one end", "two ends"])
+def test_the_tokenizers_ids_that_a_trainer_writes_become_target_ids(more: list[int], tmp_path: Path) -> None:
+    """HF's Trainer aligns configurations with the tokenizer; the target ids 37 and 38 are words here."""
+    model, (begin, padding, end, _) = deepcopy(translator_of("eurobert")), special_of("eurobert")
+    batch = {"inputs": source("eurobert"), "attention_mask": MASK, "target_language": "de", "max_new_tokens": 12}
+    model.generation_config.eos_token_id = [2, *more] if more else 2
+    expected = model.generate(**batch)
+    aligned = {"bos_token_id": begin, "pad_token_id": padding, "eos_token_id": [end, 2, *more]}
+    model.generation_config.update(**aligned)
+    model.save_pretrained(tmp_path)
+    for each in (model, HictlForConditionalGeneration.from_pretrained(tmp_path)):
+        assert torch.equal(each.generate(**batch), expected)
+        settings = each.generation_config
+        assert (settings.bos_token_id, settings.pad_token_id) == (0, 1)
+        assert settings.eos_token_id == ([2, *more] if more else 2)
+
+
 def test_an_encoder_whose_special_tokens_are_not_known_needs_target_ids() -> None:
     with pytest.raises(ValueError, match="an encoder of BERT does not name its special tokens; make them by"):
         HictlForConditionalGeneration.from_encoder(encoder_of("bert"))
