@@ -2,8 +2,9 @@
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from transformers import GenerationConfig, GenerationMixin, XLMRobertaModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput
 
+from .configuration_decoder import UNKNOWN
 from .supported_versions import overrides_private, parameter_of
 from .target_ids import TargetIdsModel
 
@@ -55,8 +57,9 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
         """Like the parent, in tokenizer ids; the start token is returned as `</s>`.
 
         `decoder_input_ids`, the first tokens of the translations, are tokenizer ids with or without that `</s>`.
-        Options such as `suppress_tokens` are tokenizer ids, too. The values in the model's `generation_config`, and
-        equal values in a configuration passed here, are target ids.
+        Options such as `suppress_tokens` are tokenizer ids, too, also those that `prefix_allowed_tokens_fn` gets and
+        returns. The values in the model's `generation_config`, and equal values in a configuration passed here, are
+        target ids; a `LogitsProcessor` and a `StoppingCriteria` get those.
 
         Args:
             target_language: of all examples, or one for each.
@@ -93,8 +96,7 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
             prompt = kwargs["decoder_input_ids"] = self.begin_with(start, kwargs["decoder_input_ids"])
             if past is not None:  # a mask shows which of these tokens the cache lacks
                 kwargs.setdefault("decoder_attention_mask", torch.ones_like(prompt))
-        if kwargs.get("streamer") is not None:
-            kwargs["streamer"] = TokenIdStreamer(self, kwargs["streamer"])
+        kwargs |= self.with_tokenizer_ids(kwargs)
         outputs = super().generate(inputs, generation_config, *args, **kwargs)
         if isinstance(outputs, Tensor):
             return self.token_ids(outputs)
@@ -148,6 +150,22 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
                 known_ids = [ids for each in value if (ids := self.known_ids(each)) is not None]
                 converted[name] = known_ids or ([] if name in EXCLUDED_TOKENS else None)
         return converted
+
+    def with_tokenizer_ids(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of `generate` that are called with ids, so that they get tokenizer ids."""
+        found: dict[str, Any] = {}
+        if (streamer := options.get("streamer")) is not None:
+            found["streamer"] = TokenIdStreamer(self, streamer)
+        if (allowed := options.get("prefix_allowed_tokens_fn")) is not None:
+            found["prefix_allowed_tokens_fn"] = partial(self.allowed_target_ids, allowed)
+        return found
+
+    def allowed_target_ids(self, allowed: Callable[[int, Tensor], Any], sentence: int, prefix: Tensor) -> list[int]:
+        """The target ids that a `prefix_allowed_tokens_fn` allows; it reads and returns tokenizer ids."""
+        asked = torch.as_tensor(allowed(sentence, self.token_ids(prefix)), dtype=torch.long, device=prefix.device)
+        ids = self.target_ids(asked)
+        known: list[int] = ids[(ids != UNKNOWN) | (asked == self.target_token_ids[UNKNOWN].item())].tolist()
+        return known
 
     @overrides_private(GenerationMixin)
     def _prepare_generation_config(self, *args: Any, **kwargs: Any) -> tuple[GenerationConfig, dict[str, Any]]:

@@ -66,6 +66,13 @@ def test_a_streamer_gets_tokenizer_ids(model: Any) -> None:
     assert kept == [[2, 7, 9], "end"]
 
 
+def test_a_function_of_allowed_tokens_gets_and_returns_tokenizer_ids(model: Any) -> None:
+    got: list[Any] = []
+    allowed = model.allowed_target_ids(lambda *given: got.append(given) or [9, 8, 3, 2], 1, torch.tensor([6, 4, 5]))
+    assert allowed == [5, 3, 2]  # the decoder lacks 8
+    assert [(sentence, prefix.tolist()) for sentence, prefix in got] == [(1, [2, 7, 9])]
+
+
 def test_a_cache_is_given_once() -> None:
     cache: Any = object()
     assert the_cache(cache, None) is cache and the_cache(None, None) is None

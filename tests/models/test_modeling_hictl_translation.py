@@ -541,6 +541,11 @@ OPTIONS = [
 ]
 
 
+def every_other(sentence: int, said: Tensor) -> list[int]:
+    """Tokenizer ids: no word follows itself, 8 is never allowed, and the second sentence has no 58."""
+    return [word for word in WORDS if word not in (8, 58 * sentence, said[-1])]
+
+
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: next(iter(option)))
 def test_ids_in_options_are_those_of_the_tokenizer(option: dict[str, Any], chatty: MakeModel) -> None:
     """As the same model with a column for each tokenizer id reads them; 8 has a column there alone."""
@@ -555,6 +560,16 @@ def test_ids_in_options_are_those_of_the_tokenizer(option: dict[str, Any], chatt
         before = str(asked.to_dict())
         said = model.generate(**source(), target_language=LANGUAGES, generation_config=asked)
         assert said.tolist() == expected and str(asked.to_dict()) == before
+
+
+def test_a_function_of_allowed_tokens_is_called_with_tokenizer_ids(chatty: MakeModel) -> None:
+    model = chatty()
+    whole = with_all_words(model)
+    for number in (1, 3):
+        plain = {"num_beams": number, "max_new_tokens": 9, "target_language": LANGUAGES}
+        expected = whole.generate(**source(), **plain, prefix_allowed_tokens_fn=every_other)
+        assert not torch.equal(whole.generate(**source(), **plain), expected)
+        assert torch.equal(model.generate(**source(), **plain, prefix_allowed_tokens_fn=every_other), expected)
 
 
 def test_what_the_model_has_in_its_own_settings_is_not_translated_again(chatty: MakeModel) -> None:
