@@ -13,7 +13,7 @@ from transformers import GenerationConfig, GenerationMixin, XLMRobertaModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput
 
-from .configuration_decoder import UNKNOWN
+from .configuration_decoder import END, PADDING, UNKNOWN
 from .supported_versions import overrides_private, parameter_of
 from .target_ids import TargetIdsModel
 
@@ -59,7 +59,7 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
         `decoder_input_ids`, the first tokens of the translations, are tokenizer ids with or without that `</s>`.
         Options such as `suppress_tokens` are tokenizer ids, too, also those that `prefix_allowed_tokens_fn` gets and
         returns. The values in the model's `generation_config`, and equal values in a configuration passed here, are
-        target ids; a `LogitsProcessor` and a `StoppingCriteria` get those.
+        target ids; a `LogitsProcessor` and a `StoppingCriteria` get those. Without `attention_mask` padding is masked.
 
         Args:
             target_language: of all examples, or one for each.
@@ -67,7 +67,8 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
 
         Raises:
             ValueError: the target language is unknown, or one of several was not chosen; an option needs a token that
-                the decoder lacks, or does not work with this model.
+                the decoder lacks, or does not work with this model; there is no `attention_mask`, and padding is the
+                same token as the end.
         """
         if generation_config is not None and generation_config.is_assistant:  # called by another model, in target ids
             prompt = kwargs["decoder_input_ids"]
@@ -97,6 +98,8 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
             if past is not None:  # a mask shows which of these tokens the cache lacks
                 kwargs.setdefault("decoder_attention_mask", torch.ones_like(prompt))
         kwargs |= self.with_tokenizer_ids(kwargs)
+        if kwargs.get("attention_mask") is None and kwargs.get("encoder_outputs") is None:
+            kwargs |= self.without_padding(kwargs.get("input_ids") if inputs is None else inputs)
         outputs = super().generate(inputs, generation_config, *args, **kwargs)
         if isinstance(outputs, Tensor):
             return self.token_ids(outputs)
@@ -166,6 +169,25 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
         ids = self.target_ids(asked)
         known: list[int] = ids[(ids != UNKNOWN) | (asked == self.target_token_ids[UNKNOWN].item())].tolist()
         return known
+
+    def without_padding(self, input_ids: Tensor | None) -> dict[str, Tensor]:
+        """The `attention_mask` (n, S) of sources, 0 on padding; empty without ids (n, S).
+
+        Raises:
+            ValueError: the tokenizer pads with the token that ends a text, and some have it more than once.
+        """
+        if input_ids is None or input_ids.is_floating_point():
+            return {}
+        padding, end = self.target_token_ids[[PADDING, END]].tolist()
+        mask = (input_ids != padding).long()
+        if padding != end:
+            return {"attention_mask": mask}
+        if ((1 - mask).sum(-1) > 1).any():
+            raise ValueError(
+                f"attention_mask is not given, and token {padding} is padding and the end of a text: pass it to "
+                "generate, as generate(**tokenizer(...)) does"
+            )
+        return {"attention_mask": torch.ones_like(mask)}
 
     @overrides_private(GenerationMixin)
     def _prepare_generation_config(self, *args: Any, **kwargs: Any) -> tuple[GenerationConfig, dict[str, Any]]:

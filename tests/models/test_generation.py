@@ -73,6 +73,16 @@ def test_a_function_of_allowed_tokens_gets_and_returns_tokenizer_ids(model: Any)
     assert [(sentence, prefix.tolist()) for sentence, prefix in got] == [(1, [2, 7, 9])]
 
 
+def test_a_source_without_a_mask_has_its_padding_masked(model: Any) -> None:
+    ids = torch.tensor([[0, 9, 2, 1, 1], [0, 9, 9, 9, 2]])
+    assert model.without_padding(ids)["attention_mask"].tolist() == [[1, 1, 1, 0, 0], [1] * 5]
+    assert model.without_padding(None) == model.without_padding(torch.ones(1, 2, 3)) == {}
+    model.target_token_ids[1] = 2  # the tokenizer pads with the end
+    assert model.without_padding(ids[1:])["attention_mask"].tolist() == [[1] * 5]
+    with pytest.raises(ValueError, match="attention_mask is not given, and token 2 is padding and the end"):
+        model.without_padding(torch.tensor([[0, 9, 2, 2, 2], [0, 9, 9, 9, 2]]))
+
+
 def test_a_cache_is_given_once() -> None:
     cache: Any = object()
     assert the_cache(cache, None) is cache and the_cache(None, None) is None

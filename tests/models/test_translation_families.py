@@ -136,6 +136,24 @@ def test_a_cache_changes_no_logits_and_beam_search_finds_the_best_tokens(name: s
 
 
 @each_family
+def test_padding_is_masked_where_no_mask_is_given(name: str) -> None:
+    model = translator_of(name)
+
+    def logits(**given: Any) -> Tensor:
+        settings = {"num_beams": 1, "max_length": 3, "return_dict_in_generate": True, "output_logits": True}
+        return model.generate(**given, target_language=["de", "fr"], **settings).logits[0]
+
+    expected = logits(inputs=source(name), attention_mask=MASK)
+    assert not torch.equal(logits(inputs=source(name), attention_mask=torch.ones_like(MASK)), expected)
+    for argument in ("inputs", "input_ids"):
+        if name == "eurobert":  # pads with the end
+            with pytest.raises(ValueError, match="pass it to generate"):
+                logits(**{argument: source(name)})
+        else:
+            assert torch.equal(logits(**{argument: source(name)}), expected)
+
+
+@each_family
 def test_it_is_saved_with_its_encoder(name: str, tmp_path: Path) -> None:
     translator_of(name).save_pretrained(tmp_path)
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
