@@ -39,7 +39,9 @@ def best_seconds(kind: torch.dtype, device: torch.device) -> float:
 
 @cache
 def warn_where_slow(name: str, device: torch.device) -> None:
-    """Warn once if a dtype of `NAMES` is slower than fp32 on this processor."""
+    """Warn once if a dtype of `NAMES` is slower than fp32 on this processor, or emulated by this GPU."""
+    if device.type == "cuda" and name == "bf16" and not has_fast_bf16(device):
+        logger.warning("this GPU has no instructions for bf16 and emulates it; leave bf16 out, train with --fp16 true")
     if device.type == "cpu" and name in NAMES and (times := times_fp32(NAMES[name], device)) > SLOW:
         logger.warning(
             "this processor multiplies %.0f times slower in %s than in fp32; leave %s out", times, name, name

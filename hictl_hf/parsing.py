@@ -182,8 +182,9 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
     for name in ("model", "model_name_or_path"):
         refuse_missing(getattr(settings, name, None) or "")
         refuse_run(getattr(settings, name, None) or "")
-    if getattr(settings, "bf16", False) and not torch.accelerator.is_available():
-        warn_where_slow("bf16", torch.device("cpu"))
+    if getattr(settings, "bf16", False):
+        on_gpu = torch.cuda.is_available() and not getattr(settings, "use_cpu", False)
+        warn_where_slow("bf16", torch.device("cuda" if on_gpu else "cpu"))
     if folder := getattr(settings, "output_dir", None):
         check_place(folder, folder=True)
     for namespace in rest:

@@ -66,3 +66,16 @@ def test_training_and_embedding_tell_it(slow_formats: pytest.LogCaptureFixture, 
     assert not slow_formats.messages
     embedding.converted(layers, "bf16")
     assert "9 times slower in bf16" in slow_formats.text
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_gpu_that_emulates_bf16_is_told(
+    slow_formats: pytest.LogCaptureFixture, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a T4 or V100, for which PyTorch says that bf16 is supported."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or fast)
+    for name in ("fp32", "int8", "bf16", "bf16"):
+        number_formats.warn_where_slow(name, torch.device("cuda"))
+    assert slow_formats.messages == ([] if fast else [
+        "this GPU has no instructions for bf16 and emulates it; leave bf16 out, train with --fp16 true"
+    ])  # fmt: skip
