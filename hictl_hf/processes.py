@@ -127,7 +127,8 @@ def join() -> Processes:
     state.destroy_process_group()
     os.environ["RANK"] = str(_joined.index)  # `errors.run` reads it
     for name in [*SIZES, *LOCAL_RANKS, *(name for name in os.environ if name.startswith("ACCELERATE_"))]:
-        os.environ.pop(name, None)
+        if name != "ACCELERATE_MIXED_PRECISION":  # of each process; `xtreme` fine-tunes in it
+            os.environ.pop(name, None)
     if not _joined.is_main:
         be_silent()
     return _joined

@@ -332,8 +332,6 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
             raise BadInput(f"reordering is {self.reordering!r}; it must be one of {', '.join(REORDERINGS)}")
         if self.pair_separators not in SEPARATORS:
             raise BadInput(f"pair_separators is {self.pair_separators}; allowed are 1 and 2")
-        if not torch.accelerator.is_available():
-            self.use_cpu = True  # or HF refuses bf16
         super().__post_init__()
         refuse_impossible(self)
 

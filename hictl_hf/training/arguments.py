@@ -1,7 +1,9 @@
 """Arguments that all training runs share, and their checks; each command adds its own dataclass."""
 
 import json
+import logging
 import math
+import os
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, field, fields
@@ -9,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 import torch
+from accelerate.utils import parse_flag_from_env
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.debug_utils import DebugOption
@@ -17,6 +20,8 @@ from transformers.trainer_utils import HubStrategy, IntervalStrategy, SchedulerT
 
 from ..errors import BadInput
 from .fields import OF_THE_HUB, differs, refuse_lonely, refuse_optimizer, refuse_wrong_mode
+
+logger = logging.getLogger(__name__)
 
 RANGES = {  # least value, and what the value must be below; HF's Trainer checks these late or not at all
     "learning_rate": (0, math.inf), "weight_decay": (0, math.inf), "adam_beta1": (0, 1), "adam_beta2": (0, 1),
@@ -56,6 +61,7 @@ class RunArguments(TrainingArguments):
         )
 
     def __post_init__(self) -> None:
+        choose_precision_and_device(self)
         if "activation_checkpointing" not in {known.name for known in fields(TrainingArguments)}:
             self.gradient_checkpointing |= self.activation_checkpointing
             self.activation_checkpointing = self.gradient_checkpointing
@@ -63,6 +69,27 @@ class RunArguments(TrainingArguments):
             self.activation_checkpointing_kwargs = read_dictionary("activation_checkpointing_kwargs", given) or None
             self.gradient_checkpointing_kwargs = self.activation_checkpointing_kwargs
         super().__post_init__()
+
+
+def choose_precision_and_device(args: Any) -> None:
+    """Take the precision and the CPU that accelerate's configuration gives, and the CPU where there is no CUDA."""
+    precision = precision_of_launcher()
+    if not (args.bf16 or args.fp16):  # flags win
+        args.bf16, args.fp16 = precision == "bf16", precision == "fp16"
+    args.use_cpu |= parse_flag_from_env("ACCELERATE_USE_CPU")
+    if not torch.cuda.is_available():  # or HF takes another accelerator, and refuses bf16 where there is none
+        if torch.accelerator.is_available() and not args.use_cpu:
+            kind = torch.accelerator.current_accelerator()
+            logger.warning("training runs on the CPU: it uses GPUs of CUDA or ROCm, and this machine has %s", kind)
+        args.use_cpu = True
+
+
+def precision_of_launcher() -> str:
+    """The precision that accelerate's configuration, or its flag `--mixed_precision`, gives a process."""
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if precision not in ("no", "fp16", "bf16"):
+        raise BadInput(f"mixed_precision of accelerate is {precision}; allowed are no, fp16 and bf16; choose one there")
+    return precision
 
 
 def read_dictionary(name: str, value: dict[str, Any] | str | None) -> dict[str, Any]:
@@ -173,7 +200,7 @@ def refuse_failing_parts(args: TrainingArguments) -> None:
     with refused("lr_scheduler_", {"type": kind.value, "kwargs": settings}):
         optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
         get_scheduler(kind, optimizer, 1, 10, settings)
-    if args.fp16 and not torch.accelerator.is_available():
+    if args.fp16 and args.device.type == "cpu":
         raise BadInput("fp16 is true, which needs a GPU; allowed here are bf16 and fp32; leave it out, or give --bf16")
     if args.torch_compile:
         with refused("torch_compile_", {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode}):

@@ -291,8 +291,6 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
         self.choose_saving()
         self.metric_for_best_model, self.greater_is_better = f"eval_{self.metric}", True
         self.ddp_find_unused_parameters = False  # all are used
-        if not torch.accelerator.is_available():
-            self.use_cpu = True  # already the case, but without it bf16 is refused
         super().__post_init__()
         refuse_impossible(self)
         if self.debug:

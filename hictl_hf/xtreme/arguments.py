@@ -7,6 +7,7 @@ from pathlib import Path
 from ..data.languages import wanted_language
 from ..errors import BadInput
 from ..parsing import parse_flags_or_recipe
+from ..training.arguments import precision_of_launcher
 from ..training.model_and_data import ModelArguments
 from .data import DataSource, Splits
 from .paper import SETTINGS
@@ -99,6 +100,9 @@ class XtremeArguments(ModelArguments):
         if unknown := [language for language in self.languages if not wanted_language(language, sorted(known))]:
             raise BadInput(f"no task has the language {', '.join(unknown)}; allowed are {', '.join(sorted(known))}")
         self.languages = [*dict.fromkeys(wanted_language(language, sorted(known)) for language in self.languages)]
+        if (precision := precision_of_launcher()) == "fp16" and not self.bf16:
+            raise BadInput("mixed_precision of accelerate is fp16; allowed are no and bf16 on XTREME; choose one there")
+        self.bf16 |= precision == "bf16"  # or HF's Trainer would take it, unrecorded
         for name in ("num_train_epochs", "micro_batches", "per_device_eval_batch_size"):
             if (value := getattr(self, name)) is not None and value <= 0:
                 raise BadInput(f"{name} is {value}; allowed are numbers above 0")

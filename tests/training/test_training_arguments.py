@@ -159,3 +159,59 @@ def test_settings_are_values_that_json_knows(folder: str) -> None:
 def test_activation_checkpointing_has_its_newest_name_in_every_release(folder: str) -> None:
     args = arguments(folder, activation_checkpointing=True)
     assert args.activation_checkpointing
+
+
+@pytest.mark.parametrize(
+    ("launcher", "flags", "bf16", "fp16"),
+    [
+        ("bf16", {}, True, False),
+        ("fp16", {}, False, True),
+        ("no", {}, False, False),
+        ("fp16", {"bf16": True}, True, False),
+        ("bf16", {"fp16": True}, False, True),
+    ],
+)
+def test_the_precision_of_the_launcher_is_that_of_the_run_unless_a_flag_gives_one(
+    folder: str, launcher: str, flags: dict[str, Any], bf16: bool, fp16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is recorded, and what is refused or described by precision is so here, too."""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launcher)
+    args = arguments(folder, **flags)
+    assert (args.bf16, args.fp16) == (bf16, fp16)
+    assert args.mixed_precision == ("bf16" if bf16 else "fp16" if fp16 else "no")
+    if fp16:
+        with pytest.raises(BadInput, match="fp16 is true, which needs a GPU"):
+            refuse_impossible(args)
+
+
+def test_a_precision_of_the_launcher_that_training_does_not_have_is_refused(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp8")
+    with pytest.raises(BadInput, match="mixed_precision of accelerate is fp8; allowed are no, fp16 and bf16"):
+        arguments(folder)
+
+
+def test_the_launcher_may_choose_the_cpu(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    assert RunArguments(folder, report_to="none").use_cpu
+
+
+def test_fp16_on_the_cpu_is_refused_also_next_to_a_gpu(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    with pytest.raises(BadInput, match="fp16 is true, which needs a GPU"):
+        refuse_impossible(arguments(folder, fp16=True))
+
+
+def test_an_accelerator_without_cuda_is_not_used_and_that_is_said(
+    folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Apple's, which has no numbers in double precision."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
+    assert arguments(folder).use_cpu and not caplog.messages
+    args = RunArguments(folder, report_to="none", bf16=True)
+    assert args.use_cpu and args.device.type == "cpu"
+    assert caplog.messages == ["training runs on the CPU: it uses GPUs of CUDA or ROCm, and this machine has mps"]

@@ -46,6 +46,21 @@ def test_wrong_values_are_refused(changes: dict[str, Any], message: str) -> None
         XtremeArguments(**{"model_name_or_path": "x", **changes})
 
 
+@pytest.mark.parametrize("launcher", ["no", "bf16"])
+def test_the_precision_of_the_launcher_is_that_of_the_run(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HF's Trainer takes it, so it belongs to the settings of the run."""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launcher)
+    assert XtremeArguments(model_name_or_path="x").bf16 == (launcher == "bf16")
+    assert XtremeArguments(model_name_or_path="x", bf16=True).bf16
+
+
+def test_fp16_of_the_launcher_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    assert XtremeArguments(model_name_or_path="x", bf16=True).bf16  # the flag wins
+    with pytest.raises(BadInput, match="mixed_precision of accelerate is fp16; allowed are no and bf16 on XTREME"):
+        XtremeArguments(model_name_or_path="x")
+
+
 # --- recipes ----------------------------------------------------------------------------------------------------------
 
 RECIPES = Path(__file__).parents[2] / "recipes/xtreme"
