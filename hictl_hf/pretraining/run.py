@@ -15,10 +15,10 @@ from ..hub.publishing import push, reserve
 from ..models.encoder_export import export_encoder, has_pooler
 from ..models.objective import HictlObjective
 from ..reports.results import library_versions
-from ..training.arguments import plain_settings
+from ..training.arguments import plain_settings, refuse_unsupported_devices
 from ..training.callbacks import TrainingTime
 from ..training.checkpoints import check_checkpoint, last_complete_checkpoint, newest_first, resume_choice
-from ..training.sharding import gather_model
+from ..training.sharding import check_can_shard, gather_model
 from ..training.trainer import TERMINATED
 from .arguments import PretrainingArguments
 from .card import encoder_card, model_card
@@ -44,6 +44,9 @@ def pretrain(args: PretrainingArguments, command: str = "") -> PretrainingResult
     """
     if args.dry_run:
         raise BadInput("dry_run is true, but pretrain trains; leave it out, or call hictl_hf.pretraining.plan")
+    refuse_unsupported_devices(args, HictlTrainer.how_to_save_memory)
+    if args.shard_parameters:
+        check_can_shard(args)
     refuse_to_overwrite(args)
     if args.publish_to and args.process_index == 0:
         reserve(args.publish_to, args.hub_private_repo)

@@ -15,7 +15,7 @@ from accelerate.utils import parse_flag_from_env
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.debug_utils import DebugOption
-from transformers.integrations import get_available_reporting_integrations
+from transformers.integrations import get_available_reporting_integrations, is_deepspeed_zero3_enabled
 from transformers.trainer_utils import HubStrategy, IntervalStrategy, SchedulerType
 
 from ..errors import BadInput
@@ -184,6 +184,30 @@ def refuse_impossible(args: TrainingArguments) -> None:
     if DebugOption.TPU_METRICS_DEBUG in args.debug:
         raise BadInput("debug is tpu_metrics_debug, which needs a TPU; allowed is underflow_overflow")
     refuse_failing_parts(args)
+
+
+def refuse_unsupported_devices(args: TrainingArguments, how_to_save_memory: str, fsdp: bool = False) -> None:
+    """Raise `BadInput` for several GPUs in one process, and for launchers that spread the word embeddings.
+
+    Args:
+        how_to_save_memory: what the message offers instead of FSDP and ZeRO-3.
+        fsdp: whether Accelerate was found to use FSDP; before it starts, its environment says so.
+    """
+    refuse_several_gpus(args.n_gpu)
+    if fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP") or is_deepspeed_zero3_enabled():
+        raise BadInput(
+            "Accelerate's FSDP (--fsdp) and DeepSpeed ZeRO-3 spread the word embeddings over processes, but a step "
+            f"needs them complete; use DDP or ZeRO-1 or 2, with {how_to_save_memory} to save memory"
+        )
+
+
+def refuse_several_gpus(number: int) -> None:
+    """Raise `BadInput` if a process that trains sees several GPUs, for which HF's Trainer takes `nn.DataParallel`."""
+    if number > 1:
+        raise BadInput(
+            f"one process sees {number} GPUs and would split its batches between them; start one process for each "
+            "(accelerate launch, torchrun), or choose one GPU by CUDA_VISIBLE_DEVICES"
+        )
 
 
 def refuse_failing_parts(args: TrainingArguments) -> None:

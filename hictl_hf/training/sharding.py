@@ -16,7 +16,7 @@ from torch import Tensor, distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
-from transformers import PreTrainedModel, Trainer
+from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 
@@ -24,6 +24,15 @@ from ..errors import BadInput
 from ..models.supported_versions import overrides_private
 
 Result = TypeVar("Result")
+
+
+def check_can_shard(args: TrainingArguments) -> None:
+    """Raise `BadInput` where a model cannot be divided."""
+    if args.world_size == 1 or args.deepspeed_plugin is not None or args.fp16:
+        raise BadInput(
+            "shard_parameters divides a model among several processes, without DeepSpeed and without fp16; start "
+            "them by torchrun or accelerate launch, in bf16 or fp32, or leave it out"
+        )
 
 
 def shard(model: PreTrainedModel) -> None:
@@ -96,11 +105,8 @@ class ShardingMixin(Trainer):
     def __init__(self, *args: Any, shard_parameters: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.shard_parameters = shard_parameters
-        if shard_parameters and (self.args.world_size == 1 or self.is_deepspeed_enabled or self.args.fp16):
-            raise BadInput(
-                "shard_parameters divides a model among several processes, without DeepSpeed and without fp16; start "
-                "them by torchrun or accelerate launch, in bf16 or fp32, or leave it out"
-            )
+        if shard_parameters:
+            check_can_shard(self.args)
 
     @property
     def is_sharded(self) -> bool:

@@ -19,13 +19,13 @@ from accelerate.data_loader import prepare_data_loader
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerControl
-from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
 
 from ..errors import BadInput
 from ..files import writing
 from ..models.supported_versions import overrides_private, warn_if_untested
+from .arguments import refuse_unsupported_devices
 from .callbacks import ReadsCheckpoints, RunFingerprint, StepGuard
 from .checkpoints import check_checkpoint, last_complete_checkpoint, remove_broken_checkpoints, write_manifest
 from .fields import idle_steps
@@ -78,7 +78,7 @@ class RobustTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.refuse_unsupported_devices()
+        refuse_unsupported_devices(self.args, self.how_to_save_memory, self.is_fsdp_enabled)
         if self.model_init is None:
             self.prepare_model(self.model)
         if self.loss_is_scaled_for_ga and not hasattr(Trainer, "loss_is_scaled_for_ga"):
@@ -103,18 +103,6 @@ class RobustTrainer(Trainer):
         model: Any = super().call_model_init(trial)
         self.prepare_model(model)
         return model
-
-    def refuse_unsupported_devices(self) -> None:
-        if self.args.n_gpu > 1:
-            raise BadInput(
-                f"one process sees {self.args.n_gpu} GPUs and would split its batches between them; start one process "
-                "for each (accelerate launch, torchrun), or choose one GPU by CUDA_VISIBLE_DEVICES"
-            )
-        if self.is_fsdp_enabled or is_deepspeed_zero3_enabled():
-            raise BadInput(
-                "Accelerate's FSDP (--fsdp) and DeepSpeed ZeRO-3 spread the word embeddings over processes, but a step "
-                f"needs them complete; use DDP or ZeRO-1 or 2, with {self.how_to_save_memory} to save memory"
-            )
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         if resume_from_checkpoint is True:

@@ -12,7 +12,7 @@ from ..files import atomic_directory, write_text
 from ..hub.loading import check_vocabulary, load_tokenizer
 from ..hub.publishing import push, reserve
 from ..reports.results import library_versions
-from ..training.arguments import read_dictionary
+from ..training.arguments import read_dictionary, refuse_unsupported_devices
 from ..training.checkpoints import check_checkpoint, resume_choice
 from .arguments import TranslationArguments
 from .card import translation_card
@@ -38,6 +38,7 @@ def run_translation(args: TranslationArguments, command: str = "") -> Translatio
     """
     if is_finished(args):
         return finish(args)
+    refuse_unsupported_devices(args, TranslationTrainer.how_to_save_memory)
     if args.publish_to and args.process_index == 0:
         reserve(args.publish_to, args.hub_private_repo)
     set_seed(args.seed)

@@ -12,10 +12,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from ..errors import BadInput
 from ..files import write_json
 from ..processes import ALONE, Processes
 from ..reports.results import library_versions
+from ..training.arguments import refuse_several_gpus
 from ..training.fingerprint import SETTINGS_FILE, refuse_other_settings, remember_settings
 from ..version import __version__
 from .arguments import XtremeArguments
@@ -48,10 +51,13 @@ def run_xtreme(
     Raises:
         BadInput: examples, settings or the encoder cannot be used; before anything is trained or written.
     """
+    tasks = args.chosen_tasks if tasks is None else tasks
+    if any(task.format.features for task in tasks):
+        refuse_several_gpus(torch.cuda.device_count())
     folder = Path(args.output_dir)
     refuse_other_settings(folder / SETTINGS_FILE, asdict(args))
     config, tokenizer = load_config_and_tokenizer(args)
-    data = read_data(args.chosen_tasks if tasks is None else tasks, args)
+    data = read_data(tasks, args)
 
     size = size_of_settings(args, config)
     fine_tuned = FineTunedModels(args, tokenizer, size, longest_row(config))

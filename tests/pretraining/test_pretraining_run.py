@@ -1,13 +1,15 @@
-"""A folder with another run is never written over, and "true" resumes from the newest complete checkpoint."""
+"""A folder with another run is never written over, "true" resumes from the newest complete checkpoint, and GPUs that
+training cannot use are refused first."""
 
 import logging
 from pathlib import Path
 
 import pytest
+from transformers import TrainingArguments
 
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
-from hictl_hf.pretraining.run import refuse_to_overwrite
+from hictl_hf.pretraining.run import pretrain, refuse_to_overwrite
 from hictl_hf.training.checkpoints import write_manifest
 
 
@@ -67,3 +69,24 @@ def test_another_run_is_not_written_over(tmp_path: Path) -> None:
     for flags in ([], ["--resume_from_checkpoint", "true"]):
         with pytest.raises(BadInput, match="holds a run that has ended"):
             refuse_to_overwrite(arguments(tmp_path / "ended", *flags))
+
+
+def test_several_gpus_of_one_process_are_refused_before_data_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Trainer would refuse them later; the file does not exist."""
+    monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
+    with pytest.raises(BadInput, match="one process sees 2 GPUs .*; start one process for each"):
+        pretrain(arguments(tmp_path))
+
+
+def test_fsdp_of_a_launcher_is_refused_before_data_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = arguments(tmp_path)
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(BadInput, match=r"Accelerate's FSDP .* shard_parameters"):
+        pretrain(args)
+
+
+def test_one_process_has_no_shards_which_is_said_before_data_is_read(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="shard_parameters divides a model among several processes"):
+        pretrain(arguments(tmp_path, "--shard_parameters", "true"))

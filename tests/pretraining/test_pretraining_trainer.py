@@ -537,7 +537,7 @@ def test_one_process_with_several_gpus_is_refused(
 def test_sharded_word_embeddings_are_refused(
     build: Callable[..., HictlTrainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hictl_hf.training.trainer, "is_deepspeed_zero3_enabled", lambda: True)
+    monkeypatch.setattr(hictl_hf.training.arguments, "is_deepspeed_zero3_enabled", lambda: True)
     with pytest.raises(
         ValueError, match=r"FSDP \(--fsdp\) and DeepSpeed ZeRO-3 .* use DDP or ZeRO-1 or 2, with .* shard_parameters"
     ):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from hictl_hf.errors import BadInput
 from hictl_hf.models.configuration_hictl import HictlConfig
@@ -80,6 +80,15 @@ def test_what_cannot_work_is_refused_before_the_data_is_read(
     with pytest.raises(BadInput, match=message) as refused:
         run.run_translation(arguments(encoder, "--output_dir", str(tmp_path), *flags))
     assert "\n" not in str(refused.value) and "Class validation" not in str(refused.value)
+
+
+def test_several_gpus_of_one_process_are_refused_before_anything_is_read(
+    encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
+    monkeypatch.setattr(run, "load_config", lambda *_: pytest.fail("the encoder was read"))
+    with pytest.raises(BadInput, match="one process sees 2 GPUs"):
+        run.run_translation(arguments(encoder))
 
 
 def test_a_decoder_that_can_be_made_passes_and_draws_no_random_number(encoder: Path) -> None:
