@@ -107,15 +107,26 @@ def kernel_of(
     size = query.shape[-1]
     if not query.is_cuda or query.dtype not in (torch.float16, torch.bfloat16) or size % 8 or size > 256:
         return "by length"
-    if torch.cuda.get_device_capability(query.device) < (8, 0):  # before Ampere
+    capability = torch.cuda.get_device_capability(query.device)
+    if capability < (8, 0):  # before Ampere
         return "by length"
     if short:
         return "short rows"
+    if has_no_wide_backward(capability) and size > 192 and (dropout or size <= 224):
+        return "by length"
     if is_flash_attn_2_available():
         return "flash_attn"
     if not torch.backends.cuda.is_flash_attention_available():  # how this PyTorch was built
         return "by length"
     return "aten" if dropout else "varlen"
+
+
+def has_no_wide_backward(capability: tuple[int, int]) -> bool:
+    """Whether a GPU has too little shared memory for all backward passes of flash attention with heads above 192.
+
+    It has none of heads up to 224, nor with dropout. These are GPUs for consumers: RTX 3090, 4090, 5090, and others.
+    """
+    return (8, 6) <= capability <= (8, 9) or capability >= (12, 0)
 
 
 @torch.compiler.disable

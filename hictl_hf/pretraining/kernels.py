@@ -7,7 +7,7 @@ from transformers import TrainingArguments
 
 from ..models.objective import HictlObjective
 from ..models.packing import accepts_packed_rows
-from ..models.row_attention import are_short, kernel_of
+from ..models.row_attention import are_short, has_no_wide_backward, kernel_of
 
 KERNELS = {
     "short rows": "small blocks (Triton) where rows are short",
@@ -47,4 +47,6 @@ def reason(query: torch.Tensor) -> str:
         return f"; other kernels need heads of a multiple of 8, at most 256, and these have {size}"
     if (capability := torch.cuda.get_device_capability(query.device)) < (8, 0):
         return f"; other kernels need compute capability 8.0, and this GPU has {capability[0]}.{capability[1]}"
+    if has_no_wide_backward(capability) and size > 192:
+        return f"; on this GPU other kernels need heads of at most 192, and these have {size}"
     return "; this PyTorch was built without flash attention: install flash-attn, or another build of PyTorch"

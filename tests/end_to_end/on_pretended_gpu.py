@@ -343,6 +343,13 @@ def test_gathering_waits_once_for_all_processes(
         ("by length", {"flash": False}, 64, 0.1, torch.bfloat16),
         ("flash_attn", {"installed": True}, 64, 0.1, torch.bfloat16),
         ("by length", {"installed": True, "capability": (7, 0)}, 64, 0.0, torch.float16),
+        ("by length", {"capability": (8, 9)}, 256, 0.1, torch.bfloat16),  # an RTX 4090: no backward pass of wide heads
+        ("by length", {"capability": (8, 6)}, 200, 0.0, torch.bfloat16),
+        ("by length", {"installed": True, "capability": (12, 0)}, 256, 0.1, torch.bfloat16),
+        ("varlen", {"capability": (8, 9)}, 256, 0.0, torch.bfloat16),
+        ("aten", {"capability": (8, 9)}, 192, 0.1, torch.bfloat16),
+        ("aten", {"capability": (8, 0)}, 256, 0.1, torch.bfloat16),
+        ("aten", {"capability": (10, 0)}, 256, 0.1, torch.bfloat16),
     ],
 )
 def test_every_gpu_has_a_kernel_that_it_can_run(
@@ -380,6 +387,7 @@ def test_every_gpu_has_a_kernel_that_it_can_run(
         ("slow with many lengths; other kernels need half precision: give --bf16 true", {}, 64, {}, 0.0),
         ("need compute capability 8.0, and this GPU has 7.5", {"capability": (7, 5)}, 64, {"fp16": True}, 0.0),
         ("need heads of a multiple of 8, at most 256, and these have 12", {}, 12, {"bf16": True}, 0.1),
+        ("on this GPU other kernels need heads of at most 192", {"capability": (8, 9)}, 256, {"bf16": True}, 0.1),
         ("this PyTorch was built without flash attention", {"flash": False}, 64, {"bf16": True}, 0.1),
     ],
 )
