@@ -351,6 +351,11 @@ def examples_and_sampler(
     space = space_of(tokenizer, args.prompt or "")
     tokens, cut = tokenize_corpus(corpora.train, tokenizer, args.max_seq_length, args.preprocessing_num_workers, space)
     tokens = leave_out_same_ids(corpora, tokens, tokenizer, space)
+    if len(tokens) < args.world_size:
+        raise BadInput(
+            f"{len(tokens)} rows are left to train on, and {args.world_size} processes share each step; allowed are as "
+            "many rows or more; start fewer processes, or give more data"
+        )
     if cut:
         logger.info("%d of %d rows are longer than %d tokens and will be cut", cut, len(tokens), args.max_seq_length)
     languages = tokens.select_columns(["x_lang", "y_lang"]).to_pandas().fillna("")

@@ -12,7 +12,7 @@ from transformers import XLMRobertaConfig
 from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining import setup
-from hictl_hf.pretraining.arguments import parse_arguments
+from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
 from hictl_hf.pretraining.corpora import Corpora, without_texts
 from hictl_hf.pretraining.setup import (
     config_of_start,
@@ -69,6 +69,20 @@ def test_the_number_of_pairs_of_a_step_decides_not_how_it_is_divided(tmp_path: P
         "join_reordered", "pair_separators",
     }  # fmt: skip
     assert settings()["join_reordered"] is settings()["pair_separators"] is None, "as runs before 0.10 are compared"
+
+
+def test_fewer_rows_than_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch with a row for some processes only is not trained on, so that nothing would be trained at all."""
+    monkeypatch.setattr(PretrainingArguments, "world_size", 4)
+    languages = {"x_lang": ["en"] * 3, "y_lang": ["de", "de", None]}
+    rows = Dataset.from_dict({**TRAIN[:], **languages})
+    corpora = Corpora(rows, None, None, CorpusReport(hash="of the rows"))
+    args = parse_arguments(["--train_file", "x", "--output_dir", str(tmp_path)])
+    tokenizer = word_pieces([text for row in TRAIN for text in row.values() if text])
+    with pytest.raises(BadInput, match="3 rows are left to train on, and 4 processes share each step"):
+        setup.examples_and_sampler(args, tokenizer, corpora)
+    monkeypatch.setattr(PretrainingArguments, "world_size", 3)
+    assert len(setup.examples_and_sampler(args, tokenizer, corpora)[1]) == 1
 
 
 def test_what_is_contrasted_the_vocabulary_the_optimiser_and_a_kept_start_decide_a_run(tmp_path: Path) -> None:
