@@ -160,9 +160,9 @@ class MineArguments:
         embeds = len(unused) < max(wanted, 1)
         if not self.model and embeds:
             raise BadInput("model is not given; allowed without it are vectors for all files. Name a model.")
-        of_encoder = ("prompt", "prompt_name", "precision")
-        if not embeds and (idle := [name for name in of_encoder if getattr(self, name) is not None]):
-            raise BadInput(f"{', '.join(idle)} is given, which has no effect on vectors from files; leave it out")
+        of_encoder = [name for name in ("prompt", "prompt_name", "precision") if getattr(self, name) is not None]
+        if of_encoder and not embeds:
+            raise BadInput(f"{', '.join(of_encoder)} is given, which has no effect on vectors from files; leave it out")
 
     @property
     def source(self) -> VectorSource:
