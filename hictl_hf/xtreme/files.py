@@ -242,8 +242,17 @@ def read_values(path: Path) -> list[str]:
 
 
 def read_tags(path: Path) -> list[list[str]]:
-    """Read the tags of each sentence."""
-    return [[tag.strip() for _, tag in sentence] for sentence in sentences(filled_lines_of(path))]
+    """Read the tags of each sentence, one a line, or word TAB tag, as `prepare` writes them."""
+    numbered = sentences(filled_lines_of(path))
+    return [[tag_of(f"{path}:{number}", line) for number, line in sentence] for sentence in numbered]
+
+
+def tag_of(place: str, line: str) -> str:
+    *words, tag = line.strip().split("\t")
+    if len(words) > 1:
+        allowed = "allowed are 1, the tag, or 2, word TAB tag"
+        raise BadInput(f"{place}: has {len(words) + 1} columns; {allowed}. Remove a tab.")
+    return tag.strip()
 
 
 def read_answers(path: Path) -> dict[str, str]:

@@ -413,6 +413,7 @@ def test_a_submission_is_read_as_it_was_written(
 def test_values_are_compared_without_white_space_around_them_and_blank_lines_count(tmp_path: Path) -> None:
     assert xtreme_files.read_values(write(tmp_path / "a", "1  \r\n\r\n 2\t\n\n")) == ["1", "", "2", ""]
     assert xtreme_files.read_tags(write(tmp_path / "b", "O \r\n\r\nB-PER")) == [["O"], ["B-PER"]]
+    assert xtreme_files.read_tags(write(tmp_path / "b", "\tO\nin\t \n")) == [["O", "in"]]
     wrong = write(tmp_path / "c", "a\tb\n\na\tb\t1.0\na\tb \n")
     assert xtreme_files.read_id_pairs(wrong) == {("a", "b"), ("",), ("a", "b", "1.0")}
 

@@ -5,12 +5,15 @@ import random
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
 
 from hictl_hf.cli.main import main as hictl
 from hictl_hf.cli.prepare_xtreme import main
 from hictl_hf.errors import BadInput
+from hictl_hf.xtreme.data import references_of
 from hictl_hf.xtreme.files import read_tagged_examples
 from hictl_hf.xtreme.prepare import ancestors, read_conllu, read_raw_panx, tagged_words, write_tagged
+from hictl_hf.xtreme.tasks import TASKS
 
 COLUMNS = "{id}\t{form}\t_\t{tag}\t_\t_\t{head}\t_\t{deps}\t_"
 
@@ -155,6 +158,18 @@ def test_the_command_joins_treebanks_in_order_of_their_names(tmp_path: Path, cap
     (tmp_path / "raw").write_text("de:Ada\tB-PER\n", encoding="utf-8")
     main(["panx", str(tmp_path / "test-de.tsv"), str(tmp_path / "raw")])
     assert (tmp_path / "test-de.tsv").read_text() == "Ada\tB-PER\n"
+
+
+def test_what_the_command_writes_can_be_given_as_labels(tmp_path: Path) -> None:
+    """As docs/xtreme.md has it; the words are passed over."""
+    (tmp_path / "de-test").write_text("de:Ada\tB-PER\nde:Byron\tI-PER\n\nde:ja\tO\n", encoding="utf-8")
+    main(["panx", str(tmp_path / "panx/test-de.tsv"), str(tmp_path / "de-test")])
+    task = next(task for task in TASKS if task.name == "panx")
+    unlabelled = Dataset.from_dict({"words": [["Ada", "Byron"], ["ja"]], "tags": [None, None]})
+    assert references_of(task, unlabelled, "de", tmp_path) == [["B-PER", "I-PER"], ["O"]]
+    (tmp_path / "panx/test-de.tsv").write_text("de\tAda\tB-PER\n", encoding="utf-8")
+    with pytest.raises(BadInput, match="test-de.tsv:1: has 3 columns; allowed are 1, the tag, or 2, word TAB tag"):
+        references_of(task, unlabelled, "de", tmp_path)
 
 
 @pytest.mark.parametrize("arguments", [[], ["udpos"], ["udpos", "x.tsv"], ["panx", "x.tsv"], ["ner", "x", "y", "z"]])
