@@ -9,7 +9,7 @@ from ..errors import BadInput
 from ..parsing import parse_flags_or_recipe
 from ..training.arguments import precision_of_launcher
 from ..training.model_and_data import ModelArguments
-from .data import DataSource, Splits
+from .data import DataSource, Splits, split_of
 from .paper import SETTINGS
 from .tasks import TASKS, XtremeTask
 
@@ -114,6 +114,11 @@ class XtremeArguments(ModelArguments):
             raise BadInput("--score needs --labels, a folder TASK/test-LANGUAGE.tsv or .json of labels")
         if self.score and self.languages:
             raise BadInput("--score scores all languages of a task, as XTREME does; leave --languages out")
+        if self.labels and not self.score and split_of(self.score_split) != "test":
+            raise BadInput(
+                f"score_split is {self.score_split!r}, and --labels {self.labels} has the labels of test; leave "
+                "--labels out, the files of other splits have labels"
+            )
         if not (self.score or self.model_name_or_path):
             raise BadInput(
                 "there is no encoder; give --model_name_or_path, such as xlm-roberta-base or runs/hictl/checkpoint"

@@ -39,6 +39,7 @@ def test_splits_and_source_are_those_of_the_arguments(tmp_path: Path) -> None:
         ({"learning_rate": [0.0]}, r"learning_rate is \[0.0\]; allowed are numbers above 0"),
         ({"model_name_or_path": None}, "there is no encoder"),
         ({"labels": "nowhere"}, "--labels nowhere: no such folder; give one that exists"),
+        ({"labels": ".", "score_split": "dev[:9]"}, r"is 'dev\[:9\]', and --labels . has the labels of test; leave"),
     ],
 )
 def test_wrong_values_are_refused(changes: dict[str, Any], message: str) -> None:
