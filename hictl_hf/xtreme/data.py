@@ -163,10 +163,18 @@ def references_of(task: XtremeTask, examples: Examples, language: str, labels: P
     """References from the folder of labels, or from the examples; `None` where neither has any."""
     path = labels and labels / task.name / f"test-{language}.{task.format.ending}"
     if not (path and path.is_file()):
-        return task.format.references(examples)
+        return own_references(task, examples, language)
     references = task.format.read_references(path)
     task.format.check_references(str(path), references, examples, task.labels)
     return references
+
+
+def own_references(task: XtremeTask, examples: Examples, language: str) -> Any:
+    """The references that examples have; `None` if they have none, `BadInput` if some lack theirs."""
+    try:
+        return task.format.references(examples)
+    except BadInput as error:
+        raise BadInput(f"{task.name}, {language}: {error}") from error
 
 
 def without_references(examples: Examples) -> Examples:

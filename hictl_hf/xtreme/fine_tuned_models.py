@@ -19,7 +19,7 @@ from ..errors import BadInput
 from ..files import write_json
 from ..reports.results import from_json
 from .arguments import XtremeArguments
-from .data import TaskData, without_references
+from .data import TaskData, own_references, without_references
 from .files import data_hash
 from .fine_tuning import FineTuningConfig, fine_tune, load_model, predict_logits, rows_at_once
 from .results import Candidate, ModelChoice, TaskResults, TrainingExamples
@@ -98,7 +98,7 @@ class FineTunedModels:
             raise BadInput(f"{data.task.source.name}, en, {self.args.train_split!r}: {error}") from error
         row = self.row_of_dev(data)
         for language, examples in data.dev.items():
-            if row.format.references(examples) is None:
+            if own_references(row, examples, language) is None:
                 raise BadInput(
                     f"{row.name}, {language}: the rows of --select_split {self.args.select_split!r} have no labels, or "
                     "not all; name other rows to choose by, such as train[:1000]"

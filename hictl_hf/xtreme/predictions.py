@@ -74,7 +74,14 @@ def tags_of(examples: Dataset) -> list[list[str]] | None:
 
 
 def answers_of(examples: Dataset) -> dict[str, list[str]] | None:
-    return references if any((references := QuestionAnswering.references(examples)).values()) else None
+    """The answers by question id; `BadInput` if some questions have answers and others have none."""
+    references = QuestionAnswering.references(examples)
+    missing = [name for name, answers in references.items() if not answers]
+    if missing and len(missing) < len(references):
+        allowed = "allowed is an answer to each question, or to none"
+        found = f"the question {short_repr(missing[0])} has no answer, as {len(missing)} of {len(references)}"
+        raise BadInput(f"{found}; {allowed}. Remove the questions without one.")
+    return references if len(missing) < len(references) else None
 
 
 def pairs_of(bitext: Bitext) -> set[IdPair] | None:

@@ -543,6 +543,19 @@ def test_rows_without_labels_are_refused_before_anything_is_trained(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("file", ["xquad/xquad.de.json", "squad/dev-v1.1.json"])
+def test_questions_of_which_some_have_no_answer_are_refused_before_anything_is_trained(
+    file: str, data: Path, encoder: str, tmp_path: Path
+) -> None:
+    content = json.loads((data / "xquad/xquad.de.json").read_text("utf-8"))
+    content["data"][0]["paragraphs"][4]["qas"][0]["answers"] = []
+    (data / file).write_text(json.dumps(content), "utf-8")
+    message = "(xquad, de|squad, en): the question 'de-4' has no answer, as 1 of 6"
+    with pytest.raises(BadInput, match=message):
+        main([*arguments(data, encoder, tmp_path / "out"), "--tasks", "xquad", "--languages", "de"])
+    assert not (tmp_path / "out").exists()
+
+
 def test_settings_come_from_a_recipe_too_and_flags_change_it(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.json"
     recipe.write_text('{"model_name_or_path": "x", "tasks": ["panx"], "learning_rate": [1e-5], "bf16": true}', "utf-8")

@@ -6,7 +6,7 @@ from datasets import Dataset
 
 from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.bitext import Bitext
-from hictl_hf.xtreme.predictions import LINES, MINED, TAGS, VALUES, check_pairs, check_tags, check_values
+from hictl_hf.xtreme.predictions import ANSWERS, LINES, MINED, TAGS, VALUES, check_pairs, check_tags, check_values
 
 BITEXT = Bitext(["a", "b"], ["x", "y"], ["0", "1"], ["0", "1"], frozenset({("0", "1"), ("1", "0")}))
 VECTORS = np.eye(2, dtype=np.float32)
@@ -32,6 +32,14 @@ def test_unlabelled_examples_have_no_references() -> None:
     assert TAGS.references(tagged) is None
     assert TAGS.labelled is not None
     assert TAGS.labelled(tagged, [["B"], ["O"]])[:] == {"words": [["a"], ["b"]], "tags": [["B"], ["O"]]}
+    asked = Dataset.from_dict({"id": ["a", "b"], "answers": [[], []]})
+    assert ANSWERS.references(asked) is None
+
+
+def test_answers_to_some_of_the_questions_are_refused() -> None:
+    asked = Dataset.from_dict({"id": ["a", "b"], "answers": [[{"text": "x", "start": 0}], []]})
+    with pytest.raises(BadInput, match="the question 'b' has no answer, as 1 of 2; allowed is an answer to each"):
+        ANSWERS.references(asked)
 
 
 def test_references_that_do_not_fit_are_refused() -> None:
