@@ -1,4 +1,4 @@
-"""Check that a resumed run on XTREME has the examples that the files in its folder were made from."""
+"""Check that a resumed run on XTREME has the examples and the encoder that the files in its folder were made from."""
 
 import json
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import BadInput
 
-EXAMPLES_FILE = "rows.json"  # by name of `Derived`, the hash of the examples that its files were made from
+EXAMPLES_FILE = "rows.json"  # by name of `Derived`, the hash of what its files were made from
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,13 @@ class Derived:
         name: of a model or of predictions.
         paths: files or folders; those that exist are kept by a later call.
         hash: of the examples they are made from.
+        source: what is hashed, if it is not examples.
     """
 
     name: str
     paths: tuple[Path, ...]
     hash: str
+    source: str = "examples"
 
 
 def refuse_other_examples(folder: Path, derived: Iterable[Derived]) -> dict[str, str]:
@@ -36,9 +38,10 @@ def refuse_other_examples(folder: Path, derived: Iterable[Derived]) -> dict[str,
     for each in derived:
         kept = [path for path in each.paths if path.exists()]
         if kept and hashes.get(each.name, each.hash) != each.hash:
+            found = f"the {each.source} of {each.name} are not those that it was made from"
             raise BadInput(
-                f"{kept[0]}: the examples of {each.name} are not those that it was made from (hash {each.hash}, not "
-                f"{hashes[each.name]}): the files changed; give the same files, or choose another --output_dir"
+                f"{kept[0]}: {found} (hash {each.hash}, not {hashes[each.name]}): the files changed; give the same "
+                "files, or choose another --output_dir"
             )
         hashes[each.name] = each.hash
     return hashes

@@ -32,7 +32,7 @@ from .report import write_report
 from .results import TaskResults, XtremeResults
 from .resuming import EXAMPLES_FILE, Derived, refuse_other_examples
 from .scores import submission_file
-from .setup import load_config_and_tokenizer, read_data, size_of_settings
+from .setup import encoder_hash, load_config_and_tokenizer, read_data, size_of_settings
 from .sharing import Job, share_jobs
 from .tasks import XtremeTask
 
@@ -68,7 +68,9 @@ def run_xtreme(
 
     def begin() -> None:
         derived = chain.from_iterable(predictor.derived(each) for predictor, each in zip(predictors, data))
-        hashes = refuse_other_examples(folder, derived)
+        made = tuple(folder / name for name in ("predictions", "models", "sweeps"))
+        encoder = Derived(f"encoder {args.model_name_or_path}", made, encoder_hash(args), "weights or the tokenizer")
+        hashes = refuse_other_examples(folder, [encoder, *derived])
         remember_settings(folder / SETTINGS_FILE, asdict(args))
         write_json(folder / EXAMPLES_FILE, hashes)
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import BadInput
-from ..hub.loading import check_weights, load_tokenizer
+from ..files import digest
+from ..hub.loading import check_weights, load_tokenizer, place_of, weights_of
 from .arguments import XtremeArguments
 from .data import TaskData, read_task
+from .files import data_hash
 from .tasks import XtremeTask
 
 logger = logging.getLogger(__name__)
@@ -31,6 +33,12 @@ def load_config_and_tokenizer(args: XtremeArguments) -> tuple[PreTrainedConfig, 
         raise BadInput(f"--model_name_or_path {name}: no encoder with a tokenizer that loads: {error}") from error
     check_weights(encoder)
     return config, tokenizer
+
+
+def encoder_hash(args: XtremeArguments) -> str:
+    """Hash of the encoder's weights and its tokenizer."""
+    tokenizer = place_of(str(args.tokenizer_source), "tokenizer.json")
+    return data_hash([*map(digest, weights_of(str(args.checkpoint))), digest(tokenizer) if tokenizer else ""])
 
 
 def size_of_settings(args: XtremeArguments, config: PreTrainedConfig) -> str:

@@ -425,6 +425,20 @@ def test_a_run_goes_on_only_with_the_rows_that_it_began_with(
     assert main(command)["tasks"] == tasks
 
 
+def test_a_run_goes_on_only_with_the_weights_that_it_began_with(
+    data: Path, encoder: str, tmp_path: Path, model_for_text: Callable[..., PreTrainedModel]
+) -> None:
+    folder = shutil.copytree(encoder, tmp_path / "encoder")
+    command = [*arguments(data, str(folder), tmp_path / "out"), "--tasks", "tatoeba", "--languages", "de"]
+    results = main(command)["tasks"]
+    assert main(command)["tasks"] == results
+    model_for_text(HictlForPreTraining, seed=1, max_position_embeddings=228).save_pretrained(folder)
+    with pytest.raises(BadInput, match="out/predictions: the weights or the tokenizer of encoder .* are not those"):
+        main(command)
+    shutil.rmtree(tmp_path / "out/predictions")
+    assert main(command)["tasks"] != results
+
+
 def test_rows_of_which_nothing_was_made_yet_may_change(data: Path, encoder: str, tmp_path: Path) -> None:
     command = [*arguments(data, encoder, tmp_path / "out"), "--tasks", "tatoeba", "--languages", "de"]
     main(command)
