@@ -3,13 +3,18 @@
 A folder has for every language of a task a file TASK/test-LANGUAGE.tsv, or .json for question answering.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Collection, Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ..errors import BadInput
+from ..errors import BadInput, short_repr
+from .predictions import check_labels
 from .tasks import TASKS, XtremeTask
+
+logger = logging.getLogger(__name__)
 
 GROUP_NAMES = {"question answering": "qa"}  # groups whose official name differs
 
@@ -31,13 +36,21 @@ def score_submission(
         BadInput: no task is in both folders, or predictions do not fit their labels.
         MissingFile: a task in both folders has no file of one of its languages.
     """
-    tasks = [task for task in chosen if all(Path(folder, task.name).is_dir() for folder in (predictions, labels))]
+    folders = (predictions, labels)
+    missing = {
+        task.name: [str(place) for folder in folders if not (place := Path(folder, task.name)).is_dir()]
+        for task in chosen
+    }
+    tasks = [task for task in chosen if not missing[task.name]]
     if not tasks:
         raise BadInput(
             f"{predictions}: has no folder of a task that {labels} has, too; allowed are "
             f"{', '.join(task.name for task in chosen)}. Name the folders that hold these."
         )
-    for folder in (predictions, labels):
+    for name, places in missing.items():
+        if len(places) == 1 or (places and len(chosen) < len(TASKS)):
+            logger.warning("%s: not scored, there is no folder %s", name, " and no ".join(places))
+    for folder in folders:
         check_files(folder, tasks)
     detailed = {task.name: score_task(predictions, labels, task) for task in tasks}
     return {
@@ -84,10 +97,30 @@ def score_language(predictions: Path, labels: Path, task: XtremeTask, language: 
             f"{predictions}: has {len(predicted)} examples, but {labels} has {len(gold)}; allowed are equally many, "
             "blank lines counted. Write one prediction for each example, in the order of the labels."
         )
+    check_labels(str(labels), values_of(gold), task.labels)
+    warn_of_strangers(predictions, predicted, gold, task.labels)
     try:
         return task.score(predicted, gold, language)
     except ValueError as error:
         raise BadInput(f"{labels}: cannot be scored: {error} Correct or replace the file.") from error
+
+
+def values_of(examples: Any) -> list[str]:
+    """The labels of pairs, or the tags of all sentences; of other formats none."""
+    flat = ([example] if isinstance(example, str) else example for example in examples)
+    return [*chain.from_iterable(flat)] if isinstance(examples, list) else []
+
+
+def warn_of_strangers(predictions: Path, predicted: Any, gold: Any, labels: Collection[str]) -> None:
+    """Log predictions that cannot be right: labels that a task lacks, questions without an answer."""
+    values = values_of(predicted) if labels else []
+    if strangers := [value for value in values if value not in labels]:
+        message = "%s: %d of %d predictions are no label of the task and count as wrong, such as %s; allowed are %s"
+        logger.warning(message, predictions, len(strangers), len(values), short_repr(strangers[0]), ", ".join(labels))
+    if isinstance(gold, dict) and (missing := [name for name in gold if name not in predicted]):
+        message = "%s: has no answer to %d of %d questions, which count as wrong, such as %s; %d answers are to others"
+        others = len(predicted.keys() - gold.keys())
+        logger.warning(message, predictions, len(missing), len(gold), short_repr(missing[0]), others)
 
 
 def overall_scores(by_task: dict[str, float]) -> dict[str, float]:

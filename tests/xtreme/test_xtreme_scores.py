@@ -156,6 +156,8 @@ def test_folders_without_a_task_in_common_are_an_error(folders: tuple[Path, Path
         ("predictions/tatoeba/test-de.tsv", "1\n0\n", "has 2 examples, but .* has 3"),
         ("predictions/panx/test-de.tsv", "O\nO\nO\n\n", "has 1 examples, but .* has 2"),
         ("labels/mlqa/test-de.json", squad({"a": ["x"], "b": []}), "cannot be scored: question 'b' has no gold"),
+        ("labels/pawsx/test-de.tsv", "a\tb\t1\nc\td\t0\n", r"has the label 'a\\tb\\t1'; allowed are 0, 1"),
+        ("labels/panx/test-de.tsv", "O\nB-MISC\n\nO\n", "has the label 'B-MISC'; allowed are B-LOC"),
     ],
 )
 def test_what_does_not_fit_its_labels_is_an_error(
@@ -164,6 +166,34 @@ def test_what_does_not_fit_its_labels_is_an_error(
     write(tmp_path / path, text)
     with pytest.raises(BadInput, match=f"^{tmp_path / path}: {message}"):
         score_submission(*folders)
+
+
+def test_predictions_that_cannot_be_right_and_tasks_left_out_are_logged(
+    folders: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    write(folders[0] / "xnli" / "test-de.tsv", "2\n1\nneutral\n0\n")
+    shutil.rmtree(folders[1] / "bucc2018")
+    scores = score_submission(*folders)["detailed"]
+    assert scores["xnli"]["accuracy"]["de"] == 0 and scores["tydiqa"]["f1"]["en"] == 50
+    logged = [record.getMessage().replace(f"{folders[0].parent}/", "") for record in caplog.records]
+    wrong = "count as wrong, such as"
+    assert logged[0] == "bucc2018: not scored, there is no folder labels/bucc2018"
+    count = f"predictions/xnli/test-de.tsv: 3 of 4 predictions are no label of the task and {wrong} '2'; "
+    assert f"{count}allowed are contradiction, entailment, neutral" in logged
+    count = f"predictions/tydiqa/test-en.json: has no answer to 1 of 2 questions, which {wrong} 'b'; "
+    assert f"{count}1 answers are to others" in logged
+    assert not any("xquad" in line or "udpos" in line for line in logged)
+
+
+def test_a_chosen_task_that_neither_folder_has_is_logged(
+    folders: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    for folder in folders:
+        shutil.rmtree(folder / "panx")
+    score_submission(*folders, [task for task in TASKS if task.name in ("panx", "xquad")])
+    assert [record.getMessage() for record in caplog.records] == [
+        f"panx: not scored, there is no folder {folders[0]}/panx and no {folders[1]}/panx"
+    ]
 
 
 def test_a_truncated_sentence_is_scored(folders: tuple[Path, Path]) -> None:
