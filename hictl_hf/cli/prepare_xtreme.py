@@ -8,6 +8,8 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..data.languages import is_code
+from ..data.lines import check_output
 from ..errors import BadInput, add_debug
 from ..xtreme.prepare import read_raw, write_tagged
 
@@ -32,5 +34,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     if (args.task == "udpos") != (args.language is not None):
         raise BadInput(f"language is {args.language}; allowed is a language for udpos and none for {TASKS[1]}")
+    if args.language and not is_code(args.language):
+        raise BadInput(f"language is {args.language!r}; allowed are codes of languages, such as es")
+    check_output(str(args.output), [str(file) for file in args.files])
+    if args.output.exists() and args.output.suffix != ".tsv":  # a raw file, where the output was forgotten
+        raise BadInput(f"{args.output}: exists and does not end in .tsv; name the output, then the raw files")
     examples = read_raw(args.task, args.files, args.language or "")
     print(f"{write_tagged(args.output, examples)}: {len(examples)} sentences")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from datasets import Dataset, concatenate_datasets
 
+from ..data.languages import wanted_language
 from ..errors import BadInput, short_repr
 from ..files import write_text
 from .examples import TAGGED
@@ -30,9 +31,10 @@ def read_conllu(path: Path, language: str) -> Dataset:
     """Read words as in the text: a multi-word token has the tag of its head. Sentences whose words are all, or all but
     one, underscores are left out, as are empty nodes; spaces and zero-width non-joiners in words are removed."""
     examples = []
+    precedence = PRECEDENCES.get(wanted_language(language, [*PRECEDENCES]), PRECEDENCE).split()
     for sentence in sentences(filled_lines_of(path)):
         rows = [(f"{path}:{number}", line.split("\t")) for number, line in sentence if not line.startswith("#")]
-        tagged = tagged_words(rows, PRECEDENCES.get(language, PRECEDENCE).split())
+        tagged = tagged_words(rows, precedence)
         hidden = sum(word == "_" for word, _ in tagged)
         if tagged and (hidden == 0 or hidden < len(tagged) - 1):
             words = [word.replace("\u200c", "").replace(" ", "") for word, _ in tagged]

@@ -185,6 +185,28 @@ def test_a_language_is_for_treebanks(arguments: list[str]) -> None:
         main(arguments)
 
 
+def test_a_language_is_what_its_code_means(tmp_path: Path) -> None:
+    lines = ["1-2 dalo _ _", "1 da NOUN 3", "2 lo AUX 3", "3 bien ADV 0"]  # by the list of Spanish AUX comes first
+    path = tmp_path / "es.conllu"
+    path.write_text(conllu(*lines), encoding="utf-8")
+    tags = {code: read_conllu(path, code)[0]["tags"][0] for code in ("es", "ES", "spa", "es-MX", "pt")}
+    assert tags == {"es": "AUX", "ES": "AUX", "spa": "AUX", "es-MX": "AUX", "pt": "NOUN"}
+    with pytest.raises(BadInput, match="language is 'Spanish'; allowed are codes of languages, such as es"):
+        main(["udpos", str(tmp_path / "x.tsv"), str(path), "--language", "Spanish"])
+
+
+def test_an_input_is_not_overwritten(tmp_path: Path) -> None:
+    """Where the output was forgotten, the first treebank stands in its place."""
+    paths = [tmp_path / name for name in ("es_gsd.conllu", "es_pud.conllu")]
+    for path in paths:
+        path.write_text(conllu("1 ja X 0"), encoding="utf-8")
+    with pytest.raises(BadInput, match=r"es_gsd.conllu: .*, which writing it would destroy, is an input"):
+        main(["udpos", *map(str, (paths[0], *paths)), "--language", "es"])
+    with pytest.raises(BadInput, match=r"es_gsd.conllu: exists and does not end in .tsv; name the output"):
+        main(["udpos", *map(str, paths), "--language", "es"])
+    assert paths[0].read_text("utf-8") == conllu("1 ja X 0")
+
+
 def test_the_command_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["hictl"])
     with pytest.raises(SystemExit, match="^error: nowhere: no such file"):
