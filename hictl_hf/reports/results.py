@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -115,6 +115,16 @@ class RunResults:
         parts = [f"{name} {version}" for name, version in self.versions.items()]
         parts += [f"seed {self.seed}"] * (self.seed is not None) + [f"data {self.data_hash}"] * bool(self.data_hash)
         return " · ".join(parts)
+
+
+def place_of_run(file: Path, files: Iterable[Path]) -> Path:
+    """Return the folder of a results file; the file itself if another one of the files is in that folder.
+
+    >>> files = [Path("a/results.json"), Path("a/old.json"), Path("b/results.json")]
+    >>> [str(place_of_run(file, files)) for file in files]
+    ['a/results.json', 'a/old.json', 'b']
+    """
+    return file if len({each for each in files if each.parent == file.parent}) > 1 else file.parent
 
 
 def library_versions() -> dict[str, str]:

@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import BadInput
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..reports.page import Block, Listing, Picture, write_sections
-from ..reports.results import duration
+from ..reports.results import duration, place_of_run
 from ..reports.tables import NONE, Cell, Table
 from .inspection import look_into
 from .plots import plot_scores_by_step
@@ -60,9 +60,11 @@ def read_runs(paths: Sequence[str | Path]) -> list[Run]:
     Raises:
         BadInput: a file is no results file of `run_translation.py`, or its predictions cannot be read.
     """
-    runs = [_read_run(Path(path)) for path in paths]
+    files = [*map(Path, paths)]
+    runs = [_read_run(file) for file in files]
     twice = Counter(run.name for run in runs)
-    return [replace(run, name=str(Path(path).parent)) if twice[run.name] > 1 else run for run, path in zip(runs, paths)]
+    named = [replace(run, name=str(place_of_run(file, files))) for run, file in zip(runs, files)]
+    return [one if twice[run.name] > 1 else run for run, one in zip(runs, named)]
 
 
 def _read_run(path: Path) -> Run:

@@ -11,6 +11,7 @@ from pathlib import Path
 from ..files import write_text
 from ..reports.page import Block, Listing, Picture, write_sections
 from ..reports.plots import plot_layers
+from ..reports.results import place_of_run
 from ..reports.tables import Table
 from .paper import PAPER
 from .plots import plot_languages_and_tasks
@@ -33,7 +34,7 @@ LAYERS_CAPTION = "By the layer and the pooling of the sentence vectors. The ring
 
 
 def read_runs(paths: Sequence[str | Path]) -> dict[str, XtremeResults]:
-    """Results files by the name of their encoder; with the setting, then the folder, where names would be the same.
+    """Results files by the name of their encoder; where it is the same with the setting, then the folder or file.
 
     Raises:
         BadInput: a file is no results file of `run_xtreme.py`.
@@ -42,7 +43,8 @@ def read_runs(paths: Sequence[str | Path]) -> dict[str, XtremeResults]:
     encoders = Counter(results.encoder for results in runs.values())
     names = {path: results.name if encoders[results.encoder] > 1 else results.encoder for path, results in runs.items()}
     twice = Counter(names.values())
-    return {name + (f" ({path.parent})" if twice[name] > 1 else ""): runs[path] for path, name in names.items()}
+    places = {path: f" ({place_of_run(path, runs)})" if twice[name] > 1 else "" for path, name in names.items()}
+    return {name + places[path]: runs[path] for path, name in names.items()}
 
 
 def write_report(runs: Mapping[str, XtremeResults], folder: str | Path) -> Path:

@@ -31,6 +31,14 @@ def test_runs_of_pretraining_by_the_names_of_their_folders(tmp_path: Path, capsy
     ]
 
 
+def test_two_results_files_of_one_folder_are_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = saved(tmp_path / "a", pretraining(1, 3))
+    (folder / "old.json").write_text(json.dumps(pretraining(1, 2)), "utf-8")
+    main([str(folder), str(folder / "old.json")])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [line[0] for line in lines] == [f"{folder}/results.json", f"{folder}/old.json"]
+
+
 def test_a_run_without_held_out_pairs_has_no_score(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = [saved(tmp_path / "a", pretraining(1, 3)), saved(tmp_path / "b", {"history": [], "corpus": {}})]
     main(list(map(str, folders)))

@@ -524,6 +524,9 @@ def test_runs_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
     folders = [f"toy, zero-shot ({tmp_path / name})" for name in "ad"]
     assert list(found) == [folders[0], "mBERT", "toy, translate-train", folders[1]]
     assert found["mBERT"].encoder == "mBERT"
+    other = one.rename(one.with_name("old.json"))
+    one.write_text(json.dumps(run()), "utf-8")
+    assert list(xtreme_report.read_runs([one, other])) == [f"toy, zero-shot ({path})" for path in (one, other)]
 
 
 def test_a_task_that_xtreme_knows_needs_no_title(tmp_path: Path) -> None:
