@@ -353,8 +353,8 @@ def examples_and_sampler(
     tokens = leave_out_same_ids(corpora, tokens, tokenizer, space)
     if len(tokens) < args.world_size:
         raise BadInput(
-            f"{len(tokens)} rows are left to train on, and {args.world_size} processes share each step; allowed are as "
-            "many rows or more; start fewer processes, or give more data"
+            f"the training data has {len(tokens)} rows, and {args.world_size} processes share each step; allowed are "
+            "as many rows or more; start fewer processes, or give more data"
         )
     if cut:
         logger.info("%d of %d rows are longer than %d tokens and will be cut", cut, len(tokens), args.max_seq_length)

@@ -79,7 +79,7 @@ def test_fewer_rows_than_processes_are_refused(tmp_path: Path, monkeypatch: pyte
     corpora = Corpora(rows, None, None, CorpusReport(hash="of the rows"))
     args = parse_arguments(["--train_file", "x", "--output_dir", str(tmp_path)])
     tokenizer = word_pieces([text for row in TRAIN for text in row.values() if text])
-    with pytest.raises(BadInput, match="3 rows are left to train on, and 4 processes share each step"):
+    with pytest.raises(BadInput, match="the training data has 3 rows, and 4 processes share each step"):
         setup.examples_and_sampler(args, tokenizer, corpora)
     monkeypatch.setattr(PretrainingArguments, "world_size", 3)
     assert len(setup.examples_and_sampler(args, tokenizer, corpora)[1]) == 1
