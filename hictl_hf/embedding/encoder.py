@@ -36,7 +36,7 @@ from ..data.text_encoding import encode_texts, special_tokens_around
 from ..data.tokenization import list_of_texts, token_batches
 from ..dtypes import QuantizedLinear, has_fast_bf16, warn_where_slow, with_int8_linear_layers
 from ..errors import BadInput, as_bad_input, short_repr
-from ..hub.loading import ADAPTER, KIND, check_sizes, check_words, place_of, problem_of_files
+from ..hub.loading import ADAPTER, KIND, check_ids_of_text, check_sizes, check_words, place_of, problem_of_files
 from ..models.families import OURS, families_named, family_of
 from ..models.modeling_hictl import HictlForPreTraining
 from ..parsing import refuse_run
@@ -94,6 +94,7 @@ def load_encoder(
         model = load_model(place)
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False, padding_side="right")
         check_words(place, tokenizer)
+        check_ids_of_text(place, tokenizer, model.get_input_embeddings().num_embeddings)
         if settings is None:
             tokenizer.truncation_side = "right"
         else:  # sentence-transformers cuts where the tokenizer says

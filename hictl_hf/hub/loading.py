@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrained
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
 
-from ..data.text_encoding import special_tokens
-from ..errors import BadInput, as_bad_input
+from ..data.text_encoding import encode_texts, special_tokens
+from ..errors import BadInput, as_bad_input, short_repr
 
 MOST_LAYERS = 1000  # the largest XLM-R has 48
 ADAPTER = "adapter_config.json"
@@ -154,6 +154,18 @@ def check_words(place: str, tokenizer: PreTrainedTokenizerBase) -> None:
         raise BadInput(
             f"{place}: its tokenizer knows special tokens only, so its files are missing; allowed is a folder with the "
             "tokenizer, such as tokenizer.json. Save it there by tokenizer.save_pretrained(folder)."
+        )
+
+
+def check_ids_of_text(place: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
+    """Raise `BadInput` if a text can have ids beyond the embeddings; a special token that no text has may be there."""
+    unused = special_tokens(tokenizer).keys() - {*encode_texts(tokenizer, "a")["input_ids"]}
+    beyond = {number: piece for piece, number in tokenizer.get_vocab().items() if number >= vocab_size}
+    if found := sorted(beyond.keys() - unused):
+        piece = f"the id {found[0]} ({short_repr(beyond[found[0]])})"
+        raise BadInput(
+            f"{place}: its tokenizer has {piece}, its model {vocab_size} embeddings; they do not belong together. Give "
+            "the tokenizer that was saved with the model."
         )
 
 

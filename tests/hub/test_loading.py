@@ -378,6 +378,21 @@ def test_a_tokenizer_that_is_none_or_too_large_is_refused(folders: Path, tmp_pat
         load_tokenizer(tmp_path)
 
 
+def test_a_tokenizer_whose_texts_have_ids_beyond_the_embeddings_is_refused(folders: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(folders / "encoder", tmp_path / "model")
+    tokenizer = load_tokenizer(folder)
+    size = len(tokenizer)
+    tokenizer.add_tokens(["<unread>"], special_tokens=True)
+    tokenizer.save_pretrained(folder)
+    load_encoder(folder)  # no text has this token
+    tokenizer.add_tokens(["Katzen"])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(
+        BadInput, match=rf"model: its tokenizer has the id {size + 1} \('Katzen'\), its model {size} emb"
+    ):
+        load_encoder(folder)
+
+
 def test_a_folder_without_tokenizer_is_refused_where_transformers_makes_one_without_words(
     folders: Path, tmp_path: Path
 ) -> None:
