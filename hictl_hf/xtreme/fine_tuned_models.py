@@ -92,10 +92,13 @@ class FineTunedModels:
                 f"{data.task.name}: needs rows of {shortest} tokens or more, {self.args.model_name_or_path} "
                 f"reads {self.longest}; give an encoder with more positions, or run other --tasks"
             )
-        try:
-            data.task.format.features.label_names(data.train["en"])
-        except BadInput as error:
-            raise BadInput(f"{data.task.source.name}, en, {self.args.train_split!r}: {error}") from error
+        for language, rows in data.train.items():
+            if language == "en" or not data.task.format.labelled:  # else the English model labels them
+                split = self.args.train_split if language == "en" else "translated"
+                try:
+                    data.task.format.features.label_names(rows)
+                except BadInput as error:
+                    raise BadInput(f"{data.task.source.name}, {language}, {split!r}: {error}") from error
         row = self.row_of_dev(data)
         for language, examples in data.dev.items():
             if own_references(row, examples, language) is None:

@@ -557,6 +557,18 @@ def test_rows_without_labels_are_refused_before_anything_is_trained(
     assert not (tmp_path / "out").exists()
 
 
+def test_translations_without_labels_are_refused_before_anything_is_trained(
+    data: Path, encoder: str, tmp_path: Path
+) -> None:
+    lines = (data / "pawsx/train-en.tsv").read_text("utf-8").splitlines()
+    (data / "pawsx/train-de.tsv").write_text("\n".join(lines), "utf-8")
+    (data / "pawsx/train-zh.tsv").write_text("\n".join(line.rpartition("\t")[0] for line in lines), "utf-8")
+    more = ["--tasks", "pawsx", "--setting", "translate-train", "--languages", "de", "zh"]
+    with pytest.raises(BadInput, match="pawsx, zh, 'translated': the training examples are not labelled"):
+        main([*arguments(data, encoder, tmp_path / "out"), *more])
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("file", ["xquad/xquad.de.json", "squad/dev-v1.1.json"])
 def test_questions_of_which_some_have_no_answer_are_refused_before_anything_is_trained(
     file: str, data: Path, encoder: str, tmp_path: Path
