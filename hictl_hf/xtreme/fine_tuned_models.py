@@ -106,6 +106,7 @@ class FineTunedModels:
                     f"{row.name}, {language}: the rows of --select_split {self.args.select_split!r} have no labels, or "
                     "not all; name other rows to choose by, such as train[:1000]"
                 )
+        self.refuse_lost(data)
         missing = [language for language in (data.test if on_target else ["en"]) if language not in data.dev]
         if missing and (len(candidates) > 1 or candidates[0][0].evaluate_every or on_target):
             raise BadInput(
@@ -132,14 +133,29 @@ class FineTunedModels:
             for languages in sorted({("en",), *(self.languages_for(data, language) for language in data.test)})
         }
 
-    def jobs(self, data: TaskData) -> Iterator[Job]:
-        """The candidates of the models that are needed for predictions which are not there yet."""
+    def needed(self, data: TaskData) -> tuple[list[tuple[str, ...]], set[tuple[str, ...]]]:
+        """The training languages of the models that predictions which are not there yet need, and of those of them
+        whose translations the English model labels."""
         files = {
             language: submission_file(self.output_dir / "predictions", data.task, language) for language in data.test
         }
         models = {self.languages_for(data, language) for language, path in files.items() if not path.exists()}
         labelled = {languages for languages in models if data.task.format.labelled and languages != ("en",)}
-        for languages in sorted(models | ({("en",)} if labelled else set())):
+        return sorted(models | ({("en",)} if labelled else set())), labelled
+
+    def refuse_lost(self, data: TaskData) -> None:
+        """Raise `BadInput` for a model that is needed, was trained, and is not there any more."""
+        for languages in self.needed(data)[0]:
+            places = [self.place(data, languages, number) for number in range(len(self.candidates(data.task.source)))]
+            trained = [place for place in places if (place / CANDIDATE_FILE).exists()]
+            if trained and not any((place / "model").is_dir() for place in trained):
+                folder = trained[0].parent
+                raise BadInput(f"{folder}: its trained model was removed; remove all of the folder to train it again")
+
+    def jobs(self, data: TaskData) -> Iterator[Job]:
+        """The candidates of the models that are needed for predictions which are not there yet."""
+        models, labelled = self.needed(data)
+        for languages in models:
             rows = sum(len(data.train[language]) for language in languages)
             for number, (config, _) in enumerate(self.candidates(data.task.source)):
                 yield Job(

@@ -223,6 +223,20 @@ def test_a_finished_run_needs_its_models_no_more(run: Path, xtreme_folder: Path,
     assert read_results(output)["tasks"] == read_results(run)["tasks"] and not (output / "models").exists()
 
 
+def test_a_model_that_was_removed_and_is_needed_again_is_refused(
+    xtreme_folder: Path, encoder: str, tmp_path: Path
+) -> None:
+    command = [*arguments(xtreme_folder, encoder, tmp_path / "out"), "--tasks", "pawsx", "--languages", "de", "zh"]
+    results = main(command)["tasks"]
+    shutil.rmtree(next((tmp_path / "out/models/pawsx-en").glob("*/model")))
+    assert main(command)["tasks"] == results
+    (tmp_path / "out/predictions/pawsx/test-zh.tsv").unlink()
+    with pytest.raises(BadInput, match="models/pawsx-en: its trained model was removed; remove all of the folder"):
+        main(command)
+    shutil.rmtree(tmp_path / "out/models/pawsx-en")
+    assert main(command)["tasks"] == results
+
+
 def test_a_run_that_0_7_5_began_is_continued(xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:
     """Of pooling "cls", then "first token", in its settings, its sweep and its results."""
     more = ["--tasks", "tatoeba", "--languages", "de", "--pooling", "cls", "--sweep_layers", "true"]
