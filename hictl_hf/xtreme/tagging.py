@@ -25,7 +25,7 @@ class Tagging:
     """Classification of words; examples have the columns words and tags.
 
     Words are tokenized one by one; in a sentence a tokenizer might split them differently. A word without tokens, or
-    with more than a row holds, becomes the unknown token.
+    with more than a row holds, becomes the unknown token; where all bytes are known and there is none, the mask.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -69,7 +69,7 @@ class Tagging:
         """The token ids of each word: one or more, and at most as many as a row holds."""
         distinct = list(dict.fromkeys(words))
         ids = encode_texts(self.tokenizer, distinct, add_special_tokens=False)["input_ids"] if words else []
-        known = [word if 0 < len(word) <= self.room else [self.tokenizer.unk_token_id] for word in ids]
+        known = [word if 0 < len(word) <= self.room else [self.unknown_id] for word in ids]
         return list(map(dict(zip(distinct, known)).__getitem__, words))
 
     def chunks(self, words: list[list[int]]) -> Iterator[list[list[int]]]:
@@ -89,6 +89,12 @@ class Tagging:
     def room(self) -> int:
         """Tokens of a row, without special tokens."""
         return self.max_length - sum(map(len, self.special_ids))
+
+    @cached_property
+    def unknown_id(self) -> int:
+        """The id of a word without tokens, or with too many."""
+        unknown, mask = self.tokenizer.unk_token_id, self.tokenizer.mask_token_id
+        return mask if unknown is None else unknown
 
     @cached_property
     def special_ids(self) -> tuple[list[int], list[int]]:

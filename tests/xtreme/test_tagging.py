@@ -5,6 +5,7 @@ import pytest
 from datasets import Dataset
 from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from toy_families import bytes_as_letters
 from transformers import BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hictl_hf.errors import BadInput
@@ -75,6 +76,12 @@ def test_a_long_sentence_is_divided_between_words_as_officially(three_letters: P
         [no, 1, no, no],
         [no, 2, *[no] * 10],
     ]
+
+
+def test_a_word_that_does_not_fit_is_the_mask_where_no_token_is_unknown() -> None:
+    kind = Tagging(bytes_as_letters(["ab"]), 12, TAGS)
+    assert kind.tokenizer.unk_token is None
+    assert kind.word_ids(["", "xy" * 9]) == [[kind.tokenizer.mask_token_id]] * 2
 
 
 def test_a_row_of_a_tokenizer_like_berts_has_one_separator() -> None:
