@@ -228,10 +228,10 @@ class FineTunedModels:
                 if each is not best:
                     shutil.rmtree(folder / each.folder / "model", ignore_errors=True)
         model = load_model(features.model_class, str(folder / best.folder / "model"), features.labels)
-        trained_on = best.trained_on or examples
+        trained_on, is_chosen = best.trained_on or examples, len(candidates) > 1 or config.evaluate_every > 0
         choice = ModelChoice(
             chosen=best, candidates=candidates, languages=trained_on.languages, rows=trained_on.rows,
-            select_on=f"{self.args.select_on} {self.args.select_split}" if data.dev else None,
+            select_on=f"{self.args.select_on} {self.args.select_split}" if data.dev and is_chosen else None,
         )  # fmt: skip
         write_json(self.records / f"{key}.json", asdict(choice))
         return FineTuned(model.to(device()), features)

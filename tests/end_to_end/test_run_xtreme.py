@@ -260,6 +260,16 @@ def test_the_best_candidate_on_dev_is_kept(xtreme_folder: Path, encoder: str, tm
     assert kept == [entry["chosen"]["folder"]]
 
 
+def test_one_candidate_whose_last_state_is_kept_was_chosen_by_nothing(data: Path, encoder: str, tmp_path: Path) -> None:
+    """A model of question answering, although there is a dev set, on which it is scored."""
+    shutil.copy(data / "squad/train-v1.1.json", data / "squad/dev-v1.1.json")
+    more = ["--tasks", "xquad", "--languages", "de"]
+    one = main([*arguments(data, encoder, tmp_path / "one"), *more])["tasks"]["xquad"]
+    assert one["model_selection"] == "last state" and one["chosen"]["dev"] is not None
+    two = main([*arguments(data, encoder, tmp_path / "two"), *more, "--seed", "1", "2"])["tasks"]["xquad"]
+    assert two["model_selection"] == "english dev"
+
+
 def test_rows_can_be_named_for_a_trial_and_the_score_says_so(xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:
     splits = ["--train_split", "train[8:]", "--select_split", "train[:8]", "--score_split", "dev[50%:]"]
     results = main(
