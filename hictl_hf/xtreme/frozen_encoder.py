@@ -17,7 +17,7 @@ from ..files import write_json
 from ..reports.results import from_json, to_json
 from ..retrieval.bitext import Bitext, IdPair
 from .arguments import XtremeArguments
-from .data import TaskData, number_of_examples
+from .data import TaskData, number_of_examples, without_references
 from .files import data_hash
 from .fine_tuned_models import device
 from .predictions import Embedded
@@ -92,9 +92,12 @@ class FrozenEncoder:
     def derived(self, data: TaskData) -> Iterator[Derived]:
         """The predictions of each language, and the sweep, with the hash of the examples."""
         for language, test in data.test.items():
-            hashes = [data_hash(test), data_hash(data.dev.get(language, test))]
+            labelled, unlabelled = (
+                data_hash([data_hash(rows), data_hash(data.dev.get(language, rows))])
+                for rows in (test, without_references(test))
+            )
             paths = (submission_file(self.folder / "predictions", data.task, language), self.sweep_file(data.task))
-            yield Derived(f"{data.task.name} {language}", paths, data_hash(hashes))
+            yield Derived(f"{data.task.name} {language}", paths, labelled, unlabelled=unlabelled)
 
     def jobs(self, data: TaskData) -> Iterator[Job]:
         """The scores of all layers, if the arguments ask for them."""

@@ -19,29 +19,36 @@ class Derived:
         paths: files or folders; those that exist are kept by a later call.
         hash: of the examples they are made from.
         source: what is hashed, if it is not examples.
+        unlabelled: the hash without the labels that may come later; files made without them are made again.
     """
 
     name: str
     paths: tuple[Path, ...]
     hash: str
     source: str = "examples"
+    unlabelled: str = ""
 
 
 def refuse_other_examples(folder: Path, derived: Iterable[Derived]) -> dict[str, str]:
-    """Hashes of the examples by name, for `EXAMPLES_FILE`.
+    """Hashes of the examples by name, for `EXAMPLES_FILE`; removes files that are to be made again.
 
     Raises:
         BadInput: a file that is kept was made from other examples.
     """
     record = folder / EXAMPLES_FILE
     hashes: dict[str, str] = json.loads(record.read_text("utf-8")) if record.exists() else {}
+    outdated: list[Path] = []
     for each in derived:
         kept = [path for path in each.paths if path.exists()]
-        if kept and hashes.get(each.name, each.hash) != each.hash:
+        if kept and each.unlabelled and hashes.get(each.name) == each.unlabelled != each.hash:
+            outdated += kept
+        elif kept and hashes.get(each.name, each.hash) != each.hash:
             found = f"the {each.source} of {each.name} are not those that it was made from"
             raise BadInput(
                 f"{kept[0]}: {found} (hash {each.hash}, not {hashes[each.name]}): the files changed; give the same "
                 "files, or choose another --output_dir"
             )
         hashes[each.name] = each.hash
+    for path in outdated:
+        path.unlink(missing_ok=True)
     return hashes

@@ -54,8 +54,9 @@ def run_xtreme(
     tasks = args.chosen_tasks if tasks is None else tasks
     if any(task.format.features for task in tasks):
         refuse_several_gpus(torch.cuda.device_count())
-    folder = Path(args.output_dir)
-    refuse_other_settings(folder / SETTINGS_FILE, asdict(args))
+    folder, settings = Path(args.output_dir), asdict(args)
+    without_labels = {name: value for name, value in settings.items() if name != "labels"}  # which may come later
+    refuse_other_settings(folder / SETTINGS_FILE, without_labels)
     config, tokenizer = load_config_and_tokenizer(args)
     data = read_data(tasks, args)
 
@@ -71,7 +72,7 @@ def run_xtreme(
         made = tuple(folder / name for name in ("predictions", "models", "sweeps"))
         encoder = Derived(f"encoder {args.model_name_or_path}", made, encoder_hash(args), "weights or the tokenizer")
         hashes = refuse_other_examples(folder, [encoder, *derived])
-        remember_settings(folder / SETTINGS_FILE, asdict(args))
+        remember_settings(folder / SETTINGS_FILE, settings)
         write_json(folder / EXAMPLES_FILE, hashes)
 
     processes.on_main(begin)

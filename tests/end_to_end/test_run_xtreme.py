@@ -488,6 +488,25 @@ def test_labels_may_come_later_and_the_signature_names_texts_and_labels(
     assert main(command)["tasks"]["panx"]["signatures"]["de"] != signature
 
 
+def test_a_folder_of_labels_may_be_given_later(xtreme_folder: Path, data: Path, encoder: str, tmp_path: Path) -> None:
+    """Nothing is trained again; retrieval, which is quick, also gives what needs labels."""
+    labels = labels_of_tatoeba(xtreme_folder, data)
+    rows = [line.partition("\t") for line in (data / "panx/test-de.tsv").read_text("utf-8").splitlines()]
+    (data / "panx/test-de.tsv").write_text("".join(f"{word}\n" for word, _, _ in rows), "utf-8")
+    (labels / "panx").mkdir()
+    (labels / "panx/test-de.tsv").write_text("".join(f"{tag}\n" for _, _, tag in rows), "utf-8")
+    more = ["--tasks", "panx", "tatoeba", "--languages", "de", "--sweep_layers", "true"]
+    commands = [[*arguments(data, encoder, tmp_path / name), *more] for name in ("out", "at_once")]
+    assert main(commands[0])["tasks"]["panx"]["languages"] == {"de": None}
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/models").rglob("*")}
+    later, at_once = (main([*command, "--labels", str(labels)])["tasks"] for command in commands)
+    assert later == at_once and later["tatoeba"]["other_direction"] and later["panx"]["languages"]["de"]
+    assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "out/models").rglob("*")}
+    (labels / "tatoeba/test-de.tsv").write_text("0\n" * 48, "utf-8")
+    with pytest.raises(BadInput, match="the examples of tatoeba de are not those"):
+        main([*commands[0], "--labels", str(labels)])
+
+
 @pytest.mark.parametrize(
     ("task", "file", "labels", "message"),
     [
