@@ -122,6 +122,8 @@ def read_tagged_examples(path: Path, labels: Collection[str] = ()) -> Dataset:
     """Read sentences of words: word TAB tag, or only the word in files without tags, where `tags` is None."""
     lines = filled_lines_of(path)
     tagged = any("\t" in line for line in lines)
+    if not tagged:
+        refuse_spaces(path, lines, labels)
     examples: list[dict[str, list[str] | None]] = []
     for sentence in sentences(lines):
         rows = [(f"{path}:{number}", line.split("\t")) for number, line in sentence]
@@ -132,6 +134,14 @@ def read_tagged_examples(path: Path, labels: Collection[str] = ()) -> Dataset:
         tags = [check_label(place, row[1], labels) for place, row in rows] if tagged else None
         examples.append({"words": [row[0].strip() for _, row in rows], "tags": tags})
     return Dataset.from_list(examples, features=TAGGED)
+
+
+def refuse_spaces(path: Path, lines: Iterable[str], labels: Collection[str]) -> None:
+    """Raise `BadInput` if each line ends with a tag after a space, as in files of CoNLL, where a tab is expected."""
+    rows = [line.split() for line in lines if line.strip()]
+    if labels and all(len(row) > 1 and row[-1] in labels for row in rows):
+        allowed = "allowed is word TAB tag"
+        raise BadInput(f"{path}:1: has spaces between its columns; {allowed}. Replace the spaces by tabs.")
 
 
 def read_translations(path: Path) -> Dataset:

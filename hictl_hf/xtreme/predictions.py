@@ -11,6 +11,7 @@ from typing import Any
 
 from datasets import Dataset
 
+from ..data.languages import wanted_language
 from ..errors import BadInput, short_repr
 from ..retrieval.bitext import Bitext, IdPair, best_threshold, extract_pairs, mine_id_pairs, nearest
 from ..retrieval.nearest_neighbours import Vectors
@@ -180,8 +181,8 @@ def with_tags(translations: Dataset, tags: Sequence[Sequence[str]]) -> Dataset:
 
 
 def translations_into(language: str, path: Path) -> Dataset:
-    """The translations into a language, from a file of many languages."""
-    return read_translations(path).filter(lambda to: to == language, input_columns="language")
+    """The translations into a language, whatever code names it, from a file of many languages."""
+    return read_translations(path).filter(lambda to: bool(wanted_language(to, [language])), input_columns="language")
 
 
 # --- the formats ------------------------------------------------------------------------------------------------------

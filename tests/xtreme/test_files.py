@@ -187,6 +187,14 @@ def test_a_blank_line_ends_a_sentence(end: str, tmp_path: Path) -> None:
     ]
 
 
+def test_tags_after_spaces_are_refused_and_words_with_spaces_are_not(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "in O\nUlm B-LOC\n\nja O \n")
+    with pytest.raises(BadInput, match=r"a.tsv:1: has spaces between its columns; allowed is word TAB tag"):
+        xtreme_files.read_tagged_examples(path, ("O", "B-LOC"))
+    path = write(tmp_path / "b.tsv", "in O\nà la\n")
+    assert xtreme_files.read_tagged_examples(path, ("O", "B-LOC"))["words"][:] == [["in O", "à la"]]
+
+
 def test_words_alone_have_no_tags(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "Ada\nL.\n\nx\n")
     assert list(xtreme_files.read_tagged_examples(path, ("O",))) == [

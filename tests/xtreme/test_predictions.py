@@ -1,12 +1,24 @@
 """Predictions from sentence vectors, and references of files that do not fit their examples."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from datasets import Dataset
 
 from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.bitext import Bitext
-from hictl_hf.xtreme.predictions import ANSWERS, LINES, MINED, TAGS, VALUES, check_pairs, check_tags, check_values
+from hictl_hf.xtreme.predictions import (
+    ANSWERS,
+    LINES,
+    MINED,
+    TAGS,
+    VALUES,
+    check_pairs,
+    check_tags,
+    check_values,
+    translations_into,
+)
 
 BITEXT = Bitext(["a", "b"], ["x", "y"], ["0", "1"], ["0", "1"], frozenset({("0", "1"), ("1", "0")}))
 VECTORS = np.eye(2, dtype=np.float32)
@@ -34,6 +46,13 @@ def test_unlabelled_examples_have_no_references() -> None:
     assert TAGS.labelled(tagged, [["B"], ["O"]])[:] == {"words": [["a"], ["b"]], "tags": [["B"], ["O"]]}
     asked = Dataset.from_dict({"id": ["a", "b"], "answers": [[], []]})
     assert ANSWERS.references(asked) is None
+
+
+def test_translations_are_found_by_what_their_codes_mean(tmp_path: Path) -> None:
+    lines = ["a\tiw\tA", "a\tHE\tB", "a\tzh-CN\tC", "a\tzh-TW\tD", "a\tgerman\tE"]
+    (tmp_path / "a.txt").write_text("\n".join(lines), "utf-8")
+    found = {code: translations_into(code, tmp_path / "a.txt")["words"][:] for code in ("he", "zh", "de")}
+    assert found == {"he": [["A"], ["B"]], "zh": [["C"]], "de": []}
 
 
 def test_answers_to_some_of_the_questions_are_refused() -> None:
