@@ -4,7 +4,7 @@ All are read, and so checked, before anything is trained. The files of a task ar
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,25 @@ def read_task(
         if isinstance(examples, Bitext) and references is not None:
             pairs = references if isinstance(references, set) else zip(examples.query_ids, references)
             data.test[language] = replace(examples, gold=frozenset(pairs))
+    warn_of_trained(data, splits)
     return data
+
+
+def warn_of_trained(data: TaskData, splits: Splits) -> None:
+    """Log how many English examples that are chosen by or scored are trained on, where all are parts of one split."""
+    parts = (("choose by", splits.select, data.dev.get("en")), ("score", splits.score, data.test.get("en")))
+    for purpose, spec, examples in parts:
+        if isinstance(examples, Dataset) and "en" in data.train and split_of(spec) == split_of(splits.train):
+            trained = set(contents(data.train["en"]))
+            if number := sum(content in trained for content in contents(examples)):
+                message = "%s, en: %d of the %d examples to %s, %r, are also among those to train on, %r"
+                logger.warning(message, data.task.name, number, len(examples), purpose, spec, splits.train)
+
+
+def contents(examples: Dataset) -> Iterator[str]:
+    """The texts and labels of each example, without its id, which is another one in training."""
+    columns = [examples[name][:] for name in examples.column_names if name != "id"]
+    return map(repr, zip(*columns))
 
 
 def read_where_there(task: XtremeTask, source: DataSource, spec: str, languages: Iterable[str]) -> dict[str, Examples]:

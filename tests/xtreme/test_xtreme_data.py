@@ -58,3 +58,23 @@ def test_a_language_without_files_is_missing_with_the_reason(xtreme_folder: Path
     assert data.missing == {"fi": "no file panx/test-XX.tsv"} and data.references["de"]
     with pytest.raises(Missing, match="panx, fi: no file panx/test-XX.tsv; add the file"):
         source.read(TABLE["panx"], "test", "fi")
+
+
+@pytest.mark.parametrize(
+    ("splits", "logged"),
+    [
+        (Splits("train[4:]", "train[:4]", "test"), []),
+        (Splits("train[4:]", "dev", "train[:4]"), []),
+        (Splits("train", "train[:4]", "test"), ["4 of the 4 examples to choose by, 'train[:4]', are also among"]),
+        (
+            Splits("train[:6]", "train[4:8]", "train[:9]"),
+            ["2 of the 4 examples", "6 of the 9 examples"],
+        ),
+    ],
+)
+def test_examples_that_are_trained_on_and_chosen_by_or_scored_are_logged(
+    splits: Splits, logged: list[str], xtreme_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    read_task(TABLE["panx"], DataSource(xtreme_folder), "zero-shot", splits, ["en"], "english", None)
+    messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(messages) == len(logged) and all(part in text for part, text in zip(logged, messages))
