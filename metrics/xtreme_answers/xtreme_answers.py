@@ -30,6 +30,9 @@ class XtremeAnswers(evaluate.Metric):
     def _compute(
         self, predictions: list[dict[str, Any]], references: list[dict[str, Any]], language: str = ""
     ) -> dict[str, float]:
+        for given in (predictions, references):
+            if len({each["id"] for each in given}) < len(given):
+                raise ValueError("an id occurs twice in predictions or references; allowed is each id once.")
         answers = {prediction["id"]: prediction["prediction_text"] for prediction in predictions}
         golds = {reference["id"]: reference["answers"]["text"] for reference in references}
         return answer_scores(answers, golds, mlqa_words(language) if self.config_name == "mlqa" else squad_words)

@@ -53,6 +53,13 @@ def test_answers(load: Load) -> None:
         assert mlqa.compute(predictions=predictions, references=golds, language=language) == scores
 
 
+def test_an_id_that_occurs_twice_is_refused(load: Load) -> None:
+    """As in TyDiQA's files by language; of both answers only the last would count."""
+    predictions = [{"id": "a", "prediction_text": "x"}] * 2
+    with pytest.raises(ValueError, match="an id occurs twice in predictions or references"):
+        load("xtreme_answers", "squad").compute(predictions=predictions, references=answers(a=["x"]) * 2)
+
+
 def test_mlqa_needs_a_language_and_a_module_its_configuration(load: Load) -> None:
     with pytest.raises(ValueError, match="no configuration 'default'; allowed are 'squad' and 'mlqa'"):
         load("xtreme_answers")
