@@ -7,7 +7,7 @@ the pairs of BUCC, which is refused. Its test sets have labels.
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import datasets
 from datasets import Dataset
@@ -186,13 +186,29 @@ def pair_dataset(source: Source, columns: Sequence[str], labels: Sequence[str]) 
         check_label(f"{source.place}, row {row}", str(names.get(value, value)), labels)
         for row, value in enumerate(label)
     ]
+    for row, pair in enumerate(zip(first, second)):
+        for column, text in zip(columns, pair):
+            text_at(f"{source.place}, row {row}", {column: text}, column)
     return Dataset.from_dict({"first": first, "second": second, "label": words}, features=PAIRS)
 
 
 def tagged_dataset(source: Source, words: str, tags: str) -> Dataset:
-    names = source.rows.features[tags].feature.names
-    named = [[names[tag] for tag in sentence] for sentence in source.rows[tags]]
+    """Tagged words; tags are words, or indices of the dataset's names."""
+    names = getattr(source.rows.features[tags].feature, "names", ())
+    named = [
+        [tag_name(f"{source.place}, row {row}", tag, names) for tag in sentence]
+        for row, sentence in enumerate(source.rows[tags])
+    ]
     return Dataset.from_dict({"words": list(source.rows[words]), "tags": named}, features=TAGGED)
+
+
+def tag_name(place: str, tag: Any, names: Sequence[str]) -> str:
+    if isinstance(tag, str):
+        return tag
+    if not (isinstance(tag, int) and 0 <= tag < len(names)):
+        allowed = f"allowed are words, or numbers of the {len(names)} tags that the dataset names"
+        raise BadInput(f"{place}: has {short_repr(tag)} as a tag; {allowed}. {FOLDER}")
+    return names[tag]
 
 
 def load_questions(config: str, split: str) -> Dataset:

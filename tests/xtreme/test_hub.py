@@ -265,6 +265,18 @@ CHANGED: dict[str, tuple[Load, tuple[str, str, str], list[dict], str]] = {
         [{"sentence1": "a", "sentence2": "b", "label": label} for label in (1, -1)],
         "hub:google-research-datasets/paws-x:de:validation, row 1: has '-1' as its label; allowed are 0, 1",
     ),
+    "sentence": (
+        lambda language, _: load_pawsx(language, "dev"),
+        ("google-research-datasets/paws-x", "de", "validation"),
+        [{"sentence1": "a", "sentence2": text, "label": 1} for text in ("b", None)],
+        "hub:google-research-datasets/paws-x:de:validation, row 1: has None as its sentence2 text; allowed are strings",
+    ),
+    "tag": (
+        lambda language, _: load_panx(language, "test"),
+        ("google/xtreme", "PAN-X.de", "test"),
+        [{"tokens": ["a"], "ner_tags": [1]}],
+        "hub:google/xtreme:PAN-X.de:test, row 0: has 1 as a tag; allowed are words, or numbers of the 0 tags",
+    ),
     "id": (
         lambda language, _: load_xquad(language, "test"),
         ("google/xtreme", "XQuAD.de", "validation"),
@@ -288,6 +300,17 @@ def test_a_dataset_that_changed_is_refused(
     with pytest.raises(BadInput) as refused:
         load("de", "")
     assert str(refused.value).startswith(found)
+
+
+def test_tags_may_be_words_and_a_hidden_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        HUB, ("google/xtreme", "PAN-X.de", "test"), Dataset.from_list([{"tokens": ["a"], "ner_tags": ["B-PER"]}])
+    )
+    assert load_panx("de", "test")["tags"][:] == [["B-PER"]]
+    hidden = Dataset.from_dict({"tokens": [["a"]], "ner_tags": [[-1]]}).cast_column("ner_tags", TAGS)
+    monkeypatch.setitem(HUB, ("google/xtreme", "PAN-X.de", "test"), hidden)
+    with pytest.raises(BadInput, match="row 0: has -1 as a tag; allowed are words, or numbers of the 3 tags"):
+        load_panx("de", "test")
 
 
 # --- the real loader ------------------------------------------------------------------------------------------------
