@@ -181,7 +181,10 @@ def references_of(task: XtremeTask, examples: Examples, language: str, labels: P
     """References from the folder of labels, or from the examples; `None` where neither has any."""
     path = labels and labels / task.name / f"test-{language}.{task.format.ending}"
     if not (path and path.is_file()):
-        return own_references(task, examples, language)
+        references = own_references(task, examples, language)
+        if path and references is None:
+            logger.warning("%s, %s: will not be scored: there is no file of labels %s", task.name, language, path)
+        return references
     references = task.format.read_references(path)
     task.format.check_references(str(path), references, examples, task.labels)
     return references

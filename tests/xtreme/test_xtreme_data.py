@@ -42,10 +42,15 @@ def test_a_model_does_not_see_references() -> None:
     assert isinstance(tagged, Dataset) and tagged.column_names == ["words"]
 
 
-def test_references_come_from_the_folder_of_labels_or_from_the_examples(tmp_path: Path) -> None:
+def test_references_come_from_the_folder_of_labels_or_from_the_examples(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     bare = ROWS.remove_columns("tags").add_column("tags", [None] * 4)
     assert references_of(TABLE["panx"], ROWS, "de", None) == [["O"]] * 4
+    assert references_of(TABLE["panx"], bare, "de", None) is None and not caplog.text
     assert references_of(TABLE["panx"], bare, "de", tmp_path) is None
+    place = tmp_path / "panx/test-de.tsv"
+    assert f"panx, de: will not be scored: there is no file of labels {place}" in caplog.text
     (tmp_path / "panx").mkdir()
     (tmp_path / "panx/test-de.tsv").write_text("B-LOC\n\n" * 4, "utf-8")
     assert references_of(TABLE["panx"], bare, "de", tmp_path) == [["B-LOC"]] * 4
