@@ -36,6 +36,7 @@ from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGenera
 from hictl_hf.pretraining.arguments import PretrainingArguments
 from hictl_hf.pretraining.corpora import Corpora
 from hictl_hf.pretraining.setup import make_trainer as make_pretraining_trainer
+from hictl_hf.training import arguments
 from hictl_hf.training.arguments import RunArguments, refuse_impossible
 from hictl_hf.training.callbacks import EarlyStopping, TrainingTime
 from hictl_hf.training.checkpoints import newest_first, verify_checkpoint
@@ -475,6 +476,7 @@ def test_processes_are_started_with_the_backend_and_patience_of_the_arguments(
         return state(cpu=True)
 
     monkeypatch.setattr(transformers.training_args, "PartialState", note)
+    monkeypatch.setattr(arguments, "choose_precision_and_device", lambda _: None)  # it would choose the CPU here
     args = RunArguments(str(tmp_path), ddp_backend="gloo", ddp_timeout=77)
     assert given["backend"] == "gloo" and given["timeout"].total_seconds() == 77
     args.use_cpu = True
