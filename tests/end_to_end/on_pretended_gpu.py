@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -223,10 +224,14 @@ def test_words_are_compared_in_tf32_where_the_model_is_in_half_precision(
 ) -> None:
     """In the sampling, the loss and its gradient; the switch is as before afterwards."""
     switch, seen = torch.backends.cuda.matmul, []
+
+    def precision() -> str:
+        return "half" if torch.is_autocast_enabled("cuda") else switch.fp32_precision
+
     for module in (losses, word_sampling):
         products = module.cosines
         monkeypatch.setattr(
-            module, "cosines", lambda *given, products=products: seen.append(switch.fp32_precision) or products(*given)
+            module, "cosines", lambda *given, products=products: seen.append(precision()) or products(*given)
         )
     model, matmul = toy_model().train().to("cuda"), Tensor.__matmul__
     with torch.autocast("cuda", torch.bfloat16, enabled=half):
@@ -380,6 +385,31 @@ def test_every_gpu_has_a_kernel_that_it_can_run(
 
 
 @pytest.mark.parametrize(
+    ("kernel", "installed", "dropout"),
+    [("_varlen_attn", False, 0.0), ("flash_attn", True, 0.0), (None, False, 0.1)],  # "aten" gets no window
+)
+def test_tokens_attend_within_their_window_by_every_kernel(
+    kernel: str | None, installed: bool, dropout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in ModernBERT's local layers, for rows that are longer than the window; with shorter ones it is none."""
+    monkeypatch.setattr(row_attention, "is_flash_attn_2_available", lambda: installed)
+    monkeypatch.setitem(sys.modules, "flash_attn", flash_attn())
+    lengths, random = [2, 3, 9, 20], torch.Generator().manual_seed(0)
+    on_cpu = [torch.randn(sum(lengths), 2, 16, generator=random).bfloat16() for _ in range(3)]
+    for window in (3, 20):
+        attend = partial(attend_by_length, window=window)
+        expected = with_gradients(attend, lengths, lengths, [state.float() for state in on_cpu], 0.0)
+        with Gpu() as gpu:
+            states = [state.to("cuda") for state in on_cpu]
+            found = with_gradients(partial(attend_within_rows, window=window), lengths, lengths, states, dropout)
+            found = [value.cpu().float() for value in found]
+        if not dropout:
+            torch.testing.assert_close(found, expected, rtol=0.02, atol=0.03)
+        named = kernel or ("_flash_attention_forward" if window == 20 else "_scaled_dot_product_efficient_attention")
+        assert gpu.launches[named] and (kernel or window == 20 or not gpu.launches["_flash_attention_forward"])
+
+
+@pytest.mark.parametrize(
     ("line", "device", "size", "settings", "dropout"),
     [
         ("PyTorch's, one call for all rows", {}, 64, {"bf16": True}, 0.0),
@@ -399,6 +429,40 @@ def test_the_kernel_is_told(
     with Gpu(**device):
         args = RunArguments(str(tmp_path), use_cpu=False, report_to=[], **settings)
         assert line in (describe_attention(model, args) or "")
+
+
+def test_on_a_cpu_no_kernel_is_told(tmp_path: Path) -> None:
+    model = new_model(HictlConfig(vocab_size=9, hidden_size=16, num_attention_heads=2, num_hidden_layers=1))
+    assert describe_attention(model, RunArguments(str(tmp_path), use_cpu=True, report_to=[])) is None
+
+
+def test_sentences_encoded_with_seeds_leave_the_random_numbers_of_the_gpu_as_they_were(
+    gpu: Gpu, toy_model: MakeModel, toy_batch: MakeBatch
+) -> None:
+    """The gradient cache encodes twice with the same dropout; other dropout goes on where it was."""
+    model, batch = toy_model(hidden_dropout_prob=0.3).train().to("cuda"), on_gpu(toy_batch())
+    before, on_cpu = torch.cuda.get_rng_state(), torch.get_rng_state()
+    given = [batch[name] for name in ("sentence_input_ids", "sentence_attention_mask", "example_seeds")]
+    one, other = (model.encode_sentences(*given) for _ in range(2))
+    assert torch.equal(one.cpu(), other.cpu())
+    assert torch.equal(torch.cuda.get_rng_state(), before) and torch.equal(torch.get_rng_state(), on_cpu)
+    assert not torch.equal(model.encode_sentences(*given[:2]).cpu(), one.cpu())
+
+
+def test_small_probabilities_of_many_words_are_not_lost_in_fp16(gpu: Gpu) -> None:
+    """Those of 200,000 equally likely words are below fp16's least normal number; gradients are of their sums."""
+    random, words = torch.Generator().manual_seed(0), 200_000
+    parts = [torch.randn(*shape, generator=random) / 4 for shape in ((16, 8), (words, 8), (words,))]
+    targets = torch.arange(16)
+    exact = [part.half().double().requires_grad_() for part in parts]
+    F.cross_entropy(F.linear(*exact), targets).backward()
+    own = [part.to("cuda").requires_grad_() for part in parts]
+    with torch.autocast("cuda", torch.float16):
+        loss = linear_cross_entropy(*own, targets.to("cuda"))
+    loss.backward()
+    for part, wanted in zip(own[1:], exact[1:]):
+        found, expected = part.grad.cpu()[16:].double(), wanted.grad[16:]
+        assert torch.linalg.vector_norm(found - expected) < 2e-3 * torch.linalg.vector_norm(expected)
 
 
 @pytest.mark.parametrize(

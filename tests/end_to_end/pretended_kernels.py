@@ -130,38 +130,50 @@ def rows_of(q: Tensor, k: Tensor, v: Tensor, ends_q: Tensor, ends_k: Tensor, lon
     return list(zip(q.split(lengths_q.tolist()), k.split(lengths_k.tolist()), v.split(lengths_k.tolist())))
 
 
-def by_row(q: Tensor, k: Tensor, v: Tensor, *ends: Any, dropout: float, scale: Any, seed: Any) -> tuple[Tensor, Tensor]:
+def beyond(window: Any, queries: Tensor, keys: Tensor) -> Tensor | None:
+    """(T, T) -inf where a key of a row is beyond the window (left, right) of a query; `None` without a window."""
+    if window is None or tuple(window) == (-1, -1):
+        return None
+    distance = torch.arange(len(keys)) - torch.arange(len(queries))[:, None]
+    far = (distance < -window[0]) | (distance > window[1])
+    return torch.zeros(far.shape).masked_fill_(far, -torch.inf)
+
+
+def by_row(
+    q: Tensor, k: Tensor, v: Tensor, *ends: Any, dropout: float, scale: Any, seed: Any, window: Any = None
+) -> tuple[Tensor, Tensor]:
     outs, logsums = [], []
     for number, parts in enumerate(rows_of(q, k, v, *ends)):
         a, b, c = (part.transpose(0, 1) for part in parts)  # (h, T, d)
-        out, _, _, logsum = attention(a, b, c, dropout, scale, int(seed[0]) + number)
+        bias = beyond(window, *parts[:2])
+        out, _, _, logsum = attention(a, b, c, dropout, scale, int(seed[0]) + number, bias)
         outs.append(out.transpose(0, 1))
         logsums.append(logsum)
     return torch.cat(outs).to(q.dtype), torch.cat(logsums, 1)
 
 
 def by_row_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *ends: Any, dropout: float, scale: Any, seed: Any
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *ends: Any, dropout: float, scale: Any, seed: Any, window: Any = None
 ) -> tuple[Tensor, ...]:
     found = []
     for number, (parts, g) in enumerate(zip(rows_of(q, k, v, *ends), grad.split(ends[0].diff().tolist()))):
         a, b, c, g = (part.transpose(0, 1) for part in (*parts, g))
-        gradients = attention_backward(g, a, b, c, dropout, scale, int(seed[0]) + number)
+        gradients = attention_backward(g, a, b, c, dropout, scale, int(seed[0]) + number, beyond(window, *parts[:2]))
         found.append([part.transpose(0, 1) for part in gradients])
     return tuple(torch.cat(parts).to(q.dtype) for parts in zip(*found))
 
 
 def varlen(q: Any, k: Any, v: Any, eq: Any, ek: Any, mq: int, mk: int, causal: bool = False, scale: Any = None,
-           *_: Any) -> Any:  # fmt: skip
-    out, logsum = by_row(q, k, v, eq, ek, mq, mk, dropout=0.0, scale=scale, seed=[0])
+           window: Any = None, *_: Any) -> Any:  # fmt: skip
+    out, logsum = by_row(q, k, v, eq, ek, mq, mk, dropout=0.0, scale=scale, seed=[0], window=window)
     return out, logsum, torch.zeros(2, dtype=torch.uint64)
 
 
 def varlen_backward(
     grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, eq: Any, ek: Any, mq: int, mk: int, causal: bool, rng: Any,
-    scale: Any = None, *_: Any,
+    scale: Any = None, window: Any = None, *_: Any,
 ) -> Any:  # fmt: skip
-    return by_row_backward(grad, q, k, v, eq, ek, mq, mk, dropout=0.0, scale=scale, seed=[0])
+    return by_row_backward(grad, q, k, v, eq, ek, mq, mk, dropout=0.0, scale=scale, seed=[0], window=window)
 
 
 def flash(q: Any, k: Any, v: Any, eq: Any, ek: Any, mq: int, mk: int, dropout: float, causal: bool, debug: bool,
@@ -193,12 +205,13 @@ KERNELS: dict[str, Any] = {
 class FlashAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Any, k: Any, v: Any, eq: Any, ek: Any, mq: int, mk: int, dropout: float, scale: Any
-    ) -> Any:
+        ctx: Any, q: Any, k: Any, v: Any, eq: Any, ek: Any, mq: int, mk: int, dropout: float, scale: Any,
+        window: Any = None,
+    ) -> Any:  # fmt: skip
         gpu = pretended_gpu.ACTIVE[-1]
         gpu.check(None, "flash_attn", (), [t for t in (q, k, v, eq, ek) if not t.is_cuda], [q])
         gpu.launches["flash_attn"] += 1
-        ctx.how = {"dropout": dropout, "scale": scale, "seed": new_seed(dropout)}
+        ctx.how = {"dropout": dropout, "scale": scale, "seed": new_seed(dropout), "window": window}
         ctx.longest = mq, mk
         ctx.save_for_backward(q, k, v, eq, ek)
         plain = map(pretended_gpu.inner, (q, k, v, eq, ek))
@@ -209,7 +222,7 @@ class FlashAttention(torch.autograd.Function):
         pretended_gpu.ACTIVE[-1].launches["flash_attn_backward"] += 1
         plain = map(pretended_gpu.inner, (grad, *ctx.saved_tensors))
         gradients = by_row_backward(*plain, *ctx.longest, **ctx.how)
-        return *map(pretended_gpu.OnGpu, gradients), *[None] * 6
+        return *map(pretended_gpu.OnGpu, gradients), *[None] * 7
 
 
 def flash_attn() -> ModuleType:
@@ -218,10 +231,10 @@ def flash_attn() -> ModuleType:
 
     def flash_attn_varlen_func(
         q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: int, max_seqlen_k: int,
-        dropout_p: float = 0.0, softmax_scale: Any = None,
+        dropout_p: float = 0.0, softmax_scale: Any = None, window_size: tuple[int, int] = (-1, -1),
     ) -> Any:  # fmt: skip
         limits = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
-        return FlashAttention.apply(q, k, v, *limits, dropout_p, softmax_scale)
+        return FlashAttention.apply(q, k, v, *limits, dropout_p, softmax_scale, window_size)
 
     module.flash_attn_varlen_func = flash_attn_varlen_func
     return module

@@ -529,3 +529,10 @@ def test_an_optimiser_and_clipping_see_what_they_always_do() -> None:
                 optimiser.step()
             weights.append([parameter.detach() for parameter in parameters])
         torch.testing.assert_close(*weights, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("words", [8, 9, 15])
+def test_words_are_padded_for_tensor_cores_with_probability_0(words: int) -> None:
+    padded, bias = vocabulary.padded_words(torch.ones(words, 3), torch.zeros(words), torch.bfloat16)
+    assert len(padded) == len(bias) == -(-words // 8) * 8 and not padded[words:].any()
+    assert bias.softmax(0)[:words].sum() == 1

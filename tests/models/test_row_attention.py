@@ -59,3 +59,17 @@ def test_triton_is_not_tried_where_its_kernel_would_not_be_taken(
     kernels.blocks_of, tried = (lambda counts: counts[:, None]), []
     monkeypatch.setattr(row_attention, "triton_works", lambda device: tried.append(device) or True)
     assert len(row_attention.limits_of([2, 3], [2, 3], query).blocks) == 2 and tried == [query.device]
+
+
+def test_rows_with_a_window_do_not_take_the_kernel_for_short_rows_which_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[bool] = []
+    monkeypatch.setattr(
+        row_attention, "kernel_of", lambda query, dropout, short=False: taken.append(short) or "by length"
+    )
+    states, ends = [torch.randn(4, 2, 8) for _ in range(3)], torch.tensor([0, 4], dtype=torch.int32)
+    limits = row_attention.Limits(ends, ends, 4, 4, (ends, ends))
+    for window in (2, 4, None):  # of four tokens none is at a distance of four
+        row_attention.attend_within_rows([4], [4], *states, 0.0, 1.0, limits, window)
+    assert taken == [False, True, True]

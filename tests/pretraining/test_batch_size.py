@@ -76,3 +76,44 @@ def test_too_little_memory_is_said(fit: Callable[..., Any], rows: int, left: int
 def test_another_error_is_no_lack_of_memory(fit: Callable[..., Any]) -> None:
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         fit(4, 0, RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+def test_all_processes_take_the_smallest_micro_batch(fit: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this process eight rows fit, of another one two."""
+    monkeypatch.setattr(RunArguments, "world_size", 2)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda number, how: number.clamp_(max=2))
+    args, tried = fit(16, 8, OUT_OF_MEMORY[0])
+    assert [rows for rows, _ in tried] == [16, 8]
+    assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (2, 8)
+
+
+@pytest.mark.parametrize(("processes", "copies"), [(1, 2), (2, 3)])
+def test_there_is_room_for_the_moments_and_for_the_buckets_of_several_processes(
+    processes: int, copies: int, fit: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+    empty_like = torch.empty_like
+
+    def spy(like: torch.Tensor, **how: Any) -> torch.Tensor:
+        held.append(like.numel() if isinstance(like, torch.nn.Parameter) else 0)
+        return empty_like(like, **how)
+
+    monkeypatch.setattr(RunArguments, "world_size", processes)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_: None)
+    monkeypatch.setattr(torch, "empty_like", spy)
+    fit(2, 2, OUT_OF_MEMORY[0])
+    assert held.count(max(held)) == copies  # of the word embeddings
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_activations_are_kept_as_in_the_run(
+    checkpointing: bool, model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    model, seen = model_for_text(), []
+    model.register_forward_pre_hook(lambda *_: seen.append(model.is_gradient_checkpointing))
+    args = RunArguments(
+        str(tmp_path), use_cpu=True, per_device_train_batch_size=2, activation_checkpointing=checkpointing
+    )
+    fit_micro_batch(model, PretrainingCollator(tokenizer, max_length=40), args)
+    assert seen == [checkpointing]
