@@ -279,7 +279,8 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         # a CPU, which may emulate half precision, embeds in fp32
         half = self.accelerator.autocast if self.args.device.type != "cpu" else nullcontext
         with half():
-            accuracies = self.run_inside(lambda: evaluate_retrieval(model, self.processing_class, pairs, self.poolings))
+            found = self.run_inside(lambda: evaluate_retrieval(model, self.processing_class, pairs, self.poolings))
+        accuracies = self.from_main(found)
         best = best_pooling(accuracies)
         metrics: dict[str, Any] = {
             f"retrieval_{name}": both for name, both in mean_accuracies(accuracies[best]).items()

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from accelerate.data_loader import prepare_data_loader
+from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerControl
@@ -167,6 +168,11 @@ class RobustTrainer(Trainer):
             return self.sigterm_received
         received = torch.tensor(float(self.sigterm_received), device=self.args.device)
         return bool(self.accelerator.reduce(received, "sum"))
+
+    def from_main(self, value: Any) -> Any:
+        """The value of the main process, for all: GPUs may round otherwise, and a process that decides otherwise than
+        the rest, such as to stop or to save, would let them wait for it."""
+        return broadcast_object_list([value])[0]
 
     def make_loader(self, **how: Any) -> DataLoader[Any]:
         """A loader of examples that are divided among the processes already, so that accelerate does not divide them

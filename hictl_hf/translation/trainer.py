@@ -121,7 +121,9 @@ class TranslationTrainer(RobustTrainer):
     def validate(self) -> dict[str, float]:
         """Scores of the validation set; for several directions their mean, and each."""
         translations = self.translate(self.validation)
-        return mean_scores(score_directions(self.validation, translations, self.metrics, self.multi_bleu))
+        scores = score_directions(self.validation, translations, self.metrics, self.multi_bleu)
+        means: dict[str, float] = self.from_main(mean_scores(scores))
+        return means
 
     def remove_old_checkpoints(self, run: str, limit: int | None) -> None:
         """Remove the oldest checkpoints; one that only SIGTERM saved does not count, and goes once the next regular one

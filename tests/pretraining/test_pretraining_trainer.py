@@ -29,7 +29,12 @@ from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.trainer import HictlTrainer
-from hictl_hf.retrieval.held_out import RetrievalAccuracy, best_pooling, evaluate_retrieval, mean_accuracies
+from hictl_hf.retrieval.held_out import (
+    RetrievalAccuracy,
+    best_pooling,
+    evaluate_retrieval,
+    mean_accuracies,
+)
 from hictl_hf.training.arguments import RunArguments
 from hictl_hf.training.checkpoints import write_manifest
 
@@ -355,6 +360,23 @@ def test_evaluation_reports_the_best_pooling_per_language_and_its_mean(
     assert metrics["eval_retrieval"] == pytest.approx(np.mean(list(per_language.values())))
     assert metrics["eval_samples_per_second"] > 0
     assert trainer.state.log_history[-1]["eval_retrieval"] == metrics["eval_retrieval"]
+
+
+def test_all_processes_decide_by_the_accuracies_of_the_main_one(
+    build: Callable[..., HictlTrainer], held_out: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounding may differ between GPUs; a process that stopped or saved alone would wait for the others for ever."""
+    trainer = build(eval_dataset=held_out)
+    of_main: list[Any] = []
+
+    def broadcast(objects: list[Any]) -> list[Any]:
+        pooling = next(iter(objects[0]))
+        of_main.append({pooling: RetrievalAccuracy({"de": (12.0, 14.0)}, {"de": 9})})
+        return of_main
+
+    monkeypatch.setattr(hictl_hf.training.trainer, "broadcast_object_list", broadcast)
+    metrics = trainer.evaluate()
+    assert len(of_main) == 1 and metrics["eval_retrieval"] == metrics["eval_retrieval_de"] == 13.0
 
 
 def test_evaluation_takes_several_sets_and_refuses_what_has_no_translation(

@@ -24,6 +24,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from hictl_hf import HictlModel
 from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
+from hictl_hf.training import trainer as trainer_module
 from hictl_hf.training.checkpoints import newest_first, verify_checkpoint
 from hictl_hf.translation.beam_search import BeamSearchConfig
 from hictl_hf.translation.corpus import (
@@ -317,6 +318,14 @@ def test_two_processes_train_as_one_with_two_micro_batches(material: Material, t
 
 
 # --- validation and the best state ------------------------------------------------------------------------------------
+
+
+def test_all_processes_decide_by_the_scores_of_the_main_one(
+    material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, given = material.trainer(tmp_path, validation=material.pairs[:2]), []
+    monkeypatch.setattr(trainer_module, "broadcast_object_list", lambda values: given.append(values) or [{"chrf": 5.0}])
+    assert trainer.validate() == {"chrf": 5.0} and "sacrebleu" in given[0][0]
 
 
 def test_validation_is_the_score_of_what_generate_says(material: Material, tmp_path: Path) -> None:
