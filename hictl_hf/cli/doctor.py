@@ -80,7 +80,7 @@ def examine() -> Iterator[Finding]:
     except (ImportError, OSError) as error:  # OSError: a library of CUDA that cannot be loaded
         yield Finding("wrong", "device", f"PyTorch cannot be imported: {error}", "Install it again: pip install torch")
     else:
-        yield from examine_torch(torch.accelerator.is_available())
+        yield from examine_torch(torch.cuda.is_available())
         yield judge_threads(torch.get_num_threads(), cores)
     yield judge_load(os.getloadavg()[0], cores)
     yield judge_memory(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -159,28 +159,28 @@ def quoted(requirements: Sequence[str]) -> str:
 # --- device and dtypes ------------------------------------------------------------------------------------------------
 
 
-def examine_torch(accelerator: bool) -> Iterator[Finding]:
+def examine_torch(cuda: bool) -> Iterator[Finding]:
     """Yield the device that training would use, and the dtypes that are slow there."""
     import torch
 
     from ..dtypes import NAMES, SLOW, has_fast_bf16, times_fp32
 
-    if accelerator:
-        device = torch.accelerator.current_accelerator()
-        found = f"{torch.accelerator.device_count()} x {device}"
-        if device is not None and device.type == "cuda":
-            properties = torch.cuda.get_device_properties(0)
-            found += f", {properties.name}, {properties.total_memory / GIB:.0f} GiB"
-            if has_fast_bf16(device):
-                yield Finding("ok", "bf16", "native")
-            else:
-                yield Finding("slow", "bf16", "emulated by this GPU", "Use --fp16 true instead of --bf16 true.")
+    if cuda:
+        properties = torch.cuda.get_device_properties(0)
+        if has_fast_bf16("cuda"):
+            yield Finding("ok", "bf16", "native")
+        else:
+            yield Finding("slow", "bf16", "emulated by this GPU", "Use --fp16 true instead of --bf16 true.")
+        found = f"{torch.cuda.device_count()} x cuda, {properties.name}, {properties.total_memory / GIB:.0f} GiB"
         yield Finding("ok", "device", found)
         return
     if gpu := next((path for path in ("/dev/nvidia0", "/dev/kfd") if os.path.exists(path)), None):
         built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU"
         fix = "Install the PyTorch that matches the driver: https://pytorch.org/get-started/locally"
         yield Finding("slow", "device", f"CPU; the GPU {gpu} is not usable by this PyTorch, built for {built}", fix)
+    elif torch.accelerator.is_available():
+        found = f"CPU; {torch.accelerator.current_accelerator()} is not used, as it is no GPU of CUDA or ROCm"
+        yield Finding("slow", "device", found, "Enough for small models; XLM-R needs a GPU.")
     else:
         yield Finding("slow", "device", f"CPU, {processor()}", "Enough for small models; XLM-R needs a GPU.")
     for name, kind in NAMES.items():

@@ -1,6 +1,7 @@
 """`hictl doctor` judges what it finds by rules that can be checked by hand, and works where libraries are missing."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -99,13 +100,20 @@ def test_lines_and_json_say_the_same(capsys: pytest.CaptureFixture[str], monkeyp
 def test_a_gpu_is_named_with_its_memory(native: bool, verdicts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The calls of PyTorch are replaced: this shows what is made of their answers."""
     properties = SimpleNamespace(name="NVIDIA H100 80GB HBM3", total_memory=80 * GIB)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
-    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)
-    bf16, device = examine_torch(accelerator=True)
+    bf16, device = examine_torch(cuda=True)
     assert [bf16.verdict, device.verdict] == verdicts and ("--fp16" in bf16.advice) is not native
     assert device.found == "2 x cuda, NVIDIA H100 80GB HBM3, 80 GiB"
+
+
+def test_an_accelerator_that_training_does_not_use_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "exists", lambda _: False)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
+    device = next(examine_torch(cuda=False))
+    assert device.verdict == "slow" and device.found.startswith("CPU; mps is not used")
 
 
 def test_it_examines_this_machine_even_without_pytorch() -> None:
