@@ -7,6 +7,7 @@ Shapes: n sentences, S source tokens, T target tokens, W tokens of the target vo
 """
 
 import copy
+import inspect
 from typing import Any, ClassVar
 
 import torch
@@ -105,6 +106,7 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
         num_items_in_batch: Tensor | int | None = None,
         use_cache: bool | None = None,
         cache: Cache | None = None,
+        token_type_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """Compute the logits of the next target token at each position, and with labels their cross-entropy.
@@ -113,7 +115,7 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
         `label_smoothing`, not by `label_smoothing_factor` of HF's Trainer, which reads tokenizer ids as target ids.
 
         Args:
-            input_ids: (n, S) source, tokenizer ids.
+            input_ids, token_type_ids: (n, S) source, tokenizer ids; a family without token types ignores them.
             attention_mask: (n, S) 1 on tokens, 0 on padding: on either side, with `inputs_embeds` on the right.
             decoder_input_ids, decoder_attention_mask: (n, T) target and start ids; by default the labels shifted right.
             encoder_outputs: the output of `get_encoder()`, in place of a source.
@@ -131,12 +133,11 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
         cache = the_cache(cache, past_key_values)
         if decoder_input_ids is not None and decoder_inputs_embeds is not None:
             raise ValueError("decoder_input_ids and decoder_inputs_embeds are both given; allowed is one of them")
-        encoded = self.encode(input_ids, attention_mask, inputs_embeds, encoder_outputs, **kwargs)
+        encoded = self.encode(input_ids, attention_mask, inputs_embeds, encoder_outputs, token_type_ids, **kwargs)
         if labels is not None:
-            use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels, start_ids)
-            labels = self.target_ids(labels)
+            labels, use_cache = self.target_ids(labels), False
         without_logits = labels is not None and self.trains_without_logits()
         embeddings = self.lm_head.weight
         if decoder_inputs_embeds is None:
@@ -156,13 +157,15 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
         attention_mask: Tensor | None,
         inputs_embeds: Tensor | None,
         encoder_outputs: Any,
+        token_type_ids: Tensor | None,
         **kwargs: Any,
     ) -> Any:
         """The encoder's output: computed from a source, or the given one."""
         if encoder_outputs is None:
-            return self.get_encoder()(
-                input_ids, attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
-            )
+            encoder = self.get_encoder()
+            if token_type_ids is not None and "token_type_ids" in inspect.signature(encoder.forward).parameters:
+                kwargs["token_type_ids"] = token_type_ids
+            return encoder(input_ids, attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs)
         return encoder_outputs if isinstance(encoder_outputs, ModelOutput) else BaseModelOutput(*encoder_outputs)
 
     def embed_target(self, ids: Tensor | None, share_gradient: bool) -> tuple[Tensor, Tensor]:

@@ -154,6 +154,23 @@ def test_padding_is_masked_where_no_mask_is_given(name: str) -> None:
 
 
 @each_family
+@torch.no_grad()
+def test_the_token_types_that_a_tokenizer_makes_are_taken(name: str) -> None:
+    model, batch, zeros = translator_of(name), {"input_ids": source(name), "attention_mask": MASK}, 0 * MASK
+    given = {"target_language": ["de", "fr"], "max_length": 9, "num_beams": 2}
+    expected = model.generate(**batch, **given)
+    assert torch.equal(model.generate(**batch, **given, token_type_ids=zeros), expected)
+    target = {"labels": source(name)[:, 1:], "start_ids": model.start_ids_of(["de", "fr"])}
+    expected = model(**batch, **target).logits
+    assert torch.equal(model(**batch, **target, token_type_ids=zeros).logits, expected)
+    if name == "bert":  # the other families have no second type here
+        states = encoder_of(name)(**batch, token_type_ids=1 - zeros)
+        others = model(encoder_outputs=states, attention_mask=MASK, **target).logits
+        assert torch.equal(model(**batch, **target, token_type_ids=1 - zeros).logits, others)
+        assert not torch.equal(others, expected)
+
+
+@each_family
 def test_it_is_saved_with_its_encoder(name: str, tmp_path: Path) -> None:
     translator_of(name).save_pretrained(tmp_path)
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
