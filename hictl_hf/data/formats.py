@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import deepcopy
 from itertools import chain, zip_longest
@@ -34,6 +35,11 @@ PARTS_OF_NAMES = [
     re.compile(rf"(?<![^\W_]){pattern}(?![^\W_])")
     for pattern in (LANGUAGE.pattern, "[A-Za-z]{2,3}(?:[-_][A-Za-z]{2,4})?", "[A-Za-z]{2,3}")
 ]
+# A line of a .po file whose text is not between quotes; the parser would drop its first and last character.
+UNQUOTED = re.compile(
+    rb'^[ \t]*(?:msg(?:ctxt|id|id_plural|str(?:\[\d+\])?)[ \t]+|(?="))(?!".*"[ \t]*\r?$).*', re.MULTILINE
+)
+LITTLE_ENDIAN = b"\xde\x12\x04\x95"  # the magic number of a .mo file
 READ_AHEAD = 2**20  # bytes of a Parquet column; without it complete row groups are held in memory
 
 
@@ -298,6 +304,7 @@ def read_entries(path: str) -> Records:
     of plurals the singular and the first form. Catalogues of British or other English are untranslated."""
     check_kind(path, may_be_compressed=False)
     with as_bad_input(path, "a gettext catalogue", "Check it with msgfmt -c (.po) or msgunfmt (.mo)."):
+        check_complete(path)
         catalogue = polib.mofile(path) if path.lower().endswith(".mo") else polib.pofile(path)
     language = catalogue_language(path, catalogue.metadata.get("Language", ""))
     source = source_language(path, catalogue.metadata.get("X-Source-Language", ""))
@@ -307,6 +314,23 @@ def read_entries(path: str) -> Records:
         pair = {"translation": {source: entry.msgid, language: text}}
         is_translated = text and not doubtful and main_part(language) != main_part(source)
         yield getattr(entry, "linenum", number), pair if is_translated else None
+
+
+def check_complete(path: str) -> None:
+    """Raise an exception for a catalogue that was cut off or lacks a quote, of which polib reads a part of a text."""
+    with open(path, "rb") as file:
+        content = file.read()
+    if not path.lower().endswith(".mo"):
+        if found := UNQUOTED.search(content):
+            line = content.count(b"\n", 0, found.start()) + 1
+            raise ValueError(f"line {line} is {short_repr(found[0].decode('utf-8', 'replace'))}, without quotes around")
+        return
+    order = "<" if content.startswith(LITTLE_ENDIAN) else ">"
+    number, *tables = struct.unpack_from(f"{order}3I", content, 8)
+    for table in tables:
+        for length, start in struct.iter_unpack(f"{order}2I", content[table : table + 8 * number]):
+            if start + length >= len(content):  # a zero byte ends each text
+                raise ValueError(f"it ends at {len(content)} bytes, within a text")
 
 
 def catalogue_language(path: str, header: str) -> str:

@@ -234,6 +234,33 @@ def test_a_catalogue_of_english_is_not_a_pair(language: str, tmp_path: Path) -> 
     assert skips.counts == {"untranslated": len(PAIRS)}
 
 
+def test_a_catalogue_that_lacks_a_quote_or_its_end_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.po", catalogue("de"))
+    written = path.read_text("utf-8")
+    for content, line in (
+        (written.rstrip()[:-4], 'msgstr "Die Katze schlä'),  # cut off
+        (written.replace('"Hallo, Welt!"', "Hallo, Welt!"), "msgstr Hallo, Welt!"),
+        (written.replace('"Hallo, Welt!"', '""\n"Hallo, \n"Welt!"'), '"Hallo, '),
+    ):
+        path.write_text(content, "utf-8")
+        with pytest.raises(BadInput, match=f"a.po: cannot be read .*line [0-9]+ is '{line}', without quotes.*msgfmt"):
+            texts(path)
+    path.write_text(written.replace("\n", " \r\n"), "utf-8", newline="")
+    assert texts(path) == TRANSLATIONS
+    for is_big_endian in (False, True):
+        compiled = saved(tmp_path / "de/LC_MESSAGES/a.mo", catalogue())
+        content = compiled.read_bytes()
+        if is_big_endian:
+            start = int.from_bytes(content[32:36], "little")  # of the first text, behind header and tables
+            content = b"".join(content[at : at + 4][::-1] for at in range(0, start, 4)) + content[start:]
+            compiled.write_bytes(content)
+        assert texts(compiled) == TRANSLATIONS
+        for cut in (2, 8, 30):
+            compiled.write_bytes(content[:-cut])
+            with pytest.raises(BadInput, match="a.mo: cannot be read .*within a text.*msgunfmt"):
+                texts(compiled)
+
+
 def test_underscores_in_a_language_become_hyphens_everywhere(tmp_path: Path) -> None:
     assert texts(write_lines(tmp_path / "a.jsonl", ['{"en": "a", "pt_BR": "b"}'])) == [{"en": "a", "pt-BR": "b"}]
     assert language_code("zh_Hans") == "zh-Hans"
