@@ -103,7 +103,9 @@ def read_held_out(args: PretrainingArguments, name: str, cleaning: Cleaning) -> 
     sources = getattr(args, name)
     if not sources:
         return {}
-    pairs, _ = load_corpus(sources, cleaning, args.strict)
+    pairs, report = load_corpus(sources, cleaning, args.strict)
+    if report.skipped:
+        logger.info("%s:\n%s", name, report.summary())
     return dev_and_test(f"{name} is {', '.join(sources)}", pairs, args)
 
 

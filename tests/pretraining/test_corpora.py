@@ -61,6 +61,20 @@ def test_no_text_of_held_out_files_is_trained_on_however_few_pairs_are_scored(fl
     assert sum(map(len, read(source, *streaming).held_out)) == 20
 
 
+@pytest.mark.parametrize("flag", ["--validation_file", "--guard_data"])
+def test_rows_of_held_out_files_that_are_skipped_are_logged(
+    flag: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, named = write(tmp_path / "a.jsonl", "de"), write(tmp_path / "b.jsonl", "de", word="other")
+    with caplog.at_level("INFO"):
+        read(source, flag, named)
+        assert flag.strip("-") not in caplog.text
+        (tmp_path / "b.jsonl").write_text(f'{(tmp_path / "b.jsonl").read_text("utf-8")}\n{{"en": "the\n', "utf-8")
+        read(source, flag, named)
+    (found,) = [message for message in caplog.messages if message.startswith(f"{flag.strip('-')}:")]
+    assert "broken" in found and f"{named}:13: is not JSON" in found
+
+
 def test_a_sample_is_taken_of_what_is_left_to_train_on(tmp_path: Path) -> None:
     source = write(tmp_path / "a.jsonl", "de", "sw")
     whole, sample = read(source), read(source, "--max_train_samples", "6")
