@@ -5,8 +5,9 @@ import gzip
 import lzma
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from importlib import import_module
+from io import SEEK_CUR, SEEK_SET, BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import ZipFile
@@ -15,6 +16,8 @@ from ..errors import BadInput
 from .file_kinds import COMPRESSED
 
 COMPRESSIONS = tuple(COMPRESSED)
+IN_STREAMS = {".bz2": bz2.BZ2Decompressor, ".xz": lzma.LZMADecompressor}
+BYTES_AT_ONCE = 2**16
 
 
 def compression_of(path: str) -> str:
@@ -71,13 +74,67 @@ def opener(path: str) -> Any:
     return open
 
 
+class Streams(RawIOBase):
+    """Decompressed bytes of all streams of a file, as pbzip2 and cat make them.
+
+    `bz2.open` and `lzma.open` end without an error at whatever follows a stream and is none, as a damaged one is.
+    """
+
+    def __init__(self, file: BinaryIO, new: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]) -> None:
+        self.file, self.new = file, new
+        self.decompressor, self.place = new(), 0
+        self.padding = b"\0" * (new is lzma.LZMADecompressor)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = b""
+        while not data:
+            given = b""
+            if self.decompressor.eof:
+                given = self.decompressor.unused_data.lstrip(self.padding)
+                while not given:
+                    if not (read := self.file.read(BYTES_AT_ONCE)):
+                        return 0
+                    given = read.lstrip(self.padding)
+                self.decompressor = self.new()
+            elif self.decompressor.needs_input and not (given := self.file.read(BYTES_AT_ONCE)):
+                raise EOFError("the file ends within a compressed stream")
+            data = self.decompressor.decompress(given, len(buffer))
+        buffer[: len(data)] = data
+        self.place += len(data)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = SEEK_SET) -> int:
+        """Read up to an offset, from the beginning if it lies behind."""
+        wanted = offset + self.place * (whence == SEEK_CUR)
+        if wanted < self.place:
+            self.file.seek(0)
+            self.decompressor, self.place = self.new(), 0
+        while self.place < wanted and self.read(min(BYTES_AT_ONCE, wanted - self.place)):
+            pass
+        return self.place
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
 def open_bytes(path: str) -> BinaryIO:
-    """Open a file, decompressed if it is compressed, or a member of a zip archive ("corpus.zip/corpus.de")."""
+    """Open a file, or a member of a zip archive ("corpus.zip/corpus.de"), decompressed if it is compressed."""
     archive, member = split_member(path)
-    if not member:
-        return opener(path)(path, "rb")
-    with ZipFile(archive) as file:  # stays open until the member is closed
-        return file.open(member)  # type: ignore[return-value]
+    ending = compression_of(path)
+    file: Any = None
+    if member:
+        with ZipFile(archive) as opened:  # stays open until the member is closed
+            file = opened.open(member)
+    if ending in IN_STREAMS:
+        return BufferedReader(Streams(file or open(path, "rb"), IN_STREAMS[ending]))
+    return file if file and not ending else opener(path)(file or path, "rb")
 
 
 def split_member(path: str) -> tuple[str, str]:

@@ -47,6 +47,19 @@ def test_every_compression_is_read_resumed_and_written(ending: str, tmp_path: Pa
     assert [*read_texts([str(tmp_path / f"out.txt{ending}")])] == ["the cat"]
 
 
+@pytest.mark.parametrize("ending", [*COMPRESS, ".zst"])
+def test_what_follows_a_stream_and_is_none_is_refused(ending: str, tmp_path: Path) -> None:
+    half, path = LINES.index(b"\n") + 1, tmp_path / f"a.jsonl{ending}"
+    first, second = compressed(ending, LINES[:half]), compressed(ending, LINES[half:])
+    for rest in (b"\x01" + second[1:], second + b"garbage"):
+        path.write_bytes(first + rest)
+        with pytest.raises(BadInput, match=f"a.jsonl{ending}: cannot be read .*Copy or compress the file again"):
+            texts(path)
+    if ending in (".gz", ".xz"):  # may be padded with zeros
+        path.write_bytes(first + bytes(8) + second + bytes(4))
+        assert texts(path) == TRANSLATIONS
+
+
 def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("backports.zstd", "compression.zstd"):
         monkeypatch.setitem(sys.modules, name, None)
