@@ -1,5 +1,6 @@
 """Zip archives as OPUS and others publish them: the line-aligned files, tables and TMX files in them, read in place."""
 
+import logging
 import os
 import re
 from collections.abc import Callable, Collection, Iterator
@@ -13,6 +14,8 @@ from .language_names import is_language, not_languages
 from .languages import LANGUAGE
 from .lines import check_kind, first_bytes
 from .records import Cursor, Records
+
+logger = logging.getLogger(__name__)
 
 OPUS = re.compile(rf"(.*\.)?(?P<x>{LANGUAGE.pattern})-(?P<y>{LANGUAGE.pattern})")  # Books.de-en, of Books.de-en.de
 NOT_IN_ARCHIVES = (".parquet", ".po", ".mo")  # their libraries read files, not streams
@@ -34,6 +37,7 @@ def archive_corpora(path: str) -> Iterator[tuple[str, Callable[[Cursor], Records
                 "with its password: unzip."
             )
         names = sorted(each.filename for each in file.infolist() if not each.is_dir() and each.file_size)
+    names = [name for name in names if not is_hidden(name)]
     corpora = aligned(names)
     for stem, languages in corpora.items():
         members = {language: f"{path}/{stem}.{language}" for language in languages}
@@ -42,6 +46,9 @@ def archive_corpora(path: str) -> Iterator[tuple[str, Callable[[Cursor], Records
     others = [name for name in names if ending_of(name) in formats]
     for name in others:
         yield f"{path}/{name}", partial(formats[ending_of(name)], f"{path}/{name}"), ()
+    read = {*others, *(f"{stem}.{language}" for stem, languages in corpora.items() for language in languages)}
+    if unread := [name for name in names if name not in read]:
+        logger.info("%s: not read: %s%s", path, ", ".join(unread[:5]), " and others" * (len(unread) > 5))
     if not corpora and not others:
         found = ", ".join(names[:5]) or "it is empty"
         raise BadInput(
@@ -49,6 +56,15 @@ def archive_corpora(path: str) -> Iterator[tuple[str, Callable[[Cursor], Records
             f"such as a.de and a.en, and {listed(formats)}. Unpack it, and name the files with their "
             "languages: en:FILE+de:FILE."
         )
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a member is hidden, as in a folder, or of what macOS adds.
+
+    >>> [is_hidden(name) for name in ("./a.de", "data/.a.de.swp", "__MACOSX/data/._a.de")]
+    [False, True, True]
+    """
+    return any(part == "__MACOSX" or part[:1] == "." != part for part in name.split("/"))
 
 
 def aligned(names: list[str]) -> dict[str, list[str]]:

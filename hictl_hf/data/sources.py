@@ -5,6 +5,7 @@
 
 import glob
 import importlib.util
+import logging
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -31,6 +32,8 @@ from .languages import LANGUAGE
 from .lines import check_kind
 from .pair_lists import PAIR_LISTS, Layout, read_pair_list, read_tatoeba, tatoeba_files
 from .records import Cursor, Records, Row, SkipCounter, rows_of_record
+
+logger = logging.getLogger(__name__)
 
 MOSES = re.compile(r"(?P<before>.*)\{(?P<languages>[^{}]*,[^{}]*)\}(?P<after>[^{}]*)")
 CATALOGUES = (".mo", ".po")
@@ -192,7 +195,11 @@ def find_files(source: str, endings: Collection[str]) -> list[str]:
     is_folder, is_pattern = os.path.isdir(source), glob.has_magic(source)
     pattern = os.path.join(glob.escape(source), "**") if is_folder else source
     paths = sorted(filter(os.path.isfile, glob.glob(pattern, recursive=True)))
-    paths = [path for path in paths if ending_of(path) in endings] if is_folder else paths
+    if is_folder:
+        unread = [path for path in paths if ending_of(path) not in endings]
+        paths = [path for path in paths if ending_of(path) in endings]
+        if unread and ARCHIVE in endings:  # of a package all but its catalogues is code
+            logger.info("%s: not read: %d files with other endings, such as %s", source, len(unread), unread[0])
     if not paths:
         found = "has no file we can read" if is_folder else "matches no file" if is_pattern else "does not exist"
         raise BadInput(

@@ -113,6 +113,35 @@ def test_of_the_files_in_an_archive_those_that_are_no_language_are_left_out(tmp_
         texts(path)
 
 
+def test_members_that_are_hidden_are_left_out_and_those_not_read_are_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hidden = {"__MACOSX/._x.de": ["\0"], "__MACOSX/._x.en": ["\0", "\0"], ".x.jsonl": ["{"], "a/.git/x.tsv": ["x"]}
+    shown = {"x.de": ["Katze"], "x.en": ["cat"]}
+    path = archive(tmp_path / "a.zip", **shown, **hidden, **{"b.parquet": ["PAR1"], "README": ["x"]})
+    with caplog.at_level("INFO"):
+        assert texts(path) == [{"de": "Katze", "en": "cat"}]
+    assert caplog.messages == [f"{path}: not read: README, b.parquet"]
+
+
+def test_files_of_a_folder_that_are_not_read_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("x.de", "x.en", "a.jsonl"):
+        write_lines(tmp_path / name, FLAT_LINES)
+    with caplog.at_level("INFO"):
+        assert texts(tmp_path) == TRANSLATIONS
+    assert caplog.messages == [f"{tmp_path}: not read: 2 files with other endings, such as {tmp_path / 'x.de'}"]
+
+
+@pytest.mark.parametrize("ending", [*COMPRESS, ".zst"])
+def test_compressed_members_are_read(ending: str, tmp_path: Path) -> None:
+    path, half = tmp_path / "a.zip", LINES.index(b"\n") + 1
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(f"a.jsonl{ending}", compressed(ending, LINES[:half]) + compressed(ending, LINES[half:]))
+    assert texts(path) == TRANSLATIONS
+    ((shard),) = list_shards(str(path))
+    assert [row.texts for rows in read_shard(shard, Cursor(1, [half]), Skips()) for row in rows] == TRANSLATIONS[1:]
+
+
 def test_an_encrypted_archive_is_to_be_unpacked_with_its_password(tmp_path: Path) -> None:
     path = archive(tmp_path / "a.zip", **{"x.de": ["x"], "x.en": ["x"]})
     content = bytearray(path.read_bytes())
