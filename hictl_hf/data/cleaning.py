@@ -42,7 +42,8 @@ class Cleaning:
 
     def __post_init__(self) -> None:
         for name in ("min_characters", "max_characters", "max_length_ratio"):
-            if not isinstance(value := getattr(self, name), int | float) or value <= 0:
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:  # also NaN
                 raise BadInput(f"cleaning: {name} is {value!r}; allowed is a number above 0")
         if self.min_characters > self.max_characters:
             raise BadInput(
@@ -52,7 +53,8 @@ class Cleaning:
         for name in ("drop_equal_sides", "drop_duplicates", "catalogue_text"):
             if not isinstance(value := getattr(self, name), bool):
                 raise BadInput(f"cleaning: {name} is {value!r}; allowed is true or false")
-        if isinstance(self.languages, str) or not all(map(is_code, self.languages)):
+        named = self.languages
+        if not isinstance(named, list | tuple) or not all(isinstance(name, str) and is_code(name) for name in named):
             raise BadInput(
                 f"cleaning: languages is {self.languages!r}; allowed is a list of codes, with English where pairs have "
                 'it: ["en", "de"]'

@@ -1,5 +1,6 @@
 """What can be said of a run before its data is read, which may take hours: settings that cannot work are refused."""
 
+import math
 from typing import Any
 
 import torch
@@ -24,6 +25,10 @@ from .start import Start
 from .trainer import NO_NEGATIVES, metric_name, pairs_contrasted
 
 OF_A_NEW_VOCABULARY = {"bos_token_id": 0, "cls_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "sep_token_id": 2}
+SIZES = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "max_position_embeddings",
+)  # fmt: skip
 
 
 def check_before_reading(args: PretrainingArguments, start: Start, tokenizer: PreTrainedTokenizerBase | None) -> None:
@@ -37,6 +42,11 @@ def check_before_reading(args: PretrainingArguments, start: Start, tokenizer: Pr
     padding = config.pad_token_id if tokenizer is None else tokenizer.pad_token_id
     check_positions(args, place, config, padding)
     check_zeta(place, config)
+    if not (config.lm_weight or config.sentence_weight or config.word_weight):
+        raise BadInput(
+            "lm_weight, sentence_weight and word_weight are 0, which leaves no loss to train; allowed is 0 for two of "
+            "them; set one in config_overrides"
+        )
     if args.join_reordered and config.word_level_input != "clean":
         raise BadInput(
             f"join_reordered is true, but word_level_input is {config.word_level_input!r}; set it to 'clean' in "
@@ -67,6 +77,7 @@ def config_of_run(args: PretrainingArguments, start: Start, tokenizer: PreTraine
         else:
             size = vocabulary_size(settings)
             config = new_config(settings, size, {**OF_A_NEW_VOCABULARY, "unk_token_id": 3, "mask_token_id": size - 1})
+        check_numbers(config)
         shapes = shapes_of_encoder(config)
         kept = shapes_of_encoder(config_of_start(args.checkpoint, {}, start)) if args.checkpoint else shapes
     changed = [name for name, shape in shapes.items() if kept.get(name) != shape]
@@ -78,6 +89,18 @@ def config_of_run(args: PretrainingArguments, start: Start, tokenizer: PreTraine
             "train a new model (--config_name)"
         )
     return config
+
+
+def check_numbers(config: Any) -> None:
+    """Raise `ValueError` for numbers in a configuration of which a model can be made, but none that computes."""
+    for name in SIZES:
+        if (size := getattr(config, name, 1)) < 1:
+            raise ValueError(f"{name} is {size}; allowed is 1 or more")
+    if chunk := getattr(config, "chunk_size_feed_forward", 0):
+        raise ValueError(f"chunk_size_feed_forward is {chunk}; allowed is 0, as sentences of any length are packed")
+    for name, value in vars(config).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} is {value}; allowed is a finite number")
 
 
 def shapes_of_encoder(config: Any) -> dict[str, torch.Size]:

@@ -27,7 +27,8 @@ RANGES = {  # least value, and what the value must be below; HF's Trainer checks
     "learning_rate": (0, math.inf), "weight_decay": (0, math.inf), "adam_beta1": (0, 1), "adam_beta2": (0, 1),
     "adam_epsilon": (0, math.inf), "max_grad_norm": (0, math.inf), "num_train_epochs": (0, math.inf),
     "logging_steps": (0, math.inf), "eval_steps": (0, math.inf), "save_steps": (0, math.inf),
-    "dataloader_num_workers": (0, math.inf), "seed": (0, 2**32),
+    "dataloader_num_workers": (0, math.inf), "seed": (0, 2**32), "warmup_steps": (0, math.inf),
+    "eval_delay": (0, math.inf), "early_stopping_threshold": (0, math.inf), "save_total_limit": (0, math.inf),
 }  # fmt: skip
 
 
@@ -141,12 +142,14 @@ def refuse_unknown_fields(
 def refuse_impossible(args: TrainingArguments) -> None:
     """Raise `BadInput` for numbers out of range, FSDP and a `report_to` that is not installed; `ImportError` for
     optimisers that are not installed."""
-    if args.max_steps == 0:
-        raise BadInput("max_steps is 0; allowed is 1 or more, or -1, with which num_train_epochs decides")
+    if args.max_steps == 0 or args.max_steps < -1:
+        raise BadInput(
+            f"max_steps is {args.max_steps}; allowed is 1 or more, or -1, with which num_train_epochs decides"
+        )
     if args.num_train_epochs == 0 and args.max_steps < 0:
         raise BadInput("num_train_epochs is 0; allowed is more than 0, or any with max_steps of 1 or more")
     for name, (least, bound) in RANGES.items():
-        value = getattr(args, name)
+        value = getattr(args, name, None)
         if value is not None and not least <= value < bound:
             below = f" and below {bound}" if bound < math.inf else ""
             raise BadInput(f"{name} is {value}; allowed is {least} or more{below}")

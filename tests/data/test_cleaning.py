@@ -90,7 +90,14 @@ def test_a_switch_is_true_or_false(name: str) -> None:
         Cleaning(**{name: "yes"})
 
 
-@pytest.mark.parametrize("languages", ["de", ["en", "german"], ["en", ""]])
+@pytest.mark.parametrize("name", ["min_characters", "max_characters", "max_length_ratio"])
+@pytest.mark.parametrize("value", [0, True, float("nan"), "5", None])
+def test_a_length_is_a_number_above_zero(name: str, value: Any) -> None:
+    with pytest.raises(BadInput, match=f"cleaning: {name} is {value!r}; allowed is a number above 0"):
+        Cleaning(**{name: value})
+
+
+@pytest.mark.parametrize("languages", ["de", ["en", "german"], ["en", ""], None, 5, [["en"]], {"en": "de"}])
 def test_what_is_no_list_of_codes_is_refused(languages: Any) -> None:
     with pytest.raises(BadInput, match=r"allowed is a list of codes, with English where pairs have it"):
         Cleaning(languages=languages)

@@ -26,6 +26,13 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
     "heads": ((), {"num_attention_heads": 3}, "config_overrides .*32.*is not a multiple of .*attention heads"),
     "one pair": (("--per_device_train_batch_size", "1"), {}, "a contrastive batch has one pair, .* without negatives"),
     "activation": ((), {"hidden_act": "foo"}, "config_overrides .*foo"),
+    "no heads": ((), {"num_attention_heads": 0}, "config_overrides .*: num_attention_heads is 0; allowed is 1 or more"),
+    "no layers": ((), {"num_hidden_layers": 0}, "config_overrides .*: num_hidden_layers is 0; allowed is 1 or more"),
+    "chunks": ((), {"chunk_size_feed_forward": 3}, "config_overrides .*: chunk_size_feed_forward is 3; allowed is 0"),
+    "no number": ((), {"layer_norm_eps": float("nan")}, "config_overrides .*: layer_norm_eps is nan; allowed is a"),
+    "infinite": ((), {"initializer_range": float("inf")}, "config_overrides .*: initializer_range is inf; allowed"),
+    "padding": ((), {"pad_token_id": 5000}, "config_overrides .*: .*[Pp]adding_idx must be within num_embeddings"),
+    "no loss": ((), dict.fromkeys(("lm_weight", "sentence_weight", "word_weight"), 0), "are 0, which leaves no loss"),
     "choice": ((), {"duplicates": "foo"}, "config_overrides .*: (ValueError: )?duplicates is 'foo'; it must be one of"),
     "metric": (
         ("--metric_for_best_model", "foo", *EVALUATED), {}, "metric_for_best_model is 'foo'; allowed are retrieval"

@@ -74,6 +74,12 @@ def test_arguments_without_effect_are_refused(folder: str) -> None:
         ({"learning_rate": -1.0}, "learning_rate is -1.0; allowed is 0 or more"),
         ({"adam_beta2": 1.0}, "adam_beta2 is 1.0; allowed is 0 or more and below 1"),
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"warmup_steps": float("nan")}, "warmup_steps is nan; allowed is 0 or more"),
+        ({"warmup_steps": float("inf")}, "warmup_steps is inf; allowed is 0 or more"),
+        ({"eval_delay": -1}, "eval_delay is -1; allowed is 0 or more"),
+        ({"early_stopping_threshold": float("nan")}, "early_stopping_threshold is nan; allowed is 0 or more"),
+        ({"save_total_limit": -1}, "save_total_limit is -1; allowed is 0 or more"),
+        ({"max_steps": -5}, "max_steps is -5; allowed is 1 or more, or -1"),
     ],
 )
 def test_impossible_numbers_are_refused(folder: str, settings: dict[str, Any], message: str) -> None:
