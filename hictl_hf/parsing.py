@@ -41,6 +41,7 @@ RECIPES = Path(__file__).parent / "recipes"  # of this package, a link to the fo
 LISTS_OF_WORDS = ("guard_languages", "languages", "source_lang", "subsets", "target_lang", "tasks")
 DASHES = re.compile("[-_\u2010-\u2015\u2212]+")  # as word processors write two hyphens
 NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)e[-+]?\d+|-inf", re.IGNORECASE)  # argparse takes these for flags
+NAMES = ("model", "model_name_or_path", "config_name", "tokenizer_name", "output", "output_dir")  # never empty
 PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
 
 
@@ -159,8 +160,8 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
     """Parse flags into the parser's dataclass; with positional arguments, also return a namespace of them.
 
     Raises:
-        BadInput: an unknown flag, contradicting values, the folder of a run in place of a model, or an output that
-            cannot be written.
+        BadInput: an unknown flag, a list of files that is given twice, contradicting values, the folder of a run in
+            place of a model, a name that is empty, or an output that cannot be written.
     """
     known = [flag for action in parser._actions for flag in action.option_strings]
     argv = with_negative_numbers(sys.argv[1:] if argv is None else argv)
@@ -169,6 +170,7 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
     meant = answer(unknown, {flag.lstrip("-") for flag in known})  # argparse may take it for the beginning of a flag
     if not meant:
         unknown = parser.parse_known_args(argv)[1]
+    refuse_replaced(parser, flags)
     if unknown:
         nearest = nearest_flag(unknown[0], known)
         meant = meant or (f"did you mean {nearest}? " if nearest else "")
@@ -179,6 +181,9 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
         settings, *rest = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
     except (ValueError, ImportError) as error:  # contradicting values, a missing library: one line
         raise BadInput(str(error)) from error
+    for name in NAMES:
+        if getattr(settings, name, None) == "":
+            raise BadInput(f"{name} is empty; allowed is a name or a path. Is the variable set that it comes from?")
     for name in ("model", "model_name_or_path"):
         refuse_missing(getattr(settings, name, None) or "")
         refuse_run(getattr(settings, name, None) or "")
@@ -191,6 +196,18 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
         vars(namespace).pop("debug", None)  # `errors.run` reads it
     rest = [namespace for namespace in rest if vars(namespace)]
     return (settings, *rest) if rest else settings
+
+
+def refuse_replaced(parser: HfArgumentParser, flags: Sequence[str]) -> None:
+    """Raise `BadInput` for a list of files that is given twice, of which the last would count, as of two numbers."""
+    for action in parser._actions:
+        given = [flag.partition("=")[0] for flag in flags if flag.partition("=")[0] in action.option_strings]
+        is_list = action.nargs in ("+", "*") and not isinstance(action, ListOfWords)
+        if is_list and len(given) > 1 and action.dest not in ("debug", "report_to"):
+            raise BadInput(
+                f"{given[0]}: is given {len(given)} times, of which the last would replace the others; allowed is "
+                f"once. Name all values behind one {given[0]}"
+            )
 
 
 def with_negative_numbers(argv: Sequence[str]) -> list[str]:

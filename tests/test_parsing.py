@@ -271,3 +271,21 @@ def test_a_flag_that_may_be_unset_needs_no_true() -> None:
 
 def test_files_with_commas_in_braces_stay_one_source() -> None:
     assert parse_arguments(["--train_file", "corpus.{en,de}"]).train_file == ["corpus.{en,de}"]
+
+
+def test_a_list_of_files_that_is_given_twice_is_refused_as_the_last_would_replace_the_first() -> None:
+    for first in (["--train_file", "a.jsonl"], ["--train-file=a.jsonl"]):
+        with pytest.raises(
+            BadInput, match="--train.file: is given 2 times, of which the last .* behind one --train.fil"
+        ):
+            parse_arguments([*first, "--max_steps", "3", "--train_file", "b.jsonl"])
+    others = ["--max_steps", "3", "--max_steps", "4", "--guard_languages", "de", "--guard_languages", "fr"]
+    found = parse_arguments(["--train_file", "a", "b", *others])
+    assert found.max_steps == 4 and found.guard_languages == ["fr"]
+
+
+@pytest.mark.parametrize("name", ["model_name_or_path", "config_name", "tokenizer_name", "output_dir"])
+def test_a_name_that_is_empty_is_refused(name: str) -> None:
+    with pytest.raises(BadInput, match=f"{name} is empty; allowed is a name or a path. Is the variable set"):
+        parse_arguments(["--train_file", "x", f"--{name}", ""])
+    assert parse_arguments(["--train_file", "x", "--prompt", ""]).prompt == ""
