@@ -40,6 +40,10 @@ UNQUOTED = re.compile(
     rb'^[ \t]*(?:msg(?:ctxt|id|id_plural|str(?:\[\d+\])?)[ \t]+|(?="))(?!".*"[ \t]*\r?$).*', re.MULTILINE
 )
 LITTLE_ENDIAN = b"\xde\x12\x04\x95"  # the magic number of a .mo file
+DELIMITERS = {  # of a table under the ending of another -> what to do
+    ",": "Rename it: it has to end in .csv", "\t": "Rename it: it has to end in .tsv",
+    ";": "Write it with commas", "|": "Write it with commas",
+}  # fmt: skip
 READ_AHEAD = 2**20  # bytes of a Parquet column; without it complete row groups are held in memory
 
 
@@ -100,8 +104,10 @@ def read_table(path: str, cursor: Cursor) -> Records:
     if cells is None:
         return
     if isinstance(cells, BrokenRow):
+        check_delimiter(f"{path}:{number}", [next(read_lines(path, Cursor()))[1]])
         raise BadInput(f"{path}:{number}: {cells}")
     header = [name.strip() for name in cells]
+    check_delimiter(f"{path}:{number}", header)
     check_columns(f"{path}:{number}", header)
     if cursor.number < begin.number:
         cursor.number, cursor.offsets = begin.number, begin.offsets
@@ -147,12 +153,25 @@ def read_cells(path: str, cursor: Cursor) -> Iterator[tuple[int, list[str] | Bro
         except csv.Error as error:
             if "unexpected end" in str(error):
                 raise BadInput(f"{path}:{number}: opens a quote; allowed are closed ones. Close it.") from error
+            if "new-line character" in str(error):
+                error = csv.Error("has a carriage return alone, as of old Macs: tr '\\r' '\\n'")
             cells = BrokenRow(f"is not CSV ({error}); allowed are quotes around complete cells. Correct the quotes.")
             if position.number > number:  # parse the lines that an open quote has swallowed as rows again
                 position = deepcopy(second_line)
                 reader = rows()
         cursor.number, cursor.offsets[0] = position.number, position.offsets[0]
         yield number, cells
+
+
+def check_delimiter(path: str, names: list[str]) -> None:
+    """Raise `BadInput` if the first line of a table names columns that another delimiter separates."""
+    for delimiter, fix in DELIMITERS.items():
+        found = [name.strip(' "') for name in names[0].split(delimiter)] if len(names) == 1 else []
+        if len(found) > 1 and (not not_languages(found) or {"text", "lang"} <= {*found}):
+            raise BadInput(
+                f"{path}: has columns separated by {delimiter!r}, {short_repr(names[0])}; allowed are commas in .csv "
+                f"and tabs in .tsv. {fix}."
+            )
 
 
 def check_columns(path: str, names: list[str]) -> None:

@@ -157,6 +157,23 @@ def test_a_quote_left_open_costs_its_own_row_alone(tmp_path: Path) -> None:
     assert again == [*found]
 
 
+@pytest.mark.parametrize(
+    ("name", "header", "found"),
+    [
+        ("a.csv", "en;de", r"separated by ';', 'en;de'; allowed are commas in .csv and tabs in .tsv. Write it with"),
+        ("a.csv", '"en"|"de"', r"separated by '\|', .*Write it with commas"),
+        ("a.csv", "en\tde", r"separated by '\\t', .*Rename it: it has to end in .tsv"),
+        ("a.tsv", "text,lang,url", "separated by ',', .*Rename it: it has to end in .csv"),
+        ("a.csv", "en,de\rThe cat,Die Katze\r", "a carriage return alone, as of old Macs: tr"),
+    ],
+)
+def test_a_table_with_another_delimiter_is_refused_with_it(name: str, header: str, found: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(f"{header}\nx,y\n", "utf-8", newline="")
+    with pytest.raises(BadInput, match=f"{name}:1: .*{found}"):
+        texts(path)
+
+
 def test_a_quote_is_an_ordinary_character_between_tabs(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.tsv", ["en\tde", '"Go\t„Geh', '"Stop"\t"Halt"'])
     assert texts(path) == [{"en": '"Go', "de": "„Geh"}, {"en": '"Stop"', "de": '"Halt"'}]
