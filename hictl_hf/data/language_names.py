@@ -12,12 +12,13 @@ from .languages import is_code, language_code
 ROLES = frozenset({"csv", "doc", "hyp", "md", "ref", "src", "tgt", "trg", "tsv", "txt", "uri", "url", "xml", "zip"})
 # Names of columns that have the form of a code, and may even be one (`url` is Urali), but hold something else.
 NOT_LANGUAGES = ROLES | {
-    "aid", "avg", "bid", "bpe", "cer", "cid", "cls", "cnt", "dev", "did", "dif", "dom", "dup", "eid", "ent", "err",
-    "fid", "fk", "fmt", "gid", "hit", "idx", "job", "key", "lan", "lbl", "len", "lid", "lm", "lng", "lp", "map", "max",
-    "md5", "met", "neg", "nid", "nmt", "num", "obj", "oid", "ord", "org", "out", "pct", "pe", "pid", "pk", "pos", "ppl",
-    "qe", "qid", "raw", "rec", "rel", "res", "rev", "rid", "row", "seg", "sep", "seq", "set", "sha", "sid", "sim",
-    "smt", "std", "sub", "sum", "sys", "tag", "ter", "tid", "tm", "top", "tot", "typ", "uid", "usr", "utc", "val",
-    "ver", "wer",
+    "aid", "aud", "avg", "bid", "bpe", "cer", "cid", "cls", "cmt", "cnt", "dev", "did", "dif", "dir", "dom", "dup",
+    "eid", "ent", "err", "ext", "fid", "fk", "fmt", "gid", "hit", "idx", "job", "key", "lab", "lan", "lbl", "len",
+    "lic", "lid", "lm", "lng", "loc", "lp", "map", "max", "md5", "met", "mod", "mtr", "nam", "neg", "nid", "nmt", "num",
+    "obj", "oid", "old", "ord", "org", "out", "pct", "pe", "pic", "pid", "pk", "pos", "ppl", "qe", "qid", "raw", "rec",
+    "rel", "res", "rev", "rid", "row", "seg", "sep", "seq", "set", "sha", "sid", "sim", "smt", "std", "sub", "sum",
+    "sys", "tag", "ter", "tid", "tit", "tm", "tmp", "top", "tot", "ttl", "typ", "uid", "usr", "utc", "val", "ver",
+    "vid", "wav", "wer", "wmt", "www",
 }  # fmt: skip
 NOT_ENDINGS = NOT_LANGUAGES | {"cat", "tok"}  # of a name such as en_tok; alone they are Catalan and Toki Pona
 COLUMN = re.compile(r"([a-z]{2,3}|[A-Z]{2,3})(?![A-Za-z])")  # "Yes" is the first word of a text

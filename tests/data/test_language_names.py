@@ -19,6 +19,7 @@ OTHERS = [
     "tgt_lang", "src_text", "text_en", "en_text", "en_len", "de_clean", "de_raw", "en_tok", "en_bpe", "en_tc_src",
     "de_ref", "en_out", "de_sys", "en_lower", "en_norm", "en_orig", "en_sent", "en_word", "de_google", "de_human",
     "zh_tok", "zh_raw", "ar_ref", "en_cat", "en_v1", "de_lm", "de_qe", "name", "text",
+    "loc", "dir", "lic", "vid", "wmt", "old", "tmp",
 ]  # fmt: skip
 
 
