@@ -231,7 +231,9 @@ def check_moses(paths: Mapping[str, str]) -> None:
     if others or len(paths) < 2:
         languages, codes = [name for name in paths if name not in others], with_codes(paths)
         kept = languages if len(languages) > 1 else list(paths)
-        fix = f"Leave out {', '.join(others)}" if kept == languages else "Name the languages, with their codes"
+        fix = (
+            f"Leave out {', '.join(others)}" if others and kept == languages else "Name the languages, with their codes"
+        )
         named = "+".join(f"{codes[name]}:{paths[name]}" for name in kept) if len(paths) > 1 else "'corpus.{en,de}'"
         raise BadInput(
             f"{paths[[*others, *paths][0]]}: has the languages {', '.join(paths)}"

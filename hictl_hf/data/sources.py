@@ -113,7 +113,11 @@ def list_shards(source: str) -> Iterator[Shard]:
         read = partial(read_pair_list, layout=Layout.parse(columns["columns"], source))
         yield from list_files(columns["source"], dict.fromkeys(PAIR_LISTS, read))
     elif TWO_FILES.fullmatch(source):
-        yield line_aligned(source, dict(side.split(":", 1) for side in source.split("+")))
+        sides = [side.split(":", 1) for side in source.split("+")]
+        names = [name for name, _ in sides]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise BadInput(f"{source}: names the language {twice[0]} twice; allowed is each once. Correct the codes.")
+        yield line_aligned(source, dict(sides))
     elif named:
         read = partial(read_plain_text, language=named["language"])
         yield from list_files(named["source"], dict.fromkeys(with_compressions(".txt"), read))

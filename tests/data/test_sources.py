@@ -446,3 +446,13 @@ def test_a_hub_dataset_that_does_not_load_is_refused(source: str, monkeypatch: p
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     with pytest.raises(BadInput, match=f"^{source}: .*; allowed is .*(Check its name|Write it so)"):
         list(read_rows(source, Skips()))
+
+
+def test_a_language_of_line_aligned_files_is_named_once(tmp_path: Path) -> None:
+    for name in ("a.en", "b.en", "a.de"):
+        (tmp_path / name).write_text("x\n", "utf-8")
+    named = f"en:{tmp_path}/a.en+en:{tmp_path}/b.en+de:{tmp_path}/a.de"
+    with pytest.raises(BadInput, match="names the language en twice; allowed is each once"):
+        [*list_shards(named)]
+    with pytest.raises(BadInput, match="has the languages en; allowed are two or more codes. Name the languages"):
+        [*list_shards(f"{tmp_path}/a.{{en,en}}")]
