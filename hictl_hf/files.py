@@ -6,11 +6,16 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from .errors import BadInput
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 def check_place(path: str | Path, folder: bool = False) -> None:
@@ -97,6 +102,51 @@ def atomic_directory(folder: Path) -> Iterator[Path]:
         yield unfinished
     shutil.rmtree(folder, ignore_errors=True)
     unfinished.rename(folder)
+
+
+_HELD: set[int] = set()  # folders of `only_writer`, opened
+
+
+@contextmanager
+def only_writer(folder: str | Path) -> Iterator[None]:
+    """Hold an output folder, which is made, and if new removed while empty; `BadInput` if another run holds it."""
+    folder = Path(folder)
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield
+        return
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(held)
+        raise BadInput(
+            f"{folder}: another run that has not ended writes into it; allowed is one run in a folder; wait for its "
+            "end, or choose another --output_dir"
+        ) from error
+    except OSError:  # a file system without locks
+        pass
+    _HELD.add(held)
+    try:
+        yield
+    finally:
+        _HELD.remove(held)
+        os.close(held)
+        with suppress(OSError):
+            if is_new:
+                folder.rmdir()
+
+
+def _release() -> None:
+    """In a process that was forked, such as a DataLoader worker: it may end after the run that holds a folder."""
+    for held in _HELD:
+        os.close(held)
+    _HELD.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from transformers import PreTrainedTokenizerBase, set_seed
 
 from ..embedding.sentence_transformers_files import write_sentence_transformers_files
 from ..errors import BadInput
-from ..files import atomic_directory, write_text
+from ..files import atomic_directory, only_writer, write_text
 from ..hub.publishing import push, reserve
 from ..models.encoder_export import export_encoder, has_pooler
 from ..models.objective import HictlObjective
@@ -47,6 +48,12 @@ def pretrain(args: PretrainingArguments, command: str = "") -> PretrainingResult
     refuse_unsupported_devices(args, HictlTrainer.how_to_save_memory)
     if args.shard_parameters:
         check_can_shard(args)
+    with only_writer(args.output_dir) if args.process_index == 0 else nullcontext():
+        return train_and_report(args, command)
+
+
+def train_and_report(args: PretrainingArguments, command: str) -> PretrainingResults:
+    """The steps of `pretrain`, in the output folder that no other run writes into."""
     refuse_to_overwrite(args)
     if args.publish_to and args.process_index == 0:
         reserve(args.publish_to, args.hub_private_repo)

@@ -2,12 +2,14 @@
 training cannot use are refused first."""
 
 import logging
+import multiprocessing
 from pathlib import Path
 
 import pytest
 from transformers import TrainingArguments
 
 from hictl_hf.errors import BadInput
+from hictl_hf.files import only_writer
 from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
 from hictl_hf.pretraining.run import pretrain, refuse_to_overwrite
 from hictl_hf.training.checkpoints import write_manifest
@@ -90,3 +92,26 @@ def test_fsdp_of_a_launcher_is_refused_before_data_is_read(tmp_path: Path, monke
 def test_one_process_has_no_shards_which_is_said_before_data_is_read(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="shard_parameters divides a model among several processes"):
         pretrain(arguments(tmp_path, "--shard_parameters", "true"))
+
+
+def test_two_runs_do_not_write_into_one_folder(tmp_path: Path) -> None:
+    args = arguments(tmp_path / "runs/a", "--config_overrides", "vocab_size=90")
+    with only_writer(args.output_dir), pytest.raises(BadInput, match="runs/a: another run that has not ended writes"):
+        pretrain(args)
+    assert not Path(args.output_dir).exists()
+    with pytest.raises(BadInput, match="corpus.jsonl: does not exist"):  # the first one has ended
+        pretrain(args)
+    assert not Path(args.output_dir).exists() and Path(args.output_dir).parent.exists()
+
+
+def test_a_worker_that_outlives_its_run_holds_no_folder(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    ready, end = context.Event(), context.Event()
+    with only_writer(tmp_path):
+        worker = context.Process(target=lambda: (ready.set(), end.wait(60)))
+        worker.start()
+        assert ready.wait(60)
+    with only_writer(tmp_path):
+        end.set()
+    worker.join()
+    assert tmp_path.exists()
