@@ -160,8 +160,8 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
     """Parse flags into the parser's dataclass; with positional arguments, also return a namespace of them.
 
     Raises:
-        BadInput: an unknown flag, a list of files that is given twice, contradicting values, the folder of a run in
-            place of a model, a name that is empty, or an output that cannot be written.
+        BadInput: an unknown flag, contradicting values, the folder of a run in place of a model, a name that is empty,
+            or an output that cannot be written.
     """
     known = [flag for action in parser._actions for flag in action.option_strings]
     argv = with_negative_numbers(sys.argv[1:] if argv is None else argv)
@@ -170,7 +170,7 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
     meant = answer(unknown, {flag.lstrip("-") for flag in known})  # argparse may take it for the beginning of a flag
     if not meant:
         unknown = parser.parse_known_args(argv)[1]
-    refuse_replaced(parser, flags)
+    warn_of_replaced(parser, flags)
     if unknown:
         nearest = nearest_flag(unknown[0], known)
         meant = meant or (f"did you mean {nearest}? " if nearest else "")
@@ -198,16 +198,14 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
     return (settings, *rest) if rest else settings
 
 
-def refuse_replaced(parser: HfArgumentParser, flags: Sequence[str]) -> None:
-    """Raise `BadInput` for a list of files that is given twice, of which the last would count, as of two numbers."""
+def warn_of_replaced(parser: HfArgumentParser, flags: Sequence[str]) -> None:
+    """Log each list of files that is given twice, of which the last counts, as of two numbers."""
     for action in parser._actions:
         given = [flag.partition("=")[0] for flag in flags if flag.partition("=")[0] in action.option_strings]
         is_list = action.nargs in ("+", "*") and not isinstance(action, ListOfWords)
         if is_list and len(given) > 1 and action.dest not in ("debug", "report_to"):
-            raise BadInput(
-                f"{given[0]}: is given {len(given)} times, of which the last would replace the others; allowed is "
-                f"once. Name all values behind one {given[0]}"
-            )
+            message = "%s is given %d times, and the last replaces the others; to read all, name them behind one %s"
+            logger.warning(message, given[0], len(given), given[0])
 
 
 def with_negative_numbers(argv: Sequence[str]) -> list[str]:

@@ -273,15 +273,18 @@ def test_files_with_commas_in_braces_stay_one_source() -> None:
     assert parse_arguments(["--train_file", "corpus.{en,de}"]).train_file == ["corpus.{en,de}"]
 
 
-def test_a_list_of_files_that_is_given_twice_is_refused_as_the_last_would_replace_the_first() -> None:
+def test_of_a_list_of_files_that_is_given_twice_the_last_counts_and_that_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     for first in (["--train_file", "a.jsonl"], ["--train-file=a.jsonl"]):
-        with pytest.raises(
-            BadInput, match="--train.file: is given 2 times, of which the last .* behind one --train.fil"
-        ):
-            parse_arguments([*first, "--max_steps", "3", "--train_file", "b.jsonl"])
+        caplog.clear()
+        found = parse_arguments([*first, "--max_steps", "3", "--train_file", "b.jsonl"])
+        assert found.train_file == ["b.jsonl"]
+        assert "is given 2 times, and the last replaces the others; to read all, name them behind" in caplog.text
+    caplog.clear()
     others = ["--max_steps", "3", "--max_steps", "4", "--guard_languages", "de", "--guard_languages", "fr"]
     found = parse_arguments(["--train_file", "a", "b", *others])
-    assert found.max_steps == 4 and found.guard_languages == ["fr"]
+    assert found.max_steps == 4 and found.guard_languages == ["fr"] and not caplog.messages
 
 
 @pytest.mark.parametrize("name", ["model_name_or_path", "config_name", "tokenizer_name", "output_dir"])
