@@ -21,7 +21,7 @@ from transformers.trainer_utils import TrainOutput, speed_metrics
 from ..data.collator import OBJECTIVES
 from ..data.streaming import StreamedBatches, collate_streamed
 from ..embedding.pooling import Pooling, all_poolings
-from ..errors import BadInput
+from ..errors import BadInput, short_repr
 from ..models.gathering import stack_pairs, unstack_pairs
 from ..models.losses import in_full_precision
 from ..models.outputs import CachedSentenceLevel
@@ -38,6 +38,7 @@ NO_NEGATIVES = (
 LOSSES = ("lm_loss", "sentence_loss", "word_loss")
 WATCHED = ("hard_negative_lambda", "negatives_per_anchor")
 COUNTED = ("sentence_input_ids", "bag")
+PAIR_COLUMNS = ("x", "y", "x_lang", "y_lang")
 
 
 class HictlTrainer(ShardingMixin, RobustTrainer):
@@ -72,6 +73,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
             raise BadInput(
                 "remove_unused_columns would remove x, y and seed, which the collator needs; set it to False"
             )
+        self.refuse_ignored()
         config = self.model.config
         last = config.num_hidden_layers
         self.batches, self.lm_head_warmup_steps = batches, lm_head_warmup_steps
@@ -98,6 +100,27 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
             return super().train(*args, **kwargs)
         finally:
             self.args.ignore_data_skip = before
+
+    def refuse_ignored(self) -> None:
+        """Raise `BadInput` for arguments of HF's Trainer that neither losses nor evaluation of this class read."""
+        ignored = {
+            "compute_loss_func": (self.compute_loss_func, "the model computes its losses; override compute_loss"),
+            "label_smoothing_factor": (self.args.label_smoothing_factor, "the model computes its losses"),
+        }
+        if type(self).evaluate is HictlTrainer.evaluate:
+            metric, retrieves = self.args.metric_for_best_model, "evaluate retrieves translations; override it"
+            by_loss = self.args.load_best_model_at_end and metric in ("loss", "eval_loss") and metric
+            ignored |= {
+                "compute_metrics": (self.compute_metrics, retrieves),
+                "preprocess_logits_for_metrics": (self.preprocess_logits_for_metrics, retrieves),
+                "metric_for_best_model": (
+                    by_loss,
+                    "evaluate measures no loss; give 'retrieval', greater_is_better=True",
+                ),
+            }
+        for name, (given, reason) in ignored.items():
+            if given:
+                raise BadInput(f"{name} is {given!r}, which has no effect here: {reason}, or leave it out")
 
     def check_objectives(self) -> None:
         """Log objectives that have a weight, and for which the collator makes no input."""
@@ -263,18 +286,19 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
 
     def evaluate(
         self,
-        eval_dataset: Dataset | Mapping[str, Dataset] | None = None,
+        eval_dataset: Dataset | Mapping[str, Dataset] | str | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
         """Retrieval accuracy of held-out pairs: the mean for each pooling, and each language for the best one."""
         started = time()
         pairs = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(pairs, str) and isinstance(self.eval_dataset, Mapping):  # the name of one, as HF's Trainer takes
+            pairs = self.eval_dataset.get(pairs, pairs)
         if isinstance(pairs, Mapping):
             several = [self.evaluate(each, ignore_keys, f"{metric_key_prefix}_{name}") for name, each in pairs.items()]
             return {name: value for metrics in several for name, value in metrics.items()}
-        if None in pairs["y"]:
-            raise BadInput("eval_dataset has rows without y, and only pairs can be retrieved; remove these rows")
+        self.check_pairs(pairs)
         model = self.accelerator.unwrap_model(self.model)
         # a CPU, which may emulate half precision, embeds in fp32
         half = self.accelerator.autocast if self.args.device.type != "cpu" else nullcontext
@@ -294,6 +318,19 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         if self.log_started is not None:  # else it is before the first step
             self.log_started += time() - started
         return metrics
+
+    def check_pairs(self, pairs: Any) -> None:
+        """Raise `BadInput` for what is no dataset of sentence pairs, or without a tokenizer to read them."""
+        if not isinstance(pairs, Dataset) or not {*PAIR_COLUMNS} <= {*pairs.column_names}:
+            found = ", ".join(pairs.column_names) if isinstance(pairs, Dataset) else short_repr(pairs)
+            raise BadInput(
+                f"eval_dataset is {found}; allowed is a datasets.Dataset of held-out pairs with the text columns "
+                f"{', '.join(PAIR_COLUMNS)}, or several by name"
+            )
+        if None in pairs["y"]:
+            raise BadInput("eval_dataset has rows without y, and only pairs can be retrieved; remove these rows")
+        if self.processing_class is None:
+            raise BadInput("the held-out pairs are texts, and no tokenizer was given; give it as processing_class")
 
 
 def pairs_contrasted(args: TrainingArguments, gather_sentences: bool, gradient_cache: bool) -> tuple[int, list[str]]:

@@ -544,6 +544,48 @@ def test_arguments_that_take_columns_from_the_collator_are_refused(
         trainer_of(model_for_text(), tokenizer, tokens, tmp_path, remove_unused_columns=True)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"compute_metrics": len},
+            "compute_metrics is .* no effect here: evaluate retrieves translations; override it",
+        ),
+        ({"preprocess_logits_for_metrics": max}, "preprocess_logits_for_metrics is .* no effect"),
+        ({"compute_loss_func": max}, "compute_loss_func is .* the model computes its losses; override compute_loss"),
+        ({"args": {"label_smoothing_factor": 0.1}}, "label_smoothing_factor is 0.1, which has no effect"),
+        ({"args": {"load_best_model_at_end": True, "eval_strategy": "steps"}}, "metric_for_best_model is 'loss'"),
+    ],
+)
+def test_what_neither_losses_nor_evaluation_read_is_refused(
+    given: dict[str, Any],
+    message: str,
+    model_for_text: Callable[..., PreTrainedModel],
+    held_out: Dataset,
+    tmp_path: Path,
+) -> None:
+    settings = {"remove_unused_columns": False, "save_steps": 500, "eval_steps": 500, **given.pop("args", {})}
+    arguments = TrainingArguments(str(tmp_path), **settings)
+    with pytest.raises(ValueError, match=message):
+        HictlTrainer(model_for_text(), arguments, eval_dataset=held_out, **given)
+
+
+def test_what_cannot_be_evaluated_is_refused(
+    build: Callable[..., HictlTrainer], tokens: Dataset, held_out: Dataset
+) -> None:
+    trainer = build(eval_dataset={"a": held_out})
+    assert trainer.evaluate("a")["eval_retrieval"] == trainer.evaluate()["eval_a_retrieval"]
+    columns = "the text columns x, y, x_lang, y_lang"
+    for data, found in (("b", "'b'"), ([1], r"\[1\]"), (held_out.remove_columns("x_lang"), "x, y, y_lang")):
+        with pytest.raises(ValueError, match=f"eval_dataset is {found}; allowed is .*{columns}"):
+            trainer.evaluate(data)
+    with pytest.raises(ValueError, match=f"eval_dataset is None; allowed is .*{columns}"):
+        build().evaluate()
+    trainer.processing_class = None
+    with pytest.raises(ValueError, match="no tokenizer was given; give it as processing_class"):
+        trainer.evaluate()
+
+
 def test_one_process_with_several_gpus_is_refused(
     model_for_text: Callable[..., PreTrainedModel],
     tokenizer: PreTrainedTokenizerBase,
