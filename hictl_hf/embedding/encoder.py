@@ -36,7 +36,16 @@ from ..data.text_encoding import encode_texts, special_tokens_around
 from ..data.tokenization import list_of_texts, token_batches
 from ..dtypes import QuantizedLinear, has_fast_bf16, warn_where_slow, with_int8_linear_layers
 from ..errors import BadInput, as_bad_input, short_repr
-from ..hub.loading import ADAPTER, KIND, check_ids_of_text, check_sizes, check_words, place_of, problem_of_files
+from ..hub.loading import (
+    ADAPTER,
+    KIND,
+    check_ids_of_text,
+    check_sizes,
+    check_words,
+    place_of,
+    problem_of_files,
+    refuse_lacking,
+)
 from ..models.families import OURS, families_named, family_of
 from ..models.modeling_hictl import HictlForPreTraining
 from ..parsing import refuse_run
@@ -130,8 +139,7 @@ def load_model(name: str) -> PreTrainedModel:
         )
     if "pooler.dense.weight" in report["missing_keys"]:
         encoder_of(model).pooler = None  # its random weights are no projection
-    if lacking := [weight for weight in sorted(report["missing_keys"]) if NEEDED.search(weight)]:
-        raise BadInput(f"{name}: has no weights for {len(lacking)} parts, such as {lacking[0]}; allowed is {KIND}.")
+    refuse_lacking(name, [weight for weight in report["missing_keys"] if NEEDED.search(weight)])
     return model
 
 

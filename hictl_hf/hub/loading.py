@@ -35,6 +35,12 @@ def check_weights(name_or_folder: str | Path) -> None:
     weights_of(name)
 
 
+def refuse_lacking(name: str, lacking: Collection[str]) -> None:
+    """Raise `BadInput` if weights of an encoder are not in its files; transformers makes random ones."""
+    if lacking:
+        raise BadInput(f"{name}: has no weights for {len(lacking)} parts, such as {min(lacking)}; allowed is {KIND}.")
+
+
 def problem_of_files(names: Collection[str]) -> str:
     """Why a checkpoint with files of these names is refused; empty if it is not."""
     if ADAPTER in names:

@@ -34,12 +34,14 @@ from transformers import (
 
 from ..data.sampling import Languages, TemperatureSampler
 from ..errors import BadInput
+from ..hub.loading import refuse_lacking
 from ..models.supported_versions import overrides_private
 from ..training.checkpoints import last_complete_checkpoint, newest_first, verify_checkpoint, write_manifest
 from ..training.eval_mode import eval_mode
 from ..training.trainer import TERMINATED, RobustTrainer, nan_unless_finite
 from .sentence_pairs import input_columns
 
+POOLER = "pooler."  # in the names of weights that masked language models lack; heads make new ones
 ScoreOnDev = Callable[[PreTrainedModel], float]  # higher is better
 
 
@@ -84,10 +86,20 @@ def load_model(model_class: Any, encoder: str, labels: Sequence[str], seed: int 
         model_class: an Auto class, or a class of models.
         encoder: folder or name on the Hub of an XLM-R, HiCTL or BERT-like model.
         labels: names of the outputs.
+
+    Raises:
+        BadInput: the files lack weights of the encoder.
     """
     names = {"id2label": dict(enumerate(labels)), "label2id": {name: index for index, name in enumerate(labels)}}
     set_seed(seed)
-    return model_class.from_pretrained(encoder, dtype=torch.float32, use_safetensors=True, **names)
+    model, report = model_class.from_pretrained(
+        encoder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **names
+    )
+    prefix = f"{model.base_model_prefix}."
+    missing = [name for name in report["missing_keys"] if name.startswith(prefix) and POOLER not in name]
+    refuse_lacking(encoder, missing)
+    loaded: PreTrainedModel = model
+    return loaded
 
 
 def fine_tune(

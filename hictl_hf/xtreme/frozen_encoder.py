@@ -14,12 +14,14 @@ from ..embedding.pooling import Pooling, all_poolings, own_pooling
 from ..embedding.sentence_transformers_settings import apply_settings, read_sentence_transformers_files
 from ..errors import BadInput, short_repr
 from ..files import write_json
+from ..hub.loading import refuse_lacking
 from ..reports.results import from_json, to_json
 from ..retrieval.bitext import Bitext, IdPair
 from .arguments import XtremeArguments
 from .data import TaskData, number_of_examples, without_references
 from .files import data_hash
 from .fine_tuned_models import device
+from .fine_tuning import POOLER
 from .predictions import Embedded
 from .results import LayerScores, LayerSweep, TaskResults, upgrade_sweep
 from .resuming import Derived
@@ -53,7 +55,10 @@ class FrozenEncoder:
         """The encoder in float32 on the accelerator, loaded at its first use."""
         if self.loaded is None:
             name = str(self.args.checkpoint)
-            encoder = AutoModel.from_pretrained(name, dtype=torch.float32, use_safetensors=True)
+            encoder, report = AutoModel.from_pretrained(
+                name, dtype=torch.float32, use_safetensors=True, output_loading_info=True
+            )
+            refuse_lacking(name, [weight for weight in report["missing_keys"] if POOLER not in weight])
             if settings := read_sentence_transformers_files(name):
                 apply_settings(name, encoder, self.tokenizer, settings)
                 if (own := own_pooling(encoder.config)) != self.pooling:

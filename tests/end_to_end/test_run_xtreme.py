@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModel,
     AutoTokenizer,
@@ -470,6 +471,19 @@ def test_rows_of_which_nothing_was_made_yet_may_change(data: Path, encoder: str,
     path = data / "tatoeba/tatoeba.deu-eng.deu"
     path.write_text(path.read_text("utf-8").replace("a", "e"), "utf-8")
     assert main(command)["tasks"]["tatoeba"]["languages"]["de"]
+
+
+@pytest.mark.parametrize("task", ["pawsx", "tatoeba"])
+def test_an_encoder_whose_weights_are_not_found_is_refused(
+    task: str, xtreme_folder: Path, encoder: str, tmp_path: Path
+) -> None:
+    """Names as a wrapper of the model writes them; transformers would go on with random weights."""
+    folder = Path(shutil.copytree(encoder, tmp_path / "encoder"))
+    weights = load_file(folder / "model.safetensors")
+    save_file({f"module.{name}": weight for name, weight in weights.items()}, folder / "model.safetensors")
+    more = ["--tasks", task, "--languages", "de"]
+    with pytest.raises(BadInput, match="encoder: has no weights for [0-9]+ parts, such as "):
+        main([*arguments(xtreme_folder, str(folder), tmp_path / "out"), *more])
 
 
 def test_labels_may_come_later_and_the_signature_names_texts_and_labels(
