@@ -206,8 +206,8 @@ def source_shares(
 
 
 def bytes_of(shards: Sequence[Shard]) -> int:
-    """Return the bytes of all files."""
-    return sum(size for shard in shards for size in shard.sizes.values())
+    """Return the bytes of all files, of an archive with several corpora once."""
+    return sum({path: size for shard in shards for path, size in shard.sizes.items()}.values())
 
 
 def first_languages(source: str, shards: Sequence[Shard], cleaning: Cleaning) -> Languages:

@@ -12,7 +12,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -387,6 +387,16 @@ def test_each_rank_draws_sources_by_itself(tmp_path: Path) -> None:
         for rank in (0, 1)
     ]
     assert draws[0] != draws[1]
+
+
+def test_an_archive_of_several_corpora_has_its_bytes_once(tmp_path: Path) -> None:
+    for name, corpora in (("three.zip", "abc"), ("one.zip", "d")):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            for corpus, language in product(corpora, ("de", "en")):
+                lines = (f"{corpus} {language} {number} a house that is old\n" for number in range(600 // len(corpora)))
+                archive.writestr(f"{corpus}.{language}", "".join(lines))
+    shares = source_shares([str(tmp_path / "three.zip"), str(tmp_path / "one.zip")])
+    assert shares == pytest.approx([0.5, 0.5], abs=0.02)
 
 
 def test_languages_are_mixed_by_the_bytes_of_their_files(tmp_path: Path) -> None:
