@@ -224,7 +224,11 @@ def with_negative_numbers(argv: Sequence[str]) -> list[str]:
 
 
 def refuse_missing(model: str) -> None:
-    """Raise `BadInput` for a folder that does not exist, if the name cannot be one on the Hub."""
+    """Raise `BadInput` for a file, and for a folder that does not exist, if the name cannot be one on the Hub."""
+    if model and Path(model).is_file():
+        raise BadInput(
+            f"{model}: is a file; allowed is the folder of a model, or its name on the Hub. Give its folder."
+        )
     if not model or Path(model).exists():
         return
     nearest = nearest_name(model)

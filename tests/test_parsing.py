@@ -292,3 +292,9 @@ def test_a_name_that_is_empty_is_refused(name: str) -> None:
     with pytest.raises(BadInput, match=f"{name} is empty; allowed is a name or a path. Is the variable set"):
         parse_arguments(["--train_file", "x", f"--{name}", ""])
     assert parse_arguments(["--train_file", "x", "--prompt", ""]).prompt == ""
+
+
+def test_a_file_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_text("x")
+    with pytest.raises(BadInput, match="model.safetensors: is a file; allowed is the folder of a model"):
+        parse_arguments(["--train_file", "x", "--model_name_or_path", str(tmp_path / "model.safetensors")])

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import parse_flag_from_env
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.debug_utils import DebugOption
@@ -19,17 +20,20 @@ from transformers.integrations import get_available_reporting_integrations, is_d
 from transformers.trainer_utils import HubStrategy, IntervalStrategy, SchedulerType
 
 from ..errors import BadInput
-from .fields import OF_THE_HUB, differs, refuse_lonely, refuse_optimizer, refuse_wrong_mode
+from .fields import OF_THE_HUB, OPTIM_ARGS, differs, refuse_lonely, refuse_optimizer, refuse_wrong_mode
 
 logger = logging.getLogger(__name__)
 
 RANGES = {  # least value, and what the value must be below; HF's Trainer checks these late or not at all
     "learning_rate": (0, math.inf), "weight_decay": (0, math.inf), "adam_beta1": (0, 1), "adam_beta2": (0, 1),
-    "adam_epsilon": (0, math.inf), "max_grad_norm": (0, math.inf), "num_train_epochs": (0, math.inf),
+    "adam_epsilon": (1e-38, math.inf), "max_grad_norm": (0, math.inf), "num_train_epochs": (0, math.inf),
     "logging_steps": (0, math.inf), "eval_steps": (0, math.inf), "save_steps": (0, math.inf),
-    "dataloader_num_workers": (0, math.inf), "seed": (0, 2**32), "warmup_steps": (0, math.inf),
+    "dataloader_num_workers": (0, math.inf), "dataloader_prefetch_factor": (1, math.inf),
+    "seed": (0, 2**32), "warmup_steps": (0, math.inf),
     "eval_delay": (0, math.inf), "early_stopping_threshold": (0, math.inf), "save_total_limit": (0, math.inf),
 }  # fmt: skip
+
+DICTIONARIES = ("lr_scheduler_kwargs", "activation_checkpointing_kwargs", "gradient_checkpointing_kwargs")
 
 
 @dataclass
@@ -69,6 +73,9 @@ class RunArguments(TrainingArguments):
             given = self.activation_checkpointing_kwargs or vars(self)["gradient_checkpointing_kwargs"]
             self.activation_checkpointing_kwargs = read_dictionary("activation_checkpointing_kwargs", given) or None
             self.gradient_checkpointing_kwargs = self.activation_checkpointing_kwargs
+        for name in DICTIONARIES:
+            if isinstance(value := getattr(self, name, None), str):
+                setattr(self, name, read_dictionary(name, value))
         super().__post_init__()
 
 
@@ -226,7 +233,17 @@ def refuse_failing_parts(args: TrainingArguments) -> None:
     kind, settings = SchedulerType(args.lr_scheduler_type), args.lr_scheduler_kwargs
     with refused("lr_scheduler_", {"type": kind.value, "kwargs": settings}):
         optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-        get_scheduler(kind, optimizer, 1, 10, settings)
+        scheduler = get_scheduler(kind, optimizer, 1, 10, settings)
+        for rate in getattr(scheduler, "lr_lambdas", ()):
+            any(map(rate, range(10)))  # some read their settings only in a later step
+    if str(args.optim.value) in OPTIM_ARGS:
+        with refused("optim", {"": args.optim.value, "_args": args.optim_args}):
+            make, values = Trainer.get_optimizer_cls_and_kwargs(args)
+            make([torch.zeros(1, requires_grad=True)], **{**values, "lr": 0.1})
+    recompute = args.gradient_checkpointing_kwargs or getattr(args, "activation_checkpointing_kwargs", None)
+    if recompute:
+        with refused("activation_checkpointing_", {"kwargs": recompute}):
+            checkpoint(torch.nn.Identity(), torch.zeros(1, requires_grad=True), **{"use_reentrant": False, **recompute})
     if args.fp16 and args.device.type == "cpu":
         raise BadInput("fp16 is true, which needs a GPU; allowed here are bf16 and fp32; leave it out, or give --bf16")
     if args.torch_compile:
