@@ -53,7 +53,8 @@ class FamilyMaskedLM(LoadsItsFamily, PreTrainedModel):
     def forward_masked_lm(self, *, token_type_ids: Tensor | None, **inputs: Any) -> HictlForPreTrainingOutput:
         """L_LM as transformers' class of the family computes it, with all logits; arguments of its `forward`."""
         known = inspect.signature(super().forward).parameters
-        refuse_unknown(type(self), inputs, (*known, *PASSED_ON))
+        named = [name for name, each in known.items() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        refuse_unknown(type(self), inputs, (*named, *PASSED_ON))
         if "token_type_ids" in known:  # other families have none, though their tokenizers may make them
             inputs["token_type_ids"] = token_type_ids
         outputs = super().forward(**inputs, return_dict=True)

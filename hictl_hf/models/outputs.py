@@ -43,11 +43,12 @@ class PreTrainingBatch(NamedTuple):
         """Ids and attention masks that the objectives need encoded, by name: "masked", "clean", "sentences".
 
         Raises:
-            ValueError: no objective has an input, or `clean_input_ids` is missing.
+            ValueError: no objective has an input, or `input_ids` or `clean_input_ids` are missing.
         """
         inputs: dict[str, tuple[Tensor, Tensor | None]] = {}
         if self.labels is not None or (self.bag is not None and config.word_level_input == "masked"):
-            assert self.input_ids is not None
+            if self.input_ids is None:
+                raise ValueError("input_ids is None, and labels and bag are of it; give input_ids, or leave them out")
             inputs["masked"] = self.input_ids, self.attention_mask
         if self.bag is not None and config.word_level_input == "clean":
             if self.clean_input_ids is None:

@@ -55,7 +55,7 @@ class PackedRows:
         known: the values of the argument.
 
     Raises:
-        ValueError: a row has no token.
+        ValueError: a mask, or what is read, has another shape than its ids, or a row has no token.
     """
 
     @torch.compiler.disable
@@ -70,6 +70,15 @@ class PackedRows:
             for name, (ids, mask) in batches.items()
         }
         read = read or {}
+        for name, (ids, _) in batches.items():
+            mask = self.masks[name]
+            read_of_it = [tokens for batch, tokens in read.values() if batch == name and tokens is not None]
+            for what, given in (("attention mask", mask), *(("labels", tokens) for tokens in read_of_it)):
+                if given.shape != ids.shape or ids.ndim != 2:
+                    raise ValueError(
+                        f"{name!r} has ids of shape {tuple(ids.shape)} and the shape of its {what} is "
+                        f"{tuple(given.shape)}; allowed are equal ones, (rows, tokens)"
+                    )
         chosen = {use: self.masks[name] & tokens for use, (name, tokens) in read.items() if tokens is not None}
         self.learn_numbers(read, chosen, known)
         starts, indices, self.position_ids = self.place_tokens(next(iter(self.masks.values())).device)

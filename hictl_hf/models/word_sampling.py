@@ -282,7 +282,7 @@ class UniformNumbers:
 
     def __init__(self, seeds: Tensor, used: int = 0) -> None:
         self.seeds, self.used = seeds, used
-        self.bits = scrambled(seeds)
+        self.bits = scrambled(seeds.long())  # of fewer bits other numbers would come
 
     def of(self, rows: Tensor) -> "UniformNumbers":
         """The streams of some rows, continued."""

@@ -39,3 +39,5 @@ def test_a_batch_without_an_input_for_its_objectives_is_an_error(batch: PreTrain
         batch.of_objectives(off).encoder_inputs(off)
     with pytest.raises(ValueError, match="clean_input_ids is None; let the collator make it"):
         batch._replace(clean_input_ids=None).encoder_inputs(HictlConfig(word_level_input="clean"))
+    with pytest.raises(ValueError, match="input_ids is None, and labels and bag are of it; give input_ids"):
+        batch._replace(input_ids=None).encoder_inputs(HictlConfig())

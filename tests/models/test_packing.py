@@ -139,6 +139,15 @@ def test_a_row_without_a_token_is_refused(row: int) -> None:
         PackedRows({"masked": (torch.ones(2, 4).long(), None), "sentences": (torch.ones(3, 4).long(), mask)})
 
 
+def test_masks_and_labels_of_another_shape_than_their_ids_are_refused() -> None:
+    ids = torch.ones(3, 4).long()  # a mask of fewer columns would shift the tokens of all rows but the first
+    for mask in (ids[:, :-1], ids[:2], ids[:, None, :, None] * ids[:, None, None, :]):
+        with pytest.raises(ValueError, match=r"'sentences' has ids of shape \(3, 4\) and .* attention mask is \("):
+            PackedRows({"sentences": (ids, mask)})
+    with pytest.raises(ValueError, match=r"the shape of its labels is \(3, 3\); allowed are equal ones"):
+        PackedRows({"masked": (ids, None)}, {"tokens": ("masked", ids[:, 1:].bool())})
+
+
 # --- attention within rows ------------------------------------------------------------------------------------------
 
 

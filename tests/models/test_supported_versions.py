@@ -194,6 +194,8 @@ def test_unknown_arguments_are_refused(
         translator(**SOURCE, decoder_input_ids=TARGET, past=None)
     with pytest.raises(TypeError, match="got unexpected arguments label, position; allowed are"):
         toy_model()(**SOURCE, label=TARGET, position=None)
+    with pytest.raises(TypeError, match="got unexpected arguments kwargs; allowed are"):
+        toy_model()(**SOURCE, kwargs={"position": 1})
     with pytest.raises(ValueError, match="pre-training makes no use of packed_rows;"):
         toy_model()(**toy_batch(), packed_rows=TARGET)
     assert translator(**SOURCE, decoder_input_ids=TARGET, output_hidden_states=True).encoder_hidden_states is not None

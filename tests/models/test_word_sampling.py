@@ -447,3 +447,8 @@ def test_a_query_without_a_number_draws_no_word_beyond_the_vocabulary(vocabulary
         queries, torch.tensor([[0], [0]]), torch.arange(2), words, 16, 0.05, rounds=rounds
     )
     assert (found < vocabulary).all() and (found[1, :8] > 0).all()
+
+
+def test_the_numbers_of_a_seed_do_not_depend_on_its_integer_type() -> None:
+    seeds = torch.tensor([0, 7, 2**30])
+    assert UniformNumbers(seeds.int()).next(4).equal(UniformNumbers(seeds).next(4))
