@@ -3,6 +3,7 @@ from .models.configuration_hictl import HictlConfig
 from .models.encoder_export import export_encoder
 from .models.modeling_hictl import (
     HictlForMaskedLM,
+    HictlForMultipleChoice,
     HictlForPreTraining,
     HictlForQuestionAnswering,
     HictlForSequenceClassification,
@@ -18,6 +19,7 @@ __all__ = [
     "HictlConfig",
     "HictlForConditionalGeneration",
     "HictlForMaskedLM",
+    "HictlForMultipleChoice",
     "HictlForPreTraining",
     "HictlForQuestionAnswering",
     "HictlForSequenceClassification",

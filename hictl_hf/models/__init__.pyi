@@ -3,6 +3,7 @@ from .encoder_export import export_encoder
 from .losses import sentence_contrast, word_contrast
 from .modeling_hictl import (
     HictlForMaskedLM,
+    HictlForMultipleChoice,
     HictlForPreTraining,
     HictlForQuestionAnswering,
     HictlForSequenceClassification,
@@ -17,6 +18,7 @@ __all__ = [
     "HictlConfig",
     "HictlForConditionalGeneration",
     "HictlForMaskedLM",
+    "HictlForMultipleChoice",
     "HictlForPreTraining",
     "HictlForQuestionAnswering",
     "HictlForSequenceClassification",

@@ -18,6 +18,7 @@ KINDS = {  # of Auto classes, and what the names of model classes end with
     "AutoModelForSequenceClassification": "ForSequenceClassification",
     "AutoModelForTokenClassification": "ForTokenClassification",
     "AutoModelForQuestionAnswering": "ForQuestionAnswering",
+    "AutoModelForMultipleChoice": "ForMultipleChoice",
 }
 
 
@@ -27,7 +28,7 @@ def code_on_the_hub(family: Family) -> dict[str, str]:
     there = {
         auto: f"{module}.{family.class_name(kind)}"
         for auto, kind in KINDS.items()
-        if kind == "ForPreTraining" or hasattr(transformers, family.prefix + kind)  # EuroBERT answers no questions
+        if kind == "ForPreTraining" or hasattr(transformers, family.prefix + kind)  # EuroBERT has fewer
     }
     return {"AutoConfig": f"configuration_hictl.{family.class_name('Config')}", **there}
 

@@ -8,11 +8,13 @@ from typing import Any
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
     AutoModelForPreTraining,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     XLMRobertaForMaskedLM,
+    XLMRobertaForMultipleChoice,
     XLMRobertaForQuestionAnswering,
     XLMRobertaForSequenceClassification,
     XLMRobertaForTokenClassification,
@@ -80,6 +82,15 @@ class HictlForQuestionAnswering(LoadsItsFamily, XLMRobertaForQuestionAnswering):
     _keys_to_ignore_on_load_unexpected = [r"pooler", r"lm_head", r"projection", r"sentence_probability"]
 
 
+class HictlForMultipleChoice(LoadsItsFamily, XLMRobertaForMultipleChoice):
+    """The encoder with a score for each of several answers, of which one is right (XCOPA)."""
+
+    config: HictlConfig
+    config_class = HictlConfig
+    accepts_loss_kwargs = False
+    _keys_to_ignore_on_load_unexpected = [r"lm_head", r"projection", r"sentence_probability"]
+
+
 class HictlForPreTraining(HictlObjective, XLMRobertaForMaskedLM):
     """XLM-R with a linear sentence projection f and the objective L = L_LM + L_S + L_W.
 
@@ -137,12 +148,14 @@ for auto, cls in {
     AutoModelForSequenceClassification: HictlForSequenceClassification,
     AutoModelForTokenClassification: HictlForTokenClassification,
     AutoModelForQuestionAnswering: HictlForQuestionAnswering,
+    AutoModelForMultipleChoice: HictlForMultipleChoice,
 }.items():
     auto.register(HictlConfig, cls)
     cls.register_for_auto_class(auto.__name__)
 
 __all__ = [
     "HictlForMaskedLM",
+    "HictlForMultipleChoice",
     "HictlForPreTraining",
     "HictlForPreTrainingOutput",
     "HictlForQuestionAnswering",

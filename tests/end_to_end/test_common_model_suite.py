@@ -63,6 +63,7 @@ TASKS = {  # the tests know by the name of a class what it takes and gives; thes
     "ForSequenceClassification": "MODEL_FOR_SEQUENCE_CLASSIFICATION",
     "ForTokenClassification": "MODEL_FOR_TOKEN_CLASSIFICATION",
     "ForQuestionAnswering": "MODEL_FOR_QUESTION_ANSWERING",
+    "ForMultipleChoice": "MODEL_FOR_MULTIPLE_CHOICE",
     "ForConditionalGeneration": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM",
 }
 for kind, mapping in TASKS.items():
@@ -75,7 +76,7 @@ class ToyInputs:
     """What the common tests ask of a model tester: its sizes, a configuration, and inputs."""
 
     is_training = True
-    batch_size, seq_length = 3, 7
+    batch_size, seq_length, num_choices = 3, 7, 2
 
     def __init__(self, name: str = "xlm-roberta") -> None:
         self.name = name

@@ -36,6 +36,7 @@ NEW_IN_HEADS = {  # modules that a pre-training checkpoint cannot give
     "ForSequenceClassification": {"classifier", "pooler", "head", "dense"},
     "ForTokenClassification": {"classifier", "head"},
     "ForQuestionAnswering": {"qa_outputs", "classifier", "head"},
+    "ForMultipleChoice": {"classifier", "pooler", "head"},
 }
 
 
@@ -69,13 +70,20 @@ class Case(NamedTuple):
             return self.cls(self.config(**changes)).eval()
 
     def inputs(self, row: int | None = None) -> dict[str, Tensor]:
-        """A padded batch, or one of its rows without padding."""
+        """A padded batch, or one of its rows without padding; where there is a choice, (rows, 2, tokens) each."""
         random = torch.Generator().manual_seed(0)
         ids = torch.randint(4, MASK, (len(LENGTHS), max(LENGTHS)), generator=random)
         mask = (torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]).long()
         ids = ids.masked_fill(mask == 0, PADDING)
         rows, tokens = (slice(None), slice(None)) if row is None else (slice(row, row + 1), slice(LENGTHS[row]))
         batch = {"input_ids": ids[rows, tokens], "attention_mask": mask[rows, tokens]}
+        if self.kind == "ForMultipleChoice":
+            other = torch.where(batch["attention_mask"] == 0, PADDING, MASK - 1 - batch["input_ids"] % 50)
+            mask = batch["attention_mask"]
+            return {
+                "input_ids": torch.stack([batch["input_ids"], other], 1),
+                "attention_mask": mask[:, None].repeat(1, 2, 1),
+            }
         if self.kind == TRANSLATION:
             batch["decoder_input_ids"] = torch.randint(4, MASK, (len(LENGTHS), 4), generator=random)[rows]
         return batch
@@ -90,6 +98,7 @@ class Case(NamedTuple):
             "ForSequenceClassification": {"labels": torch.tensor([0, 1, 1])},
             "ForTokenClassification": {"labels": tokens.where(mask == 0, tokens % LABELS)},
             "ForQuestionAnswering": {f"{end}_positions": torch.tensor([1, 2, 0]) for end in ("start", "end")},
+            "ForMultipleChoice": {"labels": torch.tensor([0, 1, 1])},
         }
         if self.kind == "ForPreTraining":
             sentences, masks = (torch.cat([each, each.roll(1, 0)]) for each in (ids, mask))
@@ -332,10 +341,10 @@ def test_hidden_states_and_attentions_are_those_of_every_layer(case: Case) -> No
     outputs = model(**case.inputs(), **asked)
     prefix = "encoder_" if case.kind == TRANSLATION else ""
     states, attentions = outputs[f"{prefix}hidden_states"], outputs[f"{prefix}attentions"]
-    rows, tokens = case.inputs()["input_ids"].shape
+    mask = case.inputs()["attention_mask"].flatten(0, -2)
+    rows, tokens = mask.shape
     assert [value.shape for value in states] == [(rows, tokens, size)] * (layers + 1)
     assert [value.shape for value in attentions] == [(rows, heads, tokens, tokens)] * layers
-    mask = case.inputs()["attention_mask"]
     for weights in attentions:
         real = weights.movedim(1, -1)[mask.bool()]  # (tokens that are no padding, tokens, heads)
         close(real.sum(1), torch.ones_like(real[:, 0]))
@@ -405,7 +414,8 @@ def test_every_weight_is_trained_and_checkpointing_changes_no_gradient(case: Cas
     close(found[1][1], found[0][1])
     # the bias of keys shifts all scores of a query alike, which softmax does not see
     gradients = {name: weight for name, weight in found[0][1].items() if not re.search(r"key(_proj)?\.bias", name)}
-    least = 0 if case.kind == "ForQuestionAnswering" else 1e-7  # as do the last biases with scores of tokens
+    shifted = ("ForQuestionAnswering", "ForMultipleChoice")  # as do the last biases with all scores
+    least = 0 if case.kind in shifted else 1e-7
     assert [name for name, gradient in gradients.items() if gradient is None or gradient.abs().max() < least] == []
 
 
