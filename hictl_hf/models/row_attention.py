@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.utils import is_flash_attn_2_available
 
 from .gpu import on_device
@@ -183,7 +184,8 @@ def attend_within_rows(
         from torch.nn.attention.varlen import varlen_attn
 
         near: dict[str, Any] = {} if window is None else {"window_size": (window - 1, window - 1)}
-        return varlen_attn(query, key, value, *numbers, scale=scaling, **near)  # type: ignore[return-value]
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # PyTorch 2.15 prefers cuDNN, which plans for each new shape
+            return varlen_attn(query, key, value, *numbers, scale=scaling, **near)  # type: ignore[return-value]
     # private, as `varlen_attn` passes it a dropout of 0, and nested tensors, which pass theirs, cost more than it
     operator = torch.ops.aten._flash_attention_forward
     return operator(query, key, value, *numbers, dropout, False, False, scale=scaling)[0]

@@ -36,7 +36,7 @@ struct Guard final : impl::NoOpDeviceGuardImpl<DeviceType::CUDA> {
   Stream getStream(Device) const noexcept override { return Stream(Stream::DEFAULT, Device(DeviceType::CUDA, 0)); }
   Stream exchangeStream(Stream) const noexcept override { return Stream(Stream::DEFAULT, Device(DeviceType::CUDA, 0)); }
 };
-C10_REGISTER_GUARD_IMPL(CUDA, Guard);
+extern "C" void register_guard() { static impl::DeviceGuardImplRegistrar guard(DeviceType::CUDA, new Guard); }
 namespace at {
 struct CUDAHooks final : CUDAHooksInterface {  // the registry knows it by this name
   explicit CUDAHooks(CUDAHooksArgs) {}
@@ -54,13 +54,14 @@ struct CUDAHooks final : CUDAHooksInterface {  // the registry knows it by this 
   DeviceIndex maybeExchangeDevice(DeviceIndex) const override { return 0; }
   void deviceSynchronize(DeviceIndex) const override {}
 };
-REGISTER_CUDA_HOOKS(CUDAHooks);
+// preferred to those of a PyTorch that is built with CUDA
+C10_REGISTER_CLASS_WITH_PRIORITY(CUDAHooksRegistry, CUDAHooks, REGISTRY_PREFERRED, CUDAHooks);
 }
 """
 
 
-def load_guard() -> None:
-    """Compile the guard and load it before PyTorch asks for it."""
+def load_guard() -> ctypes.CDLL:
+    """Compile guard and hooks, and load them before PyTorch asks for them."""
     found = importlib.util.find_spec("torch")
     assert found is not None and found.submodule_search_locations
     root = Path(found.submodule_search_locations[0])
@@ -75,12 +76,15 @@ def load_guard() -> None:
     if (root / "lib/libtorch_global_deps.so").exists():
         ctypes.CDLL(str(root / "lib/libtorch_global_deps.so"), ctypes.RTLD_GLOBAL)
     ctypes.CDLL(str(root / "lib/libtorch_cpu.so"))
-    ctypes.CDLL(str(library))
+    return ctypes.CDLL(str(library))
 
 
-load_guard()
+LIBRARY = load_guard()
 
 import torch  # noqa: E402
+
+LIBRARY.register_guard()  # after a PyTorch that is built with CUDA has registered its own
+
 from torch import Tensor  # noqa: E402
 from torch.utils._foreach_utils import _foreach_supported_types  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
@@ -434,13 +438,14 @@ def patch() -> None:
         "set_rng_state_all": lambda states: generator().set_state(states[0]),
         "memory_allocated": zero, "max_memory_allocated": zero, "reset_peak_memory_stats": nothing,
         "memory_reserved": zero, "max_memory_reserved": zero, "mem_get_info": lambda *_: (2**36, 2**36),
-        "Event": Event, "current_stream": lambda *_: Event(),
+        "Event": Event, "current_stream": lambda *_: Event(), "is_current_stream_capturing": lambda: False,
     }  # fmt: skip
     for name, value in simple.items():
         setattr(cuda, name, value)
         for module in (cuda.random, cuda.memory):
             if hasattr(module, name):
                 setattr(module, name, value)
+    torch.backends.cudnn.version = lambda: 92400
     torch.backends.cuda.is_flash_attention_available = lambda: bool(ACTIVE) and ACTIVE[-1].flash
     cuda.amp.common.amp_definitely_not_available = lambda: False
     torch.version.cuda = "13.0"

@@ -7,6 +7,7 @@ import pretended_gpu
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend
 
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
@@ -97,8 +98,11 @@ def scaled_dot_product_attention(
 ) -> Any:  # fmt: skip
     """C++ looks up CUDA's kernels where nobody can add one, so PyTorch's function is replaced."""
     gradient_of_mask = attn_mask is not None and attn_mask.requires_grad
-    if not isinstance(query, pretended_gpu.OnGpu) or is_causal or enable_gqa or gradient_of_mask:
+    if not isinstance(query, pretended_gpu.OnGpu):
         return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    if is_causal or enable_gqa or gradient_of_mask:
+        plain: Any = aten._scaled_dot_product_attention_math
+        return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
     gpu, size = pretended_gpu.ACTIVE[-1], query.shape[-1]
     flash = gpu.flash and gpu.capability >= (8, 0) and query.dtype in HALF and size % 8 == 0 and size <= 256
     if attn_mask is None and flash:
@@ -164,7 +168,8 @@ def by_row_backward(
 
 
 def varlen(q: Any, k: Any, v: Any, eq: Any, ek: Any, mq: int, mk: int, causal: bool = False, scale: Any = None,
-           window: Any = None, *_: Any) -> Any:  # fmt: skip
+           window: Any = None, *more: Any) -> Any:  # fmt: skip
+    needs(len(more) < 5 or more[4] == SDPBackend.FLASH_ATTENTION.value, "PyTorch took another kernel for it")
     out, logsum = by_row(q, k, v, eq, ek, mq, mk, dropout=0.0, scale=scale, seed=[0], window=window)
     return out, logsum, torch.zeros(2, dtype=torch.uint64)
 
