@@ -1,5 +1,6 @@
 """Arguments that all training runs share, and their checks; each command adds its own dataclass."""
 
+import inspect
 import json
 import logging
 import math
@@ -14,7 +15,7 @@ import torch
 from accelerate.utils import parse_flag_from_env
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainingArguments, get_scheduler
+from transformers import PreTrainedModel, Trainer, TrainingArguments, get_scheduler
 from transformers.debug_utils import DebugOption
 from transformers.integrations import get_available_reporting_integrations, is_deepspeed_zero3_enabled
 from transformers.trainer_utils import HubStrategy, IntervalStrategy, SchedulerType
@@ -242,8 +243,14 @@ def refuse_failing_parts(args: TrainingArguments) -> None:
             make([torch.zeros(1, requires_grad=True)], **{**values, "lr": 0.1})
     recompute = args.gradient_checkpointing_kwargs or getattr(args, "activation_checkpointing_kwargs", None)
     if recompute:
+        enable = getattr(
+            PreTrainedModel, "activation_checkpointing_enable", PreTrainedModel.gradient_checkpointing_enable
+        )
+        of_transformers = inspect.signature(enable).parameters  # what it does not pass on to PyTorch
+        passed_on = {name: value for name, value in recompute.items() if name not in of_transformers}
         with refused("activation_checkpointing_", {"kwargs": recompute}):
-            checkpoint(torch.nn.Identity(), torch.zeros(1, requires_grad=True), **{"use_reentrant": False, **recompute})
+            checkpoint(torch.nn.Identity(), torch.zeros(1, requires_grad=True), **{"use_reentrant": False, **passed_on})
+            range(0, 1, recompute.get("every_n_layers", 1))
     if args.fp16 and args.device.type == "cpu":
         raise BadInput("fp16 is true, which needs a GPU; allowed here are bf16 and fp32; leave it out, or give --bf16")
     if args.torch_compile:

@@ -102,6 +102,10 @@ def test_impossible_numbers_are_refused(folder: str, settings: dict[str, Any], m
         ({"optim": "sgd", "optim_args": "momentum=x"}, "optim 'sgd', optim_args 'momentum=x': do not work .*'x'"),
         ({"optim": "sgd", "optim_args": "momentum=-1"}, "optim 'sgd', .*Invalid momentum"),
         ({"activation_checkpointing": True, "activation_checkpointing_kwargs": {"no_such": 1}}, "_kwargs .*no_such"),
+        (
+            {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": 0}},
+            "every_n_layers",
+        ),
         ({"gradient_checkpointing": True, "gradient_checkpointing_kwargs": "no_such"}, "_kwargs is not JSON: 'no_such"),
         ({"adam_epsilon": 0}, "adam_epsilon is 0"),  # 0 / 0 of weights without a gradient
         ({"dataloader_prefetch_factor": 0, "dataloader_num_workers": 1}, "dataloader_prefetch_factor is 0; .* 1 or"),
@@ -128,6 +132,7 @@ def test_what_the_trainer_would_refuse_later_is_refused_first(
         {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": '{"power": 2}'},
         {"optim": "sgd", "optim_args": "momentum=0.9"},
         {"activation_checkpointing": True, "activation_checkpointing_kwargs": '{"use_reentrant": true}'},
+        {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": 2, "offload": True}},
         {"torch_compile": True},
     ],
     ids=str,
