@@ -32,21 +32,22 @@ QUICK = (
 )  # fmt: skip
 COMPLETE = (
     "test_contracts.py", "test_parsing.py", "models", "data/test_streaming.py", "data/test_tokenization.py", "training",
-    "hub/test_publishing.py", "embedding/test_encoder.py", "embedding/test_sentence_transformers_files.py",
-    "embedding/test_sentence_transformers_settings.py", "gpu",
-    "pretraining", "xtreme/test_fine_tuning.py", "translation/test_beam_search.py", "translation/test_decoding.py",
-    "translation/test_translation_trainer.py", "end_to_end/test_common_model_suite.py", "end_to_end/test_fast_step.py",
-    "end_to_end/test_resuming.py", "end_to_end/test_run_pretraining.py", "end_to_end/test_run_translation.py",
-    "end_to_end/test_scale.py",
+    "hub/test_publishing.py", "embedding", "gpu", "pretraining", "retrieval/test_index_search.py",
+    "xtreme/test_fine_tuning.py", "translation/test_beam_search.py", "translation/test_ctranslate2_export.py",
+    "translation/test_decoding.py", "translation/test_translation_trainer.py", "end_to_end/test_common_model_suite.py",
+    "end_to_end/test_fast_step.py", "end_to_end/test_pretended_gpu.py", "end_to_end/test_resuming.py",
+    "end_to_end/test_run_pretraining.py", "end_to_end/test_run_translation.py", "end_to_end/test_scale.py",
+    "end_to_end/test_training_features.py",
 )  # fmt: skip
+OF_COMPLETE = ("ctranslate2", "mining", "mteb", "onnx", "page")  # extras that these tests need, too
 
 
-def floors() -> dict[str, str]:
-    """The lower bound of each library of setup.cfg that has one: {"torch": "2.11", …}."""
+def floors(extras: Sequence[str]) -> dict[str, str]:
+    """The lower bound of each library of setup.cfg and of these extras that has one: {"torch": "2.11", …}."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg", "utf-8")
-    extras = config["options.extras_require"]
-    lines = "\n".join([config["options"]["install_requires"], extras["sentence-transformers"]])
+    of_extras = (config["options.extras_require"][name] for name in extras)
+    lines = "\n".join([config["options"]["install_requires"], *of_extras])
     return dict(re.findall(r"^([\w.-]+)>=([\d.]+)", lines, re.MULTILINE))
 
 
@@ -61,7 +62,8 @@ def find_python(names: Sequence[str]) -> str:
 
 def make_environment(name: str, quick: bool) -> Path:
     """The interpreter of a new environment with these releases."""
-    pins = [f"{library}=={version}" for library, version in floors().items()] if name == "oldest" else []
+    extras = ("test-versions", "sentence-transformers", *(() if quick else OF_COMPLETE))
+    pins = [f"{library}=={version}" for library, version in floors(extras).items()] if name == "oldest" else []
     python = find_python(("python3.11",) if name == "oldest" else ("python3.13", "python3.12"))
     if quick and name == "newest" and REPORT.exists():
         known = json.loads(REPORT.read_text("utf-8"))["newest"]
@@ -76,7 +78,7 @@ def make_environment(name: str, quick: bool) -> Path:
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
     own = folder / "bin/python"
     pip = [str(own), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
-    subprocess.run([*pip, *pins, "-e", ".[test-versions]"], cwd=ROOT, check=True)
+    subprocess.run([*pip, *pins, "-e", f".[{','.join(extras)}]"], cwd=ROOT, check=True)
     return own
 
 

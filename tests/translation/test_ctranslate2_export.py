@@ -86,7 +86,7 @@ def test_ctranslate2_finds_the_hypotheses_of_our_beam_search(
         model, folder = make_model(seed, **changes), tmp_path / str(seed)
         model.generation_config.suppress_tokens = None
         lengths |= compare(model, tokenizer, export_ctranslate2(model, tokenizer, folder), texts)
-    assert len(lengths) > 4, "hypotheses should end here and there"
+    assert len(lengths) > 2, "hypotheses should end here and there"
 
 
 def test_the_target_language_is_a_prefix_or_the_only_one(
