@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 
+import torch
 from huggingface_hub.errors import StrictDataclassError
+from safetensors import safe_open
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
@@ -39,6 +41,25 @@ def refuse_lacking(name: str, lacking: Collection[str]) -> None:
     """Raise `BadInput` if weights of an encoder are not in its files; transformers makes random ones."""
     if lacking:
         raise BadInput(f"{name}: has no weights for {len(lacking)} parts, such as {min(lacking)}; allowed is {KIND}.")
+
+
+def refuse_not_finite(name: str, used: Collection[str]) -> None:
+    """Raise `BadInput` if the weights of a folder or Hub name hold NaN or infinity; one tensor is in memory at a time.
+
+    Args:
+        used: names of weights without the prefix of the model; others, such as those of a pooler, are not looked at.
+    """
+    for path in weights_of(name):
+        with safe_open(path, "pt") as weights:
+            for key in [*weights.keys()]:
+                if key not in used and key.partition(".")[2] not in used:
+                    continue
+                values = weights.get_tensor(key)
+                if values.is_floating_point() and values.numel() and not torch.stack(values.aminmax()).isfinite().all():
+                    raise BadInput(
+                        f"{path}: {key} has values that are NaN or infinite; allowed are finite weights. Take an "
+                        "earlier checkpoint, or download it again."
+                    )
 
 
 def problem_of_files(names: Collection[str]) -> str:

@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import BadInput
-from ..hub.loading import model_errors
+from ..hub.loading import model_errors, refuse_not_finite
 from ..models.modeling_hictl import new_model
 from .arguments import PretrainingArguments
 from .setup import (
@@ -88,6 +88,8 @@ def config_of_run(args: PretrainingArguments, start: Start, tokenizer: PreTraine
             f"{place}: {name} would be {tuple(shapes[name])}, and the checkpoint {has}; leave out what changes it, or "
             "train a new model (--config_name)"
         )
+    if args.checkpoint:
+        refuse_not_finite(args.checkpoint, shapes.keys())
     return config
 
 

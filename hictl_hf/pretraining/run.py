@@ -29,7 +29,7 @@ from .interpolation import check_can_choose, copy_of_weights, interpolate
 from .kernels import describe_attention
 from .report import report
 from .results import CorpusCounts, Evaluation, PretrainingResults, StartInfo
-from .scoring import Scores, guard_results, retrieval_results, score
+from .scoring import Scores, guard_results, refuse_diverged, retrieval_results, score
 from .setup import load_or_make_model, load_or_train_tokenizer, make_trainer
 from .start import apply_defaults, recognise
 from .trainer import HictlTrainer
@@ -77,6 +77,7 @@ def train_and_report(args: PretrainingArguments, command: str) -> PretrainingRes
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     if trainer.terminated:
         raise SystemExit(TERMINATED)
+    refuse_diverged(trainer)
     interpolation, chosen = None, None
     if args.keep_start:
         start_scores = before.chosen if before else None

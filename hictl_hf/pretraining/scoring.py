@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..embedding.encoder import embed_sentences
 from ..embedding.pooling import Pooling
+from ..errors import BadInput
 from ..retrieval.held_out import RetrievalAccuracy, best_pooling, evaluate_retrieval, mean_accuracies
 from .corpora import Corpora
 from .results import LanguageAccuracy, Protocol, RetrievalResults
@@ -65,6 +66,21 @@ def score(trainer: HictlTrainer, corpora: Corpora, chosen: DevScores | None = No
         for language, texts in pictured_sentences(corpora.test).items()
     }
     return Scores(chosen, test, pictured, guard)
+
+
+def refuse_diverged(trainer: HictlTrainer) -> None:
+    """Raise `BadInput` if the model's states of a short text have infinity or NaN; all processes call this together."""
+    model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
+    last = Pooling("mean", model.config.num_hidden_layers)
+    vectors = trainer.run_inside(lambda: embed_sentences(model, tokenizer, ["1 2 3"], last, normalize=False))
+    if np.isfinite(vectors).all():
+        return
+    args, step = trainer.args, trainer.state.global_step
+    raise BadInput(
+        f"the model's states have infinity or NaN after {step} steps with learning_rate {args.learning_rate:g}, so the "
+        f"training diverged; checkpoints are in {args.output_dir}. Lower learning_rate, or raise warmup_steps, and "
+        "train again in another --output_dir"
+    )
 
 
 def score_dev(trainer: HictlTrainer, corpora: Corpora) -> DevScores:

@@ -124,10 +124,17 @@ class RobustTrainer(Trainer):
         self.args.eval_on_start &= not resume_from_checkpoint  # a resumed run did so
         try:
             with self.noting_sigterm():
-                return super().train(resume_from_checkpoint, *args, **kwargs)
+                output = super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
             for name, value in before.items():
                 setattr(self.args, name, value)
+        if 0 < self.state.global_step <= self.skipped_steps and not self.terminated:
+            raise BadInput(
+                f"loss or gradient was not finite in {self.skipped_steps} of {self.state.global_step} steps, so "
+                "nothing was trained; check the weights of the start and the examples, else lower learning_rate or "
+                "train in higher precision"
+            )
+        return output
 
     @overrides_private(Trainer)
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:

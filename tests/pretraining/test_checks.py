@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining import run
 from hictl_hf.pretraining.arguments import parse_arguments
 from hictl_hf.pretraining.checks import check_before_reading
-from hictl_hf.pretraining.start import Start
+from hictl_hf.pretraining.start import Start, recognise
 
 NEW = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 EVALUATED = ("--eval_strategy", "steps")
@@ -90,6 +91,26 @@ def test_other_shapes_than_the_checkpoint_has_are_refused_before_the_data_is_rea
     flags = ["--model_name_or_path", str(folder / "start"), "--max_seq_length", "60", "--output_dir", str(folder / "o")]
     message = refusal(*flags, "--config_overrides", json.dumps(changes))
     assert re.search(found, message) and str(changes) in message
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_start_whose_weights_are_not_finite_is_refused_before_the_data_is_read(
+    value: str, folder: Path, refusal: Callable[..., str]
+) -> None:
+    path = folder / "start" / "model.safetensors"
+    weights = load_file(path)
+    name = next(name for name in weights if name.endswith("layer.1.output.dense.weight"))
+    weights[name][3, 2] = float(value)
+    save_file(weights, path, {"format": "pt"})
+    flags = ["--model_name_or_path", str(folder / "start"), "--max_seq_length", "60", "--output_dir", str(folder / "o")]
+    assert f"{path}: {name} has values that are NaN or infinite; allowed are finite weights" in refusal(*flags)
+
+
+def test_weights_that_are_not_read_may_be_anything(folder: Path, refusal: Callable[..., str]) -> None:
+    path = folder / "start" / "model.safetensors"
+    save_file(load_file(path) | {"roberta.pooler.dense.bias": torch.full((32,), torch.nan)}, path, {"format": "pt"})
+    flags = ["--model_name_or_path", str(folder / "start"), "--max_seq_length", "60"]
+    check_before_reading(parse_arguments(["--train_file", "x", *flags]), recognise(str(folder / "start")), None)
 
 
 def test_a_prompt_without_room_for_text_is_refused_before_the_data_is_read(

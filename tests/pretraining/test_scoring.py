@@ -1,10 +1,18 @@
 """Scoring before and after training: which sentences are pictured, what the results hold."""
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
 from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.embedding.pooling import Pooling
+from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.results import LanguageAccuracy
-from hictl_hf.pretraining.scoring import DevScores, Scores, pictured_sentences, retrieval_results
+from hictl_hf.pretraining.scoring import DevScores, Scores, pictured_sentences, refuse_diverged, retrieval_results
 from hictl_hf.retrieval.held_out import RetrievalAccuracy
 
 
@@ -40,3 +48,20 @@ def test_results_are_means_of_both_directions_with_the_pooling_chosen_on_dev() -
     }
     assert (results.protocol.untrained, results.protocol.hictl) == (Pooling("mean", 0), Pooling("cls", 2))
     assert results.by_layer == {"mean": [87.5, None, 87.5], "cls": [None, None, 87.5]}
+
+
+def test_states_that_are_not_finite_after_training_end_the_run_with_their_reason(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    model = model_for_text()
+    trainer: Any = SimpleNamespace(
+        model=model, processing_class=tokenizer, run_inside=lambda function: function(),
+        accelerator=SimpleNamespace(unwrap_model=lambda model: model), state=SimpleNamespace(global_step=3),
+        args=SimpleNamespace(learning_rate=1e30, output_dir="out"),
+    )  # fmt: skip
+    refuse_diverged(trainer)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1e30)  # finite, unlike their products
+    with pytest.raises(BadInput, match=r"after 3 steps with learning_rate 1e\+30, so the training diverged"):
+        refuse_diverged(trainer)
