@@ -41,10 +41,12 @@ class Cleaning:
     """Shortest side; Han, Kana and Hangul characters are weighted. 15 leaves out labels of one or two words."""
 
     def __post_init__(self) -> None:
-        for name in ("min_characters", "max_characters", "max_length_ratio"):
+        for name, least in (("min_characters", 0), ("max_characters", 1), ("max_length_ratio", 1)):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:  # also NaN
-                raise BadInput(f"cleaning: {name} is {value!r}; allowed is a number above 0")
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not value >= least or value == 0:  # NaN is not more, either
+                allowed = f"of {least} or more" if least else "above 0"
+                raise BadInput(f"cleaning: {name} is {value!r}; allowed is a number {allowed}")
         if self.min_characters > self.max_characters:
             raise BadInput(
                 f"cleaning: min_characters is {self.min_characters}, above max_characters, {self.max_characters}; "

@@ -93,8 +93,17 @@ def test_a_switch_is_true_or_false(name: str) -> None:
 @pytest.mark.parametrize("name", ["min_characters", "max_characters", "max_length_ratio"])
 @pytest.mark.parametrize("value", [0, True, float("nan"), "5", None])
 def test_a_length_is_a_number_above_zero(name: str, value: Any) -> None:
-    with pytest.raises(BadInput, match=f"cleaning: {name} is {value!r}; allowed is a number above 0"):
+    allowed = "above 0" if name == "min_characters" else "of 1 or more"
+    with pytest.raises(BadInput, match=f"cleaning: {name} is {value!r}; allowed is a number {allowed}"):
         Cleaning(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["max_characters", "max_length_ratio"])
+def test_a_limit_that_nothing_can_keep_is_refused(name: str) -> None:
+    """A text alone has the ratio 1, and a pair no less."""
+    with pytest.raises(BadInput, match=f"cleaning: {name} is 0.5; allowed is a number of 1 or more"):
+        Cleaning(**{name: 0.5})
+    assert len(cleaned([{"en": "a" * 30, "de": "b" * 30}, {"en": "a" * 30}], max_length_ratio=1)[0]) == 2
 
 
 @pytest.mark.parametrize("languages", ["de", ["en", "german"], ["en", ""], None, 5, [["en"]], {"en": "de"}])
