@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Collection
 from importlib import import_module
-from io import SEEK_CUR, SEEK_SET, BufferedReader, RawIOBase
+from io import SEEK_CUR, SEEK_END, SEEK_SET, BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import ZipFile
@@ -110,8 +110,11 @@ class Streams(RawIOBase):
         return len(data)
 
     def seek(self, offset: int, whence: int = SEEK_SET) -> int:
-        """Read up to an offset, from the beginning if it lies behind."""
-        wanted = offset + self.place * (whence == SEEK_CUR)
+        """Read up to an offset, from the beginning if it lies behind; the end is known once it is reached."""
+        if whence == SEEK_END:
+            while self.read(BYTES_AT_ONCE):
+                pass
+        wanted = max(offset + self.place * (whence in (SEEK_CUR, SEEK_END)), 0)
         if wanted < self.place:
             self.file.seek(0)
             self.decompressor, self.place = self.new(), 0

@@ -6,11 +6,13 @@ import lzma
 import sys
 import tarfile
 import zipfile
+from io import SEEK_CUR, SEEK_END
 from pathlib import Path
 
 import pytest
 from test_formats import FLAT_LINES, PAIRS, TAB_LINES, TRANSLATIONS, Skips, texts, write_lines
 
+from hictl_hf.data.compression import open_bytes
 from hictl_hf.data.corpus import load_corpus
 from hictl_hf.data.lines import open_output, read_texts
 from hictl_hf.data.records import Cursor
@@ -45,6 +47,17 @@ def test_every_compression_is_read_resumed_and_written(ending: str, tmp_path: Pa
         output.write("the cat\n")
     assert (tmp_path / f"out.txt{ending}").read_bytes() != b"the cat\n"
     assert [*read_texts([str(tmp_path / f"out.txt{ending}")])] == ["the cat"]
+
+
+@pytest.mark.parametrize("ending", [*COMPRESS, ".zst"])
+def test_a_compressed_file_is_sought_in_as_any_other(ending: str, tmp_path: Path) -> None:
+    path, half = tmp_path / f"a{ending}", len(LINES) // 2
+    path.write_bytes(compressed(ending, LINES[:half]) + compressed(ending, LINES[half:]))
+    with open_bytes(str(path)) as file:
+        assert file.read(5) == LINES[:5] and file.seek(3, SEEK_CUR) == 8 and file.read(4) == LINES[8:12]
+        assert file.seek(-7, SEEK_END) == len(LINES) - 7 and file.read() == LINES[-7:]
+        assert file.seek(0, SEEK_END) == file.tell() == len(LINES) and file.read() == b""
+        assert file.seek(2) == 2 and file.read() == LINES[2:]
 
 
 @pytest.mark.parametrize("ending", [*COMPRESS, ".zst"])
