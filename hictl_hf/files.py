@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,6 +17,19 @@ try:
     import fcntl
 except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
+
+
+HOME = re.compile(r"(?<![^:+=])~(?=/)")  # at the beginning of a path, also of en:~/a.txt+de:~/b.txt
+NAMED = re.compile(r"(--[\w-]+=)?([\w.+@-]+:)*~/")  # what a flag's word or a source begins with
+
+
+def with_home(word: str) -> str:
+    """Return a path, source or flag with the home folder for ~, which no shell expands in quotes, after = or in a file.
+
+    >>> with_home("--prompt=a ~/b"), with_home("en+de:~/a.tsv") == "en+de:" + os.path.expanduser("~/a.tsv")
+    ('--prompt=a ~/b', True)
+    """
+    return HOME.sub(lambda _: os.path.expanduser("~"), word) if NAMED.match(word) else word
 
 
 def check_place(path: str | Path, folder: bool = False) -> None:

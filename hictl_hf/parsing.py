@@ -24,7 +24,7 @@ from transformers.utils import CONFIG_NAME
 
 from .dtypes import warn_where_slow
 from .errors import DEBUG, DEBUG_HELP, BadInput, add_debug, nearest_name, short_repr
-from .files import check_place
+from .files import check_place, with_home
 from .other_names import answer
 
 logger = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
             or an output that cannot be written.
     """
     known = [flag for action in parser._actions for flag in action.option_strings]
-    argv = with_negative_numbers(sys.argv[1:] if argv is None else argv)
+    argv = [with_home(word) for word in with_negative_numbers(sys.argv[1:] if argv is None else argv)]
     flags = [word for word in argv if word.startswith("--")]
     unknown = [flag for flag in flags if flag.partition("=")[0] not in known]
     meant = answer(unknown, {flag.lstrip("-") for flag in known})  # argparse may take it for the beginning of a flag
@@ -260,7 +260,7 @@ def parse_flags_or_recipe(argv: Sequence[str], kind: type[Any], parser: CommandP
     """
     parser = parser or CommandParser(kind, "", {}, recipe=True)
     if argv and not argv[0].startswith("-"):
-        path, *argv = argv
+        path, *argv = with_home(argv[0]), *argv[1:]
         recipe, kinds = read_recipe(path, kind), get_type_hints(kind)
         for action in parser._actions:
             if (name := action.dest) in recipe:
@@ -331,7 +331,7 @@ def as_word(action: Action, value: Any) -> Any:
     if value is None or isinstance(value, list | dict):
         raise TypeError
     convert: Any = action.type or str
-    return convert(value if isinstance(value, str) else json.dumps(value))
+    return convert(with_home(value) if isinstance(value, str) else json.dumps(value))
 
 
 def type_name(kind: Any) -> str:

@@ -214,6 +214,19 @@ def test_a_dictionary_of_a_flag_changes_the_keys_it_names(given: str, tmp_path: 
     assert args.config_overrides == overrides
 
 
+def test_the_home_folder_is_found_where_no_shell_looks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model = tmp_path / "start"
+    model.mkdir()
+    write_recipes(tmp_path, a={"train_file": ["~/a.tsv", "en:~/b.txt+de:~/c.txt"], "model_name_or_path": "~/start"})
+    flags = ["--validation_file", "~/corpus.{en,de}", "--output_dir=~/out"]
+    args = parse_arguments(["~/a.json", *flags])
+    assert args.train_file == [f"{tmp_path}/a.tsv", f"en:{tmp_path}/b.txt+de:{tmp_path}/c.txt"]
+    assert args.validation_file == [f"{tmp_path}/corpus.{{en,de}}"]
+    assert (args.output_dir, args.model_name_or_path) == (f"{tmp_path}/out", str(model))
+    assert parse_arguments(["--train_file", "x", "--prompt", "say ~/b: "]).prompt == "say ~/b: "
+
+
 @pytest.mark.parametrize("given", ["{word", "[1]", "word_weight=2,lm_weight"])
 def test_a_flag_that_is_no_dictionary_is_refused_with_a_recipe_as_without(given: str, tmp_path: Path) -> None:
     write_recipes(tmp_path, a={"train_file": ["x"], "config_overrides": {"lm_weight": 0}})

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..errors import BadInput, as_bad_input, nearest_name
+from ..files import with_home
 from .archives import archive_corpora
 from .compression import listed, with_compressions
 from .formats import (
@@ -91,6 +92,7 @@ def read_shard(shard: Shard, cursor: Cursor, report: SkipCounter) -> Iterator[li
 
 def list_shards(source: str) -> Iterator[Shard]:
     """Yield the shards of a source in order of names, without opening them; only of a zip archive the list is read."""
+    source = with_home(source)
     named = None if TWO_FILES.fullmatch(source) else ONE_LANGUAGE.fullmatch(source)
     if named and has_role(named["language"]):
         raise BadInput(
