@@ -77,7 +77,17 @@ class RunArguments(TrainingArguments):
         for name in DICTIONARIES:
             if isinstance(value := getattr(self, name, None), str):
                 setattr(self, name, read_dictionary(name, value))
+        refuse_zero_steps(self)
         super().__post_init__()
+
+
+def refuse_zero_steps(args: Any) -> None:
+    """Raise `BadInput` for evaluations or checkpoints every 0 steps, which HF's Trainer reads as every `logging_steps`
+    and as the last step alone."""
+    for name, kind in (("eval_steps", "eval_strategy"), ("save_steps", "save_strategy")):
+        strategy = getattr(args, kind)
+        if getattr(args, name) == 0 and getattr(strategy, "value", strategy) == "steps":
+            raise BadInput(f"{name} is 0; allowed is more than 0, below 1 a share of all steps; for none: --{kind} no")
 
 
 def choose_precision_and_device(args: Any) -> None:

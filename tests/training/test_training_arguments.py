@@ -142,6 +142,15 @@ def test_what_works_is_let_pass(folder: str, settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize("name", ["eval", "save"])
+def test_an_evaluation_or_checkpoint_every_0_steps_is_refused(name: str, folder: str) -> None:
+    """HF's Trainer would evaluate every `logging_steps`, and save the last step alone."""
+    settings = {f"{name}_strategy": "steps", f"{name}_steps": 0}
+    with pytest.raises(BadInput, match=f"{name}_steps is 0; allowed is more than 0, .* for none: --{name}_strategy no"):
+        arguments(folder, **settings)
+    arguments(folder, **{f"{name}_strategy": "no", f"{name}_steps": 0})
+
+
 def test_half_precision_without_a_gpu_is_refused(folder: str) -> None:
     with pytest.raises(BadInput, match="fp16 is true, which needs a GPU"):
         refuse_impossible(arguments(folder, fp16=True))
