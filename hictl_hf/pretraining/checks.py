@@ -1,5 +1,6 @@
 """What can be said of a run before its data is read, which may take hours: settings that cannot work are refused."""
 
+import logging
 import math
 from typing import Any
 
@@ -24,10 +25,18 @@ from .setup import (
 from .start import Start
 from .trainer import NO_NEGATIVES, metric_name, pairs_contrasted
 
+logger = logging.getLogger(__name__)
+
 OF_A_NEW_VOCABULARY = {"bos_token_id": 0, "cls_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "sep_token_id": 2}
 SIZES = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "max_position_embeddings",
+)  # fmt: skip
+
+OF_THE_WEIGHTS = (  # fields that change what weights of the same shape compute
+    "num_attention_heads", "num_key_value_heads", "head_dim", "is_decoder", "add_cross_attention", "is_encoder_decoder",
+    "hidden_act", "hidden_activation", "layer_norm_eps", "norm_eps", "rms_norm_eps", "tie_word_embeddings", "legacy",
+    "relative_attention", "max_relative_positions", "pos_att_type", "position_biased_input",
 )  # fmt: skip
 
 
@@ -79,7 +88,8 @@ def config_of_run(args: PretrainingArguments, start: Start, tokenizer: PreTraine
             config = new_config(settings, size, {**OF_A_NEW_VOCABULARY, "unk_token_id": 3, "mask_token_id": size - 1})
         check_numbers(config)
         shapes = shapes_of_encoder(config)
-        kept = shapes_of_encoder(config_of_start(args.checkpoint, {}, start)) if args.checkpoint else shapes
+        of_start = config_of_start(args.checkpoint, {}, start) if args.checkpoint else config
+        kept = shapes_of_encoder(of_start) if args.checkpoint else shapes
     changed = [name for name, shape in shapes.items() if kept.get(name) != shape]
     if changed:
         name = changed[0]
@@ -88,9 +98,23 @@ def config_of_run(args: PretrainingArguments, start: Start, tokenizer: PreTraine
             f"{place}: {name} would be {tuple(shapes[name])}, and the checkpoint {has}; leave out what changes it, or "
             "train a new model (--config_name)"
         )
+    refuse_other_weights(str(place), config, of_start)
     if args.checkpoint:
         refuse_not_finite(args.checkpoint, shapes.keys())
     return config
+
+
+def refuse_other_weights(place: str, config: Any, of_start: Any) -> None:
+    """Raise `BadInput` for fields with which the start's weights would be another model; log layers left out."""
+    for name in OF_THE_WEIGHTS:
+        wanted, found = getattr(config, name, None), getattr(of_start, name, None)
+        if wanted != found:
+            raise BadInput(
+                f"{place}: {name} is {wanted}, and the checkpoint was trained with {found}, so its weights would be "
+                "another model; leave it out, or train a new model (--config_name)"
+            )
+    if (layers := config.num_hidden_layers) < of_start.num_hidden_layers:
+        logger.warning("%s: of the %d layers the first %d are kept", place, of_start.num_hidden_layers, layers)
 
 
 def check_numbers(config: Any) -> None:

@@ -93,6 +93,33 @@ def test_other_shapes_than_the_checkpoint_has_are_refused_before_the_data_is_rea
     assert re.search(found, message) and str(changes) in message
 
 
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"num_attention_heads": 2}, "num_attention_heads is 2, and the checkpoint was trained with 4, so its weights"),
+        ({"is_decoder": True}, "is_decoder is True, and the checkpoint was trained with False"),
+        ({"hidden_act": "relu"}, "hidden_act is relu, and the checkpoint was trained with gelu"),
+        ({"layer_norm_eps": 0.1}, "layer_norm_eps is 0.1, and the checkpoint was trained with 1e-12"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is False, and"),
+    ],
+)
+def test_fields_with_which_the_weights_are_another_model_are_refused_before_the_data_is_read(
+    changes: dict[str, Any], found: str, folder: Path, refusal: Callable[..., str]
+) -> None:
+    flags = ["--model_name_or_path", str(folder / "start"), "--max_seq_length", "60", "--output_dir", str(folder / "o")]
+    assert found in refusal(*flags, "--config_overrides", json.dumps(changes))
+
+
+def test_values_of_the_start_other_objectives_and_fewer_layers_pass(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes = {"num_attention_heads": 4, "hidden_dropout_prob": 0.3, "word_weight": 0, "num_hidden_layers": 1}
+    flags = ["--model_name_or_path", str(folder / "start"), "--max_seq_length", "60"]
+    args = parse_arguments(["--train_file", "x", *flags, "--config_overrides", json.dumps(changes)])
+    check_before_reading(args, recognise(str(folder / "start")), None)
+    assert "of the 2 layers the first 1 are kept" in caplog.text
+
+
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_a_start_whose_weights_are_not_finite_is_refused_before_the_data_is_read(
     value: str, folder: Path, refusal: Callable[..., str]
