@@ -12,14 +12,14 @@ from xml.etree.ElementTree import Element
 
 from ..errors import BrokenRow, as_bad_input
 from .compression import open_bytes
-from .languages import is_code, language_code
+from .languages import is_code, language_code, parse_tag
 from .lines import check_kind
 from .records import Cursor, Declared, Records, skip_to_cursor
 
 logger = logging.getLogger(__name__)
 
 NATIVE_CODE = {"bpt", "ept", "it", "ph", "ut", "x", "bx", "ex", "sc", "ec", "cp"}
-NOT_TRANSLATED = ("new", "needs-", "initial")  # beginnings of states
+NOT_TRANSLATED = ("new", "needs-", "initial", "Draft", "Rejected")  # beginnings of states; two of Trados'
 XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 FIX = "Export it again; xmllint --noout names the place."
 
@@ -30,8 +30,8 @@ def read_tmx(path: str, cursor: Cursor) -> Records:
 
 
 def read_xliff(path: str, cursor: Cursor) -> Records:
-    """Read the translation units (XLIFF 1.2) or segments (XLIFF 2) of a file; those without a finished translation are
-    untranslated."""
+    """Read the translation units (XLIFF 1.2), or the segments of a file, where it has them; those without a finished
+    translation are untranslated."""
     return skip_to_cursor(cursor, xliff_units(path))
 
 
@@ -61,8 +61,20 @@ def tmx_record(unit: Element, source: str, codes: "Codes") -> Mapping[str, Any] 
         if language in texts:
             return BrokenRow(f"has two texts in {language}; allowed is one text a language. Remove one of them.")
         texts[language] = "".join(codes.text_of(segment) for segment in children(variant, "seg"))
-    ordered = Declared(sorted(texts.items(), key=lambda text: text[0] != source))  # stable: the others stay in order
+    first = min(texts, key=lambda language: distance(language, source), default="")
+    ordered = Declared(sorted(texts.items(), key=lambda text: text[0] != first))  # stable: the others stay in order
     return {"translation": ordered} if len(ordered) > 1 else None
+
+
+def distance(language: str, source: str) -> int:
+    """Return 0 for the source language, 1 for it with another region, script or code, else 2.
+
+    >>> distance("en", "en"), distance("en-US", "en"), distance("en-GB", "eng"), distance("de", "en")
+    (0, 1, 1, 2)
+    """
+    if language == source:
+        return 0
+    return 1 if source and parse_tag(language).language == parse_tag(source).language else 2
 
 
 def code_of(element: Element, attribute: str) -> str:
@@ -75,7 +87,7 @@ def code_of(element: Element, attribute: str) -> str:
 
 
 def xliff_units(path: str) -> Records:
-    """Yield source and target of each unit or segment."""
+    """Yield source and target of each unit, or of each segment of a unit that has several."""
     languages: tuple[str | None, str | None] = (None, None)
     codes, number = Codes(), 0
     for name, element in read_elements(path, "xliff", {"xliff", "file"}, {"trans-unit", "unit"}):
@@ -87,19 +99,54 @@ def xliff_units(path: str) -> Records:
         units = [element] if name == "trans-unit" else [*children(element, "segment")]
         translatable = element.get("translate") != "no"
         for unit in units:
-            number += 1
-            yield number, xliff_record(unit, languages, codes) if translatable else None
+            for source, target in marked_segments(unit) or [sides(unit)]:
+                number += 1
+                state = state_of(unit, target)
+                yield number, xliff_record(source, target, state, languages, codes) if translatable else None
     codes.log(path)
 
 
+def sides(unit: Element) -> tuple[Element | None, Element | None]:
+    """Return source and target of a unit."""
+    return next(children(unit, "source"), None), next(children(unit, "target"), None)
+
+
+def marked_segments(unit: Element) -> list[tuple[Element | None, Element | None]]:
+    """Return source and target of each segment of a unit that has several (XLIFF 1.2: `mrk mtype="seg"`); some may have
+    no target. Empty for other units, and where the marks of both sides do not agree."""
+    source, target = sides(unit)
+    sources, targets = marked(next(children(unit, "seg-source"), source)), marked(target)
+    if len(sources) < 2 or not targets or not targets.keys() <= sources.keys():
+        return []
+    return [(segment, targets.get(name)) for name, segment in sources.items()]
+
+
+def marked(side: Element | None) -> dict[str, Element]:
+    """Return the segments marked in a source or target by their ids; none if an id is missing or not unique."""
+    marks = [] if side is None else [each for each in side.iter() if local_name(each) == "mrk"]
+    segments = [(each.get("mid", ""), each) for each in marks if each.get("mtype") == "seg"]
+    by_id = dict(segments)
+    return by_id if len(by_id) == len(segments) and "" not in by_id else {}
+
+
+def state_of(unit: Element, target: Element | None) -> str:
+    """Return the state of a translation, of XLIFF or of Trados: there each segment that is marked has a definition."""
+    defined = {each.get("id"): each.get("conf", "") for each in unit.iter() if local_name(each) == "seg"}
+    names = [each.get("mid") for each in target.iter() if local_name(each) == "mrk"] if target is not None else []
+    found = [*(defined.get(name, "") for name in names), *(each.get("state", "") for each in children(unit, "target"))]
+    return next((state for state in found if state.startswith(NOT_TRANSLATED)), unit.get("state", ""))
+
+
 def xliff_record(
-    unit: Element, languages: tuple[str | None, str | None], codes: "Codes"
+    source: Element | None,
+    target: Element | None,
+    state: str,
+    languages: tuple[str | None, str | None],
+    codes: "Codes",
 ) -> Mapping[str, Any] | BrokenRow | None:
-    """Return the texts of a unit by language; `None` without a finished translation."""
-    source, target = next(children(unit, "source"), None), next(children(unit, "target"), None)
+    """Return the texts of a unit or segment by language; `None` without a finished translation."""
     if source is None or target is None:
         return None
-    state = target.get("state") or unit.get("state") or ""
     texts = codes.text_of(source), codes.text_of(target)
     if not texts[1].strip() or state.startswith(NOT_TRANSLATED):
         return None

@@ -63,6 +63,24 @@ def test_the_source_language_is_first_and_tags_have_the_usual_case(tmp_path: Pat
     assert texts(path) == [{"en": "Hi", "pt-BR": "Oi"}, {"en": "Hi", "zh-Hant-TW": "嗨"}]
 
 
+@pytest.mark.parametrize(
+    ("source", "codes", "wanted"),
+    [
+        ("en", ("de-DE", "en-US"), ["en-US", "de-DE"]),
+        ("en-US", ("de", "en"), ["en", "de"]),
+        ("EN-us", ("fr", "en-GB", "en-US"), ["en-US", "fr", "en-US", "en-GB"]),
+        ("deu", ("en", "de"), ["de", "en"]),
+        ("*all*", ("de", "en"), ["de", "en"]),
+    ],
+)
+def test_the_source_language_may_be_written_with_or_without_its_region(
+    source: str, codes: tuple[str, ...], wanted: list[str], tmp_path: Path
+) -> None:
+    units = TMX.replace('"en"', f'"{source}"').format(tu(**{code: f"in {code}" for code in codes}))
+    path = write_lines(tmp_path / "a.tmx", [units])
+    assert [language for pair in texts(path) for language in pair] == wanted
+
+
 def test_utf_16_is_read_as_xml_says_it(tmp_path: Path) -> None:
     declared = '<?xml version="1.0" encoding="UTF-16"?>' + TMX.format(tu(en="the cat", de="die Kätze"))
     (tmp_path / "a.tmx").write_bytes(declared.encode("utf-16"))
@@ -132,6 +150,27 @@ def test_files_of_trados_are_xliff(tmp_path: Path) -> None:
     translated = unit("Hi.", '<mrk mtype="seg" mid="1">Hallo.</mrk>').replace("<target>", f"{marked}<target>")
     path = write_lines(tmp_path / "a.sdlxliff", [XLIFF.format(f"<group>{translated}</group>")], start=b"\xef\xbb\xbf")
     assert texts(path) == [{"en": "Hi.", "de": "Hallo."}]
+
+
+def test_of_a_unit_in_marked_segments_each_is_a_pair_of_which_some_may_be_untranslated(tmp_path: Path) -> None:
+    """As Trados and other tools write a paragraph; each definition has the state of a segment."""
+
+    def mark(*texts: str) -> str:
+        return " ".join(f'<mrk mtype="seg" mid="{at}">{text}</mrk>' for at, text in enumerate(texts, 1))
+
+    defined = "".join(f'<sdl:seg id="{at}" conf="{state}"/>' for at, state in enumerate(("Translated", "Draft"), 2))
+    defined = f'<sdl:seg-defs xmlns:sdl="http://sdl.com/FileTypes/SdlXliff/1.0">{defined}</sdl:seg-defs>'
+    written = unit("One. Two. Three. Four.", f"<g>{mark('Eins.', 'Zwei.', 'Drei.', '')}</g>")
+    marked = f"<seg-source>{mark('One.', 'Two.', 'Three.', 'Four.')}</seg-source><target>"
+    units = written.replace("<target>", marked).replace("</trans-unit>", f"{defined}</trans-unit>")
+    units += unit(mark("Five.", "Six."), mark("Fünf."))
+    units += unit("Seven. <mrk mtype='x'>Eight.</mrk>", "Sieben. Acht.") + unit(mark("Nine.", "Ten."), "Neun. Zehn.")
+    path, skips = write_lines(tmp_path / "a.sdlxliff", [XLIFF.format(units)]), Skips()
+    assert [tuple(row.texts.values()) for row in read_rows(str(path), skips)] == [
+        ("One.", "Eins."), ("Two.", "Zwei."), ("Five.", "Fünf."), ("Seven. Eight.", "Sieben. Acht."),
+        ("Nine. Ten.", "Neun. Zehn."),
+    ]  # fmt: skip
+    assert skips.counts == {"untranslated": 3}
 
 
 def test_segments_of_xliff_2_are_pairs(tmp_path: Path) -> None:
