@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from ..errors import BadInput
 from .catalogue_text import Change, clean_entry, has_words
+from .doubts import Doubts
 from .languages import is_code, wanted_language, weighted_length
 from .records import Row
 
@@ -80,6 +81,7 @@ class CorpusReport:
     """One for each of the first five broken rows."""
     hash: str = ""
     """Hash of the kept rows in order; empty unless all of them were read."""
+    doubts: Doubts = field(default_factory=Doubts, repr=False, compare=False)
 
     def skip(self, reason: Reason, message: str = "") -> None:
         """Count a skipped row."""
@@ -134,6 +136,7 @@ def clean_rows(
             continue
         report.kept["-".join(languages)] += 1
         report.changed.update(changes)
+        report.doubts.add(languages, texts)
         (x, y), (x_lang, y_lang) = (*texts, None)[:2], (*languages, None)[:2]
         yield {"x": x, "y": y, "x_lang": x_lang, "y_lang": y_lang}
 

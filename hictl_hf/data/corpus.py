@@ -1,5 +1,6 @@
 """Load sources as one clean Arrow dataset with the columns x, y, x_lang, y_lang."""
 
+import logging
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from .records import Row
 from .sources import read_rows
 
 FEATURES = datasets.Features({name: datasets.Value("string") for name in ("x", "y", "x_lang", "y_lang")})
+logger = logging.getLogger(__name__)
 ROWS_PER_BATCH = 10_000  # of the Arrow file
 
 
@@ -36,6 +38,8 @@ def load_corpus(
     if not report.kept:
         found = f"{', '.join(sources)}: no row is left after cleaning; at least one is needed"
         raise BadInput(f"{found}. Correct the sources by the reasons here, or relax the cleaning.\n{report.summary()}")
+    for doubt in report.doubts.sentences():
+        logger.warning("%s: %s; drop or rename the column if it is no such language", ", ".join(sources)[:200], doubt)
     return datasets.Dataset.from_file(str(path)), report
 
 

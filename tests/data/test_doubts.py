@@ -1,0 +1,61 @@
+"""Columns whose names are codes of languages, and words, too: what their texts say of them is logged."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from test_formats import write_lines
+
+from hictl_hf.data.corpus import load_corpus
+from hictl_hf.data.doubts import LEAST, Doubts
+
+GERMAN = [f"Der Hund {at} sieht die Katze." for at in range(60)]
+ENGLISH = [f"The dog {at} sees the cat." for at in range(60)]
+RUSSIAN = [f"Собака {at} видит кошку." for at in range(60)]
+
+
+def doubts(first: list[str], second: list[str], *languages: str) -> list[str]:
+    found = Doubts()
+    for texts in zip(first, second):
+        found.add(languages, texts)
+    return [*found.sentences()]
+
+
+@pytest.mark.parametrize(
+    ("texts", "languages", "told"),
+    [
+        ((ENGLISH, GERMAN), ("en", "be"), "first 60 texts in 'be' are in Latin letters, not in Cyrillic"),
+        ((RUSSIAN, ENGLISH), ("en", "ru"), "first 60 texts in 'en' are in Cyrillic letters, not in Latin"),
+        ((GERMAN, ENGLISH), ("de", "it"), "first 60 texts in 'it' are mostly English"),
+        ((ENGLISH, ["tatoeba", "bible"] * 30), ("en", "so"), "first 60 texts in 'so' are 2 different ones, as of a"),
+        ((GERMAN[:2], GERMAN[:2]), ("to", "id"), "'to' and 'id' are read as languages, and are English words, too"),
+    ],
+)
+def test_what_the_texts_of_a_column_say_of_its_name(
+    texts: tuple[list[str], list[str]], languages: tuple[str, str], told: str
+) -> None:
+    assert any(told in sentence for sentence in doubts(*texts, *languages))
+
+
+@pytest.mark.parametrize(
+    ("texts", "languages"),
+    [
+        ((ENGLISH, GERMAN), ("en", "de")),
+        ((RUSSIAN, GERMAN), ("ru", "id")),
+        ((GERMAN, GERMAN), ("it", "no")),  # and is, id: languages that do meet
+        ((ENGLISH, GERMAN), ("en", "to")),
+        ((["the cat"] * 60, GERMAN), ("en", "de")),  # of a record in many languages
+        ((GERMAN[: LEAST - 1], ENGLISH[: LEAST - 1]), ("ru", "be")),
+        ((RUSSIAN, GERMAN), ("sr", "sr-Latn")),
+        ((["17", "..."] * 30, [*map(str, range(60))]), ("ru", "de")),  # without letters
+    ],
+)
+def test_real_languages_leave_no_doubt(texts: tuple[list[str], list[str]], languages: tuple[str, str]) -> None:
+    assert doubts(*texts, *languages) == []
+
+
+def test_doubts_are_logged_with_the_sources(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_lines(tmp_path / "a.csv", ["to,id", "Bob Smith,Dear Bob", "Ann Lee,Hello Ann"])
+    with caplog.at_level(logging.WARNING, "hictl_hf"):
+        assert len(load_corpus([str(path)], cache_dir=tmp_path)[0]) == 2
+    assert f"{path}: 'to' and 'id' are read as languages, and are English words, too; drop or rename" in caplog.text
