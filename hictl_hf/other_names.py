@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterable
 from dataclasses import fields
 
+from transformers import TrainingArguments
+
 from .data.cleaning import Cleaning
 from .former_names import ARGUMENTS
 from .models.configuration_objective import ObjectiveConfig
@@ -32,7 +34,16 @@ ELSEWHERE = {  # wrong spellings, and names of other tools -> ours, one of which
     "evaluation_strategy": ("eval_strategy",), "evaluate_during_training": ("eval_strategy",),
     "approximate": ("index",),
     "gradient_checkpointing": ("activation_checkpointing",), "push_to_hub_model_id": ("hub_model_id",),
-    "cpu": ("use_cpu",), "no_cuda": ("use_cpu",), "task_name": ("tasks",), "task": ("tasks",),
+    "cpu": ("use_cpu",), "no_cuda": ("use_cpu",), "per_gpu_eval_batch_size": ("per_device_eval_batch_size",),
+    "generation_num_beams": ("num_beams",), "num_warmup_steps": ("warmup_steps",),
+    "checkpointing_steps": ("save_steps",), "lr_scheduler": ("lr_scheduler_type",), "optimizer": ("optim",),
+    "random_seed": ("seed",),
+    "clip_grad": ("max_grad_norm",), "grad_clip": ("max_grad_norm",), "gradient_clip_val": ("max_grad_norm",),
+    "accumulate_grad_batches": ("gradient_accumulation_steps",), "max_epochs": ("num_train_epochs",),
+    "patience": ("early_stopping_patience",), "early_stopping": ("early_stopping_patience",),
+    "label_smoothing": ("label_smoothing_factor",), "with_tracking": ("report_to",), "eval_beams": ("num_beams",),
+    "resume": ("resume_from_checkpoint",), "torchdynamo": ("torch_compile_backend",),
+    "task_name": ("tasks",), "task": ("tasks",),
     "language": ("languages",), "encoder": ("model",),
 }  # fmt: skip
 KEYS = {  # dictionaries -> an argument of the commands in which they have these keys
@@ -45,6 +56,13 @@ NO_TRANSLATIONS = {
     "select_split": "no task of XTREME has translations as answers",
 }
 IN_A_FOLDER = "XTREME's files are in the folder --data"
+BY_XTREME = "each task has the value of XTREME's own script"
+IN_FP32 = {"bf16": "weights are in fp32; --bf16 true computes in bf16", "precision": "--precision is that of computing"}
+LONG_GONE = {"": "transformers 5 has it no more, and nothing replaces it; leave it out"}
+NO_TPU = {"": "GPUs are those of CUDA or ROCm, else it runs on the CPU; leave it out"}
+ONE_EACH = {"": "start one process for each GPU, torchrun --nproc_per_node N; CUDA_VISIBLE_DEVICES chooses them"}
+UNCHANGED = {"": "weights are used as they are, without adapters and quantization"}
+OF_TRAINING = {item.name for item in fields(TrainingArguments)}
 REASONS = {  # what transformers' example scripts have -> why a command has not; the first whose argument it has, or ""
     "overwrite_output_dir": {"": "no folder is written over; choose another --output_dir"},
     "cache_dir": {"": "set the environment variable HF_HOME"},
@@ -90,7 +108,7 @@ REASONS = {  # what transformers' example scripts have -> why a command has not;
     "preprocessing_num_workers": {"select_split": "the examples of a task are tokenized in seconds"},
     **dict.fromkeys(
         ("max_seq_length", "max_steps", "warmup_steps", "weight_decay", "lr_scheduler_type", "config_overrides"),
-        {"select_split": "each task has the value of XTREME's own script"},
+        {"select_split": BY_XTREME},
     ),
     **dict.fromkeys(
         (
@@ -135,6 +153,52 @@ REASONS = {  # what transformers' example scripts have -> why a command has not;
     "pooling": {"held_out_sentences": "--config_overrides has sentence_pooling"},
     "batch_size": {"max_tokens": "batches have as many tokens as --max_tokens says"},
     "gradient_accumulation_steps": {"micro_batches": "--micro_batches divides the batch instead of multiplying it"},
+    **dict.fromkeys(("dtype", "torch_dtype"), IN_FP32),
+    **dict.fromkeys(("mixed_precision", "amp", "half_precision_backend", "fp16_backend", "fp16_opt_level"), IN_FP32),
+    "group_by_length": {
+        "similar_lengths": "--similar_lengths true does so", "": "batches have examples of similar length, always",
+    },
+    "sortish_sampler": {"": "batches have examples of similar length, always"},
+    "logging_dir": {
+        "report_to": "TensorBoard's files are in --output_dir; TENSORBOARD_LOGGING_DIR names another folder",
+        "select_split": "a benchmark is not tracked; its report is in --output_dir",
+    },
+    **dict.fromkeys(("no_cuda", "use_cpu"), {"select_split": "CUDA_VISIBLE_DEVICES= (empty) takes the CPU"}),
+    **dict.fromkeys(("use_mps_device", "tpu_num_cores", "tpu_metrics_debug", "tpu", "use_ipex"), NO_TPU),
+    "device": {"use_cpu": "CUDA_VISIBLE_DEVICES chooses a GPU; --use_cpu true takes the CPU"},
+    **dict.fromkeys(("num_gpus", "n_gpu", "gpus", "devices"), ONE_EACH),
+    "save_safetensors": {"": "weights are always saved in safetensors"},
+    "adafactor": {"optim": "--optim adafactor", "select_split": BY_XTREME},
+    "push_to_hub_organization": {"hub_model_id": "--hub_model_id has both, organization/name", "": "leave it out"},
+    "push_to_hub_token": {"": "it would be stored with the command; log in by `hf auth login`, or set HF_TOKEN"},
+    **dict.fromkeys(
+        ("fsdp_min_num_params", "fsdp_transformer_layer_cls_to_wrap"),
+        {"shard_parameters": "--shard_parameters true divides weights", "": "weights are not divided; leave it out"},
+    ),
+    "include_tokens_per_second": {"held_out_sentences": "tokens_per_second is in the logs, always"},
+    **dict.fromkeys(
+        (
+            "jit_mode_eval", "past_index", "mp_parameters", "ray_scope", "use_legacy_prediction_loop",
+            "include_inputs_for_metrics", "include_tokens_per_second", "dispatch_batches", "split_batches",
+        ),
+        LONG_GONE,
+    ),
+    "generation_max_length": {"max_length_b": "max_length_a * source tokens + max_length_b is the limit when decoding"},
+    "generation_config": {"num_beams": "--num_beams, --max_length_a and _b are the settings of decoding"},
+    "keep_linebreaks": {"max_seq_length": "each line is one example, always"},
+    **dict.fromkeys(("whole_word_mask", "wwm"), {"mlm_probability": "tokens are masked, as in the paper, not words"}),
+    **dict.fromkeys(("attn_implementation", "attn_impl"), {"": "the fastest attention that is installed is taken"}),
+    **dict.fromkeys(("use_lora", "lora_rank", "load_in_8bit", "load_in_4bit", "quantization"), UNCHANGED),
+    **dict.fromkeys(
+        (
+            "doc_stride", "max_query_length", "n_best_size", "max_answer_length", "null_score_diff_threshold",
+            "version_2_with_negative",
+        ),
+        {"select_split": BY_XTREME},
+    ),
+    **dict.fromkeys(
+        ("text_column", "summary_column"), {"": "columns are found by their names (docs/data_formats.md)"}
+    ),
 }  # fmt: skip
 
 
@@ -148,6 +212,10 @@ def answer(given: Iterable[str], known: Collection[str]) -> str:
     for name in (word.lstrip("-").partition("=")[0].replace("-", "_") for word in given):
         elsewhere = next((each for each in ELSEWHERE.get(name, ()) if each in known), None)
         reason = next((text for each, text in REASONS.get(name, {}).items() if not each or each in known), None)
+        same = {name, *ELSEWHERE.get(name, ())}
+        if "select_split" in known and not elsewhere:
+            reasons = (text for each in sorted(same) for kind, text in REASONS.get(each, {}).items() if kind in known)
+            reason = reason or next(reasons, None) or (BY_XTREME if same & OF_TRAINING else None)
         within = next((each for each, (key, keys) in KEYS.items() if key in known and name in keys), None)
         if reason:
             answers.append(f"{name}: {reason}; ")
