@@ -16,9 +16,10 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 from transformers import TrainerCallback, TrainingArguments
-from transformers.trainer_utils import TrainOutput, speed_metrics
+from transformers.trainer_utils import PredictionOutput, TrainOutput, speed_metrics
 
 from ..data.collator import OBJECTIVES
+from ..data.sampling import PretrainingExamples
 from ..data.streaming import StreamedBatches, collate_streamed
 from ..embedding.pooling import Pooling, all_poolings
 from ..errors import BadInput, short_repr
@@ -318,6 +319,17 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         if self.log_started is not None:  # else it is before the first step
             self.log_started += time() - started
         return metrics
+
+    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> PredictionOutput:
+        """Like the parent, for single examples that the collator takes; `BadInput` for texts and for a sampler's."""
+        columns = test_dataset.column_names if isinstance(test_dataset, Dataset) else ["seed"]
+        found = ", ".join(columns) if isinstance(test_dataset, Dataset) else type(test_dataset).__name__
+        if "seed" not in columns or isinstance(test_dataset, PretrainingExamples | StreamedBatches):
+            raise BadInput(
+                f"test_dataset is {found}; allowed are examples of tokens, each with a seed. "
+                "evaluate scores pairs of texts, and hictl_hf.embedding.embed_sentences gives their vectors"
+            )
+        return super().predict(test_dataset, *args, **kwargs)
 
     def check_pairs(self, pairs: Any) -> None:
         """Raise `BadInput` for what is no dataset of sentence pairs, or without a tokenizer to read them."""

@@ -586,6 +586,17 @@ def test_what_cannot_be_evaluated_is_refused(
         trainer.evaluate()
 
 
+def test_texts_are_not_predicted_and_examples_are(
+    build: Callable[..., HictlTrainer], tokens: Dataset, held_out: Dataset
+) -> None:
+    trainer = build()
+    for texts in (held_out, trainer.train_dataset):
+        with pytest.raises(ValueError, match="test_dataset is .*; allowed are examples of tokens.* evaluate scores"):
+            trainer.predict(texts)
+    examples = [{"x": row["x"], "y": row["y"], "seed": at} for at, row in enumerate(tokens.select(range(4)))]
+    assert trainer.predict(examples).metrics["test_loss"] > 0
+
+
 def test_one_process_with_several_gpus_is_refused(
     model_for_text: Callable[..., PreTrainedModel],
     tokenizer: PreTrainedTokenizerBase,
