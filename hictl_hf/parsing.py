@@ -356,6 +356,50 @@ def recipe_file(path: str) -> Path:
     return file
 
 
+class Word(str):
+    """A word that YAML 1.1 takes for true or false, and that may be a word: `no` is Norwegian, and a strategy."""
+
+
+class RecipeLoader(yaml.SafeLoader):
+    """Loader of YAML that leaves it open what `no`, `yes`, `on` and `off` are, and refuses a key given twice."""
+
+
+def construct_word(loader: RecipeLoader, node: yaml.ScalarNode) -> bool | Word:
+    text = str(loader.construct_scalar(node))
+    return text.lower() == "true" if text.lower() in ("true", "false") else Word(text)
+
+
+def construct_object(loader: RecipeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    once_each([(key.value, None) for key, _ in node.value if isinstance(key.value, str)])
+    return loader.construct_mapping(node, deep=True)
+
+
+RecipeLoader.add_constructor("tag:yaml.org,2002:bool", construct_word)
+RecipeLoader.add_constructor("tag:yaml.org,2002:map", construct_object)
+
+
+def once_each(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Return keys and values as a dictionary; `ValueError` for a key given twice, of which one would be lost."""
+    keys = [key for key, _ in pairs]
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise ValueError(f"{twice[0]} is given twice")
+    return dict(pairs)
+
+
+def as_meant(value: Any, kind: Any = None) -> Any:
+    """Return a value of a recipe with each `Word` as the argument, of this type, has it: a word in a list or string.
+
+    >>> as_meant(Word("no"), str), as_meant(Word("no"), bool), as_meant({"languages": [Word("no")], "a": Word("on")})
+    ('no', False, {'languages': ['no'], 'a': True})
+    """
+    if isinstance(value, Word):
+        is_word = kind is not None and bool not in (kind, *get_args(kind))
+        return str(value) if is_word else value.lower() in ("yes", "on")
+    if isinstance(value, dict):
+        return {str(key) if isinstance(key, Word) else key: as_meant(each) for key, each in value.items()}
+    return [as_meant(each, str) for each in value] if isinstance(value, list) else value
+
+
 def read_recipe(path: str, kind: type[Any], within: Sequence[Path] = ()) -> dict[str, Any]:
     """Read a recipe file, whose keys must be fields of `kind`, over those that its key `based_on` names, in order.
 
@@ -367,11 +411,15 @@ def read_recipe(path: str, kind: type[Any], within: Sequence[Path] = ()) -> dict
     file = recipe_file(path)
     try:
         text = file.read_text(encoding="utf-8-sig")
-        recipe = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
-    except (json.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
+        if path.endswith(".json"):
+            recipe = json.loads(text, object_pairs_hook=once_each)
+        else:
+            recipe = yaml.load(text, RecipeLoader)  # which makes no other objects, either
+    except (ValueError, yaml.YAMLError) as error:
         raise BadInput(f"{path}: not JSON or YAML: {error}") from error
     if not isinstance(recipe, dict):
         raise BadInput(f"{path}: holds {type(recipe).__name__}; allowed is an object of settings, see recipes/")
+    recipe = {name: as_meant(value, get_type_hints(kind).get(name)) for name, value in recipe.items()}
     names, place = recipe.pop(BASED_ON, []), file.resolve()
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadInput(f"{path}: {BASED_ON} is {short_repr(names)}; allowed is a list of recipes, by relative paths")

@@ -214,6 +214,28 @@ def test_a_dictionary_of_a_flag_changes_the_keys_it_names(given: str, tmp_path: 
     assert args.config_overrides == overrides
 
 
+def test_words_that_yaml_takes_for_false_are_words_where_words_are_asked_for(tmp_path: Path) -> None:
+    words = "train_file: [x]\neval_strategy: no\nguard_languages: [no, de]\nbf16: off\ndo_train: yes\n"
+    (tmp_path / "a.yaml").write_text(f"{words}cleaning: {{languages: [no, en], drop_duplicates: no}}\n", "utf-8")
+    args = parse_arguments([str(tmp_path / "a.yaml")])
+    assert (args.eval_strategy.value, args.guard_languages) == ("no", ["no", "de"])
+    assert (args.bf16, args.do_train) == (False, True)
+    assert args.cleaning == {"languages": ["no", "en"], "drop_duplicates": False}
+    merged = "cleaning: &a {max_characters: 9}\ntrain_file: x\n<<: {cleaning: {<<: *a, max_characters: 7}}\n"
+    (tmp_path / "a.yaml").write_text(merged, "utf-8")
+    assert parse_arguments([str(tmp_path / "a.yaml")]).cleaning == {"max_characters": 9}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.yaml", "seed: 1\ntrain_file: [x]\nseed: 2\n"), ("a.json", '{"seed": 1, "train_file": ["x"], "seed": 2}')],
+)
+def test_a_setting_that_a_recipe_has_twice_is_refused(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text, "utf-8")
+    with pytest.raises(BadInput, match=f"{name}: not JSON or YAML: seed is given twice"):
+        parse_arguments([str(tmp_path / name)])
+
+
 def test_the_home_folder_is_found_where_no_shell_looks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     model = tmp_path / "start"
