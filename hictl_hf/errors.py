@@ -1,5 +1,6 @@
 """Errors for the user: one line with the place, the value found, the values allowed and the fix; `--debug`."""
 
+import errno
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 DEBUG = "--debug"
 DEBUG_HELP = "Show the Python traceback of an error instead of one line."
 GRACE = 20.0  # seconds in which the first of several processes can tell an error of all
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 HF_DEBUG = ("underflow_overflow", "tpu_metrics_debug")  # values of `--debug` of HF's TrainingArguments
 
 
@@ -102,9 +104,16 @@ def shows_traceback(argv: Sequence[str]) -> bool:
 
 
 def in_one_line(error: BadInput | OSError) -> str | None:
-    """Return the message, without the traceback of a worker process; `None` for an `OSError` without a path."""
+    """Return the message, without the traceback of a worker process; `None` for an `OSError` without a path, except
+    that of a full disk, which libraries raise without one."""
     if isinstance(error, BadInput):
         return str(error).rpartition("BadInput: ")[2]
+    if error.errno in FULL_DISK:
+        place = f"{error.filename}: " if error.filename else ""
+        return (
+            f"{place}{error.strerror or error}; allowed is a disk with room for the output, the caches and temporary "
+            "files. Free space, or move them: --output, HF_HOME, HF_DATASETS_CACHE, TMPDIR."
+        )
     if error.errno is None or error.filename is None:
         return None
     place = error.filename2 or error.filename

@@ -1,5 +1,6 @@
 """One command with sub-commands: each runs the `main` of its module, as the scripts do, and a shell completes them."""
 
+import errno
 import json
 import os
 import runpy
@@ -240,6 +241,18 @@ def test_an_interrupt_ends_without_a_traceback() -> None:
 def test_a_file_that_cannot_be_opened_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hictl_hf.cli.translate.main", lambda _: tmp_path.write_text("x"))
     with pytest.raises(SystemExit, match=f"^error: {tmp_path}: Is a directory; allowed is .* Check the path.$"):
+        cli.main(["translate"])
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG])
+def test_a_full_disk_is_told_in_one_line_also_without_the_name_of_a_file(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(_: object) -> None:
+        raise OSError(number, f"Error writing bytes to file. Detail: {os.strerror(number)}")  # as pyarrow raises it
+
+    monkeypatch.setattr("hictl_hf.cli.translate.main", fill)
+    with pytest.raises(SystemExit, match=f"^error: .*{os.strerror(number)}; allowed is a disk with room .*TMPDIR"):
         cli.main(["translate"])
 
 
