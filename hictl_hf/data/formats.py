@@ -167,6 +167,7 @@ def check_delimiter(path: str, names: list[str]) -> None:
     """Raise `BadInput` if the first line of a table names columns that another delimiter separates."""
     for delimiter, fix in DELIMITERS.items():
         found = [name.strip(' "') for name in names[0].split(delimiter)] if len(names) == 1 else []
+        found = found[found[:1] == [""] :]  # without the name of an index, which pandas leaves empty
         if len(found) > 1 and (not not_languages(found) or {"text", "lang"} <= {*found}):
             raise BadInput(
                 f"{path}: has columns separated by {delimiter!r}, {short_repr(names[0])}; allowed are commas in .csv "

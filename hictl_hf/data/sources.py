@@ -194,6 +194,18 @@ def list_files(
         yield Shard(path, read, {path: size})
 
 
+def refuse_saved_dataset(folder: str) -> None:
+    """Raise `BadInput` for a folder of `datasets.save_to_disk`: its rows are in Arrow files, and its JSON has none."""
+    names = ("dataset_dict.json", "state.json", "dataset_info.json")
+    several, *one = (os.path.isfile(os.path.join(folder, name)) for name in names)
+    if several or all(one):
+        split = "['train']" * several
+        raise BadInput(
+            f"{folder}: was written by datasets.save_to_disk, in Arrow files; allowed is Parquet. Write it: "
+            f"datasets.load_from_disk(folder){split}.to_parquet(file)."
+        )
+
+
 def find_files(source: str, endings: Collection[str]) -> list[str]:
     """Return the file itself, all readable files under a folder, or all files that a pattern matches, sorted."""
     if os.path.isfile(source):
@@ -202,6 +214,7 @@ def find_files(source: str, endings: Collection[str]) -> list[str]:
     pattern = os.path.join(glob.escape(source), "**") if is_folder else source
     paths = sorted(filter(os.path.isfile, glob.glob(pattern, recursive=True)))
     if is_folder:
+        refuse_saved_dataset(source)
         unread = [path for path in paths if ending_of(path) not in endings]
         paths = [path for path in paths if ending_of(path) in endings]
         if unread and ARCHIVE in endings:  # of a package all but its catalogues is code

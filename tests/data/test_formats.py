@@ -161,6 +161,7 @@ def test_a_quote_left_open_costs_its_own_row_alone(tmp_path: Path) -> None:
     ("name", "header", "found"),
     [
         ("a.csv", "en;de", r"separated by ';', 'en;de'; allowed are commas in .csv and tabs in .tsv. Write it with"),
+        ("a.csv", ";en;de", r"separated by ';', ';en;de'; allowed are commas in .csv"),  # pandas, with its index
         ("a.csv", '"en"|"de"', r"separated by '\|', .*Write it with commas"),
         ("a.csv", "en\tde", r"separated by '\\t', .*Rename it: it has to end in .tsv"),
         ("a.tsv", "text,lang,url", "separated by ',', .*Rename it: it has to end in .csv"),

@@ -242,6 +242,16 @@ def test_a_broken_source_is_refused(
     assert f"{tmp_path}/{place}" in message and found in message and "allowed" in message and fix in message
 
 
+def test_a_folder_of_save_to_disk_is_told_as_such(tmp_path: Path) -> None:
+    """Its Arrow files would be left out without a word, and its JSON files read as rows."""
+    rows = datasets.Dataset.from_list([{"en": "a cat", "de": "eine Katze"}])
+    rows.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict(train=rows).save_to_disk(tmp_path / "several")
+    for name, fix in (("one", r"load_from_disk\(folder\).to_parquet"), ("several", r"folder\)\['train'\].to_parquet")):
+        with pytest.raises(BadInput, match=f"{name}: was written by datasets.save_to_disk, .*{fix}"):
+            [*list_shards(str(tmp_path / name))]
+
+
 # The files of a Moses corpus, one of them as the shell makes it of braces without quotes, and the source to write.
 CORPORA = {
     "endings": (["a.en", "a.de"], "a.de", "a.{de,en}"),
