@@ -3,6 +3,7 @@
 transformers creates parameters that the weights lack, so a damaged or hostile `config.json` could take all memory.
 """
 
+import logging
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,8 @@ from transformers.utils.hub import get_checkpoint_shard_files
 
 from ..data.text_encoding import encode_texts, special_tokens
 from ..errors import BadInput, as_bad_input, short_repr
+
+logger = logging.getLogger(__name__)
 
 MOST_LAYERS = 1000  # the largest XLM-R has 48
 ADAPTER = "adapter_config.json"
@@ -173,6 +176,25 @@ def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
         raise BadInput(f"{name_or_folder}: holds no tokenizer that loads: {reason}") from error
     check_words(str(name_or_folder), tokenizer)
     return tokenizer
+
+
+def warn_of_other_ids(model: str | None, name: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Log a tokenizer, of this name, whose ids are other pieces than in that of a trained model, if it has one: they
+    would have the embeddings of other words."""
+    if not model or model == name:
+        return
+    try:
+        pieces = {number: piece for piece, number in load_tokenizer(model).get_vocab().items()}
+    except BadInput:  # it has none, or one that does not load
+        return
+    vocabulary = tokenizer.get_vocab()
+    others = [piece for piece, number in vocabulary.items() if pieces.get(number, piece) != piece]
+    if others:
+        logger.warning(
+            "%s: %d of its %d ids are other pieces in the tokenizer of %s, such as that of %r, so they get the "
+            "embeddings of other words; leave it out for the model's own",
+            name, len(others), len(vocabulary), model, min(others),
+        )  # fmt: skip
 
 
 def check_words(place: str, tokenizer: PreTrainedTokenizerBase) -> None:

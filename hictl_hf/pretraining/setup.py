@@ -24,7 +24,7 @@ from ..embedding.encoder import check_model_type, load_encoder, without_load_rep
 from ..embedding.pooling import DenseLayers, Pooling, all_poolings, own_pooling, projection_of
 from ..errors import BadInput
 from ..hub.during_training import push_during_training
-from ..hub.loading import check_sizes, check_vocabulary, load_tokenizer, model_errors
+from ..hub.loading import check_sizes, check_vocabulary, load_tokenizer, model_errors, warn_of_other_ids
 from ..models.configuration_hictl import config_class, load_config
 from ..models.configuration_objective import NAMED_IDS, ZETA
 from ..models.families import longest_input
@@ -61,6 +61,7 @@ def load_or_train_tokenizer(args: PretrainingArguments, train: Dataset | None) -
     if source := args.tokenizer_source:
         tokenizer = load_tokenizer(source)
         layout_of(tokenizer)  # refuses what cannot be trained with
+        warn_of_other_ids(args.checkpoint, source, tokenizer)
         return tokenizer
     if train is None:
         raise BadInput("no vocabulary can be learned from a stream; give --tokenizer_name or --model_name_or_path")

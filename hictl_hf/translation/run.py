@@ -9,7 +9,7 @@ from pathlib import Path
 from transformers import set_seed
 
 from ..files import atomic_directory, write_text
-from ..hub.loading import check_vocabulary, load_tokenizer
+from ..hub.loading import check_vocabulary, load_tokenizer, warn_of_other_ids
 from ..hub.publishing import push, reserve
 from ..reports.results import library_versions
 from ..training.arguments import read_dictionary, refuse_unsupported_devices
@@ -46,6 +46,7 @@ def run_translation(args: TranslationArguments, command: str = "") -> Translatio
         check_checkpoint(named)
     config, tokenizer = load_config(args), load_tokenizer(str(args.tokenizer_source))
     check_vocabulary(str(args.model_name_or_path), tokenizer, config.vocab_size)
+    warn_of_other_ids(None if args.random_encoder else args.checkpoint, str(args.tokenizer_source), tokenizer)
     check_new_decoder(args, config)
     if args.test_file or args.eval_strategy != "no":
         check_comet(reported_metrics(args.metric))

@@ -8,7 +8,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import BadInput
 from ..files import digest
-from ..hub.loading import check_weights, load_tokenizer, place_of, weights_of
+from ..hub.loading import check_weights, load_tokenizer, place_of, warn_of_other_ids, weights_of
 from .arguments import XtremeArguments
 from .data import TaskData, read_task
 from .files import data_hash
@@ -32,6 +32,7 @@ def load_config_and_tokenizer(args: XtremeArguments) -> tuple[PreTrainedConfig, 
         name = args.model_name_or_path
         raise BadInput(f"--model_name_or_path {name}: no encoder with a tokenizer that loads: {error}") from error
     check_weights(encoder)
+    warn_of_other_ids(encoder, str(args.tokenizer_source), tokenizer)
     return config, tokenizer
 
 

@@ -27,9 +27,18 @@ from hictl_hf import (
 from hictl_hf.data import lines as text_lines
 from hictl_hf.data.lines import read_lines
 from hictl_hf.data.records import Cursor
+from hictl_hf.data.tokenization import train_tokenizer
 from hictl_hf.embedding.encoder import load_encoder
 from hictl_hf.errors import BadInput
-from hictl_hf.hub.loading import check_sizes, check_vocabulary, load_tokenizer, model_errors, parameters, weights_of
+from hictl_hf.hub.loading import (
+    check_sizes,
+    check_vocabulary,
+    load_tokenizer,
+    model_errors,
+    parameters,
+    warn_of_other_ids,
+    weights_of,
+)
 from hictl_hf.models.configuration_hictl import config_class
 from hictl_hf.models.families import FAMILIES, family_of
 from hictl_hf.models.modeling_hictl import encoder_class
@@ -73,6 +82,20 @@ def spoiled(folder: Path, tmp_path: Path, changes: dict[str, Any]) -> Path:
     config = json.loads((copied / "config.json").read_text("utf-8")) | changes
     (copied / "config.json").write_text(json.dumps(config), "utf-8")
     return copied
+
+
+def test_a_tokenizer_with_other_ids_than_that_of_the_model_is_logged(
+    folders: Path, tmp_path: Path, tokenizer: PreTrainedTokenizerBase, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, other = str(folders / "checkpoint"), train_tokenizer(["of other words", "and not so many"], 50, 62)
+    warn_of_other_ids(model, model, tokenizer)
+    warn_of_other_ids(model, "same", load_tokenizer(model))
+    (tmp_path / "without").mkdir()
+    warn_of_other_ids(str(tmp_path / "without"), "other", other)
+    warn_of_other_ids(None, "other", other)
+    assert caplog.text == ""
+    warn_of_other_ids(model, "other", other)
+    assert re.search(r"other: \d+ of its \d+ ids are other pieces in the tokenizer of .*checkpoint, such", caplog.text)
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
