@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from .languages import is_code, main_part, parse_tag, script_of
+from .languages import is_code, parse_tag, script_of
 
 LOOKED_AT, LEAST = 500, 20  # texts of a language that are kept, and with fewer of which there is no doubt
 LETTERS_OF = {  # script of ISO 15924 -> its names in Unicode
@@ -67,5 +67,5 @@ class Doubts:
         if wanted and len(written) >= LEAST and 10 * as_wanted < len(written):
             most = Counter(name for found in written for name in found).most_common(1)[0][0].title()
             yield f"the first {len(texts)} texts in '{language}' are in {most} letters, not in {wanted[0].title()}"
-        elif main_part(language) not in LIKE_ENGLISH and 2 * sum(map(bool, map(ENGLISH.search, texts))) > len(texts):
+        elif tag.language not in LIKE_ENGLISH and 2 * sum(map(bool, map(ENGLISH.search, texts))) > len(texts):
             yield f"the first {len(texts)} texts in '{language}' are mostly English"

@@ -41,6 +41,7 @@ def test_what_the_texts_of_a_column_say_of_its_name(
     ("texts", "languages"),
     [
         ((ENGLISH, GERMAN), ("en", "de")),
+        ((GERMAN, ENGLISH), ("deu", "eng_Latn")),
         ((RUSSIAN, GERMAN), ("ru", "id")),
         ((GERMAN, GERMAN), ("it", "no")),  # and is, id: languages that do meet
         ((ENGLISH, GERMAN), ("en", "to")),
