@@ -310,6 +310,8 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
         for name in ("text_alpha", "pair_alpha", "text_share", "mlm_probability", "tlm_probability", "dropout"):
             if not 0 <= (getattr(self, name) or 0) <= 1:
                 raise BadInput(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
+        if self.dropout == 1:
+            raise BadInput("dropout is 1, which leaves nothing; allowed is 0 or more and below 1")
         self.check_start()
         self.check_what_to_do()
         if not (self.held_out_sentences or self.validation_file) and (

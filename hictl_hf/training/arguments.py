@@ -77,6 +77,9 @@ class RunArguments(TrainingArguments):
         for name in DICTIONARIES:
             if isinstance(value := getattr(self, name, None), str):
                 setattr(self, name, read_dictionary(name, value))
+        given = [self.report_to] if isinstance(self.report_to, str) else self.report_to or []
+        if any("," in name for name in given):
+            self.report_to = [name.strip() for names in given for name in names.split(",")]
         refuse_zero_steps(self)
         super().__post_init__()
 
@@ -169,7 +172,7 @@ def refuse_impossible(args: TrainingArguments) -> None:
     for name, (least, bound) in RANGES.items():
         value = getattr(args, name, None)
         if value is not None and not least <= value < bound:
-            below = f" and below {bound}" if bound < math.inf else ""
+            below = f" and below {bound}" if bound < math.inf else " and finite" * (not math.isfinite(value))
             raise BadInput(f"{name} is {value}; allowed is {least} or more{below}")
     if args.fsdp:
         raise BadInput(

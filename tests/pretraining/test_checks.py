@@ -177,6 +177,8 @@ def test_what_works_passes_and_draws_no_random_number(family: str) -> None:
     ("flags", "message"),
     [
         (("--held_out_sentences", "0", "--early_stopping_patience", "2", *EVALUATED), "held_out_sentences is 0, so no"),
+        (("--dropout", "1"), "dropout is 1, which leaves nothing; allowed is 0 or more and below 1"),
+        (("--num_train_epochs", "inf"), "num_train_epochs is inf; allowed is 0 or more and finite"),
         (("--stream_shares", "2", "1"), "stream_shares is .*2.0, 1.0.*, which only a stream has; add --streaming true"),
         (
             ("--stream_buffer", "5"),

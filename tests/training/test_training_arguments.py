@@ -151,6 +151,12 @@ def test_an_evaluation_or_checkpoint_every_0_steps_is_refused(name: str, folder:
     arguments(folder, **{f"{name}_strategy": "no", f"{name}_steps": 0})
 
 
+def test_trackers_are_also_listed_in_one_word(folder: str) -> None:
+    trackers = RunArguments(folder, use_cpu=True, report_to="tensorboard, wandb").report_to
+    assert trackers == RunArguments(folder, use_cpu=True, report_to=["tensorboard,wandb"]).report_to
+    assert trackers == ["tensorboard", "wandb"]
+
+
 def test_half_precision_without_a_gpu_is_refused(folder: str) -> None:
     with pytest.raises(BadInput, match="fp16 is true, which needs a GPU"):
         refuse_impossible(arguments(folder, fp16=True))
