@@ -26,7 +26,7 @@ from ..errors import BadInput, BrokenRow, as_bad_input, nearest_name, short_repr
 from .compression import COMPRESSIONS, compression_of, with_compressions
 from .language_names import is_language, not_languages, with_codes
 from .languages import LANGUAGE, is_code, language_code, main_part
-from .lines import LONGEST_LINE, check_kind, first_bytes, read_lines
+from .lines import LONGEST_LINE, check_kind, first_bytes, noting_quotes, read_lines
 from .records import Cursor, Declared, Records, columns_used, skip_to_cursor
 from .translation_memories import read_tmx, read_xliff
 
@@ -132,8 +132,9 @@ def read_cells(path: str, cursor: Cursor) -> Iterator[tuple[int, list[str] | Bro
     second_line = deepcopy(position)  # after the first line of the row
 
     def rows() -> Iterator[list[str]]:
-        lines = (line for _, line in read_lines(path, position))
-        if ".tsv" in ending_of(path):
+        is_tsv, numbered = ".tsv" in ending_of(path), read_lines(path, position)
+        lines = (line for _, line in (noting_quotes(path, numbered) if is_tsv else numbered))
+        if is_tsv:
             return (line.split("\t") if line else [] for line in lines)
         return csv.reader((f"{line}\n" for line in remember_second_line(lines)), strict=True)
 

@@ -3,6 +3,7 @@ complete; until then it is NAME.partial next to it."""
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 LONGEST_LINE = 2**28  # bytes; an archive can hold a line that is longer than the memory
 AS_NAMED = "with gzip if it ends in .gz, likewise .bz2, .xz and .zst"
 STANDARD_INPUT = "standard input"
+QUOTED_CELL = re.compile(r'"[^"]*(""[^"]*)+"')
+QUOTED: set[str] = set()  # files of which it was logged
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -45,6 +48,19 @@ def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if cursor.wants(number):
                 yield number, _decode(line)
+
+
+def noting_quotes(path: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Yield lines of cells separated by tabs; log the first one with a cell that was quoted as in CSV, once a file."""
+    for number, line in lines:
+        if '""' in line and path not in QUOTED and any(map(QUOTED_CELL.fullmatch, line.split("\t"))):
+            QUOTED.add(path)
+            logger.warning(
+                "%s:%d: has a cell in quotes with two quotes for each inside, as CSV has them; in columns separated by "
+                "tabs a quote is a character of the text. If it is none, write the file again: pandas with quoting=3",
+                path, number,
+            )  # fmt: skip
+        yield number, line
 
 
 def first_bytes(path: str) -> bytes:

@@ -12,7 +12,7 @@ from ..errors import BadInput, BrokenRow, short_repr
 from .compression import with_compressions
 from .language_names import not_languages, with_codes
 from .languages import find_language
-from .lines import read_lines
+from .lines import noting_quotes, read_lines
 from .records import Cursor, Declared, LowScore, Records, skip_to_cursor
 
 IGNORED = "_"
@@ -81,7 +81,7 @@ class Layout:
 
 def read_pair_list(path: str, cursor: Cursor, layout: Layout) -> Records:
     """Read one pair a line, in columns separated by tabs, without a header; a quote is an ordinary character."""
-    for number, line in read_lines(path, cursor):
+    for number, line in noting_quotes(path, read_lines(path, cursor)):
         if number == 1 and layout.is_header(line):
             raise BadInput(
                 f"{path}:1: is {short_repr(line)}, the names of the columns; allowed are lines of texts. Remove the "

@@ -47,6 +47,20 @@ def test_pairs_below_the_threshold_are_counted(
     assert skips.counts.total() == skips.counts["low score"] == low
 
 
+@pytest.mark.parametrize("name", ["a.tsv", "en+de:b.tsv"])
+def test_cells_quoted_as_in_csv_are_texts_and_logged_once_a_file(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As pandas writes them with tabs, where nothing says whether they are quotes of the text."""
+    lines = ['He said "no".\tEr sagte ""nein"".', '"He said ""no""."\tEr sagte nein.', '"""No"", he said."\t"Nein."']
+    head = ["en\tde"] if name == "a.tsv" else []
+    path = write_lines(tmp_path / name.rpartition(":")[2], head + lines)
+    found = texts(name.replace(path.name, str(path)))
+    assert [pair["en"] for pair in found] == [line.split("\t")[0] for line in lines]
+    logged = [record.getMessage() for record in caplog.records if "as CSV has them" in record.getMessage()]
+    assert len(logged) == 1 and logged[0].startswith(f"{path}:{len(head) + 2}: has a cell in quotes with two quotes")
+
+
 def test_the_report_of_a_corpus_has_the_pairs_of_low_score(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "scored.tsv", WIKIMATRIX)
     report = load_corpus([f"1.1+de+en:{path}"], cache_dir=tmp_path / "cache")[1]
