@@ -58,6 +58,7 @@ def refuse_not_finite(name: str, used: Collection[str]) -> None:
                 if key not in used and key.partition(".")[2] not in used:
                     continue
                 values = weights.get_tensor(key)
+                values = values.float() if values.element_size() == 1 else values  # of 8 bits PyTorch finds no least
                 if values.is_floating_point() and values.numel() and not torch.stack(values.aminmax()).isfinite().all():
                     raise BadInput(
                         f"{path}: {key} has values that are NaN or infinite; allowed are finite weights. Take an "

@@ -120,12 +120,15 @@ def test_values_of_the_start_other_objectives_and_fewer_layers_pass(
     assert "of the 2 layers the first 1 are kept" in caplog.text
 
 
-@pytest.mark.parametrize("value", ["nan", "inf"])
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [("nan", torch.float32), ("inf", torch.float32), ("nan", torch.bfloat16), ("nan", torch.float8_e4m3fn)],
+)
 def test_a_start_whose_weights_are_not_finite_is_refused_before_the_data_is_read(
-    value: str, folder: Path, refusal: Callable[..., str]
+    value: str, dtype: torch.dtype, folder: Path, refusal: Callable[..., str]
 ) -> None:
     path = folder / "start" / "model.safetensors"
-    weights = load_file(path)
+    weights = {name: weight.to(dtype) for name, weight in load_file(path).items()}
     name = next(name for name in weights if name.endswith("layer.1.output.dense.weight"))
     weights[name][3, 2] = float(value)
     save_file(weights, path, {"format": "pt"})
