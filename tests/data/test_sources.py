@@ -242,6 +242,20 @@ def test_a_broken_source_is_refused(
     assert f"{tmp_path}/{place}" in message and found in message and "allowed" in message and fix in message
 
 
+def test_variables_and_lists_with_commas_are_answered_with_what_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a recipe, or between single quotes, no shell replaces a variable."""
+    paths = [write_lines(tmp_path / name, ["{}"]) for name in ("a.jsonl", "b.jsonl")]
+    monkeypatch.setenv("CORPORA", str(tmp_path))
+    for source, fix in (
+        ("$CORPORA/a.jsonl", f"Did you mean {paths[0]}? Variables"),
+        (f"{paths[0]},{paths[1]}", f"Did you mean {paths[0]} {paths[1]}, with spaces between them?"),
+    ):
+        with pytest.raises(BadInput, match=re.escape(fix)):
+            [*list_shards(source)]
+
+
 def test_a_folder_of_save_to_disk_is_told_as_such(tmp_path: Path) -> None:
     """Its Arrow files would be left out without a word, and its JSON files read as rows."""
     rows = datasets.Dataset.from_list([{"en": "a cat", "de": "eine Katze"}])
