@@ -99,7 +99,7 @@ def config_of_run(args: PretrainingArguments, start: Start, tokenizer: PreTraine
             "train a new model (--config_name)"
         )
     refuse_other_weights(str(place), config, of_start)
-    if args.checkpoint:
+    if args.checkpoint and args.process_index == 0:
         refuse_not_finite(args.checkpoint, shapes.keys())
     return config
 
