@@ -56,6 +56,11 @@ def check_before_reading(args: PretrainingArguments, start: Start, tokenizer: Pr
             "lm_weight, sentence_weight and word_weight are 0, which leaves no loss to train; allowed is 0 for two of "
             "them; set one in config_overrides"
         )
+    if config.lm_weight and not (args.mlm_probability or args.tlm_probability):
+        logger.warning(
+            "mlm_probability and tlm_probability are 0: no token is masked, so the language model learns nothing; "
+            "lm_weight 0 in config_overrides saves its computation"
+        )
     if args.join_reordered and config.word_level_input != "clean":
         raise BadInput(
             f"join_reordered is true, but word_level_input is {config.word_level_input!r}; set it to 'clean' in "

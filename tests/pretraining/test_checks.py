@@ -165,6 +165,16 @@ def test_a_new_model_without_the_size_of_its_vocabulary_is_refused_before_the_da
     assert "needs the size of its vocabulary" in refusal("--output_dir", str(folder))
 
 
+@pytest.mark.parametrize(("weight", "logged"), [(1, True), (0, False)])
+def test_a_language_model_without_a_masked_token_is_logged(
+    weight: int, logged: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    flags = ["--max_seq_length", "60", "--mlm_probability", "0", "--tlm_probability", "0"]
+    args = parse_arguments(["--train_file", "x", *flags, "--config_overrides", json.dumps(NEW | {"lm_weight": weight})])
+    check_before_reading(args, Start(), None)
+    assert ("no token is masked, so the language model learns nothing" in caplog.text) is logged
+
+
 @pytest.mark.parametrize("family", ["xlm-roberta", "bert", "modernbert", "deberta-v2"])
 def test_what_works_passes_and_draws_no_random_number(family: str) -> None:
     changes = {"model_type": family} | ({} if family == "xlm-roberta" else {"max_position_embeddings": 64})
