@@ -77,9 +77,10 @@ class RunArguments(TrainingArguments):
         for name in DICTIONARIES:
             if isinstance(value := getattr(self, name, None), str):
                 setattr(self, name, read_dictionary(name, value))
-        given = [self.report_to] if isinstance(self.report_to, str) else self.report_to or []
-        if any("," in name for name in given):
-            self.report_to = [name.strip() for names in given for name in names.split(",")]
+        trackers: Any = vars(self)["report_to"] or []
+        trackers = [trackers] if isinstance(trackers, str) else trackers
+        if any("," in name for name in trackers):
+            self.report_to = [name.strip() for names in trackers for name in names.split(",")]
         refuse_zero_steps(self)
         super().__post_init__()
 
