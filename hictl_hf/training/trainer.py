@@ -128,9 +128,9 @@ class RobustTrainer(Trainer):
         finally:
             for name, value in before.items():
                 setattr(self.args, name, value)
-        if 0 < self.state.global_step <= self.skipped_steps and not self.terminated:
+        if 0 < self.state.global_step <= self.skipped_in_a_row and not self.terminated:
             raise BadInput(
-                f"loss or gradient was not finite in {self.skipped_steps} of {self.state.global_step} steps, so "
+                f"loss or gradient was not finite in each of the {self.state.global_step} steps, so "
                 "nothing was trained; check the weights of the start and the examples, else lower learning_rate or "
                 "train in higher precision"
             )
