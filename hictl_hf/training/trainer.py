@@ -128,7 +128,7 @@ class RobustTrainer(Trainer):
         finally:
             for name, value in before.items():
                 setattr(self.args, name, value)
-        if 0 < self.state.global_step <= self.skipped_in_a_row and not self.terminated:
+        if 0 < self.state.global_step <= self.skipped_steps and not self.terminated and not self.scale_is_open():
             raise BadInput(
                 f"loss or gradient was not finite in each of the {self.state.global_step} steps, so "
                 "nothing was trained; check the weights of the start and the examples, else lower learning_rate or "
@@ -281,8 +281,7 @@ class RobustTrainer(Trainer):
         self._globalstep_last_logged += 1  # the logged loss is divided by the steps since then
         self.step_was_skipped = True
         self.skipped_steps += 1
-        scaler = self.accelerator.scaler
-        if scaler is None or scaler.get_scale() <= 1:  # else the scaler of float16 has not found its scale yet
+        if not self.scale_is_open():
             self.skipped_in_a_row += 1
         step = self.state.global_step + 1
         if self.is_world_process_zero():
@@ -295,6 +294,11 @@ class RobustTrainer(Trainer):
                 f"examples are in {path}; correct them if they are broken, else lower learning_rate or train in higher "
                 f"precision, then {self.how_to_continue}"
             )
+
+    def scale_is_open(self) -> bool:
+        """Whether the loss scaler of float16 may still find a scale at which steps are finite."""
+        scaler = self.accelerator.scaler
+        return scaler is not None and scaler.get_scale() > 1
 
     def write_examples_of_step(self, path: Path) -> None:
         """Write each example of each micro-batch of this process as a JSON line: texts, numbers, and the micro-batch's
