@@ -63,6 +63,15 @@ def noting_quotes(path: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple
         yield number, line
 
 
+def one_line(text: str) -> str:
+    """Return the text with a space for each line break of any kind, such as those that byte-level decoders generate.
+
+    >>> one_line("a\\r\\nb\\u2028c"), one_line("a b ")
+    ('a b c', 'a b ')
+    """
+    return " ".join(text.splitlines())
+
+
 def first_bytes(path: str) -> bytes:
     """Return the first 512 bytes of a file; none of a pipe, which can be read only once."""
     if not os.path.isfile(path):

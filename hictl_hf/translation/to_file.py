@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..data.compression import compression_of, opener
+from ..data.lines import one_line
 from ..files import partial_file
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..processes import ALONE, Processes, hides_progress
@@ -106,6 +107,7 @@ def join_texts(parts: Sequence[Path], output: Path) -> None:
 
 
 def written(number: int, found: Sequence[Translation], scores: bool) -> Iterator[str]:
-    """Yield the output lines of an input line, which has this number."""
+    """Yield the output lines of an input line, which has this number: one for each translation, whatever it holds."""
     for translation in found:
-        yield f"{number}\t{translation.score:.4f}\t{translation.text}" if scores else translation.text
+        text = one_line(translation.text)
+        yield "\t".join([str(number), f"{translation.score:.4f}", text.replace("\t", " ")]) if scores else text

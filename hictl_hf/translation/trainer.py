@@ -24,6 +24,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, speed_metrics
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..data.languages import main_part
+from ..data.lines import one_line
 from ..errors import BadInput
 from ..training.callbacks import TrainingTime
 from ..training.checkpoints import last_complete_checkpoint, newest_first, resume_choice, verify_checkpoint
@@ -137,7 +138,8 @@ class TranslationTrainer(RobustTrainer):
             shutil.rmtree(path, ignore_errors=True)
 
     def translate(self, pairs: Sequence[Pair], progress: bool = False) -> list[Translation]:
-        """The best translation of each source, in order; processes share the work, and each returns all."""
+        """The best translation of each source, in order and in one line, as files of lines are scored; processes share
+        the work, and each returns all."""
         place, processes = self.args.process_index, self.args.world_size
         own = pairs[place::processes]
         found = translate(
@@ -145,7 +147,9 @@ class TranslationTrainer(RobustTrainer):
             [pair.direction.target for pair in own], progress=progress and place == 0, cut=True,
         )  # fmt: skip
         everyone: list[Any] = [None] * len(pairs)
-        for process, part in enumerate(gather_object([[best for best, *_ in found]])):
+        for process, part in enumerate(
+            gather_object([[replace(best, text=one_line(best.text)) for best, *_ in found]])
+        ):
             everyone[process::processes] = part
         return everyone
 

@@ -15,8 +15,8 @@ from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGenera
 from hictl_hf.processes import ALONE, Processes
 from hictl_hf.translation import to_file
 from hictl_hf.translation.beam_search import BeamSearchConfig
-from hictl_hf.translation.decoding import translate
-from hictl_hf.translation.to_file import TranslationFileConfig, join_texts, translate_to_file
+from hictl_hf.translation.decoding import Translation, translate
+from hictl_hf.translation.to_file import TranslationFileConfig, join_texts, translate_to_file, written
 
 CONFIG = TranslationFileConfig(BeamSearchConfig(num_beams=2, max_length=6, best=2), "de", scores=True, lines_at_once=3)
 
@@ -59,6 +59,13 @@ def test_any_number_of_processes_writes_what_one_does_at_once(
             shared_by(other, lambda processes: write("shared", processes, replace(CONFIG, target_language="fr")))
     assert shared_by(2, lambda processes: write("shared", processes)) == [expected] * 2
     assert sorted(path.name for path in tmp_path.glob("*shared*")) == ["shared"]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"])
+def test_a_line_break_in_a_translation_does_not_begin_another_line(end: str) -> None:
+    found = [Translation(f"one{end}two", -1.0, 5), Translation(f"{end}a\tb{end}", -2.0, 5)]
+    assert list(written(7, found, scores=False)) == ["one two", " a\tb"]
+    assert list(written(7, found, scores=True)) == ["7\t-1.0000\tone two", "7\t-2.0000\t a b"]
 
 
 def test_no_line_is_no_translation_and_joined_files_are_packed_as_they_are_named(

@@ -26,6 +26,7 @@ from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.training import trainer as trainer_module
 from hictl_hf.training.checkpoints import newest_first, verify_checkpoint
+from hictl_hf.translation import trainer as translation_trainer
 from hictl_hf.translation.beam_search import BeamSearchConfig
 from hictl_hf.translation.corpus import (
     Direction,
@@ -350,6 +351,15 @@ def test_validation_is_the_score_of_what_generate_says(material: Material, tmp_p
     bleu = sacrebleu.corpus_bleu(hypotheses, [references], tokenize="zh").score
     assert found["eval_sacrebleu_en-zh"] == pytest.approx(bleu)
     assert found["eval_chrf"] == pytest.approx(sum(scores) / 2) and sum(scores) > 0
+
+
+def test_translations_are_one_line_each(material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def translated(model: Any, tokenizer: Any, texts: list[str], *rest: Any, **settings: Any) -> Any:
+        return [[Translation(f"{text}\nmore\u2028", -1.0, 9)] for text in texts]
+
+    monkeypatch.setattr(translation_trainer, "translate", translated)
+    found = material.trainer(tmp_path).translate(material.pairs[:2])
+    assert [each.text for each in found] == [f"{pair.source} more" for pair in material.pairs[:2]]
 
 
 def test_scores_of_one_direction_are_not_named_twice() -> None:
