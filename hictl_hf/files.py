@@ -32,8 +32,24 @@ def with_home(word: str) -> str:
     return HOME.sub(lambda _: os.path.expanduser("~"), word) if NAMED.match(word) else word
 
 
+STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")  # a file that the shell opened, which may be in the middle
+
+
+def is_stream(path: str | Path) -> bool:
+    """Whether an output is written as it comes, in place of a file that is named once it is complete: standard output
+    ("-"), a pipe, a terminal or another device."""
+    named = str(path)
+    if named in STANDARD_OUTPUT or named == "/dev/stderr" or DESCRIPTOR.fullmatch(named):
+        return True
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
 def check_place(path: str | Path, folder: bool = False) -> None:
     """Raise `BadInput` unless a file (or a folder) can be written at this path."""
+    if is_stream(path):
+        allowed = f"allowed is the path of a {'folder' if folder else 'file'}. Choose another output."
+        raise BadInput(f"{path}: is standard output, a pipe or a device; {allowed}")
     output = Path(path).resolve()
     existing = next(each for each in (output, *output.parents) if each.exists())
     allowed = f"allowed is a path where a {'folder' if folder else 'file'} can be written. Choose another output."

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import BadInput
+from .files import is_stream
 
 Item = TypeVar("Item")
 
@@ -166,7 +167,7 @@ def refuse_streams(processes: Processes, **files: str | Sequence[str] | None) ->
     """
     for name, paths in files.items() if processes.number > 1 else ():
         found = [paths] if isinstance(paths, str) else paths
-        if not found or any(os.path.exists(path) and not os.path.isfile(path) for path in found):
+        if not found or any(is_stream(path) for path in found):
             raise BadInput(
                 f"{name} is {' '.join(found) if found else 'not given'}, with {processes.number} processes; allowed "
                 "with several are regular files. Name some, or start one process."

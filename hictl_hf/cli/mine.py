@@ -22,7 +22,7 @@ from ..data.compression import compression_of
 from ..data.lines import check_output
 from ..embedding.encoder import check_device, check_reading, default_precision
 from ..errors import BadInput
-from ..files import check_place
+from ..files import check_place, is_stream
 from ..parsing import CommandParser, parse_flags
 from ..processes import current, refuse_streams
 from ..retrieval.mining import MiningConfig
@@ -46,7 +46,9 @@ GROUPS = {
 class MineArguments:
     """Arguments of `hictl mine`."""
 
-    output: str = field(metadata={"help": "File to write: pairs with their scores, or the lines kept."})
+    output: str = field(
+        metadata={"help": "File to write, or - for stdout: pairs with their scores, or the lines kept."}
+    )
     model: str | None = field(
         default=None,
         metadata={"help": "Folder or Hub name of a HiCTL or XLM-R encoder; not needed if all vectors are given."},
@@ -197,8 +199,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.check(files)
     processes = current()
     inputs = [path for path in (*files, args.pairs, args.gold, args.x_vectors, args.y_vectors) if path]
-    refuse_streams(processes, input=inputs)
-    check_output(args.output, inputs)
+    refuse_streams(processes, input=inputs, output=args.output)
+    check_output(args.output, inputs, may_be_stream=True)
+    if args.gold and is_stream(args.output):
+        raise BadInput(
+            f"gold is given, and output is {args.output}; allowed with --gold is a file, as the report lies next to it"
+        )
     if args.gold:
         check_place(report_folder(args.output), folder=True)
     with as_bad_input():

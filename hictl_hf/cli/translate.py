@@ -22,6 +22,7 @@ from ..data.languages import find_language
 from ..data.lines import check_inputs, check_output, open_output
 from ..embedding.encoder import check_device
 from ..errors import BadInput, short_repr
+from ..files import is_stream
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..parsing import CommandParser, parse_flags
 from ..processes import current, refuse_streams
@@ -50,7 +51,9 @@ class TranslateArguments:
         },
     )
     column: str | None = field(default=None, metadata={"help": "Text column of the tables; a.b is key b of column a."})
-    output: str | None = field(default=None, metadata={"help": "File to write; default: stdout."})
+    output: str | None = field(
+        default=None, metadata={"help": "File, pipe or device to write; default, and -: stdout."}
+    )
     target_lang: str | None = field(
         default=None, metadata={"help": "Required if the model has several target languages."}
     )
@@ -96,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; `argv` defaults to the command line."""
     args = parse_flags(make_parser(), argv)
     check_inputs(args.input)
-    check_output(args.output, args.input)
+    check_output(args.output, args.input, may_be_stream=True)
     processes, total = current(), None
     refuse_streams(processes, input=args.input, output=args.output)
     # a first pass finds invalid lines before the model is loaded
@@ -107,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = ("num_beams", "length_penalty", "best", "max_length_a", "max_length_b", "max_length")
     settings = BeamSearchConfig.of(model, **{name: getattr(args, name) for name in names})
     scores = args.scores or args.best > 1
-    if args.output and (os.path.isfile(args.output) or not os.path.exists(args.output)):
+    if args.output and not is_stream(args.output):
         size = args.lines_at_once or LINES_AT_ONCE
         config = TranslationFileConfig(settings, args.target_lang, args.max_tokens, scores, size)
         translate_to_file(

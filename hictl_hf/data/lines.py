@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ..errors import BadInput, BrokenRow, as_bad_input, nearest_name
-from ..files import atomic_file, check_place, partial_file
+from ..files import DESCRIPTOR, STANDARD_OUTPUT, atomic_file, check_place, is_stream, partial_file
 from .compression import compression_of, open_bytes, opener
 from .file_kinds import COMPRESSED, LONGEST, SKIPPABLE, is_tar, is_utf_16, kind_of
 from .records import Cursor, checked_text
@@ -145,9 +145,13 @@ def _decode(line: bytes) -> str:
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def check_output(output: str | None, inputs: Sequence[str]) -> None:
-    """Raise `BadInput` if the output cannot be written, or if writing it would overwrite an input."""
-    if output is not None:
+def check_output(output: str | None, inputs: Sequence[str], may_be_stream: bool = False) -> None:
+    """Raise `BadInput` if the output cannot be written, or if writing it would overwrite an input.
+
+    Args:
+        may_be_stream: whether the command can write to a pipe or a device.
+    """
+    if output is not None and not (may_be_stream and is_stream(output)):
         complete = Path(output).resolve()
         for path in inputs:
             if Path(path).resolve() in (complete, partial_file(complete)):
@@ -166,20 +170,21 @@ def check_inputs(inputs: Sequence[str]) -> None:
 
 @contextmanager
 def open_output(path: str | None) -> Iterator[TextIO]:
-    """Open an output for writing: standard output in UTF-8 for None; else a file that gets its name, and replaces an
-    older one, at the end of the block. If the block fails, the lines written so far stay in NAME.partial."""
-    if path is None:
+    """Open an output for writing: standard output in UTF-8 for None; another stream; else a file that gets its name,
+    and replaces an older one, at the end of the block. If that fails, the lines written so far stay in NAME.partial."""
+    if path is None or path in STANDARD_OUTPUT:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         yield sys.stdout
         return
-    complete = Path(path).resolve()
-    if complete.exists() and not complete.is_file():  # a pipe or a terminal, whose reader waits
-        with complete.open("w", encoding="utf-8", newline="\n") as output:
+    if is_stream(path):  # a reader may be waiting
+        named = DESCRIPTOR.fullmatch(path)
+        place = os.dup(int(named[1])) if named else path
+        with opener(Path(path).name)(place, "wt", encoding="utf-8", newline="\n") as output:
             yield output
         return
-    partial = partial_file(complete)
-    opened = opener(complete.name)
+    complete = Path(path).resolve()
+    partial, opened = partial_file(complete), opener(complete.name)
     try:
         with (
             atomic_file(complete, partial, keep_draft=True),

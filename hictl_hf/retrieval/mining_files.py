@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..data.lines import read_texts
+from ..data.lines import open_output, read_texts
 from ..errors import BadInput, short_repr
-from ..files import write_text
+from ..files import is_stream, write_text
 from ..processes import ALONE, Processes
 from .bitext import IdPair
 from .mining import MiningConfig, find_distinct, mine_vectors, score_pairs
@@ -112,7 +112,11 @@ def deduplicate_lines(
 
 def finish(output: str, lines: Iterable[str], work: MiningWorkdir) -> None:
     """Write the output, then remove the partial output."""
-    write_text(Path(output).resolve(), "".join(f"{line}\n" for line in lines))
+    if is_stream(output):
+        with open_output(output) as stream:
+            stream.writelines(f"{line}\n" for line in lines)
+    else:
+        write_text(Path(output).resolve(), "".join(f"{line}\n" for line in lines))
     work.remove()
 
 

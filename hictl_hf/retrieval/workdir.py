@@ -4,6 +4,8 @@ import hashlib
 import json
 import logging
 import shutil
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,7 @@ from ..embedding.pooling import chosen_prompt, own_max_length, own_pooling, vect
 from ..embedding.sentence_transformers_settings import settings_files
 from ..embedding.to_file import PROBE, VectorFileConfig, embed_to_file, hash_of_vectors
 from ..errors import BadInput, as_bad_input
-from ..files import digest, partial_file
+from ..files import digest, is_stream, partial_file
 from ..processes import ALONE, Processes
 from ..training.fingerprint import CONTINUE_OR_REMOVE, SETTINGS_FILE, refuse_other_settings, remember_settings
 from ..training.partial_output import as_bytes
@@ -104,7 +106,12 @@ class MiningWorkdir:
         task: Mapping[str, Any], processes: Processes = ALONE,
     ) -> None:  # fmt: skip
         self.source, self.config, self.processes = source, config, processes
-        self.folder = partial_file(Path(output).resolve())
+        self.prints = None
+        if is_stream(output):  # nothing can resume
+            self.temporary = tempfile.TemporaryDirectory(prefix="hictl-mine-")  # removed with this object
+            self.folder, self.prints = Path(self.temporary.name), sys.stderr
+        else:
+            self.folder = partial_file(Path(output).resolve())
         self.neighbours, self.state = self.folder / "neighbours.npz", self.folder / SETTINGS_FILE
         names = ("neighbours", "index", "index_parameters", "max_memory", "device")
         searched = {name: getattr(config, name) for name in names}
@@ -164,7 +171,7 @@ class MiningWorkdir:
             raise BadInput(f"vectors have {' and '.join(map(str, widths))} numbers; allowed are those of one model")
         like = [np.broadcast_to(np.float32(0), (len(side.sentences), *widths)) for side in sides]
         if self.processes.is_main:
-            print(describe(like[0], like[-1], self.config, only_earlier=len(sides) == 1), flush=True)
+            print(describe(like[0], like[-1], self.config, only_earlier=len(sides) == 1), file=self.prints, flush=True)
             self.folder.mkdir(parents=True, exist_ok=True)
             remember_settings(self.state, self.settings)
         found: list[Source] = []

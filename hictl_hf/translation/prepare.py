@@ -22,7 +22,7 @@ from typing import IO, Any
 from ..data.records import checked_text
 from ..data.sources import MOSES
 from ..errors import BadInput, BrokenRow, short_repr
-from ..files import write_json
+from ..files import check_place, write_json
 from ..version import __version__
 from .moses import MosesTokenizer
 from .paper_corpora import PaperCorpus
@@ -112,6 +112,7 @@ def prepare(
     """
     if romanian not in ROMANIAN:
         raise BadInput(f"romanian is {romanian!r}; allowed are {', '.join(ROMANIAN)}. Choose one of them.")
+    check_place(output, folder=True)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise BadInput(f"{output}: exists already; allowed is a new folder. Remove it, or name another.")
     output.parent.mkdir(parents=True, exist_ok=True)

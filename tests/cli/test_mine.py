@@ -85,6 +85,22 @@ def test_pairs_of_two_files(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.tsv", "x.txt", "y.txt"]
 
 
+def test_standard_output_has_the_pairs_alone(
+    checkpoint: Path, files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    run(tmp_path / "pairs.tsv", *files, model=checkpoint)
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    for name in ("-", "/dev/stdout"):
+        main([*map(str, files), "--output", name, "--model", str(checkpoint)])
+        said = capsys.readouterr()
+        assert said.out == (tmp_path / "pairs.tsv").read_text("utf-8") and "comparisons" in said.err
+        with pytest.raises(BadInput, match=f"gold is given, and output is {name}; allowed with --gold is a file"):
+            main([*map(str, files), "--output", name, "--model", str(checkpoint), "--gold", str(files[0])])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.tsv", "x.txt", "y.txt"]
+
+
 def test_settings_reach_the_search(checkpoint: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
     forward = run(tmp_path / "a", *files, model=checkpoint, direction="forward")
     assert len(forward) == 13

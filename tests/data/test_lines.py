@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import stat
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,6 +72,42 @@ def test_inputs_and_outputs_that_cannot_be_used_are_refused(tmp_path: Path) -> N
     for output, given in ((path, path), (tmp_path / "b", tmp_path / "b.partial")):
         with pytest.raises(BadInput, match="is an input; name another output"):
             check_output(str(output), [str(given)])
+
+
+def test_a_pipe_is_written_as_it_comes_and_a_device_where_a_command_can(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with open_output(f"/dev/fd/{writing}") as output:
+        output.write("a\n")
+    os.write(writing, b"b\n")  # the shell's descriptor stays open
+    assert os.read(reading, 9) == b"a\nb\n"
+    os.mkfifo(tmp_path / "fifo.gz")
+    taken = os.open(tmp_path / "fifo.gz", os.O_RDONLY | os.O_NONBLOCK)
+    with open_output(str(tmp_path / "fifo.gz")) as output:
+        output.write("c\n")
+    assert gzip.decompress(os.read(taken, 99)) == b"c\n"
+    assert stat.S_ISFIFO((tmp_path / "fifo.gz").stat().st_mode)
+    for name in ("-", "/dev/stdout", "/dev/null", f"/dev/fd/{writing}", str(tmp_path / "fifo.gz")):
+        check_output(name, [], may_be_stream=True)
+        with pytest.raises(
+            BadInput, match="^/?[^ ]+: is standard output, a pipe or a device; allowed is the path of a"
+        ):
+            check_output(name, [])
+    for descriptor in (reading, writing, taken):
+        os.close(descriptor)
+
+
+def test_the_file_behind_a_descriptor_keeps_what_it_has(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("before\n", "utf-8")
+    with (tmp_path / "log").open("a") as log, open_output(f"/dev/fd/{log.fileno()}") as output:
+        output.write("after\n")
+    assert (tmp_path / "log").read_text("utf-8") == "before\nafter\n"
+
+
+@pytest.mark.parametrize("name", [None, "-", "/dev/stdout"])
+def test_standard_output_has_several_names(name: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_output(name) as output:
+        output.write("a\n")
+    assert capsys.readouterr().out == "a\n"
 
 
 def test_texts_are_read_from_files_or_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
