@@ -101,10 +101,7 @@ def search(
     """
     if (attention := model.decoder.config._attn_implementation) not in MASKS:
         raise ValueError(f"attention is {attention!r}; beam search needs one of {MASKS}: model.set_attn_implementation")
-    if 2 * settings.num_beams > (size := len(model.target_token_ids)):
-        raise BadInput(
-            f"num_beams is {settings.num_beams}; allowed is up to {size // 2}, half the decoder's {size} words"
-        )
+    check_beams(model, settings.num_beams)
     limits = settings.limits(attention_mask.sum(-1)) if limits is None else limits
     limits = limits.clamp_max(model.decoder.config.max_position_embeddings - model.first_position)
     beams = Beams.begin(model, input_ids, attention_mask, start_ids, limits, settings.num_beams)
@@ -122,6 +119,12 @@ def search(
         if len(beams.sentences) - len(staying) >= max(1, len(beams.sentences) // COMPACT_AT) or not staying:
             beams.keep(staying)
     return best_hypotheses(model, found, settings, len(input_ids))
+
+
+def check_beams(model: HictlForConditionalGeneration, num_beams: int) -> None:
+    """Raise `BadInput` for more beams than the decoder's words, of which each step takes two for a beam, allow."""
+    if 2 * num_beams > (size := len(model.target_token_ids)):
+        raise BadInput(f"num_beams is {num_beams}; allowed is up to {size // 2}, half the decoder's {size} words")
 
 
 def best_hypotheses(

@@ -25,6 +25,7 @@ from ..models.modeling_hictl_translation import TRANSLATION_CLASSES, HictlForCon
 from ..training.arguments import read_dictionary, refuse_unknown_fields
 from ..training.callbacks import RunFingerprint, TrainingTime, early_stopping
 from .arguments import OF_A_CONFIG, TranslationArguments
+from .beam_search import check_beams
 from .corpus import (
     ONLY_WHOLE,
     Direction,
@@ -152,6 +153,7 @@ def load_or_make_model(
             model = HictlForConditionalGeneration.from_encoder(
                 encoder, ids, args.target_lang, **new_decoder(args, config)
             )
+    check_beams(model, args.num_beams)
     known = model.target_token_ids
     kept, unknown = known[known < len(tokenizer)].tolist(), int(known[UNKNOWN])  # a model may have spare rows
     data.unknown = count_unknown(data.counts, kept, unknown)

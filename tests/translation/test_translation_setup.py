@@ -13,7 +13,15 @@ from hictl_hf.models.configuration_hictl import HictlConfig
 from hictl_hf.models.families import FAMILIES
 from hictl_hf.translation import run
 from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
-from hictl_hf.translation.setup import check_new_decoder, choose_words, count_long, load_config, new_decoder, read_data
+from hictl_hf.translation.setup import (
+    check_new_decoder,
+    choose_words,
+    count_long,
+    load_config,
+    load_or_make_model,
+    new_decoder,
+    read_data,
+)
 
 
 def arguments(folder: Path, *more: str) -> TranslationArguments:
@@ -96,6 +104,18 @@ def test_a_decoder_that_can_be_made_passes_and_draws_no_random_number(encoder: P
     before = torch.get_rng_state()
     check_new_decoder(args, load_config(args))
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_more_beams_than_the_words_allow_are_refused_before_training(
+    encoder: Path, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    for language, text in (("en", "a dog"), ("de", "ein Hund")):
+        (encoder / f"a.{language}").write_text(f"{text}\n", "utf-8")
+    given = arguments(encoder, "--num_beams", "90")
+    config = load_config(given)
+    data = read_data(given, config, tokenizer)
+    with pytest.raises(BadInput, match=r"num_beams is 90; allowed is up to \d+, half the decoder's \d+ words"):
+        load_or_make_model(given, config, tokenizer, data)
 
 
 def test_a_folder_that_is_no_encoder_is_refused(tmp_path: Path) -> None:
