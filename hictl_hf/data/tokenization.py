@@ -2,7 +2,7 @@
 
 import importlib
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from itertools import chain
@@ -153,8 +153,10 @@ def tokenize_rows(
 
 
 def list_of_texts(sentences: Iterable[str]) -> list[str]:
-    """Return the sentences as a list; `BadInput` unless all are strings."""
-    if isinstance(sentences, str | bytes) or not isinstance(sentences, Iterable):
+    """Return the sentences, which may be the keys of a dictionary, as a list; `BadInput` unless all are strings, and
+    for a dictionary with texts as its values, such as a row of a data set."""
+    is_row = isinstance(sentences, Mapping) and any(isinstance(value, str | list) for value in sentences.values())
+    if is_row or isinstance(sentences, str | bytes) or not isinstance(sentences, Iterable):
         found = f"sentences is {short_repr(sentences)}, of type {type(sentences).__name__}"
         raise BadInput(f"{found}; allowed is a list of texts. Give one text as a list of one.")
     texts = list(sentences)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Pipeline, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.pipelines import PIPELINE_REGISTRY
 
+from ..data.tokenization import list_of_texts
 from ..dtypes import has_fast_bf16, warn_where_slow
 from ..errors import BadInput, as_bad_input
 from ..hub.loading import check_sizes
@@ -53,7 +54,7 @@ class TranslationPipeline(Pipeline):
 
     def __call__(self, texts: str | Sequence[str], **settings: Any) -> list[Any]:
         chosen = {"progress": False} | self._forward_params | self._sanitize_parameters(**settings)[1]
-        return self._forward([texts] if isinstance(texts, str) else list(texts), **chosen)
+        return self._forward([texts] if isinstance(texts, str) else list_of_texts(texts), **chosen)
 
     def _forward(self, texts: list[str], **settings: Any) -> list[Any]:
         search = BeamSearchConfig.of(self.model, **{name: settings.pop(name) for name in SEARCH if name in settings})

@@ -293,6 +293,7 @@ def test_texts_may_come_in_whatever_holds_them(
         ("hello", "sentences is 'hello', of type str; allowed is a list of texts"),
         (None, "sentences is None, of type NoneType; allowed is a list of texts"),
         (b"hello", "sentences is b'hello', of type bytes; allowed is a list of texts"),
+        ({"text": ["the cat"]}, r"sentences is {'text': \['the cat'\]}, of type dict; allowed is a list of texts"),
         (["the cat", None], "sentence 1 is None, of type NoneType; allowed are texts"),
         (pd.Series(["the cat", "a dog", float("nan")], dtype=object), "sentence 2 is nan, of type float"),
         ([["the cat", "a dog"]], r"sentence 0 is \['the cat', 'a dog'\], of type list"),

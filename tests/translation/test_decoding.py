@@ -98,6 +98,7 @@ def test_what_is_too_long_is_refused_or_cut_and_counted(
     ("given", "told"),
     [
         ("the cat", "sentences is 'the cat', of type str; allowed is a list of texts"),
+        ({"text": "the cat"}, "sentences is {'text': 'the cat'}, of type dict; allowed is a list of texts"),
         (["the cat", None], "sentence 1 is None, of type NoneType; allowed are texts"),
         ([float("nan")], "sentence 0 is nan, of type float; allowed are texts"),
     ],

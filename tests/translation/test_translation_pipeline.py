@@ -36,6 +36,8 @@ def test_a_pipeline_gives_the_old_shape_by_function_and_by_name(
     assert several[0]["translation_text"] == expected[0][0].text and several[0]["score"] >= several[1]["score"]
     with pytest.raises(BadInput, match="no setting beams; allowed are num_beams"):
         ours(texts_to_translate, **{"beams": 3})  # its name until 0.10
+    with pytest.raises(BadInput, match="sentences is {'text': 'the cat'}, of type dict; allowed is a list of texts"):
+        ours({"text": "the cat"})
 
 
 def test_what_cannot_be_loaded_is_refused_in_words(
