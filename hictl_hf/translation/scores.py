@@ -205,6 +205,12 @@ def measure_of(
         raise BadInput(
             f"sacreBLEU has no tokenizer for {language} here ({' '.join(str(error).split())}). {fix}."
         ) from error
+    except OSError as error:  # the model of a SentencePiece tokenizer cannot be downloaded
+        fix = f"Connect to the internet once, or choose another tokenizer, such as {BLEU.TOKENIZER_DEFAULT}"
+        raise BadInput(
+            f"sacreBLEU downloads a model for the tokenizer {tokenize}, which fails here "
+            f"({' '.join(str(error).split())}). {fix}."
+        ) from error
     except KeyError as error:
         allowed = ", ".join(BLEU.TOKENIZERS)
         raise BadInput(f"sacreBLEU's tokenizer is {tokenize!r}; allowed are {allowed}. Choose one of them.") from error
