@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from ..data.records import checked_text
 from ..data.sources import MOSES
-from ..errors import BadInput, BrokenRow, short_repr
+from ..errors import BadInput, BrokenRow, as_bad_input, short_repr
 from ..files import check_place, write_json
 from ..version import __version__
 from .moses import MosesTokenizer
@@ -29,6 +29,8 @@ from .paper_corpora import PaperCorpus
 from .raw_bitext import GUIDE, Pair, find_files, read_pairs
 
 RECORD = "preparation.json"
+OF_RECORD = {"recipe": str, "romanian": str, "other_counts": list, "sha256": dict}
+REWRITE = "Prepare the data again, or remove this file to use your own."
 TOLERANCE = 0.03
 CHUNK = 10_000  # pairs that are tokenized at a time
 COMMAS = {"Ş": "Ș", "ş": "ș", "Ţ": "Ț", "ţ": "ț"}  # letters with a cedilla -> the Romanian ones with a comma
@@ -199,7 +201,11 @@ def preparation_signature(source: str) -> dict[str, str]:
     place = paths[0].parent / RECORD
     if not place.is_file():
         return {}
-    record = json.loads(place.read_text("utf-8"))
+    with as_bad_input(str(place), "the record that hictl prepare-translation writes", REWRITE):
+        record = json.loads(place.read_text("utf-8"))
+        for name, kind in OF_RECORD.items():
+            if not isinstance(record[name], kind):
+                raise TypeError(f"{name} is {short_repr(record[name])}")
     for path in paths:
         if not path.is_file() or sha256(path) != record["sha256"].get(path.name):
             allowed = f"allowed is the file as it was prepared. Prepare it again, or remove {RECORD} to use your own"
