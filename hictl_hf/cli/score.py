@@ -5,7 +5,8 @@ compare two systems by paired bootstrap (`translation.scores`).
     hictl score ours.txt data/test.en --language en --baseline theirs.txt
 """
 
-from argparse import ArgumentParser
+import logging
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
 from ..data.columns import refuse_tables
@@ -15,6 +16,15 @@ from ..errors import BadInput, add_debug
 from ..translation.moses import MosesTokenizer
 from ..translation.prepare import preparation_signature
 from ..translation.scores import METRICS, Comparison, Score, check_language, paired_bootstrap, score_translations
+
+logger = logging.getLogger(__name__)
+
+OF_MOSES = ("moses_dir", "aggressive", "split_compounds")
+READ_BY = {  # metrics -> the flags that these alone read
+    ("multi-bleu",): ("tokenised", *OF_MOSES, "strict"),
+    ("sacrebleu",): ("tokenize",),
+    ("sacrebleu", "multi-bleu", "chrf"): ("lowercase",),
+}
 
 
 def make_parser() -> ArgumentParser:
@@ -39,10 +49,23 @@ def make_parser() -> ArgumentParser:
     return parser
 
 
+def check_effects(given: Namespace) -> None:
+    """Raise `BadInput` for flags that none of the metrics reads, and for two that exclude each other."""
+    for metrics, flags in READ_BY.items():
+        if idle := [f"--{flag}" for flag in flags if getattr(given, flag) and not {*metrics} & {*given.metrics}]:
+            found = f"{', '.join(idle)}: has no effect on {', '.join(given.metrics)}; allowed with {', '.join(metrics)}"
+            raise BadInput(f"{found}. Leave it out, or add one of these to --metrics.")
+    if given.tokenised and (idle := [f"--{flag}" for flag in OF_MOSES if getattr(given, flag)]):
+        raise BadInput(f"{', '.join(idle)}: has no effect on text that is --tokenised. Leave one of them out.")
+    if given.sources and "comet" not in given.metrics:
+        logger.warning("%s: --sources are read by comet alone, which is not among --metrics", given.sources)
+
+
 def main(argv: Sequence[str] | None = None) -> list[Score] | list[Comparison]:
     """Run the command and return what it prints; `argv` defaults to the command line."""
     given = make_parser().parse_args(argv)
     check_language(given.language)
+    check_effects(given)
     paths = [given.translations, *given.references, *filter(None, (given.sources, given.baseline))]
     refuse_tables(paths, "Write the texts of one column to a text file")
     lines = {path: list(read_texts([path])) for path in paths}

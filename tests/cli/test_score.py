@@ -3,6 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 
@@ -63,6 +64,46 @@ def test_a_baseline_makes_it_a_comparison(files: tuple[str, str], tmp_path: Path
     (tmp_path / "theirs.txt").write_text("x\ny\nz\n", "utf-8")
     found = main([*files, "--language", "de", "--baseline", str(tmp_path / "theirs.txt"), "--metrics", "chrf"])
     assert found == paired_bootstrap(["x", "y", "z"], TRANSLATIONS, [REFERENCES], "de", ["chrf"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--aggressive", "--strict"], "^--aggressive, --strict: has no effect on sacrebleu, chrf; allowed with multi"),
+        (["--tokenised"], "^--tokenised: has no effect on sacrebleu, chrf; allowed with multi-bleu. Leave it out"),
+        (["--tokenize", "char", "--metrics", "chrf"], "^--tokenize: has no effect on chrf; allowed with sacrebleu"),
+        (["--lowercase", "--metrics", "comet"], "^--lowercase: has no effect on comet; allowed with sacrebleu, multi-"),
+        (["--tokenised", "--aggressive", "--metrics", "multi-bleu"], "^--aggressive: .* on text that is --tokenised"),
+    ],
+    ids=["moses", "tokenised", "tokenize", "comet", "both"],
+)  # fmt: skip
+def test_flags_without_effect_are_refused(files: tuple[str, str], flags: list[str], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        main([*files, "--language", "de", *flags])
+
+
+def test_sources_that_no_metric_reads_are_named(files: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    main([*files, "--language", "de", "--sources", files[1]])
+    assert "gold.de: --sources are read by comet alone" in caplog.text
+
+
+def test_a_tokenizer_whose_model_cannot_be_downloaded_is_named(
+    files: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def unreachable(url: str, *rest: object) -> None:
+        raise URLError("Name or service not known")
+
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.download_file", unreachable)
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR", str(tmp_path))
+    with pytest.raises(BadInput, match="downloads a model for the tokenizer flores200, which fails here .*such as 13a"):
+        main([*files, "--language", "de", "--tokenize", "flores200"])
+
+
+@pytest.mark.parametrize("record", ['{"recipe": ', "[]", "{}", '{"recipe": "x", "romanian": 1}', "\xff"])
+def test_a_damaged_record_of_the_preparation_is_named(files: tuple[str, str], tmp_path: Path, record: str) -> None:
+    (tmp_path / "preparation.json").write_bytes(record.encode("latin-1"))
+    with pytest.raises(BadInput, match="preparation.json: cannot be read .* remove this file to use your own"):
+        main([*files, "--language", "de"])
 
 
 def test_a_table_is_refused(files: tuple[str, str]) -> None:
