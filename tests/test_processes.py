@@ -238,14 +238,15 @@ def test_two_processes_killed_and_continued_give_the_bytes_of_one(
 def test_an_error_of_one_process_ends_all_with_one_line(toys: Path, tmp_path: Path) -> None:
     given = arguments("translate", toys, tmp_path / "out", tmp_path)
     lines = (toys / "x.en").read_text("utf-8").splitlines()
-    lines[8] = "the cat sees the house " * 30  # of the second block, so of the second process
+    lines[8] = "\ufdfa" * 20  # four words each: of the second block, so of the second process
     (tmp_path / "x.en").write_text("\n".join(lines), "utf-8")
     given[given.index("--input") + 1] = str(tmp_path / "x.en")
     done = launch(TORCHRUN, "-m", "hictl_hf", "translate", *given)
     assert done.returncode and not (tmp_path / "out.gz").exists()
     assert len(re.findall("^.*error: .*$", done.stderr, re.MULTILINE)) == 1
-    assert "error: 1 of 7 texts are too long for the model" in done.stderr and "rank: 1" in done.stderr.replace(
-        "  ", ""
+    assert (
+        "error: line 9 of the input: 1 of 7 texts are too long for the model" in done.stderr
+        and "rank: 1" in done.stderr.replace("  ", "")
     )
     missing = launch(TORCHRUN, "-m", "hictl_hf", "embed", "--model", str(tmp_path / "none"), *given[-4:])
     assert missing.returncode and len(re.findall("error: ", missing.stderr)) == 1

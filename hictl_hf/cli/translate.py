@@ -17,17 +17,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from ..data.columns import check_column, read_lines_or_column
+from ..data.columns import check_column, read_lines_or_column, read_numbered
 from ..data.languages import find_language
 from ..data.lines import check_inputs, check_output, open_output
 from ..embedding.encoder import check_device
 from ..errors import BadInput, short_repr
 from ..files import is_stream
+from ..models.families import longest_input
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..parsing import CommandParser, parse_flags
 from ..processes import current, refuse_streams
 from ..translation.beam_search import BeamSearchConfig
-from ..translation.decoding import translate
+from ..translation.decoding import naming_lines, refuse_long_texts, translate
 from ..translation.pipeline import DTYPES, load_translator
 from ..translation.to_file import LINES_AT_ONCE, TranslationFileConfig, translate_to_file, written
 
@@ -85,8 +86,9 @@ class TranslateArguments:
     device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; default: a GPU if available."})
 
     def __post_init__(self) -> None:
-        if self.lines_at_once is not None and self.lines_at_once < 1:
-            raise BadInput(f"lines_at_once is {self.lines_at_once}; allowed is 1 or more")
+        for name in ("lines_at_once", "max_tokens"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise BadInput(f"{name} is {value}; allowed is 1 or more")
         check_column(self.input, self.column)
         check_device(self.device)
 
@@ -103,10 +105,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     processes, total = current(), None
     refuse_streams(processes, input=args.input, output=args.output)
     # a first pass finds invalid lines before the model is loaded
-    if processes.is_main and args.input and all(map(os.path.isfile, args.input)):
+    read_twice = bool(args.input) and all(map(os.path.isfile, args.input))
+    if processes.is_main and read_twice:
         total = sum(1 for _ in read_lines_or_column(args.input, args.column))
     model, tokenizer = load_translator(args.model, dtype=args.dtype, device=args.device)
     check_target(args, model)
+    if read_twice and not args.cut:
+        places, longest = read_numbered(args.input, args.column), longest_input(model.config)
+        processes.on_main(lambda: refuse_long_texts(places, tokenizer, longest))
     names = ("num_beams", "length_penalty", "best", "max_length_a", "max_length_b", "max_length")
     settings = BeamSearchConfig.of(model, **{name: getattr(args, name) for name in names})
     scores = args.scores or args.best > 1
@@ -123,9 +129,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     lines, before = read_lines_or_column(args.input, args.column), 0
     with open_output(args.output) as output:
         while block := list(islice(lines, size)):
-            translations = translate(
-                model, tokenizer, block, settings, args.target_lang, args.max_tokens, not typed, args.cut
-            )
+            with naming_lines(block, before):
+                translations = translate(
+                    model, tokenizer, block, settings, args.target_lang, args.max_tokens, not typed, args.cut
+                )
             for number, found in enumerate(translations, start=before + 1):
                 output.writelines(f"{line}\n" for line in written(number, found, scores))
             output.flush()

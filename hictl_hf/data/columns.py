@@ -9,7 +9,7 @@ import pyarrow.parquet
 from ..errors import BadInput, BrokenRow, as_bad_input, short_repr
 from .compression import compression_of
 from .formats import READ_AHEAD, check_parquet, ending_of, read_cells, read_json_lines
-from .lines import read_texts
+from .lines import read_numbered_texts
 from .records import Cursor, checked_text
 
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
@@ -38,13 +38,23 @@ def refuse_tables(paths: Sequence[str], fix: str) -> None:
 
 def read_lines_or_column(paths: Sequence[str], column: str | None) -> Iterator[str]:
     """Yield the lines of files (without files: of standard input), or the texts of a column of tables."""
+    return (text for _, text in read_numbered(paths, column))
+
+
+def read_numbered(paths: Sequence[str], column: str | None) -> Iterator[tuple[str, str]]:
+    """Yield what `read_lines_or_column` yields, each with its place ("file:line")."""
     if column is None:
-        return read_texts(paths)
-    return chain.from_iterable(read_column(path, column) for path in paths)
+        return read_numbered_texts(paths)
+    return chain.from_iterable(read_numbered_column(path, column) for path in paths)
 
 
 def read_column(path: str, column: str) -> Iterator[str]:
-    """Yield the text of each row in this column; `a.b` is the field b of column a.
+    """Yield the text of each row in this column; `a.b` is the field b of column a."""
+    return (text for _, text in read_numbered_column(path, column))
+
+
+def read_numbered_column(path: str, column: str) -> Iterator[tuple[str, str]]:
+    """Yield what `read_column` yields, each with its place ("file:row").
 
     Raises:
         BadInput: a row is broken or has no text there; the message has its number.
@@ -53,7 +63,7 @@ def read_column(path: str, column: str) -> Iterator[str]:
         try:
             if isinstance(record, BrokenRow):
                 raise record
-            yield checked_text(f"{column!r}", value_at(record, column))
+            yield f"{path}:{number}", checked_text(f"{column!r}", value_at(record, column))
         except BrokenRow as problem:
             raise BadInput(f"{path}:{number}: {problem}") from problem
 

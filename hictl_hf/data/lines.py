@@ -199,11 +199,16 @@ def open_output(path: str | None) -> Iterator[TextIO]:
 
 def read_texts(paths: Sequence[str]) -> Iterator[str]:
     """Yield the lines of files in order, or of standard input as they arrive; only a line feed ends a line."""
+    return (text for _, text in read_numbered_texts(paths))
+
+
+def read_numbered_texts(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield what `read_texts` yields, each with its place ("file:line")."""
     sources = [(path, read_lines(path, Cursor())) for path in paths] or [(STANDARD_INPUT, read_standard_input())]
     for name, lines in sources:
         for number, line in lines:
             try:
-                yield checked_text("source", line)
+                yield f"{name}:{number}", checked_text("source", line)
             except BrokenRow as problem:
                 raise BadInput(f"{name}:{number}: {problem}") from problem
 

@@ -1,7 +1,8 @@
 """Texts to translations: batches of similar length, distinct texts once, results in the order of the texts."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +23,12 @@ from .beam_search import BeamSearchConfig, search
 logger = logging.getLogger(__name__)
 
 TOKENS_AT_ONCE = 512  # on a CPU; more is not faster there, and costs memory
+
+
+class LongText(BadInput):
+    """A text is longer than the model reads."""
+
+    text = ""
 
 
 @dataclass(frozen=True)
@@ -92,16 +99,43 @@ def tokenize(
     sources = encode_texts(tokenizer, list(texts))["input_ids"] if texts else []
     too_long = [number for number, source in enumerate(sources) if len(source) > longest]
     if too_long and not cut:
-        raise BadInput(
+        error = LongText(
             f"{len(too_long)} of {len(texts)} texts are too long for the model: {short_repr(texts[too_long[0]])} has "
             f"{len(sources[too_long[0]])} tokens; allowed are {longest}. Split them into sentences, or have them cut: "
             "cut=True, --cut true."
         )
+        error.text = texts[too_long[0]]
+        raise error
     for number in too_long:
         sources[number] = [*sources[number][: longest - 1], end_of_text(tokenizer)]
     if too_long:
         logger.warning("%d of %d texts were cut after %d tokens", len(too_long), len(texts), longest)
     return sources
+
+
+@contextmanager
+def naming_lines(block: Sequence[str], before: int) -> Iterator[None]:
+    """Add the number of its line to the error of a text that is too long; `before` is how many are before the block."""
+    try:
+        yield
+    except LongText as error:
+        raise BadInput(f"line {before + 1 + block.index(error.text):,} of the input: {error}") from error
+
+
+def refuse_long_texts(texts: Iterable[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, longest: int) -> None:
+    """Raise `BadInput` for the first text, given after its place, that is longer than the model reads.
+
+    A text with no more bytes than tokens are allowed is not tokenized; the few that have more tokens than bytes are
+    found when they are translated.
+    """
+    for place, text in texts:
+        if len(text.encode()) > longest - tokenizer.num_special_tokens_to_add():
+            (ids,) = encode_texts(tokenizer, [text])["input_ids"]
+            if len(ids) > longest:
+                raise BadInput(
+                    f"{place}: has {len(ids)} tokens; allowed are {longest}, which the model reads. Split it into "
+                    "sentences, or have such lines cut: --cut true."
+                )
 
 
 def start_ids(model: HictlForConditionalGeneration, languages: Sequence[str | None]) -> Tensor:

@@ -23,7 +23,7 @@ from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..processes import ALONE, Processes, hides_progress
 from ..training.partial_output import PartialOutput, blocks
 from .beam_search import BeamSearchConfig
-from .decoding import Translation, translate
+from .decoding import Translation, naming_lines, translate
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,9 @@ def translate_to_file(
 
     def write_part(block: list[str], path: Path) -> None:
         with path.open("w", encoding="utf-8", newline="\n") as file:
-            for number, found in enumerate(translations(block), start=parts.lines + 1):
+            with naming_lines(block, parts.lines):
+                translated = translations(block)
+            for number, found in enumerate(translated, start=parts.lines + 1):
                 file.writelines(f"{line}\n" for line in written(number, found, config.scores))
 
     output = Path(output).resolve()

@@ -317,6 +317,22 @@ def test_broken_bytes_are_named_by_their_line(translator_folder: str, monkeypatc
         main(["--model", translator_folder, "--target_lang", "de"])
 
 
+def test_a_long_text_is_named_by_its_place_before_others_are_translated(
+    translator_folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    long, command = "the cat sees a dog " * 20, ["--model", translator_folder, "--target_lang", "de", "--num_beams"]
+    for name, text in (("a.txt", "a dog\na dog\n"), ("b.txt", f"\n{long}\n"), ("c.csv", f"id,en\n1,a dog\n2,{long}\n")):
+        (tmp_path / name).write_text(text, "utf-8")
+    with pytest.raises(BadInput, match=r"b.txt:2: has \d+ tokens; allowed are 64.*--cut true"):
+        main([*command, "1", "--input", str(tmp_path / "a.txt"), str(tmp_path / "b.txt")])
+    with pytest.raises(BadInput, match=r"c.csv:3: has \d+ tokens"):
+        main([*command, "1", "--input", str(tmp_path / "c.csv"), "--column", "en"])
+    assert capsys.readouterr().out == ""
+    typed(monkeypatch, f"a dog\n\n{long}\n")
+    with pytest.raises(BadInput, match="line 3 of the input: 1 of 1 texts are too long"):
+        main([*command, "1", "--max_length", "4", "--lines_at_once", "1"])
+
+
 def test_a_long_line_is_cut_when_the_command_says_so(
     translator_folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -362,7 +378,11 @@ def test_a_run_that_fails_leaves_the_old_output_and_says_where_its_own_is(
     partial = Path(f"{output}.partial")
     assert output.read_text() == "old\n" and not partial.exists() and "partial" not in caplog.text
     source.write_text("a dog\n" + "the cat sees a dog " * 20)
-    with pytest.raises(BadInput, match="1 of 1 texts are too long for the model"):
+    with pytest.raises(BadInput, match=r"source:2: has \d+ tokens; allowed are 64, which the model reads"):
+        main([*same, str(output)])
+    assert not partial.exists()
+    source.write_text("a dog\n" + "\ufdfa" * 20, "utf-8")  # more tokens than bytes
+    with pytest.raises(BadInput, match="line 2 of the input: 1 of 1 texts are too long for the model"):
         main([*same, str(output)])
     assert output.read_text() == "old\n" and len(list(partial.glob("000000-*.txt"))) == 1
     assert f"continues with what is in {output}.partial" in caplog.text
