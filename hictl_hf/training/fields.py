@@ -89,6 +89,7 @@ OPTIM_ARGS = {  # optimizer -> keys of optim_args that it reads; others read tho
 }  # fmt: skip
 ALSO_DEFAULT = {  # what the parser of flags, and TrainingArguments, make of a default
     "include_num_input_tokens_seen": (False,), "accelerator_config": (AcceleratorConfig(),),
+    "save_steps": (500,),  # `TranslationArguments`
 }  # fmt: skip
 OF_TRACKIO = ("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id")
 OF_THE_HUB = ("hub_model_id", "hub_private_repo", "hub_strategy", "hub_always_push", "hub_revision")

@@ -155,6 +155,12 @@ def test_a_command_refuses_what_it_would_ignore(run: str, flags: str, message: s
         parse([*needed.split(), *flags.split()])
 
 
+@pytest.mark.parametrize("run", [*COMMANDS])
+def test_no_number_of_steps_is_named_that_was_not_given(run: str) -> None:
+    parse, needed, _ = COMMANDS[run]
+    assert idle_steps(parse(needed.split())) == []
+
+
 def test_numbers_of_steps_without_effect_are_named() -> None:
     parse, needed, _ = COMMANDS[PRETRAINING]
     flags = "--eval_steps 5 --save_steps 7 --save_strategy no --logging_steps 3 --logging_strategy epoch"
