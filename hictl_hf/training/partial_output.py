@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadInput
+from ..errors import BadInput, as_bad_input
 from ..files import atomic_file, flush, write_json
 from ..processes import ALONE, Processes
 from .fingerprint import CONTINUE_OR_REMOVE, refuse_changes, with_version
@@ -54,8 +54,10 @@ class PartialOutput:
     def _begin(self) -> tuple[dict[int, str], dict[str, Any]]:
         """Check or make the folder; the hash of each part that is done, and what an older release has done."""
         if self.state.is_file():
-            before = json.loads(self.state.read_text("utf-8"))
-            refuse_changes(self.folder, before["settings"], self.settings, CONTINUE_OR_REMOVE)
+            kind = f"the settings of {self.command} as JSON"
+            with as_bad_input(str(self.state), kind, f"Remove {self.folder} to begin anew."):
+                before = json.loads(self.state.read_text("utf-8"))
+                refuse_changes(self.folder, before["settings"], self.settings, CONTINUE_OR_REMOVE)
             done = [match for path in self.folder.iterdir() if (match := PART.fullmatch(path.stem))]
             former = before.get("done", self.former)
             logger.info("%s: continuing, with %d parts done", self.folder, len(done) + len(former["lines"]))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.languages import standard_code
-from ..errors import BadInput
+from ..errors import BadInput, as_bad_input
 from ..reports.results import RESULTS_FILE
 from ..training.arguments import plain_settings
 from ..training.checkpoints import newest_first
@@ -38,7 +38,9 @@ def refuse_other_settings(args: TranslationArguments) -> None:
     """Raise `BadInput` if the folder holds a run with other settings; settings of 0.7.5 are understood."""
     record = Path(args.output_dir) / SETTINGS_FILE
     if record.exists():
-        before, now = upgrade_settings(json.loads(record.read_text("utf-8"))), with_standard_codes(settings_of(args))
+        with as_bad_input(str(record), "the settings of a run as JSON", f"Remove {record.parent} to begin anew."):
+            before = upgrade_settings(json.loads(record.read_text("utf-8")))
+        now = with_standard_codes(settings_of(args))
         refuse_changes(args.output_dir, before, now)
 
 

@@ -135,6 +135,15 @@ def test_other_lines_settings_or_files_are_refused(tmp_path: Path, shared_by: Ca
     assert os.listdir(tmp_path / "other/all.partial") == ["letter.txt"]
 
 
+@pytest.mark.parametrize("written", ["", "[]", "{}", '{"settings": '])
+def test_a_state_that_is_damaged_is_named(tmp_path: Path, written: str) -> None:
+    with pytest.raises(Killed):
+        write(tmp_path, parts=2)
+    (tmp_path / "all.partial/state.json").write_text(written, "utf-8")
+    with pytest.raises(BadInput, match="state.json: cannot be read .*hictl shout as JSON. Remove .* to begin anew"):
+        write(tmp_path)
+
+
 def test_no_line_gives_no_output(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no line"):
         write(tmp_path, lines=[])

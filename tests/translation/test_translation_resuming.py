@@ -66,6 +66,13 @@ def test_a_recorded_run_is_finished_when_it_has_results(tmp_path: Path) -> None:
     assert is_finished(arguments(tmp_path))
 
 
+@pytest.mark.parametrize("written", ["", "[]", '{"source_lang": 5}', '{"seed": '])
+def test_settings_that_are_damaged_are_named(tmp_path: Path, written: str) -> None:
+    (tmp_path / "settings.json").write_text(written, "utf-8")
+    with pytest.raises(BadInput, match="settings.json: cannot be read .*; allowed is the settings of a run as JSON"):
+        is_finished(arguments(tmp_path))
+
+
 def test_the_folder_of_another_kind_of_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text("{}", "utf-8")
     with pytest.raises(BadInput, match="holds the files of another kind of run"):
