@@ -124,12 +124,14 @@ def score_translations(
         BadInput: a metric is unknown, or a package of it is not installed.
     """
     check_lines(hypotheses, references)
+    how = tokenizer, tokenize, lowercase, strict
+    measures = {name: measure_of(name, language, *how) for name in metrics if name != "comet"}  # before COMET is loaded
     scores = []
     for name in metrics:
         if name == "comet":
             scores.append(score_by_comet(hypotheses, references, sources, about or {}))
             continue
-        measure = measure_of(name, language, tokenizer, tokenize, lowercase, strict)
+        measure = measures[name]
         prepared = [list(measure.prepare(stream)) for stream in references]
         value = measure.metric.corpus_score(list(measure.prepare(hypotheses)), prepared).score
         scores.append(Score(measure.name, value, measure.signature(about or {})))
@@ -159,11 +161,12 @@ def paired_bootstrap(
     """
     check_lines(baseline, references)
     check_lines(system, references)
+    if "comet" in metrics:
+        raise ValueError("COMET has no sums to sample; compare by other metrics.")
+    how = tokenizer, tokenize, lowercase, strict
+    measures = [(name, measure_of(name, language, *how)) for name in metrics]  # none is unknown
     found = []
-    for name in metrics:
-        if name == "comet":
-            raise ValueError("COMET has no sums to sample; compare by other metrics.")
-        measure = measure_of(name, language, tokenizer, tokenize, lowercase, strict)
+    for name, measure in measures:
         prepared = [list(measure.prepare(stream)) for stream in references]
         systems = [list(measure.prepare(texts)) for texts in (baseline, system)]
         named: list[tuple[str, Sequence[str]]] = [("baseline", systems[0]), ("system", systems[1])]

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from hictl_hf.errors import BadInput
+from hictl_hf.translation import scores
 from hictl_hf.translation.moses import MosesTokenizer
 from hictl_hf.translation.scores import Score, paired_bootstrap, score_translations
 
@@ -192,6 +193,15 @@ def test_comet_is_asked_for_each_sentence_and_is_named(monkeypatch: pytest.Monke
     assert asked[0] == "/models/Unbabel/wmt22-comet-da"
     assert asked[1:] == [{"src": "hi", "mt": "Hallo", "ref": "hallo"}, {"src": "you", "mt": "du", "ref": "Du"}]
     assert score == Score("comet", 0.8125, "model:Unbabel/wmt22-comet-da|version:2.2|data:x")
+
+
+def test_an_unknown_metric_is_refused_before_the_others_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("score_by_comet", "PairedTest"):
+        monkeypatch.setattr(scores, name, None)
+    with pytest.raises(BadInput, match="the metric is 'bleu'; allowed here are"):
+        score_translations(["a"], [["a"]], "de", ["comet", "bleu"], sources=["b"])
+    with pytest.raises(BadInput, match="the metric is 'bleu'; allowed here are"):
+        paired_bootstrap(["a"], ["a"], [["a"]], "de", ["chrf", "bleu"])
 
 
 def test_what_cannot_be_scored_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
