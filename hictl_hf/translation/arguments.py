@@ -1,5 +1,6 @@
 """Arguments of a translation run: HF's `TrainingArguments` and those of this package, as flags or as a recipe."""
 
+import logging
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import chain
@@ -29,6 +30,8 @@ from .beam_search import BeamSearchConfig
 from .corpus import Direction, directions_between
 from .moses import MosesTokenizer
 from .scores import METRICS, check_language
+
+logger = logging.getLogger(__name__)
 
 LEARNING_RATES = {1: 5e-4, 2: 2e-5}
 DICTIONARIES = {"cleaning": Cleaning, "multi_bleu": MosesTokenizer}
@@ -333,6 +336,9 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
                 raise BadInput(
                     f"{name} is {getattr(self, name)!r}; allowed are {', '.join(str(each) for each in allowed if each)}"
                 )
+        if self.multi_bleu and self.metric != "multi-bleu":  # a recipe may have it for other flags
+            logger.warning("multi_bleu has no effect with --metric %s; it is read by multi-bleu alone", self.metric)
+        MosesTokenizer("", **read_dictionary("multi_bleu", self.multi_bleu))  # raises `BadInput` for other values
         if not self.predict_with_generate:
             raise BadInput("predict_with_generate is false, but scores are those of translations; leave it out")
         if self.trim_target_vocab not in ("auto", "off") and not self.trim_target_vocab.isdecimal():

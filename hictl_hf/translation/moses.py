@@ -35,6 +35,11 @@ class MosesTokenizer:
     lowercase: bool = False
     """Like lowercase.perl, in all alphabets."""
 
+    def __post_init__(self) -> None:
+        for name in ("aggressive", "split_compounds", "lowercase"):
+            if (value := getattr(self, name)) not in (True, False):
+                raise BadInput(f"{name} of Moses' tokenizer is {value!r}; allowed is true or false")
+
     @property
     def signature(self) -> str:
         """The program, its version if it has one, and its flags."""

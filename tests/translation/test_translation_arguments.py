@@ -22,6 +22,25 @@ def test_the_step_decides_learning_rate_and_encoder(step: str, rate: float, froz
     assert parsed("--model_name_or_path", "x", "--step", step, "--learning_rate", "1e-3").learning_rate == 1e-3
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ('{"aggressive": "false"}', "aggressive of Moses' tokenizer is 'false'; allowed is true or false"),
+        ('{"split_compounds": 2}', "split_compounds of Moses' tokenizer is 2; allowed is true or false"),
+    ],
+    ids=["text", "number"],
+)
+def test_a_tokenizer_of_multi_bleu_with_other_values_is_refused(flags: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        parsed("--model_name_or_path", "x", "--metric", "multi-bleu", "--multi_bleu", flags)
+
+
+def test_a_tokenizer_of_multi_bleu_without_effect_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    given = ("--model_name_or_path", "x", "--multi_bleu", '{"aggressive": true}', "--metric")
+    assert parsed(*given, "multi-bleu").multi_bleu == {"aggressive": True} and not caplog.text
+    assert parsed(*given, "chrf").multi_bleu and "multi_bleu has no effect with --metric chrf" in caplog.text
+
+
 def test_states_are_saved_when_they_are_validated() -> None:
     given = ("--model_name_or_path", "x", "--eval_strategy", "steps", "--eval_steps", "7")
     found = parsed(*given, "--validation_file", "b.{en,de}", "--average_checkpoints", "4")
