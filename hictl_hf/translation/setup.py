@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from ..data.cleaning import Cleaning, CorpusReport
 from ..data.languages import find_language
 from ..data.text_encoding import encode_texts
-from ..errors import BadInput
+from ..errors import BadInput, short_repr
 from ..hub.during_training import push_during_training
 from ..hub.loading import check_sizes, check_vocabulary, model_errors
 from ..models.configuration_decoder import UNKNOWN
@@ -43,6 +43,8 @@ from .prepare import preparation_signature
 from .target_vocabulary import Counts, count_pieces, count_unknown, every_id, ids_to_keep
 from .trainer import TranslationTrainer
 
+SAMPLE = 200  # references, about, that are tokenized to look at their spaces
+SPACED_SHARE = 0.05
 OF_A_DECODER = ("decoder_layers", "cls_bias", "cls_bias_scale", "config_overrides")
 
 logger = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ def read_data(args: TranslationArguments, config: Any, tokenizer: PreTrainedToke
         name: count_long([pair.source for pair in pairs], tokenizer, longest)
         for name, pairs in (("validation", validation), ("test", test))
     }
+    warn_of_spaces([pair.target for pair in (*test, *validation)], tokenizer)
     data = Data(None, validation, test, CorpusReport(), cut, about_preparation(test))
     if args.train_file:
         cleaning = Cleaning(**asdict(ONLY_WHOLE) | read_dictionary("cleaning", args.cleaning))
@@ -95,6 +98,25 @@ def about_preparation(pairs: Sequence[Pair]) -> dict[Direction, dict[str, str]]:
         for name, value in preparation_signature(source).items():
             of_direction[name] = f"{of_direction[name]}, {value}" if name in of_direction else value
     return found
+
+
+def warn_of_spaces(references: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Warn of a tokenizer, such as BERT's, that gives a share of the references back with other spaces."""
+    some = list(references[:: max(1, len(references) // SAMPLE)])
+    ids = encode_texts(tokenizer, some, add_special_tokens=False)["input_ids"] if some else []
+    written = tokenizer.batch_decode(ids, skip_special_tokens=True) if some else []
+    changed = [
+        (before, after)
+        for before, after in zip(some, written)
+        if before.split() != after.split() and "".join(before.split()) == "".join(after.split())
+    ]
+    if len(changed) > SPACED_SHARE * len(some):
+        before, after = min(changed, key=lambda pair: len(pair[0]))
+        logger.warning(
+            "the tokenizer writes %d of %d references with other spaces, so translations and scores are worse: %s "
+            "becomes %s; a SentencePiece or byte-level tokenizer keeps the spaces",
+            len(changed), len(some), short_repr(before), short_repr(after),
+        )  # fmt: skip
 
 
 def count_long(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from toy_families import bytes_as_letters, gemma_pieces, word_pieces
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from hictl_hf.errors import BadInput
@@ -21,6 +22,7 @@ from hictl_hf.translation.setup import (
     load_or_make_model,
     new_decoder,
     read_data,
+    warn_of_spaces,
 )
 
 
@@ -31,6 +33,20 @@ def arguments(folder: Path, *more: str) -> TranslationArguments:
 
 def test_texts_longer_than_the_model_reads_are_counted(tokenizer: PreTrainedTokenizerBase) -> None:
     assert count_long(["a dog", " ".join(["dog"] * 30)], tokenizer, 20) == 1 and count_long([], tokenizer, 20) == 0
+
+
+def test_a_tokenizer_that_adds_spaces_is_named(
+    tokenizer: PreTrainedTokenizerBase, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = ["Don't stop, it's well-known.", "a dog", "It's 3.5 km!"]
+    warn_of_spaces(["ein Hund", "die  Katze"], tokenizer)
+    for pieces in (gemma_pieces, bytes_as_letters):
+        warn_of_spaces(texts, pieces(texts))
+    warn_of_spaces([], tokenizer)
+    assert not caplog.text
+    warn_of_spaces(texts, word_pieces(texts))
+    assert "writes 2 of 3 references with other spaces" in caplog.text
+    assert '"It\'s 3.5 km!" becomes "It \' s 3. 5 km!"' in caplog.text
 
 
 @pytest.mark.parametrize(("layers", "asked", "expected"), [(12, [], {}), (24, [], {"decoder_layers": 6})])
