@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..data.languages import main_part
+from ..data.languages import is_code, main_part, standard_code
 from ..errors import BadInput, short_repr
 
 SCRIPT = "scripts/tokenizer/tokenizer.perl"
 NO_SPACE = r"[^ \t\n\r\f\v]"  # no space for perl, which reads bytes
+CANTONESE = "yue"  # the only code of three letters that Moses has
 COMPOUND = re.compile(rf"({NO_SPACE})-({NO_SPACE})")
 
 
@@ -25,7 +26,7 @@ class MosesTokenizer:
     """
 
     language: str
-    """A region or script, as in pt-BR, has no effect in Moses."""
+    """A region or script, as in pt-BR, has no effect in Moses; a code of three letters is read as that of two."""
     moses_dir: str | Path | None = None
     """A copy of github.com/moses-smt/mosesdecoder; sacremoses without it."""
     aggressive: bool = False
@@ -41,11 +42,21 @@ class MosesTokenizer:
                 raise BadInput(f"{name} of Moses' tokenizer is {value!r}; allowed is true or false")
 
     @property
+    def code(self) -> str:
+        """Moses' code of the language; a code that Moses does not know would be tokenized as English.
+
+        >>> [MosesTokenizer(language).code for language in ("de", "deu_Latn", "fre", "yue", "pt-BR")]
+        ['de', 'de', 'fr', 'yue', 'pt']
+        """
+        code = main_part(self.language)
+        return main_part(standard_code(code)) if len(code) == 3 and code != CANTONESE and is_code(code) else code
+
+    @property
     def signature(self) -> str:
         """The program, its version if it has one, and its flags."""
         program = "tokenizer.perl" if self.moses_dir else f"sacremoses {importlib.metadata.version('sacremoses')}"
         chosen = (("-a", self.aggressive), ("compounds", self.split_compounds), ("lc", self.lowercase))
-        return " ".join([program, f"-l {main_part(self.language)}", *(name for name, given in chosen if given)])
+        return " ".join([program, f"-l {self.code}", *(name for name, given in chosen if given)])
 
     def tokenize(self, lines: Sequence[str]) -> list[str]:
         """Tokenize lines, one result for each.
@@ -62,7 +73,7 @@ class MosesTokenizer:
     def _by_sacremoses(self, lines: list[str]) -> list[str]:
         import sacremoses
 
-        tokenizer = sacremoses.MosesTokenizer(main_part(self.language))
+        tokenizer = sacremoses.MosesTokenizer(self.code)
         return [tokenizer.tokenize(line, aggressive_dash_splits=self.aggressive, return_str=True) for line in lines]
 
     def _by_perl(self, lines: list[str]) -> list[str]:
@@ -70,7 +81,7 @@ class MosesTokenizer:
         if not script.is_file():
             found = f"{self.moses_dir}: has no {SCRIPT}; allowed is a copy of github.com/moses-smt/mosesdecoder"
             raise BadInput(f"{found}. Correct --moses_dir, or leave it out to use sacremoses.")
-        command = ["perl", str(script), "-q", "-l", main_part(self.language), *(["-a"] if self.aggressive else [])]
+        command = ["perl", str(script), "-q", "-l", self.code, *(["-a"] if self.aggressive else [])]
         text = "".join(f"{line}\n" for line in lines)
         try:
             done = subprocess.run(command, input=text, capture_output=True, check=True, encoding="utf-8")

@@ -94,3 +94,12 @@ def test_a_script_that_fails_is_refused(script: str, found: str, tmp_path: Path)
 def test_a_folder_without_the_script_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=f"has no {SCRIPT}; allowed is a copy of .* Correct --moses_dir"):
         MosesTokenizer("de", tmp_path).tokenize(["a"])
+
+
+@pytest.mark.parametrize(
+    ("code", "same"), [("deu", "de"), ("fra_Latn", "fr"), ("ita", "it"), ("lvs", "lv"), ("yue", "yue")]
+)
+def test_a_code_of_three_letters_has_the_rules_of_its_language(code: str, same: str) -> None:
+    lines = ["L'homme d'à côté, z.B. Hr. Meier wohnt am 3. Mai in Nr. 5.", "C'est l'été qu'il préfère."]
+    assert MosesTokenizer(code).tokenize(lines) == MosesTokenizer(same).tokenize(lines)
+    assert MosesTokenizer(code).signature.endswith(f"-l {same}")
