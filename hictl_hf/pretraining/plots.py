@@ -21,6 +21,7 @@ from ..reports.plots import (
     figure_at,
     set_headline,
     smooth,
+    tsne_places,
     write_notice,
 )
 
@@ -134,20 +135,11 @@ def _curve(
 
 
 def _draw_meanings(axes: "Axes", embeddings: Embeddings, seed: int) -> None:
-    try:
-        from sklearn.manifold import TSNE
-        from threadpoolctl import threadpool_limits
-    except ImportError as error:
-        raise ImportError("this picture needs scikit-learn: pip install matplotlib scikit-learn") from error
     points, meanings = _points(embeddings)
-    perplexity = min(10.0, (len(points) - 1) / 3)
-    tsne = TSNE(perplexity=perplexity, metric="cosine", init="pca", random_state=seed)
-    if (points == points[0]).all():  # equal points crash scikit-learn, and the process
+    positions = tsne_places(points, 10.0, seed)  # (points, 2)
+    if positions is None:
         positions = np.zeros((len(points), 2))
         axes.text(0.5, 0.4, "all sentences have the same vector", ha="center", color=GREY, transform=axes.transAxes)
-    else:
-        with threadpool_limits(1):  # faster for so few points, and reproducible
-            positions = tsne.fit_transform(points)  # (points, 2)
     colours = np.array(MEANING_COLOURS)[meanings]
     for meaning in np.unique(meanings):
         centre = positions[meanings == meaning].mean(axis=0)

@@ -87,6 +87,20 @@ def smooth(values: Array, width: int) -> Array:
     return np.asarray(padded / counts, dtype=float)
 
 
+def tsne_places(points: Array, perplexity: float, seed: int) -> Array | None:
+    """Return (points, 2) coordinates in a t-SNE of cosines; `None` if all points are equal, which would crash it."""
+    try:
+        from sklearn.manifold import TSNE
+        from threadpoolctl import threadpool_limits
+    except ImportError as error:
+        raise ImportError("this picture needs scikit-learn: pip install matplotlib scikit-learn") from error
+    if (points == points[0]).all():
+        return None
+    tsne = TSNE(perplexity=min(perplexity, (len(points) - 1) / 3), init="pca", random_state=seed, metric="cosine")
+    with threadpool_limits(1):  # faster for few points, and reproducible
+        return np.asarray(tsne.fit_transform(points))
+
+
 def mean(values: Sequence[float]) -> float:
     """Return the mean of at least one value."""
     return sum(values) / len(values)

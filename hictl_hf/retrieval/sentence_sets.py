@@ -15,7 +15,7 @@ from ..data.records import Cursor
 from ..data.sources import list_shards, read_shard
 from ..embedding.encoder import embed_sentences, load_encoder
 from ..errors import BadInput
-from ..reports.plots import LANGUAGE_MARKERS, Array
+from ..reports.plots import LANGUAGE_MARKERS, Array, tsne_places
 from .plots import SentenceMap, plot_sentence_sets
 
 COLOURS = 10
@@ -98,16 +98,7 @@ def mean_rank(vectors: Vectors, among: int | None = None) -> float:
 
 def place(vectors: Vectors, seed: int) -> dict[str, Array]:
     """(sentences, 2) coordinates of each language's sentences in one t-SNE of all."""
-    try:
-        from sklearn.manifold import TSNE
-        from threadpoolctl import threadpool_limits
-    except ImportError as error:
-        raise ImportError("this picture needs scikit-learn: pip install matplotlib scikit-learn") from error
-    points = np.concatenate([*vectors.values()])
-    if (points == points[0]).all():  # equal points crash scikit-learn, and the process
+    places = tsne_places(np.concatenate([*vectors.values()]), 30.0, seed)
+    if places is None:
         raise BadInput("all sentences have the same vector, so there is nothing to draw; give another model")
-    perplexity = min(30.0, (len(points) - 1) / 3)
-    with threadpool_limits(1):  # reproducible
-        tsne = TSNE(perplexity=perplexity, init="pca", random_state=seed, metric="cosine")
-        places = tsne.fit_transform(points)
     return dict(zip(vectors, np.split(places, len(vectors))))
