@@ -19,6 +19,7 @@ from platform import platform, python_version
 from typing import Literal, NamedTuple
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ..errors import add_debug
@@ -94,13 +95,8 @@ def examine() -> Iterator[Finding]:
 
 def installed_versions() -> dict[str, str]:
     """Return the version of each installed distribution, by its name in lower case with hyphens, and of Python."""
-    found = {canonical(each.name): each.version for each in metadata.distributions() if each.name}
+    found = {canonicalize_name(each.name): each.version for each in metadata.distributions() if each.name}
     return {**found, "python": python_version()}
-
-
-def canonical(name: str) -> str:
-    """Return the name of a distribution as it is compared: "PyYAML" -> "pyyaml", "lazy_loader" -> "lazy-loader"."""
-    return name.lower().replace("_", "-").replace(".", "-")
 
 
 def judge_versions(tested: Mapping[str, Mapping[str, str]], installed: Mapping[str, str]) -> Iterator[Finding]:
@@ -146,7 +142,7 @@ def unmet(requirements: Sequence[Requirement], installed: Mapping[str, str]) -> 
     >>> unmet([Requirement("a>=2"), Requirement("B_c"), Requirement("d")], {"a": "1.9", "b-c": "3"})
     ['a>=2', 'd']
     """
-    found = [(each, installed.get(canonical(each.name))) for each in requirements]
+    found = [(each, installed.get(canonicalize_name(each.name))) for each in requirements]
     return [f"{each.name}{each.specifier}" for each, version in found
             if version is None or not each.specifier.contains(version, prereleases=True)]  # fmt: skip
 
