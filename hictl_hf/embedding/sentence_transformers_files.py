@@ -6,7 +6,6 @@ version 5.4 or above. Layers above the one read are kept and computed: fine-tuni
 report the weights of skipped layers as "unexpected".
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from ..errors import BadInput
+from ..files import write_json
 from ..models.families import family_of
 from .pooling import chosen_prompt, own_max_length, own_normalize, own_pooling
 from .sentence_transformers_settings import ACTIVATIONS
@@ -42,10 +42,10 @@ def write_sentence_transformers_files(
     if pooling.layer != config.num_hidden_layers:
         outputs = {"text": {"method": "forward", "method_output_name": ["hidden_states", pooling.layer]}}
         reading |= {"modality_config": outputs, "module_output_name": "token_embeddings"}
-    write(folder / "sentence_bert_config.json", reading)
+    write_json(folder / "sentence_bert_config.json", reading)
     size, modules = config.hidden_size, {"": "Transformer", "1_Pooling": "Pooling"}
     mode = MODES[pooling.mode]
-    write(
+    write_json(
         folder / "1_Pooling" / "config.json",
         {"word_embedding_dimension": size}
         | {f"pooling_mode_{name}": mode == key for key, name in (("cls", "cls_token"), ("mean", "mean_tokens"))},
@@ -58,13 +58,13 @@ def write_sentence_transformers_files(
             "in_features": size, "out_features": projection.out_features, "bias": projection.bias is not None,
             "activation_function": activation_class(getattr(config, "projection_activation", "linear")),
         }  # fmt: skip
-        write(folder / "2_Dense" / "config.json", values)
+        write_json(folder / "2_Dense" / "config.json", values)
         weights = {f"linear.{name}": each.detach().cpu().contiguous() for name, each in projection.named_parameters()}
         save_file(weights, folder / "2_Dense" / "model.safetensors", {"format": "pt"})
     if own_normalize(config):
         modules[f"{len(modules)}_Normalize"] = "Normalize"
-        write(folder / f"{len(modules) - 1}_Normalize" / "config.json", {})
-    write(
+        write_json(folder / f"{len(modules) - 1}_Normalize" / "config.json", {})
+    write_json(
         folder / "modules.json",
         [
             {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
@@ -72,7 +72,7 @@ def write_sentence_transformers_files(
         ],
     )
     prompts, default = prompts_of(config)
-    write(
+    write_json(
         folder / "config_sentence_transformers.json",
         {"prompts": prompts, "default_prompt_name": default, "similarity_fn_name": "cosine"},
     )
@@ -102,9 +102,3 @@ def prompts_of(config: PreTrainedConfig) -> tuple[dict[str, str], str | None]:
         prompts |= {"query": prompt, "document": prompt}
     name = next((name for name, text in prompts.items() if text == prompt), "default")
     return {**prompts, name: prompt}, name
-
-
-def write(path: Path, value: Any) -> None:
-    """Write a JSON file, and its folder if needed."""
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
