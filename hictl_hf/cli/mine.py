@@ -12,8 +12,7 @@ skipped and counted. To resume after an interruption, run the same command.
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -207,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
     if args.gold:
         check_place(report_folder(args.output), folder=True)
-    with as_bad_input():
+    try:
         if args.pairs:
             filter_pairs(args.pairs, args.output, args.source, args.config, processes)
         elif args.deduplicate is not None:
@@ -219,18 +218,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             mine_files(
                 x, y, args.output, args.source, args.config, gold=args.gold, command=command, processes=processes
             )
-    processes.wait()  # or a launcher might end the main process because the others are done
-
-
-@contextmanager
-def as_bad_input() -> Iterator[None]:
-    """Turn a `ValueError` of the search into `BadInput` with the same message."""
-    try:
-        yield
-    except BadInput:
-        raise
     except ValueError as error:
         raise BadInput(str(error)) from error
+    processes.wait()  # or a launcher might end the main process because the others are done
 
 
 def chosen(args: MineArguments) -> dict[str, Any]:
