@@ -2,12 +2,11 @@
 
 import json
 import logging
-import os
 import shutil
 from pathlib import Path
 
 from ..errors import BadInput
-from ..files import digest, flush
+from ..files import atomic_file, digest, flush
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +25,9 @@ def write_manifest(folder: str | Path) -> None:
         if path.is_file():
             files[path.relative_to(folder).as_posix()] = [path.stat().st_size, digest(path)]
     flush(folder)
-    draft = folder / f".{MANIFEST}"
-    draft.write_text(json.dumps(files, indent=1), encoding="utf-8")
-    flush(draft)
-    os.replace(draft, folder / MANIFEST)
+    with atomic_file(folder / MANIFEST, folder / f".{MANIFEST}") as draft:
+        draft.write_text(json.dumps(files, indent=1), encoding="utf-8")
+        flush(draft)
     flush(folder)
     flush(folder.parent)
 
