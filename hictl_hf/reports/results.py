@@ -21,7 +21,6 @@ NO_RESULTS = (
 )
 RESULTS_FILE = "results.json"
 ARGUMENT_GROUPS = ("training", "run")  # of the settings: those with the arguments of the run
-Results = Mapping[str, Any]
 
 
 @dataclass(kw_only=True)
