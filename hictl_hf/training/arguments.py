@@ -139,26 +139,18 @@ def fields_with_default(kind: type[Any]) -> set[str]:
     return {item.name for item in fields(kind) if (item.default, item.default_factory) != (MISSING, MISSING)}
 
 
-def refuse_unknown_keys(name: str, given: Mapping[str, Any], known: Set[str]) -> None:
-    """Raise `BadInput` for keys of a dictionary that have no effect."""
+def refuse_unknown_keys(name: str, given: Mapping[str, Any], known: Set[str], where: str = "") -> None:
+    """Raise `BadInput` for keys of a dictionary that have no effect; the message says `where`."""
     if unknown := sorted(given.keys() - known):
-        allowed = f"{nearest_key(unknown[0], known)}it has {', '.join(sorted(known))}"
-        raise BadInput(f"{name} has no field {', '.join(unknown)}; {allowed}")
-
-
-def nearest_key(name: str, known: Set[str]) -> str:
-    """Return a question for the key that an unknown one is most like; else empty."""
-    return "".join(f"did you mean {each}? " for each in get_close_matches(name, sorted(known), 1, cutoff=0.75))
+        nearest = "".join(f"did you mean {each}? " for each in get_close_matches(unknown[0], sorted(known), 1, 0.75))
+        raise BadInput(f"{name} has no field {', '.join(unknown)}{where}; {nearest}it has {', '.join(sorted(known))}")
 
 
 def refuse_unknown_fields(
     encoder: str, config: Any, settings: Mapping[str, Any], argument: str = "config_overrides"
 ) -> None:
     """Raise `BadInput` for settings, of an argument, that the configuration of this family does not have."""
-    known = {item.name for item in fields(config)}
-    if unknown := sorted(settings.keys() - known):
-        allowed = f"{nearest_key(unknown[0], known)}it has {', '.join(sorted(known))}"
-        raise BadInput(f"{argument} has no field {', '.join(unknown)} with {encoder}; {allowed}")
+    refuse_unknown_keys(argument, settings, {item.name for item in fields(config)}, f" with {encoder}")
 
 
 def refuse_impossible(args: TrainingArguments) -> None:
