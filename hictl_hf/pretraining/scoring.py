@@ -123,38 +123,30 @@ def pictured_sentences(test: Dataset) -> dict[str, list[str]]:
 
 def retrieval_results(before: Scores, after: Scores) -> RetrievalResults:
     """Mean accuracy and that of each language, before and after training, with the protocol."""
-    by_layer: dict[str, list[float | None]] = {}
+    results = compared(before, after, before.test, after.test)
     layers = 1 + max(pooling.layer for pooling in after.chosen.dev)
     for pooling, found in after.chosen.dev.items():
-        by_layer.setdefault(pooling.mode, [None] * layers)[pooling.layer] = found.mean
-    return RetrievalResults(
-        untrained=before.test.mean,
-        hictl=after.test.mean,
-        per_language=language_accuracies(before.test, after.test),
-        protocol=Protocol(untrained=before.chosen.pooling, hictl=after.chosen.pooling),
-        by_layer=by_layer,
-    )
+        results.by_layer.setdefault(pooling.mode, [None] * layers)[pooling.layer] = found.mean
+    return results
 
 
 def guard_results(before: Scores, after: Scores) -> RetrievalResults | None:
     """The same of the guard pairs, at the poolings chosen on dev; `None` without a guard."""
     if before.guard is None or after.guard is None:
         return None
+    return compared(before, after, before.guard, after.guard)
+
+
+def compared(before: Scores, after: Scores, was: RetrievalAccuracy, now: RetrievalAccuracy) -> RetrievalResults:
+    """Accuracy on the same pairs before and after training, with the poolings of these scores."""
+    were, are = mean_accuracies(was), mean_accuracies(now)
     return RetrievalResults(
-        untrained=before.guard.mean,
-        hictl=after.guard.mean,
-        per_language=language_accuracies(before.guard, after.guard),
+        untrained=was.mean, hictl=now.mean,
+        per_language={
+            name: LanguageAccuracy(
+                untrained=were[name], hictl=are[name], forward=forward, backward=backward, sentences=now.sentences[name]
+            )
+            for name, (forward, backward) in now.both_directions.items()
+        },
         protocol=Protocol(untrained=before.chosen.pooling, hictl=after.chosen.pooling),
-    )
-
-
-def language_accuracies(before: RetrievalAccuracy, after: RetrievalAccuracy) -> dict[str, LanguageAccuracy]:
-    """Accuracy of each language before and after training."""
-    were, are = mean_accuracies(before), mean_accuracies(after)
-    return {
-        name: LanguageAccuracy(
-            untrained=were[name], hictl=are[name], forward=after.both_directions[name][0],
-            backward=after.both_directions[name][1], sentences=after.sentences[name],
-        )
-        for name in are
-    }  # fmt: skip
+    )  # fmt: skip
