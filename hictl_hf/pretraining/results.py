@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from ..embedding.pooling import Pooling
 from ..reports.results import RunResults, duration
+from ..training.fingerprint import upgraded
 
 HEADS = ("language", "sentences", "before", "after", "gain")
 METRIC = "nearest-neighbour accuracy, cosine, mean of both directions"
-NAMES_OF_0_7_5 = {"first token": "cls"}  # poolings that were renamed
 
 
 @dataclass(kw_only=True)
@@ -170,7 +170,7 @@ class PretrainingResults(RunResults):
         if isinstance(protocol := retrieval.get("protocol"), dict):
             retrieval["protocol"] = {name: _upgraded_pooling(value) for name, value in protocol.items()}
         if isinstance(by_layer := retrieval.get("by_layer"), dict):
-            retrieval["by_layer"] = {NAMES_OF_0_7_5.get(name, name): scores for name, scores in by_layer.items()}
+            retrieval["by_layer"] = upgraded(by_layer)
         return {**values, "retrieval": retrieval}
 
     @property
@@ -204,7 +204,7 @@ class PretrainingResults(RunResults):
 def _upgraded_pooling(value: Any) -> Any:
     if not isinstance(value, dict) or "pooling" not in value:
         return value
-    return {"mode": NAMES_OF_0_7_5.get(value["pooling"], value["pooling"]), "layer": value.get("layer")}
+    return {"mode": upgraded(value["pooling"]), "layer": value.get("layer")}
 
 
 def _is_missing(value: float | None) -> bool:
