@@ -252,6 +252,20 @@ def model_for_text(
     return partial(toy_model, vocab_size=len(tokenizer))
 
 
+@pytest.fixture(scope="session")
+def saved_model(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
+) -> Callable[..., Path]:
+    """`saved_model(folder, **changes)`: the folder, with a model of `model_for_text` and `tokenizer` in it."""
+
+    def save(folder: Path, **changes: Any) -> Path:
+        model_for_text(**changes).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return folder
+
+    return save
+
+
 # --- XTREME -----------------------------------------------------------------------------------------------------------
 
 

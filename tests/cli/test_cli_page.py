@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.cli.page import main
 from hictl_hf.embedding.nearest_words import ALL_LANGUAGES
@@ -23,16 +22,12 @@ HOSTILE = '<img src=x onerror="document.title=1"> the cat'
 
 @pytest.fixture(scope="module")
 def address(
-    model_for_text: Callable[..., PreTrainedModel],
-    tokenizer: PreTrainedTokenizerBase,
-    sentences: dict[str, list[str]],
-    tmp_path_factory: pytest.TempPathFactory,
+    saved_model: Callable[..., Path], sentences: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     """Where `hictl page` serves a toy model and a file with a hostile line."""
     pytest.importorskip("gradio")
     folder = tmp_path_factory.mktemp("page")
-    model_for_text().save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
+    saved_model(folder / "model")
     (folder / "de.txt").write_text("\n".join([HOSTILE, *sentences["de"]]), "utf-8")
     command = [
         sys.executable,
@@ -104,17 +99,13 @@ def test_a_sentence_is_typed_and_its_neighbours_are_seen(browser: Any, address: 
 
 
 def test_two_models_are_shown_with_their_names(
-    model_for_text: Callable[..., PreTrainedModel],
-    tokenizer: PreTrainedTokenizerBase,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    saved_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
     monkeypatch.setattr("hictl_hf.cli.page.make_page", lambda *explainers, names: made.append((explainers, names)))
     monkeypatch.setattr("hictl_hf.cli.page.serve", lambda page, port: None)
     for number, name in enumerate("ab"):
-        model_for_text(seed=number).save_pretrained(tmp_path / name)
-        tokenizer.save_pretrained(tmp_path / name)
+        saved_model(tmp_path / name, seed=number)
     (tmp_path / "de.txt").write_text("die Katze\n", "utf-8")
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     main(["--model", a, "--compare_with", b, "--among", str(tmp_path / "de.txt")])

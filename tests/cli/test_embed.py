@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.cli.embed import EmbedArguments, main
 from hictl_hf.embedding import to_file
@@ -28,16 +27,10 @@ from hictl_hf.version import __version__
 
 
 @pytest.fixture(scope="module")
-def checkpoint(
-    model_for_text: Callable[..., PreTrainedModel],
-    tokenizer: PreTrainedTokenizerBase,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
+def checkpoint(saved_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that is to be read at the mean of its first layer."""
     folder = tmp_path_factory.mktemp("model")
-    model_for_text(initializer_range=0.3, embedding_layer=1, embedding_pooling="mean").save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return saved_model(folder, initializer_range=0.3, embedding_layer=1, embedding_pooling="mean")
 
 
 @pytest.fixture(scope="module")
@@ -111,19 +104,13 @@ def test_pooling_length_and_numbers_are_those_asked_for(checkpoint: Path, texts:
 
 
 @pytest.fixture(scope="module")
-def prompted(
-    model_for_text: Callable[..., PreTrainedModel],
-    tokenizer: PreTrainedTokenizerBase,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
+def prompted(saved_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that says all about how it is to be read."""
-    folder = tmp_path_factory.mktemp("prompted")
-    settings = {"embedding_prompt": "the cat ", "embedding_prompts": {"query": "a dog ", "passage": ""}}
-    model_for_text(
-        initializer_range=0.3, embedding_pooling="mean", embedding_max_length=9, embedding_normalize=False, **settings
-    ).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return saved_model(
+        tmp_path_factory.mktemp("prompted"), initializer_range=0.3, embedding_pooling="mean", embedding_max_length=9,
+        embedding_normalize=False, embedding_prompt="the cat ",
+        embedding_prompts={"query": "a dog ", "passage": ""},
+    )  # fmt: skip
 
 
 def test_prompt_length_and_normalisation_are_the_models_or_those_asked_for(
@@ -255,8 +242,7 @@ def test_work_goes_on_only_with_the_same_lines_settings_and_model(
     texts: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    model_for_text: Callable[..., PreTrainedModel],
-    tokenizer: PreTrainedTokenizerBase,
+    saved_model: Callable[..., Path],
 ) -> None:
     source, output = write_lines(tmp_path / "a.txt", texts), tmp_path / "a.npy"
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
@@ -268,10 +254,9 @@ def test_work_goes_on_only_with_the_same_lines_settings_and_model(
         run(checkpoint, output, source, lines_at_once=4, prompt="query: ")
     with pytest.raises(BadInput, match=r"pooling was \['mean', 1\] and is \['mean', 2\]"):
         run(checkpoint, output, source, lines_at_once=4, layer=2)
-    model_for_text(seed=1, embedding_layer=1, embedding_pooling="mean").save_pretrained(tmp_path / "other")
-    tokenizer.save_pretrained(tmp_path / "other")
+    other = saved_model(tmp_path / "other", seed=1, embedding_layer=1, embedding_pooling="mean")
     with pytest.raises(BadInput, match="model was 'one whose vectors are"):
-        run(tmp_path / "other", output, source, lines_at_once=4)
+        run(other, output, source, lines_at_once=4)
     write_lines(source, ["another", *texts[1:]])
     with pytest.raises(BadInput, match="was begun with other lines"):
         run(checkpoint, output, source, lines_at_once=4)

@@ -25,15 +25,8 @@ from hictl_hf.version import __version__
 
 
 @pytest.fixture(scope="module")
-def checkpoint(
-    model_for_text: Callable[..., PreTrainedModel],
-    tokenizer: PreTrainedTokenizerBase,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    model_for_text(initializer_range=0.3).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+def checkpoint(saved_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved_model(tmp_path_factory.mktemp("model"), initializer_range=0.3)
 
 
 @pytest.fixture
@@ -261,15 +254,12 @@ def test_other_lines_are_not_taken_for_those_of_before(
 def test_vectors_of_an_encoder_that_is_read_otherwise_are_not_mixed(
     changes: dict[str, Any],
     message: str,
-    model_for_text: Callable[..., PreTrainedModel],
-    tokenizer: PreTrainedTokenizerBase,
+    saved_model: Callable[..., Path],
     files: tuple[Path, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = model_for_text(embedding_pooling="mean")
-    for part in (model, tokenizer):
-        part.save_pretrained(tmp_path / "model")
+    saved_model(tmp_path / "model", embedding_pooling="mean")
     with monkeypatch.context() as patch:
         patch.setattr(mining_files, "write_text", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.cli.score_retrieval import main
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
@@ -15,19 +15,14 @@ from hictl_hf.retrieval.bitext import retrieval_accuracy
 
 
 @pytest.fixture(scope="module")
-def checkpoints(
-    model_for_text: Callable[..., PreTrainedModel],
-    tokenizer: PreTrainedTokenizerBase,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> list[Path]:
+def checkpoints(saved_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two encoders that are read differently; the second one has a prompt."""
-    folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
-    for seed, (folder, settings) in enumerate(
-        zip(folders, ({"embedding_pooling": "mean"}, {"embedding_pooling": "cls", "embedding_prompt": "the "}))
-    ):
-        model_for_text(seed=seed, initializer_range=0.3, embedding_layer=1 + seed, **settings).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-    return folders
+    save = partial(saved_model, initializer_range=0.3)
+    return [
+        save(tmp_path_factory.mktemp("first"), embedding_layer=1, embedding_pooling="mean"),
+        save(tmp_path_factory.mktemp("second"), seed=1, embedding_layer=2, embedding_pooling="cls",
+             embedding_prompt="the "),
+    ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

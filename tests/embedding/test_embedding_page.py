@@ -65,16 +65,11 @@ def test_two_models_stand_side_by_side(
 
 
 def test_the_space_shows_the_models_that_its_variables_name(
-    model_for_text: Callable[..., PreTrainedModel],
-    tokenizer: PreTrainedTokenizerBase,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    saved_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("gradio")
     for name in ("MODEL_A", "MODEL_B"):
-        model_for_text().save_pretrained(tmp_path / name)
-        tokenizer.save_pretrained(tmp_path / name)
-        monkeypatch.setenv(name, str(tmp_path / name))
+        monkeypatch.setenv(name, str(saved_model(tmp_path / name)))
     page = run_path(str(SPACE / "app.py"))["main"]()
     shown = [block.value for block in page.blocks.values() if isinstance(getattr(block, "value", None), str)]
     assert [f"## {tmp_path / name}" in shown for name in ("MODEL_A", "MODEL_B")] == [True, True]

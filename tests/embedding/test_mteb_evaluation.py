@@ -31,15 +31,9 @@ def data(sentences: dict[str, list[str]], tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module")
-def checkpoint(
-    model_for_text: Callable[..., PreTrainedModel],
-    tokenizer: PreTrainedTokenizerBase,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
+def checkpoint(saved_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    model_for_text(initializer_range=0.3, embedding_layer=1, embedding_pooling="mean").save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return saved_model(folder, initializer_range=0.3, embedding_layer=1, embedding_pooling="mean")
 
 
 def test_the_accuracies_are_those_of_our_own_search(

@@ -20,7 +20,6 @@ from transformers import (
     DebertaV2Config,
     PreTrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     XLMRobertaConfig,
 )
 
@@ -45,16 +44,9 @@ QUICK = ["--num_train_epochs", "1", "--per_device_train_batch_size", "8", "--lea
 
 
 @pytest.fixture(scope="session")
-def encoder(
-    tmp_path_factory: pytest.TempPathFactory,
-    model_for_text: Callable[..., PreTrainedModel],
-    tokenizer: PreTrainedTokenizerBase,
-) -> str:
+def encoder(tmp_path_factory: pytest.TempPathFactory, saved_model: Callable[..., Path]) -> str:
     """A toy HiCTL checkpoint with its tokenizer, of 226 tokens, no more than question answering needs."""
-    folder = tmp_path_factory.mktemp("encoder")
-    model_for_text(HictlForPreTraining, max_position_embeddings=228).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+    return str(saved_model(tmp_path_factory.mktemp("encoder"), max_position_embeddings=228))
 
 
 @pytest.fixture(scope="session")

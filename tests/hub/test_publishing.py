@@ -311,16 +311,11 @@ def expected_of_script(run: Path) -> dict[str, bytes]:
 
 
 def test_a_translation_run_is_pushed_when_it_has_ended_and_again_when_asked(
-    hub: Hub,
-    sentences: dict[str, list[str]],
-    model_for_text: Callable[..., PreTrainedModel],
-    tokenizer: PreTrainedTokenizerBase,
-    tmp_path: Path,
+    hub: Hub, sentences: dict[str, list[str]], saved_model: Callable[..., Path], tmp_path: Path
 ) -> None:
     for language in ("de", "en"):
         (tmp_path / f"text.{language}").write_text("\n".join(sentences[language]) + "\n", "utf-8")
-    model_for_text(seed=1).save_pretrained(tmp_path / "encoder")
-    tokenizer.save_pretrained(tmp_path / "encoder")
+    saved_model(tmp_path / "encoder", seed=1)
     command = [
         "--model_name_or_path", str(tmp_path / "encoder"), "--train_file", f"{tmp_path}/text.{{de,en}}", "--test_file",
         f"{tmp_path}/text.{{de,en}}", "--source_lang", "de", "--target_lang", "en", "--max_steps", "2",

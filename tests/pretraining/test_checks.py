@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining import run
@@ -42,11 +41,9 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path, model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase) -> Path:
+def folder(tmp_path: Path, saved_model: Callable[..., Path]) -> Path:
     """A checkpoint that reads 64 tokens."""
-    model_for_text().save_pretrained(tmp_path / "start")
-    tokenizer.save_pretrained(tmp_path / "start")
-    return tmp_path
+    return saved_model(tmp_path / "start").parent
 
 
 @pytest.fixture

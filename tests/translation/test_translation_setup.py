@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from toy_families import bytes_as_letters, gemma_pieces, word_pieces
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 from hictl_hf.errors import BadInput
 from hictl_hf.models.configuration_hictl import HictlConfig
@@ -71,15 +71,8 @@ def test_what_is_left_out_of_train_is_counted(tmp_path: Path, tokenizer: PreTrai
 
 
 @pytest.fixture(scope="module")
-def encoder(
-    tmp_path_factory: pytest.TempPathFactory,
-    model_for_text: Callable[..., PreTrainedModel],
-    tokenizer: PreTrainedTokenizerBase,
-) -> Path:
-    folder = tmp_path_factory.mktemp("encoder")
-    model_for_text().save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+def encoder(tmp_path_factory: pytest.TempPathFactory, saved_model: Callable[..., Path]) -> Path:
+    return saved_model(tmp_path_factory.mktemp("encoder"))
 
 
 @pytest.mark.parametrize(
