@@ -49,6 +49,7 @@ from ..hub.loading import (
 from ..models.families import OURS, families_named, family_of
 from ..models.modeling_hictl import HictlForPreTraining
 from ..parsing import refuse_run
+from ..training.eval_mode import eval_mode
 from .pooling import (
     POOLINGS,
     Pooling,
@@ -251,15 +252,14 @@ def embed_at_poolings(
             raise BadInput(f"{name} is {limit}; allowed is {least} or more.")
     check_poolings(model, poolings)
     before = chosen_prompt(model.config, prompt)
-    encoder, training, device = encoder_of(model), model.training, model.device
+    encoder, device = encoder_of(model), model.device
     distinct = list(dict.fromkeys(sentences))
     texts_read = [own_text(model.config, before + text) for text in distinct]
     tokens = tokenize(tokenizer, texts_read, length_read(model.config, max_length))
     batches = list(token_batches(list(map(len, tokens)), max_tokens or TOKENS_AT_ONCE.get(device.type, 1024)))
     first, after = special_tokens_around(tokenizer)
     parts: dict[Pooling, list[Tensor]] = {pooling: [] for pooling in poolings}
-    model.eval()
-    try:
+    with eval_mode(model):
         layers = layers_of(encoder, max(pooling.layer for pooling in poolings), precision)
         with tqdm(total=len(distinct), desc="embed", disable=None if progress else True, leave=False) as bar:
             for batch in batches:
@@ -276,8 +276,6 @@ def embed_at_poolings(
                             taking_part = masks.get(pooling.mode, mask)
                             parts[pooling].append(pool(model, hidden, taking_part, pooling.mode).float())
                 bar.update(len(batch))
-    finally:
-        model.train(training)
     position = {distinct[number]: row for row, number in enumerate(number for batch in batches for number in batch)}
     wanted = [position[text] for text in sentences]
     return {pooling: torch.cat(part).cpu().numpy()[wanted] for pooling, part in parts.items()}
