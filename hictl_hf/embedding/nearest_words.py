@@ -257,9 +257,8 @@ def word_row(near: NearWord, compared: bool) -> list[Cell]:
 
 def sentence_table(sentences: Sequence[NearSentence]) -> Table:
     """Tabulate near sentences with their line numbers."""
-    rows = [[Cell(printable(near.text)), Cell(str(near.line)), Cell(f"{near.similarity:.3f}")] for near in sentences]
-    heads = [Cell("sentence"), Cell("line"), Cell("cosine")]
-    return Table("Nearest sentences", "Cosine of the sentence vectors.", heads, {"": rows})
+    rows = [[printable(near.text), near.line, f"{near.similarity:.3f}"] for near in sentences]
+    return Table.of(["sentence", "line", "cosine"], rows, "Nearest sentences", "Cosine of the sentence vectors.")
 
 
 def printable(text: str) -> str:

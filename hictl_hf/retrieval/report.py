@@ -8,7 +8,7 @@ import numpy as np
 
 from ..files import write_json
 from ..reports.page import Listing, Picture, write_sections
-from ..reports.tables import Cell, Table
+from ..reports.tables import Table
 from .accuracy import pair_f1
 from .bitext import IdPair, best_threshold, extract_pairs
 from .nearest_neighbours import Vectors
@@ -98,15 +98,15 @@ def threshold_table(curve: Curve) -> Table:
     last = range(max(0, len(curve.recall) - 1), len(curve.recall))
     rows = sorted({*np.searchsorted(curve.recall, steps - 1e-9).tolist(), *last} & {*range(len(curve.recall))})
     columns = (curve.precision, curve.recall, curve.f1)
-    body = [[Cell(f"{curve.thresholds[row]:.4f}"), *(Cell(f"{column[row]:.1f}") for column in columns)] for row in rows]
-    heads = [Cell(name) for name in ("threshold", "precision", "recall", "F1")]
-    return Table("Thresholds", "In percent, of the pairs that score the threshold or more.", heads, {"": body})
+    body = [[f"{curve.thresholds[row]:.4f}", *(f"{column[row]:.1f}" for column in columns)] for row in rows]
+    caption = "In percent, of the pairs that score the threshold or more."
+    return Table.of(["threshold", "precision", "recall", "F1"], body, "Thresholds", caption)
 
 
 def wrong_pairs(scores: Mapping[IdPair, float], gold: Collection[IdPair], threshold: float) -> Table:
     """The pairs with the highest scores that are not among the true ones."""
     wrong = [pair for pair in extract_pairs(scores, threshold) if pair not in gold]
     wrong.sort(key=lambda pair: -scores[pair])
-    body = [[Cell(f"{scores[pair]:.4f}"), *map(Cell, pair)] for pair in wrong[:ROWS_SHOWN]]
+    body = [[f"{scores[pair]:.4f}", *pair] for pair in wrong[:ROWS_SHOWN]]
     caption = f"{len(body)} of {len(wrong)}, the highest scores first."
-    return Table("Wrong at the best threshold", caption, [Cell("score"), Cell("x"), Cell("y")], {"": body})
+    return Table.of(["score", "x", "y"], body, "Wrong at the best threshold", caption)
