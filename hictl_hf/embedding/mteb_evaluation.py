@@ -2,9 +2,6 @@
 
 Queries, search and metrics are MTEB's: the foreign sentences are the queries, and the main score is a weighted F1.
 XTREME differs in both (`xtreme`).
-
-    hictl mteb --model runs/demo/checkpoint --tasks Tatoeba --data tatoeba/v1 --output runs/demo/mteb
-    hictl mteb --model runs/demo/checkpoint --tasks Tatoeba BUCC.v2 --subsets deu-eng de-en --output runs/demo/mteb
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Export an encoder to ONNX with PyTorch's exporter: from token ids to the vectors of `embed_sentences`.
 
-    hictl export-onnx --model runs/demo/checkpoint --output runs/demo-onnx
-
 The folder has `model.onnx`, its weights in `model.onnx.data`, the tokenizer, with the `max_length` of
 `embed_sentences`, and `embedding.json`, which says how sentences are read. Layers above the pooled one are not
 exported. Text is no part of the graph: put the `prompt` of `embedding.json` before each sentence, and lower-case it if

@@ -1,9 +1,5 @@
 """Publish a finished run on the Hugging Face Hub, in one commit, so that nobody can load an incomplete push.
 
-    hictl publish runs/demo me/hictl-demo
-    hictl publish runs/demo me/hictl-demo --license cc-by-4.0 --private true --encoder_repository me/hictl-demo-encoder
-    hictl publish runs/de-en me/hictl-de-en
-
 At the root of the repository are the model with its code, its tokenizer and its card, `results.json`, `report.html` and
 `pictures/`; the plain encoder is in `encoder/`, or in a separate repository. The cards are those that the run wrote,
 completed by `cards`. Repeat a push that failed: files already uploaded are not sent again. Log in first by

@@ -1,7 +1,5 @@
 """Export a translation model for CTranslate2, an engine for CPUs and GPUs without PyTorch.
 
-    hictl export-ctranslate2 --model runs/de-en/model --output runs/ct2 --quantization int8
-
 CTranslate2 has no place for the [CLS] bias (CTranslate2#1614): a model with one is refused, unless it may be dropped,
 which changes the translations. Suppressed tokens (`suppress_tokens`) get no probability in the export. Translating:
 

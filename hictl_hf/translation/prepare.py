@@ -1,7 +1,5 @@
 """Prepare the raw files of IWSLT, WMT, IITB and FLoRes as line-aligned files for a row of the paper's tables.
 
-    hictl prepare-translation iwslt14-en-de raw data/iwslt14-en-de --moses_dir mosesdecoder
-
 Files are searched anywhere below the raw folder, compressed with gzip or not; archives have to be unpacked. The output
 folder is written completely or not at all: `train`, `validation` and `test`, each with the two languages as endings,
 zero-shot test sets as `test-ro`, and `preparation.json`. Data of another size than the paper's is refused, or named in

@@ -1,8 +1,5 @@
 """Convert raw treebanks and raw PAN-X to XTREME's files of tagged words, with the tags that its download removes from
 test files. XTREME took all treebanks of Universal Dependencies 2.5, those of a language ordered by their file names.
-
-    hictl prepare-xtreme udpos udpos/test-es.tsv UD_Spanish-*/es_*-test.conllu --language es
-    hictl prepare-xtreme panx panx/test-de.tsv de-test
 """
 
 from collections import defaultdict
