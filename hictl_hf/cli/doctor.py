@@ -95,7 +95,7 @@ def examine() -> Iterator[Finding]:
 
 def installed_versions() -> dict[str, str]:
     """Return the version of each installed distribution, by its name in lower case with hyphens, and of Python."""
-    found = {canonicalize_name(each.name): each.version for each in metadata.distributions() if each.name}
+    found: dict[str, str] = {canonicalize_name(one.name): one.version for one in metadata.distributions() if one.name}
     return {**found, "python": python_version()}
 
 
