@@ -139,6 +139,14 @@ def transformers_warnings(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.L
     transformers_logging.disable_propagation()
 
 
+@pytest.fixture
+def full_of_garbage() -> Iterator[None]:
+    """Memory that nobody initialises holds NaN or the largest integer, as it may."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
     """Runs are compared to the bit with runs in other threads and processes: nobody may change how many there are."""

@@ -10,7 +10,7 @@ import json
 import pickle
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -147,14 +147,6 @@ def saved(
         return made[case]
 
     return folder
-
-
-@pytest.fixture
-def full_of_garbage() -> Iterator[None]:
-    """Memory that nobody initialises holds NaN or the largest integer, as it may."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def parent_of(cls: type) -> Any:

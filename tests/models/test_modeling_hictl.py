@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -78,14 +78,6 @@ def masked_words_of(batch: Batch) -> Batch:
 def part_of(batch: Batch, rows: slice) -> Batch:
     """Some pairs of a batch without its sentence level."""
     return {name: value[rows] for name, value in batch.items() if not name.startswith("sentence")}
-
-
-@pytest.fixture
-def full_of_garbage() -> Iterator[None]:
-    """Memory that nobody initialises holds NaN or the largest integer, as it may."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture(scope="module")
