@@ -22,7 +22,7 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from measure import Seconds, seconds_of, take_turns
+from measure import Seconds, seconds_of, take_turns, tell
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Pooling as PoolingModule
 from sentence_transformers.models import Transformer
@@ -90,11 +90,7 @@ def measure_embedding(folder: str, sentences: list[str], rounds: int, tatoeba: s
         return {name: seconds_of(encode)}
 
     with tqdm(total=rounds * len(encoders), unit=" turns") as bar:
-
-        def on_done(done: str) -> None:
-            bar.set_description(f"embedding: {done}")
-            bar.update()
-
+        on_done = partial(tell, bar, "embedding")
         timings = take_turns({name: partial(turn, name) for name in encoders}, rounds, on_done)
     rows = {
         name: {"cpu_seconds": median(each.cpu for each in seconds), "cpu_rounds": [each.cpu for each in seconds]}

@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import torch
+from tqdm import tqdm
 
 Action = Callable[[], Any]
 PROCESS = Path("/proc/self")
@@ -38,6 +39,11 @@ class Seconds(NamedTuple):
 
 Turn = Callable[[int], dict[str, Seconds]]
 Timings = dict[str, list[Seconds]]
+
+
+def tell(bar: tqdm, place: str, done: str) -> None:
+    bar.set_description(f"{place}: {done}")
+    bar.update()
 
 
 def seconds_of(action: Action, device: str = "cpu") -> Seconds:

@@ -42,7 +42,7 @@ from typing import Any
 import torch
 from cells import Cell, measure_cell
 from hard_negatives import measure_hard_negatives
-from measure import give_back_memory, peak_memory, peak_memory_here
+from measure import give_back_memory, peak_memory, peak_memory_here, tell
 from parts import measure_parts
 from report import add_ratios, write_report
 from tqdm import tqdm
@@ -51,6 +51,7 @@ from variants import VARIANTS, Networks, make_config
 from workload import Workload, make_workload
 
 import hictl_hf
+from hictl_hf.cli.doctor import processor
 from hictl_hf.dtypes import SLOW, times_fp32
 
 TEXTS = ("real", "lognormal")
@@ -153,11 +154,6 @@ def measure_inside(arguments: argparse.Namespace, workload: Workload, results: d
     results["hard_negatives"] = measure_hard_negatives(ROUNDS_INSIDE)
 
 
-def tell(bar: tqdm, place: str, done: str) -> None:
-    bar.set_description(f"{place}: {done}")
-    bar.update()
-
-
 def hash_of_code() -> str:
     """Of the product and of the benchmarks: results of different code are not mixed."""
     folders = (Path(hictl_hf.__file__).parent, Path(__file__).parent)
@@ -167,12 +163,9 @@ def hash_of_code() -> str:
 
 def machine() -> dict[str, Any]:
     """What the seconds depend on besides the code."""
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.exists() else []
-    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
     packages = ("torch", "transformers", "sentence-transformers")
     return {
-        "cpu": names[0] if names else platform.processor(),
+        "cpu": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "bf16_times_fp32": round(times_fp32(torch.bfloat16, torch.device("cpu")), 2),

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from measure import Action, peak_memory, seconds_of, take_turns
+from measure import Action, peak_memory, seconds_of, take_turns, tell
 from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import EncoderDecoderConfig, EncoderDecoderModel, XLMRobertaConfig
@@ -104,12 +104,7 @@ def measure_translation(pairs: Pairs, quick: bool) -> dict[str, Any]:
     weighed = [(decoding_to_weigh, name) for name in decoders] + [(step_to_weigh, name) for name in steps]
     weighed = [] if quick else weighed
     with tqdm(total=len(weighed) + rounds * (len(decoders) + len(steps)), unit=" turns") as bar:
-
-        def on_done(done: str) -> None:
-            bar.set_description(f"translation: {done}")
-            bar.update()
-
-        memory = {}
+        on_done, memory = partial(tell, bar, "translation"), {}
         for make, name in weighed:
             memory[name] = peak_memory(make, name, few)
             on_done(f"{name}, memory")
