@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import BadInput
-from .files import is_stream
 
 Item = TypeVar("Item")
 
@@ -159,6 +158,11 @@ def be_silent() -> None:
     disable_progress_bars()
 
 
+def is_shared_badly(path: str) -> bool:
+    """Whether several processes cannot share a file: standard input or output, a device or a pipe."""
+    return path == "-" or path.startswith("/dev/") or (os.path.exists(path) and not os.path.isfile(path))
+
+
 def refuse_streams(processes: Processes, **files: str | Sequence[str] | None) -> None:
     """Raise `BadInput` unless several processes have regular files to read and write.
 
@@ -167,7 +171,7 @@ def refuse_streams(processes: Processes, **files: str | Sequence[str] | None) ->
     """
     for name, paths in files.items() if processes.number > 1 else ():
         found = [paths] if isinstance(paths, str) else paths
-        if not found or any(is_stream(path) for path in found):
+        if not found or any(map(is_shared_badly, found)):
             raise BadInput(
                 f"{name} is {' '.join(found) if found else 'not given'}, with {processes.number} processes; allowed "
                 "with several are regular files. Name some, or start one process."

@@ -73,7 +73,8 @@ def test_streams_are_refused_with_several_processes(tmp_path: Path) -> None:
     several, files = Processes(1, 2), [str(tmp_path / "file"), str(tmp_path / "new")]
     refuse_streams(several, input=files, output=files[1])
     refuse_streams(ALONE, input=[], output=None)
-    for refused in ({"input": []}, {"output": None}, {"input": [*files, str(tmp_path / "pipe")]}):
+    named = [{"output": name} for name in ("-", "/dev/stdout", "/dev/fd/1")]
+    for refused in ({"input": []}, {"output": None}, {"input": [*files, str(tmp_path / "pipe")]}, *named):
         with pytest.raises(BadInput, match=f"{next(iter(refused))} is .*, with 2 processes"):
             refuse_streams(several, **refused)
 
