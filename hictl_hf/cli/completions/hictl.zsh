@@ -299,7 +299,7 @@ _shtab_hictl_export_onnx_defaults_added=0
 
 _shtab_hictl_mine_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--output[File to write\: pairs with their scores, or the lines kept. (required)]:output:_files"
+  "--output[File to write, or - for stdout\: pairs with their scores, or the lines kept. (required)]:output:_files"
   "--model[Folder or Hub name of a HiCTL or XLM-R encoder\; not needed if all vectors are given.]:model:_files"
   "--prompt[Text to put before each sentence, \"\" for none\; default\: the model\'s default prompt.]:prompt:_files"
   {--prompt_name,--prompt-name}"[Name of one of the model\'s prompts, such as query, instead of its text.]:prompt_name:_files"
@@ -767,7 +767,7 @@ _shtab_hictl_translate_options=(
   "--model[Folder or Hub name of a translation model. (required)]:model:_files"
   "--input[Files of one sentence per line, may be compressed, or tables (.jsonl, .csv, .tsv, .parquet) with --column\; default\: stdin.]:input:_files"
   "--column[Text column of the tables\; a.b is key b of column a.]:column:_files"
-  "--output[File to write\; default\: stdout.]:output:_files"
+  "--output[File, pipe or device to write\; default, and -\: stdout.]:output:_files"
   {--target_lang,--target-lang}"[Required if the model has several target languages.]:target_lang:_files"
   {--num_beams,--num-beams}"[Beam size, 1\: greedy search\; default\: that of the model\'s config.]:num_beams:"
   {--length_penalty,--length-penalty}"[p in score \= log-probability \/ length \*\* p\; default\: that of the model\'s config.]:length_penalty:"
