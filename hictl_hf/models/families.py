@@ -4,6 +4,7 @@ To add a family, add a row and, if its language-model head is like none here, a 
 the model classes are made from the row (`configuration_hictl`, `modeling_hictl_families`).
 """
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -155,7 +156,10 @@ def families_named() -> str:
 def longest_input(config: Any) -> int:
     """The most tokens that an encoder reads: its positions, in XLM-R without those up to the id of padding.
 
-    Encoders of other families are taken for RoBERTa-like ones, the more careful guess.
+    Encoders of other families are taken for RoBERTa-like ones, the more careful guess; without positions they read any
+    number.
     """
     family = family_of(config.model_type)
-    return int(config.max_position_embeddings) - (family.first_position(config) if family else 2)
+    return int(getattr(config, "max_position_embeddings", sys.maxsize)) - (
+        family.first_position(config) if family else 2
+    )

@@ -69,14 +69,19 @@ class FineTuningConfig:
 
 def longest_row(config: PreTrainedConfig) -> int:
     """The most tokens an encoder reads; XLM-R's positions begin after the id of its padding."""
-    with torch.device("meta"):
-        encoder = AutoModel.from_config(config)
     lengths = [
-        module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
-        for name, module in encoder.named_modules()
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding)
+        embeddings.num_embeddings - (0 if embeddings.padding_idx is None else embeddings.padding_idx + 1)
+        for embeddings in position_embeddings(config)
     ]
     return min(lengths, default=getattr(config, "max_position_embeddings", sys.maxsize))
+
+
+def position_embeddings(config: PreTrainedConfig) -> list[nn.Embedding]:
+    """The embeddings of positions of an encoder, without values."""
+    with torch.device("meta"):
+        encoder = AutoModel.from_config(config)
+    modules = dict(encoder.named_modules()).items()
+    return [each for name, each in modules if name.endswith("position_embeddings") and isinstance(each, nn.Embedding)]
 
 
 def load_model(model_class: Any, encoder: str, labels: Sequence[str], seed: int = 42) -> PreTrainedModel:

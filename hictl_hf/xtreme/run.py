@@ -32,7 +32,7 @@ from .report import write_report
 from .results import TaskResults, XtremeResults
 from .resuming import EXAMPLES_FILE, Derived, refuse_other_examples
 from .scores import submission_file
-from .setup import encoder_hash, load_config_and_tokenizer, read_data, size_of_settings
+from .setup import check_encoder, encoder_hash, load_config_and_tokenizer, read_data, size_of_settings
 from .sharing import Job, share_jobs
 from .tasks import XtremeTask
 
@@ -59,6 +59,7 @@ def run_xtreme(
     refuse_other_settings(folder / SETTINGS_FILE, without_labels)
     config, tokenizer = load_config_and_tokenizer(args)
     data = read_data(tasks, args)
+    check_encoder(args, config, tokenizer, data)
 
     size = size_of_settings(args, config)
     fine_tuned = FineTunedModels(args, tokenizer, size, longest_row(config))

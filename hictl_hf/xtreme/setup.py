@@ -6,12 +6,16 @@ from pathlib import Path
 
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
+from ..data.text_encoding import special_tokens
 from ..errors import BadInput
 from ..files import digest
 from ..hub.loading import check_weights, load_tokenizer, place_of, warn_of_other_ids, weights_of
 from .arguments import XtremeArguments
 from .data import TaskData, read_task
 from .files import data_hash
+from .fine_tuning import position_embeddings
+from .question_answering import QuestionAnswering
+from .sentence_pairs import SentencePairs, special_ids_of_pairs
 from .tasks import XtremeTask
 
 logger = logging.getLogger(__name__)
@@ -33,7 +37,61 @@ def load_config_and_tokenizer(args: XtremeArguments) -> tuple[PreTrainedConfig, 
         raise BadInput(f"--model_name_or_path {name}: no encoder with a tokenizer that loads: {error}") from error
     check_weights(encoder)
     warn_of_other_ids(encoder, str(args.tokenizer_source), tokenizer)
+    if tokenizer.pad_token is None:  # batches are masked, so any special token will do
+        tokenizer.pad_token = special_tokens(tokenizer).get(config.pad_token_id, tokenizer.eos_token)
+        logger.info("%s: its tokenizer names no padding; %s pads", args.tokenizer_source, tokenizer.pad_token)
     return config, tokenizer
+
+
+def check_encoder(
+    args: XtremeArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, data: Sequence[TaskData]
+) -> None:
+    """Raise `BadInput` for a task that this kind of encoder or tokenizer cannot do, before any is trained."""
+    found = f"{args.model_name_or_path} is of the type {config.model_type}"
+    fix = "give another encoder, or run other --tasks"
+    tasks = [each.task for each in data if each.test]
+    for task in tasks:
+        if task.format.features is None:
+            if config.is_encoder_decoder:
+                allowed = "allowed is an encoder alone, whose states are read"
+                raise BadInput(f"{task.name}: {found}, an encoder with a decoder; {allowed}; {fix}")
+            continue
+        kind = task.format.features.model_class
+        classes = getattr(kind, "_model_mapping", None)  # of Auto classes
+        if classes is not None and type(config) not in classes:
+            head = kind.__name__.removeprefix("AutoModel")
+            raise BadInput(f"{task.name}: {found}, and transformers has no {head} for it; {fix}")
+    if trained := [task for task in tasks if task.format.features]:
+        check_tokenizer(args, config, tokenizer, trained)
+
+
+def check_tokenizer(
+    args: XtremeArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, tasks: Sequence[XtremeTask]
+) -> None:
+    """Raise `BadInput` for a tokenizer that an encoder cannot be trained with; log pairs that nothing separates."""
+    place = args.tokenizer_name or args.model_name_or_path
+    aligned = [task.name for task in tasks if task.format.features is not SentencePairs]
+    if aligned and not tokenizer.is_fast:
+        raise BadInput(
+            f"{aligned[0]}: the tokenizer of {place} is a {type(tokenizer).__name__}, which does not say where its "
+            "tokens are; allowed is a fast tokenizer; give another encoder, or run other --tasks"
+        )
+    if tokenizer.pad_token is None:
+        raise BadInput(
+            f"{place}: its tokenizer has no token for padding, and none for the end; allowed is one of them. Name it "
+            "in its tokenizer_config.json as pad_token"
+        )
+    for embeddings in position_embeddings(config):
+        if embeddings.padding_idx not in (None, tokenizer.pad_token_id):
+            raise BadInput(
+                f"{args.model_name_or_path}: its positions begin after the id of padding, {embeddings.padding_idx}, "
+                f"and the tokenizer's is {tokenizer.pad_token_id}; allowed are equal ones. Give the tokenizer that was "
+                "saved with the model"
+            )
+    of_pairs = [task.name for task in tasks if task.format.features in (SentencePairs, QuestionAnswering)]
+    if of_pairs and tokenizer.is_fast and not special_ids_of_pairs(tokenizer)[1]:
+        message = "%s: its tokenizer puts nothing between two texts; in %s they are read as one text without a border"
+        logger.warning(message, place, ", ".join(of_pairs))
 
 
 def encoder_hash(args: XtremeArguments) -> str:

@@ -15,7 +15,7 @@ from datasets import Dataset
 from transformers import AutoModelForTokenClassification, PreTrainedTokenizerBase
 
 from ..data.text_encoding import encode_texts
-from .sentence_pairs import NUMBER, NUMBERS, Logits, checked_labels, label_ids, map_examples
+from .sentence_pairs import NUMBER, NUMBERS, Logits, checked_labels, label_ids, map_examples, special_ids_of_pairs
 
 IGNORED = -100  # the label of tokens without a loss
 
@@ -25,7 +25,8 @@ class Tagging:
     """Classification of words; examples have the columns words and tags.
 
     Words are tokenized one by one; in a sentence a tokenizer might split them differently. A word without tokens, or
-    with more than a row holds, becomes the unknown token; where all bytes are known and there is none, the mask.
+    with more than a row holds, becomes the unknown token; where all bytes are known and there is none, the mask,
+    the end or the padding.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -93,16 +94,13 @@ class Tagging:
     @cached_property
     def unknown_id(self) -> int:
         """The id of a word without tokens, or with too many."""
-        unknown, mask = self.tokenizer.unk_token_id, self.tokenizer.mask_token_id
-        return mask if unknown is None else unknown
+        named = (getattr(self.tokenizer, f"{name}_token_id") for name in ("unk", "mask", "eos", "pad"))
+        return next(number for number in named if number is not None)
 
     @cached_property
     def special_ids(self) -> tuple[list[int], list[int]]:
         """Ids before and after the words, as if a second sentence followed: in XLM-R `<s>` and `</s></s>`."""
-        pair = self.tokenizer(["a"], ["a"])
-        ids, sides = pair["input_ids"][0], pair.sequence_ids(0)
-        end = sides.index(None, sides.index(0))
-        return ids[: sides.index(0)], ids[end : sides.index(1)]
+        return special_ids_of_pairs(self.tokenizer)
 
     def decode(self, examples: Dataset, features: Dataset, logits: Logits) -> list[list[str]]:
         predictions: list[list[str]] = [[] for _ in range(len(examples))]

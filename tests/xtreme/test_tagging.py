@@ -84,6 +84,17 @@ def test_a_word_that_does_not_fit_is_the_mask_where_no_token_is_unknown() -> Non
     assert kind.word_ids(["", "xy" * 9]) == [[kind.tokenizer.mask_token_id]] * 2
 
 
+def test_rows_have_no_special_token_where_the_tokenizer_adds_none() -> None:
+    tokenizer = bytes_as_letters(["a b"])
+    tokenizer.backend_tokenizer.post_processor = None
+    tokenizer.mask_token = None
+    kind = Tagging(tokenizer, 8, ("O",))
+    a, b = tokenizer("ab", add_special_tokens=False)["input_ids"]
+    assert kind.encode(Dataset.from_dict({"words": [["a", "b", "x" * 100]]}))["input_ids"][:] == [
+        [a, b, tokenizer.eos_token_id]
+    ]
+
+
 def test_a_row_of_a_tokenizer_like_berts_has_one_separator() -> None:
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "steve", "smith", "##s"]
     tokenizer = BertTokenizer({piece: id for id, piece in enumerate(pieces)})

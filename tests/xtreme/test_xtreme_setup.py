@@ -1,15 +1,41 @@
 """What a run on XTREME starts from, and what is refused before it trains."""
 
+import copy
+import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from transformers import XLMRobertaConfig
+from toy_families import bytes_as_letters
+from transformers import (
+    BertConfig,
+    ByT5Tokenizer,
+    EuroBertConfig,
+    GPT2Config,
+    GPT2Model,
+    MT5Config,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    XLMRobertaConfig,
+)
 
 from hictl_hf.errors import BadInput
 from hictl_hf.xtreme.arguments import XtremeArguments
 from hictl_hf.xtreme.run import run_xtreme
-from hictl_hf.xtreme.setup import load_config_and_tokenizer, read_data, size_of_settings
+from hictl_hf.xtreme.setup import check_encoder, load_config_and_tokenizer, read_data, size_of_settings
+
+
+@pytest.fixture
+def without_border(sentences: dict[str, list[str]]) -> PreTrainedTokenizerBase:
+    """A tokenizer like Qwen3's, that adds no special token, and has no unknown one."""
+    backend = bytes_as_letters(sentences["en"]).backend_tokenizer
+    backend.post_processor = None
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end_of_text|>")
 
 
 @pytest.mark.parametrize(("layers", "asked", "size"), [(12, None, "base"), (24, None, "large"), (24, "base", "base")])
@@ -41,3 +67,83 @@ def test_only_the_languages_asked_for_are_read(xtreme_folder: Path, tmp_path: Pa
     args.data = str(tmp_path)
     with pytest.raises(BadInput, match="has nothing to score. panx: no file panx/test-XX.tsv; tatoeba: no file"):
         read_data(args.chosen_tasks, args)
+
+
+# --- encoders of other kinds than XLM-R -------------------------------------------------------------------------------
+
+
+def check(data: Path, tasks: list[str], config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    args = XtremeArguments(model_name_or_path="x", data=str(data), tasks=tasks, languages=["de"])
+    check_encoder(args, config, tokenizer, read_data(args.chosen_tasks, args))
+
+
+@pytest.mark.parametrize("task", ["panx", "pawsx", "xquad"])
+def test_a_tokenizer_without_padding_pads_with_the_end(
+    task: str, without_border: PreTrainedTokenizerBase, xtreme_folder: Path, tmp_path: Path
+) -> None:
+    folder, sizes = tmp_path / "encoder", {"n_embd": 8, "n_layer": 1, "n_head": 1, "n_positions": 512}
+    GPT2Model(GPT2Config(vocab_size=len(without_border), **sizes)).save_pretrained(folder)
+    without_border.save_pretrained(folder)
+    given: dict[str, Any] = {"model_name_or_path": str(folder), "data": str(xtreme_folder), "languages": ["de"]}
+    given |= {"tasks": [task], "num_train_epochs": 1, "learning_rate": [1e-3], "output_dir": str(tmp_path / "out")}
+    assert load_config_and_tokenizer(XtremeArguments(**given))[1].pad_token == "<|end_of_text|>"
+    assert run_xtreme(XtremeArguments(**given)).tasks[task].languages["de"]
+
+
+def test_padding_is_the_id_after_which_positions_begin(
+    tokenizer: PreTrainedTokenizerBase, xtreme_folder: Path, tmp_path: Path, toy_model: Callable[..., PreTrainedModel]
+) -> None:
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.pad_token = None
+    toy_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    config, loaded = load_config_and_tokenizer(XtremeArguments(model_name_or_path=str(tmp_path)))
+    assert loaded.pad_token_id == config.pad_token_id == 1
+    loaded.pad_token = loaded.eos_token
+    check(xtreme_folder, ["tatoeba"], config, loaded)
+    with pytest.raises(BadInput, match="x: its positions begin after the id of padding, 1, and the tokenizer's is 2;"):
+        check(xtreme_folder, ["panx"], config, loaded)
+
+
+def test_a_tokenizer_without_padding_and_end_is_refused(
+    without_border: PreTrainedTokenizerBase, xtreme_folder: Path
+) -> None:
+    without_border.eos_token = None
+    with pytest.raises(
+        BadInput, match="x: its tokenizer has no token for padding, and none for the end; allowed is one"
+    ):
+        check(xtreme_folder, ["panx"], Qwen3Config(), without_border)
+    check(xtreme_folder, ["tatoeba"], Qwen3Config(), without_border)
+
+
+def test_pairs_that_nothing_separates_are_logged(
+    without_border: PreTrainedTokenizerBase, xtreme_folder: Path, tokenizer: PreTrainedTokenizerBase,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    without_border.pad_token = without_border.eos_token
+    with caplog.at_level(logging.WARNING):
+        check(xtreme_folder, ["pawsx", "panx", "xquad"], BertConfig(), tokenizer)
+        check(xtreme_folder, ["panx", "tatoeba"], Qwen3Config(), without_border)
+        assert not caplog.messages
+        check(xtreme_folder, ["pawsx", "panx", "xquad"], Qwen3Config(), without_border)
+    assert "x: its tokenizer puts nothing between two texts; in pawsx, xquad they are read as one text" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("task", "config", "message"),
+    [
+        ("xquad", EuroBertConfig(), "xquad: x is of the type eurobert, and transformers has no ForQuestionAnswering"),
+        ("tatoeba", MT5Config(), "tatoeba: x is of the type mt5, an encoder with a decoder; allowed is an encoder"),
+    ],
+)
+def test_an_encoder_that_cannot_do_a_task_is_refused(
+    task: str, config: PreTrainedConfig, message: str, xtreme_folder: Path, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    with pytest.raises(BadInput, match=f"{message}.*; give another encoder, or run other --tasks"):
+        check(xtreme_folder, ["panx", task], config, tokenizer)
+
+
+def test_a_slow_tokenizer_is_refused_where_tokens_are_aligned(xtreme_folder: Path) -> None:
+    check(xtreme_folder, ["pawsx"], BertConfig(), ByT5Tokenizer())
+    with pytest.raises(BadInput, match="panx: the tokenizer of x is a ByT5Tokenizer, which does not say where its"):
+        check(xtreme_folder, ["pawsx", "panx"], BertConfig(), ByT5Tokenizer())
