@@ -26,6 +26,7 @@ from .results import Candidate, ModelChoice, TaskResults, TrainingExamples
 from .resuming import Derived
 from .scores import submission_file
 from .sentence_pairs import TaskFeatures
+from .setup import encoder_place
 from .sharing import Job
 from .tasks import Examples, XtremeTask
 
@@ -277,7 +278,8 @@ class FineTunedModels:
             found: Candidate = from_json(Candidate, json.loads(record.read_text("utf-8")))
             return found if found.trained_on else replace(found, trained_on=trained_on)
         logger.info("%s: %d rows of up to %d tokens", place, len(train), config.max_length)
-        tuned = FineTuned(load_model(features.model_class, str(self.args.checkpoint), features.labels, seed), features)
+        encoder = encoder_place(self.args.checkpoint)
+        tuned = FineTuned(load_model(features.model_class, encoder, features.labels, seed), features)
 
         def score_on_dev(model: PreTrainedModel) -> float:
             return self.score_on_dev(data, replace(tuned, model=model))

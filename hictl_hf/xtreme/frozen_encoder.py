@@ -26,6 +26,7 @@ from .predictions import Embedded
 from .results import LayerScores, LayerSweep, TaskResults, upgrade_sweep
 from .resuming import Derived
 from .scores import submission_file
+from .setup import encoder_place
 from .sharing import Job
 from .tasks import Examples, XtremeTask
 
@@ -56,7 +57,7 @@ class FrozenEncoder:
         if self.loaded is None:
             name = str(self.args.checkpoint)
             encoder, report = AutoModel.from_pretrained(
-                name, dtype=torch.float32, use_safetensors=True, output_loading_info=True
+                encoder_place(name), dtype=torch.float32, use_safetensors=True, output_loading_info=True
             )
             refuse_lacking(name, [weight for weight in report["missing_keys"] if POOLER not in weight])
             if settings := read_sentence_transformers_files(name):

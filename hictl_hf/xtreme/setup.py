@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.utils import CONFIG_NAME
 
 from ..data.text_encoding import special_tokens
+from ..embedding.sentence_transformers_settings import read_sentence_transformers_files, transformer_place
 from ..errors import BadInput
 from ..files import digest
 from ..hub.loading import check_weights, load_tokenizer, place_of, warn_of_other_ids, weights_of
@@ -30,8 +32,8 @@ def load_config_and_tokenizer(args: XtremeArguments) -> tuple[PreTrainedConfig, 
         BadInput: loading fails.
     """
     try:
-        encoder = str(args.checkpoint)
-        config, tokenizer = AutoConfig.from_pretrained(encoder), load_tokenizer(str(args.tokenizer_source))
+        encoder = encoder_place(args.checkpoint)
+        config, tokenizer = AutoConfig.from_pretrained(encoder), load_tokenizer(encoder_place(args.tokenizer_source))
     except (OSError, ValueError) as error:
         name = args.model_name_or_path
         raise BadInput(f"--model_name_or_path {name}: no encoder with a tokenizer that loads: {error}") from error
@@ -41,6 +43,15 @@ def load_config_and_tokenizer(args: XtremeArguments) -> tuple[PreTrainedConfig, 
         tokenizer.pad_token = special_tokens(tokenizer).get(config.pad_token_id, tokenizer.eos_token)
         logger.info("%s: its tokenizer names no padding; %s pads", args.tokenizer_source, tokenizer.pad_token)
     return config, tokenizer
+
+
+def encoder_place(checkpoint: str | None) -> str:
+    """The folder or Hub name with configuration, weights and tokenizer: the checkpoint, or if these are not there the
+    sub-folder that its files for sentence-transformers name."""
+    name = str(checkpoint)
+    if place_of(name, CONFIG_NAME):
+        return name
+    return transformer_place(name, read_sentence_transformers_files(name))
 
 
 def check_encoder(
@@ -96,8 +107,9 @@ def check_tokenizer(
 
 def encoder_hash(args: XtremeArguments) -> str:
     """Hash of the encoder's weights and its tokenizer."""
-    tokenizer = place_of(str(args.tokenizer_source), "tokenizer.json")
-    return data_hash([*map(digest, weights_of(str(args.checkpoint))), digest(tokenizer) if tokenizer else ""])
+    tokenizer = place_of(encoder_place(args.tokenizer_source), "tokenizer.json")
+    weights = weights_of(encoder_place(args.checkpoint))
+    return data_hash([*map(digest, weights), digest(tokenizer) if tokenizer else ""])
 
 
 def size_of_settings(args: XtremeArguments, config: PreTrainedConfig) -> str:

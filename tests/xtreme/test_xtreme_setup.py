@@ -22,9 +22,11 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen3Config,
     XLMRobertaConfig,
+    XLMRobertaModel,
 )
 
 from hictl_hf.errors import BadInput
+from hictl_hf.files import write_json
 from hictl_hf.xtreme.arguments import XtremeArguments
 from hictl_hf.xtreme.run import run_xtreme
 from hictl_hf.xtreme.setup import check_encoder, load_config_and_tokenizer, read_data, size_of_settings
@@ -67,6 +69,29 @@ def test_only_the_languages_asked_for_are_read(xtreme_folder: Path, tmp_path: Pa
     args.data = str(tmp_path)
     with pytest.raises(BadInput, match="has nothing to score. panx: no file panx/test-XX.tsv; tatoeba: no file"):
         read_data(args.chosen_tasks, args)
+
+
+@pytest.mark.parametrize("task", ["pawsx", "tatoeba"])
+def test_an_encoder_in_a_sub_folder_of_sentence_transformers_is_read_like_one_in_the_folder(
+    task: str, xtreme_folder: Path, tmp_path: Path, tokenizer: PreTrainedTokenizerBase,
+    model_for_text: Callable[..., PreTrainedModel],
+) -> None:  # fmt: skip
+    given: dict[str, Any] = {"data": str(xtreme_folder), "languages": ["de"], "tasks": [task], "num_train_epochs": 1}
+    scores = []
+    for place in ("", "0_Transformer"):
+        folder = tmp_path / f"encoder{place}"
+        model_for_text(XLMRobertaModel).save_pretrained(folder / place)
+        tokenizer.save_pretrained(folder / place)
+        package = "sentence_transformers.models"
+        modules = [{"path": place, "type": f"{package}.Transformer"}, {"path": "1", "type": f"{package}.Pooling"}]
+        write_json(folder / "modules.json", modules)
+        write_json(folder / "1/config.json", {"pooling_mode": "mean"})
+        prompts = {"prompts": {"query": "the house "}, "default_prompt_name": "query"}
+        write_json(folder / "config_sentence_transformers.json", prompts)
+        args = XtremeArguments(model_name_or_path=str(folder), output_dir=str(tmp_path / f"out{place}"), **given)
+        found = run_xtreme(args).tasks[task]
+        scores.append((found.languages, found.signatures))
+    assert scores[0] == scores[1] and ("the house" in str(scores)) == (task == "tatoeba")
 
 
 # --- encoders of other kinds than XLM-R -------------------------------------------------------------------------------
