@@ -10,13 +10,15 @@ import torch
 from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import CONFIG_NAME
 
 from ..data.cleaning import Cleaning, CorpusReport
 from ..data.languages import find_language
 from ..data.text_encoding import encode_texts
+from ..embedding.sentence_transformers_settings import read_sentence_transformers_files, transformer_place
 from ..errors import BadInput, short_repr
 from ..hub.during_training import push_during_training
-from ..hub.loading import check_sizes, check_vocabulary, model_errors
+from ..hub.loading import check_sizes, check_vocabulary, model_errors, place_of
 from ..models.configuration_decoder import UNKNOWN
 from ..models.configuration_hictl import load_config as config_of
 from ..models.families import Family, longest_input
@@ -133,6 +135,8 @@ def load_config(args: TranslationArguments) -> Any:
     name = args.model_name_or_path
     try:
         place = str(args.checkpoint)
+        if not place_of(place, CONFIG_NAME) and (files := read_sentence_transformers_files(place)):
+            raise OSError(f"its files for sentence-transformers say that it is in {transformer_place(place, files)}")
         settings = read_dictionary("encoder_config", args.encoder_config)
         config = config_of(place, **settings)
         if not args.random_encoder:  # else a configuration without weights is enough

@@ -10,6 +10,7 @@ from toy_families import bytes_as_letters, gemma_pieces, word_pieces
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 from hictl_hf.errors import BadInput
+from hictl_hf.files import write_json
 from hictl_hf.models.configuration_hictl import HictlConfig
 from hictl_hf.models.families import FAMILIES
 from hictl_hf.translation import run
@@ -129,4 +130,13 @@ def test_more_beams_than_the_words_allow_are_refused_before_training(
 
 def test_a_folder_that_is_no_encoder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="neither an encoder that HiCTL trains, nor"):
+        load_config(arguments(tmp_path))
+
+
+def test_the_sub_folder_of_an_encoder_is_named(tmp_path: Path) -> None:
+    package = "sentence_transformers.models"
+    modules = [{"path": "0_T", "type": f"{package}.Transformer"}, {"path": "1", "type": f"{package}.Pooling"}]
+    write_json(tmp_path / "modules.json", modules)
+    write_json(tmp_path / "1/config.json", {"pooling_mode": "mean"})
+    with pytest.raises(BadInput, match=f"its files for sentence-transformers say that it is in {tmp_path}/0_T"):
         load_config(arguments(tmp_path))
