@@ -99,12 +99,22 @@ def choose_precision_and_device(args: Any) -> None:
     precision = precision_of_launcher()
     if not (args.bf16 or args.fp16):  # flags win
         args.bf16, args.fp16 = precision == "bf16", precision == "fp16"
-    args.use_cpu |= parse_flag_from_env("ACCELERATE_USE_CPU")
-    if not torch.cuda.is_available():  # or HF takes another accelerator, and refuses bf16 where there is none
-        if torch.accelerator.is_available() and not args.use_cpu:
-            kind = torch.accelerator.current_accelerator()
-            logger.warning("training runs on the CPU: it uses GPUs of CUDA or ROCm, and this machine has %s", kind)
-        args.use_cpu = True
+    if not args.use_cpu:
+        warn_of_other_accelerators()
+    args.use_cpu |= not gpu_is_used()  # or HF takes another accelerator, and refuses bf16 where there is none
+
+
+def gpu_is_used() -> bool:
+    """Whether training uses a GPU: there is one of CUDA or ROCm, and accelerate does not say the CPU."""
+    return torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU")
+
+
+def warn_of_other_accelerators() -> None:
+    """Log an accelerator that training does not use, unless accelerate's configuration says the CPU anyway."""
+    said = parse_flag_from_env("ACCELERATE_USE_CPU")
+    if torch.accelerator.is_available() and not torch.cuda.is_available() and not said:
+        kind = torch.accelerator.current_accelerator()
+        logger.warning("training runs on the CPU: it uses GPUs of CUDA or ROCm, and this machine has %s", kind)
 
 
 def precision_of_launcher() -> str:

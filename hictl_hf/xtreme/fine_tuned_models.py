@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..errors import BadInput
 from ..files import write_json
 from ..reports.results import from_json
+from ..training.arguments import gpu_is_used
 from .arguments import XtremeArguments
 from .data import TaskData, own_references, without_references
 from .files import data_hash
@@ -336,5 +337,5 @@ def model_name(task: str, languages: Sequence[str]) -> str:
 
 
 def device() -> torch.device:
-    """The accelerator if there is one, else the CPU."""
-    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    """The GPU if training uses one, else the CPU."""
+    return torch.device("cuda" if gpu_is_used() else "cpu")

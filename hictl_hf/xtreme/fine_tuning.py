@@ -36,6 +36,7 @@ from ..data.sampling import Languages, TemperatureSampler
 from ..errors import BadInput
 from ..hub.loading import refuse_lacking
 from ..models.supported_versions import overrides_private
+from ..training.arguments import gpu_is_used
 from ..training.checkpoints import last_complete_checkpoint, newest_first, verify_checkpoint, write_manifest
 from ..training.eval_mode import eval_mode
 from ..training.trainer import TERMINATED, RobustTrainer, nan_unless_finite
@@ -145,7 +146,7 @@ def fine_tune(
         str(output_dir), learning_rate=settings.learning_rate, num_train_epochs=settings.epochs,
         gradient_accumulation_steps=micro_batches, warmup_steps=settings.warmup, weight_decay=settings.weight_decay,
         adam_epsilon=1e-8, max_grad_norm=1.0, lr_scheduler_type="linear",
-        seed=seed, bf16=bf16, use_cpu=not torch.accelerator.is_available(), remove_unused_columns=False,
+        seed=seed, bf16=bf16, use_cpu=not gpu_is_used(), remove_unused_columns=False,
         save_steps=-(-save_every // every) * every if every else save_every, save_total_limit=1, logging_steps=50,
         eval_strategy="steps" if every else "no", eval_steps=every or None, load_best_model_at_end=bool(every),
         metric_for_best_model="score" if every else None, greater_is_better=True if every else None,

@@ -53,7 +53,7 @@ class FrozenEncoder:
 
     @property
     def model(self) -> PreTrainedModel:
-        """The encoder in float32 on the accelerator, loaded at its first use."""
+        """The encoder in float32 on the GPU if training uses one, loaded at its first use."""
         if self.loaded is None:
             name = str(self.args.checkpoint)
             encoder, report = AutoModel.from_pretrained(

@@ -18,7 +18,7 @@ from ..errors import BadInput
 from ..files import write_json
 from ..processes import ALONE, Processes
 from ..reports.results import library_versions
-from ..training.arguments import refuse_several_gpus
+from ..training.arguments import refuse_several_gpus, warn_of_other_accelerators
 from ..training.fingerprint import SETTINGS_FILE, refuse_other_settings, remember_settings
 from ..version import __version__
 from .arguments import XtremeArguments
@@ -54,6 +54,7 @@ def run_xtreme(
     tasks = args.chosen_tasks if tasks is None else tasks
     if any(task.format.features for task in tasks):
         refuse_several_gpus(torch.cuda.device_count())
+        warn_of_other_accelerators()
     folder, settings = Path(args.output_dir), asdict(args)
     without_labels = {name: value for name, value in settings.items() if name != "labels"}  # which may come later
     refuse_other_settings(folder / SETTINGS_FILE, without_labels)

@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from hictl_hf.errors import BadInput
 from hictl_hf.xtreme.arguments import XtremeArguments
 from hictl_hf.xtreme.data import TaskData
-from hictl_hf.xtreme.fine_tuned_models import FineTunedModels
+from hictl_hf.xtreme.fine_tuned_models import FineTunedModels, device
 from hictl_hf.xtreme.setup import read_data
 from hictl_hf.xtreme.tasks import TASKS
 
@@ -58,3 +59,15 @@ def test_an_encoder_that_reads_too_little_is_refused(xtreme_folder: Path, tokeni
     [data] = read_data(args.chosen_tasks, args)
     with pytest.raises(BadInput, match="xquad: needs rows of 226 tokens or more, x reads 64"):
         models(tokenizer, longest=64).check(data)
+
+
+def test_fine_tuning_uses_the_devices_of_pre_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU unless accelerate's configuration says the CPU, and no other accelerator, as Apple's."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("mps"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device() == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert device() == torch.device("cuda")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    assert device() == torch.device("cpu")
