@@ -17,7 +17,8 @@ from ..former_names import with_names_of_today
 from ..version import __version__
 
 NO_RESULTS = (
-    "A run writes it at its end: continue it with --resume_from_checkpoint true, or start one, such as `hictl demo`."
+    "A run writes it at its end: continue it by the same command, pre-training with --resume_from_checkpoint true, or "
+    "start one, such as `hictl demo`."
 )
 RESULTS_FILE = "results.json"
 ARGUMENT_GROUPS = ("training", "run")  # of the settings: those with the arguments of the run
