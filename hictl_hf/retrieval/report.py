@@ -15,6 +15,10 @@ from .nearest_neighbours import Vectors
 from .plots import plot_precision_and_recall
 
 ROWS_SHOWN = 15  # of a table
+OF_THRESHOLDS = (
+    "In percent, of the pairs that score the threshold or more. The argument --threshold of hictl mine keeps pairs "
+    "that score more than it: give it a little less."
+)
 
 
 class Curve(NamedTuple):
@@ -99,8 +103,7 @@ def threshold_table(curve: Curve) -> Table:
     rows = sorted({*np.searchsorted(curve.recall, steps - 1e-9).tolist(), *last} & {*range(len(curve.recall))})
     columns = (curve.precision, curve.recall, curve.f1)
     body = [[f"{curve.thresholds[row]:.4f}", *(f"{column[row]:.1f}" for column in columns)] for row in rows]
-    caption = "In percent, of the pairs that score the threshold or more."
-    return Table.of(["threshold", "precision", "recall", "F1"], body, "Thresholds", caption)
+    return Table.of(["threshold", "precision", "recall", "F1"], body, "Thresholds", OF_THRESHOLDS)
 
 
 def wrong_pairs(scores: Mapping[IdPair, float], gold: Collection[IdPair], threshold: float) -> Table:

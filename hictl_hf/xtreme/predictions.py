@@ -154,7 +154,7 @@ def check_labels(path: str, references: Sequence[str], labels: Collection[str]) 
 
 
 def mine_pairs(test: Embedded, dev: Embedded | None) -> set[IdPair]:
-    """Mine pairs by margin, above the threshold that is best on dev."""
+    """Mine pairs by margin: those that score the threshold that is best on dev, or more."""
     assert dev is not None and dev[0].gold is not None
     threshold = best_threshold(mine_id_pairs(*dev), dev[0].gold)
     return set(extract_pairs(mine_id_pairs(*test), threshold))

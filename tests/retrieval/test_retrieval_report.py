@@ -45,6 +45,7 @@ def test_the_page_has_curve_numbers_and_what_was_wrong(tmp_path: Path) -> None:
     assert page.name == "report.html" and "data:image/png;base64," in page.read_text("utf-8")
     assert "Mined pairs: F1 75.0%" in text and "hictl mine x y" in text
     assert "| 1.1000 | 75.0 | 75.0 | 75.0 |" in text
+    assert "of the pairs that score the threshold or more. The argument --threshold" in text
     assert "| 1.2500 | c | 9 |" in text and "| e | 8 |" not in text
     results = json.loads((tmp_path / "report" / "results.json").read_text("utf-8"))
     assert results["threshold"] == pytest.approx(1.05) and results["best"]["f1"] == 75
