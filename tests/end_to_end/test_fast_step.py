@@ -1,8 +1,6 @@
 """The whole step is what its naive form computes: packed, padded, accumulated, in two processes, compiled, scaled."""
 
 import importlib
-import os
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,8 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from datasets import Dataset
-from torch import Tensor, multiprocessing, nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainingArguments
+from two_processes import found_by_two
 
 from hictl_hf.data.collator import PretrainingCollator
 from hictl_hf.data.tokenization import tokenize_corpus
@@ -347,20 +346,16 @@ def test_an_accumulated_step_of_uneven_parts_is_the_naive_one(
 
 
 def train_as_one_of_two(
-    rank: int, port: int, model: PreTrainedModel, rows: list[Row], collate: PretrainingCollator, folder: Path
-) -> None:
-    """Half the rows, in two micro-batches; micro-batches, their word negatives and the step are left in a file."""
-    torch.set_num_threads(1)
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
-    os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    model: PreTrainedModel, rows: list[Row], collate: PretrainingCollator, folder: Path
+) -> tuple[Any, ...]:
+    """Half the rows, in two micro-batches: the micro-batches, their word negatives and the step."""
     drawn: list[Tensor] = []
     objective.sample_words_and_list = remembering(drawn)
     recorder, step = train_one_step(
         model, rows, collate, folder, per_device_train_batch_size=4, gradient_accumulation_steps=2,
         max_grad_norm=0.0, ddp_backend="gloo",
     )  # fmt: skip
-    torch.save((recorder.batches, drawn, tuple(step)), folder / f"rank{rank}.pt")
-    torch.distributed.destroy_process_group()
+    return recorder.batches, drawn, tuple(step)
 
 
 @pytest.mark.slow
@@ -369,14 +364,7 @@ def test_two_processes_make_the_naive_step_of_all_their_parts(
 ) -> None:
     model = ready(model_for_text(**LARGE).double())
     naive = naive_of(model)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    arguments = (port, model, rows, collate, tmp_path)
-    processes = multiprocessing.spawn(train_as_one_of_two, arguments, nprocs=2, join=False)
-    while not processes.join(timeout=300):
-        pass
-    found = [torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in (0, 1)]
+    found = found_by_two(tmp_path, train_as_one_of_two, model, rows, collate, tmp_path)
     batches, drawn = ([part for each in found for part in each[kind]] for kind in (0, 1))
     seeds = torch.cat([batch["example_seeds"] for batch in batches])
     assert len(batches) == 4 and sorted(seeds.tolist()) == list(range(16))  # each row once

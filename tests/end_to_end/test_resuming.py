@@ -8,7 +8,6 @@ gloo processes that is started once.
 import json
 import os
 import shutil
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from datasets import Dataset
 from test_pretraining_trainer import SEED, SETTINGS, differing, trained, trainer_of, weights_of
 from torch import Tensor, multiprocessing
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
+from two_processes import found_by_two
 
 from hictl_hf.data import formats as readers
 from hictl_hf.data.collator import PretrainingCollator
@@ -219,15 +219,9 @@ def test_a_run_that_is_interrupted_again_and_again_ends_with_the_same_bits(mater
     assert not differing(whole, state_of(trainer))
 
 
-def run_as_one_of_two(rank: int, port: int, cases: Sequence[Case], material: Material, folder: Path) -> None:
-    """What was found is left in a file."""
-    torch.set_num_threads(1)
+def run_as_one_of_two(cases: Sequence[Case], material: Material, folder: Path) -> dict[Case, Any]:
     multiprocessing.set_start_method("fork", force=True)  # of workers; else each would import everything anew
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
-    os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
-    found = {case: ends_of_runs(case, material, folder / str(case)) for case in cases}
-    torch.save(found, folder / f"rank{rank}.pt")
-    torch.distributed.destroy_process_group()
+    return {case: ends_of_runs(case, material, folder / str(case)) for case in cases}
 
 
 @pytest.mark.slow
@@ -235,13 +229,7 @@ def run_as_one_of_two(rank: int, port: int, cases: Sequence[Case], material: Mat
 def test_two_resumed_processes_end_with_the_same_bits(
     cases: Sequence[Case], material: Material, tmp_path: Path
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes = multiprocessing.spawn(run_as_one_of_two, (port, cases, material, tmp_path), nprocs=2, join=False)
-    while not processes.join(timeout=300):
-        pass
-    one, other = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in (0, 1))
+    one, other = found_by_two(tmp_path, run_as_one_of_two, cases, material, tmp_path)
     for case in cases:
         for found in (one[case], other[case]):
             check(case, found, tmp_path / str(case) / "whole", processes=2)

@@ -1,9 +1,7 @@
 """Runs on a device: resumed ones go on as if never interrupted, fp16 finds its scale, two processes are one."""
 
 import copy
-import os
 import shutil
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,9 @@ from datasets import Dataset
 from devices import GPU, SLOWLY, TWO_GPUS, on_gpu
 from test_gathering import largest_error
 from test_pretraining_trainer import gradients_of, logs_of, trained, trainer_of, weights_of
-from torch import Tensor, multiprocessing
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from two_processes import found_by_two
 
 from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.pretraining.trainer import HictlTrainer
@@ -154,15 +153,9 @@ def learn(
     return steps, logs_of(trainer)
 
 
-def learn_as_one_of_two(rank: int, port: int, device: str, *material: Any) -> None:
-    """What was found is left in a file."""
-    torch.set_num_threads(1)
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
-    os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
+def learn_as_one_of_two(device: str, *material: Any) -> dict[str, Any]:
     backend = {"ddp_backend": "nccl" if device == "cuda" else "gloo", "ddp_find_unused_parameters": False}
-    found = {name: learn(device, *material, **backend, **settings) for name, settings in CASES.items()}
-    torch.save(found, material[-1] / f"rank{rank}.pt")
-    torch.distributed.destroy_process_group()
+    return {name: learn(device, *material, **backend, **settings) for name, settings in CASES.items()}
 
 
 @pytest.mark.parametrize("device", [SLOWLY, TWO_GPUS])
@@ -171,13 +164,7 @@ def test_two_processes_are_one_with_all_examples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     material = model_for_text(**SHAPE), tokenizer, tokens, tmp_path
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes = multiprocessing.spawn(learn_as_one_of_two, (port, device, *material), nprocs=2, join=False)
-    while not processes.join(timeout=300):
-        pass
-    found = [torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in (0, 1)]
+    found = found_by_two(tmp_path, learn_as_one_of_two, device, *material)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # else one process would be refused
     expected, logs = learn(device, *material, per_device_train_batch_size=ROWS)
     apart, _ = learn(device, *material, per_device_train_batch_size=ROWS // 2, gradient_accumulation_steps=2)

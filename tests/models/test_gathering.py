@@ -4,8 +4,6 @@ The table of cases below runs in two gloo processes, which are started once; eac
 that has the whole batch at once and no cache.
 """
 
-import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +14,9 @@ import pytest
 import torch
 from datasets import Dataset
 from test_pretraining_trainer import differing, gradients_of, logs_of, trained, trainer_of, weights_of
-from torch import Tensor, multiprocessing
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from two_processes import found_by_two
 
 from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.models.gathering import stack_pairs, unstack_pairs
@@ -94,18 +93,13 @@ def train(
 
 
 def train_as_one_of_two(
-    rank: int,
-    port: int,
     models: dict[str, PreTrainedModel],
     tokenizer: PreTrainedTokenizerBase,
     tokens: Dataset,
     folder: Path,
     dtype: torch.dtype,
-) -> None:
-    """All cases, each with and without gathering; what was found is left in a file."""
-    torch.set_num_threads(1)
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
-    os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
+) -> dict[str, tuple[Any, ...]]:
+    """All cases, each with and without gathering."""
     found = {}
     for name, model in models.items():
         case = CASES[name]
@@ -122,8 +116,7 @@ def train_as_one_of_two(
         model.load_state_dict(first)
         settings["gather_sentences"] = False
         found[f"{name} / not gathered"] = train(case, dtype, model, tokenizer, tokens, folder, **settings)
-    torch.save(found, folder / f"rank{rank}.pt")
-    torch.distributed.destroy_process_group()
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -151,15 +144,9 @@ def found(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Found:
     folder = tmp_path_factory.mktemp("two")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     models = {name: model_for_text(initializer_range=0.1, **case.model) for name, case in CASES.items()}
-    arguments = (port, models, tokenizer, tokens, folder, request.param)
-    processes = multiprocessing.spawn(train_as_one_of_two, arguments, nprocs=2, join=False)
-    while not processes.join(timeout=300):
-        pass
-    return Found(request.param, [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in (0, 1)])
+    arguments = models, tokenizer, tokens, folder, request.param
+    return Found(request.param, found_by_two(folder, train_as_one_of_two, *arguments))
 
 
 def largest_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:

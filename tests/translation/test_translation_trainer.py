@@ -6,7 +6,6 @@ As a script, this file trains in a process of its own, which is killed: see its 
 
 import os
 import signal
-import socket
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -17,9 +16,10 @@ import sacrebleu
 import torch
 from datasets import Dataset
 from safetensors.torch import save_file
-from torch import Tensor, multiprocessing
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
+from two_processes import found_by_two
 
 from hictl_hf import HictlModel
 from hictl_hf.data.cleaning import CorpusReport
@@ -272,11 +272,8 @@ TWICE = {"max_steps": STEPS_OF_EPOCH + 2, "eval_strategy": "steps", "eval_steps"
 GLOO = {"ddp_backend": "gloo", "ddp_find_unused_parameters": False, "ddp_timeout": 60}
 
 
-def run_as_one_of_two(rank: int, port: int, material: Material, folder: Path) -> None:
-    """Weights, logs and translations are left in a file."""
-    torch.set_num_threads(1)
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
-    os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
+def run_as_one_of_two(material: Material, folder: Path) -> dict[bool, Any]:
+    """Weights, logs and translations."""
     found = {}
     for freeze in (True, False):
         how = TWICE | GLOO | {"save_strategy": "steps", "save_steps": 5}
@@ -286,20 +283,12 @@ def run_as_one_of_two(rank: int, port: int, material: Material, folder: Path) ->
     resumed = without_dropout(material.trainer(folder / str(freeze), freeze, validation=material.pairs, **how))
     resumed.train(resume_from_checkpoint=str(folder / str(freeze) / "checkpoint-5"))
     assert not differing(weights(trainer), weights(resumed))
-    torch.save(found, folder / f"rank{rank}.pt")
-    torch.distributed.barrier()
-    os._exit(0)  # torch's threads may abort the process when they are torn down
+    return found
 
 
 @pytest.mark.slow
 def test_two_processes_train_as_one_with_two_micro_batches(material: Material, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes = multiprocessing.spawn(run_as_one_of_two, (port, material, tmp_path), nprocs=2, join=False)
-    while not processes.join(timeout=300):
-        pass
-    one, other = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in (0, 1))
+    one, other = found_by_two(tmp_path, run_as_one_of_two, material, tmp_path)
     for freeze in (True, False):
         assert not differing(one[freeze][0], other[freeze][0]) and one[freeze][2] == other[freeze][2]
         how = TWICE | {"gradient_accumulation_steps": 2, "validation": material.pairs}
