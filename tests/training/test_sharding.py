@@ -191,10 +191,10 @@ def interrupt(material: Material, folder: Path) -> dict[str, Any]:
     trained(again)
     again.run_inside(lambda: None)  # some weights are whole when others are loaded
     found["shards, trained twice"] = state_of(trained(again, str(folder / "shards" / f"checkpoint-{SAVED}")))
-    best = {**saving, **evaluating, "save_steps": 1, "metric_for_best_model": "loss", "load_best_model_at_end": True}
+    best = {**saving, **evaluating, "save_steps": 1, "metric_for_best_model": "score", "load_best_model_at_end": True}
     trainer = trainer_for(material, folder / "best", True, **best, greater_is_better=True)
-    evaluate, losses = trainer.evaluate, iter([0.0, 5.0, 9.0, 4.0, 3.0, 2.0, 1.0])
-    trainer.evaluate = lambda *given, **named: {**evaluate(*given, **named), "eval_loss": next(losses)}
+    evaluate, scores = trainer.evaluate, iter([0.0, 5.0, 9.0, 4.0, 3.0, 2.0, 1.0])
+    trainer.evaluate = lambda *given, **named: {**evaluate(*given, **named), "eval_score": next(scores)}
     trained(trainer)
     found["best"] = whole(
         dict([*trainer.model.named_parameters(remove_duplicate=False), *trainer.model.named_buffers()])
