@@ -5,8 +5,6 @@ All runs are done in two gloo processes, which are started once; what these foun
 
 import json
 import math
-import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +19,10 @@ from safetensors.torch import load_file
 from test_gathering import largest_error
 from test_pretraining_trainer import differing, gradients_of, logs_of, trained, trainer_of
 from test_run_pretraining import flags
-from torch import Tensor, multiprocessing
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from two_processes import found_by_two
 
 import hictl_hf.pretraining.run
 import hictl_hf.training.sharding
@@ -207,23 +206,17 @@ def interrupt(material: Material, folder: Path) -> dict[str, Any]:
     return found
 
 
-def run_as_one_of_two(rank: int, port: int, material: Material, folder: Path, compiled: bool) -> None:
-    """What was found is left in a file."""
-    torch.set_num_threads(1)
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
-    os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
+def run_as_one_of_two(material: Material, folder: Path, compiled: bool) -> dict[Any, Any]:
     if compiled:
-        found = learn(material, folder / "x", COMPILED)
-    else:
-        found = learn(material, folder / "x", CASES) | interrupt(material, folder)
-        hictl_hf.pretraining.run.report = lambda *_: None  # it takes longer than the training
-        shard, models = hictl_hf.training.sharding.shard, list[Any]()
-        hictl_hf.training.sharding.shard = lambda model: models.append(model) or shard(model)
-        for name in ("false", "true"):
-            main([*material.argv, "--output_dir", str(folder / f"run {name}"), "--shard_parameters", name])
-            found[f"models in shards, {name}"] = len(models)
-    torch.save(found, folder / f"rank{rank}.pt")
-    torch.distributed.destroy_process_group()
+        return learn(material, folder / "x", COMPILED)
+    found = learn(material, folder / "x", CASES) | interrupt(material, folder)
+    hictl_hf.pretraining.run.report = lambda *_: None  # it takes longer than the training
+    shard, models = hictl_hf.training.sharding.shard, list[Any]()
+    hictl_hf.training.sharding.shard = lambda model: models.append(model) or shard(model)
+    for name in ("false", "true"):
+        main([*material.argv, "--output_dir", str(folder / f"run {name}"), "--shard_parameters", name])
+        found[f"models in shards, {name}"] = len(models)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -253,13 +246,7 @@ def start(
     material = Material(models, tokenizer, tokens, corpus.select(range(20, 30)), argv)
 
     def run(compiled: bool) -> tuple[Path, list[dict[Any, Any]]]:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        processes = multiprocessing.spawn(run_as_one_of_two, (port, material, folder, compiled), nprocs=2, join=False)
-        while not processes.join(timeout=300):
-            pass
-        return folder, [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in (0, 1)]
+        return folder, found_by_two(folder, run_as_one_of_two, material, folder, compiled)
 
     return run
 
