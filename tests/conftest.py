@@ -26,7 +26,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from hictl_hf import HictlConfig, HictlForPreTraining, parsing
-from hictl_hf.data.tokenization import train_tokenizer
+from hictl_hf.data.tokenization import tokenize_corpus, train_tokenizer
 from hictl_hf.processes import Processes
 
 torch.set_num_threads(1)
@@ -250,6 +250,12 @@ def corpus(sentences: dict[str, list[str]]) -> Dataset:
     texts = [("en", 16), ("sw", 8), ("zh", 8)]
     rows += [(text, None, name, None) for name, number in texts for text in sentences[name][-number:]]
     return Dataset.from_dict(dict(zip(("x", "y", "x_lang", "y_lang"), map(list, zip(*rows)), strict=True)))
+
+
+@pytest.fixture(scope="session")
+def tokens(corpus: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    """The rows of `corpus` as token ids."""
+    return tokenize_corpus(corpus, tokenizer, max_length=62)[0]
 
 
 @pytest.fixture(scope="session")

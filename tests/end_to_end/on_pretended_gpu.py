@@ -21,7 +21,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 
 from hictl_hf import HictlConfig, HictlForPreTraining, HictlModel
 from hictl_hf.data.collator import PretrainingCollator
-from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.embedding.encoder import embed_sentences
 from hictl_hf.models import gathering, losses, row_attention, word_sampling
 from hictl_hf.models import linear_cross_entropy as vocabulary
@@ -50,11 +49,6 @@ def gpu() -> Iterator[Gpu]:
     with Gpu() as device:
         yield device
     assert device.mismatches == 0
-
-
-@pytest.fixture(scope="module")
-def tokens(corpus: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    return tokenize_corpus(corpus, tokenizer, max_length=62)[0]
 
 
 def on_gpu(batch: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -18,7 +18,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 
 from hictl_hf import HictlConfig, HictlForPreTraining
 from hictl_hf.data.collator import PretrainingCollator
-from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.models import objective
 from hictl_hf.models.linear_cross_entropy import linear_cross_entropy
 from hictl_hf.models.word_sampling import sample_words
@@ -34,11 +33,6 @@ SHAPES = {12: (24, 2), 32: (64, 2), 64: (128, 2)}  # head size: hidden size and 
 DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 LOSSES = ("loss", "lm_loss", "sentence_loss", "word_loss")
 WAITS_OF_FORWARD, WAITS_OF_STEP = 2, 5
-
-
-@pytest.fixture(scope="module")
-def tokens(corpus: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    return tokenize_corpus(corpus, tokenizer, max_length=62)[0]
 
 
 @pytest.fixture(scope="module")

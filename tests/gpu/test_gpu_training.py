@@ -16,7 +16,6 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from two_processes import found_by_two
 
-from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.pretraining.trainer import HictlTrainer
 from hictl_hf.training.checkpoints import write_manifest
 from hictl_hf.training.sharding import gather
@@ -26,11 +25,6 @@ DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 SHAPE = {"hidden_size": 64, "num_attention_heads": 2, "initializer_range": 0.1}
 # Adam of so large an ε does not blow up the rounding of gradients near 0, which differs from run to run on a GPU.
 ADAM = {"optim": "adamw_torch_fused", "learning_rate": 0.01, "adam_epsilon": 0.01, "max_grad_norm": 1.0}
-
-
-@pytest.fixture(scope="module")
-def tokens(corpus: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    return tokenize_corpus(corpus, tokenizer, max_length=62)[0]
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from two_processes import found_by_two
 
-from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.models.gathering import stack_pairs, unstack_pairs
 from hictl_hf.pretraining.trainer import HictlTrainer
 
@@ -117,11 +116,6 @@ def train_as_one_of_two(
         settings["gather_sentences"] = False
         found[f"{name} / not gathered"] = train(case, dtype, model, tokenizer, tokens, folder, **settings)
     return found
-
-
-@pytest.fixture(scope="module")
-def tokens(corpus: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    return tokenize_corpus(corpus, tokenizer, max_length=62)[0]
 
 
 class Found(NamedTuple):

@@ -25,7 +25,6 @@ import hictl_hf.pretraining.trainer
 import hictl_hf.training.trainer
 from hictl_hf.data.collator import PretrainingCollator
 from hictl_hf.data.sampling import PretrainingExamples, TemperatureSampler, language_shares
-from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.trainer import HictlTrainer
@@ -111,11 +110,6 @@ def trainer_of(
         gradient_cache=gradient_cache,
         callbacks=[Gradients()],
     )
-
-
-@pytest.fixture(scope="module")
-def tokens(corpus: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    return tokenize_corpus(corpus, tokenizer, max_length=62)[0]
 
 
 @pytest.fixture(scope="module")
