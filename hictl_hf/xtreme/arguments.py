@@ -104,7 +104,7 @@ class XtremeArguments(ModelArguments):
             raise BadInput("mixed_precision of accelerate is fp16; allowed are no and bf16 on XTREME; choose one there")
         self.bf16 |= precision == "bf16"  # or HF's Trainer would take it, unrecorded
         for name in ("num_train_epochs", "micro_batches", "per_device_eval_batch_size"):
-            if (value := getattr(self, name)) is not None and value <= 0:
+            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
                 raise BadInput(f"{name} is {value}; allowed are numbers above 0")
         if not self.seed or min(self.seed) < 0 or max(self.seed) >= 2**32:
             raise BadInput(f"seed is {self.seed}; allowed are one or more numbers from 0 to 2**32 - 1")

@@ -1,5 +1,6 @@
 """Arguments of a run on XTREME: tasks in the paper's order, splits and sources, and values that are refused."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ def test_splits_and_source_are_those_of_the_arguments(tmp_path: Path) -> None:
     [
         ({"pooling": "first token"}, "pooling is 'first token'; allowed are mean, mean without special tokens, cls"),
         ({"seed": []}, r"seed is \[\]; allowed are one or more numbers"),
+        ({"num_train_epochs": math.nan}, "num_train_epochs is nan; allowed are numbers above 0"),
+        ({"num_train_epochs": math.inf}, "num_train_epochs is inf; allowed are numbers above 0"),
         ({"learning_rate": [0.0]}, r"learning_rate is \[0.0\]; allowed are numbers above 0"),
         ({"model_name_or_path": None}, "there is no encoder"),
         ({"labels": "nowhere"}, "--labels nowhere: no such folder; give one that exists"),
