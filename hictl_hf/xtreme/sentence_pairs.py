@@ -66,7 +66,10 @@ class SentencePairs:
 
     @staticmethod
     def label_names(train: Dataset) -> tuple[str, ...]:
-        return tuple(sorted(checked_labels(train.unique("label"))))
+        labels = tuple(sorted(checked_labels(train.unique("label"))))
+        if len(labels) == 1:  # of which transformers' head would make a regression
+            raise BadInput(f"all training examples have the label {labels[0]!r}; allowed are two labels or more")
+        return labels
 
     def encode(self, examples: Dataset, training: bool = False) -> Dataset:
         """One row for each pair; the longer sentence is truncated until both fit."""

@@ -56,6 +56,10 @@ def test_labels_are_numbered_in_alphabetical_order_and_come_back(
 ) -> None:
     assert SentencePairs.label_names(pairs) == LABELS
     assert SentencePairs.label_names(Dataset.from_dict({"label": [*"hgafdcbae"]})) == tuple("abcdefgh")
+    with pytest.raises(
+        BadInput, match="all training examples have the label 'neutral'; allowed are two labels or more"
+    ):
+        SentencePairs.label_names(Dataset.from_dict({"label": ["neutral"] * 2}))
     kind = SentencePairs(tokenizer, 62, LABELS)
     rows = kind.encode(pairs, training=True)
     assert rows["labels"][:4] == [0, 1, 2, 0] and rows.column_names == ["input_ids", "labels"]
