@@ -129,6 +129,9 @@ def read_task(
         return data
     if task.format.features is None:
         data.dev = read_where_there(task, source, split_of(splits.select), data.test)
+        if data.dev and split_of(splits.select) != splits.select:
+            message = "%s: all of %s is used, not %r: there are no parts of two corpora"
+            logger.warning(message, task.name, split_of(splits.select), splits.select)
     else:
         data.train = {"en": training_rows(source, task.source, splits.train, "en"), **data.train}
         wanted, row = (["en"], task.source) if select_on == "english" else ([*data.test], task)

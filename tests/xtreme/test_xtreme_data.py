@@ -83,3 +83,15 @@ def test_examples_that_are_trained_on_and_chosen_by_or_scored_are_logged(
     read_task(TABLE["panx"], DataSource(xtreme_folder), "zero-shot", splits, ["en"], "english", None)
     messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(messages) == len(logged) and all(part in text for part, text in zip(logged, messages))
+
+
+def test_parts_of_two_corpora_are_not_chosen_by_and_that_is_logged(
+    xtreme_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, given = DataSource(xtreme_folder), ("zero-shot", Splits(select="dev[:50%]"), ["de"], "english", None)
+    data = read_task(TABLE["bucc2018"], source, *given)
+    assert caplog.messages == ["bucc2018: all of dev is used, not 'dev[:50%]': there are no parts of two corpora"]
+    dev = data.dev["de"]
+    assert isinstance(dev, Bitext) and len(dev.queries) == 12
+    read_task(TABLE["tatoeba"], source, *given)  # has no dev
+    assert len(caplog.messages) == 1
