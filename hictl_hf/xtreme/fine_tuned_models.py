@@ -23,6 +23,7 @@ from .arguments import XtremeArguments
 from .data import TaskData, own_references, without_references
 from .files import data_hash
 from .fine_tuning import FineTuningConfig, fine_tune, load_model, predict_logits, rows_at_once
+from .question_answering import QuestionAnswering, refuse_contexts_without_token
 from .results import Candidate, ModelChoice, TaskResults, TrainingExamples
 from .resuming import Derived
 from .scores import submission_file
@@ -94,6 +95,7 @@ class FineTunedModels:
                 f"{data.task.name}: needs rows of {shortest} tokens or more, {self.args.model_name_or_path} "
                 f"reads {self.longest}; give an encoder with more positions, or run other --tasks"
             )
+        self.check_contexts(data)
         for language, rows in data.train.items():
             if language == "en" or not data.task.format.labelled:  # else the English model labels them
                 split = self.args.train_split if language == "en" else "translated"
@@ -115,6 +117,15 @@ class FineTunedModels:
                 f"{data.task.name}: a model is chosen on the split {self.args.select_split!r}, which is not there in "
                 f"{', '.join(missing)}; add its files, or name other rows with --select_split, such as train[:1000]"
             )
+
+    def check_contexts(self, data: TaskData) -> None:
+        """Raise `BadInput` for a question that cannot be read by the tokenizer."""
+        for part in (data.train, data.dev, data.test) if data.task.format.features is QuestionAnswering else ():
+            for language, examples in part.items():
+                try:
+                    refuse_contexts_without_token(self.tokenizer, examples)
+                except BadInput as error:
+                    raise BadInput(f"{data.task.name}, {language}: {error}") from error
 
     def derived(self, data: TaskData) -> Iterator[Derived]:
         """Each model, and the predictions of each language, with the hash of the examples."""

@@ -90,10 +90,7 @@ class QuestionAnswering:
             sides = np.array([-1 if side is None else side for side in encoded.sequence_ids(row)])
             context = np.flatnonzero(sides == 1)
             if not len(context):
-                raise BadInput(
-                    f"question {batch['id'][row]!r}: its context {batch['context'][row]!r} has no token; allowed is a "
-                    "text. Correct or remove the question."
-                )
+                raise BadInput(no_token(batch["id"][row], batch["context"][row]))
             kept = np.setdiff1d(np.flatnonzero(sides != 1), np.flatnonzero(sides == 0)[self.question_length :])
             before, after = kept[kept < context[0]], kept[kept > context[-1]]
             begins, ends = np.array(encoded["offset_mapping"][row])[context].T
@@ -175,6 +172,20 @@ class QuestionAnswering:
     def references(examples: Dataset) -> dict[str, list[str]]:
         rows = zip(examples["id"], examples["answers"])
         return {name: [answer["text"] for answer in answers] for name, answers in rows}
+
+
+def no_token(name: str, context: str) -> str:
+    """The message for a question whose context has no token."""
+    found = f"question {name!r}: its context {context!r} has no token"
+    return f"{found}; allowed is a text. Correct or remove the question."
+
+
+def refuse_contexts_without_token(tokenizer: PreTrainedTokenizerBase, examples: Dataset) -> None:
+    """Raise `BadInput` for a question that could not be answered, before any is; letters and digits have tokens."""
+    for name, context in zip(examples["id"][:], examples["context"][:]):
+        has_text = any(map(str.isalnum, context))
+        if not has_text and not encode_texts(tokenizer, context, add_special_tokens=False)["input_ids"]:
+            raise BadInput(no_token(name, context))
 
 
 def context_windows(tokens: int, room: int, stride: int) -> list[range]:

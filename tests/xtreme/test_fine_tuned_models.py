@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from hictl_hf.errors import BadInput
@@ -71,3 +72,15 @@ def test_fine_tuning_uses_the_devices_of_pre_training(monkeypatch: pytest.Monkey
     assert device() == torch.device("cuda")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     assert device() == torch.device("cpu")
+
+
+def test_a_context_without_tokens_is_refused_before_training(
+    xtreme_folder: Path, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    args = XtremeArguments(model_name_or_path="x", data=str(xtreme_folder), tasks=["xquad"], languages=["de"])
+    [data] = read_data(args.chosen_tasks, args)
+    models(tokenizer, longest=226).check(data)
+    row = {"id": "blank", "question": "?", "context": "\u200b", "answers": []}
+    data.test["de"] = Dataset.from_list([*data.test["de"], row])
+    with pytest.raises(BadInput, match="xquad, de: question 'blank': its context .* has no token; allowed is a text"):
+        models(tokenizer, longest=226).check(data)
