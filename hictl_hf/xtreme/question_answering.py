@@ -6,6 +6,7 @@ tokenizer instead, which fails on Chinese and similar text; `compat` does the sa
 """
 
 import re
+import unicodedata
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -94,6 +95,7 @@ class QuestionAnswering:
             kept = np.setdiff1d(np.flatnonzero(sides != 1), np.flatnonzero(sides == 0)[self.question_length :])
             before, after = kept[kept < context[0]], kept[kept > context[-1]]
             begins, ends = np.array(encoded["offset_mapping"][row])[context].T
+            ends = with_marks(batch["context"][row], begins, ends)
             windows = context_windows(len(context), self.max_length - len(kept), self.stride)
             answer = answer_tokens(batch["id"][row], batch["answers"][row], begins, ends) if training else None
             for window, most_context in zip(windows, most_context_in(windows)):
@@ -198,6 +200,20 @@ def context_windows(tokens: int, room: int, stride: int) -> list[range]:
         raise BadInput(f"stride: is {stride}; allowed are up to {room} tokens, the size of a window. Lower it.")
     last = max(0, -(-(tokens - room) // stride))
     return [range(start, min(start + room, tokens)) for start in range(0, last * stride + 1, stride)]
+
+
+def with_marks(text: str, begins: NDArray[np.integer[Any]], ends: NDArray[np.integer[Any]]) -> Ints:
+    """Where tokens end, with the combining marks that belong to none: tokenizers that compose characters skip them.
+
+    >>> with_marks("cafe\u0301 x", np.array([0, 6]), np.array([4, 7])).tolist()
+    [5, 7]
+    """
+    ends = ends.copy()
+    following = np.append(begins[1:], len(text))
+    for token in np.flatnonzero(following > ends):
+        while ends[token] < following[token] and unicodedata.category(text[ends[token]]).startswith("M"):
+            ends[token] += 1
+    return ends
 
 
 def most_context_in(windows: Sequence[range]) -> list[NDArray[np.bool_]]:

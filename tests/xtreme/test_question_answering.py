@@ -64,6 +64,19 @@ def questions(sentences: dict[str, list[str]]) -> Dataset:
     return Dataset.from_list(rows)
 
 
+# --- marks ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_keeps_the_marks_of_its_last_letter(tokenizer: PreTrainedTokenizerBase) -> None:
+    """XLM-R's normalizer composes e and U+0301; the token's characters then end before the mark."""
+    examples = Dataset.from_list(
+        [question("the cafe\u0301 sees", "cafe\u0301", "inside"), question("cafe\u0301", "cafe\u0301")]
+    )
+    kind = QuestionAnswering(tokenizer)
+    rows, logits = oracle(kind, examples)
+    assert kind.decode(examples, rows, logits) == {"inside": "cafe\u0301", "q": "cafe\u0301"}
+
+
 # --- windows --------------------------------------------------------------------------------------------------------
 
 
