@@ -90,8 +90,8 @@ def test_parts_of_two_corpora_are_not_chosen_by_and_that_is_logged(
 ) -> None:
     source, given = DataSource(xtreme_folder), ("zero-shot", Splits(select="dev[:50%]"), ["de"], "english", None)
     data = read_task(TABLE["bucc2018"], source, *given)
-    assert caplog.messages == ["bucc2018: all of dev is used, not 'dev[:50%]': there are no parts of two corpora"]
+    assert caplog.messages[-1] == "bucc2018: all of dev is used, not 'dev[:50%]': there are no parts of two corpora"
     dev = data.dev["de"]
     assert isinstance(dev, Bitext) and len(dev.queries) == 12
     read_task(TABLE["tatoeba"], source, *given)  # has no dev
-    assert len(caplog.messages) == 1
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
