@@ -1,6 +1,7 @@
 """Inputs of a run on XTREME: the encoder's configuration and tokenizer, and the examples of the tasks."""
 
 import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from ..data.text_encoding import special_tokens
 from ..embedding.sentence_transformers_settings import read_sentence_transformers_files, transformer_place
 from ..errors import BadInput
 from ..files import digest
-from ..hub.loading import check_weights, load_tokenizer, place_of, warn_of_other_ids, weights_of
+from ..hub.loading import check_ids_of_text, check_weights, load_tokenizer, place_of, warn_of_other_ids, weights_of
 from .arguments import XtremeArguments
 from .data import TaskData, read_task
 from .files import data_hash
@@ -39,6 +40,9 @@ def load_config_and_tokenizer(args: XtremeArguments) -> tuple[PreTrainedConfig, 
         raise BadInput(f"--model_name_or_path {name}: no encoder with a tokenizer that loads: {error}") from error
     check_weights(encoder)
     warn_of_other_ids(encoder, str(args.tokenizer_source), tokenizer)
+    size = getattr(config, "vocab_size", None)
+    if size is not None:  # of most
+        check_ids_of_text(str(args.model_name_or_path), tokenizer, size)
     if tokenizer.pad_token is None:  # batches are masked, so any special token will do
         tokenizer.pad_token = special_tokens(tokenizer).get(config.pad_token_id, tokenizer.eos_token)
         logger.info("%s: its tokenizer names no padding; %s pads", args.tokenizer_source, tokenizer.pad_token)
@@ -91,6 +95,11 @@ def check_tokenizer(
         raise BadInput(
             f"{place}: its tokenizer has no token for padding, and none for the end; allowed is one of them. Name it "
             "in its tokenizer_config.json as pad_token"
+        )
+    if tokenizer.pad_token_id >= getattr(config, "vocab_size", sys.maxsize):
+        raise BadInput(
+            f"{place}: its tokenizer pads with the id {tokenizer.pad_token_id}, and the model has {config.vocab_size} "
+            "embeddings; allowed is an id below. Name another token in its tokenizer_config.json as pad_token"
         )
     for embeddings in position_embeddings(config):
         if embeddings.padding_idx not in (None, tokenizer.pad_token_id):

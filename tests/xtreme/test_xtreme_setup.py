@@ -141,6 +141,22 @@ def test_padding_is_the_id_after_which_positions_begin(
         check(xtreme_folder, ["panx"], config, loaded)
 
 
+def test_ids_that_the_encoder_lacks_are_refused(
+    without_border: PreTrainedTokenizerBase, xtreme_folder: Path, tmp_path: Path,
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase,
+) -> None:  # fmt: skip
+    model_for_text(XLMRobertaModel).save_pretrained(tmp_path)
+    without_border.save_pretrained(tmp_path)
+    with pytest.raises(BadInput, match=f"its tokenizer has the id .*, its model {len(tokenizer)} embeddings; they do"):
+        load_config_and_tokenizer(XtremeArguments(model_name_or_path=str(tmp_path)))
+    without_border.add_special_tokens({"pad_token": "[PAD]"})  # without more embeddings, as in many tutorials
+    size = without_border.pad_token_id
+    with pytest.raises(
+        BadInput, match=f"x: its tokenizer pads with the id {size}, and the model has {size} embeddings"
+    ):
+        check(xtreme_folder, ["panx"], GPT2Config(vocab_size=size), without_border)
+
+
 def test_a_tokenizer_without_padding_and_end_is_refused(
     without_border: PreTrainedTokenizerBase, xtreme_folder: Path
 ) -> None:
