@@ -12,6 +12,7 @@ from ..data.languages import is_code
 from ..data.lines import check_output
 from ..errors import BadInput, add_debug
 from ..xtreme.prepare import read_raw, write_tagged
+from ..xtreme.tasks import TASKS as XTREME_TASKS
 
 TASKS = ("udpos", "panx")
 
@@ -39,5 +40,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_output(str(args.output), [str(file) for file in args.files])
     if args.output.exists() and args.output.suffix != ".tsv":  # a raw file, where the output was forgotten
         raise BadInput(f"{args.output}: exists and does not end in .tsv; name the output, then the raw files")
-    examples = read_raw(args.task, args.files, args.language or "")
+    labels = next(task.labels for task in XTREME_TASKS if task.name == args.task)
+    examples = read_raw(args.task, args.files, args.language or "", labels)
     print(f"{write_tagged(args.output, examples)}: {len(examples)} sentences")

@@ -2,8 +2,9 @@
 test files. XTREME took all treebanks of Universal Dependencies 2.5, those of a language ordered by their file names.
 """
 
+import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from datasets import Dataset, concatenate_datasets
@@ -11,8 +12,10 @@ from datasets import Dataset, concatenate_datasets
 from ..data.languages import wanted_language
 from ..errors import BadInput, short_repr
 from ..files import write_text
-from .examples import TAGGED
+from .examples import TAGGED, check_label
 from .files import filled_lines_of, sentences
+
+logger = logging.getLogger(__name__)
 
 # The head of a multi-word token is its highest word in the tree; of several the one whose tag comes first here.
 PRECEDENCE = "VERB NOUN PROPN PRON ADJ NUM ADV INTJ AUX ADP DET PART CCONJ SCONJ X PUNCT"
@@ -24,14 +27,14 @@ PRECEDENCES = {
 Rows = list[tuple[str, list[str]]]
 
 
-def read_conllu(path: Path, language: str) -> Dataset:
+def read_conllu(path: Path, language: str, labels: Collection[str] = ()) -> Dataset:
     """Read words as in the text: a multi-word token has the tag of its head. Sentences whose words are all, or all but
     one, underscores are left out, as are empty nodes; spaces and zero-width non-joiners in words are removed."""
     examples = []
     precedence = PRECEDENCES.get(wanted_language(language, [*PRECEDENCES]), PRECEDENCE).split()
     for sentence in sentences(filled_lines_of(path)):
         rows = [(f"{path}:{number}", line.split("\t")) for number, line in sentence if not line.startswith("#")]
-        tagged = tagged_words(rows, precedence)
+        tagged = tagged_words(rows, precedence, labels)
         hidden = sum(word == "_" for word, _ in tagged)
         if tagged and (hidden == 0 or hidden < len(tagged) - 1):
             words = [word.replace("\u200c", "").replace(" ", "") for word, _ in tagged]
@@ -41,7 +44,7 @@ def read_conllu(path: Path, language: str) -> Dataset:
     return Dataset.from_list(examples, features=TAGGED)
 
 
-def tagged_words(rows: Rows, precedence: Sequence[str]) -> list[tuple[str, str]]:
+def tagged_words(rows: Rows, precedence: Sequence[str], labels: Collection[str] = ()) -> list[tuple[str, str]]:
     """Form and tag of each word of a sentence in CoNLL-U; `rows` are the place and the columns of each line."""
     words: dict[int, tuple[str, str]] = {}
     heads: dict[int, set[int]] = defaultdict(set)
@@ -54,11 +57,14 @@ def tagged_words(rows: Rows, precedence: Sequence[str]) -> list[tuple[str, str]]
         if dash:
             spans.append((place, columns[1].strip(), range(int(first), int(last) + 1)))
         elif first.isdecimal():  # 8.1 is an empty node
-            words[int(first)] = columns[1].strip(), columns[3].strip()
+            if int(first) in words:
+                allowed = "allowed is each number once in a sentence"
+                raise BadInput(f"{place}: has the word {first} again; {allowed}. Download the treebank again.")
+            words[int(first)] = columns[1].strip(), check_label(place, columns[3], labels)
             named = (columns[6], *(relation.split(":")[0] for relation in columns[8].split("|")))
             heads[int(first)] |= {int(head) for head in named if head.isdecimal()}
     for place, form, span in spans:
-        if not words.keys() >= set(span):
+        if not span or not words.keys() >= set(span):
             found = f"has {short_repr(form)} for the words {span.start} to {span.stop - 1}, some of which are missing"
             raise BadInput(f"{place}: {found}; allowed are words that follow. Download the treebank again.")
         head = min(span, key=lambda word: (len(ancestors(word, heads)), rank(words[word][1], precedence), word))
@@ -83,10 +89,18 @@ def rank(tag: str, precedence: Sequence[str]) -> int:
     return precedence.index(tag) if tag in precedence else len(precedence)
 
 
-def read_raw_panx(path: Path) -> Dataset:
+def read_raw_panx(path: Path, labels: Collection[str] = ()) -> Dataset:
     """Read lines such as "de:Berlin TAB B-LOC", the word after the colon; a line without a tag ends a sentence."""
     examples = []
-    for sentence in sentences(line if line.strip().count("\t") == 1 else "" for line in filled_lines_of(path)):
+    lines = [line.strip() for line in filled_lines_of(path)]
+    untagged = [number for number, line in enumerate(lines, start=1) if line and line.count("\t") != 1]
+    if len(untagged) == sum(map(bool, lines)):
+        found, allowed = short_repr(lines[untagged[0] - 1]), "allowed is language:word TAB tag"
+        raise BadInput(f"{path}:{untagged[0]}: has {found}, and no line has a tag; {allowed}. Download PAN-X again.")
+    if untagged:
+        message = "%s:%d: this and %d other lines are not language:word TAB tag, and end a sentence"
+        logger.warning(message, path, untagged[0], len(untagged) - 1)
+    for sentence in sentences(line if line.count("\t") == 1 else "" for line in lines):
         words, tags = [], []
         for number, line in sentence:
             name, tag = line.strip().split("\t")
@@ -95,7 +109,7 @@ def read_raw_panx(path: Path) -> Dataset:
                 allowed = "allowed is language:word TAB tag"
                 raise BadInput(f"{path}:{number}: has {short_repr(line)}; {allowed}. Download PAN-X again.")
             words.append(word.strip())
-            tags.append(tag.strip())
+            tags.append(check_label(f"{path}:{number}", tag, labels))
         examples.append({"words": words, "tags": tags})
     return Dataset.from_list(examples, features=TAGGED)
 
@@ -111,14 +125,15 @@ def word_lines(example: dict[str, list[str]], tags: bool) -> Iterator[str]:
         yield f"{word}\t{tag}" if tags else word
 
 
-def read_raw(task: str, paths: Iterable[Path], language: str = "") -> Dataset:
+def read_raw(task: str, paths: Iterable[Path], language: str = "", labels: Collection[str] = ()) -> Dataset:
     """The examples of raw files in the order of their names, as XTREME took them.
 
     Args:
         task: "udpos", treebanks in CoNLL-U, or "panx", WikiAnn.
         language: of the treebanks.
+        labels: the tags that words may have; without them any but an empty one.
     """
     ordered = sorted(paths, key=lambda path: path.name)
     return concatenate_datasets(
-        [read_conllu(path, language) if task == "udpos" else read_raw_panx(path) for path in ordered]
+        [read_conllu(path, language, labels) if task == "udpos" else read_raw_panx(path, labels) for path in ordered]
     )

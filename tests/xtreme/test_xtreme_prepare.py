@@ -107,6 +107,12 @@ BROKEN_CONLLU = {
         ":2: has 'xyz' for the words 1 to 3, some of which are missing",
     ),
     "overlap": (conllu("1-2 a", "2-3 b", "1 x X 0", "2 y X 1", "3 z X 2"), ":3: has 'b' for the words 2 to 3, some of"),
+    "backwards": (
+        conllu("2-1 xy", "1 x X 0", "2 y X 1"),
+        ":2: has 'xy' for the words 2 to 1, some of which are missing",
+    ),
+    "twice": (conllu("1 x X 0", "1 y X 0"), ":3: has the word 1 again; allowed is each number once in a sentence."),
+    "no tag": (conllu("1 x ~ 0").replace("~", ""), ":2: has '' as its label; allowed are all but empty ones."),
     "no sentence": ("# a comment\n\n", ": has no sentence with words; allowed is one or more."),
 }
 
@@ -125,7 +131,9 @@ def test_words_are_those_of_a_hand_made_sentence() -> None:
     assert tagged_words(rows, ["ADP", "DET"]) == [("du", "DET")]
 
 
-def test_raw_panx_loses_its_language_and_a_line_without_a_tag_ends_a_sentence(tmp_path: Path) -> None:
+def test_raw_panx_loses_its_language_and_a_line_without_a_tag_ends_a_sentence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "de-test"
     path.write_text("de:Ada\tB-PER\nde::\tO\n\nde: a:b\t O \nde:x\nde:Öl \tB-ORG\n\n", encoding="utf-8")
     assert list(read_raw_panx(path)) == [
@@ -133,6 +141,12 @@ def test_raw_panx_loses_its_language_and_a_line_without_a_tag_ends_a_sentence(tm
         {"words": ["a:b"], "tags": ["O"]},
         {"words": ["Öl"], "tags": ["B-ORG"]},
     ]
+    assert caplog.messages == [f"{path}:5: this and 0 other lines are not language:word TAB tag, and end a sentence"]
+    path.write_text("\nde:Ada B-PER\nde:x O\n", encoding="utf-8")
+    with pytest.raises(
+        BadInput, match="de-test:2: has 'de:Ada B-PER', and no line has a tag; allowed is language:word"
+    ):
+        read_raw_panx(path)
     path.write_text("de:Ada\tB-PER\nAda\tB-PER\n", encoding="utf-8")
     with pytest.raises(BadInput, match="de-test:2: has .*Ada.*; allowed is language:word TAB tag. Download"):
         read_raw_panx(path)
@@ -158,6 +172,17 @@ def test_the_command_joins_treebanks_in_order_of_their_names(tmp_path: Path, cap
     (tmp_path / "raw").write_text("de:Ada\tB-PER\n", encoding="utf-8")
     main(["panx", str(tmp_path / "test-de.tsv"), str(tmp_path / "raw")])
     assert (tmp_path / "test-de.tsv").read_text() == "Ada\tB-PER\n"
+
+
+@pytest.mark.parametrize(
+    ("task", "content", "more"),
+    [("udpos", conllu("1 a NOUNS 0"), ["--language", "es"]), ("panx", "de:a\tNOUNS\n", [])],
+)
+def test_the_command_refuses_tags_that_the_task_lacks(task: str, content: str, more: list[str], tmp_path: Path) -> None:
+    (tmp_path / "raw").write_text(content, encoding="utf-8")
+    with pytest.raises(BadInput, match="raw:[12]: has 'NOUNS' as its label; allowed are .*, "):
+        main([task, str(tmp_path / "out.tsv"), str(tmp_path / "raw"), *more])
+    assert not (tmp_path / "out.tsv").exists()
 
 
 def test_what_the_command_writes_can_be_given_as_labels(tmp_path: Path) -> None:
