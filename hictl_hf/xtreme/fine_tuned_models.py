@@ -15,7 +15,7 @@ import torch
 from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..errors import BadInput
+from ..errors import BadInput, as_bad_input
 from ..files import write_json
 from ..reports.results import from_json
 from ..training.arguments import gpu_is_used
@@ -287,7 +287,10 @@ class FineTunedModels:
         """Train a candidate, or read the record of an earlier call."""
         record = place / CANDIDATE_FILE
         if record.exists():
-            found: Candidate = from_json(Candidate, json.loads(record.read_text("utf-8")))
+            with as_bad_input(
+                str(record), "the record of a trained model as JSON", f"Remove {place} to train it again."
+            ):
+                found: Candidate = from_json(Candidate, json.loads(record.read_text("utf-8")))
             return found if found.trained_on else replace(found, trained_on=trained_on)
         logger.info("%s: %d rows of up to %d tokens", place, len(train), config.max_length)
         encoder = encoder_place(self.args.checkpoint)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import BadInput
+from ..errors import BadInput, as_bad_input
 
 EXAMPLES_FILE = "rows.json"  # by name of `Derived`, the hash of what its files were made from
 
@@ -36,7 +36,10 @@ def refuse_other_examples(folder: Path, derived: Iterable[Derived]) -> dict[str,
         BadInput: a file that is kept was made from other examples.
     """
     record = folder / EXAMPLES_FILE
-    hashes: dict[str, str] = json.loads(record.read_text("utf-8")) if record.exists() else {}
+    hashes: dict[str, str] = {}
+    if record.exists():
+        with as_bad_input(str(record), "the hashes of a run as JSON", f"Remove {folder} to begin anew."):
+            hashes = dict(json.loads(record.read_text("utf-8")))
     outdated: list[Path] = []
     for each in derived:
         kept = [path for path in each.paths if path.exists()]

@@ -165,7 +165,8 @@ def score_language(
     try:
         values = task.score(predicted, references, language)
     except ValueError as error:
-        raise BadInput(f"{task.name} {language}: cannot be scored: {error}") from error
+        path = prediction_files(args, data)[language]
+        raise BadInput(f"{path}: cannot be scored: {error} Remove it to predict {language} again.") from error
     hashes = (data_hash(without_references(data.test[language])), data_hash(references))
     signature = {
         "task": task.name, "language": language, "split": args.score_split, "data": data_hash(hashes), **signature,

@@ -667,3 +667,20 @@ def test_pytorch_for_gpus_on_a_machine_without_one_runs_on_its_cpu(monkeypatch: 
         torch.accelerator, "current_accelerator", lambda check_available=False: None if check_available else built_for
     )
     assert device() == torch.device("cpu")
+
+
+def test_damaged_predictions_and_records_are_refused_with_the_file(
+    xtreme_folder: Path, encoder: str, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    given = [*arguments(xtreme_folder, encoder, output), "--tasks", "pawsx", "--languages", "de"]
+    main(given)
+    predicted = output / "predictions/pawsx/test-de.tsv"
+    predicted.write_text("0\n", "utf-8")
+    with pytest.raises(BadInput, match=f"{predicted}: cannot be scored: 1 predictions for 8 examples.* Remove it to"):
+        main(given)
+    predicted.unlink()
+    [record] = output.glob("models/*/*/candidate.json")
+    record.write_text("{", "utf-8")
+    with pytest.raises(BadInput, match=f"{record}: cannot be read .*; allowed is the record .* Remove {record.parent}"):
+        main(given)

@@ -48,3 +48,12 @@ def test_files_are_kept_only_with_the_examples_they_were_made_from(tmp_path: Pat
         refuse_other_examples(tmp_path, [made])
     (tmp_path / EXAMPLES_FILE).write_text('{"panx de": "aaaa"}', "utf-8")
     assert refuse_other_examples(tmp_path, [made]) == {"panx de": "aaaa"}
+
+
+def test_damaged_hashes_are_refused_with_the_file(tmp_path: Path) -> None:
+    for content in ("{", "[1]"):
+        (tmp_path / EXAMPLES_FILE).write_text(content, "utf-8")
+        with pytest.raises(
+            BadInput, match=f"{EXAMPLES_FILE}: cannot be read .*; allowed is the hashes of a run as JSON"
+        ):
+            refuse_other_examples(tmp_path, [])
