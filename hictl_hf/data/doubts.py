@@ -32,7 +32,7 @@ class Doubts:
     def __init__(self) -> None:
         self.texts: dict[str, list[str]] = {}
         self.second: dict[str, list[str]] = {}
-        """Of pairs the second side; the first one is repeated where a record has more than two languages."""
+        """The same of the second side of pairs: the first side repeats where a record has more than two languages."""
         self.pairs: set[tuple[str, str]] = set()
 
     def add(self, languages: Sequence[str], texts: Sequence[str]) -> None:

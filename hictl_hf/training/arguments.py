@@ -105,7 +105,7 @@ def choose_precision_and_device(args: Any) -> None:
 
 
 def gpu_is_used() -> bool:
-    """Whether training uses a GPU: there is one of CUDA or ROCm, and accelerate does not say the CPU."""
+    """Whether training uses a GPU: one of CUDA or ROCm, unless accelerate's configuration asks for the CPU."""
     return torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU")
 
 
