@@ -64,7 +64,7 @@ def make_environment(name: str, quick: bool) -> Path:
     """The interpreter of a new environment with these releases."""
     extras = ("test-versions", "sentence-transformers", *(() if quick else OF_COMPLETE))
     pins = [f"{library}=={version}" for library, version in floors(extras).items()] if name == "oldest" else []
-    python = find_python(("python3.11",) if name == "oldest" else ("python3.13", "python3.12"))
+    python = find_python(("python3.11",) if name == "oldest" else ("python3.14", "python3.13", "python3.12"))
     if quick and name == "newest" and REPORT.exists():
         known = json.loads(REPORT.read_text("utf-8"))["newest"]
         pins = [f"{library}=={known[library]}" for library in SHOWN[2:]]

@@ -374,10 +374,11 @@ def test_a_sigterm_after_the_last_step_acts_as_it_did_before(tmp_path: Path) -> 
 
 def test_the_workers_that_load_rows_outlive_sigterm(tmp_path: Path, uninterrupted: tuple[Any, ...]) -> None:
     def terminate_all(**_: Any) -> None:
-        workers = [str(worker.pid) for worker in multiprocessing.active_children()]
-        assert len(workers) == 2
+        processes = [*(worker.pid for worker in multiprocessing.active_children()), os.getpid()]
+        assert len(processes) == 3
         # of another process, as PyTorch's workers end quietly when their parent sends it
-        subprocess.run(["kill", "-TERM", *workers, str(os.getpid())], check=True)
+        kill = f"import os; [os.kill(process, {signal.SIGTERM:d}) for process in {processes}]"
+        subprocess.run([sys.executable, "-c", kill], check=True)
         time.sleep(0.2)  # their death would be an exception here
 
     terminate = AtStep([2], terminate_all)
