@@ -25,6 +25,7 @@ from .sentence_pairs import NUMBER, NUMBERS, Logits, input_columns, map_examples
 
 Ints = Sequence[int] | NDArray[np.integer[Any]]
 OFFICIAL_WORD = re.compile("[^ \t\r\n\u202f]+")  # the scripts do not split words at other spaces
+OF_A_TOKEN = re.compile("M*(?:C+(?= ))?")  # categories of the characters after a token that belong to it
 
 
 class Span(NamedTuple):
@@ -203,16 +204,21 @@ def context_windows(tokens: int, room: int, stride: int) -> list[range]:
 
 
 def with_marks(text: str, begins: NDArray[np.integer[Any]], ends: NDArray[np.integer[Any]]) -> Ints:
-    """Where tokens end, with the combining marks that belong to none: tokenizers that compose characters skip them.
+    """Where tokens end, with what belongs to none: combining marks, which tokenizers that compose characters skip, and
+    characters without width at the end of a word, which MLQA's answers have in Spanish, "[1]\u200b".
 
     >>> with_marks("cafe\u0301 x", np.array([0, 6]), np.array([4, 7])).tolist()
     [5, 7]
+    >>> with_marks("1\u200b x\u200by", np.array([0, 3, 5]), np.array([1, 4, 6])).tolist()
+    [2, 4, 6]
     """
-    ends = ends.copy()
+    ends, text = ends.copy(), f"{text} "
     following = np.append(begins[1:], len(text))
     for token in np.flatnonzero(following > ends):
-        while ends[token] < following[token] and unicodedata.category(text[ends[token]]).startswith("M"):
-            ends[token] += 1
+        left = text[ends[token] : following[token]]
+        if not left.isspace():
+            kinds = "".join(" " if letter.isspace() else unicodedata.category(letter)[0] for letter in left)
+            ends[token] += len(OF_A_TOKEN.findall(kinds)[0])
     return ends
 
 

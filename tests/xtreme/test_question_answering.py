@@ -77,6 +77,20 @@ def test_an_answer_keeps_the_marks_of_its_last_letter(tokenizer: PreTrainedToken
     assert kind.decode(examples, rows, logits) == {"inside": "cafe\u0301", "q": "cafe\u0301"}
 
 
+@pytest.mark.parametrize("after", ["", " sees", "\n"])
+def test_an_answer_keeps_characters_without_width_at_the_end_of_a_word(
+    after: str, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """One in fifty answers of MLQA in Spanish ends so, and the metric does not remove them; inside a word they stay
+    where they are."""
+    examples = Dataset.from_list(
+        [question(f"the cat\u200b{after}", "cat\u200b", "end"), question("the cat\u200bsees", "cat", "inside")]
+    )
+    kind = QuestionAnswering(tokenizer)
+    rows, logits = oracle(kind, examples)
+    assert kind.decode(examples, rows, logits) == {"end": "cat\u200b", "inside": "cat"}
+
+
 # --- windows --------------------------------------------------------------------------------------------------------
 
 
