@@ -112,10 +112,8 @@ def check_tags(path: str, references: Sequence[Sequence[str]], examples: Dataset
     """Raise `BadInput` unless each word has one of the tags."""
     check_number(path, references, len(examples))
     check_labels(path, [tag for tags in references for tag in tags], labels)
-    for number, (tags, words) in enumerate(zip(references, examples["words"]), start=1):
-        if len(tags) != len(words):
-            allowed = f"allowed is one for each of its {len(words)} words"
-            raise BadInput(f"{path}: has {len(tags)} tags in sentence {number}; {allowed}. {FIX}.")
+    if problem := problem_of_lengths(path, references, examples["words"]):
+        raise BadInput(f"{problem}. {FIX}.")
 
 
 def check_answers(
@@ -143,6 +141,18 @@ def check_number(path: str, references: Sequence[Any], number: int) -> None:
     if len(references) != number:
         allowed = f"allowed is one for each of the {number} examples"
         raise BadInput(f"{path}: has {len(references)} labels; {allowed}. {FIX}, in their order.")
+
+
+def problem_of_lengths(path: str, tags: Sequence[Any], words: Sequence[Any]) -> str:
+    """The first sentence of a file that has too few or too many tags, which shift those after it; empty without any,
+    and for predictions that are not tags."""
+    line = 1
+    for number, (found, expected) in enumerate(zip(tags, words), start=1):
+        if isinstance(found, list) and len(found) != len(expected):
+            allowed = f"allowed is one for each of its {len(expected)} words"
+            return f"{path}:{line}: has {len(found)} tags in sentence {number}; {allowed}"
+        line += len(found) + 1  # a blank one
+    return ""
 
 
 def check_labels(path: str, references: Sequence[str], labels: Collection[str]) -> None:

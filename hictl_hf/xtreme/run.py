@@ -28,6 +28,7 @@ from .fine_tuned_models import FineTunedModels
 from .fine_tuning import longest_row
 from .frozen_encoder import FrozenEncoder
 from .metrics import Score
+from .predictions import problem_of_lengths
 from .report import write_report
 from .results import TaskResults, XtremeResults
 from .resuming import EXAMPLES_FILE, Derived, refuse_other_examples
@@ -162,11 +163,13 @@ def score_language(
 ) -> Score:
     """The metrics of a language, with the signature that reproduces them."""
     task, references = data.task, data.references[language]
+    path, fix = prediction_files(args, data)[language], f"Remove it to predict {language} again."
+    if problem := problem_of_lengths(str(path), predicted, references):
+        raise BadInput(f"{problem}. {fix}")
     try:
         values = task.score(predicted, references, language)
     except ValueError as error:
-        path = prediction_files(args, data)[language]
-        raise BadInput(f"{path}: cannot be scored: {error} Remove it to predict {language} again.") from error
+        raise BadInput(f"{path}: cannot be scored: {error} {fix}") from error
     hashes = (data_hash(without_references(data.test[language])), data_hash(references))
     signature = {
         "task": task.name, "language": language, "split": args.score_split, "data": data_hash(hashes), **signature,

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from ..errors import BadInput, short_repr
-from .predictions import check_labels
+from .predictions import check_labels, problem_of_lengths
 from .tasks import TASKS, XtremeTask
 
 logger = logging.getLogger(__name__)
@@ -112,11 +112,13 @@ def values_of(examples: Any) -> list[str]:
 
 
 def warn_of_strangers(predictions: Path, predicted: Any, gold: Any, labels: Collection[str]) -> None:
-    """Log predictions that cannot be right: labels that a task lacks, questions without an answer."""
+    """Log predictions that cannot be right: labels that a task lacks, words without a tag, unanswered questions."""
     values = values_of(predicted) if labels else []
     if strangers := [value for value in values if value not in labels]:
         message = "%s: %d of %d predictions are no label of the task and count as wrong, such as %s; allowed are %s"
         logger.warning(message, predictions, len(strangers), len(values), short_repr(strangers[0]), ", ".join(labels))
+    if problem := problem_of_lengths(str(predictions), predicted, gold):
+        logger.warning("%s; as officially, all tags after it count for other words, and are wrong", problem)
     if isinstance(gold, dict) and (missing := [name for name in gold if name not in predicted]):
         message = "%s: has no answer to %d of %d questions, which count as wrong, such as %s; %d answers are to others"
         others = len(predicted.keys() - gold.keys())

@@ -536,7 +536,7 @@ def test_labels_of_other_examples_are_refused_before_anything_is_trained(
         labels = json.dumps(content)
     (tmp_path / "labels" / task / file).write_text(labels, "utf-8")
     more = ["--tasks", task, "--languages", "de", "--labels", str(tmp_path / "labels")]
-    with pytest.raises(BadInput, match=f"labels/{task}/{file}: {message}"):
+    with pytest.raises(BadInput, match=f"labels/{task}/{file}(:1)?: {message}"):
         main([*arguments(xtreme_folder, encoder, tmp_path / "out"), *more])
     assert not (tmp_path / "out").exists()
 
@@ -680,6 +680,12 @@ def test_damaged_predictions_and_records_are_refused_with_the_file(
     with pytest.raises(BadInput, match=f"{predicted}: cannot be scored: 1 predictions for 8 examples.* Remove it to"):
         main(given)
     predicted.unlink()
+    main([*given, "--tasks", "panx", "--output_dir", str(tmp_path / "tags")])
+    predicted = tmp_path / "tags/predictions/panx/test-de.tsv"
+    first, _, others = predicted.read_text("utf-8").partition("\n\n")
+    predicted.write_text(f"{first}\n\n{others.partition(chr(10))[2]}", "utf-8")
+    with pytest.raises(BadInput, match=rf"{predicted}:7: has 5 tags in sentence 2; .* its 6 words. Remove it to"):
+        main([*given, "--tasks", "panx", "--output_dir", str(tmp_path / "tags")])
     [record] = output.glob("models/*/*/candidate.json")
     record.write_text("{", "utf-8")
     with pytest.raises(BadInput, match=f"{record}: cannot be read .*; allowed is the record .* Remove {record.parent}"):

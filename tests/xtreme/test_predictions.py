@@ -64,7 +64,7 @@ def test_answers_to_some_of_the_questions_are_refused() -> None:
 def test_references_that_do_not_fit_are_refused() -> None:
     tagged = Dataset.from_dict({"words": [["a", "b"]], "tags": [["O", "O"]]})
     check_tags("f", [["O", "O"]], tagged, ("O",))
-    with pytest.raises(BadInput, match="f: has 1 tags in sentence 1; allowed is one for each of its 2 words"):
+    with pytest.raises(BadInput, match="f:1: has 1 tags in sentence 1; allowed is one for each of its 2 words"):
         check_tags("f", [["O"]], tagged, ("O",))
     with pytest.raises(BadInput, match="f: has 1 labels; allowed is one for each of the 2 examples"):
         check_values("f", ["0"], BITEXT, ())

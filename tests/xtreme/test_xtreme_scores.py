@@ -196,10 +196,21 @@ def test_a_chosen_task_that_neither_folder_has_is_logged(
     ]
 
 
-def test_a_truncated_sentence_is_scored(folders: tuple[Path, Path]) -> None:
-    write(folders[0] / "panx" / "test-de.tsv", "B-PER\nI-PER\n\nB-LOC\n\n")
+def test_a_truncated_sentence_is_scored_and_logged(
+    folders: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folders[0] / "panx" / "test-de.tsv"
+    write(path, "B-PER\nI-PER\n\nB-LOC\n\n")
     scores = score_submission(*folders)["detailed"]["panx"]
     assert scores["f1"]["de"] == 50 and scores["f1"]["en"] == 100  # of what follows the place is another
+    [logged] = [message for message in caplog.messages if message.startswith(str(path))]
+    assert logged.startswith(
+        f"{path}:1: has 2 tags in sentence 1; allowed is one for each of its 3 words; as officially"
+    )
+    caplog.clear()
+    write(path, "B-PER\nI-PER\nO\n\nB-LOC\nO\n\n")
+    score_submission(*folders)
+    assert f"{path}:5: has 2 tags in sentence 2; allowed is one for each of its 1 words" in caplog.text
 
 
 OFFICIAL: dict[str, Any] = json.loads(
