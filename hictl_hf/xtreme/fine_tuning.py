@@ -79,10 +79,15 @@ def longest_row(config: PreTrainedConfig) -> int:
 
 def position_embeddings(config: PreTrainedConfig) -> list[nn.Embedding]:
     """The embeddings of positions of an encoder, without values."""
-    with torch.device("meta"):
-        encoder = AutoModel.from_config(config)
-    modules = dict(encoder.named_modules()).items()
+    modules = dict(empty_encoder(config).named_modules()).items()
     return [each for name, each in modules if name.endswith("position_embeddings") and isinstance(each, nn.Embedding)]
+
+
+def empty_encoder(config: PreTrainedConfig) -> PreTrainedModel:
+    """An encoder without values of its weights."""
+    with torch.device("meta"):
+        encoder: PreTrainedModel = AutoModel.from_config(config)
+    return encoder
 
 
 def load_model(model_class: Any, encoder: str, labels: Sequence[str], seed: int = 42) -> PreTrainedModel:

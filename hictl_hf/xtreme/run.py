@@ -33,7 +33,15 @@ from .report import write_report
 from .results import TaskResults, XtremeResults
 from .resuming import EXAMPLES_FILE, Derived, refuse_other_examples
 from .scores import submission_file
-from .setup import check_encoder, encoder_hash, load_config_and_tokenizer, read_data, size_of_settings
+from .setup import (
+    check_encoder,
+    encoder_hash,
+    load_config_and_tokenizer,
+    read_data,
+    refuse_weights,
+    size_of_settings,
+    tokenizer_hash,
+)
 from .sharing import Job, share_jobs
 from .tasks import XtremeTask
 
@@ -71,10 +79,14 @@ def run_xtreme(
         predictor.check(each)
 
     def begin() -> None:
+        refuse_weights(args, config)
         derived = chain.from_iterable(predictor.derived(each) for predictor, each in zip(predictors, data))
         made = tuple(folder / name for name in ("predictions", "models", "sweeps"))
-        encoder = Derived(f"encoder {args.model_name_or_path}", made, encoder_hash(args), "weights or the tokenizer")
-        hashes = refuse_other_examples(folder, [encoder, *derived])
+        sources = (
+            Derived(f"encoder {args.model_name_or_path}", made, encoder_hash(args), "weights or the tokenizer"),
+            Derived(f"tokenizer of {args.model_name_or_path}", made, tokenizer_hash(args, tokenizer), "files"),
+        )
+        hashes = refuse_other_examples(folder, [*sources, *derived])
         remember_settings(folder / SETTINGS_FILE, settings)
         write_json(folder / EXAMPLES_FILE, hashes)
 

@@ -6,17 +6,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.tokenization_utils_base import ADDED_TOKENS_FILE, FULL_TOKENIZER_FILE, TOKENIZER_CONFIG_FILE
 from transformers.utils import CONFIG_NAME
 
 from ..data.text_encoding import special_tokens
 from ..embedding.sentence_transformers_settings import read_sentence_transformers_files, transformer_place
 from ..errors import BadInput
 from ..files import digest
-from ..hub.loading import check_ids_of_text, check_weights, load_tokenizer, place_of, warn_of_other_ids, weights_of
+from ..hub.loading import (
+    check_ids_of_text,
+    check_weights,
+    load_tokenizer,
+    place_of,
+    refuse_not_finite,
+    warn_of_other_ids,
+    weights_of,
+)
 from .arguments import XtremeArguments
 from .data import TaskData, read_task
 from .files import data_hash
-from .fine_tuning import position_embeddings
+from .fine_tuning import POOLER, empty_encoder, position_embeddings
 from .question_answering import QuestionAnswering
 from .sentence_pairs import SentencePairs, special_ids_of_pairs
 from .tasks import XtremeTask
@@ -114,11 +123,27 @@ def check_tokenizer(
         logger.warning(message, place, ", ".join(of_pairs))
 
 
+def refuse_weights(args: XtremeArguments, config: PreTrainedConfig) -> None:
+    """Raise `BadInput` if weights of the encoder hold NaN or infinity."""
+    read = [name for name in empty_encoder(config).state_dict() if POOLER not in name]
+    refuse_not_finite(encoder_place(args.checkpoint), read)
+
+
 def encoder_hash(args: XtremeArguments) -> str:
-    """Hash of the encoder's weights and its tokenizer."""
-    tokenizer = place_of(encoder_place(args.tokenizer_source), "tokenizer.json")
+    """Hash of the encoder's weights and its tokenizer.json."""
+    tokenizer = place_of(encoder_place(args.tokenizer_source), FULL_TOKENIZER_FILE)
     weights = weights_of(encoder_place(args.checkpoint))
     return data_hash([*map(digest, weights), digest(tokenizer) if tokenizer else ""])
+
+
+def tokenizer_hash(args: XtremeArguments, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Hash of the files that a tokenizer without tokenizer.json, which `encoder_hash` reads, is made from, such as
+    sentencepiece.bpe.model."""
+    place = encoder_place(args.tokenizer_source)
+    if place_of(place, FULL_TOKENIZER_FILE):
+        return ""
+    names = sorted({*tokenizer.vocab_files_names.values(), TOKENIZER_CONFIG_FILE, ADDED_TOKENS_FILE})
+    return data_hash([(name, digest(path)) for name in names if (path := place_of(place, name))])
 
 
 def size_of_settings(args: XtremeArguments, config: PreTrainedConfig) -> str:

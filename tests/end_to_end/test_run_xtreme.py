@@ -28,6 +28,7 @@ from hictl_hf.cli import xtreme as xtreme_command
 from hictl_hf.embedding.encoder import embed_at_poolings
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
+from hictl_hf.files import write_json
 from hictl_hf.processes import Processes
 from hictl_hf.retrieval.bitext import retrieval_accuracy
 from hictl_hf.xtreme import run as xtreme_run
@@ -35,6 +36,7 @@ from hictl_hf.xtreme.arguments import parse_xtreme_arguments
 from hictl_hf.xtreme.fine_tuned_models import FineTunedModels, device, model_name
 from hictl_hf.xtreme.fine_tuning import longest_row
 from hictl_hf.xtreme.frozen_encoder import FrozenEncoder
+from hictl_hf.xtreme.resuming import EXAMPLES_FILE
 from hictl_hf.xtreme.sharing import Job
 from hictl_hf.xtreme.tasks import TASKS
 from run_xtreme import main
@@ -454,6 +456,40 @@ def test_a_run_goes_on_only_with_the_weights_that_it_began_with(
         main(command)
     shutil.rmtree(tmp_path / "out/predictions")
     assert main(command)["tasks"] != results
+
+
+def test_a_run_goes_on_only_with_the_vocabulary_that_it_began_with(
+    xtreme_folder: Path, encoder: str, tmp_path: Path
+) -> None:
+    """Also where there is no tokenizer.json, as at many older models."""
+    folder = Path(shutil.copytree(encoder, tmp_path / "encoder"))
+    for path in folder.glob("*token*"):
+        path.unlink()
+    words = [*"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
+    (folder / "vocab.txt").write_text("\n".join(["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]", *words]), "utf-8")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}', "utf-8")
+    command = [*arguments(xtreme_folder, str(folder), tmp_path / "out"), "--tasks", "tatoeba", "--languages", "de"]
+    results = main(command)["tasks"]
+    record = tmp_path / "out" / EXAMPLES_FILE
+    hashes = json.loads(record.read_text("utf-8"))
+    write_json(record, {name: value for name, value in hashes.items() if "tokenizer" not in name})  # 0.18's
+    assert main(command)["tasks"] == results and json.loads(record.read_text("utf-8")) == hashes
+    (folder / "vocab.txt").write_text("\n".join(["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]", *words[::-1]]), "utf-8")
+    with pytest.raises(BadInput, match="out/predictions: the files of tokenizer of .*encoder are not those that it was"):
+        main(command)
+
+
+@pytest.mark.parametrize("task", ["pawsx", "tatoeba"])
+def test_weights_that_are_not_finite_are_refused_before_anything_is_written(
+    task: str, xtreme_folder: Path, encoder: str, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(encoder, tmp_path / "encoder"))
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith("layer.1.output.dense.weight"))
+    save_file(weights | {name: weights[name] * torch.nan}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(BadInput, match=f"model.safetensors: {name} has values that are NaN or infinite"):
+        main([*arguments(xtreme_folder, str(folder), tmp_path / "out"), "--tasks", task, "--languages", "de"])
+    assert not (tmp_path / "out").exists()
 
 
 def test_rows_of_which_nothing_was_made_yet_may_change(data: Path, encoder: str, tmp_path: Path) -> None:
