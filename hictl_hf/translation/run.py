@@ -22,7 +22,7 @@ from .report import write_translation_report
 from .results import ChosenState, PairCounts, ReportedScore, TargetVocabulary, TranslationResults
 from .resuming import is_finished, record_settings, settings_of
 from .scores import Score
-from .setup import Data, check_new_decoder, load_config, load_or_make_model, make_trainer, read_data
+from .setup import Data, check_new_decoder, load_config, load_or_make_model, make_trainer, read_data, refuse_weights
 from .trainer import TranslationTrainer, check_comet, check_metrics, reported_metrics, score_directions, train
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ def run_translation(args: TranslationArguments, command: str = "") -> Translatio
     check_vocabulary(str(args.model_name_or_path), tokenizer, config.vocab_size)
     warn_of_other_ids(None if args.random_encoder else args.checkpoint, str(args.tokenizer_source), tokenizer)
     check_new_decoder(args, config)
+    refuse_weights(args, config)
     if args.test_file or args.eval_strategy != "no":
         check_comet(reported_metrics(args.metric))
     data = read_data(args, config, tokenizer)

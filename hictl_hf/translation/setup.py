@@ -18,7 +18,7 @@ from ..data.text_encoding import encode_texts
 from ..embedding.sentence_transformers_settings import read_sentence_transformers_files, transformer_place
 from ..errors import BadInput, short_repr
 from ..hub.during_training import push_during_training
-from ..hub.loading import check_sizes, check_vocabulary, model_errors, place_of
+from ..hub.loading import check_sizes, check_vocabulary, model_errors, place_of, refuse_not_finite
 from ..models.configuration_decoder import UNKNOWN
 from ..models.configuration_hictl import load_config as config_of
 from ..models.families import Family, longest_input
@@ -203,6 +203,16 @@ def check_new_decoder(args: TranslationArguments, config: Any) -> None:
         made.validate()  # transformers sets what it is given in addition without a look
         with torch.random.fork_rng(devices=[]), torch.device("meta"):  # neither memory, nor other random numbers later
             TRANSLATION_CLASSES[made.family.model_type](made)
+
+
+def refuse_weights(args: TranslationArguments, config: Any) -> None:
+    """Raise `BadInput` if the start's weights hold NaN or infinity."""
+    if args.random_encoder or args.process_index > 0:
+        return
+    kind = TRANSLATION_CLASSES[config.family.model_type] if args.is_continued else encoder_class(config.family)
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        read = [name for name in kind(config).state_dict() if not name.startswith("pooler.")]
+    refuse_not_finite(str(args.checkpoint), read)
 
 
 def choose_words(size: str, tokenizer: PreTrainedTokenizerBase, data: Data, family: Family) -> list[int] | None:

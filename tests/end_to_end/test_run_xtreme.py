@@ -475,7 +475,9 @@ def test_a_run_goes_on_only_with_the_vocabulary_that_it_began_with(
     write_json(record, {name: value for name, value in hashes.items() if "tokenizer" not in name})  # 0.18's
     assert main(command)["tasks"] == results and json.loads(record.read_text("utf-8")) == hashes
     (folder / "vocab.txt").write_text("\n".join(["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]", *words[::-1]]), "utf-8")
-    with pytest.raises(BadInput, match="out/predictions: the files of tokenizer of .*encoder are not those that it was"):
+    with pytest.raises(
+        BadInput, match="out/predictions: the files of tokenizer of .*encoder are not those that it was"
+    ):
         main(command)
 
 

@@ -1,11 +1,13 @@
 """What a translation run starts from: sources that are too long are counted, a new decoder has the paper's size."""
 
+import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from toy_families import bytes_as_letters, gemma_pieces, word_pieces
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 
@@ -13,6 +15,7 @@ from hictl_hf.errors import BadInput
 from hictl_hf.files import write_json
 from hictl_hf.models.configuration_hictl import HictlConfig
 from hictl_hf.models.families import FAMILIES
+from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.translation import run
 from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
 from hictl_hf.translation.setup import (
@@ -114,6 +117,22 @@ def test_a_decoder_that_can_be_made_passes_and_draws_no_random_number(encoder: P
     before = torch.get_rng_state()
     check_new_decoder(args, load_config(args))
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("is_continued", [False, True])
+def test_weights_that_are_not_finite_are_refused_before_the_data_is_read(
+    is_continued: bool, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "read_data", lambda *_: pytest.fail("the data was read"))
+    folder = Path(shutil.copytree(encoder, tmp_path / "start"))
+    if is_continued:
+        HictlForConditionalGeneration.from_encoder(folder, target_languages=["de"]).save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    part = "decoder" if is_continued else "output"
+    name = next(name for name in weights if part in name and name.endswith("dense.weight"))
+    save_file(weights | {name: weights[name] / 0}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(BadInput, match=f"model.safetensors: {name} has values that are NaN or infinite"):
+        run.run_translation(arguments(folder, "--output_dir", str(tmp_path / "out")))
 
 
 def test_more_beams_than_the_words_allow_are_refused_before_training(
