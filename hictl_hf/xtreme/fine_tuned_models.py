@@ -26,7 +26,7 @@ from .fine_tuning import FineTuningConfig, fine_tune, load_model, predict_logits
 from .question_answering import QuestionAnswering, refuse_contexts_without_token
 from .results import Candidate, ModelChoice, TaskResults, TrainingExamples
 from .resuming import Derived
-from .scores import submission_file
+from .scores import submission_file, values_of
 from .sentence_pairs import TaskFeatures
 from .setup import encoder_place
 from .sharing import Job
@@ -96,13 +96,7 @@ class FineTunedModels:
                 f"reads {self.longest}; give an encoder with more positions, or run other --tasks"
             )
         self.check_contexts(data)
-        for language, rows in data.train.items():
-            if language == "en" or not data.task.format.labelled:  # else the English model labels them
-                split = self.args.train_split if language == "en" else "translated"
-                try:
-                    data.task.format.features.label_names(rows)
-                except BadInput as error:
-                    raise BadInput(f"{data.task.source.name}, {language}, {split!r}: {error}") from error
+        self.check_labels(data)
         row = self.row_of_dev(data)
         for language, examples in data.dev.items():
             if own_references(row, examples, language) is None:
@@ -126,6 +120,23 @@ class FineTunedModels:
                     refuse_contexts_without_token(self.tokenizer, examples)
                 except BadInput as error:
                     raise BadInput(f"{data.task.name}, {language}: {error}") from error
+
+    def check_labels(self, data: TaskData) -> None:
+        """Raise `BadInput` for training examples that cannot be used; log labels to score that a model cannot give."""
+        labels: dict[str, tuple[str, ...]] = {}
+        for language, rows in data.train.items():
+            if language == "en" or not data.task.format.labelled:  # else the English model labels them
+                split = self.args.train_split if language == "en" else "translated"
+                try:
+                    labels[language] = data.task.format.features.label_names(rows)
+                except BadInput as error:
+                    raise BadInput(f"{data.task.source.name}, {language}, {split!r}: {error}") from error
+        for language in data.test:
+            trained = {label for name in self.languages_for(data, language) for label in labels.get(name, labels["en"])}
+            values = [value for value in values_of(data.references[language] or []) if value not in trained]
+            if values:
+                message = "%s, %s: no training example has the label %s, so %d labels to score are never predicted"
+                logger.warning(message, data.task.name, language, ", ".join(sorted({*values})), len(values))
 
     def derived(self, data: TaskData) -> Iterator[Derived]:
         """Each model, and the predictions of each language, with the hash of the examples."""

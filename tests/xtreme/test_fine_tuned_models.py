@@ -84,3 +84,19 @@ def test_a_context_without_tokens_is_refused_before_training(
     data.test["de"] = Dataset.from_list([*data.test["de"], row])
     with pytest.raises(BadInput, match="xquad, de: question 'blank': its context .* has no token; allowed is a text"):
         models(tokenizer, longest=226).check(data)
+
+
+def test_labels_to_score_that_no_training_example_has_are_logged(
+    xtreme_folder: Path, tokenizer: PreTrainedTokenizerBase, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"data": str(xtreme_folder), "tasks": ["panx"], "languages": ["de", "zh"]}
+    args = XtremeArguments(model_name_or_path="x", **given)  # type: ignore[arg-type]
+    [data] = read_data(args.chosen_tasks, args)
+    models(tokenizer, **given).check(data)
+    assert not caplog.messages
+    data.references["zh"] = None  # unknown
+    data.references["de"][0][:2] = ["I-LOC", "I-LOC"]
+    models(tokenizer, **given).check(data)
+    assert caplog.messages == [
+        "panx, de: no training example has the label I-LOC, so 2 labels to score are never predicted"
+    ]
