@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict
 from functools import partial
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from .examples import (
     text_at,
 )
 
+LANGUAGE_OF_WORD = re.compile("[a-z-]{2,}:")  # in raw PAN-X, "de:Berlin"
 QUOTED = re.compile(r'"(?:[^"]*"")+[^"]*"')  # a column that a CSV writer quoted, doubling the quotes in it
 
 
@@ -133,6 +135,10 @@ def read_tagged_examples(path: Path, labels: Collection[str] = ()) -> Dataset:
                 raise BadInput(f"{place}: has {len(row)} columns; {allowed}. Add the tag or remove a tab.")
         tags = [check_label(place, row[1], labels) for place, row in rows] if tagged else None
         examples.append({"words": [row[0].strip() for _, row in rows], "tags": tags})
+    shared = commonprefix([word for example in examples for word in example["words"] or ()])
+    if raw := LANGUAGE_OF_WORD.match(shared):
+        allowed = "allowed are the words alone. Convert a raw file of PAN-X by hictl prepare-xtreme panx"
+        raise BadInput(f"{path}: has {short_repr(raw[0])} before every word; {allowed}.")
     return Dataset.from_list(examples, features=TAGGED)
 
 
