@@ -34,7 +34,7 @@ from transformers import (
 
 from ..data.sampling import Languages, TemperatureSampler
 from ..errors import BadInput
-from ..hub.loading import refuse_lacking
+from ..hub.loading import FIX, refuse_lacking
 from ..models.supported_versions import overrides_private
 from ..training.arguments import gpu_is_used
 from ..training.checkpoints import last_complete_checkpoint, newest_first, verify_checkpoint, write_manifest
@@ -91,7 +91,8 @@ def empty_encoder(config: PreTrainedConfig) -> PreTrainedModel:
 
 
 def load_model(model_class: Any, encoder: str, labels: Sequence[str], seed: int = 42) -> PreTrainedModel:
-    """Load an encoder in float32 with a new head for these labels, initialized by the seed.
+    """Load an encoder in float32 with a head for these labels: that of the files if it has as many outputs, else a new
+    one, initialized by the seed.
 
     Args:
         model_class: an Auto class, or a class of models.
@@ -99,16 +100,21 @@ def load_model(model_class: Any, encoder: str, labels: Sequence[str], seed: int 
         labels: names of the outputs.
 
     Raises:
-        BadInput: the files lack weights of the encoder.
+        BadInput: the files lack weights of the encoder, or have others than their configuration says.
     """
     names = {"id2label": dict(enumerate(labels)), "label2id": {name: index for index, name in enumerate(labels)}}
     set_seed(seed)
     model, report = model_class.from_pretrained(
-        encoder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **names
-    )
-    prefix = f"{model.base_model_prefix}."
-    missing = [name for name in report["missing_keys"] if name.startswith(prefix) and POOLER not in name]
-    refuse_lacking(encoder, missing)
+        encoder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True,
+        **names,
+    )  # fmt: skip
+    of_encoder, prefix = empty_encoder(model.config).state_dict(), f"{model.base_model_prefix}."
+    missing = [name for name in report["missing_keys"] if name.removeprefix(prefix) in of_encoder]
+    refuse_lacking(encoder, [name for name in missing if POOLER not in name])
+    for name, found, expected in sorted(report["mismatched_keys"]):
+        if name.removeprefix(prefix) in of_encoder:
+            allowed = f"allowed is {tuple(expected)}, as its config.json says"
+            raise BadInput(f"{encoder}: has {name} as {tuple(found)}; {allowed}. {FIX}")
     loaded: PreTrainedModel = model
     return loaded
 

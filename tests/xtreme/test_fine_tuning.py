@@ -16,10 +16,18 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers import (
+    MT5Config,
+    MT5EncoderModel,
+    MT5Model,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainingArguments,
+)
 
 from hictl_hf import HictlForQuestionAnswering, HictlForSequenceClassification, HictlForTokenClassification
 from hictl_hf.errors import BadInput
+from hictl_hf.files import write_json
 from hictl_hf.training.checkpoints import newest_first, verify_checkpoint
 from hictl_hf.xtreme.fine_tuning import (
     FineTuningConfig,
@@ -368,6 +376,23 @@ def test_a_new_head_has_the_labels_and_the_weights_of_its_seed(kinds: Kinds, tmp
     assert heads == {"classifier.weight"}
     questions = load_model(QuestionAnswering.model_class, str(tmp_path), QuestionAnswering.label_names(None))  # type: ignore[arg-type]
     assert questions.qa_outputs.out_features == 2  # though the folder is of a model with three labels
+    one.save_pretrained(tmp_path)
+    tagging = load_model(Tagging.model_class, str(tmp_path), ("A", "B", "O"))  # a head of another size is new
+    assert tagging.classifier.out_features == 3 and tagging.classifier.bias.isfinite().all()
+    assert equal(weights(tagging.roberta), weights(one.roberta))
+    write_json(tmp_path / "config.json", {**one.config.to_dict(), "vocab_size": 9})
+    with pytest.raises(BadInput, match=r"has roberta.embeddings.word_embeddings.weight as \(.*; allowed is \(9, "):
+        load_model(Tagging.model_class, str(tmp_path), ("O", "X"))
+
+
+def test_an_encoder_with_a_decoder_is_refused_where_its_decoder_is_missing(tmp_path: Path) -> None:
+    """Its model of questions has both at its top, where other models have their heads."""
+    config = MT5Config(d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, vocab_size=20)
+    MT5EncoderModel(config).save_pretrained(tmp_path)
+    with pytest.raises(BadInput, match="has no weights for [0-9]+ parts, such as decoder"):
+        load_model(QuestionAnswering.model_class, str(tmp_path), ("start", "end"))
+    MT5Model(config).save_pretrained(tmp_path)
+    assert load_model(QuestionAnswering.model_class, str(tmp_path), ("start", "end")).qa_outputs.out_features == 2
 
 
 @pytest.mark.parametrize("name", ["pairs", "tagging", "questions"])
