@@ -4,6 +4,7 @@ One epoch has as many examples as the corpus. Its examples, their order and thei
 a resumed run sees the same examples as an uninterrupted one. `collator` makes the batch.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -38,7 +39,8 @@ def language_shares(
 ) -> dict[Languages, float]:
     """Sampling rate of each language or language pair: proportional to p^alpha, with p its share of the examples.
 
-    Monolingual text and pairs are smoothed separately, p being the share among examples of the same kind.
+    Monolingual text and pairs are smoothed separately, p being the share among examples of the same kind. The two
+    directions of a pair ("en", "de" and "de", "en") are one pair, as in XLM; its rate is divided by their sizes.
 
     Args:
         sizes: number of examples of each language or language pair.
@@ -54,8 +56,13 @@ def language_shares(
         text_share = sum(text.values()) / sum(sizes.values())
     shares: dict[Languages, float] = {}
     for kind, alpha, kind_share in ((text, text_alpha, text_share), (pairs, pair_alpha, 1 - text_share)):
-        powers = {languages: (number / sum(kind.values())) ** alpha for languages, number in kind.items()}
-        shares |= {languages: kind_share * power / sum(powers.values()) for languages, power in powers.items()}
+        totals = Counter[frozenset[str | None]]()
+        for languages, number in kind.items():
+            totals[frozenset(languages)] += number
+        powers = {languages: (number / sum(kind.values())) ** alpha for languages, number in totals.items()}
+        rates = {languages: kind_share * power / sum(powers.values()) for languages, power in powers.items()}
+        for languages, number in kind.items():
+            shares[languages] = rates[both := frozenset(languages)] * (number / totals[both])
     return shares
 
 

@@ -276,7 +276,8 @@ def make_trainer(
         args.eval_strategy, args.load_best_model_at_end = "no", False
     poolings = poolings_to_evaluate(args, model.config)
     check_metric(args, corpora.dev, poolings)
-    run = RunFingerprint(decisive_settings(args), corpora.hash, newer_settings(args, tokenizer, start))
+    decisive = decisive_settings(args) | {"pairs in both directions": both_directions(sampler)}
+    run = RunFingerprint(decisive, corpora.hash, newer_settings(args, tokenizer, start))
     return HictlTrainer(
         model, args, train_dataset=examples, eval_dataset=corpora.dev, data_collator=collator,
         processing_class=tokenizer, callbacks=[
@@ -320,6 +321,12 @@ def decisive_settings(args: PretrainingArguments) -> dict[str, Any]:
         "pair_separators": None if args.pair_separators == 2 else args.pair_separators,
     }
     return {name: plain[name] for name in DECISIVE} | since_0_10 | {"pairs of a step": batch}
+
+
+def both_directions(sampler: TemperatureSampler | None) -> list[str] | None:
+    """Pairs of languages that have both directions, which releases until 0.19 drew as two pairs; `None` if none has."""
+    groups = sampler.groups if sampler is not None else {}
+    return sorted(f"{x}-{y}" for x, y in groups if y is not None and x < y and (y, x) in groups) or None
 
 
 def newer_settings(

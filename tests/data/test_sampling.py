@@ -64,6 +64,14 @@ def test_no_smoothing_keeps_the_shares_of_rows_and_full_smoothing_makes_language
     assert list(equal.values()) == pytest.approx([0.25] * 4)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.7, 1.0])
+def test_both_directions_of_a_pair_have_the_share_of_one(alpha: float) -> None:
+    one = language_shares({("en", "de"): 80, ("en", "sw"): 20}, pair_alpha=alpha)
+    both = language_shares({("en", "de"): 60, ("en", "sw"): 20, ("de", "en"): 20}, pair_alpha=alpha)
+    assert both["en", "sw"] == one["en", "sw"]
+    assert both["en", "de"] == pytest.approx(3 * both["de", "en"]) == pytest.approx(one["en", "de"] * 3 / 4)
+
+
 @pytest.mark.parametrize(("text_share", "expected"), [(0.5, 0.5), (0.2, 0.2), (None, 140 / 240)])
 def test_monolingual_text_has_its_own_share(text_share: float | None, expected: float) -> None:
     shares = language_shares(ROWS, text_share=text_share)

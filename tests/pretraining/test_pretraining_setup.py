@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -10,6 +11,7 @@ from toy_families import word_pieces
 from transformers import XLMRobertaConfig
 
 from hictl_hf.data.cleaning import CorpusReport
+from hictl_hf.data.sampling import TemperatureSampler
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining import setup
 from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
@@ -83,6 +85,16 @@ def test_fewer_rows_than_processes_are_refused(tmp_path: Path, monkeypatch: pyte
         setup.examples_and_sampler(args, tokenizer, corpora)
     monkeypatch.setattr(PretrainingArguments, "world_size", 3)
     assert len(setup.examples_and_sampler(args, tokenizer, corpora)[1]) == 1
+
+
+@pytest.mark.parametrize(("last", "found"), [(("de", "en"), ["de-en"]), (("en", "fr"), None), (("en", None), None)])
+def test_runs_with_both_directions_of_a_pair_are_not_continued_with_the_shares_of_before(
+    last: tuple[str, str | None], found: list[str] | None
+) -> None:
+    """`None` is what checkpoints of releases before have, so that all others are continued."""
+    groups = {key: np.arange(3) for key in (("en", "de"), last)}
+    sampler = TemperatureSampler(np.ones(6), groups, dict.fromkeys(groups, 0.5), 2, 1)
+    assert setup.both_directions(sampler) == found and setup.both_directions(None) is None
 
 
 def test_what_is_contrasted_the_vocabulary_the_optimiser_and_a_kept_start_decide_a_run(tmp_path: Path) -> None:
