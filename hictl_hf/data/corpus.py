@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 
 from ..errors import BadInput
 from .cleaning import DEFAULT_CLEANING, Cleaning, CorpusReport, clean_rows
+from .doubts import named_twice
 from .records import Row
 from .sources import read_rows
 
@@ -38,8 +39,8 @@ def load_corpus(
     if not report.kept:
         found = f"{', '.join(sources)}: no row is left after cleaning; at least one is needed"
         raise BadInput(f"{found}. Correct the sources by the reasons here, or relax the cleaning.\n{report.summary()}")
-    for doubt in report.doubts.sentences():
-        logger.warning("%s: %s; drop or rename the column if it is no such language", ", ".join(sources)[:200], doubt)
+    for doubt in named_twice(report.doubts.languages):
+        logger.warning(doubt)
     return datasets.Dataset.from_file(str(path)), report
 
 
@@ -49,6 +50,7 @@ def rows_of(sources: Sequence[str], report: CorpusReport) -> Iterator[Row]:
         raise BadInput(f"sources is {sources!r}; allowed is a list of one or more sources. Write ['corpus.jsonl'].")
     for source in sources:
         yield from read_rows(source, report)
+        report.doubts.log(source)
 
 
 def spread(examples: int, wanted: int) -> NDArray[np.int64]:

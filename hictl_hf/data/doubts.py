@@ -1,12 +1,15 @@
 """Doubts about the first texts of each language: a column such as "to" or "so" is read as Tongan or Somali by its name,
 and its texts may say that it is none. Doubts are logged; real corpora are odd, too, so nothing is refused."""
 
+import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import combinations
 
 from .languages import is_code, parse_tag, script_of
 
+logger = logging.getLogger(__name__)
 LOOKED_AT, LEAST = 500, 20  # texts of a language that are kept, and with fewer of which there is no doubt
 LETTERS_OF = {  # script of ISO 15924 -> its names in Unicode
     "Arab": ("ARABIC",), "Armn": ("ARMENIAN",), "Beng": ("BENGALI",), "Cyrl": ("CYRILLIC",), "Deva": ("DEVANAGARI",),
@@ -27,9 +30,15 @@ SELDOM_LANGUAGES = {"so", "to"}  # in Latin letters, so that the script gives no
 
 
 class Doubts:
-    """The first texts of each language, and what is odd in them."""
+    """The first texts of each language of a source, and what is odd in them."""
 
     def __init__(self) -> None:
+        self.languages: set[str] = set()
+        self.logged: set[str] = set()
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin with another source."""
         self.texts: dict[str, list[str]] = {}
         self.second: dict[str, list[str]] = {}
         """The same of the second side of pairs: the first side repeats where a record has more than two languages."""
@@ -37,6 +46,7 @@ class Doubts:
 
     def add(self, languages: Sequence[str], texts: Sequence[str]) -> None:
         """Look at a row that is kept."""
+        self.languages.update(languages)
         for language, text in zip(languages, texts):
             if len(kept := self.texts.setdefault(language, [])) < LOOKED_AT:
                 kept.append(text)
@@ -44,6 +54,14 @@ class Doubts:
             self.pairs.add((languages[0], languages[1]))
             if len(kept := self.second.setdefault(languages[1], [])) < LOOKED_AT:
                 kept.append(texts[1])
+
+    def log(self, source: str) -> None:
+        """Log what is odd in a source, each sentence for the first of them, and begin with another one."""
+        for doubt in self.sentences():
+            if doubt not in self.logged:
+                logger.warning("%s: %s; drop or rename the column if it is no such language", source, doubt)
+            self.logged.add(doubt)
+        self.forget()
 
     def sentences(self) -> Iterator[str]:
         """Yield a sentence for each doubt."""
@@ -69,3 +87,15 @@ class Doubts:
             yield f"the first {len(texts)} texts in '{language}' are in {most} letters, not in {wanted[0].title()}"
         elif tag.language not in LIKE_ENGLISH and 2 * sum(map(bool, map(ENGLISH.search, texts))) > len(texts):
             yield f"the first {len(texts)} texts in '{language}' are mostly English"
+
+
+def named_twice(languages: Collection[str]) -> Iterator[str]:
+    """Yield a sentence for each two names of one language.
+
+    >>> [sentence.partition(";")[0] for sentence in named_twice(["de", "en", "deu", "de-AT"])]
+    ["'de' and 'deu' are one language, and counted as two"]
+    """
+    for one, other in combinations(sorted(filter(is_code, languages)), 2):
+        if parse_tag(one) == parse_tag(other):
+            fix = 'write one of them everywhere, or name all languages in the cleaning: {"languages": [...]}'
+            yield f"'{one}' and '{other}' are one language, and counted as two; {fix}"

@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import BadInput, short_repr
 from .catalogue_text import Change
 from .cleaning import DEFAULT_CLEANING, Cleaning, CorpusReport, Reason, clean_rows
+from .doubts import named_twice
 from .held_out import comparable
 from .records import Cursor
 from .sampling import Languages, example_seed, language_shares
@@ -198,6 +199,8 @@ def source_shares(
             )
         languages.append(first_languages(source, shards, cleaning))
         sizes.append(bytes_of(shards))
+    for doubt in named_twice({code for pair in languages for code in pair if code}):
+        logger.warning(doubt)
     totals = Counter[Languages]()
     for name, size in zip(languages, sizes):
         totals[name] += size
@@ -280,8 +283,10 @@ class SourceReader:
                     number += 1
                     place = [cursor.number, *cursor.offsets]
                     counts = (dict(report.kept), dict(report.skipped), dict(report.changed))
+                    self.log_doubts(begun, report)
                     yield block, Progress(begun.passes, number, 0, shard, place, *counts, begun.empty_passes)
                     block = []
+            self.log_doubts(begun, report)
             empty_passes = 0 if report.kept else begun.empty_passes + 1
             if empty_passes == self.readers:  # by now this reader has read all of the source
                 raise nothing_left(self.stream.sources[self.source], report)
@@ -292,6 +297,11 @@ class SourceReader:
                 yield block, following
             else:
                 self.progress = following
+
+    def log_doubts(self, begun: Progress, report: CorpusReport) -> None:
+        """Log what is odd in the texts of a block, by one reader in its first pass."""
+        if self.reader == begun.passes == 0:
+            report.doubts.log(self.stream.sources[self.source])
 
     def read_pass(self, begin: Progress, report: CorpusReport) -> Iterator[tuple[int, Cursor, list[Text]]]:
         """Yield the clean rows of each record of the pass from `begin` on, with the position after it."""

@@ -138,6 +138,10 @@ def with_guard_languages(
     pairs = train.select(np.flatnonzero(is_guard & is_pair))
     found = dev_and_test(f"guard_languages is {', '.join(args.guard_languages)}", pairs, args)
     del found["unused"]  # their English may be trained on with other languages
+    logger.info(
+        "guard_languages %s: %d of %d rows are not trained on, of which %d pairs are the guard",
+        ", ".join(args.guard_languages), is_guard.sum(), len(train), sum(map(len, found.values())),
+    )  # fmt: skip
     guard = {part: concatenate_datasets([*filter(None, [guard.get(part)]), rows]) for part, rows in found.items()}
     return train.select(np.flatnonzero(~is_guard)), guard
 

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 from test_formats import write_lines
+from test_streaming import Letters
 
+from hictl_hf.data.cleaning import Cleaning
 from hictl_hf.data.corpus import load_corpus
 from hictl_hf.data.doubts import LEAST, Doubts
+from hictl_hf.data.streaming import StreamedBatches, source_shares
 
 GERMAN = [f"Der Hund {at} sieht die Katze." for at in range(60)]
 ENGLISH = [f"The dog {at} sees the cat." for at in range(60)]
@@ -60,3 +63,43 @@ def test_doubts_are_logged_with_the_sources(tmp_path: Path, caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING, "hictl_hf"):
         assert len(load_corpus([str(path)], cache_dir=tmp_path)[0]) == 2
     assert f"{path}: 'to' and 'id' are read as languages, and are English words, too; drop or rename" in caplog.text
+
+
+def test_each_source_is_looked_at_and_a_sentence_about_several_comes_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first file of a language is right, and would hide all others; a hundred files are not a hundred warnings."""
+    rows = [f"{english},{german}" for english, german in zip(ENGLISH, GERMAN)]
+    paths = [write_lines(tmp_path / f"{at}.csv", [("en,de", "de,en")[at > 0], *rows]) for at in range(3)]
+    with caplog.at_level(logging.WARNING, "hictl_hf"):
+        load_corpus([*map(str, paths)], Cleaning(drop_duplicates=False), cache_dir=tmp_path)
+    (told,) = [message for message in caplog.messages if "mostly English" in message]
+    assert told.startswith(f"{paths[1]}: the first 60 texts in 'de' are mostly English")
+
+
+def test_a_stream_logs_them_with_its_first_blocks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [f"{english},{german}" for english, german in zip(ENGLISH, GERMAN)]
+    path = str(write_lines(tmp_path / "a.csv", ["de,en", *rows]))
+    for rank, told in ((0, 1), (1, 0)):
+        caplog.clear()
+        stream = StreamedBatches([path], [1.0], Letters(), 2, 1, buffer=50, rank=rank, world_size=2)
+        batches = iter(stream)
+        next(batches)
+        assert len([message for message in caplog.messages if "texts in 'de' are mostly English" in message]) == told
+        read = [next(batches) for _ in range(60)]  # more than two passes
+        assert len(read) == 60 and len(caplog.messages) == told
+
+
+def test_one_language_under_two_names_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    paths = [
+        str(write_lines(tmp_path / f"{code}.csv", [f"en,{code}", *(f"{code} {at}, {at} {code}" for at in range(3))]))
+        for code in ("de", "deu", "fr", "de-AT")
+    ]
+    told = "'de' and 'deu' are one language, and counted as two"
+    with caplog.at_level(logging.WARNING, "hictl_hf"):
+        load_corpus(paths, cache_dir=tmp_path)
+        assert [message.partition(";")[0] for message in caplog.messages] == [told]
+        source_shares(paths)
+        assert [message.partition(";")[0] for message in caplog.messages] == [told] * 2
+        corpus, _ = load_corpus(paths, Cleaning(languages=["en", "de", "fr"]), cache_dir=tmp_path)
+        assert {*corpus["y_lang"]} == {"de", "fr"} and len(caplog.messages) == 2

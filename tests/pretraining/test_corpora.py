@@ -27,8 +27,12 @@ def read(source: str, *flags: str) -> Corpora:
     return read_corpora(parse_arguments(["--train_file", source, "--held_out_sentences", "2", *flags]))
 
 
-def test_guard_languages_leave_the_training_data_with_the_english_of_their_held_out_pairs(tmp_path: Path) -> None:
-    corpora = read(write(tmp_path / "a.jsonl", "de", "sw"), "--guard_languages", "sw")
+def test_guard_languages_leave_the_training_data_with_the_english_of_their_held_out_pairs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        corpora = read(write(tmp_path / "a.jsonl", "de", "sw"), "--guard_languages", "sw")
+    assert "guard_languages sw: 12 of 24 rows are not trained on, of which 4 pairs are the guard" in caplog.messages
     assert corpora.train is not None and corpora.dev is not None
     assert corpora.guard_dev is not None and corpora.guard_test is not None
     assert {*corpora.train["y_lang"]} == {*corpora.dev["y_lang"]} == {"de"}
