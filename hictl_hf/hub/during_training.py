@@ -7,7 +7,7 @@ and its card (`publishing.push`); checkpoints stay.
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ class PushDuringTraining(ReadsCheckpoints):
     Args:
         repository: "your-name/model", which exists.
         strategy: every_save, checkpoint (also as `last-checkpoint/`) or all_checkpoints (also as `checkpoint-N/`).
-        always: wait for a push that has not ended; else that save is not pushed.
+        always: a save waits for a push that has not ended; else that save is not pushed.
     """
 
     def __init__(self, repository: str, strategy: str, always: bool = False) -> None:
@@ -43,22 +43,17 @@ class PushDuringTraining(ReadsCheckpoints):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero or state.is_hyper_param_search:
             return
-        if self.push is not None and not self.push.done() and not self.always:
+        if self.is_reading():
             logger.info("step %d: not pushed, as the last push has not ended", state.global_step)
             return
-        self.wait()
         folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         contents = self.contents_of(folder, CARD.format(step=state.global_step, steps=state.max_steps))
         message = f"Training in progress, step {state.global_step}"
         self.push = HfApi().run_as_future(commit, self.repository, contents, message)
         self.push.add_done_callback(report)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.wait()
-
-    def wait(self) -> None:
-        if self.push is not None:
-            wait([self.push])
+    def is_reading(self) -> bool:
+        return self.push is not None and not self.push.done()
 
     def contents_of(self, checkpoint: Path, card: str) -> Contents:
         """The files of a push by their paths in the repository."""

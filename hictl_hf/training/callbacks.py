@@ -173,10 +173,16 @@ def early_stopping(patience: int | None, threshold: float) -> list[TrainerCallba
 
 
 class ReadsCheckpoints(TrainerCallback):
-    """A callback that reads checkpoints in the background: the trainer calls `wait` before it removes any."""
+    """A callback that reads checkpoints in the background.
 
-    def wait(self) -> None:
-        """Return when no checkpoint is being read."""
+    The trainer waits until it reads none before it removes any, and at the end; if `always`, also before each save.
+    """
+
+    always = False
+
+    def is_reading(self) -> bool:
+        """Whether a checkpoint is being read by this process."""
+        return False
 
 
 class TrainingTime(TrainerCallback, ExportableState):

@@ -7,11 +7,12 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from .fields import idle_steps
 warn_if_untested()
 logger = logging.getLogger(__name__)
 
+READERS_ARE_ASKED_EVERY = 0.5  # seconds
 TERMINATED = 128 + signal.SIGTERM  # exit status of a process that SIGTERM ended
 
 
@@ -125,6 +127,7 @@ class RobustTrainer(Trainer):
         try:
             with self.noting_sigterm():
                 output = super().train(resume_from_checkpoint, *args, **kwargs)
+                self.wait_for(self.checkpoint_readers())
         finally:
             for name, value in before.items():
                 setattr(self.args, name, value)
@@ -228,12 +231,22 @@ class RobustTrainer(Trainer):
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 write_manifest(folder)
+        readers = self.checkpoint_readers()
+        if limit or any(reader.always for reader in readers):
+            self.wait_for(readers)
         if self.args.should_save:
-            for callback in self.callback_handler.callbacks if limit else ():
-                if isinstance(callback, ReadsCheckpoints):
-                    callback.wait()
             self.remove_old_checkpoints(run, limit)
         self.accelerator.wait_for_everyone()  # or a launcher would end this process because others are done
+
+    def checkpoint_readers(self) -> list[ReadsCheckpoints]:
+        """The callbacks that read checkpoints in the background."""
+        return [callback for callback in self.callback_handler.callbacks if isinstance(callback, ReadsCheckpoints)]
+
+    def wait_for(self, readers: Sequence[ReadsCheckpoints]) -> None:
+        """Wait until the main process reads no checkpoint, in all processes and in short steps: in one long wait the
+        others would give up after `ddp_timeout`."""
+        while readers and self.from_main(any(reader.is_reading() for reader in readers)):
+            sleep(READERS_ARE_ASKED_EVERY)
 
     def save_process_state(self, folder: Path) -> None:
         """Add the state of this process to a checkpoint that is not complete yet; each process calls this."""

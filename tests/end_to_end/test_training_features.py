@@ -450,13 +450,13 @@ def test_checkpoints_stay_while_they_are_pushed(make_translation: Make, tmp_path
     trainer = make_translation(tmp_path, **settings, save_strategy="steps", save_steps=1, save_total_limit=1)
     [push] = [each for each in trainer.callback_handler.callbacks if isinstance(each, PushDuringTraining)]
     there: list[bool] = []
-    wait = push.wait
+    is_reading = push.is_reading
 
-    def waiting() -> None:
+    def asked() -> bool:
         there.append(all(path.is_dir() for path in newest_first(tmp_path)) and len(newest_first(tmp_path)) <= 2)
-        wait()
+        return is_reading()
 
-    push.wait = waiting  # type: ignore[method-assign]
+    push.is_reading = asked  # type: ignore[method-assign]
     trained(trainer)
     assert there and all(there) and push.push is not None and push.push.exception() is None
     assert "checkpoint-1/model.safetensors" in hub.repositories["me/x"]

@@ -3,6 +3,7 @@
 As a script, this file trains in processes of their own: see `SCRIPTS` at its end.
 """
 
+import datetime
 import errno
 import itertools
 import json
@@ -34,10 +35,11 @@ from transformers import (
     XLMRobertaForMaskedLM,
     set_seed,
 )
+from two_processes import found_by_two
 
 import hictl_hf.training.trainer
 from hictl_hf.errors import BadInput
-from hictl_hf.training.callbacks import TrainingTime
+from hictl_hf.training.callbacks import ReadsCheckpoints, TrainingTime
 from hictl_hf.training.checkpoints import (
     MANIFEST,
     last_complete_checkpoint,
@@ -673,6 +675,33 @@ def run_this_file(script: str, folder: Path, launcher: Sequence[str] = ()) -> su
     command = [sys.executable, *(["-m", *launcher] if launcher else []), __file__, script, str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHELASTIC_ERROR_FILE": "", "PYTHONFAULTHANDLER": "1"}
     return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+class LongUpload(ReadsCheckpoints):
+    """Reads each checkpoint of the main process for longer than the others may wait."""
+
+    until = 0.0
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.until = time.monotonic() + 5 if state.is_world_process_zero else 0.0
+
+    def is_reading(self) -> bool:
+        return time.monotonic() < self.until
+
+
+def trained_with_long_uploads(folder: Path) -> bool:
+    torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=3))
+    upload = LongUpload()
+    trainer = toy_trainer(folder, callbacks=[upload], max_steps=2, save_steps=1, save_total_limit=1)
+    trainer.train()
+    trainer.accelerator.wait_for_everyone()  # as what follows a training does
+    return not upload.is_reading()
+
+
+@pytest.mark.slow
+def test_an_upload_may_last_longer_than_processes_wait_for_each_other(tmp_path: Path) -> None:
+    assert found_by_two(tmp_path, trained_with_long_uploads, tmp_path) == [True, True]
+    assert [path.name for path in newest_first(tmp_path)] == ["checkpoint-2"]
 
 
 @pytest.fixture(scope="module")
