@@ -32,7 +32,18 @@ class PreTrainingBatch(NamedTuple):
 
     @torch.compiler.disable  # PyTorch 2.11 cannot hand a named tuple that was made in compiled code to what is not
     def of_objectives(self, config: HictlConfig) -> "PreTrainingBatch":
-        """The batch without the tensors of objectives whose weight is 0."""
+        """The batch without the tensors of objectives whose weight is 0.
+
+        Raises:
+            ValueError: the sentences are not two for each example.
+        """
+        sentences, examples = self.sentence_input_ids, self.example_seeds
+        if sentences is not None and examples is not None and len(sentences) != 2 * len(examples):
+            raise ValueError(
+                f"sentence_input_ids has {len(sentences)} rows for {len(examples)} examples; allowed are two for each, "
+                "x_1 … x_n and then y_1 … y_n. transformers' Trainer cuts them in batches of an IterableDataset: give "
+                'accelerator_config={"dispatch_batches": False}, or take HictlTrainer'
+            )
         return self._replace(
             labels=self.labels if config.lm_weight > 0 else None,
             bag=self.bag if config.word_weight > 0 else None,

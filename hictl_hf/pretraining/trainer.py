@@ -75,6 +75,8 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
                 "remove_unused_columns would remove x, y and seed, which the collator needs; set it to False"
             )
         self.refuse_ignored()
+        # of an IterableDataset accelerate would cut every tensor to one row an example, and sentences are two
+        self.accelerator.dataloader_config.dispatch_batches = False
         config = self.model.config
         last = config.num_hidden_layers
         self.batches, self.lm_head_warmup_steps = batches, lm_head_warmup_steps

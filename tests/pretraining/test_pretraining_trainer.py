@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    Trainer,
     TrainerCallback,
     TrainerState,
     TrainingArguments,
@@ -578,6 +579,29 @@ def test_what_cannot_be_evaluated_is_refused(
     trainer.processing_class = None
     with pytest.raises(ValueError, match="no tokenizer was given; give it as processing_class"):
         trainer.evaluate()
+
+
+@pytest.mark.parametrize("kind", ["iterable", "map"])
+def test_examples_of_any_dataset_are_trained_on_as_the_collator_makes_them(
+    kind: str, model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, tokens: Dataset,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """Of an IterableDataset accelerate cuts batches to one row an example: x_1 … x_n alone, as pairs of each other."""
+    examples = tokens.select_columns(["x", "y"]).add_column("seed", [*range(len(tokens))])
+    data = examples.to_iterable_dataset() if kind == "iterable" else examples
+    collator, args = PretrainingCollator(tokenizer, max_length=62), TrainingArguments(str(tmp_path), **SETTINGS)
+    trainer = HictlTrainer(model_for_text(), args, train_dataset=data, data_collator=collator)
+    batch = next(iter(trainer.get_train_dataloader()))
+    expected = collator([examples[at] for at in batch["example_seeds"].tolist()])
+    assert len(batch["sentence_input_ids"]) == 2 * BATCH and not differing(batch, expected)
+    trainer = Trainer(model_for_text(), args, train_dataset=data, data_collator=collator)
+    if kind == "iterable":
+        with pytest.raises(ValueError, match=f"sentence_input_ids has {BATCH} rows for {BATCH} examples"):
+            trainer.train()
+        dispatched = {"accelerator_config": {"dispatch_batches": False}}
+        args = TrainingArguments(str(tmp_path), **SETTINGS, **dispatched)
+        trainer = Trainer(model_for_text(), args, train_dataset=data, data_collator=collator)
+    assert trainer.train().training_loss > 0
 
 
 def test_texts_are_not_predicted_and_examples_are(
