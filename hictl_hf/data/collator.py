@@ -4,7 +4,7 @@ All randomness comes from the seed of each example (`sampling.example_seed`), so
 that collates it, nor on time or the other examples.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import BadInput
+from ..errors import BadInput, short_repr
 from ..models.word_sampling import UniformNumbers
 from .layout import character_starts, layout_of, marked_starts, word_starts, words_never_sampled
 
@@ -48,7 +48,8 @@ class PretrainingCollator:
             XLM-R's `</s></s>`, or 1 as the paper writes x∘y.
         prompt: ids put before each sentence of the sentence level, as sentences are embedded later (`prompt_tokens`).
 
-    Returns (call): the tensors that `HictlForPreTraining.forward` documents.
+    Returns (call): the tensors that `HictlForPreTraining.forward` documents. An example with the same seed has the same
+        masks, so give it another one in each epoch, as `TemperatureSampler` does for `PretrainingExamples`.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -92,6 +93,7 @@ class PretrainingCollator:
         self.regular_tokens = (~self.never_sampled).nonzero().squeeze(1)
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        self.check(examples[0])
         examples = [self.cut(example) for example in examples]
         seeds, padding = torch.tensor([example["seed"] for example in examples]), self.tokenizer.pad_token_id
         joined, seen = pad([self.join(example["x"], example["y"]) for example in examples], padding)
@@ -127,6 +129,27 @@ class PretrainingCollator:
             if self.clean_word_level:
                 batch["clean_input_ids"] = joined
         return batch
+
+    def check(self, example: Mapping[str, Any]) -> None:
+        """Raise `BadInput` for an example that is no token ids, or has special tokens, which would be trained on."""
+        allowed = (
+            "allowed are x and y, token ids without special tokens and padding (y None for monolingual text), and "
+            "seed, an integer: tokenize_corpus and PretrainingExamples make them"
+        )
+        if missing := [name for name in ("x", "y", "seed") if name not in example]:
+            raise BadInput(f"an example has no {', '.join(missing)}, but {', '.join(map(str, example))}; {allowed}")
+        for name in ("x", "y"):
+            ids = example[name]
+            if name == "y" and ids is None:
+                continue
+            if isinstance(ids, str) or np.ndim(ids) != 1:
+                fix = "tokenize texts first, and take a dataset of lists: dataset.with_format(None)"
+                raise BadInput(f"{name} of an example is {short_repr(ids)}; {allowed}; {fix}")
+            first, last = (int(ids[at]) if len(ids) else None for at in (0, -1))
+            padding = {self.tokenizer.pad_token_id} - {self.tokenizer.unk_token_id}  # which a text may have
+            if first == self.layout.before[0] or padding & {first, last}:
+                ends = " … ".join(self.tokenizer.convert_ids_to_tokens([first, last]))
+                raise BadInput(f"{name} of an example is {ends}; {allowed}")
 
     def cut(self, example: dict[str, Any]) -> dict[str, Any]:
         """Return the example with each sentence, and the pair, cut to `max_length`."""

@@ -1,14 +1,18 @@
 """What a row becomes: joined, cut, masked at the stated rates, reordered by words, its bag filled; all by its seed."""
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from hictl_hf.data.collator import LOCAL_WINDOW, PretrainingCollator, text_hash
 from hictl_hf.data.tokenization import prompt_tokens
+from hictl_hf.errors import BadInput
 
 Row = dict[str, Any]
 LONE = "▁"
@@ -32,6 +36,42 @@ def rows(tokenizer: PreTrainedTokenizerBase, sentences: dict[str, list[str]]) ->
 
 def unpadded(batch: dict[str, Any], name: str, mask: str) -> list[list[int]]:
     return [row[seen == 1].tolist() for row, seen in zip(batch[name], batch[mask], strict=True)]
+
+
+# --- examples that are none -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda row, _: row.pop("seed"), "an example has no seed, but x, y; allowed are x and y, token ids without"),
+        (lambda row, _: row.pop("y"), "an example has no y, but x, seed; allowed"),
+        (lambda row, _: row.update(x="the cat"), "x of an example is 'the cat'; .* tokenize texts first"),
+        (
+            lambda row, _: row.update(y=torch.tensor(float("nan"))),
+            r"y of an example is tensor.nan.; .*with_format.None",
+        ),
+        (lambda row, tokenizer: row.update(x=tokenizer("the cat")["input_ids"]), "x of an example is <s> … </s>; "),
+        (lambda row, _: row.update(y=[*row["y"], 1, 1]), "y of an example is .* … <pad>; allowed"),
+        (lambda row, _: row.update(y=np.array([1, *row["y"]])), "y of an example is <pad> … .*; allowed"),
+    ],
+)
+def test_examples_that_are_no_tokens_of_texts_are_refused(
+    change: Callable[..., Any], found: str, tokenizer: PreTrainedTokenizerBase, rows: list[Row]
+) -> None:
+    """Special tokens and padding of an own call of the tokenizer would be trained on as text."""
+    change(rows[0], tokenizer)
+    with pytest.raises(BadInput, match=found):
+        PretrainingCollator(tokenizer)(rows)
+
+
+def test_formats_of_datasets_give_the_same_batch(tokenizer: PreTrainedTokenizerBase, rows: list[Row]) -> None:
+    plain = Dataset.from_list(rows[:4])
+    batches = [
+        PretrainingCollator(tokenizer)([*given])
+        for given in (rows[:4], plain, plain.with_format("torch"), plain.with_format("numpy"))
+    ]
+    assert all(batch[name].equal(batches[0][name]) for batch in batches for name in batches[0])
 
 
 # --- joining and cutting --------------------------------------------------------------------------------------------
