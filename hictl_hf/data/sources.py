@@ -8,9 +8,9 @@ import importlib.util
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from ..errors import BadInput, as_bad_input, nearest_name
 from ..files import with_home
@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 MOSES = re.compile(r"(?P<before>.*)\{(?P<languages>[^{}]*,[^{}]*)\}(?P<after>[^{}]*)")
 CATALOGUES = (".mo", ".po")
 ARCHIVE = ".zip"
+OF_TRAIN = {"train", "training"}
+SPLIT = re.compile(r"(?<![a-z])(train(?:ing)?|dev|devel|valid(?:ation)?|val|test|eval)(?![a-z])", re.IGNORECASE)
 MAY_BE_EMPTY = (*CATALOGUES, ".xlf", ".xliff", ".sdlxliff")  # a header and no entry
 OTHER_NAMES = (
     "plain text is named with its language as sw:file.txt or sw:folder, pairs as en+de:file.txt, Moses files together "
@@ -219,6 +221,8 @@ def find_files(source: str, endings: Collection[str]) -> list[str]:
         paths = [path for path in paths if ending_of(path) in endings]
         if unread and ARCHIVE in endings:  # of a package all but its catalogues is code
             logger.info("%s: not read: %d files with other endings, such as %s", source, len(unread), unread[0])
+    if others := files_of_other_splits(paths):
+        log_other_splits(source, *others)
     if not paths:
         found = "has no file we can read" if is_folder else "matches no file" if is_pattern else "does not exist"
         raise BadInput(
@@ -226,3 +230,26 @@ def find_files(source: str, endings: Collection[str]) -> list[str]:
             f"{OTHER_NAMES}, a Hub dataset as hub:name:config:split."
         )
     return paths
+
+
+def files_of_other_splits(paths: Sequence[str]) -> list[str]:
+    """Return the files that are of dev or test by their names, next to others of train; none if there are no others.
+
+    >>> files_of_other_splits(["/test/a/train-0.parquet", "/test/a/test-0.parquet", "/test/a/latest.parquet"])
+    ['/test/a/test-0.parquet']
+    """
+    if len(paths) < 2:
+        return []
+    begin = len(os.path.commonpath(paths))
+    splits = {path: {*map(str.lower, SPLIT.findall(path[begin:]))} for path in paths}
+    trained = [path for path, names in splits.items() if names & OF_TRAIN]
+    return [path for path, names in splits.items() if names - OF_TRAIN and path not in trained] if trained else []
+
+
+@cache
+def log_other_splits(source: str, first: str, *others: str) -> None:
+    """Log once that a source has files of dev or test, too."""
+    logger.warning(
+        "%s: %d of its files are of another split than train by their names, such as %s, and are read, too; name the "
+        "files of train, or the folder of a data set as hub:FOLDER", source, 1 + len(others), first,
+    )  # fmt: skip

@@ -170,6 +170,30 @@ def test_of_several_catalogues_those_that_cannot_be_read_are_counted(tmp_path: P
         list(read_rows(str(tmp_path / "languages"), Skips()))
 
 
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("en-de.train.jsonl", "en-de.dev.jsonl", "en-de.TEST.jsonl"), ["en-de.TEST.jsonl"]),
+        (("train-00000-of-00001.parquet", "validation-00000-of-00001.parquet"), ["validation-00000-of-00001.parquet"]),
+        (("train/a.jsonl", "test/a.jsonl"), ["test/a.jsonl"]),
+        (("train/test.jsonl", "train/b.jsonl"), []),
+        (("dev.jsonl", "test.jsonl"), []),
+        (("train.jsonl", "latest.jsonl", "devices.jsonl", "europarl.jsonl"), []),
+    ],
+)
+def test_files_of_dev_and_test_among_those_of_train_are_logged_once(
+    names: tuple[str, ...], told: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder of a dataset has all of its splits, and a run would train on what it is scored by later."""
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    for _ in range(2):
+        assert len(list(list_shards(str(tmp_path)))) == len(names)
+    assert len(caplog.messages) == len(told)
+    assert all(f"such as {tmp_path / name}, and are read" in caplog.text for name in told)
+
+
 def test_nothing_is_opened_before_the_first_row_is_asked_for() -> None:
     rows = read_rows("missing.jsonl", Skips())
     with pytest.raises(BadInput, match="missing.jsonl"):
