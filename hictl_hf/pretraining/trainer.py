@@ -19,7 +19,7 @@ from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_utils import PredictionOutput, TrainOutput, speed_metrics
 
 from ..data.collator import OBJECTIVES
-from ..data.sampling import PretrainingExamples
+from ..data.sampling import PretrainingExamples, TemperatureSampler
 from ..data.streaming import StreamedBatches, collate_streamed
 from ..embedding.pooling import Pooling, all_poolings
 from ..errors import BadInput, short_repr
@@ -145,8 +145,17 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         """A loader of the sampler's or the stream's batches, which are divided among the processes already.
 
         Raises:
-            BadInput: they were made for another batch size, as a trial of a search would set it.
+            BadInput: they were made for another batch size, as a trial of a search would set it, or are no batches of
+                these examples.
         """
+        if isinstance(self.train_dataset, PretrainingExamples) and self.batches is None:
+            raise BadInput("PretrainingExamples are drawn by a sampler; give batches=TemperatureSampler(...)")
+        if isinstance(self.batches, TemperatureSampler) and isinstance(self.train_dataset, Dataset | list):
+            kind = type(self.train_dataset).__name__
+            raise BadInput(
+                f"train_dataset is a {kind}, and batches are draws of PretrainingExamples; give "
+                "PretrainingExamples(dataset, seed), or leave batches out"
+            )
         micro_batch = self.args.train_batch_size
         batch = micro_batch * self.args.gradient_accumulation_steps * self.args.world_size
         for made, size in ((self.stream, micro_batch), (self.batches, batch)):

@@ -604,6 +604,20 @@ def test_examples_of_any_dataset_are_trained_on_as_the_collator_makes_them(
     assert trainer.train().training_loss > 0
 
 
+def test_draws_and_examples_that_do_not_go_together_are_refused(
+    build: Callable[..., HictlTrainer], tokens: Dataset
+) -> None:
+    trainer = build()
+    batches, trainer.batches = trainer.batches, None
+    with pytest.raises(BadInput, match="PretrainingExamples are drawn by a sampler; give batches"):
+        trainer.train()
+    trainer.batches = batches
+    for dataset in (tokens, [*tokens]):
+        trainer.train_dataset = dataset
+        with pytest.raises(BadInput, match=f"train_dataset is a {type(dataset).__name__}, and batches are draws"):
+            trainer.train()
+
+
 def test_texts_are_not_predicted_and_examples_are(
     build: Callable[..., HictlTrainer], tokens: Dataset, held_out: Dataset
 ) -> None:
