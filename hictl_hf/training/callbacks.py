@@ -8,6 +8,7 @@ from pathlib import Path
 from time import process_time, time
 from typing import Any, Protocol
 
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState, TrainerState
@@ -54,6 +55,8 @@ class StepGuard(TrainerCallback):
         self.find_best_checkpoint(args, state)
         counts = [log["skipped_steps"] for log in state.log_history if "skipped_steps" in log]
         self.trainer.skipped_steps, self.trainer.skipped_in_a_row = max(counts, default=0), 0
+        if self.trainer.resumed_from is not None:
+            take_rate_of_schedule(kwargs.get("lr_scheduler"))
 
     def find_best_checkpoint(self, args: Any, state: Any) -> None:
         """Look for the best checkpoint next to the resumed one: the run may have been moved, or begun in another
@@ -113,6 +116,17 @@ class StepGuard(TrainerCallback):
         for name, value in self.changed_arguments.items():
             setattr(args, name, value)
         self.changed_arguments = {}
+
+
+def take_rate_of_schedule(scheduler: Any) -> None:
+    """Set the learning rate of the next step by the schedule: a checkpoint has that of its own number of steps, which
+    is 0 where a run that has ended is continued."""
+    if not isinstance(scheduler, LambdaLR):
+        return
+    rates = [rate * factor(scheduler.last_epoch) for rate, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas)]
+    for group, rate in zip(scheduler.optimizer.param_groups, rates):
+        group["lr"] = rate
+    scheduler._last_lr = rates
 
 
 class RunFingerprint(TrainerCallback, ExportableState):

@@ -677,6 +677,19 @@ def run_this_file(script: str, folder: Path, launcher: Sequence[str] = ()) -> su
     return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
+def test_a_run_that_is_made_longer_goes_on_with_the_rate_of_the_longer_schedule(tmp_path: Path) -> None:
+    """The checkpoint of a finished run has a rate of 0, and HF would make a step with it."""
+
+    def rates(folder: Path, steps: int, resume: bool = False) -> list[float]:
+        trainer = toy_trainer(folder, max_steps=steps)
+        trainer.train(resume_from_checkpoint=resume)
+        return [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+
+    longer = rates(tmp_path / "longer", 8)
+    assert rates(tmp_path, 4) != longer[:4]
+    assert rates(tmp_path, 8, resume=True)[4:] == longer[4:]
+
+
 class LongUpload(ReadsCheckpoints):
     """Reads each checkpoint of the main process for longer than the others may wait."""
 
