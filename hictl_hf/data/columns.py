@@ -8,7 +8,7 @@ import pyarrow.parquet
 
 from ..errors import BadInput, BrokenRow, as_bad_input, short_repr
 from .compression import compression_of
-from .formats import READ_AHEAD, check_parquet, ending_of, read_cells, read_json_lines
+from .formats import READ_AHEAD, check_parquet, ending_of, read_cells, read_json_lines, rows_below
 from .lines import read_numbered_texts
 from .records import Cursor, checked_text
 
@@ -86,13 +86,8 @@ def read_records(path: str, column: str) -> Iterator[tuple[int, Mapping[str, Any
             raise BadInput(
                 f"{path}:{first}: has {header.count(column)} columns {column!r}; allowed is one. Rename one."
             )
-        for number, row in cells:
-            if isinstance(row, BrokenRow):
-                yield number, row
-            elif len(row or [""]) == len(header):
-                yield number, dict(zip(header, row or [""]))
-            elif row:
-                yield number, BrokenRow(f"has {len(row)} columns; allowed are {len(header)}, as in the header.")
+        blank = [""] if len(header) == 1 else []  # an empty text, or no row
+        yield from rows_below(header, ((number, row or blank) for number, row in cells))
     else:
         for number, record in read_json_lines(path, Cursor()):
             if isinstance(record, BrokenRow | Mapping):

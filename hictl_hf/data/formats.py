@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from itertools import chain, zip_longest
 from typing import Any
@@ -111,12 +111,17 @@ def read_table(path: str, cursor: Cursor) -> Records:
     check_columns(f"{path}:{number}", header)
     if cursor.number < begin.number:
         cursor.number, cursor.offsets = begin.number, begin.offsets
-    for number, cells in read_cells(path, cursor):
-        if not cursor.wants(number):
-            continue
+    yield from rows_below(header, (row for row in read_cells(path, cursor) if cursor.wants(row[0])))
+
+
+def rows_below(
+    header: Sequence[str], rows: Iterable[tuple[int, list[str] | BrokenRow]]
+) -> Iterator[tuple[int, Mapping[str, str] | BrokenRow]]:
+    """Yield the cells of each numbered row by the names of its columns; blank rows are skipped."""
+    for number, cells in rows:
         if isinstance(cells, BrokenRow):
             yield number, cells
-        elif len(cells) == len(header):
+        elif cells and len(cells) == len(header):
             yield number, dict(zip(header, cells, strict=True))
         elif cells:
             found = f"has {len(cells)} columns; allowed are {len(header)}, as in the header"
