@@ -18,7 +18,7 @@ from typing import Any
 from sacrebleu.metrics.chrf import CHRF
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import BadInput
+from ..errors import BadInput, as_bad_input
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..reports.page import Block, Listing, Picture, write_sections
 from ..reports.results import duration, place_of_run
@@ -31,7 +31,8 @@ from .scores import METRICS, paired_bootstrap
 PAPER: Mapping[str, Any] = json.loads(Path(__file__).with_name("paper.json").read_text("utf-8"))
 NAMES = {"sacrebleu": "sacreBLEU", "multi-bleu": "multi-bleu", "chrf": "chrF", "comet": "COMET"}
 TRANSLATIONS = 20
-ALLOWED = "allowed: the results.json that run_translation.py writes, and predictions.jsonl next to it"
+ALLOWED = "the results.json that run_translation.py writes, and predictions.jsonl next to it"
+REPEAT = "Restore the file, or repeat the run."
 TEXTS = ("direction", "source", "target", "translation")  # in each line of predictions.jsonl
 COMPARED = ("sacrebleu", "chrf")
 Row = Mapping[str, Any]
@@ -70,26 +71,15 @@ def read_runs(paths: Sequence[str | Path]) -> list[Run]:
 def _read_run(path: Path) -> Run:
     results = TranslationResults.read(path)
     place, rows = path.with_name("predictions.jsonl"), []
-    for number, line in enumerate(_read(place).rstrip().split("\n") if place.exists() else (), start=1):
-        row = _parsed(f"{place}:{number}", line)
+    with as_bad_input(str(place), ALLOWED, REPEAT):
+        lines = place.read_text("utf-8").rstrip().split("\n") if place.exists() else []
+    for number, line in enumerate(lines, start=1):
+        with as_bad_input(f"{place}:{number}", ALLOWED, REPEAT):
+            row = json.loads(line)
         if lacking := [key for key in TEXTS if not isinstance(row, dict) or not isinstance(row.get(key), str)]:
-            raise BadInput(f"{place}:{number}: has no {lacking[0]!r}; {ALLOWED}")
+            raise BadInput(f"{place}:{number}: has no {lacking[0]!r}; allowed is {ALLOWED}. {REPEAT}")
         rows.append(row)
     return Run(path.absolute().parent.name, results, rows)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: cannot be read ({error}); {ALLOWED}") from error
-
-
-def _parsed(place: object, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise BadInput(f"{place}: no JSON ({error}); {ALLOWED}") from error
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------
