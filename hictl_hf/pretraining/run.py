@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
+from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from ..embedding.sentence_transformers_files import write_sentence_transformers_files
@@ -107,10 +107,8 @@ def refuse_to_overwrite(args: PretrainingArguments) -> None:
     if choice is False:
         args.resume_from_checkpoint = None
     if choice is True:
-        found = [last_complete_checkpoint(args.output_dir) if args.process_index == 0 else None]
-        if args.world_size > 1:
-            torch.distributed.broadcast_object_list(found, device=args.device)  # all resume from the same one
-        args.resume_from_checkpoint = found[0]
+        found = last_complete_checkpoint(args.output_dir) if args.process_index == 0 else None
+        [args.resume_from_checkpoint] = broadcast_object_list([found])  # all resume from the same one
         if args.resume_from_checkpoint is None and args.should_log:
             logger.warning("%s: no complete checkpoint to resume from, starting at the beginning", args.output_dir)
     elif args.resume_from_checkpoint:
