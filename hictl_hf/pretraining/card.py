@@ -31,11 +31,11 @@ OBJECTIVES = (  # name in the configuration, on the card, and the field of its t
 )
 
 
-def model_card(results: PretrainingResults, repository: str = YOUR_REPOSITORY) -> str:
+def model_card(results: PretrainingResults) -> str:
     """The README of the model: metadata, scores with their protocol, data, settings, limits and use."""
     return render_card(
         TEMPLATE,
-        card_metadata(results, repository),
+        card_metadata(results),
         headline=escape_markdown(headline(results)),
         lead=escape_markdown(lead(results)),
         before=escape_markdown(results.before_label),
@@ -49,31 +49,31 @@ def model_card(results: PretrainingResults, repository: str = YOUR_REPOSITORY) -
         negatives=escape_markdown(_negatives(results)),
         noise=escape_markdown(_noise(results)),
         architecture=_family(results).title,
-        snippet=transformers_snippet(repository, _family(results).title),
+        snippet=transformers_snippet(YOUR_REPOSITORY, _family(results).title),
         pooling=escape_markdown(_pooling(results)),
-        sentence_transformers=sentence_transformers_snippet(repository, ", trust_remote_code=True"),
-        name=json.dumps(repository),
-        repository=repository,
+        sentence_transformers=sentence_transformers_snippet(YOUR_REPOSITORY, ", trust_remote_code=True"),
+        name=json.dumps(YOUR_REPOSITORY),
+        repository=YOUR_REPOSITORY,
         made=how_it_was_made(results),
         citation=licence_and_citation(),
     )
 
 
-def encoder_card(results: PretrainingResults, repository: str = YOUR_REPOSITORY) -> str:
+def encoder_card(results: PretrainingResults) -> str:
     """The README of the plain encoder."""
     metadata = ModelCardData(
         library_name="sentence-transformers", pipeline_tag="sentence-similarity", language=_languages(results) or None,
         tags=[*tags_of(_family(results)), "sentence-transformers", "feature-extraction"],
     )  # fmt: skip
     return render_card(
-        ENCODER_TEMPLATE, metadata, repository=repository, architecture=_family(results).title,
+        ENCODER_TEMPLATE, metadata, repository=YOUR_REPOSITORY, architecture=_family(results).title,
         pooler="yes" if _family(results).own_type == OURS else "", headline=escape_markdown(headline(results)),
         name=json.dumps(YOUR_FOLDER), pooling=escape_markdown(_pooling(results)),
         sentence_transformers=sentence_transformers_snippet(YOUR_FOLDER), citation=licence_and_citation(),
     )  # fmt: skip
 
 
-def card_metadata(results: PretrainingResults, repository: str) -> ModelCardData:
+def card_metadata(results: PretrainingResults) -> ModelCardData:
     """The metadata of the model's card, with the mean accuracy as its evaluation."""
     after = results.means()[1]
     score = EvalResult(
@@ -97,7 +97,7 @@ def card_metadata(results: PretrainingResults, repository: str) -> ModelCardData
             "sentence-transformers",
             "feature-extraction",
         ],
-        model_name=repository.split("/")[-1],
+        model_name=YOUR_REPOSITORY.split("/")[-1],
         base_model=name_on_the_hub(results.training.get("model_name_or_path")),
         eval_results=None if after is None else [score],
     )

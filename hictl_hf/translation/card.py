@@ -26,7 +26,7 @@ HEADS = ("direction", "score", "value", "signature")
 METRICS = {"sacrebleu": "bleu", "multi-bleu": "bleu", "chrf": "chrf", "comet": "comet"}  # as the Hub calls them
 
 
-def translation_card(results: TranslationResults, repository: str = YOUR_TRANSLATION_REPOSITORY) -> str:
+def translation_card(results: TranslationResults) -> str:
     """The README of a translation model on the Hub."""
     scores = [
         (direction, metric, score)
@@ -44,7 +44,7 @@ def translation_card(results: TranslationResults, repository: str = YOUR_TRANSLA
     target = f", target_language={json.dumps(targets[0])}" if len(targets) > 1 else ""
     return render_card(
         TEMPLATE,
-        card_metadata(results, scores, repository),
+        card_metadata(results, scores),
         directions=escape_markdown(", ".join(results.test) or "between the languages of its training"),
         architecture=family_recorded(results.settings.get("config")).title,
         begun=escape_markdown(results.began_from or "an encoder that was not recorded"),
@@ -52,8 +52,8 @@ def translation_card(results: TranslationResults, repository: str = YOUR_TRANSLA
         decoding=escape_markdown(", ".join(f"{name} {value}" for name, value in asdict(results.decoding).items())),
         chosen=escape_markdown(results.chosen.state or "not recorded"),
         rows=markdown_table(("part", "direction", "pairs"), counts),
-        name=json.dumps(repository),
-        repository=repository,
+        name=json.dumps(YOUR_TRANSLATION_REPOSITORY),
+        repository=YOUR_TRANSLATION_REPOSITORY,
         target=target,
         flag=f" --target_lang {targets[0]}" if target else "",
         made=how_it_was_made(results),
@@ -61,9 +61,7 @@ def translation_card(results: TranslationResults, repository: str = YOUR_TRANSLA
     )
 
 
-def card_metadata(
-    results: TranslationResults, scores: Sequence[tuple[str, str, ReportedScore]], repository: str
-) -> ModelCardData:
+def card_metadata(results: TranslationResults, scores: Sequence[tuple[str, str, ReportedScore]]) -> ModelCardData:
     """The metadata of the card, with these scores by direction and metric."""
     evaluations = [
         EvalResult(
@@ -76,6 +74,6 @@ def card_metadata(
     return ModelCardData(
         library_name="transformers", pipeline_tag="translation", language=language_codes(results.languages) or None,
         tags=[*tags_of(family_recorded(results.settings.get("config"))), "translation"],
-        model_name=repository.split("/")[-1], eval_results=evaluations or None,
+        model_name=YOUR_TRANSLATION_REPOSITORY.split("/")[-1], eval_results=evaluations or None,
         base_model=name_on_the_hub(results.began_from),
     )  # fmt: skip

@@ -12,10 +12,10 @@ from hictl_hf.pretraining.card import encoder_card, model_card
 
 
 def test_the_card_carries_its_score_as_metadata() -> None:
-    data: Any = ModelCard(model_card(typed(RESULTS), "someone/small-hictl")).data
+    data: Any = ModelCard(model_card(typed(RESULTS))).data
     assert (data.license, data.library_name, data.pipeline_tag) == (None, "transformers", "fill-mask")
     assert data.language == ["de", "en", "sw"]
-    assert data.model_name == "small-hictl"
+    assert data.model_name == "hictl"
     assert [(score.metric_type, score.metric_value) for score in data.eval_results or []] == [("accuracy", 52.5)]
 
 
@@ -30,7 +30,7 @@ def test_the_card_names_the_model_it_began_from_if_the_hub_knows_it(tmp_path: Pa
 
     def base_of(encoder: str | None) -> Any:
         settings = {"settings": {"training": {"model_name_or_path": encoder}}}
-        return ModelCard(model_card(typed(RESULTS | settings), "a/b")).data.get("base_model")
+        return ModelCard(model_card(typed(RESULTS | settings))).data.get("base_model")
 
     assert base_of("xlm-roberta-base") == "xlm-roberta-base"
     assert base_of("microsoft/infoxlm-base") == "microsoft/infoxlm-base"
@@ -54,11 +54,11 @@ def snippets_of(card: str, language: str = "python") -> list[str]:
 
 def test_the_python_of_the_cards_compiles() -> None:
     for card, number in ((model_card, 3), (encoder_card, 2)):
-        snippets = snippets_of(card(typed(RESULTS), "someone/hictl"))
+        snippets = snippets_of(card(typed(RESULTS)))
         assert len(snippets) == number
         for snippet in snippets:
             compile(snippet, "card", "exec")
-    assert "".join(snippets_of(model_card(typed(RESULTS), "someone/hictl"))).count('"someone/hictl"') == 5
+    assert "".join(snippets_of(model_card(typed(RESULTS)))).count('"your-name/hictl"') == 5
 
 
 def test_the_card_says_how_sentences_are_read() -> None:
@@ -82,7 +82,7 @@ def test_the_card_of_an_adapted_encoder_names_its_prompt_and_no_choice() -> None
 
 def test_the_card_names_languages_by_codes_the_hub_knows() -> None:
     codes = REQUIRED | {"language_codes": ["pt-br", "sr-Latn", "zh_TW", "en"]}
-    assert ModelCard(model_card(typed(codes), "a/b")).data.get("language") == ["en", "pt", "sr", "zh"]
+    assert ModelCard(model_card(typed(codes))).data.get("language") == ["en", "pt", "sr", "zh"]
 
 
 def test_text_from_the_data_never_becomes_markup() -> None:

@@ -30,9 +30,9 @@ results_of = TranslationResults.from_dict
 
 
 def test_a_translation_model_tells_its_scores_with_their_signatures() -> None:
-    card = ModelCard(translation_card(results_of(TRANSLATED), "someone/de-en"))
+    card = ModelCard(translation_card(results_of(TRANSLATED)))
     data: Any = card.data
-    assert (data.pipeline_tag, data.language, data.model_name) == ("translation", ["de", "en"], "de-en")
+    assert (data.pipeline_tag, data.language, data.model_name) == ("translation", ["de", "en"], "hictl-translation")
     assert [(score.metric_type, score.metric_value) for score in data.eval_results] == [("bleu", 31.88)]
     escaped = SIGNATURE.replace("|", r"\|")
     assert f"| de-en | sacrebleu | 31.88 | {escaped} |" in card.text and "| train | de-en | 90,000 |" in card.text
@@ -50,18 +50,14 @@ def test_a_missing_key_of_a_translation_is_survived(missing: str) -> None:
 
 def test_a_translation_model_names_the_encoder_it_began_from_if_the_hub_knows_it(tmp_path: Path) -> None:
     def base_of(encoder: str | None) -> Any:
-        return ModelCard(translation_card(results_of(TRANSLATED | {"encoder": encoder}), "a/c")).data.get("base_model")
+        return ModelCard(translation_card(results_of(TRANSLATED | {"encoder": encoder}))).data.get("base_model")
 
     assert base_of("xlm-roberta-base") == "xlm-roberta-base"
     assert base_of(str(tmp_path)) is base_of("runs/that/is/gone") is base_of(ATTACK) is base_of(None) is None
 
 
 def test_the_python_of_a_translation_card_compiles() -> None:
-    [snippet] = re.findall(
-        r"```python\n(.*?)```",
-        translation_card(results_of(TRANSLATED), "someone/hictl"),
-        flags=re.DOTALL,
-    )
+    [snippet] = re.findall(r"```python\n(.*?)```", translation_card(results_of(TRANSLATED)), flags=re.DOTALL)
     compile(snippet, "card", "exec")
 
 
