@@ -324,9 +324,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         metrics |= {metric_name(place): accuracies[place].mean for place in accuracies}
         metrics |= {"retrieval": accuracies[best].mean, "layer": best.layer, "pooling": best.mode}
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
-        metrics |= speed_metrics(metric_key_prefix, started, len(pairs))
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        metrics = self.finish_evaluation(metrics | speed_metrics(metric_key_prefix, started, len(pairs)))
         if self.log_started is not None:  # else it is before the first step
             self.log_started += time() - started
         return metrics

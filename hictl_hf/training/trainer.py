@@ -66,6 +66,7 @@ class RobustTrainer(Trainer):
         max_skipped_steps: consecutive skipped steps after which training ends with `BadInput`.
         resumed_from: the checkpoint that the running training was resumed from, if any.
         ties_go_to_the_later: whether the later of equally good states is the best (HF keeps the earlier one).
+        count_items: the items of a micro-batch of which the loss is a mean; `None`: as the Trainer counts.
         how_to_continue: the fix that messages end with.
         how_to_save_memory: what messages offer instead of FSDP and ZeRO-3.
     """
@@ -77,6 +78,7 @@ class RobustTrainer(Trainer):
     max_skipped_steps = 5
     ties_go_to_the_later = False
     resumed_from: Path | None = None
+    count_items: Callable[[dict[str, Any]], int | Tensor] | None = None
     loss_is_scaled_for_ga: bool | None = None  # as of the Trainer
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -259,10 +261,14 @@ class RobustTrainer(Trainer):
 
     # --- loss or gradient that is not finite --------------------------------------------------------------------------
 
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
-        batches, items = super().get_batch_samples(*args, **kwargs)
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
+        """The micro-batches of one optimizer step, and the number of items in all of them on all processes."""
+        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         self.step_was_skipped, self.step_batches, self.step_losses = False, batches, []
         self.loss_before_step = self._tr_loss.clone()
+        if self.count_items is not None:
+            own = torch.as_tensor(sum(map(self.count_items, batches)), device=device)
+            items = self.accelerator.reduce(own, "sum")
         return batches, items
 
     def compute_loss(
@@ -327,6 +333,12 @@ class RobustTrainer(Trainer):
                     line = {"micro_batch": number, "loss": str(float(loss)), "row": row}
                     line |= {name: values[row] for name, values in columns.items() if row < len(values)}
                     file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def finish_evaluation(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Log the metrics and give them to the callbacks, as the Trainer's `evaluate` ends."""
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self.skipped_steps:

@@ -12,7 +12,6 @@ from statistics import fmean
 from time import time
 from typing import Any
 
-import torch
 from accelerate.utils import gather_object
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -91,11 +90,11 @@ class TranslationTrainer(RobustTrainer):
         assert self.batches is not None
         return self.make_loader(batch_sampler=self.batches, collate_fn=self.data_collator)
 
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
-        """The micro-batches of one optimizer step, and the number of target tokens in all of them on all processes."""
-        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        tokens = torch.stack([(batch["labels"] != -100).sum().to(device) for batch in batches]).sum()
-        return batches, self.accelerator.reduce(tokens, "sum")
+    @staticmethod
+    def count_items(batch: dict[str, Any]) -> Tensor:
+        """The number of target tokens, ()."""
+        tokens: Tensor = (batch["labels"] != -100).sum()
+        return tokens
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -114,10 +113,7 @@ class TranslationTrainer(RobustTrainer):
         """Evaluate by `validate`; metrics are named `eval_<metric>`."""
         started = time()
         metrics = {f"eval_{name}": value for name, value in self.validate().items()}
-        metrics |= speed_metrics("eval", started, len(self.validation))
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
+        return self.finish_evaluation(metrics | speed_metrics("eval", started, len(self.validation)))
 
     def validate(self) -> dict[str, float]:
         """Scores of the validation set; for several directions their mean, and each."""

@@ -227,11 +227,10 @@ class FineTuningTrainer(RobustTrainer):
         batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         return TrainingOrder(row_lengths(self.train_dataset), batch_size, args.seed, self.similar_lengths)
 
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
-        """The micro-batches of one optimizer step, and the number of items in all of them on all processes."""
-        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        items = torch.tensor(sum(map(count_items, batches)), device=device)
-        return batches, self.accelerator.reduce(items, "sum")
+    @staticmethod
+    def count_items(batch: dict[str, Any]) -> int:
+        """The number of items that the loss of a batch averages: rows, or tagged words."""
+        return int((batch["labels"] != -100).sum()) if "labels" in batch else len(batch["input_ids"])
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -239,21 +238,13 @@ class FineTuningTrainer(RobustTrainer):
         outputs = model(**inputs)
         mean = answer_loss(outputs, inputs) if "start_positions" in inputs else outputs.loss
         # DDP averages gradients over processes; here they are to be summed
-        share = count_items(inputs) / num_items_in_batch * self.accelerator.num_processes
+        share = self.count_items(inputs) / num_items_in_batch * self.accelerator.num_processes
         loss = nan_unless_finite(mean * share)
         return (loss, outputs) if return_outputs else loss
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         assert self.score is not None
-        metrics = {"eval_score": self.score(self.accelerator.unwrap_model(self.model))}
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
-
-
-def count_items(batch: dict[str, Any]) -> int:
-    """The number of items that the loss of a batch averages: rows, or tagged words."""
-    return int((batch["labels"] != -100).sum()) if "labels" in batch else len(batch["input_ids"])
+        return self.finish_evaluation({"eval_score": self.score(self.accelerator.unwrap_model(self.model))})
 
 
 def answer_loss(outputs: Any, batch: dict[str, Tensor]) -> Tensor:
