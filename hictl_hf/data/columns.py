@@ -48,13 +48,8 @@ def read_numbered(paths: Sequence[str], column: str | None) -> Iterator[tuple[st
     return chain.from_iterable(read_numbered_column(path, column) for path in paths)
 
 
-def read_column(path: str, column: str) -> Iterator[str]:
-    """Yield the text of each row in this column; `a.b` is the field b of column a."""
-    return (text for _, text in read_numbered_column(path, column))
-
-
 def read_numbered_column(path: str, column: str) -> Iterator[tuple[str, str]]:
-    """Yield what `read_column` yields, each with its place ("file:row").
+    """Yield the text of each row in this column with its place ("file:row"); `a.b` is the field b of column a.
 
     Raises:
         BadInput: a row is broken or has no text there; the message has its number.

@@ -67,18 +67,17 @@ def gigabytes(
 
 
 def milliseconds(
-    shape: Shape, gpu: str, pairs: int = 128, gpus: int = 8, bandwidth: float = 200e9, row: Sequence[int] = PAIR,
-    contrasted: int | None = None,
-) -> list[float]:  # fmt: skip
+    shape: Shape, gpu: str, pairs: int = 128, gpus: int = 8, bandwidth: float = 200e9, contrasted: int | None = None
+) -> list[float]:
     """Milliseconds of a step: encoder and head, sentence level, AdamW, all-reduce after the backward pass.
 
     `contrasted`: as in `gigabytes`.
     """
     bf16, fp32, memory, share = GPUS[gpu]
-    attention = 12 * shape.layers * shape.d * sum(length**2 for length in row)
-    masked = 0.25 * (row[-1] - 4)  # a quarter of x∘y without its special tokens
+    attention = 12 * shape.layers * shape.d * sum(length**2 for length in PAIR)
+    masked = 0.25 * (PAIR[-1] - 4)  # a quarter of x∘y without its special tokens
     head = 6 * masked * (shape.embeddings + shape.d * shape.d)
-    compute = pairs * (6 * shape.encoder * sum(row) + attention + head) / (share * bf16)
+    compute = pairs * (6 * shape.encoder * sum(PAIR) + attention + head) / (share * bf16)
     # 4 d FLOP and 240 bytes of memory traffic an entry of the Gram matrix, counted on a CPU
     contrast = (2 * (contrasted or pairs * gpus)) ** 2 * (4 * shape.d / (share * fp32) + 240 / memory)
     reduce = 2 * (gpus - 1) / gpus * 4 / bandwidth  # of one parameter

@@ -5,14 +5,14 @@ All results are exact, and memory is linear in the number of sentences.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .nearest_neighbours import MEMORY, Neighbours, Rows, Source, Vectors, search_both
+from .nearest_neighbours import Neighbours, Rows, Source, Vectors, search_both
 
 logger = logging.getLogger(__name__)
 
@@ -113,19 +113,17 @@ def unit_rows(vectors: Vectors) -> Vectors:
 
 
 class UnitRows:
-    """Vectors that are scaled to length 1 on access, with extra columns (rows,) appended."""
+    """Vectors that are scaled to length 1 on access."""
 
-    def __init__(self, vectors: Source, *columns: Vectors) -> None:
-        self.vectors, self.columns = vectors, columns
-        self.shape = (len(vectors), vectors.shape[1] + len(columns))
+    def __init__(self, vectors: Source) -> None:
+        self.vectors, self.shape = vectors, (len(vectors), vectors.shape[1])
         self.dtype = np.result_type(vectors.dtype, np.float32)
 
     def __len__(self) -> int:
         return len(self.vectors)
 
     def __getitem__(self, some: slice, /) -> Vectors:
-        rows = unit_rows(self.vectors[some])
-        return np.column_stack([rows, *(column[some] for column in self.columns)]) if self.columns else rows
+        return unit_rows(self.vectors[some])
 
 
 class SomeRows:
@@ -155,8 +153,6 @@ def mine_bitext(
     direction: Direction = "max",
     neighbours: int = 4,
     threshold: float = 0.0,
-    shift: bool = False,
-    max_memory: int = MEMORY,
 ) -> tuple[Rows, Vectors]:
     """Mine likely translations: (pairs, 2) rows of x and y, and (pairs,) their scores (`pair_neighbours`).
 
@@ -166,21 +162,9 @@ def mine_bitext(
         x, y: (sentences, d), of any norm; one or more on each side, not necessarily equally many.
         margin, direction, threshold: as in `pair_neighbours`.
         neighbours: k, over whose cosines the margin averages; fewer if the other side has fewer sentences.
-        shift: shift each side by the difference of the mean unit vectors before comparing, an option of XTREME's code.
-        max_memory: bytes for the search, in addition to x and y.
     """
     check_ways(margin, direction)
-    if not shift:
-        found = search_both(UnitRows(x), UnitRows(y), neighbours, max_memory=max_memory)
-        return pair_neighbours(*found, margin, direction, threshold)
-    moved = mean_unit_row(x) - mean_unit_row(y)  # (d,) m; x from its side is x - m, and y from its side is y + m
-    from_x, from_y = (np.concatenate([rows @ moved for rows in blocks(side)]) for side in (x, y))
-    # (x - m)·y and x·(y + m) equal x·y + x·m - m·y up to a term that is the same for all neighbours of a sentence.
-    sides = UnitRows(x, from_x, np.ones_like(from_x)), UnitRows(y, np.ones_like(from_y), -from_y)
-    forward, backward = search_both(*sides, neighbours, max_memory=max_memory)
-    forward = forward._replace(similarities=forward.similarities - from_x[:, None])
-    backward = backward._replace(similarities=backward.similarities + from_y[:, None])
-    return pair_neighbours(forward, backward, margin, direction, threshold)
+    return pair_neighbours(*search_both(UnitRows(x), UnitRows(y), neighbours), margin, direction, threshold)
 
 
 def check_ways(margin: str, direction: str) -> None:
@@ -188,17 +172,6 @@ def check_ways(margin: str, direction: str) -> None:
     for value, allowed in ((margin, get_args(Margin)), (direction, get_args(Direction))):
         if value not in allowed:
             raise ValueError(f"{value!r} is no way to mine; allowed are {', '.join(allowed)}.")
-
-
-def blocks(vectors: Source, block: int = 4096) -> Iterator[Vectors]:
-    """Yield blocks of unit rows."""
-    return (unit_rows(vectors[start : start + block]) for start in range(0, len(vectors), block))
-
-
-def mean_unit_row(vectors: Source) -> Vectors:
-    """(d,) mean of the unit rows."""
-    total: Vectors = np.sum([rows.sum(0) for rows in blocks(vectors)], axis=0)
-    return total / len(vectors)
 
 
 def pair_neighbours(

@@ -4,7 +4,7 @@ test files. XTREME took all treebanks of Universal Dependencies 2.5, those of a 
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from datasets import Dataset, concatenate_datasets
@@ -114,15 +114,10 @@ def read_raw_panx(path: Path, labels: Collection[str] = ()) -> Dataset:
     return Dataset.from_list(examples, features=TAGGED)
 
 
-def write_tagged(path: Path, examples: Iterable[dict[str, list[str]]], tags: bool = True) -> Path:
-    """Write one word a line, with its tag or, as in XTREME's test files, without; a blank line between sentences."""
-    lines = (line for example in examples for line in (*word_lines(example, tags), ""))
-    return write_text(path, "\n".join(lines))
-
-
-def word_lines(example: dict[str, list[str]], tags: bool) -> Iterator[str]:
-    for word, tag in zip(example["words"], example["tags"], strict=True):
-        yield f"{word}\t{tag}" if tags else word
+def write_tagged(path: Path, examples: Iterable[dict[str, list[str]]]) -> Path:
+    """Write one word a line, with its tag; a blank line between sentences."""
+    tagged = (zip(example["words"], example["tags"], strict=True) for example in examples)
+    return write_text(path, "\n".join("".join(f"{word}\t{tag}\n" for word, tag in each) for each in tagged))
 
 
 def read_raw(task: str, paths: Iterable[Path], language: str = "", labels: Collection[str] = ()) -> Dataset:

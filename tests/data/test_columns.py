@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from hictl_hf.data.cleaning import CorpusReport
-from hictl_hf.data.columns import is_a_table, read_column, read_lines_or_column, value_at
+from hictl_hf.data.columns import is_a_table, read_lines_or_column, value_at
 from hictl_hf.data.sources import read_rows
 from hictl_hf.errors import BadInput, BrokenRow
 
@@ -55,7 +55,7 @@ def write(path: Path, content: bytes) -> str:
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_gives_the_same_texts(name: str, tmp_path: Path) -> None:
     path = write(tmp_path / name, TABLES[name]())
-    assert is_a_table(path) and list(read_column(path, "text")) == TEXTS
+    assert is_a_table(path) and list(read_lines_or_column([path], "text")) == TEXTS
 
 
 def test_tables_follow_one_another_and_without_a_column_lines_are_read(tmp_path: Path) -> None:
@@ -70,9 +70,9 @@ def test_a_dot_leads_to_a_field_unless_a_column_has_that_name(
     name: str, encode: Callable[[list[dict[str, Any]]], bytes], tmp_path: Path
 ) -> None:
     path = write(tmp_path / name, encode([{"text": {"de": "eins"}}, {"text": {"de": "zwei"}}]))
-    assert list(read_column(path, "text.de")) == ["eins", "zwei"]
+    assert list(read_lines_or_column([path], "text.de")) == ["eins", "zwei"]
     path = write(tmp_path / name, encode([{"text.de": "drei", "text": {"de": "eins"}}]))
-    assert list(read_column(path, "text.de")) == ["drei"]
+    assert list(read_lines_or_column([path], "text.de")) == ["drei"]
 
 
 def test_a_missing_field_is_a_broken_row() -> None:
@@ -95,18 +95,18 @@ def test_a_missing_field_is_a_broken_row() -> None:
 )
 def test_a_wrong_row_is_named(name: str, content: bytes, message: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=message):
-        list(read_column(write(tmp_path / name, content), "text"))
+        list(read_lines_or_column([write(tmp_path / name, content)], "text"))
 
 
 def test_rows_before_a_wrong_one_are_read(tmp_path: Path) -> None:
-    texts = read_column(write(tmp_path / "a.jsonl", b'{"text": "a"}\n{"text": null}\n'), "text")
+    texts = read_lines_or_column([write(tmp_path / "a.jsonl", b'{"text": "a"}\n{"text": null}\n')], "text")
     assert next(texts) == "a"
     with pytest.raises(BadInput, match="a.jsonl:2: "):
         next(texts)
 
 
 def test_spaces_around_the_name_of_a_column_do_not_count(tmp_path: Path) -> None:
-    assert [*read_column(write(tmp_path / "a.csv", b"id, text\n1,das Haus\n"), "text")] == ["das Haus"]
+    assert [*read_lines_or_column([write(tmp_path / "a.csv", b"id, text\n1,das Haus\n")], "text")] == ["das Haus"]
 
 
 @pytest.mark.parametrize(
@@ -120,6 +120,6 @@ def test_spaces_around_the_name_of_a_column_do_not_count(tmp_path: Path) -> None
 )
 def test_what_is_no_parquet_file_is_called_what_it_is(content: bytes, found: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", content)
-    for read in (lambda: [*read_column(path, "text")], lambda: [*read_rows(path, CorpusReport())]):
+    for read in (lambda: [*read_lines_or_column([path], "text")], lambda: [*read_rows(path, CorpusReport())]):
         with pytest.raises(BadInput, match=re.escape(f"{path}: {found}")):
             read()

@@ -70,7 +70,7 @@ def test_mined_pairs_are_those_of_a_slow_version(device: str) -> None:
         x, y = noisy_translations(seed, 60)
         y = y[np.random.default_rng(seed).permutation(60)[:50]]
         pairs, scores = mine_vectors(x, y, MiningConfig(threshold=1.0, device=device))
-        expected = slowly_mined(x, y, "ratio", "max", 4, 1.0, False)
+        expected = slowly_mined(x, y, "ratio", "max", 4, 1.0)
         assert [(i, j) for i, j, _ in expected] == [tuple(pair) for pair in pairs.tolist()] and len(expected) > 20
         assert scores == pytest.approx([score for *_, score in expected], abs=1e-5)
 

@@ -152,13 +152,11 @@ def test_raw_panx_loses_its_language_and_a_line_without_a_tag_ends_a_sentence(
         read_raw_panx(path)
 
 
-@pytest.mark.parametrize("tags", [True, False])
-def test_what_is_written_has_no_blank_line_at_its_end_and_is_read_back(tags: bool, tmp_path: Path) -> None:
+def test_what_is_written_has_no_blank_line_at_its_end_and_is_read_back(tmp_path: Path) -> None:
     examples = [{"words": ["a", "b"], "tags": ["X", "O"]}, {"words": [], "tags": []}, {"words": ["c"], "tags": ["X"]}]
-    path = write_tagged(tmp_path / "a.tsv", examples, tags)
-    assert path.read_text() == ("a\tX\nb\tO\n\n\nc\tX\n" if tags else "a\nb\n\n\nc\n")
-    found = list(read_tagged_examples(path))
-    assert found == (examples if tags else [{**example, "tags": None} for example in examples])
+    path = write_tagged(tmp_path / "a.tsv", examples)
+    assert path.read_text() == "a\tX\nb\tO\n\n\nc\tX\n"
+    assert list(read_tagged_examples(path)) == examples
 
 
 def test_the_command_joins_treebanks_in_order_of_their_names(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
