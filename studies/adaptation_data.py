@@ -22,7 +22,8 @@ from hictl_hf.data.cleaning import Cleaning
 from hictl_hf.data.corpus import load_corpus
 from hictl_hf.data.held_out import comparable, split_held_out
 from hictl_hf.files import atomic_file, write_json, write_text
-from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
+from hictl_hf.parsing import parse_flags_or_recipe
+from hictl_hf.pretraining.arguments import PretrainingArguments
 from hictl_hf.pretraining.corpora import read_corpora
 from hictl_hf.pretraining.setup import examples_and_sampler, load_or_train_tokenizer
 
@@ -179,7 +180,7 @@ def drawn_pairs(recipe: Path, number: int, folder: Path) -> list[Pair]:
         number: of pairs; the examples are repeated as in further epochs if there are fewer.
         folder: of the files of drawn pairs.
     """
-    args = parse_arguments([str(recipe)])
+    args: PretrainingArguments = parse_flags_or_recipe([str(recipe)], PretrainingArguments)
     path = folder / f"{args.seed}-{args.train_batch_size}.jsonl"
     with one_at_a_time(folder / f"{path.name}.lock"):
         lines = path.read_text("utf-8").splitlines() if path.exists() else []

@@ -19,7 +19,8 @@ from torch.utils.data import SequentialSampler
 from transformers import TrainerCallback, set_seed
 
 from hictl_hf.files import write_json
-from hictl_hf.pretraining.arguments import parse_arguments
+from hictl_hf.parsing import parse_flags_or_recipe
+from hictl_hf.pretraining.arguments import PretrainingArguments
 from hictl_hf.pretraining.corpora import read_corpora
 from hictl_hf.pretraining.setup import load_or_make_model, load_or_train_tokenizer, make_trainer
 from hictl_hf.pretraining.start import apply_defaults, recognise
@@ -93,7 +94,7 @@ def first_steps(job: Mapping[str, Any]) -> dict[str, Any]:
     """Train `job["steps"]` steps of the recipe `job["run"]`; the model is not kept."""
     # A language-model head that is trained alone is cheaper, and only at first.
     flags = ["--max_steps", str(job["steps"]), "--output_dir", job["output_dir"], "--lm_head_warmup_steps", "0"]
-    args = parse_arguments([job["run"], *flags])
+    args: PretrainingArguments = parse_flags_or_recipe([job["run"], *flags], PretrainingArguments)
     set_seed(args.seed)
     start = recognise(args.checkpoint)
     apply_defaults(args, start)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from parsers import parse_arguments
 
 from hictl_hf import HictlConfig, HictlModel
 from hictl_hf import dtypes as number_formats
 from hictl_hf.embedding import encoder as embedding
-from hictl_hf.pretraining.arguments import parse_arguments
 from hictl_hf.retrieval.nearest_neighbours import faster_precision
 
 CPU = torch.device("cpu")

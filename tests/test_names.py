@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parsers import parse_arguments, parse_translation_arguments, parse_xtreme_arguments
 
 from hictl_hf.cli import pretrain, train_translation, xtreme
 from hictl_hf.errors import BadInput
 from hictl_hf.parsing import CommandParser
-from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
-from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
-from hictl_hf.xtreme.arguments import parse_xtreme_arguments
+from hictl_hf.pretraining.arguments import PretrainingArguments
+from hictl_hf.translation.arguments import TranslationArguments
 
 SAME, REASON, NONE = "same", "reason", ""  # a reason: it is no argument, and the answer says why
 REFUSED = "refused"  # an argument of HF's TrainingArguments whose use is refused with a reason

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parsers import parse_arguments, parse_translation_arguments, parse_xtreme_arguments
 from transformers import Trainer, TrainingArguments
 
 from hictl_hf.cli.embed import EmbedArguments
@@ -17,10 +18,10 @@ from hictl_hf.errors import BadInput
 from hictl_hf.former_names import ARGUMENTS
 from hictl_hf.other_names import ELSEWHERE, REASONS
 from hictl_hf.parsing import CommandParser, parse_flags, read_overrides
-from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
+from hictl_hf.pretraining.arguments import PretrainingArguments
 from hictl_hf.training import arguments as settings
-from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
-from hictl_hf.xtreme.arguments import XtremeArguments, parse_xtreme_arguments
+from hictl_hf.translation.arguments import TranslationArguments
+from hictl_hf.xtreme.arguments import XtremeArguments
 
 XTREME: dict[str, Any] = {"model_name_or_path": "x"}
 PRETRAINING: dict[str, Any] = {"train_file": ["x"]}

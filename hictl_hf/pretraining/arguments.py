@@ -10,7 +10,7 @@ from ..data.collator import REORDERINGS, SEPARATORS, SHORTEST_PAIR
 from ..data.streaming import BUFFER
 from ..errors import BadInput
 from ..models.configuration_hictl import CONFIGS, config_class
-from ..parsing import parse_flags_or_recipe, read_overrides
+from ..parsing import read_overrides
 from ..training.arguments import (
     RunArguments,
     fields_with_default,
@@ -368,9 +368,3 @@ def is_share(text: str) -> bool:
         return 0 <= float(text) <= 1
     except ValueError:
         return False
-
-
-def parse_arguments(argv: list[str]) -> PretrainingArguments:
-    """Parse flags, or a recipe (JSON or YAML) and flags that override it: `recipes/demo.json --max_steps 10`."""
-    arguments: PretrainingArguments = parse_flags_or_recipe(argv, PretrainingArguments)
-    return arguments

@@ -13,7 +13,7 @@ from ..data.cleaning import Cleaning
 from ..data.languages import language_code, parse_tag
 from ..errors import BadInput
 from ..models.configuration_hictl import CONFIGS
-from ..parsing import parse_flags_or_recipe, read_overrides
+from ..parsing import read_overrides
 from ..training.arguments import (
     RunArguments,
     fields_with_default,
@@ -402,8 +402,3 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
     def beam(self) -> BeamSearchConfig:
         a, b = self.max_length_a, self.max_length_b
         return BeamSearchConfig(self.num_beams, self.length_penalty, max_length_a=a, max_length_b=b)
-
-
-def parse_translation_arguments(argv: list[str]) -> TranslationArguments:
-    """Parse flags, or a recipe (JSON or YAML) and flags that change it: `recipes/translation/x.json --max_steps 10`."""
-    return parse_flags_or_recipe(argv, TranslationArguments)

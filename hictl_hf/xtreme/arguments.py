@@ -6,7 +6,6 @@ from pathlib import Path
 
 from ..data.languages import wanted_language
 from ..errors import BadInput
-from ..parsing import parse_flags_or_recipe
 from ..training.arguments import precision_of_launcher
 from ..training.model_and_data import ModelArguments
 from .data import DataSource, Splits, split_of
@@ -145,9 +144,3 @@ class XtremeArguments(ModelArguments):
     @property
     def source(self) -> DataSource:
         return DataSource(None if self.data == "hub" else Path(self.data), self.compat)
-
-
-def parse_xtreme_arguments(argv: list[str]) -> XtremeArguments:
-    """Parse flags, as `run_xtreme.py --help` lists them, or a recipe and flags that change it."""
-    arguments: XtremeArguments = parse_flags_or_recipe(argv, XtremeArguments)
-    return arguments

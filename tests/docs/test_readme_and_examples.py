@@ -20,6 +20,7 @@ import datasets
 import numpy as np
 import pytest
 import yaml
+from parsers import parse_arguments
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import HictlConfig, __version__, export_encoder
@@ -32,7 +33,7 @@ from hictl_hf.models.configuration_objective import ObjectiveConfig
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.models.supported_versions import NEWEST, OLDEST
 from hictl_hf.parsing import read_recipe
-from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
+from hictl_hf.pretraining.arguments import PretrainingArguments
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from parsers import parse_arguments
 from safetensors.torch import load_file
 from toy_families import SHAPES, TOKENIZERS, ids_of
 from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSeq2SeqLM, AutoTokenizer
@@ -22,7 +23,6 @@ from hictl_hf.cli import explain, mine, translate
 from hictl_hf.embedding import embed_sentences, load_encoder
 from hictl_hf.errors import BadInput
 from hictl_hf.models.families import FAMILIES
-from hictl_hf.pretraining.arguments import parse_arguments
 from hictl_hf.pretraining.run import pretrain
 from hictl_hf.translation import choose_target_ids
 from hictl_hf.translation.pipeline import load_translator, translation_pipeline

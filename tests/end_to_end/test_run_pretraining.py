@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from parsers import parse_arguments
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -32,7 +33,6 @@ from hictl_hf import HictlForMaskedLM
 from hictl_hf.embedding import embed_sentences, load_encoder
 from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
 from hictl_hf.errors import BadInput
-from hictl_hf.pretraining.arguments import parse_arguments
 from hictl_hf.pretraining.run import pretrain
 from hictl_hf.training.checkpoints import newest_first, verify_checkpoint
 from run_pretraining import main

@@ -19,6 +19,7 @@ from typing import Any
 import datasets
 import pytest
 import torch
+from parsers import parse_translation_arguments
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import (
@@ -35,7 +36,7 @@ from hictl_hf.data.tokenization import train_tokenizer
 from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.training.checkpoints import newest_first
-from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
+from hictl_hf.translation.arguments import TranslationArguments
 from hictl_hf.translation.pipeline import load_translator
 from hictl_hf.translation.setup import new_decoder
 from hictl_hf.translation.trainer import TranslationTrainer, is_due

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from parsers import parse_xtreme_arguments
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModel,
@@ -32,7 +33,6 @@ from hictl_hf.files import write_json
 from hictl_hf.processes import Processes
 from hictl_hf.retrieval.bitext import retrieval_accuracy
 from hictl_hf.xtreme import run as xtreme_run
-from hictl_hf.xtreme.arguments import parse_xtreme_arguments
 from hictl_hf.xtreme.fine_tuned_models import FineTunedModels, device, model_name
 from hictl_hf.xtreme.fine_tuning import longest_row
 from hictl_hf.xtreme.frozen_encoder import FrozenEncoder

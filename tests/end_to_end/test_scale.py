@@ -20,13 +20,14 @@ import pytest
 import torch
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 from accelerate.commands.launch import launch_command_parser
+from parsers import parse_arguments
 from safetensors.torch import load_file
 from test_run_pretraining import flags
 from torch.distributed.run import get_args_parser
 
 from hictl_hf import HictlConfig, HictlForPreTraining
 from hictl_hf.models.linear_cross_entropy import rows_at_once
-from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
+from hictl_hf.pretraining.arguments import PretrainingArguments
 from hictl_hf.pretraining.trainer import HictlTrainer
 
 ROOT = Path(__file__).parents[2]

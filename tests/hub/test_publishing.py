@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hub_stub import Hub, serve
 from huggingface_hub import ModelCard
+from parsers import parse_arguments, parse_translation_arguments
 from test_modeling_hictl import WITHOUT_THE_PACKAGE
 from test_pretraining_results import RESULTS, typed
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -27,11 +28,9 @@ from hictl_hf.embedding.encoder import embed_sentences, load_encoder
 from hictl_hf.errors import BadInput
 from hictl_hf.files import write_json
 from hictl_hf.hub.publishing import push
-from hictl_hf.pretraining.arguments import parse_arguments
 from hictl_hf.pretraining.report import report
 from hictl_hf.pretraining.results import PretrainingResults
 from hictl_hf.pretraining.run import save
-from hictl_hf.translation.arguments import parse_translation_arguments
 
 MODELS = ("config.json", "model.safetensors", "tokenizer.json", "modules.json", "1_Pooling/config.json")
 CODE = ("modeling_hictl.py", "configuration_hictl.py", "losses.py")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from parsers import parse_arguments
 from safetensors.torch import load_file, save_file
 
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining import run
-from hictl_hf.pretraining.arguments import parse_arguments
 from hictl_hf.pretraining.checks import check_before_reading
 from hictl_hf.pretraining.start import Start, recognise
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset, Features, Value
+from parsers import parse_arguments
 from toy_families import word_pieces
 from transformers import PreTrainedTokenizerBase
 
 from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.errors import BadInput
-from hictl_hf.pretraining.arguments import parse_arguments
 from hictl_hf.pretraining.corpora import Corpora, leave_out_same_ids, read_corpora
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from hub_stub import Hub, serve
+from parsers import parse_arguments
 from transformers import XLMRobertaConfig
 
 from hictl_hf.cli import pretrain as command
@@ -18,7 +19,7 @@ from hictl_hf.models.configuration_hictl import config_class
 from hictl_hf.models.families import FAMILIES
 from hictl_hf.models.modeling_hictl import new_model
 from hictl_hf.pretraining import pretrain
-from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
+from hictl_hf.pretraining.arguments import PretrainingArguments
 from hictl_hf.pretraining.dry_run import RunPlan, plan, problem_of_dataset, resolve_model, shape_of
 from hictl_hf.pretraining.estimates import Shape, milliseconds
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from parsers import parse_arguments
 
 from hictl_hf.errors import BadInput
-from hictl_hf.pretraining.arguments import parse_arguments
 
 NEEDED = ["--train_file", "corpus.jsonl"]
 

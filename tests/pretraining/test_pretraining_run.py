@@ -6,11 +6,12 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
+from parsers import parse_arguments
 from transformers import TrainingArguments
 
 from hictl_hf.errors import BadInput
 from hictl_hf.files import only_writer
-from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
+from hictl_hf.pretraining.arguments import PretrainingArguments
 from hictl_hf.pretraining.run import pretrain, refuse_to_overwrite
 from hictl_hf.training.checkpoints import write_manifest
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from parsers import parse_arguments
 from toy_families import word_pieces
 from transformers import XLMRobertaConfig
 
@@ -14,7 +15,7 @@ from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.data.sampling import TemperatureSampler
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining import setup
-from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
+from hictl_hf.pretraining.arguments import PretrainingArguments
 from hictl_hf.pretraining.corpora import Corpora, without_texts
 from hictl_hf.pretraining.setup import (
     config_of_start,

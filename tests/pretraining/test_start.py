@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from parsers import parse_arguments
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaForMaskedLM, XLMRobertaModel
 
@@ -13,7 +14,7 @@ from hictl_hf.embedding.encoder import load_encoder
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
 from hictl_hf.errors import BadInput
-from hictl_hf.pretraining.arguments import PretrainingArguments, parse_arguments
+from hictl_hf.pretraining.arguments import PretrainingArguments
 from hictl_hf.pretraining.setup import config_settings, load_or_make_model, vocabulary_size
 from hictl_hf.pretraining.start import ENCODER, HICTL, MASKED_LM, NEW, SENTENCE_ENCODER, apply_defaults, recognise
 

@@ -12,6 +12,7 @@ import numpy as np
 import polib
 import pytest
 import torch
+from parsers import parse_arguments
 from test_pretraining_study import data as data  # the fixture
 from test_pretraining_study import pairs_of, sentence, write_lines
 from transformers import XLMRobertaConfig, XLMRobertaModel
@@ -20,7 +21,6 @@ from hictl_hf.cli import pretrain
 from hictl_hf.data.held_out import comparable
 from hictl_hf.data.tokenization import train_tokenizer
 from hictl_hf.files import write_json
-from hictl_hf.pretraining.arguments import parse_arguments
 from hictl_hf.pretraining.corpora import read_corpora
 from hictl_hf.pretraining.setup import load_or_make_model, load_or_train_tokenizer, make_trainer
 from hictl_hf.pretraining.start import recognise

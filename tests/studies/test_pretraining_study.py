@@ -10,12 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sacrebleu
+from parsers import parse_arguments, parse_translation_arguments, parse_xtreme_arguments
 from sacrebleu.metrics import BLEU
 
 from hictl_hf import HictlConfig
-from hictl_hf.pretraining.arguments import parse_arguments
-from hictl_hf.translation.arguments import parse_translation_arguments
-from hictl_hf.xtreme.arguments import parse_xtreme_arguments
 from studies import pretraining, scoring
 from studies import runs as study_runs
 from studies.intervals import find_runs, gain, of_another_seed, score_samples

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import sacrebleu
+from parsers import parse_translation_arguments
 from transformers import XLMRobertaConfig, XLMRobertaModel
 
 from hictl_hf.cli import train_translation as translation
 from hictl_hf.data.tokenization import train_tokenizer
 from hictl_hf.files import write_json
-from hictl_hf.translation.arguments import parse_translation_arguments
 from studies import translation as translation_study
 from studies.report import BEGIN, END
 

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parsers import parse_arguments, parse_translation_arguments
 from transformers import TrainingArguments
 
 import hictl_hf.training.fields
 from hictl_hf.errors import BadInput
-from hictl_hf.pretraining.arguments import OF_DDP, PretrainingArguments, parse_arguments
+from hictl_hf.pretraining.arguments import OF_DDP, PretrainingArguments
 from hictl_hf.pretraining.arguments import UNUSED_HERE as UNUSED_IN_PRETRAINING
 from hictl_hf.training.arguments import RunArguments, refuse_impossible, repository_to_publish_to
 from hictl_hf.training.fields import HANDLED, UNUSED, idle_steps, refuse_unused
 from hictl_hf.translation.arguments import UNUSED_HERE as UNUSED_IN_TRANSLATION
-from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
+from hictl_hf.translation.arguments import TranslationArguments
 
 TESTS = Path(__file__).parents[1]
 FEATURES = "end_to_end/test_training_features.py"

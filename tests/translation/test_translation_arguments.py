@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
+from parsers import parse_translation_arguments
 
 from hictl_hf.errors import BadInput
-from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
+from hictl_hf.translation.arguments import TranslationArguments
 from hictl_hf.translation.beam_search import BeamSearchConfig
 
 PAIRS = ["--train_file", "a.{en,de}", "--source_lang", "en", "--target_lang", "de"]

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parsers import parse_translation_arguments
 
 from hictl_hf.cli.prepare_translation import main
 from hictl_hf.errors import BadInput
-from hictl_hf.translation.arguments import parse_translation_arguments
 from hictl_hf.translation.paper_corpora import CORPORA, PaperCorpus
 from hictl_hf.translation.prepare import TOLERANCE, clean, deviations, preparation_signature, prepare
 from hictl_hf.translation.report import PAPER

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parsers import parse_translation_arguments
 
 from hictl_hf.errors import BadInput
-from hictl_hf.translation.arguments import parse_translation_arguments
 from hictl_hf.translation.resuming import NEW, RENAMED, is_finished, record_settings, settings_of
 
 

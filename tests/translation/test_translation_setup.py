@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from parsers import parse_translation_arguments
 from safetensors.torch import load_file, save_file
 from toy_families import bytes_as_letters, gemma_pieces, word_pieces
 from transformers import PreTrainedTokenizerBase, TrainingArguments
@@ -17,7 +18,7 @@ from hictl_hf.models.configuration_hictl import HictlConfig
 from hictl_hf.models.families import FAMILIES
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.translation import run
-from hictl_hf.translation.arguments import TranslationArguments, parse_translation_arguments
+from hictl_hf.translation.arguments import TranslationArguments
 from hictl_hf.translation.setup import (
     check_new_decoder,
     choose_words,

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parsers import parse_xtreme_arguments
 
 from hictl_hf.errors import BadInput
-from hictl_hf.xtreme.arguments import NAMES, XtremeArguments, parse_xtreme_arguments
+from hictl_hf.xtreme.arguments import NAMES, XtremeArguments
 from hictl_hf.xtreme.data import DataSource, Splits
 
 
