@@ -33,13 +33,8 @@ one_by_default = pytest.mark.parametrize(
 )
 TEXTS = ["the cat sees the house", "die Katze sieht das Haus", "猫看见房子"]
 WITHOUT_THE_PACKAGE = """
-import importlib.abc, sys
-class Nothing(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "hictl_hf":
-            raise ImportError("the package is not installed here")
-sys.meta_path.insert(0, Nothing())
-import json, torch
+import json, sys, torch
+sys.modules["hictl_hf"] = None  # as if it were not installed
 from transformers import AutoModel, AutoModelForPreTraining, AutoModelForSeq2SeqLM, AutoTokenizer
 found = {}
 for folder in sys.argv[1:]:

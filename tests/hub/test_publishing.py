@@ -16,7 +16,6 @@ import pytest
 from hub_stub import Hub, serve
 from huggingface_hub import ModelCard
 from parsers import parse_arguments, parse_translation_arguments
-from test_modeling_hictl import WITHOUT_THE_PACKAGE
 from test_pretraining_results import RESULTS, typed
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -171,14 +170,16 @@ def test_models_are_pushed_from_python_as_all_models_are(
     assert back.projection.weight.equal(model.projection.weight)
 
 
-ELSEWHERE = (
-    WITHOUT_THE_PACKAGE.replace("torch.load(sys.argv[2])", "__import__('json').loads(sys.argv[2])")
-    + """
-import logging
-import numpy, sentence_transformers
+ELSEWHERE = """
+import json, logging, sys
+from pathlib import Path
+
+sys.modules["hictl_hf"] = None  # as if it were not installed
+import numpy, sentence_transformers, torch
 from transformers import AutoModel, AutoTokenizer
 
-told = []
+torch.set_num_threads(1)
+folders, inputs, outputs, told = Path(sys.argv[1]), json.loads(sys.argv[2]), {}, []
 handler = logging.Handler()
 handler.emit = lambda record: told.append(record.getMessage())
 for name in ("transformers", "sentence_transformers"):
@@ -201,7 +202,6 @@ for name, place, trusted in (
 assert not [line for line in told if "newly" in line or "REPORT" in line], told
 torch.save(outputs, sys.argv[3])
 """
-)
 
 
 @pytest.mark.slow

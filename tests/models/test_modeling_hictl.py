@@ -659,27 +659,15 @@ def test_stock_classifiers_start_from_the_export(tmp_path: Path, toy_model: Make
 
 # --- code on the Hub ------------------------------------------------------------------------------------------------
 
-WITHOUT_THE_PACKAGE = """
-import importlib.abc, sys
+ELSEWHERE = """
+import sys
 from pathlib import Path
 
-
-class NotInstalled(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "hictl_hf":
-            raise ModuleNotFoundError(name)
-
-
-sys.meta_path.insert(0, NotInstalled())
+sys.modules["hictl_hf"] = None  # as if it were not installed
 import torch, transformers
 
 torch.set_num_threads(1)
-folders, inputs = Path(sys.argv[1]), torch.load(sys.argv[2])
-outputs = {}
-"""
-ELSEWHERE = (
-    WITHOUT_THE_PACKAGE
-    + """
+folders, inputs, outputs = Path(sys.argv[1]), torch.load(sys.argv[2]), {}
 for name, auto in {
     "encoder": "AutoModel",
     "AutoModel": "AutoModel",
@@ -700,7 +688,6 @@ with torch.no_grad():
     outputs["saved again"] = again(**inputs).loss
 torch.save(outputs, folders / "outputs.pt")
 """
-)
 
 
 @pytest.fixture(scope="module")

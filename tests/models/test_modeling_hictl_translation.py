@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_modeling_hictl import WITHOUT_THE_PACKAGE
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import (
@@ -973,9 +972,15 @@ def test_an_encoder_of_no_family_is_refused(tmp_path: Path) -> None:
 
 # --- code on the Hub ------------------------------------------------------------------------------------------------
 
-ELSEWHERE = (
-    WITHOUT_THE_PACKAGE
-    + """
+ELSEWHERE = """
+import sys
+from pathlib import Path
+
+sys.modules["hictl_hf"] = None  # as if it were not installed
+import torch, transformers
+
+torch.set_num_threads(1)
+folders, inputs, outputs = Path(sys.argv[1]), torch.load(sys.argv[2]), {}
 for name, folder in (("loaded", "translator"), ("saved again", "again")):
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folders / folder, trust_remote_code=True)
     outputs[name] = model.generate(**inputs, target_language=["fr", "de", "fr"], num_beams=3, max_new_tokens=9)
@@ -987,7 +992,6 @@ with torch.no_grad():
     outputs["encoder"] = encoder(**inputs)[0]
 torch.save(outputs, folders / "outputs.pt")
 """
-)
 
 
 def test_a_saved_model_translates_where_the_package_is_not_installed(tmp_path: Path, translator: MakeModel) -> None:

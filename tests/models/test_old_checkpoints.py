@@ -22,13 +22,8 @@ ARCHIVE = Path(__file__).with_name("checkpoints_0.7.5.tar.xz")
 IDS = torch.tensor([[0, 5, 6, 7, 2], [0, 8, 9, 2, 1]])
 SOURCE = {"input_ids": IDS, "attention_mask": (IDS != 1).long()}
 WITHOUT_THE_PACKAGE = """
-import importlib.abc, sys
-class Nothing(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "hictl_hf":
-            raise ImportError("the package is not installed here")
-sys.meta_path.insert(0, Nothing())
-import torch
+import sys, torch
+sys.modules["hictl_hf"] = None  # as if it were not installed
 from transformers import AutoModelForPreTraining
 model = AutoModelForPreTraining.from_pretrained(sys.argv[1], trust_remote_code=True)
 ids = torch.tensor([[0, 5, 6, 7, 2], [0, 8, 9, 2, 1]])
