@@ -10,7 +10,7 @@ from io import SEEK_CUR, SEEK_END
 from pathlib import Path
 
 import pytest
-from test_formats import FLAT_LINES, PAIRS, TAB_LINES, TRANSLATIONS, Skips, texts, write_lines
+from toy_files import FLAT_LINES, PAIRS, TAB_LINES, TRANSLATIONS, Skips, texts, write_lines
 
 from hictl_hf.data.compression import open_bytes
 from hictl_hf.data.corpus import load_corpus

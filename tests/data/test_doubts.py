@@ -4,8 +4,8 @@ import logging
 from pathlib import Path
 
 import pytest
-from test_formats import write_lines
 from test_streaming import Letters
+from toy_files import write_lines
 
 from hictl_hf.data.cleaning import Cleaning
 from hictl_hf.data.corpus import load_corpus

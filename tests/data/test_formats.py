@@ -4,7 +4,6 @@ import csv
 import gzip
 import json
 import re
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,47 +11,26 @@ import polib
 import pyarrow
 import pyarrow.parquet
 import pytest
+from toy_files import (
+    FLAT_LINES,
+    GOOD,
+    PAIRS,
+    TAB_LINES,
+    TRANSLATIONS,
+    Skips,
+    catalogue,
+    moses,
+    parquet_with,
+    records_of,
+    saved,
+    texts,
+    write_lines,
+)
 
 from hictl_hf.data.languages import language_code
 from hictl_hf.data.records import Cursor, Row
 from hictl_hf.data.sources import list_shards, read_rows, read_shard
 from hictl_hf.errors import BadInput
-
-# Quotes and a delimiter for the tables; U+2028 and U+0085, which end a line for str.splitlines but not for us.
-PAIRS = [
-    ('He said "go",\u2028now.', "Er sagte: „Geh\u0085jetzt.“"),
-    ("Hello, world!", "Hallo, Welt!"),
-    ("The cat sleeps.", "Die Katze schläft."),
-]
-TRANSLATIONS = [{"en": en, "de": de} for en, de in PAIRS]
-
-
-class Skips:
-    """The least a report can be."""
-
-    def __init__(self, strict: bool = False) -> None:
-        self.strict, self.counts, self.messages = strict, Counter(), []
-
-    def skip(self, reason: str, message: str = "") -> None:
-        if self.strict:
-            raise BadInput(message)
-        self.counts[reason] += 1
-        self.messages.append(message)
-
-
-def texts(source: object) -> list[dict[str, str]]:
-    """The texts of a source without a single loss."""
-    skips = Skips()
-    rows = [row.texts for row in read_rows(str(source), skips)]
-    assert not skips.counts
-    return rows
-
-
-def write_lines(path: Path, lines: list[str], end: str = "\n", start: bytes = b"") -> Path:
-    written = start + "".join(line + end for line in lines).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(written) if path.suffix == ".gz" else written)
-    return path
 
 
 def write_table(path: Path, header: list[str], rows: list[list[str]]) -> Path:
@@ -66,28 +44,7 @@ def write_parquet(path: Path, rows: list[dict]) -> Path:
     return path
 
 
-def catalogue(language: str = "") -> polib.POFile:
-    file = polib.POFile()
-    file.metadata = {"Content-Type": "text/plain; charset=UTF-8", "Language": language}
-    file.extend(polib.POEntry(msgid=en, msgstr=de) for en, de in PAIRS)
-    return file
-
-
-def saved(path: Path, file: polib.POFile) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file.save_as_mofile(str(path)) if path.suffix == ".mo" else file.save(str(path))
-    return path
-
-
-def moses(folder: Path, ending: str, end: str = "\n") -> str:
-    for side, language in enumerate(("en", "de")):
-        write_lines(folder / f"corpus.{language}{ending}", [pair[side] for pair in PAIRS], end)
-    return f"{folder}/corpus.{{en,de}}{ending}"
-
-
 TRANSLATION_LINES = [json.dumps({"translation": pair, "score": 1}) for pair in TRANSLATIONS]
-FLAT_LINES = [json.dumps(pair, ensure_ascii=False) for pair in TRANSLATIONS]
-TAB_LINES = ["en\tde", *("\t".join(pair) for pair in PAIRS)]
 WRITERS: dict[str, Callable[[Path], object]] = {
     "jsonl": lambda at: write_lines(at / "a.jsonl", TRANSLATION_LINES),
     "flat jsonl": lambda at: write_lines(at / "a.jsonl", FLAT_LINES),
@@ -284,13 +241,6 @@ def test_underscores_in_a_language_become_hyphens_everywhere(tmp_path: Path) -> 
     assert language_code("zh_Hans") == "zh-Hans"
 
 
-def parquet_with(columns: dict) -> bytes:
-    sink = pyarrow.BufferOutputStream()
-    pyarrow.parquet.write_table(pyarrow.table(columns), sink)
-    return sink.getvalue().to_pybytes()
-
-
-GOOD = b'{"en": "good", "de": "gut"}\n'
 TEXT = "Write a text or remove the row"
 # The broken row is in line 2 of the file or (tables) in line 3; all others are good.
 BROKEN_ROWS = {
@@ -363,12 +313,6 @@ def test_a_cell_may_have_any_length(name: str, length: int, tmp_path: Path) -> N
     lines = delimiter.join(("en", "de")) + "\n" + delimiter.join(("a", cell)) + "\n"
     (tmp_path / name).write_bytes(gzip.compress(lines.encode()) if name.endswith(".gz") else lines.encode())
     assert texts(tmp_path / name) == [{"en": "a", "de": cell}]
-
-
-def records_of(source: object, cursor: Cursor, skips: Skips) -> list[tuple[list[Row], int, list[int]]]:
-    """The rows of each record of the only shard, with the place after it."""
-    (shard,) = list_shards(str(source))
-    return [(rows, cursor.number, list(cursor.offsets)) for rows in read_shard(shard, cursor, skips)]
 
 
 PLACED: dict[str, Callable[[Path], object]] = WRITERS | {

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from test_formats import Skips, texts, write_lines
+from toy_files import Skips, texts, write_lines
 
 from hictl_hf.data.corpus import load_corpus
 from hictl_hf.data.sources import check_unchanged, list_shards, read_rows

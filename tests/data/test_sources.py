@@ -14,7 +14,7 @@ import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
-from test_formats import (
+from toy_files import (
     FLAT_LINES,
     GOOD,
     PAIRS,

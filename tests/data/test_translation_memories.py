@@ -5,7 +5,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from test_formats import PAIRS, Skips, texts, write_lines
+from toy_files import PAIRS, Skips, texts, write_lines
 
 from hictl_hf.data.records import Cursor
 from hictl_hf.data.sources import list_shards, read_rows, read_shard

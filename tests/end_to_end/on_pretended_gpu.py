@@ -12,11 +12,11 @@ import torch
 from datasets import Dataset
 from pretended_gpu import DeviceMismatch, Gpu
 from pretended_kernels import flash_attn
-from test_pretraining_trainer import trainer_of
 from test_translation_trainer import Material
 from torch import Tensor
 from torch.nn import functional as F
 from toy_families import SHAPES
+from toy_trainer import trainer_of
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, XLMRobertaForMaskedLM
 
 from hictl_hf import HictlConfig, HictlForPreTraining, HictlModel

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from test_pretraining_trainer import SEED, SETTINGS, differing, trained, trainer_of, weights_of
 from torch import Tensor, multiprocessing
+from toy_trainer import SEED, SETTINGS, differing, trained, trainer_of, weights_of
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
 from two_processes import found_by_two
 

@@ -11,9 +11,9 @@ import torch
 from datasets import Dataset
 from devices import everywhere, on_gpu
 from test_fast_step import LARGE, Step, assert_same_step, naive_of, naive_step, ready
-from test_pretraining_trainer import trainer_of
 from torch import Tensor, nn
 from torch.nn import functional as F
+from toy_trainer import trainer_of
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from hictl_hf import HictlConfig, HictlForPreTraining

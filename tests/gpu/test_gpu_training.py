@@ -11,8 +11,8 @@ import torch
 from datasets import Dataset
 from devices import GPU, SLOWLY, TWO_GPUS, on_gpu
 from test_gathering import largest_error
-from test_pretraining_trainer import gradients_of, logs_of, trained, trainer_of, weights_of
 from torch import Tensor
+from toy_trainer import gradients_of, logs_of, trained, trainer_of, weights_of
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from two_processes import found_by_two
 

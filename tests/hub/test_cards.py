@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
-from test_pretraining_results import RESULTS, typed
+from recorded_run import RESULTS, typed
 
 from hictl_hf.errors import BadInput
 from hictl_hf.hub.cards import (

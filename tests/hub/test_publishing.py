@@ -16,7 +16,7 @@ import pytest
 from hub_stub import Hub, serve
 from huggingface_hub import ModelCard
 from parsers import parse_arguments, parse_translation_arguments
-from test_pretraining_results import RESULTS, typed
+from recorded_run import RESULTS, typed
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import run_pretraining

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from test_pretraining_trainer import differing, gradients_of, logs_of, trained, trainer_of, weights_of
 from torch import Tensor
+from toy_trainer import differing, gradients_of, logs_of, trained, trainer_of, weights_of
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from two_processes import found_by_two
 

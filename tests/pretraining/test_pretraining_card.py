@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
-from test_pretraining_results import ADAPTED, ATTACK, ATTACKED, INCOMPLETE, REQUIRED, RESULTS, typed
+from recorded_run import ADAPTED, ATTACK, ATTACKED, INCOMPLETE, REQUIRED, RESULTS, typed
 
 from hictl_hf.pretraining.card import encoder_card, model_card
 

@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_plots import is_picture
+from pictures import is_picture
 
 from hictl_hf.pretraining import plots
-
-pytest.importorskip("matplotlib")
 
 HISTORY: list[dict[str, Any]] = [
     {"step": step, "loss": 9.0 / step, "lm_loss": 5.0 / step, "p_avg": 1 - 1 / step, "hard_negative_lambda": 0.9}

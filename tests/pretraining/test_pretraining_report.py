@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_pretraining_results import ATTACKED, INCOMPLETE, REQUIRED, RESULTS, typed
+from recorded_run import ATTACKED, INCOMPLETE, REQUIRED, RESULTS, typed
 
 from hictl_hf.pretraining.report import report, write_report
 

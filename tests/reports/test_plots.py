@@ -6,16 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pictures import is_picture
 
 from hictl_hf.reports import plots
 
-pytest.importorskip("matplotlib")
-
 LAYERS: dict[str, list[float | None]] = {"mean": [10.0, 30.0, 20.0], "projection": [None, None, 40.0]}
-
-
-def is_picture(path: Path) -> bool:
-    return path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
 
 
 def test_a_running_mean_is_shorter_at_the_ends() -> None:

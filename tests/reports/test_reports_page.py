@@ -3,7 +3,7 @@
 from base64 import b64encode
 from pathlib import Path
 
-from test_pretraining_results import ATTACK
+from recorded_run import ATTACK
 from test_xtreme_report import Tags
 
 from hictl_hf.reports.page import Block, Listing, Picture, write_sections

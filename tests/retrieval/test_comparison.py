@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pictures import is_picture
 from test_held_out import HELD_OUT, Dictionary
-from test_plots import is_picture
 from transformers import PreTrainedTokenizerBase
 
 from hictl_hf.embedding.pooling import Pooling

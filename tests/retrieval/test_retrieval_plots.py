@@ -4,11 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_plots import is_picture
+from pictures import is_picture
 
 from hictl_hf.retrieval.plots import plot_precision_and_recall, plot_retrieval
-
-pytest.importorskip("matplotlib")
 
 
 def test_precision_by_recall_follows_its_data(tmp_path: Path) -> None:

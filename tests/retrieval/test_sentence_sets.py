@@ -5,14 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_plots import is_picture
+from pictures import is_picture
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.cli import tsne
 from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.sentence_sets import mean_rank, place, read_sets
 
-pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
 LANGUAGES = ("en", "fr", "de", "ru", "es")
 

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_plots import is_picture
+from pictures import is_picture
 
 from hictl_hf.models.losses import sentence_contrast
 from hictl_hf.models.negatives import in_batch_negatives
 from studies import lambda_floor
-
-pytest.importorskip("matplotlib")
 
 
 def test_the_floor_of_the_sentence_loss_is_as_worked_out_by_hand() -> None:

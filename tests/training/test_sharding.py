@@ -17,10 +17,10 @@ from accelerate.utils import AutocastKwargs
 from datasets import Dataset
 from safetensors.torch import load_file
 from test_gathering import largest_error
-from test_pretraining_trainer import differing, gradients_of, logs_of, trained, trainer_of
 from test_run_pretraining import flags
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from toy_trainer import differing, gradients_of, logs_of, trained, trainer_of
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from two_processes import found_by_two
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
-from test_pretraining_results import ATTACK, ATTACKED
+from recorded_run import ATTACK, ATTACKED
 
 from hictl_hf.translation.card import translation_card
 from hictl_hf.translation.results import TranslationResults

@@ -5,11 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_plots import is_picture
+from pictures import is_picture
 
 from hictl_hf.translation import plots
-
-pytest.importorskip("matplotlib")
 
 
 def test_scores_by_step_follow_their_data(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded_run import ATTACK
 from test_inspection import made
-from test_pretraining_results import ATTACK
 from test_xtreme_report import NASTY, Tags
 from transformers import PreTrainedTokenizerBase
 

@@ -4,11 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_plots import is_picture
+from pictures import is_picture
 
 from hictl_hf.xtreme import plots
-
-pytest.importorskip("matplotlib")
 
 SCORES: dict[str, dict[str, dict[str, float | None]]] = {
     "classification": {"XNLI": {"en": 80.0, "sw": 50.0, "ur": None}},

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_pretraining_results import ATTACK
+from recorded_run import ATTACK
 
 from hictl_hf.cli import compare
 from hictl_hf.errors import BadInput
