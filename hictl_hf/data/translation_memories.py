@@ -43,7 +43,7 @@ def tmx_units(path: str) -> Records:
     source, codes, number = "", Codes(), 0
     for name, element in read_elements(path, "tmx", {"header"}, {"tu"}):
         if name == "header":
-            source = code_of(element, "srclang")
+            source = source_code(element)
         else:
             number += 1
             yield number, tmx_record(element, source, codes)
@@ -52,7 +52,7 @@ def tmx_units(path: str) -> Records:
 
 def tmx_record(unit: Element, source: str, codes: "Codes") -> Mapping[str, Any] | BrokenRow | None:
     """Return the texts of a unit, that of the source language first; `None` for a unit in one language."""
-    source, texts = code_of(unit, "srclang") or source, dict[str, str]()
+    source, texts = source_code(unit) or source, dict[str, str]()
     for variant in children(unit, "tuv"):
         try:
             language = language_code(variant.get(XML_LANG) or variant.get("lang") or "")
@@ -77,9 +77,9 @@ def distance(language: str, source: str) -> int:
     return 1 if source and parse_tag(language).language == parse_tag(source).language else 2
 
 
-def code_of(element: Element, attribute: str) -> str:
-    """Return the language code of an attribute, "" if it is missing or "*all*"."""
-    name = element.get(attribute)
+def source_code(element: Element) -> str:
+    """Return the language code of the attribute `srclang`, "" if it is missing or "*all*"."""
+    name = element.get("srclang")
     return language_code(name) if is_code(name) else ""
 
 
