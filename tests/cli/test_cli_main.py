@@ -184,7 +184,7 @@ def test_an_argument_that_nobody_reads_is_refused_in_one_line(name: str) -> None
         cli.main_of(name)([*REQUIRED.get(name, []), "--no_such_flag", "3"])
 
 
-def test_the_flag_that_was_meant_is_named(tmp_path: Path) -> None:
+def test_the_flag_that_was_meant_is_named() -> None:
     with pytest.raises(BadInput, match="--modle=m: unknown argument; did you mean --model"):
         cli.main_of("translate")(["--model", "m", "--modle=m"])
     for word, meant in (

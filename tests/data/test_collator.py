@@ -175,9 +175,7 @@ def masked(tokenizer: PreTrainedTokenizerBase) -> dict[str, tuple[np.ndarray, np
 
 
 @pytest.mark.parametrize(("kind", "rate"), [("text", 0.15), ("pair", 0.25)])
-def test_as_many_words_are_chosen_as_the_paper_says(
-    masked: dict[str, Any], tokenizer: PreTrainedTokenizerBase, kind: str, rate: float
-) -> None:
+def test_as_many_words_are_chosen_as_the_paper_says(masked: dict[str, Any], kind: str, rate: float) -> None:
     original, _, labels = masked[kind]
     words = original >= 4
     assert words.sum() == NUMBER

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from transformers import (
     AutoTokenizer,
     ElectraConfig,
     ElectraModel,
-    PreTrainedModel,
     PreTrainedTokenizerFast,
     XLMRobertaForMaskedLM,
     pipeline,
@@ -210,9 +209,7 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_bits(
     assert [row["step"] for row in main(longer)["history"]] == [2, 4, 6, 8]
 
 
-def test_a_run_starts_from_any_xlm_r_checkpoint(
-    files: dict[str, str], tmp_path: Path, run: tuple[Path, Any], model_for_text: Callable[..., PreTrainedModel]
-) -> None:
+def test_a_run_starts_from_any_xlm_r_checkpoint(files: dict[str, str], tmp_path: Path, run: tuple[Path, Any]) -> None:
     AutoTokenizer.from_pretrained(run[0] / "checkpoint").save_pretrained(tmp_path / "xlm-r")
     config = AutoModel.from_pretrained(run[0] / "encoder").config
     XLMRobertaForMaskedLM(config).save_pretrained(tmp_path / "xlm-r")

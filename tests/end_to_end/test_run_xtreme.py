@@ -136,7 +136,7 @@ def test_the_other_direction_is_the_accuracy_of_the_transposed_search(
     assert any(there != back for there, back in expected.values())
 
 
-def test_the_official_layout_scores_the_same(run: Path, xtreme_folder: Path, tmp_path: Path, capsys: Any) -> None:
+def test_the_official_layout_scores_the_same(run: Path, xtreme_folder: Path, tmp_path: Path) -> None:
     """Predictions against labels as files, by `--score`, for a task of which all languages are there."""
     from hictl_hf.xtreme.scores import score_language
 

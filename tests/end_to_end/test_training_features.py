@@ -533,7 +533,7 @@ def test_names_of_a_run_need_a_tracker_that_shows_them(make: Make, tmp_path: Pat
 
 
 @SLOW_IN_TRANSLATION
-def test_trials_of_a_search_are_runs_of_their_own(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trials_of_a_search_are_runs_of_their_own(make: Make, tmp_path: Path) -> None:
     optuna = pytest.importorskip("optuna")
     every = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
     plain = trained(make(tmp_path / "plain", learning_rate=4e-3, **every))

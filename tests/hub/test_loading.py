@@ -264,7 +264,7 @@ def test_the_first_argument_has_its_name_in_transformers(folders: Path, cls: Any
 
 
 @pytest.mark.parametrize("cls", [HictlModel, HictlForPreTraining, HictlForConditionalGeneration])
-def test_weights_in_memory_need_no_folder(folders: Path, model_for_text: MakeModel, cls: Any) -> None:
+def test_weights_in_memory_need_no_folder(folders: Path, cls: Any) -> None:
     config = HictlConfig.from_pretrained(folders / "checkpoint")
     weights = cls(config).state_dict()
     loaded = cls.from_pretrained(pretrained_model_name_or_path=None, config=config, state_dict=weights)

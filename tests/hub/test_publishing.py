@@ -139,9 +139,7 @@ def test_a_model_loads_back_by_its_name(hub: Hub, run: Path) -> None:
     assert all(back[name].equal(weight) for name, weight in local.items())
 
 
-def test_what_the_cards_show_runs(
-    hub: Hub, run: Path, sentences: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase
-) -> None:
+def test_what_the_cards_show_runs(hub: Hub, run: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     pytest.importorskip("sentence_transformers")
     push(run, "me/x", encoder_repository="me/x-encoder")
     push(run, "me/y")

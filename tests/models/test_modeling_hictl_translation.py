@@ -29,7 +29,6 @@ from hictl_hf import HictlConfig, HictlForConditionalGeneration, HictlModel, exp
 from hictl_hf.models.linear_cross_entropy import linear_cross_entropy
 
 MakeModel = Callable[..., HictlForConditionalGeneration]
-Path3 = tuple[Path, dict[str, Any], dict[str, Any]]
 
 BEGIN, PADDING, END, UNKNOWN = 0, 1, 2, 3
 WORDS = [0, 1, 2, 3, *range(7, 60, 3)]  # 22 of 60: columns of a cut vocabulary
@@ -907,7 +906,7 @@ def test_a_translation_model_starts_from_any_encoder(
     assert not transformers_warnings.messages
 
 
-def test_the_default_length_is_200_where_positions_allow(encoders: dict[str, Any], toy_config: Any) -> None:
+def test_the_default_length_is_200_where_positions_allow(toy_config: Any) -> None:
     encoder = HictlModel(toy_config(max_position_embeddings=514))
     model = HictlForConditionalGeneration.from_encoder(encoder, decoder_layers=1, target_languages=["de", "fr"])
     assert model.generation_config.max_length == 200

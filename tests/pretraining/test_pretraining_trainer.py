@@ -471,9 +471,7 @@ def test_what_neither_losses_nor_evaluation_read_is_refused(
         HictlTrainer(model_for_text(), arguments, eval_dataset=held_out, **given)
 
 
-def test_what_cannot_be_evaluated_is_refused(
-    build: Callable[..., HictlTrainer], tokens: Dataset, held_out: Dataset
-) -> None:
+def test_what_cannot_be_evaluated_is_refused(build: Callable[..., HictlTrainer], held_out: Dataset) -> None:
     trainer = build(eval_dataset={"a": held_out})
     assert trainer.evaluate("a")["eval_retrieval"] == trainer.evaluate()["eval_a_retrieval"]
     columns = "the text columns x, y, x_lang, y_lang"

@@ -88,7 +88,7 @@ def test_a_checkpoint_that_stores_no_settings_is_continued(tmp_path: Path) -> No
 
 
 def test_settings_that_older_checkpoints_did_not_store_are_compared_where_they_are(
-    run: tuple[Path, Any], checkpoint: Path, tmp_path: Path
+    checkpoint: Path, tmp_path: Path
 ) -> None:
     def fingerprint(optimizer: str) -> RunFingerprint:
         return RunFingerprint(SETTINGS, "abc", {"optim": optimizer})

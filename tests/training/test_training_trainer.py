@@ -402,7 +402,7 @@ def test_training_outside_the_main_thread_leaves_signals_alone(tmp_path: Path, u
 # --- loss or gradient that is not finite ----------------------------------------------------------------------------
 
 
-def test_a_loss_that_is_not_finite_has_gradients_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_is_not_finite_has_gradients_that_are_not() -> None:
     for value in (1.5, -0.0, 1e-40):
         weight = torch.tensor(0.3, requires_grad=True)
         loss = nan_unless_finite(weight + value)
@@ -442,9 +442,7 @@ class Poison(TrainerCallback):
 
 @pytest.mark.parametrize("max_grad_norm", [1.0, 0.0])
 @pytest.mark.parametrize("kind", ["nan", "inf", "gradient"])
-def test_a_step_that_is_not_finite_has_no_effect(
-    tmp_path: Path, uninterrupted: tuple[Any, ...], kind: str, max_grad_norm: float
-) -> None:
+def test_a_step_that_is_not_finite_has_no_effect(tmp_path: Path, kind: str, max_grad_norm: float) -> None:
     settings = {"max_grad_norm": max_grad_norm, "save_strategy": "no", "weight_decay": 0.1}
     forget = AtStep([1, 5, 6], lambda model, **_: model.zero_grad(set_to_none=True), "on_pre_optimizer_step")
     expected = trained(toy_trainer(tmp_path, callbacks=[forget], **settings))

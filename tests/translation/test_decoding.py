@@ -156,7 +156,7 @@ def test_each_module_is_again_in_its_mode_after_an_error(
 
 def test_the_model_says_how_it_is_searched_unless_the_call_does(
     translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     translator.generation_config.update(num_beams=4, length_penalty=0.6)
     translator.save_pretrained(tmp_path)

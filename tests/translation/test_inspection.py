@@ -55,7 +55,6 @@ def test_the_words_proposed_are_those_that_cls_adds_most_to(
 def test_proposals_are_marked_where_they_stand_worked_by_hand(
     half_vocabulary_model: HictlForConditionalGeneration,
     tokenizer: PreTrainedTokenizerBase,
-    sentences: dict[str, list[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Three words, in both, in the reference alone, in neither, and a last one that makes the mean of all words 0.
