@@ -37,11 +37,13 @@ def nearest_name(place: str | Path) -> str:
     """Return a question for the file or folder whose name is most like that of a missing one, also with the values of
     its variables, or for several with commas between them; else empty."""
     written = os.path.expandvars(os.path.expanduser(place))
-    if written != str(place) and Path(written).exists():
+    if written != str(place) and os.path.exists(written):
         return f"Did you mean {written}? Variables and ~ are not replaced here. "
-    if not Path(place).exists() and all(part and Path(part).exists() for part in str(place).split(",")):
+    if os.path.exists(place):
+        return ""
+    if all(part and os.path.exists(part) for part in str(place).split(",")):
         return f"Did you mean {str(place).replace(',', ' ')}, with spaces between them? "
-    names = [] if Path(place).exists() else [each.name for each in islice(Path(place).parent.glob("*"), 1000)]
+    names = [each.name for each in islice(Path(place).parent.glob("*"), 1000)]
     nearest = get_close_matches(Path(place).name, names, 1, cutoff=0.7)
     return f"Did you mean {Path(place).with_name(nearest[0])}? " if nearest else ""
 

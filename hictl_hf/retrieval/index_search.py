@@ -25,6 +25,7 @@ from tqdm.auto import tqdm
 from ..errors import BadInput, short_repr
 from ..files import atomic_file, flush, write_json
 from ..processes import ALONE, Processes, hides_progress
+from ..training.partial_output import reading_part
 from .bitext import UnitRows, rows_at
 from .nearest_neighbours import MEMORY, Neighbours, Rows, Vectors, fine_kind, inner_products
 
@@ -83,7 +84,7 @@ class IndexSearch:
         """
         parts = []
         for part in self._blocks():
-            with np.load(part.path) as saved:
+            with reading_part(part.path), np.load(part.path) as saved:
                 parts.append((saved["rows"], saved["similarities"]))
         rows, similarities = map(np.concatenate, zip(*parts))
         if (rows[:, 0] < 0).any():
@@ -112,7 +113,8 @@ class IndexSearch:
         """Train the empty index, unless that is done; the number of rows of a shard."""
         file = self.folder / "plan.json"
         if file.exists():
-            return int(json.loads(file.read_text("utf-8"))["rows"])
+            with reading_part(file):
+                return int(json.loads(file.read_text("utf-8"))["rows"])
         self.folder.mkdir(parents=True, exist_ok=True)
         faiss, index = import_faiss(), make_index(self.factory, self.keys.shape[1])
         lists = getattr(inverted_lists_of(index), "nlist", CODES)
@@ -135,7 +137,7 @@ class IndexSearch:
 
     def _build(self, part: "Part") -> None:
         """Add the rows of a shard to the empty index."""
-        index = import_faiss().read_index(str(self.folder / "empty.index"))
+        index = read_index(self.folder / "empty.index")
         for start in range(part.start, part.stop, ROWS_AT_ONCE):
             rows = np.arange(start, min(start + ROWS_AT_ONCE, part.stop))
             vectors = as_fp32(self.keys[start : rows[-1] + 1])
@@ -151,8 +153,7 @@ class IndexSearch:
         Returns:
             The row of id 0 and the path of each index to search: one, or the shards of an index without such lists.
         """
-        faiss, merged = import_faiss(), self.folder / MERGED
-        index = faiss.read_index(str(self.folder / "empty.index"))
+        merged, index = self.folder / MERGED, read_index(self.folder / "empty.index")
         lists = inverted_lists_of(index)
         if len(shards) == 1 or lists is None:
             return [(part.start if lists is None else 0, part.path) for part in shards]
@@ -192,7 +193,7 @@ class IndexSearch:
         # FAISS 1.15 crashes on merged lists with IO_FLAG_MMAP; they are mapped in any case
         flag = faiss.IO_FLAG_READ_ONLY if path.name == MERGED else faiss.IO_FLAG_MMAP
         opened.clear()  # one shard in memory at a time
-        index = opened[path] = faiss.read_index(str(path), flag)
+        index = opened[path] = read_index(path, flag)
         if self.parameters:
             set_parameters(index, self.factory, self.parameters)
         elif (lists := inverted_lists_of(index)) is not None:
@@ -245,6 +246,12 @@ def import_faiss() -> Any:
             "--index, or install it: pip install 'hictl_hf[mining]'."
         ) from error
     return faiss
+
+
+def read_index(path: Path, flag: int = 0) -> Any:
+    """An index that an interrupted search may have written."""
+    with reading_part(path):
+        return import_faiss().read_index(str(path), flag)
 
 
 def make_index(factory: str, width: int) -> Any:

@@ -23,6 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..embedding.encoder import embed_sentences
 from ..processes import ALONE, Processes, hides_progress
+from ..training.partial_output import reading_part
 from .bitext import (
     MARGINS,
     Direction,
@@ -229,7 +230,7 @@ def load_all(search: Search, kept: Path) -> list[int]:
     """Load what the processes have saved, and keep it in one file; the numbers of the strips that are left."""
     files = sorted(kept.parent.glob(f"{kept.stem}*{kept.suffix}"), key=lambda file: file != kept)
     for file in files:  # the main process's first, which may have what is in the others
-        with np.load(file) as saved:
+        with reading_part(file), np.load(file) as saved:
             search.load(saved)
     if any(file != kept for file in files):
         keep(search.save(), kept)

@@ -24,7 +24,7 @@ from ..errors import BadInput, as_bad_input
 from ..files import digest, is_stream, partial_file
 from ..processes import ALONE, Processes
 from ..training.fingerprint import CONTINUE_OR_REMOVE, SETTINGS_FILE, refuse_other_settings, remember_settings
-from ..training.partial_output import as_bytes
+from ..training.partial_output import as_bytes, reading_part
 from .bitext import SomeRows, UnitRows
 from .mining import MiningConfig, describe, make_search, run, share_index_search
 from .nearest_neighbours import Source
@@ -183,7 +183,8 @@ class MiningWorkdir:
                     VectorFileConfig(prompt=prompt), remembered={"precision": self.source.precision},
                     total=len(side.sentences), processes=self.processes,
                 )  # fmt: skip
-            found.append(np.load(path, mmap_mode="r") if vectors is None else vectors)
+            with reading_part(path):
+                found.append(np.load(path, mmap_mode="r") if vectors is None else vectors)
         return found
 
     def share_search(self, x: Source, y: Source, only_earlier: bool = False) -> bool:

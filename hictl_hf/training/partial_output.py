@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,11 @@ class PartialOutput:
             raise
         os.replace(draft, output)
         shutil.rmtree(self.folder)
+
+
+def reading_part(file: Path) -> AbstractContextManager[None]:
+    """Raise `BadInput` with a file of partial output, such as one damaged by a crash of the machine, and the fix."""
+    return as_bad_input(str(file), "what the interrupted command wrote", f"Remove {file.parent} to begin anew.")
 
 
 def as_bytes(block: Iterable[str]) -> bytes:

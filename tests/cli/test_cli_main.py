@@ -244,6 +244,11 @@ def test_a_file_that_cannot_be_opened_is_told_in_one_line(tmp_path: Path, monkey
         cli.main(["translate"])
 
 
+def test_a_name_that_is_too_long_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="^error: .*xxx: File name too long; allowed"):
+        cli.run(lambda _: (tmp_path / ("x" * 300)).read_text())
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG])
 def test_a_full_disk_is_told_in_one_line_also_without_the_name_of_a_file(
     number: int, monkeypatch: pytest.MonkeyPatch

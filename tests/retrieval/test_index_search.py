@@ -127,6 +127,17 @@ def test_shards_and_blocks_are_shared_and_done_once(
     assert len(done) - len({*done}) <= 2 * before, "only what was at work when the processes were stopped is done again"
 
 
+@pytest.mark.parametrize("name", ["plan.json", "empty.index", "000000.index", "000001.npz"])
+def test_a_damaged_file_of_an_interrupted_search_is_named(name: str, tmp_path: Path) -> None:
+    search(tmp_path, "IVF4,Flat")
+    for path in tmp_path.iterdir() if name == "000000.index" else ():
+        if path.suffix == ".npz":  # or no shard is read again
+            path.unlink()
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:9])
+    with pytest.raises(BadInput, match=rf"{name}: cannot be read .*; allowed .* Remove {tmp_path} to begin anew"):
+        search(tmp_path, "IVF4,Flat")
+
+
 def test_fewer_keys_than_neighbours_are_all_found() -> None:
     x, y = translations()
     pairs, scores = mine_vectors(x[:5], y[:2], MiningConfig(index="Flat", direction="forward"))

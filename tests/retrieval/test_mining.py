@@ -9,6 +9,7 @@ import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.embedding.encoder import embed_sentences
+from hictl_hf.errors import BadInput
 from hictl_hf.processes import Processes
 from hictl_hf.retrieval import mining
 from hictl_hf.retrieval import nearest_neighbours as neighbours
@@ -119,6 +120,9 @@ def test_a_kept_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.
     for one, other in zip(found, expected):
         np.testing.assert_array_equal(one, other)
     assert [path.name for path in tmp_path.iterdir()] == ["kept.npz"]
+    kept.write_bytes(kept.read_bytes()[:99])
+    with pytest.raises(BadInput, match=rf"kept.npz: cannot be read .*; allowed .* Remove {tmp_path} to begin anew"):
+        mine_vectors(x, y, kept=kept)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 3)])

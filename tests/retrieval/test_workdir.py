@@ -1,6 +1,7 @@
 """The distinct lines of a side and their vectors; partial output continues only with the same files and settings."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,16 @@ def test_only_the_same_files_and_settings_continue(files: tuple[str, str], caplo
     np.save(files[1], VECTORS + 1)
     with pytest.raises(BadInput, match="digests"):
         workdir(files)
+
+
+@pytest.mark.parametrize("content", [b"", b"null", b"\x93NUMPY\x01\x00"])
+def test_damaged_vectors_are_named(content: bytes, saved_model: Callable[..., Path], tmp_path: Path) -> None:
+    source = VectorSource(str(saved_model(tmp_path / "model")), device="cpu")
+    work = MiningWorkdir(tmp_path / "out.tsv", [], source, CONFIG, TASK)
+    work.folder.mkdir()
+    (work.folder / "x.npy").write_bytes(content)
+    with pytest.raises(BadInput, match=rf"x.npy: cannot be read .*; allowed .* Remove {work.folder} to begin anew"):
+        work.vectors([Side("x.txt", LINES)])
 
 
 def test_a_folder_with_other_files_is_refused(files: tuple[str, str]) -> None:
