@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def kind_of(path: Path) -> str:
     """Return the kind of run that wrote this `results.json`, a key of `KINDS`."""
     try:
-        keys = set(json.loads(path.read_text("utf-8")))
+        keys = {*dict(json.loads(path.read_text("utf-8")))}
     except (OSError, ValueError, TypeError) as error:
         raise BadInput(
             f"{path}: cannot be read ({error}); allowed is the {RESULTS_FILE} of a run. {NO_RESULTS}"

@@ -26,6 +26,8 @@ from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from .output_layer import OutputLayer
 
 COMPACT_AT = 8  # finished sentences leave when they are 1/8 of the batch, as the others have to be moved
+LARGEST_PENALTY = 50  # a length to the power of more may be too large for a float
+LONGEST = 2**24  # tokens, more than any decoder has positions; fp32 has each of these numbers
 MASKS = ("sdpa", "eager")  # attention implementations that take any mask
 
 
@@ -51,8 +53,9 @@ class BeamSearchConfig:
     def __post_init__(self) -> None:
         if not 1 <= self.best <= self.num_beams:
             raise BadInput(f"best is {self.best} and num_beams is {self.num_beams}; allowed is 1 <= best <= num_beams")
-        if not math.isfinite(self.length_penalty):
-            raise BadInput(f"length_penalty is {self.length_penalty}; allowed are finite numbers")
+        if not abs(self.length_penalty) <= LARGEST_PENALTY:
+            allowed = f"allowed are numbers from -{LARGEST_PENALTY} to {LARGEST_PENALTY}"
+            raise BadInput(f"length_penalty is {self.length_penalty}; {allowed}")
         if not 0 <= self.max_length_a < math.inf or self.max_length_b < 1 or self.max_length < 1:
             raise BadInput(
                 f"max_length_a, max_length_b and max_length are {self.max_length_a}, {self.max_length_b} and "
@@ -69,8 +72,8 @@ class BeamSearchConfig:
 
     def limits(self, source_tokens: Tensor) -> Tensor:
         """(n,) most tokens of a hypothesis for sources of (n,) tokens."""
-        wanted = (self.max_length_a * source_tokens + self.max_length_b).long()
-        return wanted.clamp_max(self.max_length)
+        wanted = self.max_length_a * source_tokens + float(self.max_length_b)
+        return wanted.clamp_max(min(self.max_length, LONGEST)).long()
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ def test_a_run_without_results_is_told_how_it_gets_them(tmp_path: Path) -> None:
     [
         ({"protocol": {}}, r"other/results\.json: holds protocol; allowed is the results.json of translation, XTREME"),
         ([], "holds nothing; allowed is"),
+        ([1, 2], r"other/results\.json: cannot be read"),
         ({"test": {}, "decoding": {}}, "is a run of translation, and .* of pre-training; allowed are runs of one kind"),
     ],
 )

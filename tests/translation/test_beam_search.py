@@ -251,7 +251,11 @@ def test_sentences_leave_when_they_are_done(
 
 def test_limits_are_a_times_source_tokens_plus_b_and_at_most_the_longest() -> None:
     # 1.2 * 5 + 10 = 16; 1.2 * 11 + 10 = 23.2; 1.2 * 400 + 10 = 490
-    assert BeamSearchConfig().limits(torch.tensor([5, 11, 400])).tolist() == [16, 23, 200]
+    lengths = torch.tensor([5, 11, 400])
+    assert BeamSearchConfig().limits(lengths).tolist() == [16, 23, 200]
+    for large in ({"max_length_a": 1e30}, {"max_length_b": 10**30}):
+        assert BeamSearchConfig(**large).limits(lengths).tolist() == [200] * 3
+    assert BeamSearchConfig(max_length=10**30).limits(lengths).tolist() == [16, 23, 490]
 
 
 def test_the_decoder_has_no_more_positions_than_it_has(
@@ -267,7 +271,8 @@ def test_the_decoder_has_no_more_positions_than_it_has(
     ("settings", "told"),
     [({"best": 6}, "best is 6"), ({"num_beams": 0, "best": 0}, "best is 0"), ({"max_length_b": 0}, "max_length_b"),
      ({"max_length_a": math.inf}, "max_length_a"), ({"max_length_a": math.nan}, "max_length_a"),
-     ({"length_penalty": math.nan}, "length_penalty is nan; allowed are finite numbers")],
+     ({"length_penalty": math.nan}, "length_penalty is nan; allowed are numbers from -50 to 50"),
+     ({"length_penalty": 300}, "length_penalty is 300")],
 )  # fmt: skip
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(BadInput, match=told):

@@ -294,7 +294,7 @@ def test_scores_and_several_translations_are_written_with_the_number_of_the_line
         (["--best", "6"], "best is 6 and num_beams is 5"),
         (["--lines_at_once", "0"], "lines_at_once is 0"),
         (["--dtype", "int4"], "dtype is 'int4'"),
-        (["--length_penalty", "nan"], "length_penalty is nan; allowed are finite"),
+        (["--length_penalty", "nan"], "length_penalty is nan; allowed are numbers"),
         (["--max_tokens", "0", "--input", __file__], "max_tokens is 0; allowed is 1 or more"),
     ],
 )
