@@ -322,7 +322,8 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
         if self.save_strategy is None:
             self.save_strategy = self.eval_strategy if self.load_best_model_at_end else "epoch"
         if self.save_steps is None:
-            self.save_steps = (self.eval_strategy == "steps" and (self.eval_steps or self.logging_steps)) or 500
+            with_eval = self.save_strategy == self.eval_strategy == "steps"
+            self.save_steps = (with_eval and (self.eval_steps or self.logging_steps)) or 500
         if self.load_best_model_at_end and self.save_strategy not in (self.eval_strategy, "best"):
             raise BadInput(
                 f"save_strategy is {self.save_strategy} and eval_strategy {self.eval_strategy}: the best state on "

@@ -31,7 +31,8 @@ RENAMED = {  # setting -> its name in 0.7.5, with transformers before 5.23
 def settings_of(args: TranslationArguments) -> dict[str, Any]:
     """All settings that decide the results, as plain values."""
     plain = plain_settings(args) | {"processes": args.world_size}
-    return {name: value for name, value in plain.items() if name not in WITHOUT_EFFECT}
+    idle = () if args.save_strategy == "steps" else ("save_steps",)
+    return {name: value for name, value in plain.items() if name not in (*WITHOUT_EFFECT, *idle)}
 
 
 def refuse_other_settings(args: TranslationArguments) -> None:

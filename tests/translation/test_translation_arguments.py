@@ -6,6 +6,7 @@ import pytest
 from parsers import parse_translation_arguments
 
 from hictl_hf.errors import BadInput
+from hictl_hf.training.fields import idle_steps
 from hictl_hf.translation.arguments import TranslationArguments
 from hictl_hf.translation.beam_search import BeamSearchConfig
 
@@ -47,6 +48,8 @@ def test_states_are_saved_when_they_are_validated() -> None:
     found = parsed(*given, "--validation_file", "b.{en,de}", "--average_checkpoints", "4")
     assert found.save_strategy == "steps" and found.save_steps == 7 and found.load_best_model_at_end
     assert found.save_total_limit == 5 and found.metric_for_best_model == "eval_sacrebleu"
+    best = parsed(*given, "--validation_file", "b.{en,de}", "--save_strategy", "best")
+    assert not idle_steps(best), "of steps that were not given nothing is said"
     assert parsed("--model_name_or_path", "x").eval_strategy == "no"  # nothing to validate on
     with pytest.raises(BadInput, match="eval_strategy is steps, but there are no pairs to validate on"):
         parsed(*given)

@@ -59,6 +59,14 @@ def test_a_run_that_0_7_5_began_is_continued_with_its_settings_only(tmp_path: Pa
         is_finished(arguments(tmp_path, "--num_beams", "4"))
 
 
+def test_steps_that_have_no_effect_may_be_others(tmp_path: Path) -> None:
+    best = ("--validation_file", "b.{en,de}", "--eval_strategy", "steps", "--save_strategy", "best")
+    record_settings(arguments(tmp_path, *best))
+    before = json.loads((tmp_path / "settings.json").read_text("utf-8"))
+    (tmp_path / "settings.json").write_text(json.dumps({**before, "save_steps": 50}), "utf-8")  # as 0.19 recorded it
+    assert not is_finished(arguments(tmp_path, *best))
+
+
 def test_a_recorded_run_is_finished_when_it_has_results(tmp_path: Path) -> None:
     record_settings(arguments(tmp_path))
     assert not is_finished(arguments(tmp_path))
