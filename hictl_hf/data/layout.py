@@ -8,7 +8,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import BadInput
-from .text_encoding import BYTE, encode_texts
+from .text_encoding import BYTE, encode_texts, special_tokens
 
 WORD_START = "▁"  # of SentencePiece
 SPACE_AS_LETTER = "Ġ"  # of byte-level vocabularies
@@ -160,9 +160,8 @@ def words_never_sampled(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> 
 
 def reserved_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """The ids of special, reserved and unused tokens, which no text has."""
-    reserved = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     unused = {number for piece, number in tokenizer.get_vocab().items() if UNUSED.fullmatch(piece)}
-    return {*tokenizer.all_special_ids} | reserved | unused
+    return {*special_tokens(tokenizer)} | unused
 
 
 def lone_space(tokenizer: PreTrainedTokenizerBase) -> set[int]:

@@ -45,6 +45,12 @@ def encode_texts(
     return as_data(texts, second, **settings)
 
 
+def decode_texts(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Sequence[int]]) -> list[str]:
+    """The texts of token ids, without special tokens; `skip_special_tokens` skips bytes that are marked as special."""
+    special = special_tokens(tokenizer)
+    return tokenizer.batch_decode([[number for number in row if number not in special] for row in rows])
+
+
 def special_tokens_around(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
     """How many special tokens the tokenizer puts before a text, and how many after it."""
     alone, found = (encode_texts(tokenizer, "a", add_special_tokens=adds)["input_ids"] for adds in (False, True))

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.languages import find_language
 from ..data.layout import end_of_text
-from ..data.text_encoding import encode_texts
+from ..data.text_encoding import decode_texts, encode_texts
 from ..data.tokenization import list_of_texts, token_batches
 from ..errors import BadInput, short_repr
 from ..models.families import longest_input
@@ -86,7 +86,7 @@ def translate(
             rows = rows.to(model.device)
             hypotheses = search(model, rows["input_ids"], rows["attention_mask"], starts[batch], settings)
             for number, best in zip(batch, hypotheses):
-                decoded = tokenizer.batch_decode([each.tokens for each in best], skip_special_tokens=True)
+                decoded = decode_texts(tokenizer, [each.tokens for each in best])
                 found[jobs[number]] = [Translation(text, h.score, len(h.tokens)) for text, h in zip(decoded, best)]
             bar.update(len(batch))
     return [list(found.get(job, [Translation("", 0.0, 0)])) for job in zip(texts, languages)]

@@ -14,7 +14,7 @@ from transformers.utils import CONFIG_NAME
 
 from ..data.cleaning import Cleaning, CorpusReport
 from ..data.languages import find_language
-from ..data.text_encoding import encode_texts
+from ..data.text_encoding import decode_texts, encode_texts
 from ..embedding.sentence_transformers_settings import read_sentence_transformers_files, transformer_place
 from ..errors import BadInput, short_repr
 from ..hub.during_training import push_during_training
@@ -106,7 +106,7 @@ def warn_of_spaces(references: Sequence[str], tokenizer: PreTrainedTokenizerBase
     """Warn of a tokenizer, such as BERT's, that gives a share of the references back with other spaces."""
     some = list(references[:: max(1, len(references) // SAMPLE)])
     ids = encode_texts(tokenizer, some, add_special_tokens=False)["input_ids"] if some else []
-    written = tokenizer.batch_decode(ids, skip_special_tokens=True) if some else []
+    written = decode_texts(tokenizer, ids)
     changed = [
         (before, after)
         for before, after in zip(some, written)

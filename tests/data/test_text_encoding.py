@@ -10,9 +10,10 @@ import pytest
 from datasets import Dataset
 from datasets.fingerprint import Hasher
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from toy_families import TOKENIZERS
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from hictl_hf.data.text_encoding import encode_texts
+from hictl_hf.data.text_encoding import decode_texts, encode_texts
 from hictl_hf.data.tokenization import prompt_tokens, tokenize_corpus, tokenize_rows, train_tokenizer
 from hictl_hf.translation.corpus import tokenize_batch
 from hictl_hf.translation.decoding import tokenize
@@ -49,6 +50,14 @@ def other_tokenizer(model: Any, trainer: Any) -> PreTrainedTokenizerBase:
 def unigram() -> PreTrainedTokenizerBase:
     """Its vocabulary knows all characters of the texts."""
     return train_tokenizer([*TEXTS, *"</>smapdunk"] * 9, vocab_size=80)
+
+
+@pytest.mark.parametrize("name", ["xlm-roberta", "modernbert", "eurobert"])
+def test_texts_come_back_without_special_tokens_but_with_bytes_that_are_marked_as_special(name: str) -> None:
+    texts = ["the cat", "€ß", ""] if name != "xlm-roberta" else ["the cat", "a cat", ""]
+    tokenizer = TOKENIZERS[name](["the cat", "a cat"] * 9)
+    rows = encode_texts(tokenizer, texts)["input_ids"]
+    assert decode_texts(tokenizer, [[*row, tokenizer.pad_token_id] for row in rows]) == texts
 
 
 @pytest.mark.parametrize("kind", ["Unigram", *KINDS])
