@@ -156,7 +156,8 @@ def list_of_texts(sentences: Iterable[str]) -> list[str]:
     """Return the sentences, which may be the keys of a dictionary, as a list; `BadInput` unless all are strings, and
     for a dictionary with texts as its values, such as a row of a data set."""
     is_row = isinstance(sentences, Mapping) and any(isinstance(value, str | list) for value in sentences.values())
-    if is_row or isinstance(sentences, str | bytes) or not isinstance(sentences, Iterable):
+    is_list = isinstance(sentences, Iterable) or hasattr(sentences, "__getitem__")  # as KeyDataset of transformers has
+    if is_row or isinstance(sentences, str | bytes) or not is_list:
         found = f"sentences is {short_repr(sentences)}, of type {type(sentences).__name__}"
         raise BadInput(f"{found}; allowed is a list of texts. Give one text as a list of one.")
     texts = list(sentences)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaConfig, XLMRobertaForMaskedLM, pipeline
+from transformers.pipelines.pt_utils import KeyDataset
 
 from hictl_hf.cli.translate import main
 from hictl_hf.errors import BadInput
@@ -32,6 +34,8 @@ def test_a_pipeline_gives_the_old_shape_by_function_and_by_name(
     assert named(texts_to_translate[0], num_beams=3, max_length=9, target_language="fr") == ours(
         texts_to_translate[:1], max_length=9
     )
+    of_a_column = KeyDataset(Dataset.from_dict({"de": texts_to_translate}), "de")  # as transformers documents it
+    assert ours(of_a_column, max_length=9) == ours(texts_to_translate, max_length=9)
     (several,) = ours(texts_to_translate[0], best=2, max_length=9)
     assert several[0]["translation_text"] == expected[0][0].text and several[0]["score"] >= several[1]["score"]
     with pytest.raises(BadInput, match="no setting beams; allowed are num_beams"):
