@@ -83,7 +83,11 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
         past = the_cache(kwargs.pop("cache", None), kwargs.pop("past_key_values", None))
         kwargs |= {} if past is None else {CACHE: past}
         kwargs |= self.in_target_ids(kwargs)
+        sources = kwargs.get("input_ids") if inputs is None else inputs
         start = self.chosen_start(kwargs.pop("decoder_start_token_id", None), target_language, start_ids)
+        if isinstance(start, list) and sources is not None and len(start) != len(sources):
+            found = f"there are {len(start)} target languages for {len(sources)} sources"
+            raise ValueError(f"{found}; give one, or one each")
         if start is None:
             given = None if generation_config is None else generation_config.decoder_start_token_id
             start = self.default_start_id() if given is None else given
@@ -99,7 +103,7 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
                 kwargs.setdefault("decoder_attention_mask", torch.ones_like(prompt))
         kwargs |= self.with_tokenizer_ids(kwargs)
         if kwargs.get("attention_mask") is None and kwargs.get("encoder_outputs") is None:
-            kwargs |= self.without_padding(kwargs.get("input_ids") if inputs is None else inputs)
+            kwargs |= self.without_padding(sources)
         outputs = super().generate(inputs, generation_config, *args, **kwargs)
         if isinstance(outputs, Tensor):
             return self.token_ids(outputs)

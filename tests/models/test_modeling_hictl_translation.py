@@ -657,6 +657,9 @@ def test_a_language_is_asked_for_by_name_where_there_are_several(translator: Mak
             call()
     with pytest.raises(ValueError, match=r"no target language es, zh.*\['de', 'fr'\]"):
         model.generate(**source(), target_language=["zh", "de", "es"])
+    for languages in (["de"], ["de"] * 4):
+        with pytest.raises(ValueError, match=f"there are {len(languages)} target languages for 3 sources; give one"):
+            model.generate(**source(), target_language=languages)
     with pytest.raises(ValueError, match="one, unnamed"):
         translator(languages=None).start_ids_of(["de"])
     for languages, start in ((["de"], len(WORDS)), (None, END)):
