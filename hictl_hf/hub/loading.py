@@ -11,7 +11,7 @@ from pickle import UnpicklingError
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
@@ -159,7 +159,7 @@ def model_errors(place: str) -> Iterator[None]:
         raise BadInput(f"{place}: transformers has nothing called {error}") from error
     except StrictDataclassError as error:  # says only in which validator; its cause says what it found
         raise BadInput(f"{place}: {' '.join(str(error.__cause__ or error).split())}") from error
-    except (ImportError, ValueError, OSError, RuntimeError, UnpicklingError, AssertionError) as error:
+    except (ImportError, ValueError, OSError, RuntimeError, UnpicklingError, AssertionError, SafetensorError) as error:
         raise BadInput(f"{place}: {error}") from error
 
 
@@ -172,7 +172,7 @@ def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             name_or_folder, padding_side="right", truncation_side="right"
         )
-    except (OSError, ValueError) as error:
+    except Exception as error:  # tokenizers raises no other type
         reason = " ".join(str(error).split())
         raise BadInput(f"{name_or_folder}: holds no tokenizer that loads: {reason}") from error
     check_words(str(name_or_folder), tokenizer)

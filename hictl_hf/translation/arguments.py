@@ -115,9 +115,9 @@ class TranslationModelArguments(ModelArguments):
         """Whether `model_name_or_path` is a translation model; `None` if its configuration cannot be read."""
         try:
             values, _ = PreTrainedConfig.get_config_dict(self.model_name_or_path, revision=self.model_revision)
-        except (OSError, ValueError):
+            return bool(values.get("is_encoder_decoder"))
+        except (OSError, ValueError, AttributeError):
             return None  # `setup.load_config` says why
-        return bool(values.get("is_encoder_decoder"))
 
     def check_model(self) -> None:
         """Raise `BadInput` without a model, and for settings of a new decoder if the model has one."""

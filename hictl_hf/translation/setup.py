@@ -141,7 +141,7 @@ def load_config(args: TranslationArguments) -> Any:
         config = config_of(place, **settings)
         if not args.random_encoder:  # else a configuration without weights is enough
             check_sizes(place)
-    except (StrictDataclassError, OSError, ValueError) as error:
+    except (StrictDataclassError, OSError, ValueError, AttributeError) as error:
         allowed = "an encoder that HiCTL trains, nor a translation model such as runs/step1/model"
         found = " ".join(str(error).split())
         raise BadInput(f"--model_name_or_path {name}: neither {allowed}: {found}") from error

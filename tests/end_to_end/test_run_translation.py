@@ -616,6 +616,7 @@ def replaced(arguments: list[str], **changes: str | None) -> list[str]:
         ({"model_name_or_path": "{tmp}"}, "neither an encoder that HiCTL trains, nor a translation model"),
         ({"model_name_or_path": "{tmp}/roberta"}, "nor a translation .* is a model of type 'roberta'; HiCTL's classes"),
         ({"model_name_or_path": "{tmp}/bare"}, "bare: holds no tokenizer that loads"),
+        ({"model_name_or_path": "{tmp}/list"}, "list: neither an encoder that HiCTL trains, nor a translation model"),
         ({"model_name_or_path": "{tmp}/small"}, r"its tokenizer has \d+ ids, its model 20; they do"),
         ({"model_name_or_path": None}, "there is no model; give --model_name_or_path: an encoder"),
         ({"train_file": None}, "encoder has no decoder, and a new one has to be trained: give --train_file"),
@@ -647,7 +648,7 @@ def replaced(arguments: list[str], **changes: str | None) -> list[str]:
         ({"+max_length_b": "0"}, "max_length_a, max_length_b and max_length are 1.2, 0 and 200; allowed are 0, 1"),
         ({"target_lang": "cn"}, "the language is 'cn'; allowed are codes of ISO 639, such as de or pt-BR. Write zh"),
         ({"+multi_bleu": '{"language": "fr"}'}, "multi_bleu has no field language; it has aggressive, lowercase"),
-        ({"+length_penalty": "nan"}, "length_penalty is nan; allowed are finite numbers"),
+        ({"+length_penalty": "nan"}, "length_penalty is nan; allowed are numbers from -50"),
         ({"+label_smoothing_factor": "1"}, "label_smoothing_factor is 1.0; allowed is 0 to below 1"),
     ],
 )  # fmt: skip
@@ -657,6 +658,8 @@ def test_wrong_input_is_one_clear_error(changes: dict[str, str], message: str, w
     HictlModel(HictlConfig(vocab_size=20, **small)).save_pretrained(tmp_path / "bare")
     HictlModel(HictlConfig(vocab_size=20, **small)).save_pretrained(tmp_path / "small")
     AutoTokenizer.from_pretrained(world / "encoder").save_pretrained(tmp_path / "small")
+    (tmp_path / "list").mkdir()
+    (tmp_path / "list/config.json").write_text("[]", "utf-8")
     named = {
         name: value and value.format(tmp=tmp_path) if "{tmp}" in str(value) else value
         for name, value in changes.items()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from hub_stub import Hub, serve
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -381,7 +382,7 @@ def test_the_longest_line_that_is_allowed_is_read(tmp_path: Path, monkeypatch: p
 
 
 def test_errors_of_loading_name_the_checkpoint() -> None:
-    for error in (KeyError("gelux"), ValueError("no"), OSError("no"), RuntimeError("no")):
+    for error in (KeyError("gelux"), ValueError("no"), OSError("no"), RuntimeError("no"), SafetensorError("no")):
         with pytest.raises(BadInput, match="here: (no|transformers has nothing called 'gelux')"), model_errors("here"):
             raise error
     with pytest.raises(BadInput, match="^as it was$"), model_errors("here"):
@@ -397,8 +398,12 @@ def test_a_tokenizer_that_is_none_or_too_large_is_refused(folders: Path, tmp_pat
         BadInput, match=f"here: its tokenizer has {len(tokenizer)} ids, its model 3; they do not belong"
     ):
         check_vocabulary("here", tokenizer, 3)
-    with pytest.raises(BadInput, match="holds no tokenizer that loads"):
-        load_tokenizer(tmp_path)
+    for written in (None, "[]", '{"added_tokens": [], "model": {"type": "of another release"}}'):
+        if written:
+            tokenizer.save_pretrained(tmp_path)
+            (tmp_path / "tokenizer.json").write_text(written, "utf-8")
+        with pytest.raises(BadInput, match="holds no tokenizer that loads"):
+            load_tokenizer(tmp_path)
 
 
 def test_a_tokenizer_whose_texts_have_ids_beyond_the_embeddings_is_refused(folders: Path, tmp_path: Path) -> None:

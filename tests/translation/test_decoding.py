@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hictl_hf.cli.translate import main
 from hictl_hf.errors import BadInput
@@ -109,6 +109,14 @@ def test_what_is_no_text_is_refused(
     with pytest.raises(BadInput, match=told):
         translate(translator, tokenizer, given, SHORT, "de")
     assert translate(translator, tokenizer, [], SHORT, "de") == []
+
+
+def test_a_tokenizer_without_padding_is_refused(
+    translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)  # tokenizer.json alone
+    with pytest.raises(BadInput, match="has no pad_token, which tokenizer_config.json names; allowed is the complete"):
+        translate(translator, bare, ["the cat"], SHORT, "de")
 
 
 def test_a_text_that_leaves_no_word_is_translated_by_none(
