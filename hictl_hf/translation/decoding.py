@@ -63,8 +63,8 @@ def translate(
     """
     texts, settings = list_of_texts(texts), settings or BeamSearchConfig.of(model)
     if tokenizer.pad_token_id is None:
-        found = f"{tokenizer.name_or_path}: its tokenizer has no pad_token, which tokenizer_config.json names"
-        raise BadInput(f"{found}; allowed is the complete tokenizer that was saved with the model")
+        lack = f"{tokenizer.name_or_path}: its tokenizer has no pad_token, which tokenizer_config.json names"
+        raise BadInput(f"{lack}; allowed is the complete tokenizer that was saved with the model")
     if max_tokens is not None and max_tokens < 1:
         raise BadInput(f"max_tokens is {max_tokens}; allowed is 1 or more")
     languages: list[str | None]
