@@ -102,6 +102,9 @@ class HictlObjective(FamilyMaskedLM):
     ) -> HictlForPreTrainingOutput:
         """Compute all losses of a batch.
 
+        Without `HictlTrainer`, call `sentence_probability.record(output.sentence_loss)` after each optimiser step: else
+        λ stays 1, which moves no negative.
+
         Args:
             input_ids: (n, T) masked x∘y, or masked x where the text is monolingual.
             attention_mask: (n, T) 1 on tokens, 0 on padding.
