@@ -89,6 +89,7 @@ ATTRIBUTES = {
     "_forward_params": "settings given when a pipeline was made",
     "_forward_pre_hooks": "as _forward_hooks",
     "_globalstep_last_logged": "what the logged loss is divided by: a skipped step does not count",
+    "_last_lr": "what get_last_lr returns; a schedule sets it by steps only",
     "_tr_loss": "the loss that is logged next: a skipped step does not count",
 }
 CLASS_SETTINGS = {
@@ -178,6 +179,9 @@ def test_private_attributes_are_still_there(tmp_path: Path) -> None:
         assert f"self.{name} = " in source, f"Trainer does not set {name} any more"
     assert hasattr(trainer, "model_accepts_loss_kwargs")
     assert {"prepare_model", "clip_grad_norm_", "autocast_handler", "scaler"} <= {*dir(trainer.accelerator)}
+    trainer.create_optimizer_and_scheduler(num_training_steps=2)
+    trainer.lr_scheduler._last_lr = [0.5]
+    assert trainer.lr_scheduler.get_last_lr() == [0.5]
 
 
 def test_the_attention_kernels_of_pytorch_take_what_they_are_given() -> None:
