@@ -672,6 +672,7 @@ def launch(folder: Path) -> subprocess.Popen[str]:
 def run_this_file(script: str, folder: Path, launcher: Sequence[str] = ()) -> subprocess.Popen[str]:
     command = [sys.executable, *(["-m", *launcher] if launcher else []), __file__, script, str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHELASTIC_ERROR_FILE": "", "PYTHONFAULTHANDLER": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)  # with the folders of tests
     return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
