@@ -490,7 +490,7 @@ def test_examples_of_any_dataset_are_trained_on_as_the_collator_makes_them(
     kind: str, model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, tokens: Dataset,
     tmp_path: Path,
 ) -> None:  # fmt: skip
-    """Of an IterableDataset accelerate cuts batches to one row an example: x_1 … x_n alone, as pairs of each other."""
+    """accelerate would cut each batch of an IterableDataset to n rows: x_1 … x_n without y, taken for pairs."""
     examples = tokens.select_columns(["x", "y"]).add_column("seed", [*range(len(tokens))])
     data = examples.to_iterable_dataset() if kind == "iterable" else examples
     collator, args = PretrainingCollator(tokenizer, max_length=62), TrainingArguments(str(tmp_path), **SETTINGS)
