@@ -47,7 +47,8 @@ OTHER_NAMES = (
     "as 'corpus.{en,de}', with these quotes"
 )
 ONE_LANGUAGE = re.compile(rf"(?P<language>{LANGUAGE.pattern}):(?P<source>.+)")
-TWO_FILES = re.compile(rf"({LANGUAGE.pattern}:[^+]+)(\+{LANGUAGE.pattern}:[^+]+)+")
+TWO_FILES = re.compile(rf"{LANGUAGE.pattern}:.+\+{LANGUAGE.pattern}:.+")
+SIDE = re.compile(rf"\+(?P<language>{LANGUAGE.pattern}):(?P<path>.+?)(?=$|\+{LANGUAGE.pattern}:)")  # may have a "+"
 COLUMNS = re.compile(r"(?P<columns>[^:/]+\+[^:/]+):(?P<source>.+)")
 TATOEBA = re.compile(r"tatoeba:(?P<languages>[^:/]+):(?P<folder>.+)")
 
@@ -117,7 +118,7 @@ def list_shards(source: str) -> Iterator[Shard]:
         read = partial(read_pair_list, layout=Layout.parse(columns["columns"], source))
         yield from list_files(columns["source"], dict.fromkeys(PAIR_LISTS, read))
     elif TWO_FILES.fullmatch(source):
-        sides = [side.split(":", 1) for side in source.split("+")]
+        sides = [(side["language"], side["path"]) for side in SIDE.finditer(f"+{source}")]
         names = [name for name, _ in sides]
         if twice := [name for name in names if names.count(name) > 1]:
             raise BadInput(f"{source}: names the language {twice[0]} twice; allowed is each once. Correct the codes.")

@@ -496,6 +496,13 @@ def test_a_hub_dataset_that_does_not_load_is_refused(source: str, monkeypatch: p
         list(read_rows(source, Skips()))
 
 
+def test_a_path_of_line_aligned_files_may_have_a_plus(tmp_path: Path) -> None:
+    (tmp_path / "C++").mkdir()
+    for name, text in (("en+de.en", "x"), ("en+de.de@latin", "y")):
+        (tmp_path / "C++" / name).write_text(f"{text}\n", "utf-8")
+    assert texts(f"en:{tmp_path}/C++/en+de.en+de:{tmp_path}/C++/en+de.de@latin") == [{"en": "x", "de": "y"}]
+
+
 def test_a_language_of_line_aligned_files_is_named_once(tmp_path: Path) -> None:
     for name in ("a.en", "b.en", "a.de"):
         (tmp_path / name).write_text("x\n", "utf-8")
