@@ -157,6 +157,7 @@ def check_output(output: str | None, inputs: Sequence[str], may_be_stream: bool 
             if Path(path).resolve() in (complete, partial_file(complete)):
                 raise BadInput(f"{output}: {path}, which writing it would destroy, is an input; name another output")
         check_place(output)
+        opener(output)  # may need a package
 
 
 def check_inputs(inputs: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from ..errors import BadInput, short_repr
 from ..files import partial_file
 from ..processes import ALONE, Processes, hides_progress
-from ..training.partial_output import PartialOutput, blocks
+from ..training.partial_output import PartialOutput, blocks, joining_part
 from .encoder import embed_sentences
 from .pooling import Pooling, chosen_prompt, own_max_length, own_normalize
 
@@ -145,20 +145,25 @@ def hash_of_vectors(vectors: NDArray[np.floating]) -> str:
 
 def join_arrays(parts: Sequence[Path], lines: int, output: Path) -> None:
     """Concatenate arrays of vectors in files, one in memory at a time."""
-    first = np.load(parts[0], mmap_mode="r")
-    joined = np.lib.format.open_memmap(output, "w+", first.dtype, (lines, first.shape[1]))
     start = 0
-    for part in map(np.load, parts):
-        joined[start : start + len(part)] = part
-        start += len(part)
+    for file in parts:
+        with joining_part(file):
+            part = np.load(file)
+            if not start:
+                joined = np.lib.format.open_memmap(output, "w+", part.dtype, (lines, part.shape[1]))
+            joined[start : start + len(part)] = part
+            start += len(part)
     joined.flush()
 
 
 def join_tables(parts: Sequence[Path], output: Path) -> None:
     """Concatenate Parquet files, one in memory at a time."""
-    with pyarrow.parquet.ParquetWriter(output, pyarrow.parquet.read_schema(parts[0])) as writer:
+    with joining_part(parts[0]):
+        schema = pyarrow.parquet.read_schema(parts[0])
+    with pyarrow.parquet.ParquetWriter(output, schema) as writer:
         for part in parts:
-            writer.write_table(pyarrow.parquet.read_table(part))
+            with joining_part(part):
+                writer.write_table(pyarrow.parquet.read_table(part))
 
 
 def as_table(texts: list[str], vectors: NDArray[np.floating]) -> pyarrow.Table:

@@ -122,7 +122,8 @@ class PartialOutput:
         """Join the parts of all processes into the output, which the main process does, and remove the folder.
 
         Args:
-            join: writes the output from the parts to a path; the folder is also removed if it raises `BadInput`.
+            join: writes the output from the parts to a path; if it raises `BadInput`, the folder is only removed if
+                there are no parts.
         """
         self.processes.wait()
         self.processes.on_main(lambda: self._join(output, join))
@@ -132,10 +133,16 @@ class PartialOutput:
         try:
             join(self.parts, draft)
         except BadInput:
-            shutil.rmtree(self.folder)
+            if not self.parts:
+                shutil.rmtree(self.folder)
             raise
         os.replace(draft, output)
         shutil.rmtree(self.folder)
+
+
+def joining_part(file: Path) -> AbstractContextManager[None]:
+    """Like `reading_part`, of a part that can be made again alone."""
+    return as_bad_input(str(file), "what the interrupted command wrote", "Remove it, and run the same command again.")
 
 
 def reading_part(file: Path) -> AbstractContextManager[None]:

@@ -14,7 +14,7 @@ from toy_files import FLAT_LINES, PAIRS, TAB_LINES, TRANSLATIONS, Skips, texts, 
 
 from hictl_hf.data.compression import open_bytes
 from hictl_hf.data.corpus import load_corpus
-from hictl_hf.data.lines import open_output, read_texts
+from hictl_hf.data.lines import check_output, open_output, read_texts
 from hictl_hf.data.records import Cursor
 from hictl_hf.data.sources import list_shards, read_rows, read_shard
 from hictl_hf.errors import BadInput
@@ -82,6 +82,8 @@ def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
         BadInput, match=r"pip install 'hictl_hf\[zstd\]', or decompress the file: zstd -d .*a.jsonl.zst"
     ):
         texts(path)
+    with pytest.raises(BadInput, match=r"out.de.zst: .*pip install 'hictl_hf\[zstd\]'"):  # before hours of translating
+        check_output(str(tmp_path / "out.de.zst"), [])
 
 
 # --- zip --------------------------------------------------------------------------------------------------------------

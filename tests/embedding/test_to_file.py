@@ -26,6 +26,21 @@ def test_joined_files_are_those_joined_in_memory(tmp_path: Path) -> None:
     assert joined["text"] == LINES and np.array_equal(np.array(joined["vector"], np.float32), VECTORS)
 
 
+@pytest.mark.parametrize("content", [b"", b"null", b"\x93NUMPY\x01\x00"])
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_damaged_part_is_named(content: bytes, at: int, tmp_path: Path) -> None:
+    arrays, tables = [tmp_path / f"{part}.npy" for part in "ab"], [tmp_path / f"{part}.parquet" for part in "ab"]
+    for array, table in zip(arrays, tables):
+        np.save(array, VECTORS)
+        pyarrow.parquet.write_table(as_table(LINES, VECTORS), table)
+    for parts in (arrays, tables):
+        parts[at].write_bytes(content)
+    with pytest.raises(BadInput, match=rf"{arrays[at]}: cannot be read .*Remove it, and run the same command again"):
+        join_arrays(arrays, 14, tmp_path / "all.npy")
+    with pytest.raises(BadInput, match=rf"{tables[at]}: cannot be read .*Remove it, and run the same command again"):
+        join_tables(tables, tmp_path / "all.parquet")
+
+
 def test_a_vector_that_is_no_number_is_refused_with_its_text() -> None:
     large, broken = VECTORS.copy(), VECTORS.copy()
     large[2, 1], broken[4, 0] = 70_000, np.nan

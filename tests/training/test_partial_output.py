@@ -144,6 +144,20 @@ def test_a_state_that_is_damaged_is_named(tmp_path: Path, written: str) -> None:
         write(tmp_path)
 
 
+def test_parts_stay_where_they_cannot_be_joined(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        write(tmp_path, parts=2)
+
+    def refuse(parts: Sequence[Path], output: Path) -> None:
+        raise BadInput(f"{parts[0]}: cannot be read")
+
+    partial = PartialOutput(tmp_path / "all.partial", ".txt", SETTINGS, "hictl shout")
+    partial.write(blocks(iter(LINES), 3), shout)
+    with pytest.raises(BadInput, match="cannot be read"):
+        partial.finish(tmp_path / "all", refuse)
+    assert write(tmp_path) == []
+
+
 def test_no_line_gives_no_output(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no line"):
         write(tmp_path, lines=[])
