@@ -44,8 +44,7 @@ DELIMITERS = {  # of a table under the ending of another -> what to do
     ",": "Rename it: it has to end in .csv", "\t": "Rename it: it has to end in .tsv",
     ";": "Write it with commas", "|": "Write it with commas",
 }  # fmt: skip
-INNER_RETURN = re.compile(r"\r(?!\r*$)")  # a carriage return within a line, where the csv module ends a row
-NO_RETURN = "\udc0d"  # what stands for it: decoding yields it for no bytes
+RETURN = "\udc0d"  # stands for a carriage return, where the csv module ends a row; decoding yields it for no bytes
 READ_AHEAD = 2**20  # bytes of a Parquet column; without it complete row groups are held in memory
 
 
@@ -143,7 +142,7 @@ def read_cells(path: str, cursor: Cursor) -> Iterator[tuple[int, list[str] | Bro
         lines = (line for _, line in (noting_quotes(path, numbered) if is_tsv else numbered))
         if is_tsv:
             return (line.split("\t") if line else [] for line in lines)
-        hidden = (INNER_RETURN.sub(NO_RETURN, line) for line in remember_second_line(lines))
+        hidden = (line.rstrip("\r").replace("\r", RETURN) for line in remember_second_line(lines))
         return csv.reader((f"{line}\n" for line in hidden), strict=True)
 
     def remember_second_line(lines: Iterator[str]) -> Iterator[str]:
@@ -156,7 +155,7 @@ def read_cells(path: str, cursor: Cursor) -> Iterator[tuple[int, list[str] | Bro
     while True:
         number = position.number + 1
         try:
-            cells: list[str] | BrokenRow = [cell.replace(NO_RETURN, "\r") for cell in next(reader)]
+            cells: list[str] | BrokenRow = [cell.replace(RETURN, "\r") for cell in next(reader)]
             if number == 1 and any("\r" in cell.strip() for cell in cells):
                 raise csv.Error("has a carriage return alone, as of old Macs: tr '\\r' '\\n'")
         except StopIteration:
