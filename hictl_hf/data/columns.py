@@ -73,7 +73,7 @@ def read_records(path: str, column: str) -> Iterator[tuple[int, Mapping[str, Any
             yield from read_parquet_column(path, column)
     elif ending in (".csv", ".tsv"):
         cells = read_cells(path, Cursor())
-        first, header = next(cells, (1, []))
+        first, header = next((row for row in cells if row[1]), (1, []))
         if isinstance(header, BrokenRow):
             raise BadInput(f"{path}:{first}: {header}")
         header = [name.strip() for name in header]

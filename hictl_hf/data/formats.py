@@ -99,9 +99,9 @@ def without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_table(path: str, cursor: Cursor) -> Records:
-    """Read CSV or TSV, whose first line names the columns; that line is read again wherever the cursor is."""
+    """Read CSV or TSV. The first line that is not blank names the columns; it is read again wherever the cursor is."""
     begin = Cursor()
-    number, cells = next(read_cells(path, begin), (1, None))
+    number, cells = next((row for row in read_cells(path, begin) if row[1]), (1, None))
     if cells is None:
         return
     if isinstance(cells, BrokenRow):
@@ -155,9 +155,10 @@ def read_cells(path: str, cursor: Cursor) -> Iterator[tuple[int, list[str] | Bro
     while True:
         number = position.number + 1
         try:
-            cells: list[str] | BrokenRow = [cell.replace(RETURN, "\r") for cell in next(reader)]
-            if number == 1 and any("\r" in cell.strip() for cell in cells):
+            row = [cell.replace(RETURN, "\r") for cell in next(reader)]
+            if number == 1 and any("\r" in cell.strip() for cell in row):
                 raise csv.Error("has a carriage return alone, as of old Macs: tr '\\r' '\\n'")
+            cells: list[str] | BrokenRow = row
         except StopIteration:
             return
         except csv.Error as error:

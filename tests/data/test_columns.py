@@ -42,6 +42,7 @@ TABLES: dict[str, Callable[[], bytes]] = {
     "a.tsv": lambda: as_cells("\t", ""),
     "a.parquet": lambda: as_parquet(ROWS),
     "a.jsonl.gz": lambda: gzip.compress(as_json_lines(ROWS)),
+    "blank.csv": lambda: b"\n\r\n" + as_cells(",", '"'),
     "a.csv.gz": lambda: gzip.compress(as_cells(",", '"')),
     "a.tsv.gz": lambda: gzip.compress(as_cells("\t", "")),
 }

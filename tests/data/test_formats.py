@@ -55,6 +55,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "carriage returns": lambda at: moses(at, "", end="\r\n"),
     "carriage returns in a table": lambda at: write_lines(at / "a.tsv", TAB_LINES, end="\r\n"),
     "blank lines": lambda at: write_lines(at / "a.jsonl", FLAT_LINES, end="\n\n"),
+    "blank lines in a table": lambda at: write_lines(at / "a.tsv", ["", *TAB_LINES], end="\n\n"),
     "csv": lambda at: write_table(at / "a.csv", ["en", "de"], [list(pair) for pair in PAIRS]),
     "csv.gz": lambda at: write_lines(
         at / "a.csv.gz", write_table(at / "a.csv", ["en", "de"], [list(pair) for pair in PAIRS]).read_text().split("\n")
