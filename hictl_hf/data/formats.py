@@ -126,7 +126,7 @@ def rows_below(
             yield number, dict(zip(header, cells, strict=True))
         elif cells:
             found = f"has {len(cells)} columns; allowed are {len(header)}, as in the header"
-            yield number, BrokenRow(f"{found}. Quote or remove the extra delimiter, or add the missing one.")
+            yield number, BrokenRow(f"{found}. Remove the extra delimiter (.csv: or quote its cell), or add one.")
 
 
 def read_cells(path: str, cursor: Cursor) -> Iterator[tuple[int, list[str] | BrokenRow]]:

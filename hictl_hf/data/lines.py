@@ -23,6 +23,7 @@ LONGEST_LINE = 2**28  # bytes; an archive can hold a line that is longer than th
 AS_NAMED = "with gzip if it ends in .gz, likewise .bz2, .xz and .zst"
 STANDARD_INPUT = "standard input"
 QUOTED_CELL = re.compile(r'"[^"]*(""[^"]*)+"')
+ALL_QUOTED = re.compile(r'([-\d.]+\t)*("[^"\t]*"\t)+"[^"\t]*"')  # all cells, but for numbers
 QUOTED: set[str] = set()  # files of which it was logged
 
 
@@ -51,13 +52,17 @@ def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:
 
 
 def noting_quotes(path: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Yield lines of cells separated by tabs; log the first one with a cell that was quoted as in CSV, once a file."""
+    """Yield lines of cells separated by tabs; log once a file that cells were quoted as in CSV: one with quotes in it,
+    or all cells of lines 2 to 11."""
+    all_quoted = 0
     for number, line in lines:
-        if '""' in line and path not in QUOTED and any(map(QUOTED_CELL.fullmatch, line.split("\t"))):
+        all_quoted += 1 < number < 12 and ALL_QUOTED.fullmatch(line) is not None
+        may_be_quoted = path not in QUOTED and (all_quoted == 10 or '""' in line)
+        if may_be_quoted and (all_quoted == 10 or any(map(QUOTED_CELL.fullmatch, line.split("\t")))):
             QUOTED.add(path)
             logger.warning(
-                "%s:%d: has a cell in quotes with two quotes for each inside, as CSV has them; in columns separated by "
-                "tabs a quote is a character of the text. If it is none, write the file again: pandas with quoting=3",
+                "%s:%d: has cells in quotes, as CSV has them; in columns separated by tabs a quote is a character of "
+                "the text. If it is none, write the file again: pandas with quoting=3",
                 path, number,
             )  # fmt: skip
         yield number, line

@@ -58,7 +58,18 @@ def test_cells_quoted_as_in_csv_are_texts_and_logged_once_a_file(
     found = texts(name.replace(path.name, str(path)))
     assert [pair["en"] for pair in found] == [line.split("\t")[0] for line in lines]
     logged = [record.getMessage() for record in caplog.records if "as CSV has them" in record.getMessage()]
-    assert len(logged) == 1 and logged[0].startswith(f"{path}:{len(head) + 2}: has a cell in quotes with two quotes")
+    assert len(logged) == 1 and logged[0].startswith(f"{path}:{len(head) + 2}: has cells in quotes")
+
+
+@pytest.mark.parametrize(("score", "texts_in_quotes"), [("", 10), ("1.05\t", 10), ("", 9)])
+def test_a_file_of_quoted_cells_is_logged_and_a_dialogue_is_not(
+    score: str, texts_in_quotes: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As csv.QUOTE_ALL and R's write.table write it; a line of speech is in quotes on both sides, too."""
+    lines = [f'{score}"Go {number}."\t"Geh {number}."' for number in range(texts_in_quotes + 1)] + [f"{score}Go.\tGeh."]
+    path = write_lines(tmp_path / "a.tsv", lines)
+    assert len(texts(f"{'0+' * bool(score)}en+de:{path}")) == len(lines)
+    assert ("has cells in quotes, as CSV has them" in caplog.text) == (texts_in_quotes == 10)
 
 
 def test_the_report_of_a_corpus_has_the_pairs_of_low_score(tmp_path: Path) -> None:
