@@ -154,6 +154,9 @@ def projection_of(model: Any) -> Any:
     pooler = getattr(encoder_of(model), "pooler", None)
     if stated is None or pooler is None or model.config.model_type != "xlm-roberta":
         return None
+    weight = pooler.dense.weight
+    if torch.equal(weight, torch.eye(len(weight), dtype=weight.dtype, device=weight.device)):  # exported without f
+        return None
     exported = stated == "projection" or not torch.any(pooler.dense.bias)  # the bias of an exported projection is 0
     return pooler.dense if exported else None
 

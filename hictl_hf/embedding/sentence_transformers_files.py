@@ -15,7 +15,6 @@ from transformers import PreTrainedConfig
 
 from ..errors import BadInput
 from ..files import write_json
-from ..models.families import family_of
 from .pooling import chosen_prompt, own_max_length, own_normalize, own_pooling
 from .sentence_transformers_settings import ACTIVATIONS
 
@@ -23,22 +22,19 @@ MODES = {"cls": "cls", "mean": "mean", "projection": "cls"}
 
 
 def write_sentence_transformers_files(
-    folder: str | Path, config: PreTrainedConfig, projection: nn.Linear | None = None, pooler: bool = True
+    folder: str | Path, config: PreTrainedConfig, projection: nn.Linear | None = None
 ) -> None:
     """Write the files that sentence-transformers reads in addition to weights and tokenizer.
 
     Args:
         config: configuration of the model in the folder, which names its pooling.
         projection: f of a pre-training model, required for the pooling "projection".
-        pooler: whether the folder's weights include a pooler.
     """
     folder, pooling = Path(folder), own_pooling(config)
     if pooling.mode not in MODES:
         raise BadInput(f"embedding_pooling is {pooling.mode!r}; allowed in this format are {', '.join(MODES)}")
     reading: dict[str, Any] = {"max_seq_length": own_max_length(config)}
     reading["do_lower_case"] = getattr(config, "embedding_lower_case", False)
-    if not pooler and (family := family_of(config.model_type)) is not None and family.pooler:
-        reading["model_args"] = {"add_pooling_layer": False}
     if pooling.layer != config.num_hidden_layers:
         outputs = {"text": {"method": "forward", "method_output_name": ["hidden_states", pooling.layer]}}
         reading |= {"modality_config": outputs, "module_output_name": "token_embeddings"}

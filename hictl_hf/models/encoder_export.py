@@ -24,8 +24,9 @@ def export_encoder(model: Any, folder: str | Path) -> None:
     """Write the encoder as a directory of its family, such as plain `xlm-roberta`, which loads without this package.
 
     In XLM-R, if the projection is linear, reads the first token and keeps the hidden size, it becomes the pooler of the
-    exported model: `pooler_output` is tanh(r). The configuration keeps how sentence vectors are read: layer, pooling,
-    length, prompts, normalisation.
+    exported model: `pooler_output` is tanh(r). Else a pooler is the identity: transformers reports a missing one, and
+    without it sentence-transformers cannot load its own checkpoints to resume. The configuration keeps how sentence
+    vectors are read: layer, pooling, length, prompts, normalisation.
 
     Args:
         model: a `HictlForPreTraining`, or that of another family.
@@ -37,11 +38,11 @@ def export_encoder(model: Any, folder: str | Path) -> None:
     if family.token_types:  # where it is ours
         ours.add("sep_token_id")
     config = plain_config(**{name: value for name, value in model.config.to_dict().items() if name not in ours})
-    pooled = has_pooler(model)
-    encoder = plain_model(config, **({"add_pooling_layer": pooled} if family.pooler else {})).to(dtype=model.dtype)
+    encoder = plain_model(config).to(dtype=model.dtype)
     weights = model.base_model.state_dict()
-    if pooled:
-        weight = model.projection.weight.detach()
+    if family.pooler:
+        identity = torch.eye(config.hidden_size, dtype=model.dtype)
+        weight = model.projection.weight.detach() if has_pooler(model) else identity
         weights |= {"pooler.dense.weight": weight, "pooler.dense.bias": torch.zeros_like(weight[0])}
     encoder.load_state_dict(weights)
     encoder.save_pretrained(folder)

@@ -13,7 +13,7 @@ from ..embedding.sentence_transformers_files import write_sentence_transformers_
 from ..errors import BadInput
 from ..files import atomic_directory, only_writer, write_text
 from ..hub.publishing import push, reserve
-from ..models.encoder_export import export_encoder, has_pooler
+from ..models.encoder_export import export_encoder
 from ..models.objective import HictlObjective
 from ..reports.results import library_versions
 from ..training.arguments import plain_settings, refuse_unsupported_devices
@@ -198,6 +198,6 @@ def save(
     with atomic_directory(Path(output_dir) / "encoder") as folder:
         export_encoder(model, folder)
         tokenizer.save_pretrained(folder)
-        write_sentence_transformers_files(folder, model.config, projection, has_pooler(model))
+        write_sentence_transformers_files(folder, model.config, projection)
         write_text(folder / "README.md", encoder_card(results))
     results.write(output_dir)

@@ -128,6 +128,8 @@ def test_a_pooler_is_a_projection_only_where_one_was_exported_in_it() -> None:
     assert projection_of(encoder) is None, "a trained pooler"
     encoder.config.embedding_pooling = "projection"
     assert projection_of(encoder) is pooler
+    nn.init.eye_(pooler.weight)
+    assert projection_of(encoder) is None, "exported without one"
 
 
 def test_the_size_of_vectors_is_that_of_what_is_read(model_for_text: Callable[..., PreTrainedModel]) -> None:

@@ -15,7 +15,6 @@ from hictl_hf.embedding.encoder import embed_sentences, load_encoder
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
 from hictl_hf.errors import BadInput
-from hictl_hf.models.encoder_export import has_pooler
 
 MakeModel = Callable[..., PreTrainedModel]
 LAST = 2
@@ -36,8 +35,7 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Pat
     export_encoder(model, folder / "encoder")
     for name in ("checkpoint", "encoder"):
         tokenizer.save_pretrained(folder / name)
-        pooler = name == "checkpoint" or has_pooler(model)
-        write_sentence_transformers_files(folder / name, model.config, model.projection, pooler)
+        write_sentence_transformers_files(folder / name, model.config, model.projection)
 
 
 def texts_of(sentences: dict[str, list[str]]) -> list[str]:
@@ -121,6 +119,24 @@ def test_the_trainer_of_sentence_transformers_trains_what_is_read(
     again: Any = library.SentenceTransformer(str(tmp_path / "saved"), device="cpu", trust_remote_code=True)
     texts = texts_of(sentences)
     np.testing.assert_allclose(again.encode(texts), reader.encode(texts), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("part", ["checkpoint", "encoder"])
+def test_what_sentence_transformers_saves_loads_into_its_model(
+    part: str,
+    model_for_text: MakeModel,
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
+    transformers_warnings: pytest.LogCaptureFixture,
+) -> None:
+    """Its trainer does so to resume, and to load the best checkpoint."""
+    library = pytest.importorskip("sentence_transformers")
+    save(model_for_text(sentence_pooling="mean"), tokenizer, tmp_path, Pooling("mean", LAST))
+    reader = library.SentenceTransformer(str(tmp_path / part), device="cpu", trust_remote_code=True)
+    reader.save_pretrained(str(tmp_path / "saved"))
+    again: Any = library.SentenceTransformer(str(tmp_path / "saved"), device="cpu", trust_remote_code=True)
+    reader.load_state_dict(again.state_dict())
+    assert [record.getMessage() for record in transformers_warnings.records] == []
 
 
 @pytest.mark.parametrize("projection_size", [None, 20])

@@ -374,8 +374,7 @@ def test_ours_that_sentence_transformers_has_saved_again_is_read_the_same(
     else:
         model.save_pretrained(tmp_path / part)
     tokenizer.save_pretrained(tmp_path / part)
-    pooler = part == "checkpoint" or projection_size is None
-    write_sentence_transformers_files(tmp_path / part, model.config, model.projection, pooler)
+    write_sentence_transformers_files(tmp_path / part, model.config, model.projection)
     reader = library.SentenceTransformer(str(tmp_path / part), device="cpu", trust_remote_code=True)
     reader.max_seq_length = 12
     reader.prompts, reader.default_prompt_name = {"a": "the cat "}, "a"

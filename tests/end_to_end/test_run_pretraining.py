@@ -574,7 +574,7 @@ def sentence_encoder(run: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.
     encoder.config.embedding_prompt = "the: "
     encoder.save_pretrained(folder)
     AutoTokenizer.from_pretrained(run[0] / "encoder").save_pretrained(folder)
-    write_sentence_transformers_files(folder, encoder.config, pooler=False)
+    write_sentence_transformers_files(folder, encoder.config)
     return folder
 
 
@@ -625,7 +625,7 @@ def test_a_dense_layer_with_bias_and_tanh_such_as_that_of_labse_is_trained_and_k
     config.update({"embedding_pooling": "projection", "projection_activation": "tanh"})
     dense = torch.nn.Linear(config.hidden_size, 20)
     torch.nn.init.normal_(dense.bias, generator=torch.Generator().manual_seed(1))
-    write_sentence_transformers_files(start, config, dense, pooler=False)
+    write_sentence_transformers_files(start, config, dense)
     given = ["--model_name_or_path", str(start), "--keep_start", keep_start]
     for field, value in (("projection_size", 21), ("projection_bias", False), ("projection_activation", "linear")):
         with pytest.raises(BadInput, match=rf"config_overrides: {field} is {value}, but .* has .*; leave it out"):

@@ -8,10 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from toy_families import SHAPES
-from transformers import PreTrainedModel
+from transformers import AutoModel, PreTrainedModel
 
 from hictl_hf.models.configuration_hictl import config_class
 from hictl_hf.models.encoder_export import export_encoder
+from hictl_hf.models.families import FAMILIES
 from hictl_hf.models.modeling_hictl import new_model
 
 
@@ -33,3 +34,10 @@ def test_the_separator_stays_in_the_configuration_where_it_is_the_familys(
     special = {"pad_token_id": 0, "sep_token_id": 3}
     export_encoder(new_model(config_class(family)(**SHAPES[family] | {"vocab_size": 40} | special)), tmp_path)
     assert (json.loads((tmp_path / "config.json").read_text()).get("sep_token_id") == 3) == kept
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_weights_are_all_of_those_that_transformers_asks_for(family: str, tmp_path: Path) -> None:
+    export_encoder(new_model(config_class(family)(**SHAPES[family] | {"vocab_size": 40, "pad_token_id": 0})), tmp_path)
+    _, report = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values())
