@@ -20,22 +20,27 @@ Head = tuple[Tensor, Tensor, Tensor | None]
 # --- language-model heads ---------------------------------------------------------------------------------------------
 
 
+def weight_and_bias(layer: Any) -> tuple[Tensor, Tensor | None]:
+    """Those of an output layer; peft's wrapper for `trainable_token_indices` passes on the weight only."""
+    return layer.weight, (layer if hasattr(layer, "bias") else layer.original_module).bias
+
+
 def roberta_head(model: Any, hidden: Tensor) -> Head:
     head = model.lm_head
-    return head.layer_norm(gelu(head.dense(hidden))), head.decoder.weight, head.decoder.bias
+    return head.layer_norm(gelu(head.dense(hidden))), *weight_and_bias(head.decoder)
 
 
 def bert_head(model: Any, hidden: Tensor) -> Head:
     head = model.cls.predictions
-    return head.transform(hidden), head.decoder.weight, head.decoder.bias
+    return head.transform(hidden), *weight_and_bias(head.decoder)
 
 
 def modernbert_head(model: Any, hidden: Tensor) -> Head:
-    return model.head(hidden), model.decoder.weight, model.decoder.bias
+    return model.head(hidden), *weight_and_bias(model.decoder)
 
 
 def eurobert_head(model: Any, hidden: Tensor) -> Head:
-    return hidden, model.lm_head.weight, model.lm_head.bias
+    return hidden, *weight_and_bias(model.lm_head)
 
 
 def deberta_head(model: Any, hidden: Tensor) -> Head:

@@ -1,5 +1,6 @@
 """The families of encoders: each is transformers' own model with HiCTL's losses, equal to a slow version of them."""
 
+import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,27 @@ def test_losses_and_gradients_are_those_of_a_slow_version(name: str, published: 
             assert gradients[key] is None or not gradients[key].any(), key
         else:
             close(gradients[key], weight.grad)
+
+
+@each_family
+def test_a_few_tokens_that_peft_trains_get_the_gradient_of_their_rows(
+    name: str, published: Callable[[str], Path]
+) -> None:
+    peft = pytest.importorskip("peft")
+    batch, tokens = Pairs().batch(), [7, MASK]
+    whole = HictlForPreTraining.from_pretrained(published(name), **OBJECTIVE).eval()
+    settings = peft.LoraConfig(target_modules=["projection"], trainable_token_indices=tokens)
+    model = peft.get_peft_model(copy.deepcopy(whole), settings)
+    (rows,) = [weight for key, weight in model.named_parameters() if "trainable_tokens_delta" in key]
+    torch.nn.init.normal_(rows, std=0.2)
+    with torch.no_grad():
+        whole.get_input_embeddings().weight[tokens] = rows
+    outputs, expected = model(**batch), whole(**batch)
+    for loss in ("lm_loss", "sentence_loss", "word_loss"):
+        close(outputs[loss], expected[loss])
+    outputs.loss.backward()
+    expected.loss.backward()
+    close(rows.grad, whole.get_input_embeddings().weight.grad[tokens])
 
 
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.packs])
