@@ -9,7 +9,7 @@
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -259,8 +259,9 @@ def embed_at_poolings(
     batches = list(token_batches(list(map(len, tokens)), max_tokens or TOKENS_AT_ONCE.get(device.type, 1024)))
     first, after = special_tokens_around(tokenizer)
     parts: dict[Pooling, list[Tensor]] = {pooling: [] for pooling in poolings}
+    read = {pooling.layer for pooling in poolings}
     with eval_mode(model):
-        layers = layers_of(encoder, max(pooling.layer for pooling in poolings), precision)
+        layers = layers_of(encoder, max(read), precision)
         with tqdm(total=len(distinct), desc="embed", disable=None if progress else True, leave=False) as bar:
             for batch in batches:
                 rows = [torch.tensor(tokens[number]) for number in batch]
@@ -270,7 +271,7 @@ def embed_at_poolings(
                 number = torch.arange(ids.shape[1])  # of a token in its sentence
                 masks = {"mean without special tokens": ((number >= first) & (number < lengths - after)).to(device)}
                 mask = (number < lengths).to(device)
-                for layer, hidden in enumerate(hidden_states(encoder, layers, ids.to(device), mask)):
+                for layer, hidden in hidden_states(encoder, layers, ids.to(device), mask, read):
                     for pooling in poolings:
                         if pooling.layer == layer:
                             taking_part = masks.get(pooling.mode, mask)
@@ -296,20 +297,25 @@ def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], longest: 
     return tokens
 
 
-def hidden_states(encoder: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, mask: Tensor) -> Iterator[Tensor]:
-    """Yield (n, T, d) the embeddings of padded sentences (n, T), then the output of each layer."""
+def hidden_states(
+    encoder: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, mask: Tensor, read: Collection[int]
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield 0 and (n, T, d) the embeddings of padded sentences (n, T), then the number and output of each layer, at
+    least of those that are `read`."""
     if not isinstance(encoder, BY_LAYER):
-        wanted = {"output_hidden_states": True, "return_dict": True}
-        yield from layers[0](input_ids=ids, attention_mask=mask.long(), **wanted).hidden_states
+        last = encoder.config.num_hidden_layers
+        inner = {*read} != {last}  # asked for them, transformers keeps all and leaves hooks that cannot be pickled
+        found = layers[0](input_ids=ids, attention_mask=mask.long(), output_hidden_states=inner, return_dict=True)
+        yield from enumerate(found.hidden_states) if inner else [(last, found.last_hidden_state)]
         return
     hidden = encoder.embeddings(input_ids=ids)
-    yield hidden
+    yield 0, hidden
     if layers:
         hidden = hidden.to(dtype_of(layers))
     attention_mask = None if mask.all() else create_bidirectional_mask(encoder.config, hidden, mask)
-    for layer in layers:
+    for number, layer in enumerate(layers, 1):
         hidden = layer(hidden, attention_mask)
-        yield hidden
+        yield number, hidden
 
 
 # --- precision --------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 from tokenizers import processors
 from torch import nn
+from toy_families import SHAPES
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -582,3 +584,19 @@ def test_another_kind_of_model_is_refused(folder: Path) -> None:
     shutil.rmtree(folder)
     with pytest.raises(BadInput, match="cannot be read"):
         load_encoder(folder)
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_the_last_layer_is_the_same_read_alone_and_leaves_a_model_that_can_be_pickled(
+    family: str, tokenizer: PreTrainedTokenizerBase, texts: list[str]
+) -> None:
+    """`datasets.map` makes its fingerprints by pickling."""
+    config = AutoConfig.for_model(family, **SHAPES[family] | {"vocab_size": len(tokenizer), "pad_token_id": 1})
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModel.from_config(config).eval()
+    last, inner = Pooling("mean", config.num_hidden_layers), Pooling("mean", 1)
+    found = embed_at_poolings(pickle.loads(pickle.dumps(model)), tokenizer, texts, [last, inner])
+    alone = embed_at_poolings(model, tokenizer, texts, [last])
+    pickle.dumps(model)
+    np.testing.assert_array_equal(alone[last], found[last])
