@@ -129,6 +129,7 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
         Raises:
             TypeError, ValueError: unknown or contradictory arguments; a missing or too long target.
         """
+        kwargs.pop("tokenizer", None)  # transformers' `generate` took it for `stop_strings`, and hands it on
         refuse_unknown(type(self), kwargs, PASSED_ON)
         cache = the_cache(cache, past_key_values)
         if decoder_input_ids is not None and decoder_inputs_embeds is not None:

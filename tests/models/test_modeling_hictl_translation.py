@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import (
     AutoModelForSeq2SeqLM,
     GenerationConfig,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaModel,
     WatermarkingConfig,
@@ -604,6 +607,16 @@ def test_options_that_cannot_mean_anything_are_refused(chatty: MakeModel) -> Non
         assert torch.equal(each.generate(**source(), target_language="de", **PLAIN, **without_effect), plain)
     penalised = whole.generate(**source(), target_language="de", **PLAIN, encoder_repetition_penalty=3.0)
     assert not torch.equal(penalised, whole.generate(**source(), target_language="de", **PLAIN))
+
+
+def test_a_string_stops_a_decoder_of_all_words(chatty: MakeModel) -> None:
+    model, inputs = chatty(cut=False), {"input_ids": torch.tensor([SOURCE[0]]), "target_language": "de"}
+    letters = {chr(ord("一") + number): number for number in range(model.config.vocab_size - 1)}
+    letters["abcdef"] = len(letters)  # a text that transformers tokenizes to try
+    said = model.generate(**inputs, **PLAIN)[0].tolist()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(letters, "一")))
+    stop = {"stop_strings": [*letters][said[2]], "tokenizer": tokenizer}
+    assert model.generate(**inputs, **PLAIN, **stop)[0].tolist() == said[: said.index(said[2]) + 1]
 
 
 # --- ids and languages ----------------------------------------------------------------------------------------------
