@@ -105,7 +105,19 @@ def model_type_of(name: Any, config: Any = None, **kwargs: Any) -> str | None:
 
 
 class LoadsItsFamily:
-    """Mixin of model classes: weights of another architecture are refused also where a configuration is given."""
+    """Mixin of model classes: a configuration, or weights, of another family are refused."""
+
+    config_class: ClassVar[Any]
+
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        own, family = family_of(self.config_class.model_type), family_of(config.model_type)
+        if family not in (own, None):  # and no isinstance: code from the Hub has each class several times
+            raise ValueError(
+                f"{type(self).__name__} got a {type(config).__name__}; allowed is a {self.config_class.__name__}. "
+                "from_config of transformers' Auto classes finds the class of a configuration"
+            )
+        parent: Any = super()
+        parent.__init__(config, *args, **kwargs)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:

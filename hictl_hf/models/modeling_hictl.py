@@ -109,15 +109,6 @@ class HictlForPreTraining(HictlObjective, XLMRobertaForMaskedLM):
     config_class = HictlConfig
     family = FAMILIES["xlm-roberta"]
 
-    def __init__(self, config: HictlConfig) -> None:
-        family = family_of(config.model_type)  # and no isinstance: code from the Hub has this class several times
-        if family is not None and family.own_type != OURS:
-            raise ValueError(
-                f"the configuration is a {type(config).__name__}; allowed is a HictlConfig. Give that of another "
-                "family to AutoModelForPreTraining.from_config"
-            )
-        super().__init__(config)
-
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, config: Any = None, **kwargs: Any) -> Any:
         """Load a checkpoint of HiCTL, or a plain encoder, with the class of its family."""

@@ -4,7 +4,6 @@ Each is transformers' class of that family under another name, `HictlBertForToke
 family's HiCTL configuration; `...ForPreTraining` is its masked language model with the objective.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import transformers
@@ -20,13 +19,9 @@ IGNORED = [r"pooler", r"projection", r"sentence_probability"]  # weights that ot
 OF_A_TRANSLATION_MODEL = [r"^decoder\.", r"^lm_head\.", r"^start_embeddings", r"^target_token_ids", r"^cls_bias_scale"]
 
 
-def init_without_pooler(parent: type[Any]) -> Callable[..., None]:
+def init_without_pooler(self: Any, config: Any, add_pooling_layer: bool = False) -> None:
     """`__init__` of an encoder: by default without its pooler, which HiCTL does not train."""
-
-    def __init__(self: Any, config: Any, add_pooling_layer: bool = False) -> None:
-        parent.__init__(self, config, add_pooling_layer=add_pooling_layer)
-
-    return __init__
+    LoadsItsFamily.__init__(self, config, add_pooling_layer=add_pooling_layer)
 
 
 def uses_its_initialization(cls: type[Any]) -> bool:
@@ -57,7 +52,7 @@ def make_class(family: Family, kind: str) -> type[Any]:
     if kind == "Model":
         members["_keys_to_ignore_on_load_unexpected"] += OF_A_TRANSLATION_MODEL
         if family.pooler:
-            members["__init__"] = init_without_pooler(parent)
+            members["__init__"] = init_without_pooler
     return type(family.class_name(kind), (LoadsItsFamily, parent), members)
 
 

@@ -15,7 +15,8 @@ from transformers import PreTrainedModel
 
 import hictl_hf
 from hictl_hf import HictlForPreTraining
-from hictl_hf.models import packing
+from hictl_hf.models import modeling_hictl, modeling_hictl_families, modeling_hictl_translation, packing
+from hictl_hf.models.configuration_hictl import KINDS, config_class
 from hictl_hf.models.families import FAMILIES
 from hictl_hf.models.packing import accepts_packed_rows
 from hictl_hf.models.row_attention import attend_within_rows
@@ -201,6 +202,19 @@ def test_a_few_tokens_that_peft_trains_get_the_gradient_of_their_rows(
     outputs.loss.backward()
     expected.loss.backward()
     close(rows.grad, whole.get_input_embeddings().weight.grad[tokens])
+
+
+@each_family
+def test_every_class_refuses_the_configuration_of_another_family(name: str) -> None:
+    names = [FAMILIES[name].class_name(kind) for kind in (*KINDS.values(), "ForConditionalGeneration")]
+    modules = (modeling_hictl, modeling_hictl_families, modeling_hictl_translation)
+    classes = [getattr(module, each) for module in modules for each in names if hasattr(module, each)]
+    assert len(classes) >= 6  # EuroBERT answers no questions
+    own, others = config_class(name), [config_class(other) for other in SHAPES if other != name]
+    for made in classes:
+        for other in others:
+            with pytest.raises(ValueError, match=f"{made.__name__} got a {other.__name__}; allowed is a {own.__name__}"):
+                made(other())
 
 
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.packs])
