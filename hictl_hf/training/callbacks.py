@@ -81,7 +81,8 @@ class StepGuard(TrainerCallback):
             if state.is_world_process_zero:
                 logger.warning("SIGTERM: saving step %d and ending", state.global_step)
             self.trainer.terminated = control.should_training_stop = control.should_save = True
-            if state.epoch % 1 == 0:  # what is due at the end of the epoch must come before the checkpoint is saved
+            # what is due at the end of the epoch, or of the run, must come before the checkpoint is saved
+            if state.epoch % 1 == 0 or state.global_step >= state.max_steps:
                 control.should_log |= args.logging_strategy == IntervalStrategy.EPOCH
                 control.should_evaluate |= args.eval_strategy == IntervalStrategy.EPOCH
 

@@ -341,6 +341,13 @@ def test_sigterm_saves_the_running_step_and_the_resumed_run_is_as_one_that_was_l
     assert resumed.state.best_metric == expected.state.best_metric
 
 
+def test_a_last_step_within_an_epoch_is_evaluated_though_sigterm_ends_it(tmp_path: Path) -> None:
+    settings = {**STRATEGIES["epochs"], "max_steps": EPOCH + 2}
+    trained(toy_trainer(tmp_path, callbacks=[AtStep([EPOCH + 2], send_sigterm, "on_step_begin")], **settings))
+    resumed = trained(toy_trainer(tmp_path, **settings), resume=True)
+    assert [log["step"] for log in logs_of(resumed) if "eval_loss" in log] == [EPOCH, EPOCH + 2]
+
+
 def test_a_second_sigterm_while_saving_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt_and_write(folder: Path) -> None:
         send_sigterm()
