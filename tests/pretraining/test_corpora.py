@@ -163,6 +163,16 @@ def test_nothing_changes_where_no_ids_are_shared(without_accents: PreTrainedToke
     assert corpora.train is train and corpora.hash == before
 
 
+@pytest.mark.parametrize("flag", ["--validation_file", "--guard_data"])
+def test_held_out_files_may_be_scored_to_their_last_pair(flag: str, tmp_path: Path) -> None:
+    tokenizer = word_pieces(["de sentence pair 0123456789"])
+    held_out = write(tmp_path / "b.jsonl", "de", number=8, word="pair")
+    corpora = read(write(tmp_path / "a.jsonl", "de"), flag, held_out, "--held_out_sentences", "4")
+    assert corpora.train is not None and [len(rows) for rows in corpora.unused] == [0]
+    tokens = tokenize_corpus(corpora.train, tokenizer, 62)[0]
+    assert leave_out_same_ids(corpora, tokens, tokenizer) is tokens
+
+
 @pytest.mark.parametrize(("dev", "message"), [("the café", "all training rows"), ("wàs", "all test pairs")])
 def test_nothing_left_is_refused(dev: str, message: str, without_accents: PreTrainedTokenizerBase) -> None:
     train = pairs_of(("the cafe", "b"))
