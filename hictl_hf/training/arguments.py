@@ -248,11 +248,14 @@ def refuse_failing_parts(args: TrainingArguments) -> None:
     with refused("dataloader_", workers):
         DataLoader(nothing, **workers)
     kind, settings = SchedulerType(args.lr_scheduler_type), args.lr_scheduler_kwargs
-    with refused("lr_scheduler_", {"type": kind.value, "kwargs": settings}):
+    # without max_steps the examples decide how many there are
+    steps, warmup = (args.max_steps, args.get_warmup_steps(args.max_steps)) if args.max_steps > 0 else (10, 1)
+    given = {"lr_scheduler_type": kind.value, "lr_scheduler_kwargs": settings, "max_steps": args.max_steps}
+    with refused("", {**given, "warmup_steps": args.warmup_steps}):
         optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-        scheduler = get_scheduler(kind, optimizer, 1, 10, settings)
+        scheduler = get_scheduler(kind, optimizer, warmup, steps, settings)
         for rate in getattr(scheduler, "lr_lambdas", ()):
-            any(map(rate, range(10)))  # some read their settings only in a later step
+            [*map(rate, (0, 1, warmup, steps - 1, steps))]  # some read their settings only in a later step
     if str(args.optim.value) in OPTIM_ARGS:
         with refused("optim", {"": args.optim.value, "_args": args.optim_args}):
             make, values = Trainer.get_optimizer_cls_and_kwargs(args)

@@ -97,6 +97,7 @@ def test_impossible_numbers_are_refused(folder: str, settings: dict[str, Any], m
         ({"lr_scheduler_type": "warmup_stable_decay"}, "lr_scheduler_type.*warmup_stable_decay.*num_decay_steps"),
         ({"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": "x"}}, "lr_scheduler_kwargs {'power'"),
         ({"lr_scheduler_type": "cosine_with_restarts", "lr_scheduler_kwargs": {"num_cycles": "x"}}, "num_cycles"),
+        ({"lr_scheduler_type": "polynomial", "max_steps": 4, "warmup_steps": 4}, "warmup_steps 4: .* by zero"),
         ({"lr_scheduler_kwargs": "no_such=1"}, "lr_scheduler_kwargs is not JSON: 'no_such=1'"),
         ({"lr_scheduler_kwargs": "5"}, "lr_scheduler_kwargs is 5; it must be a JSON object"),
         ({"optim": "sgd", "optim_args": "momentum=x"}, "optim 'sgd', optim_args 'momentum=x': do not work .*'x'"),
@@ -130,6 +131,9 @@ def test_what_the_trainer_would_refuse_later_is_refused_first(
         {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch"},  # by the loss
         {"lr_scheduler_type": "inverse_sqrt"},
         {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": '{"power": 2}'},
+        {"lr_scheduler_type": "polynomial", "max_steps": 4, "warmup_steps": 0.75},
+        {"lr_scheduler_type": "polynomial", "warmup_steps": 0.999},
+        {"lr_scheduler_type": "linear", "max_steps": 1, "warmup_steps": 10_000},
         {"optim": "sgd", "optim_args": "momentum=0.9"},
         {"activation_checkpointing": True, "activation_checkpointing_kwargs": '{"use_reentrant": true}'},
         {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": 2, "offload": True}},
