@@ -223,10 +223,14 @@ def first_languages(source: str, shards: Sequence[Shard], cleaning: Cleaning) ->
     raise nothing_left(source, report)
 
 
-def nothing_left(source: str, report: CorpusReport) -> BadInput:
+class NothingLeft(BadInput):
+    """A source without a row that cleaning keeps."""
+
+
+def nothing_left(source: str, report: CorpusReport) -> NothingLeft:
     """Return the error for a source without a row that cleaning keeps."""
     found = ", ".join(f"{count} {reason}" for reason, count in report.skipped.items())
-    return BadInput(
+    return NothingLeft(
         f"{source}: no row is left after cleaning ({found}); allowed is one or more. Correct the source, or relax the "
         f"cleaning. {' '.join(report.messages[:1])}".rstrip()
     )

@@ -1,5 +1,6 @@
 """What a pre-training run would read and cost, without reading data, loading weights or training: `--dry_run`."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from transformers.utils import CONFIG_NAME
 
 from ..data.cleaning import Cleaning
 from ..data.sources import list_shards
-from ..data.streaming import bytes_of, normalized_shares, source_shares
+from ..data.streaming import NothingLeft, bytes_of, normalized_shares, source_shares
 from ..embedding.encoder import check_model_type
 from ..errors import BadInput, as_bad_input
 from ..hub.loading import model_errors, problem_of_files
@@ -23,6 +24,8 @@ from ..training.model_and_data import MAIN
 from .arguments import PretrainingArguments
 from .estimates import GPUS, LONGEST, PAIR, Shape, gigabytes, milliseconds
 from .setup import config_settings
+
+logger = logging.getLogger(__name__)
 
 SCRIPT, DATA = ".py", (".parquet", ".arrow", ".json", ".jsonl", ".csv", ".tsv", ".txt", ".gz", ".zst", ".zip", ".tar")
 MODELS = ("model_name_or_path", "config_name", "tokenizer_name")
@@ -145,7 +148,13 @@ def shares_of(args: PretrainingArguments, names: Sequence[Resolved]) -> list[flo
     if any(each.problem or each.size == ON_THE_HUB for each in sources):
         return []
     cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
-    return source_shares(args.train_file, cleaning, args.text_alpha, args.pair_alpha, args.text_share)
+    try:
+        return source_shares(args.train_file, cleaning, args.text_alpha, args.pair_alpha, args.text_share)
+    except NothingLeft as error:
+        if args.streaming:
+            raise
+        logger.warning("%s", error)  # the run reads on
+        return []
 
 
 def shape_of(args: PretrainingArguments) -> Shape | None:

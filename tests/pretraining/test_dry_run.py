@@ -147,6 +147,21 @@ def test_shares_without_stream_shares_are_those_of_languages_by_bytes(tmp_path: 
             plan(replace(args, streaming=True, validation_file=files, max_steps=2, stream_shares=shares))
 
 
+def test_a_source_of_which_cleaning_keeps_nothing_does_not_end_a_dry_run_as_it_ends_no_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for language in ("de", "fr"):
+        (tmp_path / f"{language}.jsonl").write_text(f'{{"en": "four words are here", "{language}": "vier"}}\n', "utf-8")
+    files = [str(tmp_path / f"{language}.jsonl") for language in ("de", "fr")]
+    kept = {"languages": ["en", "de"]}
+    args = PretrainingArguments(train_file=files, cleaning=kept, config_overrides={"vocab_size": 99})
+    found = plan(args)
+    assert not found.shares and not found.unresolved
+    assert "fr.jsonl: no row is left after cleaning (1 other language)" in caplog.text
+    with pytest.raises(BadInput, match="fr.jsonl: no row is left after cleaning"):
+        plan(replace(args, streaming=True, validation_file=files, max_steps=2))
+
+
 def test_a_dry_run_is_not_trained(tmp_path: Path) -> None:
     args = PretrainingArguments(train_file=["x"], output_dir=str(tmp_path / "run"), dry_run=True)
     with pytest.raises(BadInput, match="dry_run is true"):
