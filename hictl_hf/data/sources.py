@@ -160,7 +160,7 @@ def package_folder(package: str) -> str:
             f"package:{package}: no such package is installed; allowed are packages with message catalogues. Install "
             "it, and write the name it is imported by (package:rest_framework, not djangorestframework)."
         )
-    return specification.submodule_search_locations[0]
+    return str(specification.submodule_search_locations[0])  # transformers has a Path
 
 
 def list_files(
