@@ -56,8 +56,9 @@ class Start:
 
     @property
     def config_overrides(self) -> dict[str, Any]:
-        """Default settings of the model: a sentence encoder is trained at the vector that it is read at."""
-        if self.pooling is None:
+        """Default settings of the model: a sentence encoder is trained at the vector that it is read at, and a HiCTL
+        model has its own."""
+        if self.pooling is None or self.kind == HICTL:
             return {}
         mode, layer = self.pooling
         values: dict[str, Any] = {"embedding_pooling": mode, "embedding_layer": layer}

@@ -141,6 +141,18 @@ def test_an_adapted_checkpoint_of_ours_is_adapted_further(tmp_path: Path, model_
     assert start.lm_head_warmup_steps == 0
 
 
+@pytest.mark.parametrize("changes", [{"sentence_projection": False}, {"projection_bias": True}], ids=str)
+def test_a_checkpoint_of_ours_keeps_its_objectives_however_it_is_read(
+    changes: dict[str, bool], tmp_path: Path, model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    before = model_for_text(**changes).config
+    model_for_text(**changes).save_pretrained(tmp_path)
+    args = arguments("--model_name_or_path", str(tmp_path), "--max_seq_length", "60")
+    model, _ = load_or_make_model(args, tokenizer, recognise(args.checkpoint))
+    for name in ("hard_negatives", "sentence_projection", "sentence_pooling", "projection_bias"):
+        assert getattr(model.config, name) == getattr(before, name), name
+
+
 @pytest.mark.parametrize(
     ("file", "values", "message"),
     [
