@@ -144,7 +144,7 @@ def tokenize_rows(
     """Return the columns `x` and `y` of a batch as ids, and the `length` of each joined example in tokens."""
     translated = [text is not None for text in batch["y"]]
     texts = [space + text for text in (*batch["x"], *batch["y"]) if text is not None]
-    settings = {"add_special_tokens": False, "return_attention_mask": False}
+    settings: dict[str, Any] = {"add_special_tokens": False, "return_attention_mask": False}
     ids = encode_texts(tokenizer, texts, **settings)["input_ids"] if texts else []
     x, translations = ids[: len(translated)], iter(ids[len(translated) :])
     y = [next(translations) if known else None for known in translated]
