@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, XLMRobertaModel
 from transformers.cache_utils import Cache
+from transformers.masking_utils import create_masks_for_generate
 from transformers.modeling_outputs import BaseModelOutput
 
 from .configuration_decoder import END, PADDING, UNKNOWN
@@ -224,6 +225,11 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
                 outputs[0], outputs.get("hidden_states"), outputs.get("attentions"), bias
             )
         return model_kwargs
+
+    def create_masks_for_generate(self, config: Any, **kwargs: Any) -> Any:
+        """The masks of a compilable cache, by the decoder's configuration: ModernBERT's asks for one of each kind of
+        layer."""
+        return create_masks_for_generate(self.decoder.config, **kwargs)
 
     def compute_transition_scores(self, sequences: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Like the parent, for sequences in tokenizer ids and the scores of `generate`."""

@@ -136,6 +136,15 @@ def test_a_cache_changes_no_logits_and_beam_search_finds_the_best_tokens(name: s
 
 
 @each_family
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_a_static_cache_has_the_masks_of_the_decoder(name: str, num_beams: int) -> None:
+    """The encoder's layers may be of several kinds, with a mask for each."""
+    settings = {"target_language": "de", "num_beams": num_beams, "max_new_tokens": 5, "attention_mask": MASK}
+    found = translator_of(name).generate(source(name), cache_implementation="static", **settings)
+    assert found.equal(translator_of(name).generate(source(name), **settings))
+
+
+@each_family
 def test_padding_is_masked_where_no_mask_is_given(name: str) -> None:
     model = translator_of(name)
 
