@@ -213,7 +213,9 @@ def test_every_class_refuses_the_configuration_of_another_family(name: str) -> N
     own, others = config_class(name), [config_class(other) for other in SHAPES if other != name]
     for made in classes:
         for other in others:
-            with pytest.raises(ValueError, match=f"{made.__name__} got a {other.__name__}; allowed is a {own.__name__}"):
+            with pytest.raises(
+                ValueError, match=f"{made.__name__} got a {other.__name__}; allowed is a {own.__name__}"
+            ):
                 made(other())
 
 
