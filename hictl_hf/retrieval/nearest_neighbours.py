@@ -9,6 +9,7 @@ precision loses no neighbour, however close they lie. For cosines pass unit vect
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -31,6 +32,7 @@ AT_ONCE = 2**19  # numbers converted, or products computed again, at a time
 GROUPS_AT_ONCE = 2**12  # whose scores are compared one by one at a time
 CROWDED = 1 / 4  # share of candidate groups above which a complete tile is computed again
 MEMORY = 2**31  # bytes
+SWITCHING = Lock()  # PyTorch's switches are those of all threads
 
 
 class Source(Protocol):
@@ -410,9 +412,10 @@ def faster_precision(device: torch.device) -> Precision:
 def full_precision() -> Iterator[None]:
     """Accumulate products in full fp32, which on a GPU is not the default."""
     switches = torch.backends.cuda.matmul  # transformers sets `fp32_precision`; reading `allow_tf32` would then raise
-    before = switches.allow_bf16_reduced_precision_reduction, switches.fp32_precision
-    switches.allow_bf16_reduced_precision_reduction, switches.fp32_precision = False, "ieee"
-    try:
-        yield
-    finally:
-        switches.allow_bf16_reduced_precision_reduction, switches.fp32_precision = before
+    with SWITCHING:
+        before = switches.allow_bf16_reduced_precision_reduction, switches.fp32_precision
+        switches.allow_bf16_reduced_precision_reduction, switches.fp32_precision = False, "ieee"
+        try:
+            yield
+        finally:
+            switches.allow_bf16_reduced_precision_reduction, switches.fp32_precision = before

@@ -5,7 +5,9 @@ import re
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -321,3 +323,20 @@ def test_products_are_not_rounded_to_tf32_and_the_switch_is_put_back(precision: 
         assert switch.fp32_precision == precision and switch.allow_bf16_reduced_precision_reduction
     finally:
         switch.fp32_precision = before
+
+
+def test_threads_put_the_switch_back() -> None:
+    entered, left = Event(), Event()
+
+    def search() -> None:
+        with neighbours.full_precision():
+            entered.set()
+            left.wait()
+
+    with ThreadPoolExecutor(1) as threads:
+        with neighbours.full_precision():
+            other = threads.submit(search)
+            entered.wait(0.2)
+        left.set()
+        other.result()
+    assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
