@@ -65,7 +65,7 @@ def test_cells_quoted_as_in_csv_are_texts_and_logged_once_a_file(
 def test_a_file_of_quoted_cells_is_logged_and_a_dialogue_is_not(
     score: str, texts_in_quotes: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As csv.QUOTE_ALL and R's write.table write it; a line of speech is in quotes on both sides, too."""
+    """csv.QUOTE_ALL and R's write.table quote each cell; a few lines of dialogue may be in quotes, too."""
     lines = [f'{score}"Go {number}."\t"Geh {number}."' for number in range(texts_in_quotes + 1)] + [f"{score}Go.\tGeh."]
     path = write_lines(tmp_path / "a.tsv", lines)
     assert len(texts(f"{'0+' * bool(score)}en+de:{path}")) == len(lines)
