@@ -1,10 +1,6 @@
-"""What a picture is; tests that import this are skipped without matplotlib."""
+"""What a picture is."""
 
 from pathlib import Path
-
-import pytest
-
-pytest.importorskip("matplotlib")
 
 
 def is_picture(path: Path) -> bool:

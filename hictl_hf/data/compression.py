@@ -68,8 +68,8 @@ def opener(path: str) -> Any:
                 return import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd").open
             except ImportError as error:
                 raise BadInput(
-                    f"{path}: is compressed with Zstandard, which needs a package that is not installed. Install it: "
-                    f"pip install 'hictl_hf[zstd]', or decompress the file: zstd -d {path}"
+                    f"{path}: Zstandard needs a package that is not installed. Install it: "
+                    "pip install 'hictl_hf[zstd]', or use .gz, .bz2 or .xz (zstd -d FILE decompresses)"
                 ) from error
     return open
 

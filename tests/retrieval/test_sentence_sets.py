@@ -12,7 +12,6 @@ from hictl_hf.cli import tsne
 from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.sentence_sets import mean_rank, place, read_sets
 
-pytest.importorskip("sklearn")
 LANGUAGES = ("en", "fr", "de", "ru", "es")
 
 

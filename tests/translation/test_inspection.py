@@ -15,8 +15,6 @@ from hictl_hf.reports.tables import Table
 from hictl_hf.translation import inspection
 from hictl_hf.translation.inspection import attention_picture, look_into, proposal_table
 
-pytest.importorskip("matplotlib")
-
 
 def made(sentences: dict[str, list[str]], number: int = 8) -> list[dict[str, str]]:
     pairs = zip(sentences["en"][:number], sentences["de"])

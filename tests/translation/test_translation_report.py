@@ -24,8 +24,6 @@ from hictl_hf.translation.report import PAPER, Run, spread, write_translation_re
 from hictl_hf.translation.results import TranslationResults
 from hictl_hf.translation.scores import paired_bootstrap
 
-pytest.importorskip("matplotlib")
-
 RECIPES = Path(__file__).parents[2] / "recipes" / "translation"
 SIGNATURE = "nrefs:1|case:mixed|tok:13a"
 PREPARED = f"{SIGNATURE}|data:iwslt14-de-en test 1234abcd 5678abcd"
