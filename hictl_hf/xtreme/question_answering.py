@@ -169,7 +169,9 @@ class QuestionAnswering:
         is_word_piece = isinstance(self.tokenizer.backend_tokenizer.model, models.WordPiece)
         decoder = decoders.WordPiece(cleanup=False) if is_word_piece else decoders.Metaspace()
         found = decoder.decode(self.tokenizer.convert_ids_to_tokens(ids))
-        return official_answer(" ".join(found.split()), chunk)
+        normalizer = self.tokenizer.backend_tokenizer.normalizer
+        lowercase = normalizer is not None and normalizer.normalize_str("A") == "a"
+        return official_answer(" ".join(found.split()), chunk, lowercase)
 
     @staticmethod
     def references(examples: Dataset) -> dict[str, list[str]]:
@@ -246,14 +248,14 @@ def answer_tokens(name: str, answers: Sequence[Mapping[str, Any]], begins: Ints,
     return first, int(np.searchsorted(begins, end, "left")) - 1
 
 
-def official_answer(found: str, chunk: str) -> str:
-    """The answer of XTREME's scripts: the part of a chunk of words that BERT's tokenizer writes as `found`; all of the
-    chunk if there is none, as always in Chinese.
+def official_answer(found: str, chunk: str, lowercase: bool = False) -> str:
+    """The answer of XTREME's scripts: the part of a chunk of words that BERT's tokenizer, cased or not, writes as
+    `found`; all of the chunk if there is none, as always in Chinese.
 
     >>> official_answer("Smith", "Smith's"), official_answer("东京", "日本东京都")
     ('Smith', '日本东京都')
     """
-    written = normalizers.BertNormalizer(lowercase=False).normalize_str(chunk)
+    written = normalizers.BertNormalizer(lowercase=lowercase).normalize_str(chunk)
     spaced = " ".join(token for token, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(written))
     start = spaced.find(found)
     letters = [index for index, letter in enumerate(chunk) if letter != " "]

@@ -361,6 +361,14 @@ def test_compat_joins_the_pieces_of_either_kind_of_tokenizer(tokenizer: PreTrain
     assert tokenizer.unk_token_id not in ids and kind.answer("ana dog,", [0, 6], [3, 7], ids) == "ana dog"
 
 
+def test_compat_ignores_case_and_accents_where_the_tokenizer_does() -> None:
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cafe", "'", "s", "##s", ",", "dog"]
+    uncased = BertTokenizer({piece: id for id, piece in enumerate(pieces)}, do_lower_case=True)
+    examples = Dataset.from_list([question("the Café's dog", "the Café")])
+    kind = QuestionAnswering(uncased, 60, stride=8, compat=True)
+    assert kind.decode(examples, *oracle(kind, examples)) == {"q": "the Café"}
+
+
 def test_an_answer_has_no_spaces_around_it(tokenizer: PreTrainedTokenizerBase) -> None:
     assert QuestionAnswering(tokenizer).answer("a red dog", [1], [6], [7]) == "red"  # as pieces of some tokenizers
 
