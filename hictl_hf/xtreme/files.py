@@ -35,7 +35,7 @@ from .examples import (
     text_at,
 )
 
-LANGUAGE_OF_WORD = re.compile("[a-z-]{2,}:")  # in raw PAN-X, "de:Berlin"
+LANGUAGE_OF_WORD = re.compile("[a-z-]{2,}:(?!//)")  # in raw PAN-X, "de:Berlin"; not the only word "http://..."
 QUOTED = re.compile(r'"(?:[^"]*"")+[^"]*"')  # a column that a CSV writer quoted, doubling the quotes in it
 
 

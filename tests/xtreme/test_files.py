@@ -199,7 +199,8 @@ def test_a_raw_file_of_panx_is_refused_and_words_with_colons_are_not(tmp_path: P
     path = write(tmp_path / "a.tsv", "de:Ulm\tB-LOC\nde:in\tO\n\nde:ja\tO\n")
     with pytest.raises(BadInput, match="a.tsv: has 'de:' before every word; .* by hictl prepare-xtreme panx"):
         xtreme_files.read_tagged_examples(path)
-    for content in ("de:Ulm\tO\nfr:Ulm\tO\n", "de:Ulm\tO\n12:30\tO\n", ":\tO\n:\tO\n", "12:30\tO\n12:31\tO\n"):
+    others = ("de:Ulm\tO\nfr:Ulm\tO\n", "de:Ulm\tO\n12:30\tO\n", ":\tO\n:\tO\n", "12:30\tO\n12:31\tO\n")
+    for content in (*others, "https://a.org\tO\n"):
         assert len(xtreme_files.read_tagged_examples(write(tmp_path / "b.tsv", content))) == 1
 
 
