@@ -6,7 +6,7 @@
 import copy
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from torch.utils.data import Sampler
 from tqdm.auto import tqdm
 from transformers import (
+    AutoConfig,
     AutoModel,
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
@@ -91,8 +92,8 @@ def empty_encoder(config: PreTrainedConfig) -> PreTrainedModel:
 
 
 def load_model(model_class: Any, encoder: str, labels: Sequence[str], seed: int = 42) -> PreTrainedModel:
-    """Load an encoder in float32 with a head for these labels: that of the files if it has as many outputs, else a new
-    one, initialized by the seed.
+    """Load an encoder in float32 with a head for these labels: that of the files if it has as many outputs, put in
+    the order of the labels if it names the same ones; else a new one, initialized by the seed.
 
     Args:
         model_class: an Auto class, or a class of models.
@@ -115,8 +116,21 @@ def load_model(model_class: Any, encoder: str, labels: Sequence[str], seed: int 
         if name.removeprefix(prefix) in of_encoder:
             allowed = f"allowed is {tuple(expected)}, as its config.json says"
             raise BadInput(f"{encoder}: has {name} as {tuple(found)}; {allowed}. {FIX}")
+    reorder_outputs(model, AutoConfig.from_pretrained(encoder).id2label or {}, labels)
     loaded: PreTrainedModel = model
     return loaded
+
+
+def reorder_outputs(model: PreTrainedModel, names: Mapping[int, str], labels: Sequence[str]) -> None:
+    """Order the outputs of a head like `labels`, if they have the same names in another order, or in capitals."""
+    places = {str(name).lower(): place for place, name in names.items()}
+    if len(names) != len(labels) or places.keys() != {label.lower() for label in labels}:
+        return
+    order = [places[label.lower()] for label in labels]
+    of_encoder = {id(weight) for weight in model.base_model.parameters()}
+    for weight in model.parameters():
+        if id(weight) not in of_encoder and weight.shape[:1] == (len(order),):
+            weight.data = weight.data[order]
 
 
 def fine_tune(

@@ -385,6 +385,19 @@ def test_a_new_head_has_the_labels_and_the_weights_of_its_seed(kinds: Kinds, tmp
         load_model(Tagging.model_class, str(tmp_path), ("O", "X"))
 
 
+@pytest.mark.parametrize("name", ["pairs", "tagging"])
+def test_a_head_with_the_same_labels_in_another_order_predicts_them(kinds: Kinds, name: str, tmp_path: Path) -> None:
+    """The published heads of XNLI and WikiAnn have other orders than ours, and some have names in capitals."""
+    kind, model = kinds[name][0], copy.deepcopy(kinds[name][2])
+    model.config.id2label = dict(enumerate(["NEUTRAL", "entailment", "contradiction"]))
+    model.save_pretrained(tmp_path)
+    inputs = {"input_ids": torch.tensor([[0, 5, 6, 2]])}
+    before = model.eval()(**inputs).logits
+    for labels, order in ((("contradiction", "entailment", "neutral"), [2, 1, 0]), (("a", "b", "c"), [0, 1, 2])):
+        after = load_model(kind.model_class, str(tmp_path), labels).eval()(**inputs).logits
+        torch.testing.assert_close(after, before[..., order])
+
+
 def test_an_encoder_with_a_decoder_is_refused_where_its_decoder_is_missing(tmp_path: Path) -> None:
     """Its model of questions has both at its top, where other models have their heads."""
     config = MT5Config(d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, vocab_size=20)
