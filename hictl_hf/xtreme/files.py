@@ -36,6 +36,7 @@ from .examples import (
 )
 
 LANGUAGE_OF_WORD = re.compile("[a-z-]{2,}:(?!//)")  # in raw PAN-X, "de:Berlin"; not the only word "http://..."
+HEADERS = (("premise", "hypothesis"), ("sentence1", "sentence2"))
 QUOTED = re.compile(r'"(?:[^"]*"")+[^"]*"')  # a column that a CSV writer quoted, doubling the quotes in it
 
 
@@ -104,6 +105,8 @@ def read_pair_examples(path: Path, labels: Collection[str] = (), compat: bool = 
     if columns not in (2, 3, 5):
         allowed = "allowed are sentence TAB sentence TAB label, in test files without label"
         raise BadInput(f"{path}:1: has {columns} columns; {allowed}. Check that columns are separated by tabs.")
+    if tuple(name.strip('"').lower() for name in rows[0]) in HEADERS:  # with labels, "label" is no label of the task
+        raise BadInput(f"{path}:1: has the names of columns; allowed are sentences. Remove the line.")
     examples: list[dict[str, str | None]] = []
     for number, row in enumerate(rows, start=1):
         if len(row) != columns:

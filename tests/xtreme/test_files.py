@@ -161,6 +161,7 @@ BROKEN_PAIRS = {
     "column missing": ("a\tb\tneutral\n\na\tb\n", ":2: has 1 columns; allowed are 3, as in line 1. Add or remove"),
     "label missing": ("a\tb\tneutral\na\tb\n", ":2: has 2 columns; allowed are 3"),
     "one column": ("a b neutral\n", ":1: has 1 columns; allowed are sentence TAB sentence TAB label"),
+    "names of columns": ("Premise\thypothesis\na\tb\n", ":1: has the names of columns; allowed are sentences. Remove"),
     "four columns": ("1\ta\tb\tneutral\n", ":1: has 4 columns; allowed are sentence TAB sentence TAB label"),
 }
 
