@@ -2,7 +2,7 @@
 
 An output is made from blocks of lines, a part each, by one process or several. A part is a file that is written
 atomically, and its name has the hash of its lines. So any number of processes can continue, and the joined output
-depends neither on their number nor on interruptions.
+depends neither on their number nor on interruptions. A file next to each part has the hash of its content.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput, as_bad_input
-from ..files import atomic_file, flush, write_json
+from ..files import atomic_file, digest, flush, write_json
 from ..processes import ALONE, Processes
 from .fingerprint import CONTINUE_OR_REMOVE, refuse_changes, with_version
 
@@ -92,6 +92,9 @@ class PartialOutput:
                 with atomic_file(self.parts[number]) as draft:
                     write_part(block, draft)
                     flush(draft)
+                    record = hash_of(self.parts[number])
+                    record.write_text(digest(draft), encoding="utf-8")
+                    flush(record)
             missing += not is_done
             self.lines += len(block)
             progress(len(block))
@@ -131,6 +134,9 @@ class PartialOutput:
     def _join(self, output: Path, join: Callable[[Sequence[Path], Path], None]) -> None:
         draft = self.folder / f"joined{output.suffix}"
         try:
+            for part in self.parts:
+                with joining_part(part):
+                    check_hash(part)
             join(self.parts, draft)
         except BadInput:
             if not self.parts:
@@ -138,6 +144,18 @@ class PartialOutput:
             raise
         os.replace(draft, output)
         shutil.rmtree(self.folder)
+
+
+def hash_of(part: Path) -> Path:
+    """The file with the hash of a part, written before the part; parts of 0.21 and older have none."""
+    return part.with_name(f"{part.name}.hash")
+
+
+def check_hash(part: Path) -> None:
+    """Raise `ValueError` if a part is not what was written."""
+    record = hash_of(part)
+    if record.exists() and record.read_text("utf-8") != digest(part):
+        raise ValueError("it was changed or damaged since")
 
 
 def joining_part(file: Path) -> AbstractContextManager[None]:

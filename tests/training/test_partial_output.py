@@ -158,6 +158,28 @@ def test_parts_stay_where_they_cannot_be_joined(tmp_path: Path) -> None:
     assert write(tmp_path) == []
 
 
+@pytest.mark.parametrize("damage", [b"", b"LINE 3\nLINE 4\n", b"LINE 3\nLINE 5\nLINE 5\n", b"LINE 0\nLINE 1\nLINE 2\n"])
+def test_a_part_that_was_damaged_is_named_and_made_again(tmp_path: Path, damage: bytes) -> None:
+    with pytest.raises(Killed):
+        write(tmp_path, parts=2)
+    (part,) = (tmp_path / "all.partial").glob("000001-*.txt")
+    part.write_bytes(damage)
+    with pytest.raises(BadInput, match=f"{part}: cannot be read .* Remove it, and run the same command again"):
+        write(tmp_path)
+    assert not (tmp_path / "all").exists()
+    part.unlink()
+    assert write(tmp_path) == [1]
+    assert (tmp_path / "all").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
+
+
+def test_parts_of_a_release_without_their_hashes_are_kept(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        write(tmp_path, parts=2)
+    for file in (tmp_path / "all.partial").glob("*.hash"):
+        file.unlink()
+    assert write(tmp_path) == [2, 3, 4, 5, 6, 7]
+
+
 def test_no_line_gives_no_output(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no line"):
         write(tmp_path, lines=[])
