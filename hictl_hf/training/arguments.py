@@ -30,7 +30,7 @@ RANGES = {  # least value, and what the value must be below; HF's Trainer checks
     "adam_epsilon": (1e-38, math.inf), "max_grad_norm": (0, math.inf), "num_train_epochs": (0, math.inf),
     "logging_steps": (0, math.inf), "eval_steps": (0, math.inf), "save_steps": (0, math.inf),
     "dataloader_num_workers": (0, math.inf), "dataloader_prefetch_factor": (1, math.inf),
-    "seed": (0, 2**32), "warmup_steps": (0, math.inf),
+    "seed": (0, 2**32), "warmup_steps": (0, math.inf), "gradient_accumulation_steps": (1, math.inf),
     "eval_delay": (0, math.inf), "early_stopping_threshold": (0, math.inf), "save_total_limit": (0, math.inf),
 }  # fmt: skip
 

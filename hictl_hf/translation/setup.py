@@ -18,7 +18,7 @@ from ..data.text_encoding import decode_texts, encode_texts
 from ..embedding.sentence_transformers_settings import read_sentence_transformers_files, transformer_place
 from ..errors import BadInput, short_repr
 from ..hub.during_training import push_during_training
-from ..hub.loading import check_sizes, check_vocabulary, model_errors, place_of, refuse_not_finite
+from ..hub.loading import MOST_LAYERS, check_sizes, check_vocabulary, model_errors, place_of, refuse_not_finite
 from ..models.configuration_decoder import UNKNOWN
 from ..models.configuration_hictl import load_config as config_of
 from ..models.families import Family, longest_input
@@ -201,6 +201,8 @@ def check_new_decoder(args: TranslationArguments, config: Any) -> None:
         made = config_of(str(args.checkpoint), **read_dictionary("encoder_config", args.encoder_config), **decoder)
         made.target_languages = args.target_lang
         made.validate()  # transformers sets what it is given in addition without a look
+        if (layers := max(made.num_hidden_layers, made.decoder_layers)) > MOST_LAYERS:
+            raise ValueError(f"it states {layers:,} layers; allowed are {MOST_LAYERS:,}")
         with torch.random.fork_rng(devices=[]), torch.device("meta"):  # neither memory, nor other random numbers later
             TRANSLATION_CLASSES[made.family.model_type](made)
 

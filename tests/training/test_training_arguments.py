@@ -110,6 +110,8 @@ def test_impossible_numbers_are_refused(folder: str, settings: dict[str, Any], m
         ({"gradient_checkpointing": True, "gradient_checkpointing_kwargs": "no_such"}, "_kwargs is not JSON: 'no_such"),
         ({"adam_epsilon": 0}, "adam_epsilon is 0"),  # 0 / 0 of weights without a gradient
         ({"dataloader_prefetch_factor": 0, "dataloader_num_workers": 1}, "dataloader_prefetch_factor is 0; .* 1 or"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps is 0; allowed is 1 or more"),
+        ({"gradient_accumulation_steps": -1}, "gradient_accumulation_steps is -1; allowed is 1 or more"),
         ({"dataloader_prefetch_factor": -1, "dataloader_num_workers": 2}, "dataloader_prefetch_factor is -1; .* 1 or"),
         ({"torch_compile_backend": "no_such_backend"}, "torch_compile_backend 'no_such_backend'"),
         ({"torch_compile": True, "torch_compile_mode": "no_such_mode"}, "torch_compile_mode|no_such_mode"),
