@@ -8,6 +8,7 @@ Shapes: n sentences, S source tokens, T target tokens, W tokens of the target vo
 
 import copy
 import inspect
+import warnings
 from typing import Any, ClassVar
 
 import torch
@@ -36,6 +37,11 @@ require_parameters(
     XLMRobertaModel.forward,
     "attention_mask", "position_ids", "inputs_embeds", "encoder_hidden_states", "encoder_attention_mask", "use_cache",
 )  # fmt: skip
+LOSS_ELSEWHERE = (
+    "the model is trained by a loss of its logits, which are of target ids: convert labels by model.target_ids, or "
+    "give them to the model, with label_smoothing; label_smoothing_factor of HF's Trainer takes those of the "
+    "tokenizer, and would train other words"
+)
 PASSED_ON = ("output_attentions", "output_hidden_states")  # to encoder and decoder
 
 
@@ -147,9 +153,7 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
             encoded, attention_mask, decoder_inputs_embeds, decoder_attention_mask, cache, use_cache, **kwargs
         )
         logits = None if without_logits else self.logits(hidden, encoded, attention_mask)
-        loss = None
-        if labels is not None:
-            loss = self.token_loss(logits, hidden, embeddings, labels, num_items_in_batch, label_smoothing)
+        loss = self.token_loss(logits, hidden, embeddings, labels, num_items_in_batch, label_smoothing)
         return self.output_of(encoded, decoded, loss, logits)
 
     def encode(
@@ -234,14 +238,18 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
         logits: Tensor | None,
         hidden: Tensor,
         embeddings: Tensor,
-        labels: Tensor,
+        labels: Tensor | None,
         items: Tensor | int | None,
         smoothing: float,
-    ) -> Tensor:
-        """() summed cross-entropy divided by `items`; `None`: the number of labels.
+    ) -> Tensor | None:
+        """() summed cross-entropy divided by `items`; `None`: the number of labels. Without labels `None`.
 
         From logits (n, T, W), or without them from states (n, T, d) and embeddings (W, d), some logits at a time.
         """
+        if labels is None:
+            if self.training and torch.is_grad_enabled() and self.config.decoder_vocab_size is not None:
+                warnings.warn(LOSS_ELSEWHERE, stacklevel=2)
+            return None
         read = labels != IGNORED
         items = read.sum().clamp_min(1) if items is None else items
         if logits is None:

@@ -249,6 +249,22 @@ def test_a_batch_without_labels_to_learn_from_has_loss_zero(translator: MakeMode
         assert loss == 0
 
 
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_loss_outside_of_the_model_is_warned_of_where_tokens_have_other_ids(
+    cut: bool, translator: MakeModel, recwarn: pytest.WarningsRecorder
+) -> None:
+    """As with `label_smoothing_factor` of HF's Trainer, which would train other words."""
+    model, labels = translator(cut=cut, languages=None).train(), torch.tensor([[7, 10, END]] * 3)
+    before = model.prepare_decoder_input_ids_from_labels(labels)
+    model(**source(), decoder_input_ids=before, labels=labels)
+    model.eval()(**source(), decoder_input_ids=before)
+    with torch.no_grad():
+        model.train()(**source(), decoder_input_ids=before)
+    assert not [each for each in recwarn if "would train other words" in str(each.message)]
+    model(**source(), decoder_input_ids=before)
+    assert len([each for each in recwarn if "would train other words" in str(each.message)]) == cut
+
+
 @pytest.mark.parametrize(("bias", "scale"), BIASES)
 def test_a_cut_vocabulary_gives_the_same_probabilities_among_its_words(
     bias: str, scale: str, translator: MakeModel
