@@ -159,7 +159,9 @@ def model_errors(place: str) -> Iterator[None]:
         raise BadInput(f"{place}: transformers has nothing called {error}") from error
     except StrictDataclassError as error:  # says only in which validator; its cause says what it found
         raise BadInput(f"{place}: {' '.join(str(error.__cause__ or error).split())}") from error
-    except (ImportError, ValueError, OSError, RuntimeError, UnpicklingError, AssertionError, SafetensorError) as error:
+    except (
+        AssertionError, ImportError, OSError, RuntimeError, SafetensorError, TypeError, UnpicklingError, ValueError,
+    ) as error:  # fmt: skip
         raise BadInput(f"{place}: {error}") from error
 
 

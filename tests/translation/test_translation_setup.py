@@ -161,3 +161,12 @@ def test_the_sub_folder_of_an_encoder_is_named(tmp_path: Path) -> None:
     write_json(tmp_path / "1/config.json", {"pooling_mode": "mean"})
     with pytest.raises(BadInput, match=f"its files for sentence-transformers say that it is in {tmp_path}/0_T"):
         load_config(arguments(tmp_path))
+
+
+def test_a_generation_config_that_is_no_object_is_refused_with_the_model(encoder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(encoder, tmp_path / "start"))
+    HictlForConditionalGeneration.from_encoder(folder, target_languages=["de"]).save_pretrained(folder)
+    for name, text in (("a.en", "a dog\n"), ("a.de", "ein Hund\n"), ("generation_config.json", "[]")):
+        (folder / name).write_text(text, "utf-8")
+    with pytest.raises(BadInput, match=f"{folder}: 'list' object is not a mapping"):
+        run.run_translation(arguments(folder, "--output_dir", str(tmp_path / "out")))
