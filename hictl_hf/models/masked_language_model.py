@@ -35,7 +35,14 @@ class FamilyMaskedLM(LoadsItsFamily, PreTrainedModel):
 
     config: Any
     family: ClassVar[Family]
+    masked_lm_arguments: ClassVar[list[str]]
     padding_logged = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Read the signature once: compiled code cannot."""
+        super().__init_subclass__(**kwargs)
+        found = inspect.signature(super().forward).parameters.values()
+        cls.masked_lm_arguments = [each.name for each in found if each.kind is not inspect.Parameter.VAR_KEYWORD]
 
     def tie_weights(self, missing_keys: set[str] | None = None, **kwargs: Any) -> None:
         """Like the parent, but a checkpoint without a language-model head is not reported as corrupted; the load report
@@ -52,10 +59,8 @@ class FamilyMaskedLM(LoadsItsFamily, PreTrainedModel):
 
     def forward_masked_lm(self, *, token_type_ids: Tensor | None, **inputs: Any) -> HictlForPreTrainingOutput:
         """L_LM as transformers' class of the family computes it, with all logits; arguments of its `forward`."""
-        known = inspect.signature(super().forward).parameters
-        named = [name for name, each in known.items() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-        refuse_unknown(type(self), inputs, (*named, *PASSED_ON))
-        if "token_type_ids" in known:  # other families have none, though their tokenizers may make them
+        refuse_unknown(type(self), inputs, (*self.masked_lm_arguments, *PASSED_ON))
+        if "token_type_ids" in self.masked_lm_arguments:  # others have none, though their tokenizers may make them
             inputs["token_type_ids"] = token_type_ids
         outputs = super().forward(**inputs, return_dict=True)
         return HictlForPreTrainingOutput(lm_loss=outputs.loss, **outputs)

@@ -386,6 +386,12 @@ def test_other_ways_to_compute_give_the_same(case: Case, model_of: Callable[[Cas
         close(without_padding(case, case.new(**change)(**case.inputs())), expected)
 
 
+def test_a_masked_language_model_is_compiled_in_one_graph(model_of: Callable[[Case], PreTrainedModel]) -> None:
+    model = model_of(case := Case("bert", "ForPreTraining"))
+    compiled: Any = torch.compile(model, backend="eager", fullgraph=True)
+    close(compiled(**case.inputs()).logits, model(**case.inputs()).logits)
+
+
 # --- training -----------------------------------------------------------------------------------------------------
 
 
