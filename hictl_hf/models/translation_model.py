@@ -108,7 +108,6 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
         decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         start_ids: Tensor | None = None,
-        label_smoothing: float = 0.0,
         num_items_in_batch: Tensor | int | None = None,
         use_cache: bool | None = None,
         cache: Cache | None = None,
@@ -127,16 +126,17 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
             encoder_outputs: the output of `get_encoder()`, in place of a source.
             labels: (n, T) tokenizer ids, -100 where there is none; tokens outside the target vocabulary become `<unk>`.
             start_ids: (n,) start id of each example; by default that of `generation_config`.
-            label_smoothing: ε, spread evenly over all W tokens.
             num_items_in_batch: what the summed loss is divided by; `None`: the number of labels of this call.
             cache, past_key_values: keys and values of the previous target tokens; two names of one argument.
-            kwargs: `output_attentions` and `output_hidden_states`.
+            kwargs: `label_smoothing`, ε, spread evenly over all W tokens (a parameter of that name would be a label to
+                transformers' Trainer, which would then evaluate no loss); `output_attentions`, `output_hidden_states`.
 
         Raises:
             TypeError, ValueError: unknown or contradictory arguments; a missing or too long target.
         """
         kwargs.pop("tokenizer", None)  # transformers' `generate` took it for `stop_strings`, and hands it on
-        refuse_unknown(type(self), kwargs, PASSED_ON)
+        smoothing: float = kwargs.pop("label_smoothing", 0.0)
+        refuse_unknown(type(self), kwargs, ("label_smoothing", *PASSED_ON))
         cache = the_cache(cache, past_key_values)
         if decoder_input_ids is not None and decoder_inputs_embeds is not None:
             raise ValueError("decoder_input_ids and decoder_inputs_embeds are both given; allowed is one of them")
@@ -153,7 +153,7 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
             encoded, attention_mask, decoder_inputs_embeds, decoder_attention_mask, cache, use_cache, **kwargs
         )
         logits = None if without_logits else self.logits(hidden, encoded, attention_mask)
-        loss = self.token_loss(logits, hidden, embeddings, labels, num_items_in_batch, label_smoothing)
+        loss = self.token_loss(logits, hidden, embeddings, labels, num_items_in_batch, smoothing)
         return self.output_of(encoded, decoded, loss, logits)
 
     def encode(

@@ -22,6 +22,8 @@ from transformers import (
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaModel,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
     WatermarkingConfig,
     XLMRobertaConfig,
     XLMRobertaForMaskedLM,
@@ -136,6 +138,17 @@ def columns(model: HictlForConditionalGeneration, token_ids: list[int]) -> list[
 
 def starts(model: HictlForConditionalGeneration, languages: list[str]) -> list[int]:
     return [model.lm_head.out_features + model.config.target_languages.index(name) for name in languages]
+
+
+def test_transformers_trainer_evaluates_the_loss(translator: MakeModel, tmp_path: Path) -> None:
+    """It does where a batch has each parameter of `forward` whose name contains "label"."""
+    model = translator(languages=None).float()
+    rows = [{"input_ids": torch.tensor(row), "labels": torch.tensor(LABELS[0])} for row in [SOURCE[0]] * 3]
+    args = Seq2SeqTrainingArguments(str(tmp_path), report_to="none", use_cpu=True, per_device_eval_batch_size=3)
+    trainer = Seq2SeqTrainer(model, args, eval_dataset=rows, compute_metrics=lambda found: {"n": len(found.label_ids)})
+    batch = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    found = trainer.evaluate()
+    assert (found["eval_n"], found["eval_loss"]) == (3, pytest.approx(model(**batch).loss.item()))
 
 
 @pytest.mark.parametrize("cut", [True, False])
