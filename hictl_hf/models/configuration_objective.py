@@ -78,6 +78,7 @@ class ObjectiveConfig(Base):
     temperatures: ClassVar[tuple[str, ...]] = TEMPERATURES
     least: ClassVar[dict[str, int]] = LEAST
     code_on_the_hub: ClassVar[dict[str, str]]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values", "cache", "lm_loss"]  # no predictions
 
     lm_weight: float | int = 1.0
     sentence_weight: float | int = 1.0

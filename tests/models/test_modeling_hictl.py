@@ -16,6 +16,8 @@ from torch import Tensor
 from transformers import (
     AutoModel,
     PreTrainedModel,
+    Trainer,
+    TrainingArguments,
     XLMRobertaConfig,
     XLMRobertaForMaskedLM,
     XLMRobertaForSequenceClassification,
@@ -181,6 +183,15 @@ def test_called_as_a_masked_language_model_it_is_one(xlm_r: Path, toy_batch: Mak
 def test_the_language_model_loss_of_pre_training_is_the_usual_one(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
     model, batch = toy_model(), toy_batch()
     close(model(**batch).lm_loss, model(**masked_words_of(batch)).loss)
+
+
+def test_transformers_trainer_predicts_with_the_logits_alone(
+    toy_model: MakeModel, toy_batch: MakeBatch, tmp_path: Path
+) -> None:
+    model, batch = toy_model(), masked_words_of(toy_batch())
+    rows = [{name: values[row] for name, values in batch.items()} for row in range(4)]
+    trainer = Trainer(model, TrainingArguments(str(tmp_path), report_to="none", use_cpu=True))
+    close(torch.tensor(trainer.predict(rows).predictions), model(**batch).logits)
 
 
 # --- the losses of a batch ------------------------------------------------------------------------------------------
