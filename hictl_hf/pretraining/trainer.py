@@ -15,7 +15,7 @@ from accelerate.utils import send_to_device
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
-from transformers import TrainerCallback, TrainingArguments
+from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import PredictionOutput, TrainOutput, speed_metrics
 
 from ..data.collator import OBJECTIVES
@@ -26,6 +26,7 @@ from ..errors import BadInput, short_repr
 from ..models.gathering import stack_pairs, unstack_pairs
 from ..models.losses import in_full_precision
 from ..models.outputs import CachedSentenceLevel
+from ..models.sentence_probability import SentenceProbability
 from ..retrieval.held_out import best_pooling, evaluate_retrieval, mean_accuracies
 from ..training.sharding import ShardingMixin
 from ..training.trainer import RobustTrainer, nan_unless_finite
@@ -39,6 +40,7 @@ NO_NEGATIVES = (
 LOSSES = ("lm_loss", "sentence_loss", "word_loss")
 WATCHED = ("hard_negative_lambda", "negatives_per_anchor")
 COUNTED = ("sentence_input_ids", "bag")
+SENTENCE_PROBABILITY = "sentence_probability.json"
 PAIR_COLUMNS = ("x", "y", "x_lang", "y_lang")
 
 
@@ -188,9 +190,29 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         self.stream.load_state_dict(json.loads(path.read_text(encoding="utf-8")))
 
     def save_process_state(self, folder: Path) -> None:
-        """Save the position of this process in the stream."""
+        """Save the position of this process in the stream, and p_avg, which peft does not save with an adapter."""
         if self.stream is not None:
             self.stream_file(folder).write_text(json.dumps(self.stream.state_dict()), encoding="utf-8")
+        if self.args.should_save and self.is_adapter():
+            state = {name: values.tolist() for name, values in self.sentence_probability.state_dict().items()}
+            (folder / SENTENCE_PROBABILITY).write_text(json.dumps(state), encoding="utf-8")
+
+    def resume_adapter(self) -> None:
+        """Set p_avg to that of the checkpoint of an adapter; those of earlier releases have none."""
+        file = self.resumed_from / SENTENCE_PROBABILITY if self.resumed_from and self.is_adapter() else None
+        if file is not None and file.is_file():
+            state = json.loads(file.read_text(encoding="utf-8"))
+            self.sentence_probability.load_state_dict({name: torch.tensor(values) for name, values in state.items()})
+
+    def is_adapter(self) -> bool:
+        """Whether the model is one of peft, of which checkpoints have the adapter only."""
+        return not isinstance(self.accelerator.unwrap_model(self.model), PreTrainedModel)
+
+    @property
+    def sentence_probability(self) -> SentenceProbability:
+        """The p_avg of the model."""
+        found: SentenceProbability = self.accelerator.unwrap_model(self.model).sentence_probability
+        return found
 
     def stream_file(self, checkpoint: str | Path) -> Path:
         """File of the position of this process in the stream."""
@@ -279,7 +301,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
             if name in step:
                 step[name] = step[name] / step["rows"]
         if "negatives_per_anchor" in step:
-            probability = self.accelerator.unwrap_model(self.model).sentence_probability
+            probability = self.sentence_probability
             probability.record(step["sentence_loss"], step["negatives_per_anchor"] > 0)
         for name, value in step.items():
             self.log_sums[name] += value
@@ -287,7 +309,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self.steps_since_log and self.log_started is not None:
-            p_avg = self.accelerator.unwrap_model(self.model).sentence_probability.mean()
+            p_avg = self.sentence_probability.mean()
             *values, logs["p_avg"] = torch.stack([*self.log_sums.values(), p_avg]).tolist()
             sums = dict(zip(self.log_sums, values))
             self.log_sums.clear()
@@ -376,13 +398,14 @@ def metric_name(pooling: Pooling) -> str:
 
 
 class StreamPosition(TrainerCallback):
-    """Keeps the position in a stream."""
+    """Keeps the position in a stream, and p_avg of an adapter."""
 
     def __init__(self, trainer: HictlTrainer) -> None:
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.resume_stream()
+        self.trainer.resume_adapter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.trainer.stream is not None:

@@ -418,6 +418,20 @@ def test_a_resumed_run_ends_otherwise_where_something_is_lost(
     assert "projection.weight" in differing(weights, weights_of(resumed(build, checkpoint, tmp_path)))
 
 
+def test_a_resumed_adapter_has_the_hard_negatives_of_the_run(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, tokens: Dataset, tmp_path: Path
+) -> None:
+    """peft saves the adapter without the buffers of p_avg."""
+    peft = pytest.importorskip("peft")
+    saved = []
+    for resume in (None, str(tmp_path / "checkpoint-2")):
+        settings = peft.LoraConfig(r=2, target_modules=["query"], modules_to_save=["projection"])
+        model = peft.get_peft_model(model_for_text(initializer_range=0.2), settings)
+        how = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+        saved.append(weights_of(trained(trainer_of(model, tokenizer, tokens, tmp_path, **how), resume)))
+    assert not differing(*saved)
+
+
 @pytest.mark.slow
 def test_a_run_that_is_never_saved_ends_with_the_same_bits(
     build: Callable[..., HictlTrainer], uninterrupted: tuple[Any, ...]
