@@ -225,7 +225,7 @@ class HictlObjective(FamilyMaskedLM):
         rows = PackedRows({"sentences": (input_ids, attention_mask)}, read, seed)
         with random_numbers_of(rows.known[0], input_ids.device) if rows.known else nullcontext():
             hidden, vocabulary = self.encode(rows)
-        return self.projection(self.pooled(rows, hidden)), vocabulary
+            return self.projection(self.pooled(rows, hidden)), vocabulary  # an adapter of f may have dropout
 
     # --- losses -------------------------------------------------------------------------------------------------------
 
