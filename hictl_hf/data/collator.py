@@ -49,7 +49,8 @@ class PretrainingCollator:
         prompt: ids put before each sentence of the sentence level, as sentences are embedded later (`prompt_tokens`).
 
     Returns (call): the tensors that `HictlForPreTraining.forward` documents. An example with the same seed has the same
-        masks, so give it another one in each epoch, as `TemperatureSampler` does for `PretrainingExamples`.
+        masks, so give it another one in each epoch, as `TemperatureSampler` does for `PretrainingExamples`; without
+        one, each call draws it from PyTorch's generator.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -94,6 +95,9 @@ class PretrainingCollator:
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         self.check(examples[0])
+        if "seed" not in examples[0]:
+            drawn = torch.randint(2**62, (len(examples),)).tolist()
+            examples = [{**example, "seed": seed} for example, seed in zip(examples, drawn, strict=True)]
         examples = [self.cut(example) for example in examples]
         seeds, padding = torch.tensor([example["seed"] for example in examples]), self.tokenizer.pad_token_id
         joined, seen = pad([self.join(example["x"], example["y"]) for example in examples], padding)
@@ -133,10 +137,10 @@ class PretrainingCollator:
     def check(self, example: Mapping[str, Any]) -> None:
         """Raise `BadInput` for an example that is no token ids, or has special tokens, which would be trained on."""
         allowed = (
-            "allowed are x and y, token ids without special tokens and padding (y None for monolingual text), and "
-            "seed, an integer: tokenize_corpus and PretrainingExamples make them"
+            "allowed are x and y, token ids without special tokens and padding (y None for monolingual text), which "
+            "tokenize_corpus makes"
         )
-        if missing := [name for name in ("x", "y", "seed") if name not in example]:
+        if missing := [name for name in ("x", "y") if name not in example]:
             raise BadInput(f"an example has no {', '.join(missing)}, but {', '.join(map(str, example))}; {allowed}")
         for name in ("x", "y"):
             ids = example[name]

@@ -15,7 +15,13 @@ from accelerate.utils import send_to_device
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
-from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
+from transformers import (
+    DataCollatorWithPadding,
+    PreTrainedModel,
+    TrainerCallback,
+    TrainingArguments,
+    default_data_collator,
+)
 from transformers.trainer_utils import PredictionOutput, TrainOutput, speed_metrics
 
 from ..data.collator import OBJECTIVES
@@ -75,6 +81,11 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         if self.args.remove_unused_columns:
             raise BadInput(
                 "remove_unused_columns would remove x, y and seed, which the collator needs; set it to False"
+            )
+        if not hasattr(self.model.config, "projects_first_token"):
+            raise BadInput(
+                f"model is {type(self.model).__name__}, without HiCTL's losses; allowed is HictlForPreTraining or that "
+                "of another family, whose from_pretrained also reads the folder of a plain encoder"
             )
         self.refuse_ignored()
         # of an IterableDataset accelerate would cut every tensor to one row an example, and sentences are two
@@ -148,8 +159,11 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
 
         Raises:
             BadInput: they were made for another batch size, as a trial of a search would set it, or are no batches of
-                these examples.
+                these examples; or no collator was given.
         """
+        by_default = type(self.data_collator) is DataCollatorWithPadding or self.data_collator is default_data_collator
+        if by_default and {"x", "y"} <= {*(getattr(self.train_dataset, "column_names", None) or ())}:
+            raise BadInput("data_collator is left out; give data_collator=PretrainingCollator(tokenizer)")
         if isinstance(self.train_dataset, PretrainingExamples) and self.batches is None:
             raise BadInput("PretrainingExamples are drawn by a sampler; give batches=TemperatureSampler(...)")
         if isinstance(self.batches, TemperatureSampler) and isinstance(self.train_dataset, Dataset | list):

@@ -44,8 +44,7 @@ def unpadded(batch: dict[str, Any], name: str, mask: str) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        (lambda row, _: row.pop("seed"), "an example has no seed, but x, y; allowed are x and y, token ids without"),
-        (lambda row, _: row.pop("y"), "an example has no y, but x, seed; allowed"),
+        (lambda row, _: row.pop("y"), "an example has no y, but x, seed; allowed are x and y, token ids without"),
         (lambda row, _: row.update(x="the cat"), "x of an example is 'the cat'; .* tokenize texts first"),
         (
             lambda row, _: row.update(y=torch.tensor(float("nan"))),
@@ -63,6 +62,20 @@ def test_examples_that_are_no_tokens_of_texts_are_refused(
     change(rows[0], tokenizer)
     with pytest.raises(BadInput, match=found):
         PretrainingCollator(tokenizer)(rows)
+
+
+def test_examples_without_a_seed_are_masked_anew_in_each_call(
+    tokenizer: PreTrainedTokenizerBase, rows: list[Row]
+) -> None:
+    """A dataset of `tokenize_corpus` has none."""
+    for row in rows:
+        del row["seed"]
+    torch.manual_seed(1)
+    first, second = (PretrainingCollator(tokenizer)(rows) for _ in range(2))
+    assert not first["labels"].equal(second["labels"])
+    torch.manual_seed(1)
+    again = PretrainingCollator(tokenizer)(rows)
+    assert all(again[name].equal(first[name]) for name in first)
 
 
 def test_formats_of_datasets_give_the_same_batch(tokenizer: PreTrainedTokenizerBase, rows: list[Row]) -> None:

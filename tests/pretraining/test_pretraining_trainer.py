@@ -31,6 +31,8 @@ from transformers import (
     TrainerCallback,
     TrainerState,
     TrainingArguments,
+    XLMRobertaConfig,
+    XLMRobertaForMaskedLM,
 )
 
 import hictl_hf.pretraining.trainer
@@ -534,6 +536,21 @@ def test_draws_and_examples_that_do_not_go_together_are_refused(
         trainer.train_dataset = dataset
         with pytest.raises(BadInput, match=f"train_dataset is a {type(dataset).__name__}, and batches are draws"):
             trainer.train()
+
+
+def test_a_dataset_of_tokens_trains_without_a_sampler(
+    model_for_text: Callable[..., PreTrainedModel], tokens: Dataset, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    """A script of one's own: tokenize_corpus, a collator, the trainer."""
+    given: dict[str, Any] = {"args": TrainingArguments(str(tmp_path), **SETTINGS), "train_dataset": tokens}
+    for fallback in ({}, {"processing_class": tokenizer}):
+        with pytest.raises(BadInput, match="data_collator is left out; give data_collator=PretrainingCollator"):
+            HictlTrainer(model_for_text(), **given, **fallback).train()
+    collator = PretrainingCollator(tokenizer, max_length=62)
+    assert HictlTrainer(model_for_text(), **given, data_collator=collator).train().training_loss > 0
+    plain = XLMRobertaForMaskedLM(XLMRobertaConfig(hidden_size=12, num_hidden_layers=1, vocab_size=len(tokenizer)))
+    with pytest.raises(BadInput, match="model is XLMRobertaForMaskedLM, without .*; allowed is HictlForPreTraining"):
+        HictlTrainer(plain, **given, data_collator=collator)
 
 
 def test_texts_are_not_predicted_and_examples_are(
