@@ -176,15 +176,13 @@ def list_files(
     for path in paths:
         if (ending := ending_of(path)) not in endings:
             check_kind(path)
-            together = in_braces(path)
-            raise BadInput(
-                f"{path}: has the ending '{ending}'; allowed here are {listed(endings)}. "
-                + (
-                    f"Moses files are named together: {together}."
-                    if together
-                    else f"Rename or convert it; {OTHER_NAMES}."
-                )
-            )
+            if ending in FORMATS:
+                fix = f"Write {path} alone: such a file names its languages itself"
+            elif together := in_braces(path):
+                fix = f"Moses files are named together: {together}"
+            else:
+                fix = f"Rename or convert it; {OTHER_NAMES}"
+            raise BadInput(f"{path}: has the ending '{ending}'; allowed here are {listed(endings)}. {fix}.")
         size, is_one_of_many = os.path.getsize(path), ending in CATALOGUES and len(paths) > 1
         if size == 0 and not is_one_of_many:
             raise BadInput(f"{path}: is empty; allowed is one row or more. Fill it or leave it out.")

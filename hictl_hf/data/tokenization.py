@@ -130,6 +130,11 @@ def tokenize_corpus(
     Returns:
         The dataset with ids in `x` and `y` and the tokens of the joined example, x∘y, in `length`; and the count.
     """
+    if not {"x", "y"} <= {*dataset.column_names}:
+        raise BadInput(
+            f"a corpus has the columns {', '.join(dataset.column_names)}; needed are the texts x and y, y None for "
+            'monolingual text: dataset.rename_columns({"anchor": "x", "positive": "y"})'
+        )
     ids = Sequence(Value("int32"))
     features = Features({**dataset.features, "x": ids, "y": ids, "length": Value("int32")})
     # `partial` gives another name to the cached result than releases before 0.10 did, whose tokens are others

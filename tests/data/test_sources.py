@@ -100,6 +100,16 @@ BROKEN_SOURCES = {
 }
 
 
+def test_a_table_under_a_language_is_to_be_written_alone(tmp_path: Path) -> None:
+    """Beside other languages' it was taken for a Moses file."""
+    for language in ("en", "sw"):
+        write_lines(tmp_path / f"{language}.jsonl", [json.dumps({"text": language, "lang": language})])
+    path = tmp_path / "sw.jsonl"
+    with pytest.raises(BadInput, match=f"has the ending '.jsonl'; .* Write {path} alone: such a file names its"):
+        texts(f"sw:{path}")
+    assert texts(path) == [{"sw": "sw"}]
+
+
 def test_a_pattern_and_a_folder_are_read_in_order_of_names(tmp_path: Path) -> None:
     for name in ("b", "c", "a"):
         write_lines(tmp_path / f"{name}.jsonl", [json.dumps({"text": name, "lang": "sw"})])

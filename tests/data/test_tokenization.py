@@ -163,6 +163,14 @@ def test_a_corpus_may_hold_only_text_or_only_pairs(y: list[str | None], tokenize
     assert [row is None for row in tokens["y"]] == [text is None for text in y]
 
 
+def test_pairs_in_other_columns_are_refused_with_the_way_to_rename_them(tokenizer: PreTrainedTokenizerBase) -> None:
+    pairs = Dataset.from_dict({"anchor": ["a dog"], "positive": ["ein Hund"]})
+    with pytest.raises(BadInput, match="a corpus has the columns anchor, positive; needed are the texts x and y, .*"):
+        tokenize_corpus(pairs, tokenizer, max_length=62)
+    renamed = pairs.rename_columns({"anchor": "x", "positive": "y"})
+    assert tokenize_corpus(renamed, tokenizer, max_length=62)[0]["y"][0]
+
+
 def test_batches_are_of_similar_length_and_hold_what_fits() -> None:
     # longest first: 9 | 5 5 4 (3 * 5 = 15, a fourth would make 20) | 2 2 1
     assert list(token_batches([2, 9, 5, 1, 5, 4, 2], max_tokens=15)) == [[1], [2, 4, 5], [0, 6, 3]]
