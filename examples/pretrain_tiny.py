@@ -35,7 +35,6 @@ def main(steps: int = 120) -> tuple[float, float]:
     pairs = [{"x": TEXTS["en"][i], "y": TEXTS[y][i], "x_lang": "en", "y_lang": y} for y in ("de", "sw") for i in seen]
     tokenizer = train_tokenizer((text for pair in pairs for text in (pair["x"], pair["y"])), vocab_size=150)
     tokens, _ = tokenize_corpus(Dataset.from_list(pairs), tokenizer, max_length=62)
-    rows = [{"x": row["x"], "y": row["y"], "seed": number} for number, row in enumerate(tokens)]
 
     config = HictlConfig(
         vocab_size=len(tokenizer), hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=128,
@@ -49,7 +48,8 @@ def main(steps: int = 120) -> tuple[float, float]:
             folder, max_steps=steps, per_device_train_batch_size=32, learning_rate=3e-3, warmup_steps=10,
             logging_steps=40, save_strategy="no", remove_unused_columns=False, disable_tqdm=True,
         )  # fmt: skip
-        HictlTrainer(model, arguments, train_dataset=rows, data_collator=PretrainingCollator(tokenizer)).train()
+        collator = PretrainingCollator(tokenizer, max_length=62)
+        HictlTrainer(model, arguments, train_dataset=tokens, data_collator=collator).train()
     return before, found(model, tokenizer, unseen)
 
 

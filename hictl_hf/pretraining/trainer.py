@@ -5,7 +5,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from time import time
 from typing import Any
@@ -29,6 +29,7 @@ from ..data.sampling import PretrainingExamples, TemperatureSampler
 from ..data.streaming import StreamedBatches, collate_streamed
 from ..embedding.pooling import Pooling, all_poolings
 from ..errors import BadInput, short_repr
+from ..models.families import longest_input
 from ..models.gathering import stack_pairs, unstack_pairs
 from ..models.losses import in_full_precision
 from ..models.outputs import CachedSentenceLevel
@@ -48,6 +49,16 @@ WATCHED = ("hard_negative_lambda", "negatives_per_anchor")
 COUNTED = ("sentence_input_ids", "bag")
 SENTENCE_PROBABILITY = "sentence_probability.json"
 PAIR_COLUMNS = ("x", "y", "x_lang", "y_lang")
+
+
+@cache
+def log_unwatched(trainer: str) -> None:
+    """Log once that an overridden `compute_loss` leaves the parent's out."""
+    logger.warning(
+        "%s.compute_loss does not call super().compute_loss: p_avg does not change, no part of the loss is logged, and "
+        "micro-batches of a step are added up, not averaged; add to what the parent returns",
+        trainer,
+    )
 
 
 class HictlTrainer(ShardingMixin, RobustTrainer):
@@ -139,10 +150,15 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
                 raise BadInput(f"{name} is {given!r}, which has no effect here: {reason}, or leave it out")
 
     def check_objectives(self) -> None:
-        """Log objectives that have a weight, and for which the collator makes no input."""
+        """Log objectives that have a weight and no input from the collator, and inputs too long for the model."""
         made = getattr(self.data_collator, "objectives", OBJECTIVES)
         if absent := [name for name in OBJECTIVES if name not in made and self.weight_of(name) > 0]:
             logger.warning("not trained, as the collator makes no input for it: %s", ", ".join(absent))
+        cut, reads = getattr(self.data_collator, "max_length", None) or 0, longest_input(self.model.config)
+        if cut > reads:
+            logger.warning(
+                "the collator cuts at %d tokens, but the model reads %d: give it max_length=%d", cut, reads, reads
+            )
 
     def weight_of(self, objective: str) -> float:
         return float(getattr(self.model.config, f"{objective}_weight"))
@@ -328,7 +344,10 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
             sums = dict(zip(self.log_sums, values))
             self.log_sums.clear()
             logs |= {name: sums[name] / self.steps_since_log for name in (*LOSSES, *WATCHED) if name in sums}
-            logs["tokens_per_second"] = round(sums["tokens"] / (time() - self.log_started))
+            if "tokens" in sums:
+                logs["tokens_per_second"] = round(sums["tokens"] / (time() - self.log_started))
+            else:
+                log_unwatched(type(self).__name__)
             self.steps_since_log, self.log_started = 0, time()
         super().log(logs, start_time)
 

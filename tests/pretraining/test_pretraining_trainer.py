@@ -539,8 +539,9 @@ def test_draws_and_examples_that_do_not_go_together_are_refused(
 
 
 def test_a_dataset_of_tokens_trains_without_a_sampler(
-    model_for_text: Callable[..., PreTrainedModel], tokens: Dataset, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
-) -> None:
+    model_for_text: Callable[..., PreTrainedModel], tokens: Dataset, tokenizer: PreTrainedTokenizerBase, tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     """A script of one's own: tokenize_corpus, a collator, the trainer."""
     given: dict[str, Any] = {"args": TrainingArguments(str(tmp_path), **SETTINGS), "train_dataset": tokens}
     for fallback in ({}, {"processing_class": tokenizer}):
@@ -548,9 +549,34 @@ def test_a_dataset_of_tokens_trains_without_a_sampler(
             HictlTrainer(model_for_text(), **given, **fallback).train()
     collator = PretrainingCollator(tokenizer, max_length=62)
     assert HictlTrainer(model_for_text(), **given, data_collator=collator).train().training_loss > 0
+    said = "the collator cuts at 256 tokens, but the model reads 64: give it max_length=64"
+    assert said not in caplog.text
+    HictlTrainer(model_for_text(), **given, data_collator=PretrainingCollator(tokenizer))
+    assert said in caplog.text
     plain = XLMRobertaForMaskedLM(XLMRobertaConfig(hidden_size=12, num_hidden_layers=1, vocab_size=len(tokenizer)))
     with pytest.raises(BadInput, match="model is XLMRobertaForMaskedLM, without .*; allowed is HictlForPreTraining"):
         HictlTrainer(plain, **given, data_collator=collator)
+
+
+@pytest.mark.parametrize("calls_parent", [True, False])
+def test_compute_loss_can_be_overridden(
+    calls_parent: bool, build: Callable[..., HictlTrainer], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Twice(HictlTrainer):
+        def compute_loss(
+            self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+        ) -> Any:
+            if calls_parent:
+                return 2 * super().compute_loss(model, inputs, False, num_items_in_batch)
+            return 2 * model(**inputs).loss
+
+    hictl_hf.pretraining.trainer.log_unwatched.cache_clear()
+    expected, trainer = logs_of(trained(build()))[0], build()
+    trainer.__class__ = Twice
+    logged = logs_of(trained(trainer))[0]
+    assert float(logged["loss"]) == pytest.approx(2 * float(expected["loss"]), rel=1e-3)
+    assert ("tokens_per_second" in logged and "lm_loss" in logged) is calls_parent
+    assert ("Twice.compute_loss does not call super().compute_loss: p_avg" in caplog.text) is not calls_parent
 
 
 def test_texts_are_not_predicted_and_examples_are(
