@@ -34,6 +34,9 @@ class Listing:
 
 Block = Table | Picture | Listing
 
+# style of a page whose tables have sentences, in any direction of writing; numbers alone are aligned at the right
+OF_SENTENCES = "th, td { text-align: left; unicode-bidi: plaintext; vertical-align: top; }\n"
+
 
 def write_sections(
     folder: str | Path,

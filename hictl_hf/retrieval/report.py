@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..files import write_json
-from ..reports.page import Listing, Picture, write_sections
+from ..reports.page import OF_SENTENCES, Listing, Picture, write_sections
 from ..reports.tables import Table
 from .accuracy import pair_f1
 from .bitext import IdPair, best_threshold, extract_pairs
@@ -92,7 +92,8 @@ def write_mining_report(
             "Wrong at the best threshold": [wrong_pairs(scores, gold, threshold)],
             "Command": [Listing("Command", command)],
         },
-        f"{len(scores)} mined pairs, {len(gold)} given ones.",
+        f"{len(scores):,} mined pairs, {len(gold):,} given ones.",
+        OF_SENTENCES,
     )
 
 

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import BadInput, as_bad_input
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
-from ..reports.page import Block, Listing, Picture, write_sections
+from ..reports.page import OF_SENTENCES, Block, Listing, Picture, write_sections
 from ..reports.results import duration, place_of_run
 from ..reports.tables import NONE, Cell, Table
 from .inspection import look_into
@@ -285,7 +285,9 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     return facts + ([(f"{pairs:,}", "sentence pairs of training")] if pairs else [])
 
 
-STYLE = """th, td { text-align: left; unicode-bidi: plaintext; vertical-align: top; }
-td:first-child { min-width: 5.2rem; }
+STYLE = (
+    OF_SENTENCES
+    + """td:first-child { min-width: 5.2rem; }
 figure { max-width: 46rem; }
 """
+)

@@ -43,6 +43,7 @@ def test_the_page_has_curve_numbers_and_what_was_wrong(tmp_path: Path) -> None:
     page = write_mining_report(tmp_path / "report", SCORES, GOLD, [("7", "lines in x.txt")], "hictl mine x y")
     text = (tmp_path / "report" / "report.md").read_text("utf-8")
     assert page.name == "report.html" and "data:image/png;base64," in page.read_text("utf-8")
+    assert "th, td { text-align: left; unicode-bidi: plaintext;" in page.read_text("utf-8")  # sentences, not numbers
     assert "Mined pairs: F1 75.0%" in text and "hictl mine x y" in text
     assert "| 1.1000 | 75.0 | 75.0 | 75.0 |" in text
     assert "of the pairs that score the threshold or more. The argument --threshold" in text
