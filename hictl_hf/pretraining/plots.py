@@ -66,7 +66,8 @@ def plot_losses(history: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
             axes.legend(ncols=2, handlelength=1.2)
         if not figure.axes:
             write_notice(figure.add_subplot(grid[0, 0]), "no loss was logged")
-        set_headline(figure, "Losses by step (faint: as logged, bold: running mean)")
+        averaged = any(_width(_series(history, key)[1]) > 1 for key in losses)
+        set_headline(figure, "Losses by step" + " (faint: as logged, bold: running mean)" * averaged)
     return Path(path)
 
 
@@ -128,10 +129,15 @@ def _curve(
     axes: "Axes", history: Sequence[Mapping[str, Any]], key: str, colour: str, label: str | None = None
 ) -> tuple[float, float]:
     steps, values = _series(history, key)
-    averaged = smooth(values, 2 * (len(values) // 30) + 1)
+    averaged = smooth(values, _width(values))
     axes.plot(steps, values, color=colour, alpha=0.28, linewidth=1)
     axes.plot(steps, averaged, color=colour, linewidth=2.2, label=label, marker="o" if len(values) == 1 else "")
     return float(averaged[0]), float(averaged[-1])
+
+
+def _width(values: Array) -> int:
+    """Logs in a running mean; 1 where they are few."""
+    return 2 * (len(values) // 30) + 1
 
 
 def _draw_meanings(axes: "Axes", embeddings: Embeddings, seed: int) -> None:

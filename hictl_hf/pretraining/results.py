@@ -11,6 +11,7 @@ from ..training.fingerprint import upgraded
 
 HEADS = ("language", "sentences", "before", "after", "gain")
 METRIC = "nearest-neighbour accuracy, cosine, mean of both directions"
+PERCENT = f"{METRIC}, in percent"
 
 
 @dataclass(kw_only=True)
@@ -224,7 +225,7 @@ def retrieval_table(results: PretrainingResults) -> str:
     if not results.by_accuracy() or results.retrieval is None:
         return "no retrieval score"
     guard = f"\n\nguard, not trained on\n{_text_table(results.guard)}" if results.guard else ""
-    return _text_table(results.retrieval) + guard
+    return f"{PERCENT}\n{_text_table(results.retrieval)}{guard}"
 
 
 def _text_table(retrieval: RetrievalResults) -> str:
@@ -243,7 +244,7 @@ def _text_table(retrieval: RetrievalResults) -> str:
 def comparison_table(runs: Mapping[str, PretrainingResults]) -> str:
     """The means of several runs as aligned text, in the order given."""
     width = max(map(len, runs))
-    lines = [f"{'run'.ljust(width)}  before   after    gain"]
+    lines = [PERCENT, f"{'run'.ljust(width)}  before   after    gain"]
     for name, results in runs.items():
         before, after = results.means()
         cells = LanguageAccuracy(untrained=before, hictl=after).cells(name)[2:]

@@ -23,7 +23,7 @@ def pretraining(before: float, after: float) -> dict[str, Any]:
 def test_runs_of_pretraining_by_the_names_of_their_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = [saved(tmp_path / name, pretraining(1, after)) for name, after in (("a", 3), ("b/run", 4), ("c/run", 5))]
     main([str(folders[0]), *(str(folder / "results.json") for folder in folders[1:])])
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
     assert lines == [
         ["a", "1.0", "3.0", "+2.0"],
         [str(folders[1]), "1.0", "4.0", "+3.0"],
@@ -35,14 +35,14 @@ def test_two_results_files_of_one_folder_are_two_runs(tmp_path: Path, capsys: py
     folder = saved(tmp_path / "a", pretraining(1, 3))
     (folder / "old.json").write_text(json.dumps(pretraining(1, 2)), "utf-8")
     main([str(folder), str(folder / "old.json")])
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
     assert [line[0] for line in lines] == [f"{folder}/results.json", f"{folder}/old.json"]
 
 
 def test_a_run_without_held_out_pairs_has_no_score(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = [saved(tmp_path / "a", pretraining(1, 3)), saved(tmp_path / "b", {"history": [], "corpus": {}})]
     main(list(map(str, folders)))
-    assert [line.split() for line in capsys.readouterr().out.splitlines()[2:]] == [["b", "–", "–", "–"]]
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[3:]] == [["b", "–", "–", "–"]]
 
 
 def test_a_run_without_results_is_told_how_it_gets_them(tmp_path: Path) -> None:

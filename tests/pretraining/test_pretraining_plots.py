@@ -39,6 +39,14 @@ def test_every_picture_is_written_and_follows_its_data(tmp_path: Path) -> None:
         assert first.read_bytes() != second.read_bytes()
 
 
+def test_a_running_mean_is_announced_where_one_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+    monkeypatch.setattr(plots, "set_headline", lambda _, text: found.append(text))
+    for steps in (29, 30):
+        plots.plot_losses(HISTORY[:steps], tmp_path / "a.png")
+    assert found == ["Losses by step", "Losses by step (faint: as logged, bold: running mean)"]
+
+
 def test_the_map_of_sentences_is_repeatable(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     random = np.random.default_rng(3)

@@ -67,6 +67,7 @@ def test_a_run_without_held_out_pairs_has_no_retrieval() -> None:
 
 def test_the_table_is_aligned_best_first_and_ends_with_the_mean() -> None:
     assert retrieval_table(typed(RESULTS)).splitlines() == [
+        "nearest-neighbour accuracy, cosine, mean of both directions, in percent",
         "language  sentences  before  after   gain",
         "-----------------------------------------",
         "de            1,000     8.0  100.0  +92.0",
@@ -85,6 +86,7 @@ def test_runs_are_compared_by_their_means_in_the_order_given() -> None:
     lm_only = typed(REQUIRED | {"retrieval": {"untrained": 9.0, "hictl": 4.5}})
     unknown = typed(INCOMPLETE["retrieval"])
     assert comparison_table({"hictl": typed(RESULTS), "lm": lm_only, "none": unknown}).splitlines() == [
+        "nearest-neighbour accuracy, cosine, mean of both directions, in percent",
         "run    before   after    gain",
         "hictl     9.0    52.5   +43.5",
         "lm        9.0     4.5    -4.5",
