@@ -50,7 +50,7 @@ class PretrainingCollator:
 
     Returns (call): the tensors that `HictlForPreTraining.forward` documents. An example with the same seed has the same
         masks, so give it another one in each epoch, as `TemperatureSampler` does for `PretrainingExamples`; without
-        one, each call draws it from PyTorch's generator.
+        one, each call draws it from PyTorch's generator, and a resumed run has other masks.
     """
 
     tokenizer: PreTrainedTokenizerBase
