@@ -1,6 +1,6 @@
 """`hictl publish`: push a finished run to the Hugging Face Hub (`hub.publishing.push`).
 
-hictl publish runs/demo me/hictl-demo
+hictl publish runs/demo me/hictl-demo --dry_run true
 hictl publish runs/demo me/hictl-demo --license cc-by-4.0 --private true --encoder_repository me/hictl-demo-encoder
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ..hub.publishing import push
 from ..parsing import CommandParser, parse_flags
 
-GROUPS = {"repository": ("encoder_repository", "private"), "model card": ("license",)}
+GROUPS = {"repository": ("encoder_repository", "private", "dry_run"), "model card": ("license",)}
 
 
 @dataclass
@@ -26,6 +26,9 @@ class PublishArguments:
     )
     private: bool | None = field(
         default=None, metadata={"help": "Whether a new repository is private; default: the setting of your account."}
+    )
+    dry_run: bool = field(
+        default=False, metadata={"help": "Push nothing; print the files that would be pushed, and the cards."}
     )
 
 

@@ -39,6 +39,7 @@ def push(
     encoder_repository: str | None = None,
     license: str | None = None,
     private: bool | None = None,
+    dry_run: bool = False,
 ) -> str:
     """Push a run, with one commit for each repository; returns the URL of the last commit.
 
@@ -48,6 +49,7 @@ def push(
         encoder_repository: a separate repository for the plain encoder.
         license: of the weights, for the cards; it depends on the data and on the model that training began with.
         private: whether a new repository is private; `None`: the default of the account.
+        dry_run: push nothing; returns what would be pushed, the files with their sizes and the cards.
 
     Raises:
         BadInput: the folder is not a finished run or holds files that must not be shared, or the push fails.
@@ -64,12 +66,23 @@ def push(
             f"encoder_repository is {encoder_repository}; allowed is another repository than that of the model, "
             "and only for a pre-training run; leave it out"
         )
+    if dry_run:
+        return "\n".join(described(name, contents) for name, contents in where.items())
     address = ""
     for name, contents in where.items():
         reserve(name, private)
         with hub_errors(name, f"it can be repeated: hictl publish {run} {repository}"):
             address = commit(name, contents)
     return address
+
+
+def described(repository: str, contents: Mapping[str, Path | bytes]) -> str:
+    """The files of a repository, each with its size in MB, and the text of its cards."""
+    sizes = {name: len(it) if isinstance(it, bytes) else it.stat().st_size for name, it in contents.items()}
+    lines = [f"{repository}: {len(sizes)} files, {sum(sizes.values()) / 1e6:,.2f} MB"]
+    lines += [f"{size / 1e6:>12,.2f}  {name}" for name, size in sorted(sizes.items())]
+    cards = {name: it.decode() for name, it in sorted(contents.items()) if isinstance(it, bytes)}
+    return "\n".join([*lines, *(f"\n--- {name}\n{card}" for name, card in cards.items())])
 
 
 def reserve(repository: str, private: bool | None = None) -> None:

@@ -102,6 +102,23 @@ def test_a_run_arrives_whole_in_one_commit(hub: Hub, run: Path, capsys: pytest.C
     assert (run / "checkpoint" / "README.md").read_bytes() != files["README.md"]  # that does not know its repository
 
 
+@pytest.mark.parametrize("flags", [[], ["--encoder_repository", "me/e"]])
+def test_a_dry_run_prints_what_a_push_leaves_and_pushes_nothing(
+    hub: Hub, run: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    main([str(run), "me/x", "--license", "mit", *flags, "--dry_run", "true"])
+    printed = capsys.readouterr().out
+    assert not hub.repositories and not hub.requests
+    main([str(run), "me/x", "--license", "mit", *flags])
+    assert len(hub.repositories) == 1 + bool(flags)
+    for repository, files in hub.repositories.items():
+        arrived = {name: content for name, content in files.items() if name != ".gitattributes"}
+        assert f"{repository}: {len(arrived)} files, {sum(map(len, arrived.values())) / 1e6:,.2f} MB\n" in printed
+        for name, content in arrived.items():
+            assert f"{len(content) / 1e6:>12,.2f}  {name}\n" in printed
+            assert not name.endswith("README.md") or f"--- {name}\n{content.decode()}" in printed
+
+
 def test_the_card_names_the_repository_and_pictures_that_are_in_it(hub: Hub, run: Path) -> None:
     push(run, "me/x")
     files = hub.repositories["me/x"]

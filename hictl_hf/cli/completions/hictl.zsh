@@ -552,6 +552,7 @@ _shtab_hictl_publish_options=(
   {--encoder_repository,--encoder-repository}"[Separate repository for the plain encoder\; default\: the subfolder encoder\/.]:encoder_repository:_files"
   "--license[Licence of the weights by its Hub name, such as apache-2.0\; default\: the cards name none.]:license:_files"
   "--private[Whether a new repository is private\; default\: the setting of your account.]:private:"
+  {--dry_run,--dry-run}"[Push nothing\; print the files that would be pushed, and the cards. (default\: False)]:dry_run:"
   "--debug[Show the Python traceback of an error instead of one line.]"
   ":output folder of a pre-training or translation run:_files"
   ":name of the repository, your-name\/model\; created if it does not exist:_files"
