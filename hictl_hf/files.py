@@ -205,3 +205,14 @@ def digest(path: Path) -> str:
     """Return the blake2b hash of a file: 16 bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def readable(size: int) -> str:
+    """A number of bytes in the largest unit of which there is one.
+
+    >>> readable(999), readable(1_500_000_000)
+    ('999 B', '1.5 GB')
+    """
+    units = ("B", "KB", "MB", "GB", "TB")
+    power = min(max(len(str(size)) - 1, 0) // 3, len(units) - 1)
+    return f"{size / 1000**power:.{1 if power else 0}f} {units[power]}"

@@ -1,4 +1,4 @@
-"""What a picture is."""
+"""Check that a file is a picture."""
 
 from pathlib import Path
 

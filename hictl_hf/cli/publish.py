@@ -1,5 +1,6 @@
 """`hictl publish`: push a finished run to the Hugging Face Hub (`hub.publishing.push`).
 
+hictl publish runs/demo me/hictl-demo
 hictl publish runs/demo me/hictl-demo --dry_run true
 hictl publish runs/demo me/hictl-demo --license cc-by-4.0 --private true --encoder_repository me/hictl-demo-encoder
 """

@@ -17,6 +17,7 @@ from pathlib import Path
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
 from ..errors import BadInput, nearest_name
+from ..files import readable
 from ..reports.results import NO_RESULTS, RESULTS_FILE
 from .cards import card_for_repository, encoder_card_for_repository
 
@@ -77,10 +78,10 @@ def push(
 
 
 def described(repository: str, contents: Mapping[str, Path | bytes]) -> str:
-    """The files of a repository, each with its size in MB, and the text of its cards."""
+    """The files of a repository, each with its size, and the text of its cards."""
     sizes = {name: len(it) if isinstance(it, bytes) else it.stat().st_size for name, it in contents.items()}
-    lines = [f"{repository}: {len(sizes)} files, {sum(sizes.values()) / 1e6:,.2f} MB"]
-    lines += [f"{size / 1e6:>12,.2f}  {name}" for name, size in sorted(sizes.items())]
+    lines = [f"{repository}: {len(sizes)} files, {readable(sum(sizes.values()))}"]
+    lines += [f"{readable(size):>10}  {name}" for name, size in sorted(sizes.items())]
     cards = {name: it.decode() for name, it in sorted(contents.items()) if isinstance(it, bytes)}
     return "\n".join([*lines, *(f"\n--- {name}\n{card}" for name, card in cards.items())])
 

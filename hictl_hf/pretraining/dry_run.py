@@ -15,6 +15,7 @@ from ..data.sources import list_shards
 from ..data.streaming import NothingLeft, bytes_of, normalized_shares, source_shares
 from ..embedding.encoder import check_model_type
 from ..errors import BadInput, as_bad_input
+from ..files import readable
 from ..hub.loading import model_errors, problem_of_files
 from ..models.configuration_hictl import config_class, load_config
 from ..models.modeling_hictl import new_model
@@ -246,14 +247,3 @@ def on_the_hub(name: str, dataset: bool, revision: str = MAIN) -> Any:
         if dataset:
             return HfApi().dataset_info(name)
         return HfApi().model_info(name, revision=None if revision == MAIN else revision)
-
-
-def readable(size: int) -> str:
-    """A number of bytes in the largest unit of which there is one.
-
-    >>> readable(999), readable(1_500_000_000)
-    ('999 B', '1.5 GB')
-    """
-    units = ("B", "KB", "MB", "GB", "TB")
-    power = min(max(len(str(size)) - 1, 0) // 3, len(units) - 1)
-    return f"{size / 1000**power:.{1 if power else 0}f} {units[power]}"

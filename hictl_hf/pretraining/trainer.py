@@ -235,7 +235,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
             self.sentence_probability.load_state_dict({name: torch.tensor(values) for name, values in state.items()})
 
     def is_adapter(self) -> bool:
-        """Whether the model is one of peft, of which checkpoints have the adapter only."""
+        """Whether the model is peft's, whose checkpoints hold only the adapter."""
         return not isinstance(self.accelerator.unwrap_model(self.model), PreTrainedModel)
 
     @property

@@ -25,7 +25,7 @@ from hictl_hf import HictlForConditionalGeneration, HictlForPreTraining
 from hictl_hf.cli.publish import main
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
 from hictl_hf.errors import BadInput
-from hictl_hf.files import write_json
+from hictl_hf.files import readable, write_json
 from hictl_hf.hub.publishing import push
 from hictl_hf.pretraining.report import report
 from hictl_hf.pretraining.results import PretrainingResults
@@ -113,9 +113,9 @@ def test_a_dry_run_prints_what_a_push_leaves_and_pushes_nothing(
     assert len(hub.repositories) == 1 + bool(flags)
     for repository, files in hub.repositories.items():
         arrived = {name: content for name, content in files.items() if name != ".gitattributes"}
-        assert f"{repository}: {len(arrived)} files, {sum(map(len, arrived.values())) / 1e6:,.2f} MB\n" in printed
+        assert f"{repository}: {len(arrived)} files, {readable(sum(map(len, arrived.values())))}\n" in printed
         for name, content in arrived.items():
-            assert f"{len(content) / 1e6:>12,.2f}  {name}\n" in printed
+            assert f"{readable(len(content))}  {name}\n" in printed
             assert not name.endswith("README.md") or f"--- {name}\n{content.decode()}" in printed
 
 

@@ -266,7 +266,7 @@ def test_a_batch_without_labels_to_learn_from_has_loss_zero(translator: MakeMode
 def test_a_loss_outside_of_the_model_is_warned_of_where_tokens_have_other_ids(
     cut: bool, translator: MakeModel, recwarn: pytest.WarningsRecorder
 ) -> None:
-    """As with `label_smoothing_factor` of HF's Trainer, which would train other words."""
+    """HF's `label_smoothing_factor` computes such a loss, from ids of the tokenizer."""
     model, labels = translator(cut=cut, languages=None).train(), torch.tensor([[7, 10, END]] * 3)
     before = model.prepare_decoder_input_ids_from_labels(labels)
     model(**source(), decoder_input_ids=before, labels=labels)

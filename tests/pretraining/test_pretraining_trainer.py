@@ -542,7 +542,7 @@ def test_a_dataset_of_tokens_trains_without_a_sampler(
     model_for_text: Callable[..., PreTrainedModel], tokens: Dataset, tokenizer: PreTrainedTokenizerBase, tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    """A script of one's own: tokenize_corpus, a collator, the trainer."""
+    """The dataset of tokenize_corpus and a collator are enough."""
     given: dict[str, Any] = {"args": TrainingArguments(str(tmp_path), **SETTINGS), "train_dataset": tokens}
     for fallback in ({}, {"processing_class": tokenizer}):
         with pytest.raises(BadInput, match="data_collator is left out; give data_collator=PretrainingCollator"):
