@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..embedding.encoder import load_encoder
-from ..embedding.onnx_export import export_onnx
+from ..embedding.onnx_export import check_packages, export_onnx
 from ..files import new_folder
 from ..parsing import CommandParser, parse_flags
 
@@ -29,5 +29,6 @@ def make_parser() -> CommandParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; `argv` defaults to the command line."""
     args = parse_flags(make_parser(), argv)
+    check_packages()
     folder = new_folder(args.output)
     print(export_onnx(*load_encoder(args.model, device="cpu"), folder))

@@ -82,10 +82,7 @@ def export_onnx(
     Raises:
         BadInput: a package is missing, the folder is not empty, or the model lacks the pooling.
     """
-    try:
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise BadInput("ONNX needs packages that are not installed: pip install 'hictl_hf[onnx]'") from error
+    check_packages()
     folder, pooling = new_folder(folder), pooling or own_pooling(model.config)
     encoder = SentenceEncoder(model, pooling, special_tokens_around(tokenizer)).eval()
     tokenizer = deepcopy(tokenizer)
@@ -109,6 +106,14 @@ def export_onnx(
     tokenizer.save_pretrained(folder)
     write_reading(folder, model, pooling)
     return folder / "model.onnx"
+
+
+def check_packages() -> None:
+    """Raise `BadInput` if the exporter of PyTorch lacks a package."""
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise BadInput("ONNX needs packages that are not installed: pip install 'hictl_hf[onnx]'") from error
 
 
 def write_reading(folder: Path, model: PreTrainedModel, pooling: Pooling) -> None:

@@ -106,8 +106,9 @@ class RunPlan:
             rows.append([f"GB on one GPU, {name}", f"{both[0]}; {both[1]} with --activation_checkpointing true"])
         for gpu in GPUS if self.steps else ():
             step = self.step_milliseconds(shape, gpu, gpus)
-            hours = (self.steps or 0) * step / 3.6e6
-            rows.append([f"hours on {gpus} x {gpu}", f"{hours:,.1f} or more ({step:,.1f} ms a step)"])
+            minutes = (self.steps or 0) * step / 6e4
+            least = f"{minutes:.1f} minutes" if minutes < 60 else f"{minutes / 60:,.1f} hours"
+            rows.append([f"time on {gpus} x {gpu}", f"{least} or more ({step:,.1f} ms a step)"])
         return Table.of(["computed, not measured (docs/scale.md)", ""], rows)
 
     def contrasted(self, gpus: int) -> int:

@@ -111,7 +111,7 @@ def read_pair_examples(path: Path, labels: Collection[str] = (), compat: bool = 
     for number, row in enumerate(rows, start=1):
         if len(row) != columns:
             found = f"has {len(row)} columns; allowed are {columns}, as in line 1"
-            raise BadInput(f"{path}:{number}: {found}. Add or remove a tab.")
+            raise BadInput(f"{path}:{number}: {found}. {'Add or remove a tab' if any(row) else 'Remove the line'}.")
         label = check_label(f"{path}:{number}", row[-1], labels) if columns > 2 else None
         first, second = row[-3:-1] if columns > 2 else row
         examples.append({"first": original(first, compat), "second": original(second, compat), "label": label})

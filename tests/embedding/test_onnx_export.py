@@ -147,6 +147,9 @@ def test_a_pooling_that_is_not_there_and_a_missing_package_are_told(
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(BadInput, match=r"pip install 'hictl_hf\[onnx\]'"):
         export_onnx(model_for_text(), tokenizer, tmp_path)
+    with pytest.raises(BadInput, match=r"pip install 'hictl_hf\[onnx\]'"):
+        main(["--model", "nowhere", "--output", str(tmp_path / "new")])
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.slow

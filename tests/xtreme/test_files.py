@@ -158,7 +158,8 @@ def test_a_translated_set_gives_the_translations_and_one_name_for_a_label(tmp_pa
 BROKEN_PAIRS = {
     "label": ("a\tb\tneutral\na\tb\t1\n", ":2: has '1' as its label; allowed are contradiction, entailment, neutral."),
     "no label": ("a\tb\tneutral\na\tb\t\n", ":2: has '' as its label; allowed are contradiction,"),
-    "column missing": ("a\tb\tneutral\n\na\tb\n", ":2: has 1 columns; allowed are 3, as in line 1. Add or remove"),
+    "blank line": ("a\tb\tneutral\n\na\tb\n", ":2: has 1 columns; allowed are 3, as in line 1. Remove the line"),
+    "column missing": ("a\tb\tneutral\na\tb\n", ":2: has 2 columns; allowed are 3, as in line 1. Add or remove a tab"),
     "label missing": ("a\tb\tneutral\na\tb\n", ":2: has 2 columns; allowed are 3"),
     "one column": ("a b neutral\n", ":1: has 1 columns; allowed are sentence TAB sentence TAB label"),
     "names of columns": ("Premise\thypothesis\na\tb\n", ":1: has the names of columns; allowed are sentences. Remove"),
