@@ -1,8 +1,10 @@
 """What a pre-training run would read and cost, without reading data, loading weights or training: `--dry_run`."""
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +108,7 @@ class RunPlan:
             rows.append([f"GB on one GPU, {name}", f"{both[0]}; {both[1]} with --activation_checkpointing true"])
         for gpu in GPUS if self.steps else ():
             step = self.step_milliseconds(shape, gpu, gpus)
-            minutes = (self.steps or 0) * step / 6e4
-            least = f"{minutes:.1f} minutes" if minutes < 60 else f"{minutes / 60:,.1f} hours"
+            least = timedelta(seconds=math.ceil((self.steps or 0) * step / 1000))
             rows.append([f"time on {gpus} x {gpu}", f"{least} or more ({step:,.1f} ms a step)"])
         return Table.of(["computed, not measured (docs/scale.md)", ""], rows)
 

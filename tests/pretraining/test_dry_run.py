@@ -98,7 +98,7 @@ def test_each_full_recipe_prints_shares_by_the_papers_sizes(
         parts = [share for source, share in printed.items() if ":" not in source[:3] and own.search(source)]
         assert sum(parts) == pytest.approx(share, abs=1e-4), language
     assert "on 8 GPUs" in out and "1,024" in out and "200,000" in out and "204,800,000" in out
-    assert re.search(r"time on 8 x H100 +[\d.]+ hours or more", out) and "GB on one GPU" in out
+    assert re.search(r"time on 8 x H100 +(\d+ days?, )?\d+:\d\d:\d\d or more", out) and "GB on one GPU" in out
     assert out.endswith("every name resolves; nothing was trained\n") and not Path("runs").exists()
 
 
