@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -148,7 +149,7 @@ def shares_of(args: PretrainingArguments, names: Sequence[Resolved]) -> list[flo
     if args.stream_shares:
         return normalized_shares(args.stream_shares, args.train_file)
     sources = [each for each in names if each.role == "train_file"]
-    if any(each.problem or each.size == ON_THE_HUB for each in sources):
+    if any(each.problem or "hub:" in each.name for each in sources):
         return []
     cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
     try:
@@ -188,12 +189,15 @@ def shape_of(args: PretrainingArguments) -> Shape | None:
 
 
 def resolve_source(role: str, source: str) -> Resolved:
-    """Whether a source exists: its files with their size, or its repository and configuration on the Hub."""
+    """Whether a source exists: its files or folder with their size, or its repository and configuration on the Hub."""
     try:
         shards = list(list_shards(source))
         if "hub:" not in source:
             return Resolved(role, source, readable(bytes_of(shards)))
         name, config, *_ = [*source.partition("hub:")[2].split(":"), ""]
+        if os.path.isdir(name):
+            files = [path for path in Path(name).rglob("*") if path.is_file()]
+            return Resolved(role, source, readable(sum(path.stat().st_size for path in files)))
         return Resolved(role, source, ON_THE_HUB, problem_of_dataset(name, config))
     except BadInput as error:
         return Resolved(role, source, problem=str(error))

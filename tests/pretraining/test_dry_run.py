@@ -20,7 +20,7 @@ from hictl_hf.models.families import FAMILIES
 from hictl_hf.models.modeling_hictl import new_model
 from hictl_hf.pretraining import pretrain
 from hictl_hf.pretraining.arguments import PretrainingArguments
-from hictl_hf.pretraining.dry_run import RunPlan, plan, problem_of_dataset, resolve_model, shape_of
+from hictl_hf.pretraining.dry_run import RunPlan, plan, problem_of_dataset, resolve_model, resolve_source, shape_of
 from hictl_hf.pretraining.estimates import Shape, milliseconds
 
 ROOT = Path(__file__).parents[2]
@@ -130,6 +130,14 @@ def test_a_dataset_that_is_only_a_loading_script_does_not_resolve(hub: Hub) -> N
     hub.datasets["statmt/cc100"] = {"siblings": [{"rfilename": "cc100.py"}, {"rfilename": "README.md"}]}
     assert "loading script" in problem_of_dataset("statmt/cc100", "")
     assert problem_of_dataset("allenai/c4", "mt") == "" and problem_of_dataset("wmt/wmt14", "x") == ""
+
+
+def test_the_folder_of_a_data_set_resolves_without_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hictl_hf.pretraining.dry_run.on_the_hub", None)
+    (folder := tmp_path / "with a space" / "data").mkdir(parents=True)
+    (folder / "train.jsonl").write_text('{"en": "a cat", "de": "eine Katze"}\n')
+    assert not resolve_source("train_file", f"hub:{folder.parent}").problem
+    assert resolve_source("train_file", f"en:hub:{folder.parent}::validation").size == "36 B"
 
 
 def test_shares_without_stream_shares_are_those_of_languages_by_bytes(tmp_path: Path) -> None:
