@@ -50,6 +50,8 @@ ONE_LANGUAGE = re.compile(rf"(?P<language>{LANGUAGE.pattern}):(?P<source>.+)")
 TWO_FILES = re.compile(rf"{LANGUAGE.pattern}:.+\+{LANGUAGE.pattern}:.+")
 SIDE = re.compile(rf"\+(?P<language>{LANGUAGE.pattern}):(?P<path>.+?)(?=$|\+{LANGUAGE.pattern}:)")  # may have a "+"
 COLUMNS = re.compile(r"(?P<columns>[^:/]+\+[^:/]+):(?P<source>.+)")
+BEFORE_A_COLON = re.compile(r"\+(?=[^\W\d_]+:)")
+NO_LANGUAGES = ("package", "tatoeba")  # before a colon
 TATOEBA = re.compile(r"tatoeba:(?P<languages>[^:/]+):(?P<folder>.+)")
 
 
@@ -96,6 +98,7 @@ def read_shard(shard: Shard, cursor: Cursor, report: SkipCounter) -> Iterator[li
 def list_shards(source: str) -> Iterator[Shard]:
     """Yield the shards of a source in order of names, without opening them; only of a zip archive the list is read."""
     source = with_home(source)
+    refuse_names_of_languages(source)
     named = None if TWO_FILES.fullmatch(source) else ONE_LANGUAGE.fullmatch(source)
     if named and has_role(named["language"]):
         raise BadInput(
@@ -131,6 +134,16 @@ def list_shards(source: str) -> Iterator[Shard]:
         yield line_aligned(source, {name: moses["before"] + name + moses["after"] for name in languages})
     else:
         yield from list_files(source, FORMATS, archives=True)
+
+
+def refuse_names_of_languages(source: str) -> None:
+    """Raise `BadInput` for files after the name of a language in place of its code, such as swahili:file.txt."""
+    sides = [side.partition(":") for side in BEFORE_A_COLON.split(source)]
+    wrong = [name for name, _, _ in sides if name.isalpha() and len(name) > 3 and name not in NO_LANGUAGES]
+    if wrong and all(os.path.exists(path) for _, _, path in sides) and not os.path.exists(source):
+        raise BadInput(
+            f"{source}: has the language {wrong[0]!r}; allowed are codes such as en, pt-BR or zh_Hans. Write its code."
+        )
 
 
 def line_aligned(source: str, paths: Mapping[str, str]) -> Shard:
