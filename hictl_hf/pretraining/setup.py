@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import fields
 from hashlib import blake2b
 from pathlib import Path
@@ -257,6 +257,7 @@ def make_trainer(
     if args.ddp_find_unused_parameters is None:
         # with all objectives, every parameter is used
         args.ddp_find_unused_parameters = len(collator.objectives) < len(OBJECTIVES) or bool(args.lm_head_warmup_steps)
+    tell_untrained_encoder(args, collator.objectives)
     if args.auto_find_batch_size:
         fit_micro_batch(model, collator, args, args.shard_parameters)
         args.auto_find_batch_size = False  # the Trainer's own search would change the batch
@@ -288,6 +289,16 @@ def make_trainer(
         batches=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
         shard_parameters=args.shard_parameters, poolings=poolings, lm_head_warmup_steps=args.lm_head_warmup_steps or 0,
     )  # fmt: skip
+
+
+def tell_untrained_encoder(args: PretrainingArguments, objectives: Collection[str]) -> None:
+    """Warn of a run of L_LM alone that ends before its new head has been taught, as nothing else is trained until then."""
+    if {*objectives} == {"lm"} and 0 < args.max_steps <= (args.lm_head_warmup_steps or 0):
+        logger.warning(
+            "max_steps %d: the first %d train the new head of L_LM only, and no other loss counts: the encoder "
+            "stays as it is; take more steps, or --lm_head_warmup_steps 0",
+            args.max_steps, args.lm_head_warmup_steps,
+        )  # fmt: skip
 
 
 def make_collator(args: PretrainingArguments, config: Any, tokenizer: PreTrainedTokenizerBase) -> PretrainingCollator:

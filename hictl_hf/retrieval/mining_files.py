@@ -51,8 +51,7 @@ def mine_files(
     logger.info("%s: %s pairs", output, f"{len(found):,}")
     if true_pairs is not None:
         facts = [(f"{side.given:,}", f"lines in {Path(side.name).name}") for side in sides]
-        page = write_mining_report(report_folder(output), dict(zip(found, scores.tolist())), true_pairs, facts, command)
-        logger.info("%s: precision and recall", page)
+        write_mining_report(report_folder(output), dict(zip(found, scores.tolist())), true_pairs, facts, command)
     finish(output, (scored_line(score, *pair) for score, pair in zip(scores, found)), work)
 
 

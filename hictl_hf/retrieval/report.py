@@ -1,5 +1,6 @@
 """Report of mined pairs against the true ones: precision and recall at each threshold, as JSON, plot and page."""
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,8 @@ from .accuracy import pair_f1
 from .bitext import IdPair, best_threshold, extract_pairs
 from .nearest_neighbours import Vectors
 from .plots import plot_precision_and_recall
+
+logger = logging.getLogger(__name__)
 
 ROWS_SHOWN = 15  # of a table
 OF_THRESHOLDS = (
@@ -82,7 +85,7 @@ def write_mining_report(
     )
     caption = "A mined pair that is not among the given ones counts as wrong, although it may be a translation."
     numbers = [(f"{best['f1']:.1f}%", "best F1"), (f"{threshold:.4f}", "at this threshold"), *facts]
-    return write_sections(
+    page = write_sections(
         folder,
         f"Mined pairs: F1 {best['f1']:.1f}%",
         numbers,
@@ -95,6 +98,8 @@ def write_mining_report(
         f"{len(scores):,} mined pairs, {len(gold):,} given ones.",
         OF_SENTENCES,
     )
+    logger.info("%s: best F1 %.1f, of pairs that score %.4f or more", page, best["f1"], threshold)
+    return page
 
 
 def threshold_table(curve: Curve) -> Table:

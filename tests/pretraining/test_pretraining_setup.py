@@ -74,6 +74,15 @@ def test_the_number_of_pairs_of_a_step_decides_not_how_it_is_divided(tmp_path: P
     assert settings()["join_reordered"] is settings()["pair_separators"] is None, "as runs before 0.10 are compared"
 
 
+def test_a_run_that_teaches_only_a_new_head_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    flags = ["--train_file", "x", "--output_dir", str(tmp_path), "--lm_head_warmup_steps", "100", "--max_steps"]
+    for steps, objectives in ("40", ["lm", "sentence"]), ("101", ["lm"]):
+        setup.tell_untrained_encoder(parse_arguments([*flags, steps]), objectives)
+    assert not caplog.records
+    setup.tell_untrained_encoder(parse_arguments([*flags, "40"]), ["lm"])
+    assert "the encoder stays as it is" in caplog.text
+
+
 def test_fewer_rows_than_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch with a row for some processes only is not trained on, so that nothing would be trained at all."""
     monkeypatch.setattr(PretrainingArguments, "world_size", 4)

@@ -39,11 +39,13 @@ def test_nothing_right_is_no_division_by_zero() -> None:
     assert curve.f1.tolist() == [0] and np.isfinite(curve).all()
 
 
-def test_the_page_has_curve_numbers_and_what_was_wrong(tmp_path: Path) -> None:
+def test_the_page_has_curve_numbers_and_what_was_wrong(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "hictl_hf")
     page = write_mining_report(tmp_path / "report", SCORES, GOLD, [("7", "lines in x.txt")], "hictl mine x y")
     text = (tmp_path / "report" / "report.md").read_text("utf-8")
     assert page.name == "report.html" and "data:image/png;base64," in page.read_text("utf-8")
     assert "th, td { text-align: left; unicode-bidi: plaintext;" in page.read_text("utf-8")  # sentences, not numbers
+    assert "report.html: best F1 75.0, of pairs that score 1.0500 or more" in caplog.text
     assert "Mined pairs: F1 75.0%" in text and "hictl mine x y" in text
     assert "| 1.1000 | 75.0 | 75.0 | 75.0 |" in text
     assert "of the pairs that score the threshold or more. The argument --threshold" in text
