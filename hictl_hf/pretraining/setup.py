@@ -292,7 +292,7 @@ def make_trainer(
 
 
 def tell_untrained_encoder(args: PretrainingArguments, objectives: Collection[str]) -> None:
-    """Warn of a run of L_LM alone that ends before its new head has been taught, as nothing else is trained until then."""
+    """Warn of a run of L_LM alone that ends within the steps that train its new head only."""
     if {*objectives} == {"lm"} and 0 < args.max_steps <= (args.lm_head_warmup_steps or 0):
         logger.warning(
             "max_steps %d: the first %d train the new head of L_LM only, and no other loss counts: the encoder "
