@@ -37,6 +37,7 @@ def model_card(results: PretrainingResults) -> str:
         TEMPLATE,
         card_metadata(results),
         headline=escape_markdown(headline(results)),
+        fills_masks=_fills_masks(results),
         lead=escape_markdown(lead(results)),
         before=escape_markdown(results.before_label),
         scores=markdown_table(HEADS, (accuracy.cells(name) for name, accuracy in results.by_accuracy())),
@@ -88,7 +89,7 @@ def card_metadata(results: PretrainingResults) -> ModelCardData:
     )
     return ModelCardData(
         library_name="transformers",
-        pipeline_tag="fill-mask",
+        pipeline_tag="fill-mask" if _fills_masks(results) else "sentence-similarity",
         language=_languages(results) or None,
         tags=[
             *tags_of(_family(results)),
@@ -120,6 +121,11 @@ model = AutoModelForPreTraining.from_pretrained({name}, trust_remote_code=True)
 sentences = model.encode_sentences(batch["input_ids"], batch["attention_mask"])  # (sentences, r)"""
 
 
+def _fills_masks(results: PretrainingResults) -> bool:
+    """Whether the language-model head was trained; it is new in a run from a sentence encoder without L_LM."""
+    return results.config.get("lm_weight") != 0
+
+
 def _family(results: PretrainingResults) -> Family:
     return family_recorded(results.config)
 
@@ -147,19 +153,23 @@ def _objectives(results: PretrainingResults) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for key, name, temperature in OBJECTIVES:
         weight, last = results.config.get(f"{key}_weight", "–"), results.last(f"{key}_loss")
+        if results.config.get("hard_negatives") is False:
+            name = name.replace(" with hard negatives", "")
         tau = results.config.get(temperature, "–") if temperature else "–"
         rows.append((name, "0 (off)" if weight == 0 else str(weight), str(tau), "–" if last is None else f"{last:.3f}"))
     return rows
 
 
 def _negatives(results: PretrainingResults) -> str:
+    config, last = results.config, results.last
+    has_words, has_hard = config.get("word_weight") != 0, config.get("hard_negatives") is not False
     known = [
-        (results.last("negatives_per_anchor"), "{:.0f} negatives for each sentence"),
-        (results.config.get("word_negatives"), "{} words outside the bag for each pair"),
-        (results.last("hard_negative_lambda"), "mean λ {:.2f} at the end"),
-        (results.last("p_avg"), "p_avg {:.2f}"),
+        (last("negatives_per_anchor"), "{:.0f} negatives for each sentence", True),
+        (config.get("word_negatives"), "{} words outside the bag for each pair", has_words),
+        (last("hard_negative_lambda"), "mean λ {:.2f} at the end", has_hard),
+        (last("p_avg"), "p_avg {:.2f}", True),
     ]
-    phrases = [phrase.format(value) for value, phrase in known if value is not None]
+    phrases = [phrase.format(value) for value, phrase, is_used in known if is_used and value is not None]
     return "; ".join(phrases) or "Negatives were not recorded"
 
 

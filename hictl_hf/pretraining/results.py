@@ -136,7 +136,7 @@ class PretrainingResults(RunResults):
         retrieval: `None` if no pairs were held out.
         pairs: sentence pairs trained on; `None` for a stream, as are the next three.
         texts: monolingual texts trained on.
-        languages: number of languages in the training data; `language_codes` names them.
+        languages: number of languages in the training data, regions and scripts aside; `language_codes` names them.
         before_label: the name of the model before training.
         history: the logs of the training, a dictionary for each `logging_steps` steps.
         evaluations: retrieval during the training.

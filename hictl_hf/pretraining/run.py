@@ -9,6 +9,7 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase, set_seed
 
+from ..data.languages import main_part
 from ..embedding.sentence_transformers_files import write_sentence_transformers_files
 from ..errors import BadInput
 from ..files import atomic_directory, only_writer, write_text
@@ -166,7 +167,7 @@ def collect_results(
             if (results.texts if y_lang is None else results.pairs)
         }
         results.language_codes = sorted({code for languages in drawn for code in languages if code})
-        results.languages = len(results.language_codes)
+        results.languages = len({main_part(code) for code in results.language_codes})
         results.data_hash = corpus_report.hash
     elif corpora.dev is not None:  # a stream is not counted by language
         results.language_codes = sorted({*corpora.dev["x_lang"], *corpora.dev["y_lang"]})

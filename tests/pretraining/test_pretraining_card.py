@@ -52,6 +52,22 @@ def snippets_of(card: str, language: str = "python") -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", card, flags=re.DOTALL)
 
 
+def test_the_card_promises_no_head_or_negatives_that_the_run_had_off() -> None:
+    config = {"lm_weight": 0.0, "word_weight": 0, "word_negatives": 512, "hard_negatives": False}
+    history = [{"step": 10, "negatives_per_anchor": 126, "hard_negative_lambda": 1.0}]
+    off = model_card(typed(RESULTS | {"history": history, "settings": {"config": config}}))
+    on = model_card(typed(RESULTS | {"history": history, "settings": {"config": {"word_negatives": 512}}}))
+    for promise in (
+        "pipeline_tag: fill-mask",
+        "to fill masks",
+        "with hard negatives",
+        "512 words outside",
+        "mean λ 1.00",
+    ):
+        assert promise in on and promise not in off
+    assert "pipeline_tag: sentence-similarity" in off and "use it to find translations" in off
+
+
 def test_the_python_of_the_cards_compiles() -> None:
     for card, number in ((model_card, 3), (encoder_card, 2)):
         snippets = snippets_of(card(typed(RESULTS)))

@@ -4,15 +4,21 @@ training cannot use are refused first."""
 import logging
 import multiprocessing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from datasets import Dataset
 from parsers import parse_arguments
 from transformers import TrainingArguments
 
+from hictl_hf import HictlConfig
+from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.errors import BadInput
 from hictl_hf.files import only_writer
 from hictl_hf.pretraining.arguments import PretrainingArguments
-from hictl_hf.pretraining.run import pretrain, refuse_to_overwrite
+from hictl_hf.pretraining.corpora import Corpora
+from hictl_hf.pretraining.run import collect_results, pretrain, refuse_to_overwrite
 from hictl_hf.training.checkpoints import write_manifest
 
 
@@ -116,3 +122,13 @@ def test_a_worker_that_outlives_its_run_holds_no_folder(tmp_path: Path) -> None:
         end.set()
     worker.join()
     assert tmp_path.exists()
+
+
+def test_regions_of_a_language_are_counted_once(tmp_path: Path) -> None:
+    """A TMX file names them, a Moses file of the same language does not."""
+    codes = {"x_lang": ["en", "en-US", "sw"], "y_lang": ["sw", "sw-KE", None]}
+    corpora = Corpora(Dataset.from_dict({"x": ["a"] * 3, "y": ["b", "c", None], **codes}), None, None, CorpusReport())
+    trainer = SimpleNamespace(state=SimpleNamespace(log_history=[]), model=SimpleNamespace(config=HictlConfig()))
+    args = parse_arguments(["--train_file", "x", "--output_dir", str(tmp_path)])
+    results = collect_results(args, cast(Any, trainer), corpora, None, None)
+    assert results.languages == 2 and results.language_codes == ["en", "en-US", "sw", "sw-KE"]
