@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import sys
 import time
@@ -16,6 +17,7 @@ DEBUG = "--debug"
 DEBUG_HELP = "Show the Python traceback of an error instead of one line."
 GRACE = 20.0  # seconds in which the first of several processes can tell an error of all
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # NumPy's of a full disk, without a number
 HF_DEBUG = ("underflow_overflow", "tpu_metrics_debug")  # values of `--debug` of HF's TrainingArguments
 
 
@@ -116,7 +118,7 @@ def in_one_line(error: BadInput | OSError) -> str | None:
     that of a full disk, which libraries raise without one."""
     if isinstance(error, BadInput):
         return str(error).rpartition("BadInput: ")[2]
-    if error.errno in FULL_DISK:
+    if error.errno in FULL_DISK or error.errno is None and SHORT_WRITE.fullmatch(str(error)):
         place = f"{error.filename}: " if error.filename else ""
         return (
             f"{place}{error.strerror or error}; allowed is a disk with room for the output, the caches and temporary "

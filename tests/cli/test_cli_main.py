@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 import runpy
 import shlex
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
@@ -258,6 +260,23 @@ def test_a_full_disk_is_told_in_one_line_also_without_the_name_of_a_file(
 
     monkeypatch.setattr("hictl_hf.cli.translate.main", fill)
     with pytest.raises(SystemExit, match=f"^error: .*{os.strerror(number)}; allowed is a disk with room .*TMPDIR"):
+        cli.main(["translate"])
+
+
+def test_an_array_that_finds_no_room_is_told_as_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy's error has no number."""
+
+    def fill(_: object) -> None:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+        try:
+            with (tmp_path / "a.npy").open("wb") as file:
+                np.save(file, np.zeros(4096))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    monkeypatch.setattr("hictl_hf.cli.translate.main", fill)
+    with pytest.raises(SystemExit, match="^error: 4096 requested and .* written; allowed is a disk with room"):
         cli.main(["translate"])
 
 
