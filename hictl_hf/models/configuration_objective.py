@@ -4,6 +4,7 @@ What the paper leaves open is a field with a reasoned default; `docs/choices.md`
 Masking, reordering and the mixture of languages are not fields: they are arguments of the data modules.
 """
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig as Base
 else:  # a plain class, or the fields of PreTrainedConfig would come a second time, after those of the encoder
     Base = object
+
+logger = logging.getLogger(__name__)
 
 CHOICES = {
     "hard_negative_space": ("unit", "raw"),
@@ -158,6 +161,9 @@ class ObjectiveConfig(Base):
                 "sentence_pooling is 'mean'"
             )
         layer, pooling, last = self.embedding_layer, self.embedding_pooling, self.num_hidden_layers
+        if layer is not None and layer > last and self.transformers_version is not None:  # saved, and then cut
+            logger.warning("embedding_layer is %d, but the model has %d layer(s); the last is read", layer, last)
+            self.embedding_layer = layer = None
         least = last if pooling == "projection" else 0
         if layer is not None and not least <= layer <= last:
             raise ValueError(

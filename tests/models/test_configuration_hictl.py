@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, XLMRobertaConfig
+from transformers import AutoConfig, AutoModel, XLMRobertaConfig
 
 from hictl_hf import HictlConfig
 from hictl_hf.models.configuration_hictl import CODE_ON_THE_HUB
@@ -172,6 +172,21 @@ def test_the_projection_is_read_at_the_last_layer() -> None:
     assert HictlConfig(embedding_pooling="projection", embedding_layer=12).embedding_layer == 12
     with pytest.raises(StrictDataclassError, match="embedding_layer is 11.*'projection'.*from 12 to 12"):
         HictlConfig(embedding_pooling="projection", embedding_layer=11)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "projection"])
+def test_a_model_cut_below_the_layer_read_is_read_at_its_last(
+    pooling: str, model_for_text: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model_for_text(embedding_pooling=pooling, embedding_layer=2).save_pretrained(tmp_path / "saved")
+    cut = AutoModel.from_pretrained(tmp_path / "saved")
+    cut.encoder.layer, cut.config.num_hidden_layers = cut.encoder.layer[:1], 1
+    for model in (cut, AutoModel.from_pretrained(tmp_path / "saved", num_hidden_layers=1)):
+        caplog.clear()
+        model.save_pretrained(tmp_path / "cut")
+        said = "embedding_layer is 2, but the model has 1 layer(s); the last is read"
+        assert [record.getMessage() for record in caplog.records] == [said]
+        assert AutoModel.from_pretrained(tmp_path / "cut").config.embedding_layer is None
 
 
 @pytest.mark.parametrize("name", ["lm_weight", "sentence_temperature"])
