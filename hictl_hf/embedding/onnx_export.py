@@ -87,6 +87,7 @@ def export_onnx(
     encoder = SentenceEncoder(model, pooling, special_tokens_around(tokenizer)).eval()
     tokenizer = deepcopy(tokenizer)
     tokenizer.padding_side = "right"  # so the first column holds the first tokens
+    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = list(INPUTS)  # BERT's token types are 0
     batch = tokenizer(["a", "a b c d"], padding=True, return_tensors="pt")
     shape = {0: torch.export.Dim("sentences"), 1: torch.export.Dim("tokens")}
     log = logging.getLogger("torch.onnx._internal.exporter._registration")  # warns if torchvision is missing
