@@ -109,14 +109,19 @@ def join() -> Processes:
     Of the others than the main process only errors are shown.
     """
     global _joined
-    if all(int(os.environ.get(name, 1)) < 2 for name in SIZES):
+    if all(os.environ.get(name, "") in ("", "0", "1") for name in SIZES):
         return _joined
     see_own_gpu()
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
     from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]  # without __all__
 
-    state = PartialState(cpu=True)  # gloo, whatever the device
+    try:
+        state = PartialState(cpu=True)  # gloo, whatever the device
+    except ValueError as error:  # variables that no launcher has set, or not all
+        sizes = ", ".join(f"{name}={os.environ[name]}" for name in SIZES if name in os.environ)
+        fix = "start processes by torchrun or accelerate launch, or for one process unset it"
+        raise SystemExit(f"error: {sizes} in the environment: {error}; {fix}") from error
     number, index, is_main = state.num_processes, state.process_index, state.is_main_process
     host = os.environ.get("MASTER_ADDR", "127.0.0.1")
     main = TCPStore(host, 0, number, True, wait_for_workers=False) if is_main else None

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import PartialState
 from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]  # without __all__
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -83,8 +84,18 @@ def test_without_a_launcher_there_is_one_process(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert join() is ALONE and os.environ["LOCAL_RANK"] == "0" and ALONE.is_main and hides_progress() is None
+    monkeypatch.setenv("WORLD_SIZE", "")
+    assert join() is ALONE
     monkeypatch.setattr(processes, "_joined", Processes(1, 2))
     assert join() == Processes(1, 2) and hides_progress()
+
+
+def test_variables_left_of_another_program_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    monkeypatch.setattr(PartialState, "_shared_state", {})
+    with pytest.raises(SystemExit, match="^error: WORLD_SIZE=2 in the environment: .*; start .* or .* unset it$"):
+        join()
 
 
 @pytest.mark.parametrize(
