@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
+from transformers.training_args import OptimizerNames
 
 from ..errors import BadInput
 from ..models.supported_versions import overrides_private
@@ -32,6 +33,11 @@ def check_can_shard(args: TrainingArguments) -> None:
         raise BadInput(
             "shard_parameters divides a model among several processes, without DeepSpeed and without fp16; start "
             "them by torchrun or accelerate launch, in bf16 or fp32, or leave it out"
+        )
+    if args.optim == OptimizerNames.ADAFACTOR:
+        raise BadInput(
+            "optim is adafactor, whose means of rows and columns need complete gradients, which shard_parameters "
+            "divides; allowed are adamw_torch_fused, sgd and others"
         )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from runpy import run_path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,11 +30,12 @@ import hictl_hf.training.sharding
 from hictl_hf import HictlConfig, HictlForPreTraining
 from hictl_hf.data.collator import PretrainingCollator
 from hictl_hf.data.tokenization import tokenize_corpus
+from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.batch_size import fit_micro_batch
 from hictl_hf.pretraining.trainer import HictlTrainer
 from hictl_hf.training.arguments import RunArguments
 from hictl_hf.training.checkpoints import verify_checkpoint
-from hictl_hf.training.sharding import gather
+from hictl_hf.training.sharding import check_can_shard, gather
 from run_pretraining import main
 
 pytestmark = pytest.mark.slow  # a minute: two processes train some twenty small models
@@ -390,6 +392,13 @@ def test_one_process_has_no_shards(
     args = trainer_of(model_for_text(), tokenizer, tokens, tmp_path).args
     with pytest.raises(ValueError, match="several processes, .* torchrun or accelerate launch, .* leave it out"):
         HictlTrainer(model_for_text(), args, shard_parameters=True)
+
+
+def test_adafactor_is_refused_before_it_fails_in_its_first_step() -> None:
+    several = {"world_size": 2, "deepspeed_plugin": None, "fp16": False}
+    check_can_shard(SimpleNamespace(**several, optim="adamw_torch_fused"))  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="optim is adafactor, .*; allowed are adamw_torch_fused"):
+        check_can_shard(SimpleNamespace(**several, optim="adafactor"))  # type: ignore[arg-type]
 
 
 # --- the micro-batch that fits ----------------------------------------------------------------------------------------
