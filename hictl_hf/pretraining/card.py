@@ -37,7 +37,7 @@ def model_card(results: PretrainingResults) -> str:
         TEMPLATE,
         card_metadata(results),
         headline=escape_markdown(headline(results)),
-        fills_masks=_fills_masks(results),
+        fills_masks="yes" if _fills_masks(results) else "",
         lead=escape_markdown(lead(results)),
         before=escape_markdown(results.before_label),
         scores=markdown_table(HEADS, (accuracy.cells(name) for name, accuracy in results.by_accuracy())),
