@@ -143,7 +143,7 @@ def nearest_flag(word: str, known: Sequence[str]) -> str:
     >>> [nearest_flag(word, ["--tasks", "--bf16"]) for word in ("--taks", "—tasks", "TASKS=xnli", "x.txt", "--no_bf16")]
     ['--tasks', '--tasks', '--tasks', '', '--bf16 false']
     """
-    names = {DASHES.sub("_", flag).strip("_"): flag for flag in known}
+    names = {DASHES.sub("_", flag).strip("_"): flag for flag in reversed(known)}  # with underscores, HF's habit
     written = DASHES.sub("_", word.partition("=")[0]).strip("_").lower()
     if (opposite := names.get(written.removeprefix("no_"))) and written.startswith("no_"):
         return f"{opposite} false"

@@ -1,5 +1,6 @@
 """What a pre-training run would read and cost, without reading data, loading weights or training: `--dry_run`."""
 
+import contextlib
 import logging
 import math
 import os
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, is_offline_mode, snapshot_download
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from transformers.utils import CONFIG_NAME
 
 from ..data.cleaning import Cleaning
@@ -204,8 +206,11 @@ def resolve_source(role: str, source: str) -> Resolved:
 
 
 def resolve_model(role: str, name: str, revision: str = MAIN) -> Resolved:
-    """Whether a checkpoint exists, as a folder or on the Hub at this revision."""
+    """Whether a checkpoint exists, as a folder, or at this revision on the Hub, or in its cache while offline."""
     folder = Path(name)
+    if not folder.is_dir() and is_offline_mode():
+        with contextlib.suppress(LocalEntryNotFoundError, HFValidationError):
+            folder = Path(snapshot_download(name, revision=revision, local_files_only=True))
     if folder.is_dir():
         files = [path.name for path in folder.iterdir()]
         size = readable(sum(path.stat().st_size for path in folder.iterdir()))

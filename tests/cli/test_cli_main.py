@@ -192,6 +192,7 @@ def test_the_flag_that_was_meant_is_named() -> None:
     for word, meant in (
         ("\u2014input", "--input"),
         ("--NORMALIZE", "--normalize"),
+        ("--max_seq_lenght", "--max_seq_length"),
         ("--no-normalize", "--normalize false"),
     ):
         with pytest.raises(BadInput, match=rf"{word}: unknown argument; did you mean {meant}\? --help"):

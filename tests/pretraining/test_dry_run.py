@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from hub_stub import Hub, serve
+from huggingface_hub import constants, snapshot_download
 from parsers import parse_arguments
 from transformers import XLMRobertaConfig
 
@@ -138,6 +139,13 @@ def test_the_folder_of_a_data_set_resolves_without_a_hub(tmp_path: Path, monkeyp
     (folder / "train.jsonl").write_text('{"en": "a cat", "de": "eine Katze"}\n')
     assert not resolve_source("train_file", f"hub:{folder.parent}").problem
     assert resolve_source("train_file", f"en:hub:{folder.parent}::validation").size == "36 B"
+
+
+def test_a_checkpoint_in_the_cache_resolves_offline(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot_download("me/xlm-roberta-base")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert not resolve_model("model_name_or_path", "me/xlm-roberta-base").problem
+    assert "Check its name, the connection" in resolve_model("model_name_or_path", "me/xlm-roberta-large").problem
 
 
 def test_shares_without_stream_shares_are_those_of_languages_by_bytes(tmp_path: Path) -> None:
