@@ -43,6 +43,8 @@ LOSS_ELSEWHERE = (
     "tokenizer, and would train other words"
 )
 PASSED_ON = ("output_attentions", "output_hidden_states")  # to encoder and decoder
+# Arguments that transformers' `generate` hands on where its mode, such as beam search, does not read them
+TAKEN_BY_GENERATE = ("tokenizer", "assistant_model")
 
 
 class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
@@ -134,7 +136,8 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
         Raises:
             TypeError, ValueError: unknown or contradictory arguments; a missing or too long target.
         """
-        kwargs.pop("tokenizer", None)  # transformers' `generate` took it for `stop_strings`, and hands it on
+        for name in TAKEN_BY_GENERATE:
+            kwargs.pop(name, None)
         smoothing: float = kwargs.pop("label_smoothing", 0.0)
         refuse_unknown(type(self), kwargs, ("label_smoothing", *PASSED_ON))
         cache = the_cache(cache, past_key_values)

@@ -450,6 +450,13 @@ def test_assisted_decoding_says_what_greedy_decoding_does(bias: str, chatty: Mak
                 assert len(passes) <= 1 + len(said) // 4
 
 
+def test_an_assistant_is_ignored_in_beam_search_as_in_transformers(chatty: MakeModel) -> None:
+    model = chatty()
+    settings = {**source(), "target_language": LANGUAGES, **PLAIN, "num_beams": 3}
+    found = model.generate(**settings, assistant_model=chatty())
+    assert found.equal(model.generate(**settings))
+
+
 @pytest.mark.parametrize("changes", [{"cut": False}, {"languages": ["fr", "de"]}], ids=["words", "languages"])
 def test_an_assistant_with_other_words_is_refused(changes: dict[str, Any], chatty: MakeModel) -> None:
     with pytest.raises(ValueError, match="of assistant_model has other words or target lang"):
