@@ -1,7 +1,8 @@
 """Export a translation model for CTranslate2, an engine for CPUs and GPUs without PyTorch.
 
 CTranslate2 has no place for the [CLS] bias (CTranslate2#1614): a model with one is refused, unless it may be dropped,
-which changes the translations. Suppressed tokens (`suppress_tokens`) get no probability in the export. Translating:
+which changes the translations. Suppressed tokens (`suppress_tokens`) get no probability in the export, which changes
+scores, and at times the order of hypotheses. Translating:
 
     translator = ctranslate2.Translator("runs/ct2")
     tokens = tokenizer.convert_ids_to_tokens(tokenizer("The house is small.")["input_ids"])
