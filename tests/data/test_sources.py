@@ -34,17 +34,6 @@ from hictl_hf.data.records import Cursor
 from hictl_hf.data.sources import check_unchanged, list_shards, read_rows, read_shard
 from hictl_hf.errors import BadInput
 
-
-@pytest.mark.parametrize("source", ["Swahili:{0}/a.txt", "swahili:{0}", "en:{0}/a.txt+swahili:{0}/b.txt"])
-def test_the_name_of_a_language_is_not_taken_for_a_path(source: str, tmp_path: Path) -> None:
-    for name in ("a.txt", "b.txt"):
-        write_lines(tmp_path / name, ["x"])
-    with pytest.raises(BadInput, match="has the language '[Ss]wahili'; allowed are codes"):
-        list(list_shards(source.format(tmp_path)))
-    write_lines(tmp_path / "part:a.jsonl", ['{"en": "x", "de": "y"}'])
-    assert len(texts(f"{tmp_path}/part:a.jsonl")) == 1
-
-
 LATIN = pyarrow.array([b"\xe4"]).view(pyarrow.utf8())
 MANY = gzip.compress(GOOD * 1000)
 ENDINGS = "allowed here are .jsonl"
@@ -352,6 +341,16 @@ def test_moses_files_of_which_one_is_compressed_are_named_one_by_one(given: str,
     with pytest.raises(BadInput, match=re.escape(source)):
         list(list_shards(f"{tmp_path}/{given}"))
     assert texts(source)
+
+
+@pytest.mark.parametrize("source", ["Swahili:{0}/a.txt", "swahili:{0}", "en:{0}/a.txt+swahili:{0}/b.txt"])
+def test_the_name_of_a_language_is_not_taken_for_a_path(source: str, tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        write_lines(tmp_path / name, ["x"])
+    with pytest.raises(BadInput, match="has the language '[Ss]wahili'; allowed are codes"):
+        list(list_shards(source.format(tmp_path)))
+    write_lines(tmp_path / "part:a.jsonl", ['{"en": "x", "de": "y"}'])
+    assert len(texts(f"{tmp_path}/part:a.jsonl")) == 1
 
 
 def test_a_name_in_the_wrong_case_is_answered_with_the_right_one(tmp_path: Path) -> None:

@@ -57,14 +57,8 @@ def test_the_card_promises_no_head_or_negatives_that_the_run_had_off() -> None:
     history = [{"step": 10, "negatives_per_anchor": 126, "hard_negative_lambda": 1.0}]
     off = model_card(typed(RESULTS | {"history": history, "settings": {"config": config}}))
     on = model_card(typed(RESULTS | {"history": history, "settings": {"config": {"word_negatives": 512}}}))
-    for promise in (
-        "pipeline_tag: fill-mask",
-        "to fill masks",
-        "with hard negatives",
-        "512 words outside",
-        "mean λ 1.00",
-    ):
-        assert promise in on and promise not in off
+    promises = "pipeline_tag: fill-mask", "to fill masks", "with hard negatives", "512 words outside", "mean λ 1.00"
+    assert all(promise in on and promise not in off for promise in promises)
     assert "pipeline_tag: sentence-similarity" in off and "use it to find translations" in off
 
 
