@@ -24,7 +24,7 @@ import pyarrow.parquet
 
 from ..errors import BadInput, BrokenRow, as_bad_input, nearest_name, short_repr
 from .compression import COMPRESSIONS, compression_of, with_compressions
-from .language_names import is_language, not_languages, with_codes
+from .language_names import is_language, none_of_languages, not_languages, with_codes
 from .languages import LANGUAGE, is_code, language_code, main_part
 from .lines import LONGEST_LINE, check_kind, first_bytes, noting_quotes, read_lines
 from .records import Cursor, Declared, Records, columns_used, skip_to_cursor
@@ -247,9 +247,8 @@ def check_moses(paths: Mapping[str, str]) -> None:
         )
         named = "+".join(f"{codes[name]}:{paths[name]}" for name in kept) if len(paths) > 1 else "'corpus.{en,de}'"
         raise BadInput(
-            f"{paths[[*others, *paths][0]]}: has the languages {', '.join(paths)}"
-            + f", of which {', '.join(others)} no language" * bool(others)
-            + f"; allowed are two or more codes. {fix}: {named}."
+            f"{paths[[*others, *paths][0]]}: has the languages {', '.join(paths)}{none_of_languages(others)}; allowed "
+            f"are two or more codes. {fix}: {named}."
         )
     for path in paths.values():
         if not os.path.isfile(path):

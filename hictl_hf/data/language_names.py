@@ -59,6 +59,16 @@ def with_codes(names: Collection[str]) -> dict[str, str]:
     return {name: next(examples) if name in others else name for name in names}
 
 
+def none_of_languages(names: Collection[str]) -> str:
+    """Return which names of an error are no languages.
+
+    >>> none_of_languages(["src"]) + none_of_languages(["ID", "url"]) + none_of_languages([])
+    ', of which src is no language, of which ID, url are no languages'
+    """
+    is_none = "are no languages" if len(names) > 1 else "is no language"
+    return f", of which {', '.join(names)} {is_none}" if names else ""
+
+
 @cache
 def is_language(name: object, is_declared: bool = False) -> bool:
     """Whether a name is that of a language: a code without a word for something else, whose parts are assigned."""

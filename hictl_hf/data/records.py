@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ..errors import BrokenRow, short_repr
-from .language_names import COLUMN, DOUBTFUL, doubtful_part, has_role, not_languages
+from .language_names import COLUMN, DOUBTFUL, doubtful_part, has_role, none_of_languages, not_languages
 from .languages import exact_tag, is_code, language_code, main_part
 
 COLUMNS = "'translation' (a mapping from language to text), 'text' + 'lang', or nothing but language codes"
@@ -108,7 +108,7 @@ def columns_used(names: Collection[str]) -> list[str]:
     refused = not_languages(names)
     others = [name for name in names if name in refused or not COLUMN.match(name)]
     if not names or others:
-        found = f", of which {', '.join(map(short_repr, others))} no language" if others else ""
+        found = none_of_languages([*map(short_repr, others)])
         raise BrokenRow(
             f"has the columns {short_repr(list(names))}{found}; allowed are {COLUMNS}. Rename the columns, drop the "
             "others; a table without a first line of names is read as en+de:FILE."

@@ -85,7 +85,7 @@ BROKEN_SOURCES = {
         {"c.en": b"1\n"},
         "c.{en,German}",
         "c.German: ",
-        "en, German, of which German no language",
+        "en, German, of which German is no language",
         "Name the languages, with their codes: en:",
     ),
     "damaged mo": ({"de/LC_MESSAGES/a.mo": b"\0" * 40}, "de", "de/LC_MESSAGES/a.mo: cannot be read", "", "msgunfmt"),
