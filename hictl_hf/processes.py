@@ -109,7 +109,7 @@ def join() -> Processes:
     Of the others than the main process only errors are shown.
     """
     global _joined
-    if all(os.environ.get(name, "") in ("", "0", "1") for name in SIZES):
+    if all(int(os.environ.get(name) or 1) < 2 for name in SIZES):
         return _joined
     see_own_gpu()
     from accelerate import PartialState

@@ -44,7 +44,7 @@ DELIMITERS = {  # of a table under the ending of another -> what to do
     ",": "Rename it: it has to end in .csv", "\t": "Rename it: it has to end in .tsv",
     ";": "Write it with commas", "|": "Write it with commas",
 }  # fmt: skip
-NAME = re.compile(r"\w[\w ()/-]{0,29}")  # of a column of a spreadsheet, not the first words of a text
+COLUMN_NAME = re.compile(r"\w[\w ()/-]{0,29}")  # of a column of a spreadsheet, not the first words of a text
 RETURN = "\udc0d"  # stands for a carriage return, where the csv module ends a row; decoding yields it for no bytes
 READ_AHEAD = 2**20  # bytes of a Parquet column; without it complete row groups are held in memory
 
@@ -178,7 +178,7 @@ def check_delimiter(path: str, names: list[str]) -> None:
     for delimiter, fix in DELIMITERS.items():
         found = [name.strip(' "') for name in names[0].split(delimiter)] if len(names) == 1 else []
         found = found[found[:1] == [""] :]  # without the name of an index, which pandas leaves empty
-        if len(found) > 1 and (not not_languages(found) or all(map(NAME.fullmatch, found))):
+        if len(found) > 1 and (not not_languages(found) or all(map(COLUMN_NAME.fullmatch, found))):
             raise BadInput(
                 f"{path}: has columns separated by {delimiter!r}, {short_repr(names[0])}; allowed are commas in .csv "
                 f"and tabs in .tsv. {fix}."

@@ -60,7 +60,7 @@ def with_codes(names: Collection[str]) -> dict[str, str]:
 
 
 def none_of_languages(names: Collection[str]) -> str:
-    """Return which names of an error are no languages.
+    """Return the part of a message that says which names are no languages; "" if there are none.
 
     >>> none_of_languages(["src"]) + none_of_languages(["ID", "url"]) + none_of_languages([])
     ', of which src is no language, of which ID, url are no languages'

@@ -50,8 +50,8 @@ ONE_LANGUAGE = re.compile(rf"(?P<language>{LANGUAGE.pattern}):(?P<source>.+)")
 TWO_FILES = re.compile(rf"{LANGUAGE.pattern}:.+\+{LANGUAGE.pattern}:.+")
 SIDE = re.compile(rf"\+(?P<language>{LANGUAGE.pattern}):(?P<path>.+?)(?=$|\+{LANGUAGE.pattern}:)")  # may have a "+"
 COLUMNS = re.compile(r"(?P<columns>[^:/]+\+[^:/]+):(?P<source>.+)")
-BEFORE_A_COLON = re.compile(r"\+(?=[^\W\d_]+:)")
-NO_LANGUAGES = ("package", "tatoeba")  # before a colon
+NEXT_SIDE = re.compile(r"\+(?=[^\W\d_]+:)")  # the plus of en:PATH+swahili:PATH
+KINDS = ("package", "tatoeba")  # of sources, before a colon
 TATOEBA = re.compile(r"tatoeba:(?P<languages>[^:/]+):(?P<folder>.+)")
 
 
@@ -138,8 +138,8 @@ def list_shards(source: str) -> Iterator[Shard]:
 
 def refuse_names_of_languages(source: str) -> None:
     """Raise `BadInput` for files after the name of a language in place of its code, such as swahili:file.txt."""
-    sides = [side.partition(":") for side in BEFORE_A_COLON.split(source)]
-    wrong = [name for name, _, _ in sides if name.isalpha() and len(name) > 3 and name not in NO_LANGUAGES]
+    sides = [side.partition(":") for side in NEXT_SIDE.split(source)]
+    wrong = [name for name, _, _ in sides if name.isalpha() and len(name) > 3 and name not in KINDS]
     if wrong and all(os.path.exists(path) for _, _, path in sides) and not os.path.exists(source):
         raise BadInput(
             f"{source}: has the language {wrong[0]!r}; allowed are codes such as en, pt-BR or zh_Hans. Write its code."

@@ -37,7 +37,7 @@ def model_card(results: PretrainingResults) -> str:
         TEMPLATE,
         card_metadata(results),
         headline=escape_markdown(headline(results)),
-        fills_masks="yes" if _fills_masks(results) else "",
+        fill_masks="to fill masks, " if _fills_masks(results) else "",
         lead=escape_markdown(lead(results)),
         before=escape_markdown(results.before_label),
         scores=markdown_table(HEADS, (accuracy.cells(name) for name, accuracy in results.by_accuracy())),
@@ -122,7 +122,7 @@ sentences = model.encode_sentences(batch["input_ids"], batch["attention_mask"]) 
 
 
 def _fills_masks(results: PretrainingResults) -> bool:
-    """Whether the language-model head was trained; it is new in a run from a sentence encoder without L_LM."""
+    """Whether the run trained the language-model head; without L_LM, a sentence encoder keeps a new one."""
     return results.config.get("lm_weight") != 0
 
 

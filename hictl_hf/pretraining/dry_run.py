@@ -191,7 +191,7 @@ def shape_of(args: PretrainingArguments) -> Shape | None:
 
 
 def resolve_source(role: str, source: str) -> Resolved:
-    """Whether a source exists: its files or folder with their size, or its repository and configuration on the Hub."""
+    """Whether a source exists: files or a folder, with their size; on the Hub, a repository with the configuration."""
     try:
         shards = list(list_shards(source))
         if "hub:" not in source:
@@ -206,7 +206,7 @@ def resolve_source(role: str, source: str) -> Resolved:
 
 
 def resolve_model(role: str, name: str, revision: str = MAIN) -> Resolved:
-    """Whether a checkpoint exists, as a folder, or at this revision on the Hub, or in its cache while offline."""
+    """Whether a checkpoint exists: a folder, or at this revision on the Hub; offline, in the cache."""
     folder = Path(name)
     if not folder.is_dir() and is_offline_mode():
         with contextlib.suppress(LocalEntryNotFoundError, HFValidationError):

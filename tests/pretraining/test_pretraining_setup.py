@@ -1,5 +1,6 @@
 """The parts of a run: corpora without held-out texts, the sample for a vocabulary, settings that decide a run."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from datasets import Dataset
 from parsers import parse_arguments
 from toy_families import word_pieces
-from transformers import XLMRobertaConfig
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaConfig
 
 from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.data.sampling import TemperatureSampler
@@ -25,6 +26,7 @@ from hictl_hf.pretraining.setup import (
     vocabulary_size,
 )
 from hictl_hf.pretraining.start import Start
+from hictl_hf.training.callbacks import TrainingTime
 
 TRAIN = Dataset.from_list(
     [{"x": "a cat", "y": "eine Katze"}, {"x": "a dog", "y": "ein Hund"}, {"x": "a text", "y": None}]
@@ -74,13 +76,17 @@ def test_the_number_of_pairs_of_a_step_decides_not_how_it_is_divided(tmp_path: P
     assert settings()["join_reordered"] is settings()["pair_separators"] is None, "as runs before 0.10 are compared"
 
 
-def test_a_run_that_teaches_only_a_new_head_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    flags = ["--train_file", "x", "--output_dir", str(tmp_path), "--lm_head_warmup_steps", "100", "--max_steps"]
-    for steps, objectives in ("40", ["lm", "sentence"]), ("101", ["lm"]):
-        setup.tell_untrained_encoder(parse_arguments([*flags, steps]), objectives)
-    assert not caplog.records
-    setup.tell_untrained_encoder(parse_arguments([*flags, "40"]), ["lm"])
-    assert "the encoder stays as it is" in caplog.text
+@pytest.mark.parametrize(("steps", "weights", "is_told"), [(40, 0, True), (101, 0, False), (40, 1, False)])
+def test_a_run_that_teaches_only_a_new_head_is_told(
+    steps: int, weights: float, is_told: bool, corpus: Dataset, tokenizer: PreTrainedTokenizerBase,
+    model_for_text: Callable[..., PreTrainedModel], tmp_path: Path, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    flags = ["--train_file", "x", "--output_dir", str(tmp_path), "--lm_head_warmup_steps", "100"]
+    args = parse_arguments([*flags, "--max_steps", str(steps), "--max_seq_length", "60"])
+    model = model_for_text(sentence_weight=weights, word_weight=weights)
+    corpora = Corpora(corpus, None, None, CorpusReport(hash="abc"))
+    setup.make_trainer(args, model, tokenizer, corpora, TrainingTime())
+    assert ("the encoder stays as it is" in caplog.text) is is_told
 
 
 def test_fewer_rows_than_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
