@@ -70,6 +70,11 @@ def load_or_train_tokenizer(args: PretrainingArguments, train: Dataset | None) -
             sentences = sample_sentences(train, args.seed)
             size = vocabulary_size(config_settings(args))
             train_tokenizer(sentences, size, args.max_seq_length).save_pretrained(kept)
+        if not kept.exists():
+            raise BadInput(
+                f"{kept}: does not exist for process {args.process_index}, but the first process has written it; "
+                "output_dir must be on a file system that all machines share"
+            )
         return AutoTokenizer.from_pretrained(kept)
 
 

@@ -232,6 +232,7 @@ class RobustTrainer(Trainer):
                 self.args.save_total_limit = limit
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
+                self.warn_of_missing_states(folder)
                 write_manifest(folder)
         readers = self.checkpoint_readers()
         if limit or any(reader.always for reader in readers):
@@ -249,6 +250,16 @@ class RobustTrainer(Trainer):
         others would give up after `ddp_timeout`."""
         while readers and self.from_main(any(reader.is_reading() for reader in readers)):
             sleep(READERS_ARE_ASKED_EVERY)
+
+    def warn_of_missing_states(self, folder: Path) -> None:
+        """Warn of processes that write to a folder of their own machine, from which the run cannot be resumed."""
+        number = 0 if self.args.save_only_model or self.args.save_on_each_node else self.args.world_size
+        states = [f"rng_state_{process}.pth" for process in range(number)] if number > 1 else []
+        if missing := [name for name in states if not (folder / name).exists()]:
+            logger.warning(
+                "%s: lacks %s, so the run may not be resumable from it; is output_dir on a file system that all "
+                "machines share?", folder, ", ".join(missing[:3]),
+            )  # fmt: skip
 
     def save_process_state(self, folder: Path) -> None:
         """Add the state of this process to a checkpoint that is not complete yet; each process calls this."""

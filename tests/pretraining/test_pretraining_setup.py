@@ -46,6 +46,15 @@ def test_a_vocabulary_is_learned_from_both_sides_of_a_sample(monkeypatch: pytest
     assert 1 <= len(list(sample_sentences(TRAIN, 1))) <= 2
 
 
+def test_a_process_that_does_not_see_the_learned_vocabulary_is_told_of_the_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    args = parse_arguments(["--output_dir", str(tmp_path), "--config_overrides", "vocab_size=60", "--train_file", "x"])
+    monkeypatch.setattr(PretrainingArguments, "process_index", 1)
+    with pytest.raises(BadInput, match="tokenizer: does not exist for process 1.*all machines share"):
+        setup.load_or_train_tokenizer(args, TRAIN)
+
+
 def test_a_new_model_needs_the_size_of_its_vocabulary() -> None:
     assert vocabulary_size({"vocab_size": 12}) == 12
     for settings, message in (({}, "needs the size of its vocabulary"), ({"vocab_size": "x"}, "vocab_size is 'x'")):

@@ -8,6 +8,7 @@ import errno
 import itertools
 import json
 import logging
+import logging.handlers
 import math
 import multiprocessing
 import os
@@ -721,6 +722,23 @@ def trained_with_long_uploads(folder: Path) -> bool:
 def test_an_upload_may_last_longer_than_processes_wait_for_each_other(tmp_path: Path) -> None:
     assert found_by_two(tmp_path, trained_with_long_uploads, tmp_path) == [True, True]
     assert [path.name for path in newest_first(tmp_path)] == ["checkpoint-2"]
+
+
+def warnings_of_a_folder_for_each(folder: Path) -> list[str]:
+    """What is warned of where each machine has an output folder of its own."""
+    said = logging.handlers.BufferingHandler(1000)
+    logging.getLogger("hictl_hf").addHandler(said)
+    for name, both in (("one", False), ("each", True)):
+        place = folder / os.environ["RANK"] / name
+        trained(toy_trainer(place, max_steps=2, save_steps=2, save_on_each_node=both))
+    return [record.getMessage() for record in said.buffer if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.slow
+def test_a_process_that_saves_its_state_in_another_folder_is_told_of(tmp_path: Path) -> None:
+    first, second = found_by_two(tmp_path, warnings_of_a_folder_for_each, tmp_path)
+    assert len(first) == 1 and not second
+    assert "0/one/checkpoint-2: lacks rng_state_1.pth" in first[0] and "all machines share" in first[0]
 
 
 @pytest.fixture(scope="module")
