@@ -18,6 +18,7 @@ DEBUG_HELP = "Show the Python traceback of an error instead of one line."
 GRACE = 20.0  # seconds in which the first of several processes can tell an error of all
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # NumPy's of a full disk, without a number
+LOST_PROCESS = re.compile(r"gloo.*by peer", re.DOTALL)  # of one that waited for a process that ended
 HF_DEBUG = ("underflow_overflow", "tpu_metrics_debug")  # values of `--debug` of HF's TrainingArguments
 
 
@@ -77,7 +78,8 @@ def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settin
     """Call `main` with these arguments, by default those of the command line.
 
     `BadInput`, and an `OSError` that names a file, end the program with one line; with `--debug` they are raised. Of
-    several processes that a launcher started the first one tells an error of all.
+    several processes that a launcher started the first one tells an error of all, and one that waited for a process
+    that ended says so.
     """
     argv = sys.argv[1:] if argv is None else argv
     try:
@@ -95,6 +97,10 @@ def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settin
         if int(os.environ.get("RANK", 0)):
             time.sleep(GRACE)  # the launcher ends this process when the first one fails for the same reason
         sys.exit(f"error: {message}")
+    except RuntimeError as error:
+        if not LOST_PROCESS.search(str(error)) or shows_traceback(argv):
+            raise
+        sys.exit("error: another process of this run has ended; its own message, or the launcher's, has the reason")
 
 
 def leave_process_group() -> None:

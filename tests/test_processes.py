@@ -116,6 +116,18 @@ def test_a_process_sees_its_own_gpu(
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == own
 
 
+def test_a_process_that_waited_for_one_that_ended_says_so_in_one_line() -> None:
+    def lose(_: object, text: str = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1") -> None:
+        raise RuntimeError(text)
+
+    with pytest.raises(SystemExit, match="error: another process of this run has ended"):
+        errors.run(lose, [])
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        errors.run(lose, ["--debug"])
+    with pytest.raises(RuntimeError, match="a fault of our own"):
+        errors.run(lose, [], text="a fault of our own")
+
+
 @pytest.mark.parametrize(("rank", "waited"), [("0", []), ("1", [errors.GRACE])])
 def test_the_first_process_tells_an_error_at_once_others_later(
     rank: str, waited: list[float], monkeypatch: pytest.MonkeyPatch
