@@ -99,8 +99,6 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
                 "of another family, whose from_pretrained also reads the folder of a plain encoder"
             )
         self.refuse_ignored()
-        # of an IterableDataset accelerate would cut every tensor to one row an example, and sentences are two
-        self.accelerator.dataloader_config.dispatch_batches = False
         config = self.model.config
         last = config.num_hidden_layers
         self.batches, self.lm_head_warmup_steps = batches, lm_head_warmup_steps
@@ -115,6 +113,11 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         self.steps_since_log = 0
         self.log_started: float | None = None
         self.add_callback(StreamPosition(self))
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        # of an IterableDataset accelerate would cut every tensor to one row an example, and sentences are two
+        self.accelerator.dataloader_config.dispatch_batches = False
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Like the parent; a stream resumes at its position, where HF would read all examples before it again."""

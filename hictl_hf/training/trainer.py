@@ -94,8 +94,12 @@ class RobustTrainer(Trainer):
         self.step_batches: list[dict[str, Any]] = []
         self.step_losses: list[Tensor] = []
         self._tr_loss = torch.zeros((), device=self.args.device)  # as when a training begins
-        self.accelerator.dataloader_config.non_blocking |= self.args.dataloader_pin_memory
         self.add_callback(StepGuard(self))
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Like the parent, which each trial of a search calls again; copies to a GPU from pinned memory do not wait."""
+        super().create_accelerator_and_postprocess()
+        self.accelerator.dataloader_config.non_blocking |= self.args.dataloader_pin_memory
 
     def prepare_model(self, model: PreTrainedModel) -> None:
         """Make a model ready to be trained: the one given, or each that `model_init` makes."""

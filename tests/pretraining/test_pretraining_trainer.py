@@ -514,6 +514,10 @@ def test_examples_of_any_dataset_are_trained_on_as_the_collator_makes_them(
     batch = next(iter(trainer.get_train_dataloader()))
     expected = collator([examples[at] for at in batch["example_seeds"].tolist()])
     assert len(batch["sentence_input_ids"]) == 2 * BATCH and not differing(batch, expected)
+    trainer.create_accelerator_and_postprocess()  # as each trial of a search of hyper-parameters does
+    again = next(iter(trainer.get_train_dataloader()))
+    assert len(again["sentence_input_ids"]) == 2 * BATCH
+    assert trainer.accelerator.dataloader_config.non_blocking == args.dataloader_pin_memory
     trainer = Trainer(model_for_text(), args, train_dataset=data, data_collator=collator)
     if kind == "iterable":
         with pytest.raises(ValueError, match=f"sentence_input_ids has {BATCH} rows for {BATCH} examples"):
