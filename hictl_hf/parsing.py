@@ -7,6 +7,7 @@ import re
 import sys
 from argparse import Action, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import partial, reduce
@@ -111,14 +112,11 @@ class CommandParser(HfArgumentParser):
 
 def integer(text: str) -> int:
     """Return an integer, also of "1e6" and "2.0"; `ArgumentTypeError` for anything else."""
-    try:
+    number = math.nan
+    with suppress(ValueError):
         return int(text)
-    except ValueError:
-        pass
-    try:
+    with suppress(ValueError):
         number = float(text)
-    except ValueError:
-        number = math.nan
     if not number.is_integer():
         raise ArgumentTypeError(f"is {text!r}; allowed are integers, such as 1000 or 1e3")
     return int(number)
@@ -179,7 +177,7 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
         raise BadInput(f"{' '.join(unknown)}: unknown argument; {meant}--help lists all arguments")
     try:
         settings, *rest = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
-    except (ValueError, ImportError) as error:  # contradicting values, a missing library: one line
+    except (ValueError, OverflowError, ImportError) as error:  # contradicting values, a missing library: one line
         raise BadInput(str(error)) from error
     for name in NAMES:
         if getattr(settings, name, None) == "":
@@ -331,7 +329,10 @@ def as_word(action: Action, value: Any) -> Any:
     if value is None or isinstance(value, list | dict):
         raise TypeError
     convert: Any = action.type or str
-    return convert(with_home(value) if isinstance(value, str) else json.dumps(value))
+    converted = convert(with_home(value) if isinstance(value, str) else json.dumps(value))
+    if action.choices and converted not in action.choices:
+        raise ValueError
+    return converted
 
 
 def type_name(kind: Any) -> str:
@@ -357,16 +358,19 @@ def recipe_file(path: str) -> Path:
 
 
 class Word(str):
-    """A word that YAML 1.1 takes for true or false, and that may be a word: `no` is Norwegian, and a strategy."""
+    """A word that YAML 1.1 takes for another value, and that may be a word: `no` is Norwegian, 007 a name."""
+
+    value: Any
 
 
 class RecipeLoader(yaml.SafeLoader):
-    """Loader of YAML that leaves it open what `no`, `yes`, `on` and `off` are, and refuses a key given twice."""
+    """Loader of YAML that keeps the words behind values, reads 1e-4 as JSON does, and refuses a key given twice."""
 
 
 def construct_word(loader: RecipeLoader, node: yaml.ScalarNode) -> bool | Word:
-    text = str(loader.construct_scalar(node))
-    return text.lower() == "true" if text.lower() in ("true", "false") else Word(text)
+    word = Word(loader.construct_scalar(node))
+    word.value = yaml.SafeLoader.yaml_constructors[node.tag](loader, node)
+    return word.value if word.lower() in ("true", "false") else word
 
 
 def construct_object(loader: RecipeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -374,7 +378,9 @@ def construct_object(loader: RecipeLoader, node: yaml.MappingNode) -> dict[Any, 
     return loader.construct_mapping(node, deep=True)
 
 
-RecipeLoader.add_constructor("tag:yaml.org,2002:bool", construct_word)
+for each in ("bool", "int", "float", "timestamp"):
+    RecipeLoader.add_constructor(f"tag:yaml.org,2002:{each}", construct_word)
+RecipeLoader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+\.?\d*e[-+]?\d+$"), "+-0123456789")
 RecipeLoader.add_constructor("tag:yaml.org,2002:map", construct_object)
 
 
@@ -393,11 +399,12 @@ def as_meant(value: Any, kind: Any = None) -> Any:
     ('no', False, {'languages': ['no'], 'a': True})
     """
     if isinstance(value, Word):
-        is_word = kind is not None and bool not in (kind, *get_args(kind))
-        return str(value) if is_word else value.lower() in ("yes", "on")
+        kinds = {kind, *get_args(kind), *chain.from_iterable(map(get_args, get_args(kind)))}
+        values = {bool} if isinstance(value.value, bool) else {int, float, object}
+        return value.value if kind is None or kinds & values else str(value)
     if isinstance(value, dict):
         return {str(key) if isinstance(key, Word) else key: as_meant(each) for key, each in value.items()}
-    return [as_meant(each, str) for each in value] if isinstance(value, list) else value
+    return [as_meant(each, kind or object) for each in value] if isinstance(value, list) else value
 
 
 def read_recipe(path: str, kind: type[Any], within: Sequence[Path] = ()) -> dict[str, Any]:
@@ -411,10 +418,8 @@ def read_recipe(path: str, kind: type[Any], within: Sequence[Path] = ()) -> dict
     file = recipe_file(path)
     try:
         text = file.read_text(encoding="utf-8-sig")
-        if path.endswith(".json"):
-            recipe = json.loads(text, object_pairs_hook=once_each)
-        else:
-            recipe = yaml.load(text, RecipeLoader)  # which makes no other objects, either
+        is_json = path.endswith(".json")
+        recipe = json.loads(text, object_pairs_hook=once_each) if is_json else yaml.load(text, RecipeLoader)
     except (ValueError, yaml.YAMLError) as error:
         raise BadInput(f"{path}: not JSON or YAML: {error}") from error
     if not isinstance(recipe, dict):

@@ -87,6 +87,16 @@ def test_other_values_are_refused_by_name(recipe: dict[str, Any], message: str, 
         parsed(parse_xtreme_arguments, XTREME | recipe, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("log_level", "warn"), ("lr_scheduler_type", "linaer"), ("save_steps", "inf")]
+)
+def test_values_of_hf_s_arguments_are_refused_as_those_of_flags(name: str, value: str, tmp_path: Path) -> None:
+    with pytest.raises((BadInput, SystemExit)):
+        parse_arguments(["--train_file", "x", f"--{name}={value}"])
+    with pytest.raises(BadInput, match="allowed is detail or debug|linaer|infinity"):
+        parsed(parse_arguments, PRETRAINING | {name: value}, tmp_path)
+
+
 def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("\ufeffmodel_name_or_path: x\nlearning_rate: 3e-5\n", "utf-8")
     assert parse_xtreme_arguments([str(tmp_path / "recipe.yaml")]).learning_rate == [3e-5]
@@ -222,6 +232,16 @@ def test_words_that_yaml_takes_for_false_are_words_where_words_are_asked_for(tmp
     assert (args.eval_strategy.value, args.guard_languages) == ("no", ["no", "de"])
     assert (args.bf16, args.do_train) == (False, True)
     assert args.cleaning == {"languages": ["no", "en"], "drop_duplicates": False}
+    words = "train_file: [007, 2026-11-29]\noutput_dir: 2026-11-29\nmodel_revision: 0123456\nmax_steps: 1e3\n"
+    numbers = "config_overrides: {sentence_temperature: 5e-2, hidden_size: 8, embedding_layer: [1, 2]}\n"
+    (tmp_path / "a.yaml").write_text(
+        f"{words}lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {{min_lr: 1e-6}}\n{numbers}", "utf-8"
+    )
+    args = parse_arguments([str(tmp_path / "a.yaml")])
+    assert (args.train_file, args.output_dir) == (["007", "2026-11-29"], "2026-11-29")
+    assert (args.model_revision, args.max_steps) == ("0123456", 1000)
+    assert args.lr_scheduler_kwargs == {"min_lr": 1e-6}
+    assert args.config_overrides == {"sentence_temperature": 0.05, "hidden_size": 8, "embedding_layer": [1, 2]}
     merged = "cleaning: &a {max_characters: 9}\ntrain_file: x\n<<: {cleaning: {<<: *a, max_characters: 7}}\n"
     (tmp_path / "a.yaml").write_text(merged, "utf-8")
     assert parse_arguments([str(tmp_path / "a.yaml")]).cleaning == {"max_characters": 9}
