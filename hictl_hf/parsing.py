@@ -224,9 +224,7 @@ def with_negative_numbers(argv: Sequence[str]) -> list[str]:
 def refuse_missing(model: str) -> None:
     """Raise `BadInput` for a file, and for a folder that does not exist, if the name cannot be one on the Hub."""
     if model and Path(model).is_file():
-        raise BadInput(
-            f"{model}: is a file; allowed is the folder of a model, or its name on the Hub. Give its folder."
-        )
+        raise BadInput(f"{model}: is a file; allowed is the folder of a model, or its name on the Hub.")
     if not model or Path(model).exists():
         return
     nearest = nearest_name(model)
@@ -430,8 +428,10 @@ def read_recipe(path: str, kind: type[Any], within: Sequence[Path] = ()) -> dict
         raise BadInput(f"{path}: {BASED_ON} is {short_repr(names)}; allowed is a list of recipes, by relative paths")
     if place in within:
         raise BadInput(f"{path}: {BASED_ON} leads back to this recipe; leave it out")
-    if unknown := sorted(recipe.keys() - {item.name for item in fields(kind) if item.init}):
-        meant = answer(unknown, {item.name for item in fields(kind)})
+    known = [item.name for item in fields(kind) if item.init]
+    if unknown := sorted(recipe.keys() - set(known)):
+        nearest = nearest_flag(unknown[0], known)
+        meant = answer(unknown, known) or (f"did you mean {nearest}? " if nearest else "")
         raise BadInput(f"{path}: unknown settings: {', '.join(unknown)}; {meant}--help lists all settings")
     below = [read_recipe(str(file.parent / name), kind, (*within, place)) for name in names]
     return reduce(overridden, [*below, recipe], {})

@@ -97,6 +97,11 @@ def test_values_of_hf_s_arguments_are_refused_as_those_of_flags(name: str, value
         parsed(parse_arguments, PRETRAINING | {name: value}, tmp_path)
 
 
+def test_an_unknown_setting_is_answered_with_the_one_it_is_most_like(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"recipe.json: unknown settings: learning_rates; did you mean learning_rate\?"):
+        parsed(parse_arguments, PRETRAINING | {"learning_rates": 1}, tmp_path)
+
+
 def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("\ufeffmodel_name_or_path: x\nlearning_rate: 3e-5\n", "utf-8")
     assert parse_xtreme_arguments([str(tmp_path / "recipe.yaml")]).learning_rate == [3e-5]
