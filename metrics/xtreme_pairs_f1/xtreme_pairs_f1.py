@@ -22,6 +22,8 @@ class XtremePairsF1(evaluate.Metric):
         )
 
     def _compute(self, predictions: list[list[list[str]]], references: list[list[list[str]]]) -> dict[str, float]:
+        if not references:
+            raise ValueError("no languages; allowed is one or more.")
         scores = [
             pair_f1(set(map(tuple, found)), set(map(tuple, gold))) for found, gold in zip(predictions, references)
         ]

@@ -73,3 +73,5 @@ def test_pairs_of_two_languages(load: Load) -> None:
     golds = [[["de-1", "en-1"]], [["fr-1", "en-1"]]]
     scores = load("xtreme_pairs_f1").compute(predictions=predictions, references=golds)
     assert scores == pytest.approx({"f1": 100 / 3, "precision": 25, "recall": 50})
+    with pytest.raises(ValueError, match="no languages; allowed is one or more"):
+        load("xtreme_pairs_f1").compute(predictions=[], references=[])
