@@ -1,7 +1,9 @@
-"""Names of arguments elsewhere and in former releases: what they are called here, or why there are none."""
+"""Unknown arguments: what those of other tools and former releases are called here, or why there are none."""
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
+from difflib import get_close_matches
 
 from transformers import TrainingArguments
 
@@ -9,6 +11,7 @@ from .data.cleaning import Cleaning
 from .former_names import ARGUMENTS
 from .models.configuration_objective import ObjectiveConfig
 
+DASHES = re.compile("[-_\u2010-\u2015\u2212]+")  # as word processors write two hyphens
 RENAMED = {"text_mask_rate": "mlm_probability", "pair_mask_rate": "tlm_probability"}  # 0.7 -> 0.8
 ELSEWHERE = {  # wrong spellings, and names of other tools -> ours, one of which a command has
     "model": ("model_name_or_path",), "model_name": ("model_name_or_path", "model"),
@@ -228,3 +231,17 @@ def answer(given: Iterable[str], known: Collection[str]) -> str:
         elif within:
             answers.append(f"{name} is a key of --{within} '{{\"{name}\": ...}}'; ")
     return "".join(answers)
+
+
+def nearest_flag(word: str, known: Sequence[str]) -> str:
+    """Return the flag that a word is most like, whatever its case and dashes; else "".
+
+    >>> [nearest_flag(word, ["--tasks", "--bf16"]) for word in ("--taks", "—tasks", "TASKS=xnli", "x.txt", "--no_bf16")]
+    ['--tasks', '--tasks', '--tasks', '', '--bf16 false']
+    """
+    names = {DASHES.sub("_", flag).strip("_"): flag for flag in reversed(known)}  # with underscores, HF's habit
+    written = DASHES.sub("_", word.partition("=")[0]).strip("_").lower()
+    if (opposite := names.get(written.removeprefix("no_"))) and written.startswith("no_"):
+        return f"{opposite} false"
+    found = get_close_matches(f"--{written}", [f"--{name}" for name in names], 1, cutoff=0.75)
+    return names[found[0].removeprefix("--")] if found else ""

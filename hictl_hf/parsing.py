@@ -7,10 +7,8 @@ import re
 import sys
 from argparse import Action, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import fields
-from difflib import get_close_matches
-from functools import partial, reduce
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from textwrap import fill
@@ -18,7 +16,6 @@ from types import NoneType
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 import torch
-import yaml
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.hf_argparser import string_to_bool
 from transformers.utils import CONFIG_NAME
@@ -26,7 +23,8 @@ from transformers.utils import CONFIG_NAME
 from .dtypes import warn_where_slow
 from .errors import DEBUG, DEBUG_HELP, BadInput, add_debug, nearest_name, short_repr
 from .files import check_place, with_home
-from .other_names import answer
+from .other_names import DASHES, answer, nearest_flag
+from .recipe_files import read_recipe
 
 logger = logging.getLogger(__name__)
 
@@ -34,13 +32,10 @@ RECIPE = (
     "The first argument may be a recipe, a JSON or YAML file with these settings; flags override it, dictionaries "
     "key by key."
 )
-BASED_ON = "based_on"  # key of a recipe: other recipes, by paths relative to it, whose settings it changes
 OF_TRANSFORMERS = "Hugging Face's TrainingArguments"
 EXAMPLE = re.compile(r"^ *((?:cat .*)?hictl .*)", re.MULTILINE)  # a line of a docstring that can be typed
-RECIPES = Path(__file__).parent / "recipes"  # of this package, a link to the folder of the repository
 # Lists of words without a comma, so "de,fr" is two of them; files such as corpus.{en,de} have commas.
 LISTS_OF_WORDS = ("guard_languages", "languages", "source_lang", "subsets", "target_lang", "tasks")
-DASHES = re.compile("[-_\u2010-\u2015\u2212]+")  # as word processors write two hyphens
 NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)e[-+]?\d+|-inf", re.IGNORECASE)  # argparse takes these for flags
 NAMES = ("model", "model_name_or_path", "config_name", "tokenizer_name", "output", "output_dir")  # never empty
 PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
@@ -112,11 +107,14 @@ class CommandParser(HfArgumentParser):
 
 def integer(text: str) -> int:
     """Return an integer, also of "1e6" and "2.0"; `ArgumentTypeError` for anything else."""
-    number = math.nan
-    with suppress(ValueError):
+    try:
         return int(text)
-    with suppress(ValueError):
+    except ValueError:
+        pass
+    try:
         number = float(text)
+    except ValueError:
+        number = math.nan
     if not number.is_integer():
         raise ArgumentTypeError(f"is {text!r}; allowed are integers, such as 1000 or 1e3")
     return int(number)
@@ -133,20 +131,6 @@ def several(kind: Callable[[str], Any], text: str) -> list[Any]:
         return list(map(kind, [word for word in words if word] or [text]))
     except ValueError as error:
         raise ArgumentTypeError(f"is {text!r}; allowed are numbers, separated by spaces or commas") from error
-
-
-def nearest_flag(word: str, known: Sequence[str]) -> str:
-    """Return the flag that a word is most like, whatever its case and dashes; else "".
-
-    >>> [nearest_flag(word, ["--tasks", "--bf16"]) for word in ("--taks", "—tasks", "TASKS=xnli", "x.txt", "--no_bf16")]
-    ['--tasks', '--tasks', '--tasks', '', '--bf16 false']
-    """
-    names = {DASHES.sub("_", flag).strip("_"): flag for flag in reversed(known)}  # with underscores, HF's habit
-    written = DASHES.sub("_", word.partition("=")[0]).strip("_").lower()
-    if (opposite := names.get(written.removeprefix("no_"))) and written.startswith("no_"):
-        return f"{opposite} false"
-    found = get_close_matches(f"--{written}", [f"--{name}" for name in names], 1, cutoff=0.75)
-    return names[found[0].removeprefix("--")] if found else ""
 
 
 def names_of(kind: type[Any]) -> tuple[str, ...]:
@@ -224,7 +208,9 @@ def with_negative_numbers(argv: Sequence[str]) -> list[str]:
 def refuse_missing(model: str) -> None:
     """Raise `BadInput` for a file, and for a folder that does not exist, if the name cannot be one on the Hub."""
     if model and Path(model).is_file():
-        raise BadInput(f"{model}: is a file; allowed is the folder of a model, or its name on the Hub.")
+        raise BadInput(
+            f"{model}: is a file; allowed is the folder of a model, or its name on the Hub. Give its folder."
+        )
     if not model or Path(model).exists():
         return
     nearest = nearest_name(model)
@@ -339,112 +325,3 @@ def type_name(kind: Any) -> str:
     if get_origin(kind) is list:
         return f"a list, each {type_name(get_args(kind)[0])}"
     return names.get(kind) or " or ".join(map(type_name, get_args(kind))) or kind.__name__
-
-
-def recipe_file(path: str) -> Path:
-    """Return the file of a recipe; `recipes/NAME`, if there is no such file here, is the package's own."""
-    file, own = Path(path), RECIPES.parent / path
-    if not file.is_file() and file.parts[:1] == ("recipes",) and own.is_file():
-        return own
-    if not file.is_file():
-        names = ", ".join(f"recipes/{each.name}" for each in sorted(RECIPES.glob("*.json")))
-        raise BadInput(
-            f"{path}: no such file; allowed is a recipe (JSON or YAML) or flags, which begin with --. Check the path; "
-            f"the package has {names}."
-        )
-    return file
-
-
-class Word(str):
-    """A word that YAML 1.1 takes for another value, and that may be a word: `no` is Norwegian, 007 a name."""
-
-    value: Any
-
-
-class RecipeLoader(yaml.SafeLoader):
-    """Loader of YAML that keeps the words behind values, reads 1e-4 as JSON does, and refuses a key given twice."""
-
-
-def construct_word(loader: RecipeLoader, node: yaml.ScalarNode) -> bool | Word:
-    word = Word(loader.construct_scalar(node))
-    word.value = yaml.SafeLoader.yaml_constructors[node.tag](loader, node)
-    return word.value if word.lower() in ("true", "false") else word
-
-
-def construct_object(loader: RecipeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    once_each([(key.value, None) for key, _ in node.value if isinstance(key.value, str)])
-    return loader.construct_mapping(node, deep=True)
-
-
-for each in ("bool", "int", "float", "timestamp"):
-    RecipeLoader.add_constructor(f"tag:yaml.org,2002:{each}", construct_word)
-RecipeLoader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+\.?\d*e[-+]?\d+$"), "+-0123456789")
-RecipeLoader.add_constructor("tag:yaml.org,2002:map", construct_object)
-
-
-def once_each(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Return keys and values as a dictionary; `ValueError` for a key given twice, of which one would be lost."""
-    keys = [key for key, _ in pairs]
-    if twice := [key for key in keys if keys.count(key) > 1]:
-        raise ValueError(f"{twice[0]} is given twice")
-    return dict(pairs)
-
-
-def as_meant(value: Any, kind: Any = None) -> Any:
-    """Return a value of a recipe with each `Word` as the argument, of this type, has it: a word in a list or string.
-
-    >>> as_meant(Word("no"), str), as_meant(Word("no"), bool), as_meant({"languages": [Word("no")], "a": Word("on")})
-    ('no', False, {'languages': ['no'], 'a': True})
-    """
-    if isinstance(value, Word):
-        kinds = {kind, *get_args(kind), *chain.from_iterable(map(get_args, get_args(kind)))}
-        values = {bool} if isinstance(value.value, bool) else {int, float, object}
-        return value.value if kind is None or kinds & values else str(value)
-    if isinstance(value, dict):
-        return {str(key) if isinstance(key, Word) else key: as_meant(each) for key, each in value.items()}
-    return [as_meant(each, kind or object) for each in value] if isinstance(value, list) else value
-
-
-def read_recipe(path: str, kind: type[Any], within: Sequence[Path] = ()) -> dict[str, Any]:
-    """Read a recipe file, whose keys must be fields of `kind`, over those that its key `based_on` names, in order.
-
-    A later recipe overrides an earlier one, dictionaries key by key.
-
-    Args:
-        within: the recipes that this one was reached through.
-    """
-    file = recipe_file(path)
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-        is_json = path.endswith(".json")
-        recipe = json.loads(text, object_pairs_hook=once_each) if is_json else yaml.load(text, RecipeLoader)
-    except (ValueError, yaml.YAMLError) as error:
-        raise BadInput(f"{path}: not JSON or YAML: {error}") from error
-    if not isinstance(recipe, dict):
-        raise BadInput(f"{path}: holds {type(recipe).__name__}; allowed is an object of settings, see recipes/")
-    recipe = {name: as_meant(value, get_type_hints(kind).get(name)) for name, value in recipe.items()}
-    names, place = recipe.pop(BASED_ON, []), file.resolve()
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise BadInput(f"{path}: {BASED_ON} is {short_repr(names)}; allowed is a list of recipes, by relative paths")
-    if place in within:
-        raise BadInput(f"{path}: {BASED_ON} leads back to this recipe; leave it out")
-    known = [item.name for item in fields(kind) if item.init]
-    if unknown := sorted(recipe.keys() - set(known)):
-        nearest = nearest_flag(unknown[0], known)
-        meant = answer(unknown, known) or (f"did you mean {nearest}? " if nearest else "")
-        raise BadInput(f"{path}: unknown settings: {', '.join(unknown)}; {meant}--help lists all settings")
-    below = [read_recipe(str(file.parent / name), kind, (*within, place)) for name in names]
-    return reduce(overridden, [*below, recipe], {})
-
-
-def overridden(settings: dict[str, Any], by: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with others over them, dictionaries key by key.
-
-    >>> overridden({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": 4}, "d": 5})
-    {'a': {'b': 1, 'c': 4}, 'd': 5}
-    """
-    merged = {
-        name: {**settings[name], **value} if isinstance(value, dict) and isinstance(settings.get(name), dict) else value
-        for name, value in by.items()
-    }
-    return {**settings, **merged}

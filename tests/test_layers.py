@@ -11,8 +11,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hictl_hf"
 LAYERS = (  # each imports from those before it; what stands in one line does not import each other
-    "errors", "version", "former_names", "files", "processes", "dtypes", "models", "data", "other_names", "parsing",
-    "reports", "training", "hub", "embedding", "retrieval", "pretraining xtreme translation", "cli", "__main__",
+    "errors", "version", "former_names", "files", "processes", "dtypes", "models", "data", "other_names",
+    "recipe_files", "parsing", "reports", "training", "hub", "embedding", "retrieval", "pretraining xtreme translation",
+    "cli", "__main__",
 )  # fmt: skip
 LAYER = {package: number for number, packages in enumerate(LAYERS) for package in packages.split()}
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")

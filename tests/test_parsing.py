@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from parsers import parse_arguments, parse_translation_arguments, parse_xtreme_arguments
+from parsers import parse_arguments, parse_translation_arguments, parse_xtreme_arguments, write_recipes
 from transformers import Trainer, TrainingArguments
 
 from hictl_hf.cli.embed import EmbedArguments
@@ -97,16 +97,6 @@ def test_values_of_hf_s_arguments_are_refused_as_those_of_flags(name: str, value
         parsed(parse_arguments, PRETRAINING | {name: value}, tmp_path)
 
 
-def test_an_unknown_setting_is_answered_with_the_one_it_is_most_like(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"recipe.json: unknown settings: learning_rates; did you mean learning_rate\?"):
-        parsed(parse_arguments, PRETRAINING | {"learning_rates": 1}, tmp_path)
-
-
-def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text("\ufeffmodel_name_or_path: x\nlearning_rate: 3e-5\n", "utf-8")
-    assert parse_xtreme_arguments([str(tmp_path / "recipe.yaml")]).learning_rate == [3e-5]
-
-
 def test_an_optimiser_whose_package_is_missing_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(args: TrainingArguments, model: Any = None) -> None:
         raise ImportError("You need to install `bitsandbytes`")
@@ -185,25 +175,6 @@ def test_they_are_answered_in_a_recipe_and_stand_for_arguments_that_exist(tmp_pa
 # --- recipes based on others ------------------------------------------------------------------------------------------
 
 
-def write_recipes(folder: Path, **recipes: dict[str, Any]) -> None:
-    for name, recipe in recipes.items():
-        (folder / f"{name}.json").write_text(json.dumps(recipe), "utf-8")
-
-
-def test_a_recipe_overrides_those_it_is_based_on_in_their_order_and_dictionaries_key_by_key(tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    write_recipes(
-        tmp_path,
-        size={"max_steps": 1, "max_seq_length": 10, "config_overrides": {"word_weight": 1, "lm_weight": 2}},
-        data={"based_on": [], "max_steps": 2, "train_file": ["x"]},
-    )
-    above = {"based_on": ["../size.json", "../data.json"], "max_seq_length": 11, "config_overrides": {"word_weight": 0}}
-    write_recipes(tmp_path / "sub", full=above, fuller={"based_on": ["full.json"], "train_file": ["y"]})
-    args = parse_arguments([str(tmp_path / "sub/fuller.json"), "--max_seq_length", "12"])
-    assert (args.max_steps, args.max_seq_length, args.train_file) == (2, 12, ["y"])
-    assert args.config_overrides == {"word_weight": 0, "lm_weight": 2}
-
-
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
@@ -230,38 +201,6 @@ def test_a_dictionary_of_a_flag_changes_the_keys_it_names(given: str, tmp_path: 
     assert args.config_overrides == overrides
 
 
-def test_words_that_yaml_takes_for_false_are_words_where_words_are_asked_for(tmp_path: Path) -> None:
-    words = "train_file: [x]\neval_strategy: no\nguard_languages: [no, de]\nbf16: off\ndo_train: yes\n"
-    (tmp_path / "a.yaml").write_text(f"{words}cleaning: {{languages: [no, en], drop_duplicates: no}}\n", "utf-8")
-    args = parse_arguments([str(tmp_path / "a.yaml")])
-    assert (args.eval_strategy.value, args.guard_languages) == ("no", ["no", "de"])
-    assert (args.bf16, args.do_train) == (False, True)
-    assert args.cleaning == {"languages": ["no", "en"], "drop_duplicates": False}
-    words = "train_file: [007, 2026-11-29]\noutput_dir: 2026-11-29\nmodel_revision: 0123456\nmax_steps: 1e3\n"
-    numbers = "config_overrides: {sentence_temperature: 5e-2, hidden_size: 8, embedding_layer: [1, 2]}\n"
-    (tmp_path / "a.yaml").write_text(
-        f"{words}lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {{min_lr: 1e-6}}\n{numbers}", "utf-8"
-    )
-    args = parse_arguments([str(tmp_path / "a.yaml")])
-    assert (args.train_file, args.output_dir) == (["007", "2026-11-29"], "2026-11-29")
-    assert (args.model_revision, args.max_steps) == ("0123456", 1000)
-    assert args.lr_scheduler_kwargs == {"min_lr": 1e-6}
-    assert args.config_overrides == {"sentence_temperature": 0.05, "hidden_size": 8, "embedding_layer": [1, 2]}
-    merged = "cleaning: &a {max_characters: 9}\ntrain_file: x\n<<: {cleaning: {<<: *a, max_characters: 7}}\n"
-    (tmp_path / "a.yaml").write_text(merged, "utf-8")
-    assert parse_arguments([str(tmp_path / "a.yaml")]).cleaning == {"max_characters": 9}
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("a.yaml", "seed: 1\ntrain_file: [x]\nseed: 2\n"), ("a.json", '{"seed": 1, "train_file": ["x"], "seed": 2}')],
-)
-def test_a_setting_that_a_recipe_has_twice_is_refused(name: str, text: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(text, "utf-8")
-    with pytest.raises(BadInput, match=f"{name}: not JSON or YAML: seed is given twice"):
-        parse_arguments([str(tmp_path / name)])
-
-
 def test_the_home_folder_is_found_where_no_shell_looks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     model = tmp_path / "start"
@@ -280,20 +219,6 @@ def test_a_flag_that_is_no_dictionary_is_refused_with_a_recipe_as_without(given:
     write_recipes(tmp_path, a={"train_file": ["x"], "config_overrides": {"lm_weight": 0}})
     with pytest.raises(BadInput, match=f"^config_overrides is .*{re.escape(given[:4])}"):
         parse_arguments([str(tmp_path / "a.json"), "--config_overrides", given])
-
-
-@pytest.mark.parametrize(
-    ("named", "message"),
-    [
-        (["a.json"], "a.json: based_on leads back to this recipe"),
-        (["nowhere.json"], "nowhere.json: no such file"),
-        ("a.json", "based_on is 'a.json'; allowed is a list"),
-    ],
-)
-def test_a_recipe_that_cannot_be_based_on_others_is_refused(named: Any, message: str, tmp_path: Path) -> None:
-    write_recipes(tmp_path, a={"based_on": named, "train_file": ["x"]})
-    with pytest.raises(BadInput, match=message):
-        parse_arguments([str(tmp_path / "a.json")])
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import torch
 
 from hictl_hf.cli import demo
 from hictl_hf.errors import BadInput
-from hictl_hf.parsing import RECIPES, read_recipe, recipe_file
 from hictl_hf.pretraining.arguments import PretrainingArguments
+from hictl_hf.recipe_files import RECIPES, read_recipe, recipe_file
 
 
 @pytest.fixture

@@ -32,8 +32,8 @@ from hictl_hf.models.configuration_hictl import config_class
 from hictl_hf.models.configuration_objective import ObjectiveConfig
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.models.supported_versions import NEWEST, OLDEST
-from hictl_hf.parsing import read_recipe
 from hictl_hf.pretraining.arguments import PretrainingArguments
+from hictl_hf.recipe_files import read_recipe
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
