@@ -8,7 +8,7 @@ import sys
 import time
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -17,6 +17,7 @@ DEBUG = "--debug"
 DEBUG_HELP = "Show the Python traceback of an error instead of one line."
 GRACE = 20.0  # seconds in which the first of several processes can tell an error of all
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
 SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # NumPy's of a full disk, without a number
 LOST_PROCESS = re.compile(r"gloo.*by peer", re.DOTALL)  # of one that waited for a process that ended
 HF_DEBUG = ("underflow_overflow", "tpu_metrics_debug")  # values of `--debug` of HF's TrainingArguments
@@ -46,7 +47,9 @@ def nearest_name(place: str | Path) -> str:
         return ""
     if all(part and os.path.exists(part) for part in str(place).split(",")):
         return f"Did you mean {str(place).replace(',', ' ')}, with spaces between them? "
-    names = [each.name for each in islice(Path(place).parent.glob("*"), 1000)]
+    names: list[str] = []
+    with suppress(OSError):  # a folder that cannot be read
+        names = [each.name for each in islice(Path(place).parent.glob("*"), 1000)]
     nearest = get_close_matches(Path(place).name, names, 1, cutoff=0.7)
     return f"Did you mean {Path(place).with_name(nearest[0])}? " if nearest else ""
 
@@ -134,4 +137,12 @@ def in_one_line(error: BadInput | OSError) -> str | None:
         return None
     place = error.filename2 or error.filename
     fix = f"{nearest_name(place)}Check the path."
+    if error.errno in NO_RIGHTS and is_of_cache(place):
+        fix = "Libraries keep their files there; set HF_HOME to a folder that can be written to."
     return f"{place}: {error.strerror}; allowed is a path that can be read or written. {fix}"
+
+
+def is_of_cache(place: str) -> bool:
+    """Whether a path is in the cache of Hugging Face's libraries, or one of the folders that the cache is in."""
+    cache = Path(os.path.expanduser(os.environ.get("HF_HOME", "~/.cache")))
+    return Path(place).is_relative_to(cache) or cache.is_relative_to(place)

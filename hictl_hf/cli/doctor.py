@@ -254,7 +254,8 @@ def judge_space(name: str, folder: Path, free: int, writable: bool) -> Finding:
     """Judge the free space of a folder."""
     found = f"{folder}, {free / GIB:.1f} GiB free"
     if not writable:
-        return Finding("wrong", name, f"{folder} cannot be written to", "Choose another folder, or change its rights.")
+        fix = "Choose another folder, for the Hub cache by HF_HOME, or change its rights."
+        return Finding("wrong", name, f"{folder} cannot be written to", fix)
     if free < LEAST_DISK:
         return Finding("note", name, found, "A checkpoint to resume from takes 3.3 GB (XLM-R base) or 6.7 GB (large).")
     return Finding("ok", name, found)

@@ -25,7 +25,7 @@ from transformers.debug_utils import DebugOption
 from hictl_hf import __version__
 from hictl_hf.cli import completion
 from hictl_hf.cli import main as cli
-from hictl_hf.errors import HF_DEBUG, BadInput
+from hictl_hf.errors import HF_DEBUG, BadInput, nearest_name
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.parsing import parse_flags, parse_flags_or_recipe
 from hictl_hf.pretraining.arguments import PretrainingArguments
@@ -245,6 +245,31 @@ def test_a_file_that_cannot_be_opened_is_told_in_one_line(tmp_path: Path, monkey
     monkeypatch.setattr("hictl_hf.cli.translate.main", lambda _: tmp_path.write_text("x"))
     with pytest.raises(SystemExit, match=f"^error: {tmp_path}: Is a directory; allowed is .* Check the path.$"):
         cli.main(["translate"])
+
+
+@pytest.mark.parametrize(
+    ("place", "fix"),
+    [("", "HF_HOME"), ("cache", "HF_HOME"), ("cache/datasets", "HF_HOME"), ("runs", "Check the path")],
+)
+def test_a_cache_that_cannot_be_written_to_is_moved_by_hf_home(
+    place: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path / place))
+
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    with pytest.raises(SystemExit, match=f"^error: {tmp_path / place}: Permission denied; .*{fix}"):
+        cli.run(write, [])
+
+
+def test_a_folder_that_cannot_be_read_has_no_name_like_a_missing_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def glob(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path))
+
+    monkeypatch.setattr(Path, "glob", glob)
+    assert nearest_name(tmp_path / "x") == ""
 
 
 def test_a_name_that_is_too_long_is_told_in_one_line(tmp_path: Path) -> None:
