@@ -50,7 +50,11 @@ class RecipeLoader(yaml.SafeLoader):
 def construct_word(loader: RecipeLoader, node: yaml.ScalarNode) -> bool | Word:
     word = Word(loader.construct_scalar(node))
     word.value = yaml.SafeLoader.yaml_constructors[node.tag](loader, node)
-    return word.value if word.lower() in ("true", "false") else word
+    return bool(word.value) if word.lower() in ("true", "false") else word
+
+
+def construct_date(loader: RecipeLoader, node: yaml.ScalarNode) -> str:
+    return str(loader.construct_scalar(node))  # no setting is a date
 
 
 def construct_object(loader: RecipeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -61,7 +65,7 @@ def construct_object(loader: RecipeLoader, node: yaml.MappingNode) -> dict[Any, 
 for each in ("bool", "int", "float"):
     RecipeLoader.add_constructor(f"tag:yaml.org,2002:{each}", construct_word)
 RecipeLoader.add_implicit_resolver("tag:yaml.org,2002:float", WITH_EXPONENT, "+-0123456789")
-RecipeLoader.add_constructor("tag:yaml.org,2002:timestamp", yaml.SafeLoader.construct_yaml_str)  # no setting is a date
+RecipeLoader.add_constructor("tag:yaml.org,2002:timestamp", construct_date)
 RecipeLoader.add_constructor("tag:yaml.org,2002:map", construct_object)
 
 
