@@ -24,7 +24,7 @@ from .dtypes import warn_where_slow
 from .errors import DEBUG, DEBUG_HELP, BadInput, add_debug, nearest_name, short_repr
 from .files import check_place, with_home
 from .other_names import DASHES, answer, nearest_flag
-from .recipe_files import read_recipe
+from .recipe_files import BASED_ON, SUFFIXES, read_recipe
 
 logger = logging.getLogger(__name__)
 
@@ -243,6 +243,10 @@ def parse_flags_or_recipe(argv: Sequence[str], kind: type[Any], parser: CommandP
     parser = parser or CommandParser(kind, "", {}, recipe=True)
     if argv and not argv[0].startswith("-"):
         path, *argv = with_home(argv[0]), *argv[1:]
+        if argv and Path(argv[0]).suffix in SUFFIXES:
+            raise BadInput(
+                f"{argv[0]}: a second recipe; allowed is one. Name {path} in its key {BASED_ON}, and give it alone."
+            )
         recipe, kinds = read_recipe(path, kind), get_type_hints(kind)
         for action in parser._actions:
             if (name := action.dest) in recipe:

@@ -15,6 +15,7 @@ from .errors import BadInput, short_repr
 from .other_names import answer, nearest_flag
 
 BASED_ON = "based_on"  # key of a recipe: other recipes, by paths relative to it, whose settings it changes
+SUFFIXES = (".json", ".yaml", ".yml")
 WITH_EXPONENT = re.compile(r"[-+]?\d+\.?\d*e[-+]?\d+$", re.IGNORECASE)  # 1e-4, which YAML 1.1 takes for a word
 RECIPES = Path(__file__).parent / "recipes"  # of this package, a link to the folder of the repository
 

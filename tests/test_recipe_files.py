@@ -22,6 +22,12 @@ def test_a_recipe_that_is_no_object_is_refused(text: str, held: str, tmp_path: P
         parse_arguments([str(tmp_path / "a.yaml")])
 
 
+def test_of_two_recipes_one_is_based_on_the_other(tmp_path: Path) -> None:
+    write_recipes(tmp_path, a={"train_file": ["x"]}, b={"seed": 2})
+    with pytest.raises(BadInput, match=f"b.json: a second recipe; .*Name {tmp_path}/a.json in its key based_on"):
+        parse_arguments([str(tmp_path / "a.json"), str(tmp_path / "b.json")])
+
+
 def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("\ufeffmodel_name_or_path: x\nlearning_rate: 3e-5\n", "utf-8")
     assert parse_xtreme_arguments([str(tmp_path / "recipe.yaml")]).learning_rate == [3e-5]
