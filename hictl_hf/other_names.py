@@ -1,4 +1,4 @@
-"""Unknown arguments: what those of other tools and former releases are called here, or why there are none."""
+"""Unknown arguments, of other tools, former releases or mistyped: their names here, or why there are none."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
