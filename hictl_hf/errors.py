@@ -19,7 +19,7 @@ GRACE = 20.0  # seconds in which the first of several processes can tell an erro
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
 SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # NumPy's of a full disk, without a number
-LOST_PROCESS = re.compile(r"gloo.*by peer", re.DOTALL)  # of one that waited for a process that ended
+LOST_PROCESS = re.compile(r"gloo.*by peer", re.DOTALL)  # in a process that waited for one that ended
 HF_DEBUG = ("underflow_overflow", "tpu_metrics_debug")  # values of `--debug` of HF's TrainingArguments
 
 
@@ -137,12 +137,13 @@ def in_one_line(error: BadInput | OSError) -> str | None:
         return None
     place = error.filename2 or error.filename
     fix = f"{nearest_name(place)}Check the path."
-    if error.errno in NO_RIGHTS and is_of_cache(place):
-        fix = "Libraries keep their files there; set HF_HOME to a folder that can be written to."
+    if error.errno in NO_RIGHTS and is_in_cache(place):
+        fix = "Hugging Face's cache is there; set HF_HOME to a folder that can be written to."
     return f"{place}: {error.strerror}; allowed is a path that can be read or written. {fix}"
 
 
-def is_of_cache(place: str) -> bool:
-    """Whether a path is in the cache of Hugging Face's libraries, or one of the folders that the cache is in."""
-    cache = Path(os.path.expanduser(os.environ.get("HF_HOME", "~/.cache")))
-    return Path(place).is_relative_to(cache) or cache.is_relative_to(place)
+def is_in_cache(place: str) -> bool:
+    """Whether a path is within Hugging Face's cache, or a folder above it, which is made with it."""
+    from huggingface_hub.constants import HF_HOME  # importing it above would slow down every command
+
+    return Path(place).is_relative_to(HF_HOME) or Path(HF_HOME).is_relative_to(place)

@@ -245,7 +245,8 @@ def parse_flags_or_recipe(argv: Sequence[str], kind: type[Any], parser: CommandP
         path, *argv = with_home(argv[0]), *argv[1:]
         if argv and Path(argv[0]).suffix in SUFFIXES:
             raise BadInput(
-                f"{argv[0]}: a second recipe; allowed is one. Name {path} in its key {BASED_ON}, and give it alone."
+                f"{argv[0]}: a second recipe; allowed is one. Name {path} in its key {BASED_ON}, and give it alone; if "
+                "it is data, name it by its flag."
             )
         recipe, kinds = read_recipe(path, kind), get_type_hints(kind)
         for action in parser._actions:

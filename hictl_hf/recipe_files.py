@@ -79,7 +79,9 @@ def once_each(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def as_meant(value: Any, kind: Any = None) -> Any:
-    """Return a value of a recipe with each `Word` as the argument, of this type, has it: a word in a list or string.
+    """Return a value of a recipe with each `Word` as an argument of this type has it.
+
+    Within a dictionary types are not known: words are values there, and in lists `no` and `yes` languages.
 
     >>> no = yaml.load("no", RecipeLoader)
     >>> as_meant(no, str), as_meant(no, bool), as_meant({"languages": [no], "a": no})

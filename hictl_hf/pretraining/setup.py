@@ -72,8 +72,8 @@ def load_or_train_tokenizer(args: PretrainingArguments, train: Dataset | None) -
             train_tokenizer(sentences, size, args.max_seq_length).save_pretrained(kept)
         if not kept.exists():
             raise BadInput(
-                f"{kept}: does not exist for process {args.process_index}, but the first process has written it; "
-                "output_dir must be on a file system that all machines share"
+                f"{kept}: the first process has written it, and process {args.process_index} does not see it; allowed "
+                "is an output_dir that all machines share"
             )
         return AutoTokenizer.from_pretrained(kept)
 

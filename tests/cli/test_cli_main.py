@@ -257,7 +257,7 @@ def test_a_cache_that_cannot_be_written_to_is_moved_by_hf_home(
     def write(_: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path / place))
 
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "cache"))
     with pytest.raises(SystemExit, match=f"^error: {tmp_path / place}: Permission denied; .*{fix}"):
         cli.run(write, [])
 

@@ -724,8 +724,8 @@ def test_an_upload_may_last_longer_than_processes_wait_for_each_other(tmp_path: 
     assert [path.name for path in newest_first(tmp_path)] == ["checkpoint-2"]
 
 
-def warnings_of_a_folder_for_each(folder: Path) -> list[str]:
-    """What is warned of where each machine has an output folder of its own."""
+def warnings_with_separate_folders(folder: Path) -> list[str]:
+    """The warnings of a process that writes to another folder than the others, as on a disk of its machine."""
     said = logging.handlers.BufferingHandler(1000)
     logging.getLogger("hictl_hf").addHandler(said)
     for name, both in (("one", False), ("each", True)):
@@ -736,7 +736,7 @@ def warnings_of_a_folder_for_each(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_a_process_that_saves_its_state_in_another_folder_is_told_of(tmp_path: Path) -> None:
-    first, second = found_by_two(tmp_path, warnings_of_a_folder_for_each, tmp_path)
+    first, second = found_by_two(tmp_path, warnings_with_separate_folders, tmp_path)
     assert len(first) == 1 and not second
     assert "0/one/checkpoint-2: lacks rng_state_1.pth" in first[0] and "all machines share" in first[0]
 
