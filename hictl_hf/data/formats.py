@@ -406,14 +406,14 @@ def read_hub_column(source: str, language: str, cursor: Cursor) -> Records:
 
 
 def read_stream(source: str) -> Records:
-    """Yield the rows of a Hub dataset as a stream; the split is train unless named."""
-    parts = source.split(":")[1:]
-    if not parts[0] or len(parts) > 3:
+    """Yield the rows of a Hub dataset; the split is train unless named, or as `train[:5%]` or `train+dev`."""
+    _, name, config, split = (*source.split(":", 3), "", "")[:4]
+    if not name or ":" in re.sub(r"\[.*?\]", "", split):
         raise BadInput(f"{source}: is no Hub name; allowed is hub:name[:config[:split]]. Write it so.")
-    name, config, split = (*parts, "", "")[:3]
+    streaming = not set(split) & {"[", "+"}  # datasets cuts and joins only what it has downloaded
     with as_bad_input(source, "a dataset on the Hub", "Check its name, config and split on huggingface.co/datasets."):
-        stream = datasets.load_dataset(name, config or None, split=split or "train", streaming=True)
-        yield from enumerate(stream, start=1)
+        rows = datasets.load_dataset(name, config or None, split=split or "train", streaming=streaming)
+        yield from enumerate(rows, start=1)
 
 
 FORMATS: Mapping[str, Callable[[str, Cursor], Records]] = {

@@ -141,6 +141,13 @@ def test_a_hub_dataset_is_streamed(source: str, expected: tuple, monkeypatch: py
     assert asked == [expected]
 
 
+@pytest.mark.parametrize(("split", "numbers"), [("train[1:]", "12"), ("train[:50%]", "01"), ("test+train[:1]", "30")])
+def test_a_hub_dataset_is_cut_and_joined_as_datasets_does(split: str, numbers: str, tmp_path: Path) -> None:
+    for name, texts_of in (("train", "012"), ("test", "3")):
+        write_lines(tmp_path / f"{name}.jsonl", [json.dumps({"text": text, "lang": "sw"}) for text in texts_of])
+    assert texts(f"hub:{tmp_path}::{split}") == [{"sw": number} for number in numbers]
+
+
 def test_a_hub_dataset_of_one_language_is_named_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"id": "0", "text": "habari"}, {"id": "1"}, {"id": "2", "text": "asante"}]
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: rows)
@@ -506,13 +513,13 @@ def test_a_language_that_is_the_name_of_a_side_or_file_is_refused(language: str,
     assert texts(f"key:{path}") == [{"key": "x"}] and texts(f"src-Latn:{path}") == [{"src-Latn": "x"}]
 
 
-@pytest.mark.parametrize("source", ["hub:", "hub:a:b:c:d", "hub:no/such"])
+@pytest.mark.parametrize("source", ["hub:", "hub:a:b:c:d", "hub:a:b:c[:1]:d", "hub:no/such"])
 def test_a_hub_dataset_that_does_not_load_is_refused(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def load_dataset(*_: object, **__: object) -> None:
         raise FileNotFoundError("no such dataset")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(BadInput, match=f"^{source}: .*; allowed is .*(Check its name|Write it so)"):
+    with pytest.raises(BadInput, match=f"^{re.escape(source)}: .*; allowed is .*(Check its name|Write it so)"):
         list(read_rows(source, Skips()))
 
 
