@@ -1,6 +1,7 @@
 """Tokenize a corpus, train a vocabulary in XLM-R's format, group texts into batches of similar length."""
 
 import importlib
+import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -16,6 +17,7 @@ from datasets import Dataset, Features, Sequence, Value
 from transformers import PreTrainedTokenizerBase, XLMRobertaTokenizer
 
 from ..errors import BadInput, short_repr
+from ..files import write_json
 from .text_encoding import encode_texts
 
 
@@ -64,6 +66,18 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, max_length: int =
         tokenizer = XLMRobertaTokenizer.from_pretrained(folder)
     tokenizer.model_max_length = max_length
     return tokenizer
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
+    """Save a tokenizer so that transformers 4 loads it, too: there two things have other names, which 5 also reads."""
+    tokenizer.save_pretrained(folder)
+    path = Path(folder, "tokenizer_config.json")
+    settings = json.loads(path.read_text("utf-8"))
+    if settings["tokenizer_class"] == "TokenizersBackend":
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if isinstance(settings.get("extra_special_tokens"), list):  # 4 allows a mapping only
+        settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
+    write_json(path, settings)
 
 
 def check_protobuf() -> None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.text_encoding import special_tokens_around
+from ..data.tokenization import save_tokenizer
 from ..errors import BadInput
 from ..files import new_folder, write_json
 from .pooling import (
@@ -104,7 +105,7 @@ def export_onnx(
     finally:
         log.setLevel(level)
     tokenizer.model_max_length = own_max_length(model.config)
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
     write_reading(folder, model, pooling)
     return folder / "model.onnx"
 

@@ -38,6 +38,9 @@ def export_encoder(model: Any, folder: str | Path) -> None:
     if family.token_types:  # where it is ours
         ours.add("sep_token_id")
     config = plain_config(**{name: value for name, value in model.config.to_dict().items() if name not in ours})
+    if family.model_type == "modernbert":  # for transformers 4, which would take its defaults and give other vectors
+        theta = {kind: rope["rope_theta"] for kind, rope in config.rope_parameters.items()}
+        config.global_rope_theta, config.local_rope_theta = theta["full_attention"], theta["sliding_attention"]
     encoder = plain_model(config).to(dtype=model.dtype)
     weights = model.base_model.state_dict()
     if family.pooler:

@@ -10,6 +10,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from ..data.languages import main_part
+from ..data.tokenization import save_tokenizer
 from ..embedding.sentence_transformers_files import write_sentence_transformers_files
 from ..errors import BadInput
 from ..files import atomic_directory, only_writer, write_text
@@ -198,7 +199,7 @@ def save(
         write_text(folder / "README.md", model_card(results))
     with atomic_directory(Path(output_dir) / "encoder") as folder:
         export_encoder(model, folder)
-        tokenizer.save_pretrained(folder)
+        save_tokenizer(tokenizer, folder)
         write_sentence_transformers_files(folder, model.config, projection)
         write_text(folder / "README.md", encoder_card(results))
     results.write(output_dir)

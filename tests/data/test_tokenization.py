@@ -1,5 +1,6 @@
 """Ids are XLM-R's; a corpus becomes the ids that the tokenizer would give, with the lengths the model will see."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -7,12 +8,13 @@ import pytest
 import sentencepiece
 from datasets import Dataset
 from tokenizers import pre_tokenizers
-from toy_families import bytes_as_letters, gemma_pieces
+from toy_families import TOKENIZERS, bytes_as_letters, gemma_pieces
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from hictl_hf.data.layout import WORD_START, word_starts, words_never_sampled
 from hictl_hf.data.tokenization import (
     prompt_tokens,
+    save_tokenizer,
     space_of,
     token_batches,
     tokenize_corpus,
@@ -45,6 +47,21 @@ def test_a_long_text_is_part_of_a_new_vocabulary(long: str) -> None:
     """SentencePiece leaves out sentences of more than 4192 bytes without an error."""
     tokenizer = train_tokenizer([long, *["a small house"] * 9], vocab_size=60)
     assert tokenizer.unk_token_id not in tokenizer(long[:50])["input_ids"]
+
+
+@pytest.mark.parametrize("family", TOKENIZERS)
+def test_a_saved_tokenizer_is_named_as_transformers_4_names_it(family: str, tmp_path: Path) -> None:
+    """It knows no TokenizersBackend, and of special tokens in a list it only says that a list has no keys."""
+    tokenizer = TOKENIZERS[family](["the small house", "das kleine Haus"] * 9)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<region>"]})
+    save_tokenizer(tokenizer, tmp_path)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text("utf-8"))
+    assert settings["tokenizer_class"] in ("XLMRobertaTokenizer", "PreTrainedTokenizerFast")
+    assert "<region>" in settings["additional_special_tokens"] and "extra_special_tokens" not in settings
+    saved = AutoTokenizer.from_pretrained(tmp_path)
+    assert type(saved) is type(tokenizer) and saved.all_special_tokens == tokenizer.all_special_tokens
+    texts = ["the <region> Haus", "klein"]
+    assert saved(texts) == tokenizer(texts) and saved(texts, texts) == tokenizer(texts, texts)
 
 
 def test_a_pair_is_joined_with_two_separators(tokenizer: PreTrainedTokenizerBase) -> None:

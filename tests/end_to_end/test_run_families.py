@@ -122,6 +122,8 @@ def test_a_run_trains_all_losses_and_exports_the_encoder_as_its_own_class(
     assert type(encoder) is own and isinstance(checkpoint, own)
     saved = json.loads((trained(name) / "encoder/config.json").read_text("utf-8"))
     assert saved["model_type"] == name and "auto_map" not in saved
+    tokenizer_file = trained(name) / "encoder/tokenizer_config.json"
+    assert "TokenizersBackend" not in tokenizer_file.read_text("utf-8"), "transformers 4 does not know it"
     batch = AutoTokenizer.from_pretrained(trained(name) / "encoder")(TEXTS, padding=True, return_tensors="pt")
     states = [model.eval()(**batch)[0] for model in (encoder, checkpoint, own.from_pretrained(started(name)))]
     torch.testing.assert_close(states[0], states[1], rtol=1e-5, atol=1e-5)

@@ -41,3 +41,16 @@ def test_the_weights_are_all_of_those_that_transformers_asks_for(family: str, tm
     export_encoder(new_model(config_class(family)(**SHAPES[family] | {"vocab_size": 40, "pad_token_id": 0})), tmp_path)
     _, report = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report.values())
+
+
+def test_transformers_4_finds_the_rotary_bases_of_modernbert(tmp_path: Path) -> None:
+    """It would take its defaults, and other vectors would come from mmBERT, whose local base is not the default."""
+    bases = {"full_attention": {"rope_theta": 170000.0}, "sliding_attention": {"rope_theta": 130000.0}}
+    shape = SHAPES["modernbert"] | {"vocab_size": 40, "rope_parameters": bases}
+    export_encoder(new_model(config_class("modernbert")(**shape)), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    assert (config["global_rope_theta"], config["local_rope_theta"]) == (170000.0, 130000.0)
+    rope = AutoModel.from_pretrained(tmp_path).config.rope_parameters
+    assert {kind: base["rope_theta"] for kind, base in rope.items()} == {
+        kind: base["rope_theta"] for kind, base in bases.items()
+    }
