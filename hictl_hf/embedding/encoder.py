@@ -305,7 +305,12 @@ def hidden_states(
     if not isinstance(encoder, BY_LAYER):
         last = encoder.config.num_hidden_layers
         inner = {*read} != {last}  # asked for them, transformers keeps all and leaves hooks that cannot be pickled
-        found = layers[0](input_ids=ids, attention_mask=mask.long(), output_hidden_states=inner, return_dict=True)
+        inputs = {"input_ids": ids, "attention_mask": mask.long(), "output_hidden_states": inner, "return_dict": True}
+        found = layers[0](**inputs)
+        if inner and found.hidden_states is None:  # unpickled: transformers asks the first model that a process makes
+            with torch.device("meta"):
+                type(encoder)(copy.deepcopy(encoder.config))
+            found = layers[0](**inputs)
         yield from enumerate(found.hidden_states) if inner else [(last, found.last_hidden_state)]
         return
     hidden = encoder.embeddings(input_ids=ids)
