@@ -272,6 +272,11 @@ def refuse_failing_parts(args: TrainingArguments) -> None:
             range(0, 1, recompute.get("every_n_layers", 1))
     if args.fp16 and args.device.type == "cpu":
         raise BadInput("fp16 is true, which needs a GPU; allowed here are bf16 and fp32; leave it out, or give --bf16")
+    if (recompute or {}).get("offload") and not torch.accelerator.is_available():
+        raise BadInput(
+            "activation_checkpointing_kwargs has offload, which moves activations from a GPU to memory, and there is "
+            "no GPU; leave it out"
+        )
     if args.torch_compile:
         with refused("torch_compile_", {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode}):
             torch.compile(torch.nn.Identity(), backend=args.torch_compile_backend, mode=args.torch_compile_mode)

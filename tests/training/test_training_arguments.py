@@ -138,13 +138,20 @@ def test_what_the_trainer_would_refuse_later_is_refused_first(
         {"lr_scheduler_type": "linear", "max_steps": 1, "warmup_steps": 10_000},
         {"optim": "sgd", "optim_args": "momentum=0.9"},
         {"activation_checkpointing": True, "activation_checkpointing_kwargs": '{"use_reentrant": true}'},
-        {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": 2, "offload": True}},
+        {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": 2, "offload": False}},
         {"torch_compile": True},
     ],
     ids=str,
 )
 def test_what_works_is_let_pass(folder: str, settings: dict[str, Any]) -> None:
     refuse_impossible(arguments(folder, **settings))
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU")
+def test_offload_without_a_gpu_is_refused(folder: str) -> None:
+    settings = {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"offload": True}}
+    with pytest.raises(BadInput, match="activation_checkpointing_kwargs has offload, .* there is no GPU; leave it out"):
+        refuse_impossible(arguments(folder, **settings))
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU")
