@@ -82,6 +82,7 @@ class RunArguments(TrainingArguments):
         if any("," in name for name in trackers):
             self.report_to = [name.strip() for names in trackers for name in names.split(",")]
         refuse_zero_steps(self)
+        refuse_out_of_range(self)
         super().__post_init__()
 
 
@@ -92,6 +93,15 @@ def refuse_zero_steps(args: Any) -> None:
         strategy = getattr(args, kind)
         if getattr(args, name) == 0 and getattr(strategy, "value", strategy) == "steps":
             raise BadInput(f"{name} is 0; allowed is more than 0, below 1 a share of all steps; for none: --{kind} no")
+
+
+def refuse_out_of_range(args: Any) -> None:
+    """Raise `BadInput` for a number out of its range."""
+    for name, (least, bound) in RANGES.items():
+        value = getattr(args, name, None)
+        if value is not None and not least <= value < bound:
+            below = f" and below {bound}" if bound < math.inf else " and finite" * (not math.isfinite(value))
+            raise BadInput(f"{name} is {value}; allowed is {least} or more{below}")
 
 
 def choose_precision_and_device(args: Any) -> None:
@@ -164,7 +174,7 @@ def refuse_unknown_fields(
 
 
 def refuse_impossible(args: TrainingArguments) -> None:
-    """Raise `BadInput` for numbers out of range, FSDP and a `report_to` that is not installed; `ImportError` for
+    """Raise `BadInput` for a training without a step, FSDP and a `report_to` that is not installed; `ImportError` for
     optimisers that are not installed."""
     if args.max_steps == 0 or args.max_steps < -1:
         raise BadInput(
@@ -172,11 +182,6 @@ def refuse_impossible(args: TrainingArguments) -> None:
         )
     if args.num_train_epochs == 0 and args.max_steps < 0:
         raise BadInput("num_train_epochs is 0; allowed is more than 0, or any with max_steps of 1 or more")
-    for name, (least, bound) in RANGES.items():
-        value = getattr(args, name, None)
-        if value is not None and not least <= value < bound:
-            below = f" and below {bound}" if bound < math.inf else " and finite" * (not math.isfinite(value))
-            raise BadInput(f"{name} is {value}; allowed is {least} or more{below}")
     if args.fsdp:
         raise BadInput(
             f"fsdp is {args.fsdp}; allowed is none: a step needs complete word embeddings; leave it out, or in "
