@@ -46,6 +46,7 @@ def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:
             cursor.offsets[0] += len(line)
             if number == 1:
                 check_encoding(path, line)
+                check_line_ends(path, line)
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if cursor.wants(number):
                 yield number, _decode(line)
@@ -143,6 +144,13 @@ def check_encoding(path: str, line: bytes) -> None:
         raise BadInput(f"{path}: is no text but binary; allowed is UTF-8 text, {AS_NAMED}. Export it as text.")
 
 
+def check_line_ends(path: str, line: bytes) -> None:
+    """Raise `BadInput` if the first line is the whole file, whose lines end as on old Macs."""
+    if line.count(b"\r") > 1 and b"\n" not in line:
+        found = "has carriage returns and no line feed, as files of old Macs"
+        raise BadInput(f"{path}: {found}; allowed are lines that end with LF or CRLF. Convert it: tr '\\r' '\\n'.")
+
+
 def _decode(line: bytes) -> str:
     return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
 
@@ -224,5 +232,6 @@ def read_standard_input() -> Iterator[tuple[int, str]]:
     for number, line in enumerate(sys.stdin.buffer, start=1):
         if number == 1:
             check_encoding(STANDARD_INPUT, line)
+            check_line_ends(STANDARD_INPUT, line)
             line = line.removeprefix(b"\xef\xbb\xbf")
         yield number, _decode(line)

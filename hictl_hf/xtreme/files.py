@@ -6,6 +6,7 @@ The files of each task and language are in `tasks.TASKS`.
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any
 from datasets import Dataset
 
 from ..data.formats import refuse_unequal
-from ..data.lines import check_encoding
+from ..data.lines import check_encoding, check_line_ends
 from ..errors import BadInput, as_bad_input, short_repr
 from ..files import write_text
 from ..retrieval.bitext import Bitext
@@ -65,6 +66,8 @@ def read_text(path: Path) -> str:
 def lines_of(path: Path) -> list[str]:
     """Lines without their ends, LF or CRLF."""
     text = read_text(path)
+    if "\n" not in text:
+        check_line_ends(str(path), text.encode())
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
@@ -101,21 +104,29 @@ def read_pair_examples(path: Path, labels: Collection[str] = (), compat: bool = 
     it is undone; with `compat` sentences are as the official models read them.
     """
     rows = [line.split("\t") for line in filled_lines_of(path)]
-    columns = len(rows[0])
+    columns, usual = usual_columns(rows)
     if columns not in (2, 3, 5):
         allowed = "allowed are sentence TAB sentence TAB label, in test files without label"
-        raise BadInput(f"{path}:1: has {columns} columns; {allowed}. Check that columns are separated by tabs.")
+        raise BadInput(f"{path}:{usual}: has {columns} columns; {allowed}. Check that columns are separated by tabs.")
     if tuple(name.strip('"').lower() for name in rows[0]) in HEADERS:  # with labels, "label" is no label of the task
         raise BadInput(f"{path}:1: has the names of columns; allowed are sentences. Remove the line.")
     examples: list[dict[str, str | None]] = []
     for number, row in enumerate(rows, start=1):
         if len(row) != columns:
-            found = f"has {len(row)} columns; allowed are {columns}, as in line 1"
+            found = f"has {len(row)} columns; allowed are {columns}, as in line {usual}"
             raise BadInput(f"{path}:{number}: {found}. {'Add or remove a tab' if any(row) else 'Remove the line'}.")
         label = check_label(f"{path}:{number}", row[-1], labels) if columns > 2 else None
         first, second = row[-3:-1] if columns > 2 else row
         examples.append({"first": original(first, compat), "second": original(second, compat), "label": label})
     return Dataset.from_list(examples, features=PAIRS)
+
+
+def usual_columns(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
+    """How many columns most rows have, of equally frequent numbers the largest, and the first line with so many."""
+    lengths = [*map(len, rows)]
+    counts = Counter(lengths)
+    columns = max(counts, key=lambda length: (counts[length], length))
+    return columns, lengths.index(columns) + 1
 
 
 def original(sentence: str, compat: bool) -> str:
@@ -126,7 +137,7 @@ def original(sentence: str, compat: bool) -> str:
 def read_tagged_examples(path: Path, labels: Collection[str] = ()) -> Dataset:
     """Read sentences of words: word TAB tag, or only the word in files without tags, where `tags` is None."""
     lines = filled_lines_of(path)
-    tagged = any("\t" in line for line in lines)
+    tagged = usual_columns([line.split("\t") for line in lines if line.strip()])[0] > 1
     if not tagged:
         refuse_spaces(path, lines, labels)
     examples: list[dict[str, list[str] | None]] = []
@@ -134,8 +145,8 @@ def read_tagged_examples(path: Path, labels: Collection[str] = ()) -> Dataset:
         rows = [(f"{path}:{number}", line.split("\t")) for number, line in sentence]
         for place, row in rows:
             if len(row) != 1 + tagged:
-                allowed = "allowed are 2, word TAB tag, as other lines have them"
-                raise BadInput(f"{place}: has {len(row)} columns; {allowed}. Add the tag or remove a tab.")
+                allowed = f"allowed {'are 2, word TAB tag' if tagged else 'is 1, the word'}, as most lines have"
+                raise BadInput(f"{place}: has {len(row)} columns; {allowed}. Add or remove a tab.")
         tags = [check_label(place, row[1], labels) for place, row in rows] if tagged else None
         examples.append({"words": [row[0].strip() for _, row in rows], "tags": tags})
     shared = commonprefix([word for example in examples for word in example["words"] or ()])

@@ -32,6 +32,16 @@ def test_reading_resumes_at_the_offset_after_any_line(tmp_path: Path) -> None:
     assert list(read_lines(str(path), Cursor(part=0, parts=2))) == [(2, "two")]
 
 
+def test_a_file_of_an_old_mac_is_not_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one\rtwo\rthree")
+    with pytest.raises(BadInput, match=r"a.txt: has carriage returns and no line feed, .* tr '\\r' '\\n'"):
+        list(read_lines(str(path), Cursor()))
+    for content in (b"one\rtwo", b"one\r\r\n", b"one\rtwo\rthree\n"):  # text with a carriage return
+        path.write_bytes(content)
+        assert len(list(read_lines(str(path), Cursor()))) == 1
+
+
 def test_an_output_has_its_name_once_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "new" / "a.txt.gz"
     with open_output(str(path)) as output:

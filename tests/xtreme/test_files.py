@@ -161,6 +161,9 @@ BROKEN_PAIRS = {
     "blank line": ("a\tb\tneutral\n\na\tb\n", ":2: has 1 columns; allowed are 3, as in line 1. Remove the line"),
     "column missing": ("a\tb\tneutral\na\tb\n", ":2: has 2 columns; allowed are 3, as in line 1. Add or remove a tab"),
     "label missing": ("a\tb\tneutral\na\tb\n", ":2: has 2 columns; allowed are 3"),
+    "first has no label": ("a\tb\n" + "a\tb\tneutral\n" * 2, ":1: has 2 columns; allowed are 3, as in line 2. Add or"),
+    "one has a label": ("a\tb\n" * 2 + "a\tb\tneutral\n", ":3: has 3 columns; allowed are 2, as in line 1. Add or"),
+    "line ends of old Macs": ("a\tb\r" * 2, ": has carriage returns and no line feed, as files of old Macs"),
     "one column": ("a b neutral\n", ":1: has 1 columns; allowed are sentence TAB sentence TAB label"),
     "names of columns": ("Premise\thypothesis\na\tb\n", ":1: has the names of columns; allowed are sentences. Remove"),
     "four columns": ("1\ta\tb\tneutral\n", ":1: has 4 columns; allowed are sentence TAB sentence TAB label"),
@@ -215,8 +218,9 @@ def test_words_alone_have_no_tags(tmp_path: Path) -> None:
 
 
 BROKEN_TAGS = {
-    "no tag": ("a\tO\n\nb\nc\tO\n", ":3: has 1 columns; allowed are 2, word TAB tag, as other lines have them. Add"),
+    "no tag": ("a\tO\n\nb\nc\tO\n", ":3: has 1 columns; allowed are 2, word TAB tag, as most lines have. Add"),
     "first has no tag": ("a\nb\tO\n", ":1: has 1 columns; allowed are 2"),
+    "one has a tag": ("a\nb\nc\tO\n", ":3: has 2 columns; allowed is 1, the word, as most lines have. Add or"),
     "two tags": ("a\tO\nb\tO\tO\n", ":2: has 3 columns; allowed are 2"),
     "wrong tag": ("a\tO\n\nb\tNOUN\n", ":3: has 'NOUN' as its label; allowed are O, B-PER. Correct"),
     "empty tag": ("a\tO\nb\t\n", ":2: has '' as its label"),
