@@ -61,13 +61,17 @@ def check_place(path: str | Path, folder: bool = False) -> None:
 
 
 def new_folder(path: str | Path) -> Path:
-    """Create a folder and return it; `BadInput` if it is not empty or cannot be created."""
+    """Return the path of a folder for `atomic_directory`; `BadInput` if it is not empty or cannot be created."""
     check_place(path, folder=True)
     folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
+    if folder.exists() and not _is_empty(folder):
         raise BadInput(f"{folder}: is not empty; allowed is a new folder. Remove it or choose another one.")
     return folder
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether a folder has nothing but what a killed `atomic_directory` left in it."""
+    return {path.name for path in folder.iterdir()} <= {UNFINISHED}
 
 
 def write_json(path: str | Path, value: Any) -> Path:
@@ -122,16 +126,28 @@ FAILED_WRITES = (
 )  # fmt: skip
 
 
+UNFINISHED = ".unfinished"
+
+
 @contextmanager
 def atomic_directory(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder that replaces `folder` at the end of the block; if the block fails, it is removed."""
-    unfinished = folder.with_name(folder.name + ".unfinished")
+    """Yield an empty folder that replaces `folder` at the end of the block; if the block fails, it is removed.
+
+    An empty `folder` stays, and what is in the yielded one moves into it: it may be a mount, or the current folder.
+    """
+    stays = folder.is_dir() and _is_empty(folder)
+    unfinished = folder / UNFINISHED if stays else folder.with_name(folder.name + UNFINISHED)
     with writing(unfinished, "free space or make it writable, then resume from the last checkpoint or run again"):
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         yield unfinished
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished.rename(folder)
+    if stays:
+        for path in unfinished.iterdir():
+            path.rename(folder / path.name)
+        unfinished.rmdir()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        unfinished.rename(folder)
 
 
 _HELD: set[int] = set()  # folders of `only_writer`, opened

@@ -42,9 +42,30 @@ def test_a_folder_replaces_the_old_one_at_the_end(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["b"] and list(tmp_path.iterdir()) == [folder]
 
 
+@pytest.mark.parametrize("link", [False, True])
+def test_an_empty_folder_stays_and_gets_the_files(link: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be a mount, or the current folder."""
+    place = tmp_path / "place"
+    (place / ".unfinished" / "old").mkdir(parents=True)  # left by a run that was killed
+    monkeypatch.chdir(place)
+    folder = tmp_path / "link" if link else Path()
+    if link:
+        folder.symlink_to(place)
+    with pytest.raises(ZeroDivisionError), atomic_directory(folder) as draft:
+        raise ZeroDivisionError
+    with atomic_directory(folder) as draft:
+        (draft / "a").mkdir()
+        (draft / "a" / "b").write_text("x")
+        assert [*place.iterdir()] == [place / ".unfinished"]
+    assert Path("a/b").read_text() == "x" and [*place.iterdir()] == [place / "a"]
+
+
 def test_a_new_folder_is_empty(tmp_path: Path) -> None:
     folder = new_folder(tmp_path / "a" / "b")
-    assert new_folder(folder) == folder and folder.is_dir()
+    assert not folder.exists()
+    folder.mkdir(parents=True)
+    (folder / ".unfinished").mkdir()  # left by a run that was killed
+    assert new_folder(folder) == folder
     (folder / "x").touch()
     with pytest.raises(BadInput, match="b: is not empty; allowed is a new folder"):
         new_folder(folder)

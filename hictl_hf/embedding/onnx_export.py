@@ -14,6 +14,8 @@ This is not the ONNX backend of sentence-transformers: that needs optimum, which
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.text_encoding import special_tokens_around
 from ..data.tokenization import save_tokenizer
 from ..errors import BadInput
-from ..files import new_folder, write_json
+from ..files import atomic_directory, new_folder, write_json
 from .pooling import (
     Pooling,
     check_poolings,
@@ -91,23 +93,31 @@ def export_onnx(
     tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = list(INPUTS)  # BERT's token types are 0
     batch = tokenizer(["a", "a b c d"], padding=True, return_tensors="pt")
     shape = {0: torch.export.Dim("sentences"), 1: torch.export.Dim("tokens")}
-    log = logging.getLogger("torch.onnx._internal.exporter._registration")  # warns if torchvision is missing
+    tokenizer.model_max_length = own_max_length(model.config)
+    with atomic_directory(folder) as draft:
+        with without_warnings():
+            torch.onnx.export(
+                encoder, tuple(batch[name] for name in INPUTS), draft / "model.onnx", input_names=list(INPUTS),
+                output_names=["sentence_embedding"], opset_version=OPSET, dynamo=True, dynamic_shapes=(shape, shape),
+                verbose=False,
+            )  # fmt: skip
+        save_tokenizer(tokenizer, draft)
+        write_reading(draft, model, pooling)
+    return folder / "model.onnx"
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Silence the exporter of PyTorch, whose log also warns if torchvision is missing."""
+    log = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = log.level
     log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.onnx.export(
-                encoder, tuple(batch[name] for name in INPUTS), folder / "model.onnx", input_names=list(INPUTS),
-                output_names=["sentence_embedding"], opset_version=OPSET, dynamo=True, dynamic_shapes=(shape, shape),
-                verbose=False,
-            )  # fmt: skip
+            yield
     finally:
         log.setLevel(level)
-    tokenizer.model_max_length = own_max_length(model.config)
-    save_tokenizer(tokenizer, folder)
-    write_reading(folder, model, pooling)
-    return folder / "model.onnx"
 
 
 def check_packages() -> None:
@@ -126,8 +136,8 @@ def write_reading(folder: Path, model: PreTrainedModel, pooling: Pooling) -> Non
         **pooling._asdict(), "max_length": own_max_length(model.config), "normalize": own_normalize(model.config),
         "lower_case": lower_case, "prompt": prompt, "prompts": prompts,
     }  # fmt: skip
-    path = write_json(folder / READING, reading)
+    write_json(folder / READING, reading)
     if prompt:
-        logger.warning("%s: a prompt is no part of the graph; put %r before each sentence", path, prompt)
+        logger.warning("%s: a prompt is no part of the graph; put %r before each sentence", READING, prompt)
     if lower_case:
-        logger.warning("%s: lower-casing is no part of the graph; lower-case each sentence", path)
+        logger.warning("%s: lower-casing is no part of the graph; lower-case each sentence", READING)

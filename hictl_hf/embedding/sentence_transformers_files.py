@@ -60,17 +60,17 @@ def write_sentence_transformers_files(
     if own_normalize(config):
         modules[f"{len(modules)}_Normalize"] = "Normalize"
         write_json(folder / f"{len(modules) - 1}_Normalize" / "config.json", {})
+    prompts, default = prompts_of(config)
     write_json(
+        folder / "config_sentence_transformers.json",
+        {"prompts": prompts, "default_prompt_name": default, "similarity_fn_name": "cosine"},
+    )
+    write_json(  # last: the library reads the others if it finds this one
         folder / "modules.json",
         [
             {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for number, (path, kind) in enumerate(modules.items())
         ],
-    )
-    prompts, default = prompts_of(config)
-    write_json(
-        folder / "config_sentence_transformers.json",
-        {"prompts": prompts, "default_prompt_name": default, "similarity_fn_name": "cosine"},
     )
 
 

@@ -23,6 +23,7 @@ from ..data.tokenization import prompt_tokens, space_of, tokenize_corpus, train_
 from ..embedding.encoder import check_model_type, load_encoder, without_load_report
 from ..embedding.pooling import DenseLayers, Pooling, all_poolings, own_pooling, projection_of
 from ..errors import BadInput
+from ..files import atomic_directory
 from ..hub.during_training import push_during_training
 from ..hub.loading import check_sizes, check_vocabulary, load_tokenizer, model_errors, warn_of_other_ids
 from ..models.configuration_hictl import config_class, load_config
@@ -69,7 +70,8 @@ def load_or_train_tokenizer(args: PretrainingArguments, train: Dataset | None) -
         if not (args.resume_from_checkpoint and kept.exists()) and args.process_index == 0:
             sentences = sample_sentences(train, args.seed)
             size = vocabulary_size(config_settings(args))
-            train_tokenizer(sentences, size, args.max_seq_length).save_pretrained(kept)
+            with atomic_directory(kept) as draft:
+                train_tokenizer(sentences, size, args.max_seq_length).save_pretrained(draft)
         if not kept.exists():
             raise BadInput(
                 f"{kept}: the first process has written it, and process {args.process_index} does not see it; allowed "

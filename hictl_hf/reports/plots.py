@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadInput
+from ..files import atomic_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,8 +56,8 @@ def figure_at(path: str | Path, width: float, height: float) -> Iterator["Figure
     with rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150, bbox_inches="tight")
+        with atomic_file(Path(path)) as draft:
+            figure.savefig(draft, dpi=150, bbox_inches="tight", format=Path(path).suffix[1:].lower())
 
 
 def check_picture(path: str | Path) -> None:

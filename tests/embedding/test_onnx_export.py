@@ -152,6 +152,19 @@ def test_a_pooling_that_is_not_there_and_a_missing_package_are_told(
     assert not (tmp_path / "new").exists()
 
 
+def test_an_export_that_fails_leaves_nothing(
+    model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def export(model: object, inputs: object, path: Path, **_: object) -> None:
+        path.write_text("x")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch.onnx, "export", export)
+    with pytest.raises(BadInput, match="cannot be saved.*No space left"):
+        export_onnx(model_for_text(), tokenizer, tmp_path / "onnx")
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "modernbert", "eurobert"])
 def test_encoders_of_other_families_are_exported(family: str, sentences: dict[str, list[str]], tmp_path: Path) -> None:

@@ -35,6 +35,18 @@ def test_layers_without_a_score_are_left_out(tmp_path: Path) -> None:
     assert is_picture(plots.plot_layers({}, tmp_path / "none.png"))
 
 
+def test_a_picture_that_is_interrupted_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def savefig(figure: object, path: Path, **_: object) -> None:
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    old = plots.plot_layers(LAYERS, tmp_path / "a.png").read_bytes()
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
+    with pytest.raises(KeyboardInterrupt):
+        plots.plot_layers({}, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes() == old and [*tmp_path.iterdir()] == [tmp_path / "a.png"]
+
+
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match="pip install matplotlib"):

@@ -197,7 +197,7 @@ def test_a_folder_that_cannot_be_written_leaves_the_one_before(error: Exception,
     (tmp_path / "model").mkdir()
     message, expected = None, type(error)
     if error in FULL:
-        message, expected = "model.unfinished: cannot be saved, with .* free on its disk: .*No space .*; free", BadInput
+        message, expected = "model/.unfinished: cannot be saved, with .* free on its disk: .*No space.*free", BadInput
     with pytest.raises(expected, match=message), atomic_directory(tmp_path / "model") as place:
         (place / "a.txt").write_text("a")
         raise error

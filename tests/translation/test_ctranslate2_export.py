@@ -117,6 +117,23 @@ def test_a_bias_is_refused_and_dropped_only_when_that_is_allowed(
     compare(model, tokenizer, tmp_path / "ct2", texts)
 
 
+def test_an_export_that_is_interrupted_is_made_again(
+    make_model: Callable[..., HictlForConditionalGeneration], tokenizer: PreTrainedTokenizerBase, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def save(spec: object, folder: str) -> None:
+        Path(folder, "model.bin").write_text("x")
+        raise KeyboardInterrupt
+
+    model, folder = make_model(), tmp_path / "ct2"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(ctranslate2.specs.TransformerSpec, "save", save)
+        export_ctranslate2(model, tokenizer, folder)
+    assert not folder.exists()
+    export_ctranslate2(model, tokenizer, folder)
+    assert load(folder) and [*tmp_path.iterdir()] == [folder]
+
+
 def test_what_is_suppressed_is_never_said(
     make_model: Callable[..., HictlForConditionalGeneration], tokenizer: PreTrainedTokenizerBase, texts: list[str],
     tmp_path: Path,
