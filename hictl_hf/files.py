@@ -111,6 +111,21 @@ def partial_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.partial")
 
 
+def is_unused(folder: Path, state: Path) -> bool:
+    """Whether nothing is at the path of a folder of partial output, or no more than what was left by a process that was
+    killed while it wrote the first file, `state`, by `atomic_file`."""
+    if folder.is_dir():
+        return all(path.name.startswith(f".{state.name}.") for path in folder.iterdir())
+    return not folder.exists()
+
+
+def remove_partial(folder: Path, state: Path) -> None:
+    """Remove a folder of partial output; the file `state` is last, without which no command can continue."""
+    for path in {*folder.iterdir()} - {state}:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.rmtree(folder)
+
+
 def _without_nan(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from ..embedding.pooling import chosen_prompt, own_max_length, own_pooling, vect
 from ..embedding.sentence_transformers_settings import settings_files
 from ..embedding.to_file import PROBE, VectorFileConfig, embed_to_file, hash_of_vectors
 from ..errors import BadInput, as_bad_input
-from ..files import digest, is_stream, partial_file
+from ..files import digest, is_stream, is_unused, partial_file, remove_partial
 from ..processes import ALONE, Processes
 from ..training.fingerprint import CONTINUE_OR_REMOVE, SETTINGS_FILE, refuse_other_settings, remember_settings
 from ..training.partial_output import as_bytes, reading_part
@@ -128,7 +127,7 @@ class MiningWorkdir:
                 self.settings["digests"][file] = digest(Path(file))
         if refuse_other_settings(self.state, self.settings, CONTINUE_OR_REMOVE):
             logger.info("%s: continuing with its vectors and neighbours", self.folder)
-        elif self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+        elif not is_unused(self.folder, self.state):
             raise BadInput(f"{self.folder}: is not partial output of hictl mine; move or remove it")
 
     def _check_lines(self, sides: Sequence[Side]) -> None:
@@ -198,7 +197,7 @@ class MiningWorkdir:
 
     def remove(self) -> None:
         """Remove the folder, when the output has been written."""
-        shutil.rmtree(self.folder)
+        remove_partial(self.folder, self.state)
 
 
 def vectors_in_file(side: Side, file: str | None) -> SomeRows | None:

@@ -10,14 +10,13 @@ import json
 import logging
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput, as_bad_input
-from ..files import atomic_file, digest, flush, write_json
+from ..files import atomic_file, digest, flush, is_unused, remove_partial, write_json
 from ..processes import ALONE, Processes
 from .fingerprint import CONTINUE_OR_REMOVE, refuse_changes, with_version
 
@@ -63,7 +62,7 @@ class PartialOutput:
             former = before.get("done", self.former)
             logger.info("%s: continuing, with %d parts done", self.folder, len(done) + len(former["lines"]))
             return {int(match[1]): match[2] for match in done}, former
-        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+        if not is_unused(self.folder, self.state):
             raise BadInput(f"{self.folder}: is not partial output of {self.command}; move or remove it")
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.state, {"settings": with_version(self.settings)})
@@ -140,10 +139,10 @@ class PartialOutput:
             join(self.parts, draft)
         except BadInput:
             if not self.parts:
-                shutil.rmtree(self.folder)
+                remove_partial(self.folder, self.state)
             raise
         os.replace(draft, output)
-        shutil.rmtree(self.folder)
+        remove_partial(self.folder, self.state)
 
 
 def hash_of(part: Path) -> Path:

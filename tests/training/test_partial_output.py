@@ -180,6 +180,32 @@ def test_parts_of_a_release_without_their_hashes_are_kept(tmp_path: Path) -> Non
     assert write(tmp_path) == [2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.parametrize("kept", [0, 1, 2, 3, 4])
+def test_a_folder_whose_removal_was_interrupted_is_no_obstacle(
+    kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove(path: str | Path, **settings: Any) -> None:
+        removed.append(path)
+        if len(removed) > kept:
+            raise Killed
+        real(path, **settings)
+
+    removed, real = [], os.unlink
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(os, "unlink", remove)
+        write(tmp_path, lines=LINES[:6])  # two parts, their hashes and the settings
+    assert (tmp_path / "all").exists() and (tmp_path / "all.partial").exists()
+    write(tmp_path, lines=LINES[:6])
+    assert [*tmp_path.iterdir()] == [tmp_path / "all"]
+
+
+def test_a_process_that_was_killed_while_it_wrote_the_settings_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "all.partial").mkdir()
+    (tmp_path / "all.partial" / ".state.json.123").write_text("{")
+    write(tmp_path)
+    assert [*tmp_path.iterdir()] == [tmp_path / "all"]
+
+
 def test_no_line_gives_no_output(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no line"):
         write(tmp_path, lines=[])
