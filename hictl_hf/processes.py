@@ -24,6 +24,7 @@ Item = TypeVar("Item")
 
 WAIT = timedelta(days=30)  # for the share of another process; one that ends is noticed at once
 SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")  # of launchers that accelerate knows
+RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 LOCAL_RANKS = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
 
 
@@ -101,6 +102,13 @@ def current() -> Processes:
 def hides_progress() -> bool | None:
     """`disable` of a tqdm progress bar: shown by the main process, on a terminal."""
     return None if _joined.is_main else True
+
+
+def is_first() -> bool:
+    """Whether no launcher started this process, or it is the first of those that one started; without joining them."""
+    if not any(name in os.environ for name in LOCAL_RANKS):  # RANK alone may be that of a machine
+        return True
+    return not any(int(os.environ.get(name) or 0) for name in RANKS)
 
 
 def join() -> Processes:

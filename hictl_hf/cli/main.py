@@ -14,7 +14,7 @@ from importlib import import_module
 from types import ModuleType
 
 from ..errors import run
-from ..processes import join
+from ..processes import is_first, join
 from ..version import __version__
 
 COMMANDS = {
@@ -42,6 +42,7 @@ COMMANDS = {
 }
 
 SHARED = ("embed", "mine", "translate", "xtreme")  # by the processes of a launcher
+TRAINED = ("demo", "pretrain", "train-translation")  # by HF's Trainer, which joins them itself
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -56,7 +57,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.argv = [f"hictl {name}", *argv[1:]]  # the program's name in the usage line of the sub-command
     if name in SHARED:
         join()
-    run(main_of(name), argv[1:])
+    elif name not in TRAINED and not is_first():
+        print(f"hictl {name}: done by the first process alone; this one ends", file=sys.stderr)
+        return
+    run(lambda given: main_of(name)(given), argv[1:])  # Ctrl-C while it is imported is no traceback either
 
 
 def make_parser() -> ArgumentParser:

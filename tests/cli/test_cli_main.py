@@ -29,6 +29,7 @@ from hictl_hf.errors import HF_DEBUG, BadInput, nearest_name
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.parsing import parse_flags, parse_flags_or_recipe
 from hictl_hf.pretraining.arguments import PretrainingArguments
+from hictl_hf.processes import LOCAL_RANKS, RANKS
 
 ROOT = Path(__file__).parents[2]
 LIGHT = """
@@ -153,6 +154,26 @@ def test_habits_of_other_commands_are_answered(arguments: list[str], told: str) 
 def test_a_command_gets_all_that_stands_after_its_name(rest: list[str], called: list[Any]) -> None:
     cli.main(["translate", *rest])
     assert called == [rest] and sys.argv == ["hictl translate", *rest]
+
+
+def test_what_one_process_does_is_done_by_the_first_of_a_launcher(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (*RANKS, *LOCAL_RANKS):
+        monkeypatch.delenv(name, raising=False)
+    calls: list[Any] = []
+    monkeypatch.setattr("hictl_hf.cli.compare.main", calls.append)
+    monkeypatch.setattr("hictl_hf.cli.pretrain.main", calls.append)
+    found = {"RANK": "1"}, {"RANK": "0", "LOCAL_RANK": "0"}, {"RANK": "1", "LOCAL_RANK": "1"}  # the first: of a machine
+    others = ({"OMPI_COMM_WORLD_RANK": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "0"},)
+    for number, variables in enumerate((*found, *others)):
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            cli.main(["compare", str(number)])
+            cli.main(["pretrain", "any"])
+    assert calls == [["0"], ["any"], ["1"], ["any"], ["any"], ["any"]]
+    assert capsys.readouterr().err == "hictl compare: done by the first process alone; this one ends\n" * 2
 
 
 def test_without_arguments_those_of_the_command_line_are_taken(
