@@ -171,7 +171,8 @@ def model_folder(run: Path) -> Path:
 
 
 def files_of(folder: Path, inside: Path, prefix: str = "") -> Contents:
-    """The files of a folder by their paths; `BadInput` for a pickle, and for a link to a file outside of `inside`."""
+    """The files of a folder by their paths, without hidden ones, such as the draft of a process that was killed;
+    `BadInput` for a pickle, and for a link to a file outside of `inside`."""
     found: Contents = {}
     for parent, folders, files in os.walk(folder):
         for name in sorted(files + folders):
@@ -182,6 +183,6 @@ def files_of(folder: Path, inside: Path, prefix: str = "") -> Contents:
                 raise BadInput(
                     f"{path}: is a pickle, which can run code when it is read; save the model in safetensors"
                 )
-            if path.is_file():
+            if path.is_file() and not name.startswith("."):
                 found[prefix + path.relative_to(folder).as_posix()] = path
     return found

@@ -119,6 +119,14 @@ def test_a_dry_run_prints_what_a_push_leaves_and_pushes_nothing(
             assert not name.endswith("README.md") or f"--- {name}\n{content.decode()}" in printed
 
 
+def test_the_draft_of_a_process_that_was_killed_is_not_pushed(hub: Hub, make_run: Callable[[int], Path]) -> None:
+    run = make_run(2)
+    arrives = expected(run)
+    (run / "pictures" / ".losses.png.123").write_bytes(b"half")
+    push(run, "me/x")
+    assert without_cards(hub.repositories["me/x"]) == arrives
+
+
 def test_the_card_names_the_repository_and_pictures_that_are_in_it(hub: Hub, run: Path) -> None:
     push(run, "me/x")
     files = hub.repositories["me/x"]
