@@ -57,9 +57,10 @@ def all_poolings(layers: Sequence[int], last_layer: int, projection: bool) -> li
 
 
 def own_pooling(config: PreTrainedConfig) -> Pooling:
-    """The pooling of a model's configuration (`embedding_pooling`, `embedding_layer`), by default the mean of the last
-    layer, as for a plain XLM-R."""
-    pooling, layer = getattr(config, "embedding_pooling", None), getattr(config, "embedding_layer", None)
+    """The pooling of a model's configuration (`embedding_pooling`, else `sentence_pooling`; `embedding_layer`), by
+    default the mean of the last layer, as for a plain XLM-R."""
+    pooling = getattr(config, "embedding_pooling", None) or getattr(config, "sentence_pooling", None)
+    layer = getattr(config, "embedding_layer", None)
     if pooling is None:
         log_default_pooling()
     if pooling == "first token":  # in encoders exported before 0.8

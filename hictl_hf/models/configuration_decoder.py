@@ -36,7 +36,7 @@ class DecoderConfig(ObjectiveConfig):
         cls_bias_temperature: τ of the cosine; `None`: `word_temperature`.
     """
 
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {
+    choices: ClassVar[dict[str, tuple[str | None, ...]]] = {
         **CHOICES,
         "cls_bias": ("none", "dot", "cosine"),
         "cls_bias_scale": ("learned", "fixed"),

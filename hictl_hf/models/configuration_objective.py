@@ -21,7 +21,7 @@ CHOICES = {
     "hard_negative_space": ("unit", "raw"),
     "duplicates": ("pair", "text", "keep"),
     "word_level_input": ("masked", "clean"),
-    "embedding_pooling": ("cls", "mean", "projection"),
+    "embedding_pooling": ("cls", "mean", "projection", None),
     "sentence_pooling": ("cls", "mean"),
     "projection_activation": ("linear", "tanh", "relu", "gelu", "silu", "sigmoid"),
 }
@@ -65,8 +65,8 @@ class ObjectiveConfig(Base):
         same_side_negatives: also take the other sentences of the query's side as negatives (the paper's setting), not
             only those of the other side (InfoXLM).
         embedding_layer: layer from which sentence vectors are read, 0 for the embeddings; `None`: the last.
-        embedding_pooling: "cls" (state of the first token), "mean" (over tokens) or "projection" (r, last layer only).
-            A pre-training run stores the layer and pooling that were best on its dev set.
+        embedding_pooling: "cls" (state of the first token), "mean" (over tokens) or "projection" (r, last layer only);
+            `None`: as `sentence_pooling`. A pre-training run stores the layer and pooling that were best on its dev set.
         embedding_max_length: tokens of a sentence that are read, special tokens included; `None`: 256.
         embedding_prompt: text that is put before each sentence by default; `None`: none.
         embedding_prompts: prompts by name, such as {"query": "query: "}; `None`: none.
@@ -77,7 +77,7 @@ class ObjectiveConfig(Base):
     """
 
     family: ClassVar[Family]
-    choices: ClassVar[dict[str, tuple[str, ...]]] = CHOICES
+    choices: ClassVar[dict[str, tuple[str | None, ...]]] = CHOICES
     temperatures: ClassVar[tuple[str, ...]] = TEMPERATURES
     least: ClassVar[dict[str, int]] = LEAST
     code_on_the_hub: ClassVar[dict[str, str]]
@@ -104,7 +104,7 @@ class ObjectiveConfig(Base):
     duplicates: str = "pair"
     same_side_negatives: bool = True
     embedding_layer: int | None = None
-    embedding_pooling: str = "cls"
+    embedding_pooling: str | None = None
     embedding_max_length: int | None = None
     embedding_prompt: str | None = None
     embedding_prompts: dict[str, str] | None = None
@@ -160,7 +160,8 @@ class ObjectiveConfig(Base):
                 "embedding_pooling is 'projection'; it must be 'cls' or 'mean' where sentence_projection is false or "
                 "sentence_pooling is 'mean'"
             )
-        layer, pooling, last = self.embedding_layer, self.embedding_pooling, self.num_hidden_layers
+        pooling = self.embedding_pooling or self.sentence_pooling
+        layer, last = self.embedding_layer, self.num_hidden_layers
         if layer is not None and layer > last and self.transformers_version is not None:  # saved, and then cut
             logger.warning("embedding_layer is %d, but the model has %d layer(s); the last is read", layer, last)
             self.embedding_layer = layer = None

@@ -57,6 +57,7 @@ class HictlObjective(FamilyMaskedLM):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
+        config.embedding_pooling = config.embedding_pooling or config.sentence_pooling
         self.loss_type = "ForMaskedLM"  # transformers would take another loss by the name of the class
         words, states = self.get_input_embeddings().embedding_dim, config.hidden_size
         if words != states:

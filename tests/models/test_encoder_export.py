@@ -8,9 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from toy_families import SHAPES
-from transformers import AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 
-from hictl_hf.models.configuration_hictl import config_class
+from hictl_hf.embedding.pooling import own_pooling
+from hictl_hf.models.configuration_hictl import HictlConfig, config_class
 from hictl_hf.models.encoder_export import export_encoder
 from hictl_hf.models.families import FAMILIES
 from hictl_hf.models.modeling_hictl import new_model
@@ -25,6 +26,20 @@ def test_the_projection_is_the_pooler_and_its_bias_is_zero(
     assert torch.equal(weights["pooler.dense.weight"], model.projection.weight)
     assert not weights["pooler.dense.bias"].any()
     assert (config["embedding_layer"], config["embedding_pooling"]) == (1, "mean")
+
+
+def test_a_model_that_is_trained_at_its_mean_is_read_there_unless_its_configuration_says_otherwise(
+    tmp_path: Path, toy_model: Callable[..., PreTrainedModel]
+) -> None:
+    toy_model().base_model.config.save_pretrained(tmp_path / "plain")
+    values = json.loads((tmp_path / "plain" / "config.json").read_text())
+    del values["embedding_pooling"]
+    for stated, read in (({}, "mean"), ({"embedding_pooling": "cls"}, "cls")):
+        (tmp_path / "plain" / "config.json").write_text(json.dumps(values | stated))
+        config = HictlConfig.from_pretrained(tmp_path / "plain", sentence_pooling="mean")  # set after `__init__`
+        assert own_pooling(config).mode == read
+        export_encoder(new_model(config), tmp_path / "encoder")
+        assert own_pooling(AutoConfig.from_pretrained(tmp_path / "encoder")).mode == read
 
 
 @pytest.mark.parametrize(("family", "kept"), [("modernbert", True), ("bert", False)])
