@@ -66,7 +66,7 @@ class ObjectiveConfig(Base):
             only those of the other side (InfoXLM).
         embedding_layer: layer from which sentence vectors are read, 0 for the embeddings; `None`: the last.
         embedding_pooling: "cls" (state of the first token), "mean" (over tokens) or "projection" (r, last layer only);
-            `None`: as `sentence_pooling`. A pre-training run stores the layer and pooling that were best on its dev set.
+            `None`: as `sentence_pooling`. A pre-training run stores the layer and pooling that are best on its dev set.
         embedding_max_length: tokens of a sentence that are read, special tokens included; `None`: 256.
         embedding_prompt: text that is put before each sentence by default; `None`: none.
         embedding_prompts: prompts by name, such as {"query": "query: "}; `None`: none.

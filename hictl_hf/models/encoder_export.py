@@ -13,9 +13,9 @@ OF_THE_MODEL = {"model_type", "architectures", "transformers_version", "auto_map
 
 
 def has_pooler(model: Any) -> bool:
-    """Whether the projection of a pre-training model can be the pooler of a plain encoder; XLM-R's alone is used so."""
+    """Whether a model has a projection that can be the pooler of a plain encoder; XLM-R's alone is used so."""
     config = model.config
-    if model.family.own_type != OURS or config.has_dense_layer:
+    if config.family.own_type != OURS or config.has_dense_layer or not hasattr(model, "projection"):
         return False
     return config.projects_first_token and model.projection.out_features == config.hidden_size
 
@@ -29,9 +29,9 @@ def export_encoder(model: Any, folder: str | Path) -> None:
     vectors are read: layer, pooling, length, prompts, normalisation.
 
     Args:
-        model: a `HictlForPreTraining`, or that of another family.
+        model: a `HictlForPreTraining`, or a fine-tuned `HictlForSequenceClassification` and the like, of any family.
     """
-    family = model.family
+    family = model.config.family
     plain_config, plain_model = (getattr(transformers, family.prefix + kind) for kind in ("Config", "Model"))
     ours = {field.name for field in fields(model.config)} - {field.name for field in fields(plain_config)}
     ours = {name for name in ours if not name.startswith("embedding_")} | OF_THE_MODEL
@@ -41,6 +41,7 @@ def export_encoder(model: Any, folder: str | Path) -> None:
     if family.model_type == "modernbert":  # for transformers 4, which would take its defaults and give other vectors
         theta = {kind: rope["rope_theta"] for kind, rope in config.rope_parameters.items()}
         config.global_rope_theta, config.local_rope_theta = theta["full_attention"], theta["sliding_attention"]
+    config.embedding_pooling = model.config.embedding_pooling or model.config.sentence_pooling
     encoder = plain_model(config).to(dtype=model.dtype)
     weights = model.base_model.state_dict()
     if family.pooler:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from toy_families import SHAPES
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 
 from hictl_hf.embedding.pooling import own_pooling
 from hictl_hf.models.configuration_hictl import HictlConfig, config_class
@@ -40,6 +40,17 @@ def test_a_model_that_is_trained_at_its_mean_is_read_there_unless_its_configurat
         assert own_pooling(config).mode == read
         export_encoder(new_model(config), tmp_path / "encoder")
         assert own_pooling(AutoConfig.from_pretrained(tmp_path / "encoder")).mode == read
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_encoder_of_a_fine_tuned_model_is_that_of_its_head(family: str, tmp_path: Path) -> None:
+    config = config_class(family)(**SHAPES[family] | {"vocab_size": 40, "pad_token_id": 0})
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    export_encoder(model, tmp_path)
+    encoder, ids = AutoModel.from_pretrained(tmp_path).eval(), torch.tensor([[1, 5, 9, 2]])
+    assert encoder.config.model_type == family and own_pooling(encoder.config).mode == "cls"
+    with torch.no_grad():
+        assert torch.equal(encoder(ids)[0], model.base_model(ids)[0])
 
 
 @pytest.mark.parametrize(("family", "kept"), [("modernbert", True), ("bert", False)])
