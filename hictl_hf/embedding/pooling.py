@@ -187,5 +187,6 @@ def check_poolings(model: PreTrainedModel, poolings: Sequence[Pooling]) -> None:
 
 
 def encoder_of(model: PreTrainedModel) -> Any:
-    """The encoder of a model, or the model itself."""
+    """The encoder of a model, or the model itself; of peft's, with the adapter in its layers."""
+    model = getattr(model, "get_base_model", lambda: model)()
     return getattr(model, "base_model", model)

@@ -603,3 +603,20 @@ def test_the_last_layer_is_the_same_read_alone_and_leaves_a_model_that_can_be_pi
     # as a model that another process made: no `__init__` of its class has run here
     model.__class__ = type(f"Unpickled {family}", (type(model),), {})
     np.testing.assert_array_equal(embed_at_poolings(model, tokenizer, texts, [inner])[inner], found[inner])
+
+
+@pytest.mark.parametrize("kind", [HictlModel, HictlForPreTraining])
+def test_the_layers_of_a_model_of_peft_have_its_adapter(
+    kind: type[PreTrainedModel],
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    texts: list[str],
+) -> None:
+    peft = pytest.importorskip("peft")
+    settings = peft.LoraConfig(r=2, target_modules=["query", "value"], init_lora_weights=False)
+    adapted = peft.get_peft_model(model_for_text(kind, initializer_range=0.2), settings).eval()
+    plain, merged = model_for_text(kind, initializer_range=0.2), copy.deepcopy(adapted).merge_and_unload()
+    for pooling in (Pooling("mean", 1), Pooling("cls", 2)):
+        found, before, alike = (embed_sentences(model, tokenizer, texts, pooling) for model in (adapted, plain, merged))
+        np.testing.assert_allclose(found, alike, atol=1e-5)
+        assert np.abs(found - before).max() > 1e-2
