@@ -145,7 +145,7 @@ def check_encoding(path: str, line: bytes) -> None:
 
 
 def check_line_ends(path: str, line: bytes) -> None:
-    """Raise `BadInput` if the first line has all of the file, whose lines end as on old Macs."""
+    """Raise `BadInput` if the first line is all of a file, whose lines end as on old Macs."""
     if line.count(b"\r") > 1 and b"\n" not in line:
         found = "has carriage returns and no line feed, as files of old Macs"
         raise BadInput(f"{path}: {found}; allowed are lines that end with LF or CRLF. Convert it: tr '\\r' '\\n'.")

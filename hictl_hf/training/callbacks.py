@@ -16,6 +16,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy
 
 from ..errors import BadInput
 from .fingerprint import Settings, refuse_changes, with_version
+from .passes import Passes
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,8 @@ class StepGuard(TrainerCallback):
         state.best_model_checkpoint = str(best)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if isinstance(kwargs.get("train_dataloader"), Passes):
+            state.epoch = state.global_step / state.max_steps  # HF counts from where it resumed
         if self.trainer.step_was_skipped:
             should_log = control.should_log
             self.trainer.log({"skipped_steps": self.trainer.skipped_steps})  # which also resets should_log

@@ -13,7 +13,7 @@ from functools import partial
 from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
 from time import sleep
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate.data_loader import prepare_data_loader
@@ -31,6 +31,7 @@ from .arguments import refuse_unsupported_devices
 from .callbacks import ReadsCheckpoints, RunFingerprint, StepGuard
 from .checkpoints import check_checkpoint, last_complete_checkpoint, remove_broken_checkpoints, write_manifest
 from .fields import idle_steps
+from .passes import Passes, knows_no_end
 
 warn_if_untested()
 logger = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class RobustTrainer(Trainer):
         step_was_skipped: whether the running step is one of them.
         max_skipped_steps: consecutive skipped steps after which training ends with `BadInput`.
         resumed_from: the checkpoint that the running training was resumed from, if any.
+        skip_to: the same, unless examples are not to be skipped.
         ties_go_to_the_later: whether the later of equally good states is the best (HF keeps the earlier one).
         count_items: the items of a micro-batch of which the loss is a mean; `None`: as the Trainer counts.
         how_to_continue: the fix that messages end with.
@@ -78,6 +80,7 @@ class RobustTrainer(Trainer):
     max_skipped_steps = 5
     ties_go_to_the_later = False
     resumed_from: Path | None = None
+    skip_to: Path | None = None
     count_items: Callable[[dict[str, Any]], int | Tensor] | None = None
     loss_is_scaled_for_ga: bool | None = None  # as of the Trainer
 
@@ -127,9 +130,12 @@ class RobustTrainer(Trainer):
         if self.is_world_process_zero():
             for sentence in idle_steps(self.args):
                 logger.warning(sentence)
-        before = {name: getattr(self.args, name) for name in ("logging_nan_inf_filter", "eval_on_start")}
+        changed = ("logging_nan_inf_filter", "eval_on_start", "ignore_data_skip")
+        before = {name: getattr(self.args, name) for name in changed}
         self.args.logging_nan_inf_filter = False  # waits for a GPU; `skip_step` keeps such losses from the log
         self.args.eval_on_start &= not resume_from_checkpoint  # a resumed run did so
+        self.skip_to = None if self.args.ignore_data_skip else self.resumed_from
+        self.args.ignore_data_skip |= knows_no_end(self)  # `Passes` do so
         try:
             with self.noting_sigterm():
                 output = super().train(resume_from_checkpoint, *args, **kwargs)
@@ -206,11 +212,11 @@ class RobustTrainer(Trainer):
         )  # fmt: skip
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Like the parent, with workers that ignore SIGTERM while a step runs."""
+        """Like the parent, with workers that ignore SIGTERM while a step runs; of all passes if none has a length."""
         loader = super().get_train_dataloader()
         inner = getattr(loader, "base_dataloader", loader)  # accelerate's loaders wrap PyTorch's
         inner.worker_init_fn = partial(outlive_sigterm, training=self.training, start=inner.worker_init_fn)
-        return loader
+        return cast("DataLoader[Any]", Passes(loader, self, self.skip_to)) if knows_no_end(self) else loader
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,64 @@
+"""A stream without a length, such as one of `datasets`, is read pass after pass, also by a resumed run."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset
+from torch import Tensor
+from toy_trainer import SETTINGS, weights_of
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+
+from hictl_hf.data.collator import PretrainingCollator
+from hictl_hf.pretraining.trainer import HictlTrainer
+
+ROWS, BATCH, STEPS = 20, 8, 6  # of two micro-batches each; a pass has three
+
+
+class Recording(HictlTrainer):
+    """Keeps the seeds of the micro-batches of each step, and where it was."""
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], *args: Any
+    ) -> tuple[list[Any], dict[str, Tensor] | None]:
+        batches, items = super().get_batch_samples(epoch_iterator, *args)
+        self.seeds = [*getattr(self, "seeds", ()), [batch["example_seeds"].tolist() for batch in batches]]
+        return batches, items
+
+
+@pytest.fixture
+def trainer(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, tokens: Dataset, tmp_path: Path
+) -> Callable[..., Recording]:
+    def make(**settings: Any) -> Recording:
+        rows = tokens.select(range(ROWS)).select_columns(["x", "y"]).add_column("seed", [*range(ROWS)])
+        stream = rows.to_iterable_dataset(num_shards=2).shuffle(seed=1, buffer_size=5)
+        plan = {"gradient_accumulation_steps": 2, "max_steps": STEPS, "save_strategy": "steps", "save_steps": 2}
+        args = TrainingArguments(str(tmp_path), **{**SETTINGS, **plan, **settings})
+        collator = PretrainingCollator(tokenizer, max_length=62)
+        return Recording(model_for_text(), args, train_dataset=stream, data_collator=collator)
+
+    return make
+
+
+@pytest.mark.parametrize("step", [2, 4])  # in the second pass, and in the third
+def test_a_resumed_run_reads_on_where_it_was(step: int, trainer: Callable[..., Recording], tmp_path: Path) -> None:
+    complete = trainer()
+    complete.train()
+    micro_batches = [seeds for batches in complete.seeds for seeds in batches]
+    assert [len(batches) for batches in complete.seeds] == [2] * STEPS
+    for start in range(0, 2 * STEPS, 3):
+        assert sorted(sum(micro_batches[start : start + 3], [])) == [*range(ROWS)]
+    assert micro_batches[:3] != micro_batches[3:6], "each pass is shuffled anew"
+    resumed = trainer()
+    resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+    assert resumed.seeds == complete.seeds[step:] and not resumed.args.ignore_data_skip
+    assert [log["epoch"] for log in resumed.state.log_history] == [log["epoch"] for log in complete.state.log_history]
+    found, expected = weights_of(resumed), weights_of(complete)
+    assert all(found[name].equal(expected[name]) for name in expected)
+
+
+def test_what_is_due_at_the_end_of_a_pass_is_done(trainer: Callable[..., Recording], tmp_path: Path) -> None:
+    trainer(save_strategy="epoch", gradient_accumulation_steps=1).train()
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-6"]
