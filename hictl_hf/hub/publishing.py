@@ -72,7 +72,8 @@ def push(
     address = ""
     for name, contents in where.items():
         reserve(name, private)
-        with hub_errors(name, f"it can be repeated: hictl publish {run} {repository}"):
+        repeat = f"it can be repeated: hictl publish {run} {repository}"
+        with hub_errors(name, "the push failed; all of it was committed or nothing", repeat):
             address = commit(name, contents)
     return address
 
@@ -88,18 +89,23 @@ def described(repository: str, contents: Mapping[str, Path | bytes]) -> str:
 
 def reserve(repository: str, private: bool | None = None) -> None:
     """Create the repository unless it exists; a run does this before training, to fail early."""
-    with hub_errors(repository, "log in by `hf auth login`, check the name, which is your-name/model, and the network"):
+    fix = "log in by `hf auth login`, check the name, which is your-name/model, and the network"
+    with hub_errors(repository, "nothing was committed to it", fix):
         HfApi().create_repo(repository, private=private, exist_ok=True)
 
 
 @contextmanager
-def hub_errors(repository: str, fix: str) -> Iterator[None]:
-    """Turn any exception of the Hub client or the network into a `BadInput` with the fix."""
+def hub_errors(repository: str, state: str, fix: str) -> Iterator[None]:
+    """Turn any exception of the Hub client or the network into a `BadInput` with the fix.
+
+    Args:
+        state: what is in the repository; a commit may have been made though its answer was lost.
+    """
     try:
         yield
     except Exception as error:
         found = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        raise BadInput(f"{repository}: nothing was committed to it ({found}); {fix}") from error
+        raise BadInput(f"{repository}: {state} ({found}); {fix}") from error
 
 
 def commit(repository: str, contents: Mapping[str, Path | bytes], message: str = MESSAGE) -> str:

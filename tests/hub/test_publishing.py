@@ -271,7 +271,9 @@ def test_a_push_that_fails_half_way_changes_nothing_and_is_repeated(
     before, other = dict(hub.repositories["me/x"]), make_run(2)
     assert expected(other)["model.safetensors"] != before["model.safetensors"]
     hub.interruptions[where] = how
-    with pytest.raises(BadInput, match="me/x: .*(refused by the test|Forbidden|isconnected|rror)"):
+    with pytest.raises(
+        BadInput, match="me/x: .* all .* was committed or nothing .*(refused by the test|Forbidden|isconnected|rror)"
+    ):
         push(other, "me/x")
     assert not hub.interruptions
     if how == "refuse":  # else it was made, and only the answer was lost
@@ -282,7 +284,7 @@ def test_a_push_that_fails_half_way_changes_nothing_and_is_repeated(
 
 def test_a_push_of_two_repositories_that_fails_between_them_is_repeated(hub: Hub, run: Path) -> None:
     hub.interruptions["me/x/commit"] = "refuse"
-    with pytest.raises(BadInput, match=f"me/x: nothing was committed to it .* hictl publish {run} me/x"):
+    with pytest.raises(BadInput, match=f"me/x: the push failed; all of it .* hictl publish {run} me/x"):
         push(run, "me/x", encoder_repository="me/x-encoder")
     assert hub.repositories["me/x"] == {} and len(hub.commits["me/x-encoder"]) == 1
     push(run, "me/x", encoder_repository="me/x-encoder")
