@@ -69,7 +69,7 @@ def make_environment(name: str, quick: bool) -> Path:
         known = json.loads(REPORT.read_text("utf-8"))["newest"]
         pins = [f"{library}=={known[library]}" for library in SHOWN[2:]]
     if quick:
-        pinned = re.search(r"^torch==\S+", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
+        pinned = re.search(r"^torch==[^\s;]+", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
         assert pinned, "constraints.txt pins torch"
         pins = [pinned[0], *(pin for pin in pins if not pin.startswith("torch=="))]
         python = sys.executable
