@@ -70,6 +70,8 @@ def own_pooling(config: PreTrainedConfig) -> Pooling:
 
 def chosen_pooling(config: PreTrainedConfig, mode: str | None = None, layer: int | None = None) -> Pooling:
     """The model's own pooling, with another mode or layer if given; the projection reads the last layer by default."""
+    if mode is not None and layer is not None:
+        return Pooling(mode, layer)
     own = own_pooling(config)
     mode = mode or own.mode
     usual = config.num_hidden_layers if mode == "projection" else own.layer

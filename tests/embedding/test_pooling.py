@@ -14,6 +14,7 @@ from hictl_hf.embedding.pooling import (
     DenseLayers,
     Pooling,
     all_poolings,
+    chosen_pooling,
     chosen_prompt,
     log_default_pooling,
     own_max_length,
@@ -139,3 +140,12 @@ def test_the_size_of_vectors_is_that_of_what_is_read(model_for_text: Callable[..
     assert vector_size(model) == 20
     model.projection = DenseLayers("mean", nn.Linear(32, 7), nn.Tanh())
     assert vector_size(model) == 7
+
+
+def test_a_pooling_that_is_given_is_not_logged_as_the_default(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log_default_pooling.cache_clear()
+    assert chosen_pooling(XLMRobertaConfig(), "mean", 3) == Pooling("mean", 3)
+    assert not caplog.text
+    assert chosen_pooling(XLMRobertaConfig(), None, 3) == Pooling("mean", 3)
+    assert "names no pooling" in caplog.text
