@@ -209,20 +209,22 @@ def check_parquet(path: str) -> None:
         raise BadInput(f"{path}: {found}; allowed with the ending .parquet is a complete Parquet file. {fix}.")
 
 
-def read_parquet(path: str, cursor: Cursor) -> Records:
-    """Read Parquet; row groups before the cursor are not decoded."""
+def read_parquet(path: str, cursor: Cursor, any_columns: bool = False) -> Records:
+    """Read Parquet, the columns of texts or all; row groups before the cursor are not decoded."""
     check_parquet(path)
     fix = "Download or write the file again."
     with (
         as_bad_input(path, "a complete Parquet file with UTF-8 strings", fix),
         pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=READ_AHEAD) as file,
     ):
-        check_columns(path, file.schema_arrow.names)
+        if not any_columns:
+            check_columns(path, file.schema_arrow.names)
+        columns = None if any_columns else columns_used(file.schema_arrow.names)
         groups, number = list(range(file.num_row_groups)), 0
         while groups and number + (rows := file.metadata.row_group(groups[0]).num_rows) <= cursor.number:
             number += rows
             groups.pop(0)
-        for batch in file.iter_batches(1000, groups, columns_used(file.schema_arrow.names)) if groups else ():
+        for batch in file.iter_batches(1000, groups, columns) if groups else ():
             numbers = range(number + 1, number + 1 + len(batch))
             wanted = [each for each in numbers if each > cursor.number and cursor.wants(each)]
             if len(wanted) < len(batch):

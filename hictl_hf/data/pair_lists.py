@@ -1,17 +1,20 @@
-"""Readers of pairs whose files do not say what their columns are: tab-separated lists, Tatoeba's exports.
+"""Readers of pairs whose files do not say which languages they have: tab-separated lists, rows with columns of other
+names, Tatoeba's exports.
 
-The name of the source says it: `en+de:pairs.txt`, `1.04+en+de:WikiMatrix.de-en.tsv.gz`, `tatoeba:eng+deu:folder`.
+The name of the source says it: `en+de:pairs.txt`, `1.04+en+de:WikiMatrix.de-en.tsv.gz`, `en+de:anchor-positive.jsonl`,
+`tatoeba:eng+deu:folder`.
 """
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import BadInput, BrokenRow, short_repr
 from .compression import with_compressions
-from .language_names import not_languages, with_codes
-from .languages import find_language
+from .language_names import is_language, not_languages, with_codes
+from .languages import find_language, main_part
 from .lines import noting_quotes, read_lines
 from .records import Cursor, Declared, LowScore, Records, skip_to_cursor
 
@@ -57,9 +60,8 @@ class Layout:
     def is_language(column: str) -> bool:
         return column != IGNORED and not NUMBER.fullmatch(column)
 
-    def record(self, line: str) -> dict[str, Declared] | BrokenRow | LowScore:
-        """Return the texts of a line by language."""
-        cells = line.split("\t")
+    def record(self, cells: Sequence[Any]) -> dict[str, Declared] | BrokenRow | LowScore:
+        """Return the texts of a row by language."""
         if len(cells) != len(self.columns):
             return BrokenRow(
                 f"has {len(cells)} columns separated by tabs; allowed are {len(self.columns)}, as named in "
@@ -70,7 +72,7 @@ class Layout:
             if NUMBER.fullmatch(name):
                 try:
                     score = float(cell)
-                except ValueError:
+                except (TypeError, ValueError):
                     return BrokenRow(f"has {short_repr(cell)} as its score; allowed is a number. Correct the line.")
                 if not score >= float(name):  # also NaN
                     return LowScore()
@@ -87,7 +89,35 @@ def read_pair_list(path: str, cursor: Cursor, layout: Layout) -> Records:
                 f"{path}:1: is {short_repr(line)}, the names of the columns; allowed are lines of texts. Remove the "
                 f"line, or name a .tsv without {'+'.join(layout.columns)}: before it, as a table."
             )
-        yield number, layout.record(line)
+        yield number, layout.record(line.split("\t"))
+
+
+def read_columns(source: str, cursor: Cursor, read: Callable[[str, Cursor], Records], layout: Layout) -> Records:
+    """Read rows that have names for their columns; the layout names the languages of these, in their order in the first
+    row."""
+    rows = (row for _, row in read(source, Cursor()))
+    names = list(next((row for row in rows if isinstance(row, Mapping)), {}))
+    if names and len(names) != len(layout.columns):
+        raise BadInput(
+            f"{source}: has the columns {short_repr(names)}; allowed are {len(layout.columns)}, as named in "
+            f"{'+'.join(layout.columns)}. Name each in this order, {IGNORED} for a column to ignore."
+        )
+    for name, column in zip(names, layout.columns):
+        if layout.is_language(column) and is_language(name) and not find_language(main_part(name), [main_part(column)]):
+            raise BadInput(
+                f"{source}: has the column {name!r}, which {'+'.join(layout.columns)} names {column}; allowed is its "
+                "own language. Name the columns in the order of the first row, or leave their names out."
+            )
+    for number, row in read(source, cursor):
+        if isinstance(row, Mapping):
+            if {*row} == {*names}:
+                row = layout.record([row[name] for name in names])
+            else:
+                row = BrokenRow(
+                    f"has the columns {short_repr(list(row))}; allowed are {short_repr(names)}, as in the first row. "
+                    "Correct or remove it."
+                )
+        yield number, row
 
 
 # --- Tatoeba ----------------------------------------------------------------------------------------------------------

@@ -111,7 +111,8 @@ def columns_used(names: Collection[str]) -> list[str]:
         found = none_of_languages([*map(short_repr, others)])
         raise BrokenRow(
             f"has the columns {short_repr(list(names))}{found}; allowed are {COLUMNS}. Rename the columns, drop the "
-            "others; a table without a first line of names is read as en+de:FILE."
+            "others; JSON lines, Parquet, Hub datasets and lists without a first line of names can be read as "
+            "en+de:SOURCE."
         )
     first = str(next(iter(names)))
     if first.lower() == "id":

@@ -25,13 +25,15 @@ from .formats import (
     read_catalogue,
     read_hub,
     read_hub_column,
+    read_json_lines,
     read_moses,
+    read_parquet,
     read_plain_text,
 )
 from .language_names import has_role
 from .languages import LANGUAGE
 from .lines import check_kind
-from .pair_lists import PAIR_LISTS, Layout, read_pair_list, read_tatoeba, tatoeba_files
+from .pair_lists import PAIR_LISTS, Layout, read_columns, read_pair_list, read_tatoeba, tatoeba_files
 from .records import Cursor, Records, Row, SkipCounter, rows_of_record
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,10 @@ logger = logging.getLogger(__name__)
 MOSES = re.compile(r"(?P<before>.*)\{(?P<languages>[^{}]*,[^{}]*)\}(?P<after>[^{}]*)")
 CATALOGUES = (".mo", ".po")
 ARCHIVE = ".zip"
+WITH_NAMES = {  # of columns that need not be languages, if the source names these
+    **dict.fromkeys(with_compressions(".jsonl", ".json"), read_json_lines),
+    ".parquet": partial(read_parquet, any_columns=True),
+}
 OF_TRAIN = {"train", "training"}
 SPLIT = re.compile(r"(?<![a-z])(train(?:ing)?|dev|devel|valid(?:ation)?|val|test|eval)(?![a-z])", re.IGNORECASE)
 MAY_BE_EMPTY = (*CATALOGUES, ".xlf", ".xliff", ".sdlxliff")  # a header and no entry
@@ -118,8 +124,13 @@ def list_shards(source: str) -> Iterator[Shard]:
         sizes = {path: os.path.getsize(path) for path in paths}
         yield Shard(source, partial(read_tatoeba, tatoeba["folder"], languages), sizes)
     elif columns := COLUMNS.fullmatch(source):
-        read = partial(read_pair_list, layout=Layout.parse(columns["columns"], source))
-        yield from list_files(columns["source"], dict.fromkeys(PAIR_LISTS, read))
+        layout = Layout.parse(columns["columns"], source)
+        if columns["source"].startswith("hub:"):
+            yield Shard(source, partial(read_columns, columns["source"], read=read_hub, layout=layout), {})
+        else:
+            formats = dict.fromkeys(PAIR_LISTS, partial(read_pair_list, layout=layout))
+            others = {ending: partial(read_columns, read=read, layout=layout) for ending, read in WITH_NAMES.items()}
+            yield from list_files(columns["source"], formats | others)
     elif TWO_FILES.fullmatch(source):
         sides = [(side["language"], side["path"]) for side in SIDE.finditer(f"+{source}")]
         names = [name for name, _ in sides]

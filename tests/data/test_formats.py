@@ -124,7 +124,7 @@ def test_a_quote_left_open_costs_its_own_row_alone(tmp_path: Path) -> None:
         ("a.csv", "en\tde", r"separated by '\\t', .*Rename it: it has to end in .tsv"),
         ("a.tsv", "text,lang,url", "separated by ',', .*Rename it: it has to end in .csv"),
         ("a.csv", "\ufeffNo;English;Hindi;Remark (old)", "separated by ';', .*Write it with commas"),
-        ("a.tsv", "Good morning, to you all.", "is no language; .* is read as en.de:FILE"),
+        ("a.tsv", "Good morning, to you all.", "is no language; .* can be read as en.de:SOURCE"),
         ("a.csv", "en,de\rThe cat,Die Katze\r", "a carriage return alone, as of old Macs: tr"),
     ],
 )

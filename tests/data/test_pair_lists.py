@@ -1,13 +1,17 @@
 """Lists of pairs are read as the source names their columns; Tatoeba's exports are joined by their links."""
 
 import gzip
+import json
 import re
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
-from toy_files import Skips, texts, write_lines
+from toy_files import Skips, records_of, texts, write_lines
 
 from hictl_hf.data.corpus import load_corpus
+from hictl_hf.data.records import Cursor
 from hictl_hf.data.sources import check_unchanged, list_shards, read_rows
 from hictl_hf.errors import BadInput
 
@@ -105,6 +109,73 @@ def test_names_of_columns_are_no_pair(tmp_path: Path, layout: str, line: str) ->
         texts(f"{layout}:{path}")
     path = write_lines(tmp_path / "b.tsv", ["en\tan", "de\tvon"])
     assert len(texts(f"fr+de:{path}")) == 2
+
+
+# --- rows whose columns have other names ------------------------------------------------------------------------------
+
+
+NAMED = {"anchor": "The dog.", "positive": "Der Hund.", "score": 0.9}, {"score": 0.1, "positive": "A", "anchor": "B"}
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet", "folder of the Hub"])
+def test_rows_with_other_names_of_columns_are_named_by_the_source(ending: str, tmp_path: Path) -> None:
+    """As sentence-transformers has them: anchor and positive, sentence1 and sentence2, english and non_english."""
+    path = tmp_path / f"train.{ending}"
+    if ending == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(NAMED), path)
+    else:
+        path = write_lines(tmp_path / "train.jsonl", [*map(json.dumps, NAMED)])
+    source = f"hub:{tmp_path}" if ending.startswith("folder") else str(path)
+    assert texts(f"en+de+_:{source}") == [{"en": "The dog.", "de": "Der Hund."}, {"en": "B", "de": "A"}]
+    skips = Skips()
+    assert [row.texts for row in read_rows(f"en+de+0.5:{source}", skips)] == [{"en": "The dog.", "de": "Der Hund."}]
+    assert skips.counts == {"low score": 1}
+    complete = records_of(f"en+de+_:{source}", Cursor(), Skips())
+    assert records_of(f"en+de+_:{source}", Cursor(*complete[0][1:]), Skips()) == complete[1:]
+    with pytest.raises(
+        BadInput, match=r"has the columns \['anchor', 'positive', 'score'\]; allowed are 2, .* Name each"
+    ):
+        texts(f"en+de:{source}")
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (
+            {"anchor": "a", "negative": "b"},
+            "has the columns .*'negative'.*; allowed are .*'positive'.*, as in the first",
+        ),
+        ({"anchor": "a"}, "has the columns .*; allowed are"),
+        ({"anchor": "a", "positive": ["b"]}, "has .*b.*; allowed"),
+    ],
+)
+def test_a_row_that_differs_from_the_first_is_skipped(row: dict, problem: str, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [*map(json.dumps, [{"anchor": "x", "positive": "y"}, row])])
+    skips = Skips()
+    assert [row.texts for row in read_rows(f"en+de:{path}", skips)] == [{"en": "x", "de": "y"}]
+    assert skips.counts == {"broken": 1} and re.search(f"a.jsonl:2: {problem}", skips.messages[0])
+
+
+@pytest.mark.parametrize(
+    ("names", "layout", "is_refused"),
+    [
+        ("en de", "de+en", True),
+        ("eng deu", "en+de", False),
+        ("en de", "en-GB+de-AT", False),
+        ("text de", "en+fr", True),
+    ],
+)
+def test_a_column_that_names_its_language_is_not_called_otherwise(
+    names: str, layout: str, is_refused: bool, tmp_path: Path
+) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [json.dumps(dict.fromkeys(names.split(), "Hotel"))])
+    if is_refused:
+        with pytest.raises(
+            BadInput, match="a.jsonl: has the column '(en|de)', which .* names (de|fr); allowed is its own"
+        ):
+            texts(f"{layout}:{path}")
+    else:
+        assert len(texts(f"{layout}:{path}")) == 1
 
 
 # --- Tatoeba ----------------------------------------------------------------------------------------------------------
