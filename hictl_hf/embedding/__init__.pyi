@@ -3,7 +3,7 @@ from .mteb_evaluation import evaluate_mteb, load_task
 from .nearest_words import Explainer
 from .onnx_export import export_onnx
 from .pooling import Pooling, all_poolings, own_pooling
-from .sentence_transformers_files import write_sentence_transformers_files
+from .sentence_transformers_files import save_sentence_encoder
 from .to_file import VectorFileConfig, embed_to_file
 
 __all__ = [
@@ -18,5 +18,5 @@ __all__ = [
     "load_encoder",
     "load_task",
     "own_pooling",
-    "write_sentence_transformers_files",
+    "save_sentence_encoder",
 ]

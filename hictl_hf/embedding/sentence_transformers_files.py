@@ -11,14 +11,27 @@ from typing import Any
 
 from safetensors.torch import save_file
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
+from ..data.tokenization import save_tokenizer
 from ..errors import BadInput
 from ..files import write_json
+from ..models.encoder_export import export_encoder
 from .pooling import chosen_prompt, own_max_length, own_normalize, own_pooling
 from .sentence_transformers_settings import ACTIVATIONS
 
 MODES = {"cls": "cls", "mean": "mean", "projection": "cls"}
+
+
+def save_sentence_encoder(model: Any, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
+    """Write the encoder of a model, alone, for `load_encoder`, `AutoModel` and `SentenceTransformer`.
+
+    Args:
+        model: as `export_encoder` takes it.
+    """
+    export_encoder(model, folder)
+    save_tokenizer(tokenizer, folder)
+    write_sentence_transformers_files(folder, model.config, getattr(model, "projection", None))
 
 
 def write_sentence_transformers_files(

@@ -10,12 +10,10 @@ from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from ..data.languages import main_part
-from ..data.tokenization import save_tokenizer
-from ..embedding.sentence_transformers_files import write_sentence_transformers_files
+from ..embedding.sentence_transformers_files import save_sentence_encoder, write_sentence_transformers_files
 from ..errors import BadInput
 from ..files import atomic_directory, only_writer, write_text
 from ..hub.publishing import push, reserve
-from ..models.encoder_export import export_encoder
 from ..models.objective import HictlObjective
 from ..reports.results import library_versions
 from ..training.arguments import plain_settings, refuse_unsupported_devices
@@ -191,15 +189,12 @@ def save(
     results; each appears complete or not at all."""
     if pooling := results.protocol and results.protocol.hictl:
         model.config.embedding_pooling, model.config.embedding_layer = pooling
-    projection: Any = model.projection if model.config.projects_first_token else None
     with atomic_directory(Path(output_dir) / "checkpoint") as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        write_sentence_transformers_files(folder, model.config, projection)
+        write_sentence_transformers_files(folder, model.config, getattr(model, "projection", None))
         write_text(folder / "README.md", model_card(results))
     with atomic_directory(Path(output_dir) / "encoder") as folder:
-        export_encoder(model, folder)
-        save_tokenizer(tokenizer, folder)
-        write_sentence_transformers_files(folder, model.config, projection)
+        save_sentence_encoder(model, tokenizer, folder)
         write_text(folder / "README.md", encoder_card(results))
     results.write(output_dir)

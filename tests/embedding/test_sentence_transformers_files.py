@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaConfig
 
-from hictl_hf import export_encoder
+from hictl_hf import HictlForSequenceClassification
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
 from hictl_hf.embedding.pooling import Pooling
-from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
+from hictl_hf.embedding.sentence_transformers_files import save_sentence_encoder, write_sentence_transformers_files
 from hictl_hf.errors import BadInput
 
 MakeModel = Callable[..., PreTrainedModel]
@@ -32,10 +32,9 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Pat
     """What a run leaves: `checkpoint/` and `encoder/`."""
     model.config.embedding_pooling, model.config.embedding_layer = pooling.mode, pooling.layer
     model.save_pretrained(folder / "checkpoint")
-    export_encoder(model, folder / "encoder")
-    for name in ("checkpoint", "encoder"):
-        tokenizer.save_pretrained(folder / name)
-        write_sentence_transformers_files(folder / name, model.config, model.projection)
+    tokenizer.save_pretrained(folder / "checkpoint")
+    write_sentence_transformers_files(folder / "checkpoint", model.config, model.projection)
+    save_sentence_encoder(model, tokenizer, folder / "encoder")
 
 
 def texts_of(sentences: dict[str, list[str]]) -> list[str]:
@@ -161,3 +160,14 @@ def test_a_projection_that_sentence_transformers_trained_is_read_as_it_left_it(
     np.testing.assert_allclose(found, reader.encode(texts), rtol=0, atol=1e-5)
     before = embed_sentences(model, tokenizer, texts, Pooling("projection", LAST))
     assert found.shape == before.shape and np.abs(found - before).max() > 0.1
+
+
+def test_the_encoder_of_a_fine_tuned_model_is_saved_without_its_head(
+    model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase, sentences: dict[str, list[str]], tmp_path: Path
+) -> None:
+    model = model_for_text(HictlForSequenceClassification, num_labels=3, sentence_pooling="mean").eval()
+    save_sentence_encoder(model, tokenizer, tmp_path)
+    vectors = [embed_sentences(*pair, sentences["en"][:6]) for pair in ((model, tokenizer), load_encoder(tmp_path))]
+    np.testing.assert_array_equal(*vectors)
+    pooling = json.loads((tmp_path / "1_Pooling/config.json").read_text("utf-8"))
+    assert pooling["pooling_mode_mean_tokens"] and not pooling["pooling_mode_cls_token"]
