@@ -41,7 +41,8 @@ logger = logging.getLogger(__name__)
 MOSES = re.compile(r"(?P<before>.*)\{(?P<languages>[^{}]*,[^{}]*)\}(?P<after>[^{}]*)")
 CATALOGUES = (".mo", ".po")
 ARCHIVE = ".zip"
-WITH_NAMES = {  # of columns that need not be languages, if the source names these
+# Of rows whose columns need not be languages, if the source names these.
+WITH_NAMES: Mapping[str, Callable[[str, Cursor], Records]] = {
     **dict.fromkeys(with_compressions(".jsonl", ".json"), read_json_lines),
     ".parquet": partial(read_parquet, any_columns=True),
 }
