@@ -79,6 +79,7 @@ CALLED = {
     "_flash_attention_forward": Used(torch.ops.aten, "", "`varlen_attn`, which wraps it, passes a dropout of 0"),
     "_get_output_dir": Used(Trainer, "self trial", "where checkpoints are in a hyper-parameter search"),
     "_int_mm": Used(torch, "", "PyTorch's one product of int8 matrices"),
+    "_load_rng_state": Used(Trainer, "self checkpoint", "the random state of a checkpoint, after the skipped batches"),
 }
 ATTRIBUTES = {
     "_actions": "argparse has no list of its arguments",

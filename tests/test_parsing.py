@@ -92,7 +92,7 @@ def test_other_values_are_refused_by_name(recipe: dict[str, Any], message: str, 
     [
         ("log_level", "warn", "log_level is 'warn'; allowed is detail or debug"),
         ("lr_scheduler_type", "linaer", "lr_scheduler_type is 'linaer'; allowed is linear"),
-        ("save_steps", "inf", "infinity"),
+        ("save_steps", "inf", "save_steps is inf; allowed is 0 or more and finite"),
     ],
 )
 def test_values_of_hf_s_arguments_are_refused_as_those_of_flags(
