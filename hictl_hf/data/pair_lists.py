@@ -93,8 +93,7 @@ def read_pair_list(path: str, cursor: Cursor, layout: Layout) -> Records:
 
 
 def read_columns(source: str, cursor: Cursor, read: Callable[[str, Cursor], Records], layout: Layout) -> Records:
-    """Read rows that have names for their columns; the layout names the languages of these, in their order in the first
-    row."""
+    """Read rows of JSON lines, Parquet or the Hub, whose columns the layout names in the order of the first row."""
     rows = (row for _, row in read(source, Cursor()))
     names = list(next((row for row in rows if isinstance(row, Mapping)), {}))
     if names and len(names) != len(layout.columns):
@@ -106,7 +105,7 @@ def read_columns(source: str, cursor: Cursor, read: Callable[[str, Cursor], Reco
         if layout.is_language(column) and is_language(name) and not find_language(main_part(name), [main_part(column)]):
             raise BadInput(
                 f"{source}: has the column {name!r}, which {'+'.join(layout.columns)} names {column}; allowed is its "
-                "own language. Name the columns in the order of the first row, or leave their names out."
+                f"own language. Name the columns in the order of the first row, or write {source} alone."
             )
     for number, row in read(source, cursor):
         if isinstance(row, Mapping):
