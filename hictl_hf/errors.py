@@ -10,6 +10,7 @@ from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 
@@ -85,11 +86,15 @@ def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settin
     that ended says so.
     """
     argv = sys.argv[1:] if argv is None else argv
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: where it is ASCII or Latin-1
     try:
         main(argv, **settings)
         leave_process_group()
+        if sys.stdout:  # None if the shell closed it
+            sys.stdout.flush()  # Python itself does it after all handlers
     except BrokenPipeError:  # the reader of stdout has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_stdout()
         sys.exit(128 + signal.SIGPIPE)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
@@ -97,6 +102,7 @@ def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settin
         message = in_one_line(error)
         if message is None or shows_traceback(argv):
             raise
+        drop_stdout()  # on a full disk
         if int(os.environ.get("RANK", 0)):
             time.sleep(GRACE)  # the launcher ends this process when the first one fails for the same reason
         sys.exit(f"error: {message}")
@@ -104,6 +110,15 @@ def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settin
         if not LOST_PROCESS.search(str(error)) or shows_traceback(argv):
             raise
         sys.exit("error: another process of this run has ended; its own message, or the launcher's, has the reason")
+
+
+def drop_stdout() -> None:
+    """Drop what standard output cannot take, for which Python would end with status 120 and a message of its own."""
+    try:
+        if sys.stdout:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def leave_process_group() -> None:
@@ -127,7 +142,7 @@ def in_one_line(error: BadInput | OSError) -> str | None:
     that of a full disk, which libraries raise without one."""
     if isinstance(error, BadInput):
         return str(error).rpartition("BadInput: ")[2]
-    if error.errno in FULL_DISK or error.errno is None and SHORT_WRITE.fullmatch(str(error)):
+    if is_full_disk(error):
         place = f"{error.filename}: " if error.filename else ""
         return (
             f"{place}{error.strerror or error}; allowed is a disk with room for the output, the caches and temporary "
@@ -140,6 +155,12 @@ def in_one_line(error: BadInput | OSError) -> str | None:
     if error.errno in NO_RIGHTS and is_in_cache(place):
         fix = "Hugging Face's cache is there; set HF_HOME to a folder that can be written to."
     return f"{place}: {error.strerror}; allowed is a path that can be read or written. {fix}"
+
+
+def is_full_disk(error: OSError) -> bool:
+    """Whether an error is that of a full disk, of a quota or of the largest file allowed."""
+    written = error.strerror or str(error)
+    return error.errno in FULL_DISK or error.errno is None and bool(SHORT_WRITE.fullmatch(written))
 
 
 def is_in_cache(place: str) -> bool:

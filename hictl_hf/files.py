@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .errors import BadInput
+from .errors import BadInput, is_full_disk
 
 try:
     import fcntl
@@ -80,9 +80,10 @@ def write_json(path: str | Path, value: Any) -> Path:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a text file atomically and return its path."""
+    """Write a text file atomically and return its path; a byte of a file's name that is not UTF-8 becomes an escape,
+    which is JSON's for it, too."""
     with atomic_file(path) as draft:
-        draft.write_text(text, encoding="utf-8")
+        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
     return path
 
 
@@ -100,9 +101,11 @@ def atomic_file(path: Path, draft: Path | None = None, keep_draft: bool = False)
     try:
         yield draft
         os.replace(draft, path)
-    except BaseException:
+    except BaseException as error:
         if not (keep_draft and draft.exists() and draft.stat().st_size):
             draft.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None and is_full_disk(error):
+            raise OSError(error.errno, error.strerror or str(error), str(path)) from error  # of which file
         raise
 
 

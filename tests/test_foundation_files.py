@@ -1,12 +1,16 @@
 """Files and folders appear complete or not at all (hictl_hf/files.py)."""
 
+import errno
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from hictl_hf.errors import BadInput
-from hictl_hf.files import atomic_directory, atomic_file, check_place, digest, new_folder, partial_file, write_text
+from hictl_hf.files import (
+    atomic_directory, atomic_file, check_place, digest, new_folder, partial_file, write_json, write_text,
+)  # fmt: skip
 
 
 def test_a_file_replaces_the_old_one_at_the_end(tmp_path: Path) -> None:
@@ -28,6 +32,26 @@ def test_a_failure_leaves_the_old_file_and_a_draft_only_where_it_is_asked_for(
         raise KeyboardInterrupt
     assert path.read_text() == "old"
     assert partial_file(path).exists() is (keep and bool(text))
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), OSError("8 requested and 4 written")])
+def test_a_full_disk_names_the_file(error: OSError, tmp_path: Path) -> None:
+    with pytest.raises(OSError) as raised, atomic_file(tmp_path / "a.txt"):
+        raise error
+    assert raised.value.filename == str(tmp_path / "a.txt") and not [*tmp_path.iterdir()]
+    assert (raised.value.errno, raised.value.strerror) == (error.errno, error.strerror or str(error))
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full", "other"), OSError(errno.EINVAL, "x"), OSError("x")])
+def test_other_errors_stay_as_they_are(error: OSError, tmp_path: Path) -> None:
+    with pytest.raises(OSError) as raised, atomic_file(tmp_path / "a.txt"):
+        raise error
+    assert raised.value is error
+
+
+def test_a_name_that_is_not_utf_8_is_the_same_when_json_is_read(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    assert json.loads(write_json(tmp_path / "a.json", {"path": name}).read_text("utf-8")) == {"path": name}
 
 
 def test_a_folder_replaces_the_old_one_at_the_end(tmp_path: Path) -> None:

@@ -145,15 +145,14 @@ def hash_of_vectors(vectors: NDArray[np.floating]) -> str:
 
 def join_arrays(parts: Sequence[Path], lines: int, output: Path) -> None:
     """Concatenate arrays of vectors in files, one in memory at a time."""
-    start = 0
-    for file in parts:
-        with joining_part(file):
-            part = np.load(file)
-            if not start:
-                joined = np.lib.format.open_memmap(output, "w+", part.dtype, (lines, part.shape[1]))
-            joined[start : start + len(part)] = part
-            start += len(part)
-    joined.flush()
+    with output.open("wb") as joined:  # not a memory map, for which a full disk is a bus error
+        for file in parts:
+            with joining_part(file):
+                part = np.load(file)
+            if not joined.tell():
+                header = np.lib.format.header_data_from_array_1_0(part)
+                np.lib.format.write_array_header_1_0(joined, header | {"shape": (lines, part.shape[1])})
+            joined.write(part.data)
 
 
 def join_tables(parts: Sequence[Path], output: Path) -> None:
@@ -163,7 +162,8 @@ def join_tables(parts: Sequence[Path], output: Path) -> None:
     with pyarrow.parquet.ParquetWriter(output, schema) as writer:
         for part in parts:
             with joining_part(part):
-                writer.write_table(pyarrow.parquet.read_table(part))
+                table = pyarrow.parquet.read_table(part)
+            writer.write_table(table)
 
 
 def as_table(texts: list[str], vectors: NDArray[np.floating]) -> pyarrow.Table:

@@ -8,7 +8,6 @@ depends neither on their number nor on interruptions. A file next to each part h
 import hashlib
 import json
 import logging
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -136,12 +135,12 @@ class PartialOutput:
             for part in self.parts:
                 with joining_part(part):
                     check_hash(part)
-            join(self.parts, draft)
+            with atomic_file(output, draft):
+                join(self.parts, draft)
         except BadInput:
             if not self.parts:
                 remove_partial(self.folder, self.state)
             raise
-        os.replace(draft, output)
         remove_partial(self.folder, self.state)
 
 

@@ -253,6 +253,27 @@ def test_output_is_utf_8_and_may_be_cut_off_by_who_reads_it() -> None:
         assert b"Traceback" not in process.stderr.read() and process.wait() == 128 + signal.SIGPIPE
 
 
+SHORT = "from hictl_hf.cli.main import run\nrun(lambda argv: print('a \u2581'))"
+
+
+@pytest.mark.parametrize("place, status, message", [("/dev/full", 1, b"error: No space left"), ("a pipe", 141, b"")])
+def test_a_short_output_that_cannot_be_written_is_told_once(place: str, status: int, message: bytes) -> None:
+    """It is written when Python ends, after all handlers: status 120 and a message of Python's own."""
+    if place == "a pipe":
+        reader, output = os.pipe()
+        os.close(reader)
+    else:
+        output = os.open(place, os.O_WRONLY)
+    ended = subprocess.run([sys.executable, "-c", SHORT], stdout=output, stderr=subprocess.PIPE)
+    os.close(output)
+    assert ended.returncode == status and ended.stderr.startswith(message) and ended.stderr.count(b"\n") == bool(message)
+
+
+def test_a_character_that_standard_output_lacks_is_written_as_an_escape() -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    assert subprocess.check_output([sys.executable, "-c", SHORT], env=environment) == b"a \\u2581\n"
+
+
 def test_an_interrupt_ends_without_a_traceback() -> None:
     def interrupt(argv: Sequence[str]) -> None:
         raise KeyboardInterrupt

@@ -1,5 +1,6 @@
 """Files of vectors: joined parts are the vectors of all lines; what is left to the model is filled in."""
 
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from transformers import XLMRobertaConfig
 from hictl_hf.embedding.to_file import VectorFileConfig, as_stored, as_table, join_arrays, join_tables, resolved
 from hictl_hf.errors import BadInput
 
+FULL = Path("/dev/full")
 LINES = [f"line {number}" for number in range(7)]
 VECTORS = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
 
@@ -24,6 +26,29 @@ def test_joined_files_are_those_joined_in_memory(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "all.npy"), VECTORS)
     joined = pyarrow.parquet.read_table(tmp_path / "all.parquet").to_pydict()
     assert joined["text"] == LINES and np.array_equal(np.array(joined["vector"], np.float32), VECTORS)
+
+
+def test_joined_vectors_are_written_not_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk is an error for a file, and for a memory map the end of the process by SIGBUS."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    np.save(tmp_path / "a.npy", VECTORS)
+    join_arrays([tmp_path / "a.npy"] * 2, 14, tmp_path / "all.npy")
+    np.save(tmp_path / "expected.npy", np.concatenate([VECTORS] * 2))
+    assert (tmp_path / "all.npy").read_bytes() == (tmp_path / "expected.npy").read_bytes()
+
+
+def test_a_full_disk_is_not_blamed_on_the_parts(tmp_path: Path) -> None:
+    array, table = tmp_path / "a.npy", tmp_path / "a.parquet"
+    np.save(array, VECTORS)
+    pyarrow.parquet.write_table(as_table(LINES, VECTORS), table)
+    with pytest.raises(OSError, match="No space left"):
+        join_arrays([array], 7, FULL)
+    with pytest.raises(OSError, match="No space left"):
+        join_tables([table], FULL)
 
 
 @pytest.mark.parametrize("content", [b"", b"null", b"\x93NUMPY\x01\x00"])

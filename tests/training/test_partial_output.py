@@ -1,5 +1,6 @@
 """Parts of an output: however many processes write them, and wherever they stop, the joined output is the same."""
 
+import errno
 import json
 import logging
 import os
@@ -155,6 +156,20 @@ def test_parts_stay_where_they_cannot_be_joined(tmp_path: Path) -> None:
     partial.write(blocks(iter(LINES), 3), shout)
     with pytest.raises(BadInput, match="cannot be read"):
         partial.finish(tmp_path / "all", refuse)
+    assert write(tmp_path) == []
+
+
+def test_a_full_disk_while_the_parts_are_joined_keeps_them_and_nothing_else(tmp_path: Path) -> None:
+    def fill(parts: Sequence[Path], output: Path) -> None:
+        output.write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    partial = PartialOutput(tmp_path / "all.partial", ".txt", SETTINGS, "hictl shout")
+    partial.write(blocks(iter(LINES), 3), shout)
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path / 'all'}'"):
+        partial.finish(tmp_path / "all", fill)
+    names = {path.name.partition("-")[0] for path in (tmp_path / "all.partial").iterdir()}
+    assert names == {"state.json", *(f"{number:06}" for number in range(len(partial.parts)))}
     assert write(tmp_path) == []
 
 
