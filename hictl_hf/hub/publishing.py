@@ -9,6 +9,7 @@ completed by `cards`. Repeat a push that failed: files already uploaded are not 
 import json
 import logging
 import os
+import shlex
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -69,10 +70,12 @@ def push(
         )
     if dry_run:
         return "\n".join(described(name, contents) for name, contents in where.items())
+    given = {"encoder_repository": encoder_repository, "license": license, "private": private}
+    flags = [word for flag, value in given.items() if value is not None for word in (f"--{flag}", str(value))]
+    repeat = f"it can be repeated: {shlex.join(['hictl', 'publish', str(run), repository, *flags])}"
     address = ""
     for name, contents in where.items():
         reserve(name, private)
-        repeat = f"it can be repeated: hictl publish {run} {repository}"
         with hub_errors(name, "the push failed; all of it was committed or nothing", repeat):
             address = commit(name, contents)
     return address
@@ -104,7 +107,9 @@ def hub_errors(repository: str, state: str, fix: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        found = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        uploading = isinstance(error, RuntimeError) and error.__cause__  # has the reason, which the error lacks
+        errors = [error, uploading] if uploading else [error]
+        found = ", ".join(f"{type(each).__name__}: {' '.join(str(each).split())[:300]}" for each in errors)
         raise BadInput(f"{repository}: {state} ({found}); {fix}") from error
 
 

@@ -264,7 +264,8 @@ def test_a_short_output_that_cannot_be_written_is_told_once(place: str, status: 
         os.close(reader)
     else:
         output = os.open(place, os.O_WRONLY)
-    ended = subprocess.run([sys.executable, "-c", SHORT], stdout=output, stderr=subprocess.PIPE)
+    environment = os.environ | {"PYTHONUNBUFFERED": ""}
+    ended = subprocess.run([sys.executable, "-c", SHORT], stdout=output, stderr=subprocess.PIPE, env=environment)
     os.close(output)
     assert ended.returncode == status and ended.stderr.startswith(message) and ended.stderr.count(b"\n") == bool(message)
 

@@ -282,12 +282,19 @@ def test_a_push_that_fails_half_way_changes_nothing_and_is_repeated(
     assert without_cards(hub.repositories["me/x"]) == expected(other) and len(hub.commits["me/x"]) == 2
 
 
+def test_a_file_that_was_not_taken_is_told_with_the_reason(hub: Hub, run: Path) -> None:
+    hub.interruptions |= {"/objects/batch": "", "/objects/": "refuse"}
+    with pytest.raises(BadInput, match=r"RuntimeError: Error while uploading 'model.safetensors'.*, .*Forbidden.*\); it"):
+        push(run, "me/x")
+
+
 def test_a_push_of_two_repositories_that_fails_between_them_is_repeated(hub: Hub, run: Path) -> None:
     hub.interruptions["me/x/commit"] = "refuse"
-    with pytest.raises(BadInput, match=f"me/x: the push failed; all of it .* hictl publish {run} me/x"):
-        push(run, "me/x", encoder_repository="me/x-encoder")
+    repeated = f"hictl publish {run} me/x --encoder_repository me/x-encoder --license mit --private False$"
+    with pytest.raises(BadInput, match=f"me/x: the push failed; all of it .* {repeated}"):
+        push(run, "me/x", encoder_repository="me/x-encoder", license="mit", private=False)
     assert hub.repositories["me/x"] == {} and len(hub.commits["me/x-encoder"]) == 1
-    push(run, "me/x", encoder_repository="me/x-encoder")
+    push(run, "me/x", encoder_repository="me/x-encoder", license="mit", private=False)
     assert len(hub.commits["me/x"]) == len(hub.commits["me/x-encoder"]) == 1
     assert expected(run).keys() - below(run / "encoder").keys() <= {
         *hub.repositories["me/x"], *(f"encoder/{name}" for name in hub.repositories["me/x-encoder"])
