@@ -50,9 +50,12 @@ def check_place(path: str | Path, folder: bool = False) -> None:
     if is_stream(path):
         allowed = f"allowed is the path of a {'folder' if folder else 'file'}. Choose another output."
         raise BadInput(f"{path}: is standard output, a pipe or a device; {allowed}")
-    output = Path(path).resolve()
-    existing = next(each for each in (output, *output.parents) if each.exists())
     allowed = f"allowed is a path where a {'folder' if folder else 'file'} can be written. Choose another output."
+    output = Path(os.path.realpath(path))
+    for link in (output, *((Path(path), *Path(path).parents) if folder else ())):  # mkdir makes no folder of a link
+        if link.is_symlink() and not link.exists():
+            raise BadInput(f"{path}: {link} is a link to {os.readlink(link)}, which does not exist; {allowed}")
+    existing = next(each for each in (output, *output.parents) if each.exists())
     if existing.is_dir() != (folder or existing != output):
         found = "is" if existing == output else f"{existing} is"
         raise BadInput(f"{path}: {found} a {'folder' if existing.is_dir() else 'file'}; {allowed}")

@@ -114,6 +114,23 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
             check_place(tmp_path / "a.txt")
 
 
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_link_to_itself_is_refused(folder: bool, tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("a")
+    with pytest.raises(BadInput, match="a: .*/a is a link to a, which does not exist; allowed"):
+        check_place(tmp_path / "a", folder)
+
+
+@pytest.mark.parametrize("name", ["runs", "runs/a"])
+def test_a_folder_is_not_made_where_a_link_names_none(name: str, tmp_path: Path) -> None:
+    (tmp_path / "runs").symlink_to("scratch")
+    check_place(tmp_path / name / "a.npy")
+    with pytest.raises(BadInput, match=f"{name}: .*/runs is a link to scratch, which does not exist; allowed"):
+        check_place(tmp_path / name, folder=True)
+    (tmp_path / "scratch").mkdir()
+    check_place(tmp_path / name, folder=True)
+
+
 def test_equal_files_have_equal_hashes(tmp_path: Path) -> None:
     one, same, other = (write_text(tmp_path / name, text) for name, text in (("a", "x"), ("b", "x"), ("c", "y")))
     assert digest(one) == digest(same) != digest(other) and len(digest(one)) == 32

@@ -165,11 +165,11 @@ def check_output(output: str | None, inputs: Sequence[str], may_be_stream: bool 
         may_be_stream: whether the command can write to a pipe or a device.
     """
     if output is not None and not (may_be_stream and is_stream(output)):
+        check_place(output)
         complete = Path(output).resolve()
         for path in inputs:
             if Path(path).resolve() in (complete, partial_file(complete)):
                 raise BadInput(f"{output}: {path}, which writing it would destroy, is an input; name another output")
-        check_place(output)
         opener(output)  # may need a package
 
 

@@ -87,9 +87,10 @@ def test_one_command_draws_two_checkpoints_with_a_number_for_each(
     for folder, seed in zip(folders, (0, 1)):
         for part in (model_for_text(seed=seed), tokenizer):
             part.save_pretrained(folder)
-    picture = tmp_path / "pictures/tsne.png"
-    maps = tsne.main([*folders, "--sentences", parallel, "--output", str(picture), "--per_set", "25"])
-    assert is_picture(picture) and [drawn.name for drawn in maps] == folders
+    picture, link = tmp_path / "pictures/tsne.png", tmp_path / "link.png"
+    link.symlink_to(picture)
+    maps = tsne.main([*folders, "--sentences", parallel, "--output", str(link), "--per_set", "25"])
+    assert is_picture(picture) and link.is_symlink() and [drawn.name for drawn in maps] == folders
     assert all(drawn.places["es"].shape == (50, 2) and 1 <= drawn.mean_rank <= 50 for drawn in maps)
     assert not np.array_equal(maps[0].places["es"], maps[1].places["es"])
     assert f"{maps[1].mean_rank:.2f}" in capsys.readouterr().out
