@@ -88,6 +88,8 @@ def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settin
     argv = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: where it is ASCII or Latin-1
+    if sys.stdin is None:  # closed by the shell: nothing to read
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  # until the end of the process
     try:
         main(argv, **settings)
         leave_process_group()

@@ -5,7 +5,6 @@ hictl tsne runs/lm/checkpoint runs/demo/checkpoint --sentences 'wmt.{en,fr,de,ru
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from ..errors import BadInput
 from ..files import check_place
@@ -56,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> list[SentenceMap]:
     models = [given.first, given.second]
     for name in models:
         refuse_missing(name)  # before any is read
-    maps = draw_sentence_sets(models, args.sentences, Path(args.output).resolve(), args.sets, args.per_set, args.seed)
+    maps = draw_sentence_sets(models, args.sentences, args.output, args.sets, args.per_set, args.seed)
     rows = [[drawn.name, f"{drawn.mean_rank:.2f}"] for drawn in maps]
     print(Table.of(["checkpoint", "mean rank of a translation"], rows).text())
     return maps

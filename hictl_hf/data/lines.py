@@ -187,6 +187,8 @@ def open_output(path: str | None) -> Iterator[TextIO]:
     """Open an output for writing: standard output in UTF-8 for None; another stream; else a file that gets its name,
     and replaces an older one, at the end of the block. If that fails, the lines written so far stay in NAME.partial."""
     if path is None or path in STANDARD_OUTPUT:
+        if sys.stdout is None:
+            raise BadInput("standard output is closed; allowed is one that can be written to. Open it, or name a file.")
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         yield sys.stdout

@@ -56,7 +56,7 @@ def figure_at(path: str | Path, width: float, height: float) -> Iterator["Figure
     with rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
-        with atomic_file(Path(path)) as draft:
+        with atomic_file(Path(path).resolve()) as draft:  # what a link names
             figure.savefig(draft, dpi=150, bbox_inches="tight", format=Path(path).suffix[1:].lower())
 
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import resource
 import runpy
 import shlex
@@ -273,6 +274,23 @@ def test_a_short_output_that_cannot_be_written_is_told_once(place: str, status: 
 def test_a_character_that_standard_output_lacks_is_written_as_an_escape() -> None:
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     assert subprocess.check_output([sys.executable, "-c", SHORT], env=environment) == b"a \\u2581\n"
+
+
+READ = """
+from hictl_hf.cli.main import run
+from hictl_hf.data.lines import open_output, read_texts
+def main(argv):
+    with open_output(None) as output:
+        output.writelines(read_texts([]))
+run(main)
+"""
+
+
+@pytest.mark.parametrize("closed, status, message", [("<&-", 0, ""), (">&-", 1, "error: standard output is closed; .*")])
+def test_a_standard_stream_that_the_shell_closed_is_no_traceback(closed: str, status: int, message: str) -> None:
+    command = ["sh", "-c", f'"$0" -c "$1" {closed}', sys.executable, READ]
+    ended = subprocess.run(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+    assert ended.returncode == status and re.fullmatch(message, ended.stderr.strip())
 
 
 def test_an_interrupt_ends_without_a_traceback() -> None:
