@@ -51,6 +51,8 @@ def nearest_name(place: str | Path) -> str:
     names: list[str] = []
     with suppress(OSError):  # a folder that cannot be read
         names = [each.name for each in islice(Path(place).parent.glob("*"), 1000)]
+    if Path(place).name in names:
+        return f"It is a link to {os.readlink(place)}, which does not exist. "
     nearest = get_close_matches(Path(place).name, names, 1, cutoff=0.7)
     return f"Did you mean {Path(place).with_name(nearest[0])}? " if nearest else ""
 

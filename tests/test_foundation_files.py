@@ -9,8 +9,15 @@ import pytest
 
 from hictl_hf.errors import BadInput
 from hictl_hf.files import (
-    atomic_directory, atomic_file, check_place, digest, new_folder, partial_file, write_json, write_text,
-)  # fmt: skip
+    atomic_directory,
+    atomic_file,
+    check_place,
+    digest,
+    new_folder,
+    partial_file,
+    write_json,
+    write_text,
+)
 
 
 def test_a_file_replaces_the_old_one_at_the_end(tmp_path: Path) -> None:
