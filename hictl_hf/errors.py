@@ -46,13 +46,13 @@ def nearest_name(place: str | Path) -> str:
         return f"Did you mean {written}? Variables and ~ are not replaced here. "
     if os.path.exists(place):
         return ""
+    if os.path.islink(place):
+        return f"It is a link to {os.readlink(place)}, which does not exist. "
     if all(part and os.path.exists(part) for part in str(place).split(",")):
         return f"Did you mean {str(place).replace(',', ' ')}, with spaces between them? "
     names: list[str] = []
     with suppress(OSError):  # a folder that cannot be read
         names = [each.name for each in islice(Path(place).parent.glob("*"), 1000)]
-    if Path(place).name in names:
-        return f"It is a link to {os.readlink(place)}, which does not exist. "
     nearest = get_close_matches(Path(place).name, names, 1, cutoff=0.7)
     return f"Did you mean {Path(place).with_name(nearest[0])}? " if nearest else ""
 
@@ -117,7 +117,7 @@ def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settin
 
 
 def drop_stdout() -> None:
-    """Drop what standard output cannot take, for which Python would end with status 120 and a message of its own."""
+    """Drop what standard output cannot take, which would end Python with status 120 and another message."""
     try:
         if sys.stdout:
             sys.stdout.flush()

@@ -175,8 +175,12 @@ _HELD: set[int] = set()  # folders of `only_writer`, opened
 
 
 @contextmanager
-def only_writer(folder: str | Path) -> Iterator[None]:
-    """Hold an output folder, which is made, and if new removed while empty; `BadInput` if another run holds it."""
+def only_writer(folder: str | Path, argument: str = "--output_dir") -> Iterator[None]:
+    """Hold an output folder, which is made, and if new removed while empty; `BadInput` if another run holds it.
+
+    Args:
+        argument: that names another one.
+    """
     folder = Path(folder)
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
@@ -190,7 +194,7 @@ def only_writer(folder: str | Path) -> Iterator[None]:
         os.close(held)
         raise BadInput(
             f"{folder}: another run that has not ended writes into it; allowed is one run in a folder; wait for its "
-            "end, or choose another --output_dir"
+            f"end, or choose another {argument}"
         ) from error
     except OSError:  # a file system without locks
         pass

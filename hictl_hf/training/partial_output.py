@@ -10,12 +10,12 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput, as_bad_input
-from ..files import atomic_file, digest, flush, is_unused, remove_partial, write_json
+from ..files import atomic_file, digest, flush, is_unused, only_writer, remove_partial, write_json
 from ..processes import ALONE, Processes
 from .fingerprint import CONTINUE_OR_REMOVE, refuse_changes, with_version
 
@@ -73,7 +73,7 @@ class PartialOutput:
         write_part: Callable[[list[str], Path], None],
         progress: Callable[[int], object] = lambda lines: None,
     ) -> None:
-        """Write this process's share of the parts that are missing.
+        """Write this process's share of the parts that are missing, while no other command does.
 
         Args:
             blocks: of lines, the same in all processes; each block is one part.
@@ -81,8 +81,17 @@ class PartialOutput:
             progress: called with the number of lines of each block that is done, in whichever process.
 
         Raises:
-            BadInput: a part was made from other lines.
+            BadInput: a part was made from other lines, or another command writes parts.
         """
+        with only_writer(self.folder, "--output") if self.processes.is_main else nullcontext():
+            self._write(blocks, write_part, progress)
+
+    def _write(
+        self,
+        blocks: Iterable[list[str]],
+        write_part: Callable[[list[str], Path], None],
+        progress: Callable[[int], object],
+    ) -> None:
         missing = 0
         for number, block in enumerate(blocks):
             is_done = self._is_done(number, block)

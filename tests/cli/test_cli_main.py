@@ -259,7 +259,7 @@ SHORT = "from hictl_hf.cli.main import run\nrun(lambda argv: print('a \u2581'))"
 
 @pytest.mark.parametrize("place, status, message", [("/dev/full", 1, b"error: No space left"), ("a pipe", 141, b"")])
 def test_a_short_output_that_cannot_be_written_is_told_once(place: str, status: int, message: bytes) -> None:
-    """It is written when Python ends, after all handlers: status 120 and a message of Python's own."""
+    """It is written when Python ends, after all handlers: status 120 and another message."""
     if place == "a pipe":
         reader, output = os.pipe()
         os.close(reader)

@@ -159,6 +159,17 @@ def test_parts_stay_where_they_cannot_be_joined(tmp_path: Path) -> None:
     assert write(tmp_path) == []
 
 
+def test_a_second_command_is_refused_while_the_first_writes(tmp_path: Path) -> None:
+    def write_part(block: list[str], path: Path) -> None:
+        with pytest.raises(BadInput, match="all.partial: another run .* writes into it; .* choose another --output$"):
+            write(tmp_path)
+        shout(block, path)
+
+    partial = PartialOutput(tmp_path / "all.partial", ".txt", SETTINGS, "hictl shout")
+    partial.write(blocks(iter(LINES), 3), write_part)
+    assert write(tmp_path) == []
+
+
 def test_a_full_disk_while_the_parts_are_joined_keeps_them_and_nothing_else(tmp_path: Path) -> None:
     def fill(parts: Sequence[Path], output: Path) -> None:
         output.write_text("half")
