@@ -54,8 +54,8 @@ def parse_question(place: str, record: Any, context: str) -> Question:
 
 
 def question_dataset(source: str, questions: Iterable[Question], training: bool) -> Dataset:
-    """Questions with their answers at the nearest occurrence in the context; empty answers, as in XTREME's test files,
-    are dropped.
+    """Questions with their answers at the nearest occurrence in the context, one given twice where it is first said to
+    be; empty answers, as in XTREME's test files, are dropped.
 
     Predictions are stored by id, so a repeated id raises `BadInput`, as does an answer that is not in its context. In
     training, questions are numbered instead, and those without an answer in the context are left out.
@@ -64,7 +64,10 @@ def question_dataset(source: str, questions: Iterable[Question], training: bool)
     places: dict[str, str] = {}
     left_out = 0
     for question in questions:
-        starts = {text: nearest_start(question.context, text, start) for text, start in question.answers if text}
+        starts: dict[str, int | None] = {}
+        for text, start in question.answers:
+            if text and text not in starts:
+                starts[text] = nearest_start(question.context, text, start)
         answers = [{"text": text, "start": start} for text, start in starts.items() if start is not None]
         if not training:
             refuse_repeated(places, question.id, question.place)

@@ -34,6 +34,11 @@ def test_an_answer_is_where_it_is_said_to_be_or_else_at_the_nearest_place() -> N
     assert [row["answers"] for row in found] == [[{"text": "dog", "start": start}] for start in (29, 2, 29, 29, 2)]
 
 
+def test_an_answer_that_is_given_twice_is_where_it_is_first_said_to_be() -> None:
+    (found,) = rows([question(1, ("dog", 2), ("cat", 15), ("dog", 29))])
+    assert found["answers"] == [{"text": "dog", "start": 2}, {"text": "cat", "start": 15}]
+
+
 @pytest.mark.parametrize("text", ["a", "aa", "aba", "b.a", "c", "abab"])
 def test_the_nearest_place_is_that_of_a_slow_search(text: str) -> None:
     context = "ababa aab.ab aba"
