@@ -1,6 +1,7 @@
 """The families of encoders: each is transformers' own model with HiCTL's losses, equal to a slow version of them."""
 
 import copy
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ import transformers
 from torch import Tensor
 from torch.nn import functional as F
 from toy_families import SHAPES, TOKENIZERS
-from transformers import PreTrainedModel
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, PreTrainedModel
 
 import hictl_hf
-from hictl_hf import HictlForPreTraining
+from hictl_hf import HictlForPreTraining, export_encoder
 from hictl_hf.models import modeling_hictl, modeling_hictl_families, modeling_hictl_translation, packing
 from hictl_hf.models.configuration_hictl import KINDS, config_class
 from hictl_hf.models.families import FAMILIES
@@ -232,3 +233,16 @@ def test_packed_rows_give_what_padded_ones_give(name: str, pooling: str, publish
         outputs.loss.backward()
         found.append((outputs.loss, {key: weight.grad for key, weight in model.named_parameters()}))
     close(*found)
+
+
+@each_family
+def test_the_page_on_lora_names_all_new_parts_of_a_classifier(
+    name: str, published: Callable[[str], Path], tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[2] / "docs/tutorials/with_other_libraries.md").read_text("utf-8")
+    saved = {"deberta-v2": ["pooler"], "eurobert": ["dense"], "modernbert": ["head", "classifier"]}.get(name, [])
+    assert not saved or f"{json.dumps(saved)}` for {FAMILIES[name].title.split('-')[0]}" in page
+    export_encoder(HictlForPreTraining.from_pretrained(published(name)), tmp_path / "encoder")
+    for auto in (AutoModelForSequenceClassification, AutoModelForTokenClassification):
+        _, report = auto.from_pretrained(tmp_path / "encoder", output_loading_info=True)
+        assert {key.split(".")[0] for key in report["missing_keys"]} <= {"classifier", *saved}
