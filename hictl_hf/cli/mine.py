@@ -20,6 +20,7 @@ from ..data.columns import refuse_tables
 from ..data.compression import compression_of
 from ..data.lines import check_output
 from ..embedding.encoder import check_device, check_reading, default_precision
+from ..embedding.pooling import POOLINGS
 from ..errors import BadInput
 from ..files import check_place, is_stream
 from ..parsing import CommandParser, parse_flags
@@ -34,7 +35,8 @@ from .logs import log_to_terminal
 MINING_ONLY = ("direction", "one_to_one")
 MARGIN_ONLY = (*MINING_ONLY, "margin", "threshold", "neighbours", "index", "index_parameters")
 GROUPS = {
-    "input and output": ("output", "model", "prompt", "prompt_name", "x_vectors", "y_vectors", "gold"),
+    "input and output": ("output", "model", "x_vectors", "y_vectors", "gold"),
+    "vectors": ("layer", "pooling", "prompt", "prompt_name", "max_seq_length"),
     "instead of mining": ("pairs", "deduplicate"),
     "scores": ("margin", "neighbours", "threshold", "direction", "one_to_one"),
     "computation": ("index", "index_parameters", "max_memory", "precision", "device"),
@@ -51,6 +53,14 @@ class MineArguments:
     model: str | None = field(
         default=None,
         metadata={"help": "Folder or Hub name of a HiCTL or XLM-R encoder; not needed if all vectors are given."},
+    )
+    layer: int | None = field(
+        default=None, metadata={"help": "Layer to pool, 0: the embeddings; default: the model's."}
+    )
+    pooling: str | None = field(default=None, metadata={"help": f"One of {', '.join(POOLINGS)}; default: the model's."})
+    max_seq_length: int | None = field(
+        default=None,
+        metadata={"help": "Tokens per line, special tokens included; the rest is cut; default: the model's, or 256."},
     )
     prompt: str | None = field(
         default=None,
@@ -138,7 +148,7 @@ class MineArguments:
             raise BadInput(f"output is {self.output}; allowed are names without {ending}: the output is plain text")
         if not self.model and (self.prompt or self.prompt_name):
             raise BadInput("a prompt is given without a model; allowed is a prompt with --model. Omit it.")
-        check_reading(self.precision)
+        check_reading(self.precision, self.pooling, self.max_seq_length)
         check_device(self.device)
 
     def check(self, files: Sequence[str]) -> None:
@@ -161,7 +171,7 @@ class MineArguments:
         embeds = len(unused) < max(wanted, 1)
         if not self.model and embeds:
             raise BadInput("model is not given; allowed without it are vectors for all files. Name a model.")
-        of_encoder = [name for name in ("prompt", "prompt_name", "precision") if getattr(self, name) is not None]
+        of_encoder = [name for name in (*GROUPS["vectors"], "precision") if getattr(self, name) is not None]
         if of_encoder and not embeds:
             raise BadInput(f"{', '.join(of_encoder)} is given, which has no effect on vectors from files; leave it out")
 
@@ -170,7 +180,8 @@ class MineArguments:
         """The encoder or the files that the vectors come from."""
         precision: Any = self.precision or default_precision(self.device)
         files = (self.x_vectors, self.y_vectors)
-        return VectorSource(self.model, precision, self.device, files, self.prompt, self.prompt_name)
+        reading = (self.prompt, self.prompt_name, self.pooling, self.layer, self.max_seq_length)
+        return VectorSource(self.model, precision, self.device, files, *reading)
 
     @property
     def config(self) -> MiningConfig:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..embedding.encoder import check_device, check_reading, load_encoder
 from ..embedding.mteb_evaluation import KIND, as_table, evaluate_mteb, load_task
+from ..embedding.pooling import POOLINGS, check_poolings, chosen_pooling
 from ..files import check_place, write_json
 from ..parsing import CommandParser, parse_flags
 from .logs import log_to_terminal
@@ -18,7 +19,8 @@ from .logs import log_to_terminal
 GROUPS = {
     "input and output": ("model", "data", "output"),
     "tasks": ("tasks", "subsets"),
-    "computation": ("precision", "max_seq_length", "device"),
+    "vectors": ("layer", "pooling", "max_seq_length"),
+    "computation": ("precision", "device"),
 }
 
 
@@ -41,6 +43,10 @@ class MtebArguments:
             "the Hub."
         },
     )
+    layer: int | None = field(
+        default=None, metadata={"help": "Layer to pool, 0: the embeddings; default: the model's."}
+    )
+    pooling: str | None = field(default=None, metadata={"help": f"One of {', '.join(POOLINGS)}; default: the model's."})
     precision: str = field(default="fp32", metadata={"help": "fp32, bf16, or int8 (CPU only)."})
     max_seq_length: int | None = field(
         default=None,
@@ -49,7 +55,7 @@ class MtebArguments:
     device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; default: a GPU if available."})
 
     def __post_init__(self) -> None:
-        check_reading(self.precision, max_length=self.max_seq_length)
+        check_reading(self.precision, self.pooling, self.max_seq_length)
         check_device(self.device)
 
 
@@ -64,7 +70,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     check_place(args.output, folder=True)
     tasks = [load_task(name, args.subsets, args.data) for name in args.tasks]
     model, tokenizer = load_encoder(args.model, args.precision, args.device)
-    results = evaluate_mteb(model, tokenizer, tasks, args.output, args.max_seq_length)
+    pooling = chosen_pooling(model.config, args.pooling, args.layer)
+    check_poolings(model, [pooling])
+    results = evaluate_mteb(model, tokenizer, tasks, args.output, args.max_seq_length, pooling)
     results["protocol"] |= {"model": args.model, "precision": args.precision, "data": args.data or "Hugging Face Hub"}
     write_json(Path(args.output) / "results.json", results)
     print(as_table(results).text())

@@ -70,18 +70,19 @@ def evaluate_mteb(
     tasks: Iterable[Any],
     output: str | Path,
     max_length: int | None = None,
+    pooling: Pooling | None = None,
 ) -> dict[str, Any]:
     """Score tasks of `load_task`, and write a file with MTEB's results of each to the folder `output`.
 
     Args:
-        max_length: as in `embed_sentences`.
+        max_length, pooling: as in `embed_sentences`.
 
     Returns:
         "protocol": how it was scored; "tasks": by task the scores in percent, "subsets" of each and the "mean".
     """
     import mteb
 
-    encoder: Any = MtebEncoder(model, tokenizer, max_length)
+    encoder: Any = MtebEncoder(model, tokenizer, max_length, pooling)
     scores: dict[str, Any] = {}
     for task in tasks:
         result = mteb.evaluate(encoder, task, cache=None, co2_tracker=False, encode_kwargs={}).task_results[0]
@@ -103,16 +104,20 @@ def evaluate_mteb(
 
 
 class MtebEncoder:
-    """MTEB's encoder interface on `embed_sentences`, with pooling and default prompt of the model's configuration."""
+    """MTEB's encoder interface on `embed_sentences`, by default as the model's configuration says."""
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int | None = None,
+        pooling: Pooling | None = None,
     ) -> None:
         from mteb.models import ModelMeta
 
         self.model, self.tokenizer = model, tokenizer
         self.max_length = max_length or own_max_length(model.config)
-        self.pooling: Pooling = own_pooling(model.config)
+        self.pooling: Pooling = pooling or own_pooling(model.config)
         self.mteb_model_meta = ModelMeta.create_empty()
 
     def encode(self, inputs: Iterable[dict[str, Any]], **_: Any) -> NDArray[np.float32]:

@@ -164,9 +164,10 @@ def projection_of(model: Any) -> Any:
     return pooler.dense if exported else None
 
 
-def vector_size(model: PreTrainedModel) -> int:
-    """Size of the vectors at a model's own pooling."""
-    projection = projection_of(model) if own_pooling(model.config).mode == "projection" else None
+def vector_size(model: PreTrainedModel, pooling: str | None = None) -> int:
+    """Size of the vectors at a pooling; `None`: the model's own."""
+    mode = pooling or own_pooling(model.config).mode
+    projection = projection_of(model) if mode == "projection" else None
     if projection is None:
         return int(model.config.hidden_size)
     return len(list(projection.parameters())[-1])  # (r, d) weight or (r) bias of the last linear layer

@@ -22,6 +22,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..embedding.encoder import embed_sentences
+from ..embedding.pooling import Pooling
 from ..processes import ALONE, Processes, hides_progress
 from ..training.partial_output import reading_part
 from .bitext import (
@@ -82,10 +83,21 @@ def mine(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     settings: MiningConfig = MiningConfig(),
+    pooling: Pooling | None = None,
+    *,
+    prompt: str | None = None,
+    max_length: int | None = None,
 ) -> list[ScoredPair]:
-    """Mine likely translations, the best first; repeated sentences are used once."""
+    """Mine likely translations, the best first; repeated sentences are used once.
+
+    Args:
+        pooling, prompt, max_length: as in `embedding.embed_sentences`.
+    """
     x, y = list(dict.fromkeys(x)), list(dict.fromkeys(y))
-    vectors_x, vectors_y = (embed_sentences(model, tokenizer, side, progress=True) for side in (x, y))
+    vectors_x, vectors_y = (
+        embed_sentences(model, tokenizer, side, pooling, prompt=prompt, max_length=max_length, progress=True)
+        for side in (x, y)
+    )
     pairs, scores = mine_vectors(vectors_x, vectors_y, settings)
     return [ScoredPair(score, x[i], y[j]) for (i, j), score in zip(pairs.tolist(), scores.tolist())]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..embedding.encoder import Precision, embed_sentences, load_encoder
-from ..embedding.pooling import chosen_prompt, own_max_length, own_pooling, vector_size
+from ..embedding.pooling import Pooling, chosen_pooling, chosen_prompt, length_read, own_pooling, vector_size
 from ..embedding.sentence_transformers_settings import settings_files
 from ..embedding.to_file import PROBE, VectorFileConfig, embed_to_file, hash_of_vectors
 from ..errors import BadInput, as_bad_input
@@ -49,6 +49,12 @@ class VectorSource:
     """Text that the encoder reads before each line, "" for none; `None`: the model's default prompt."""
     prompt_name: str | None = None
     """Name of a prompt of the model, instead of its text."""
+    pooling: str | None = None
+    """One of `pooling.POOLINGS`; `None`: the model's."""
+    layer: int | None = None
+    """Layer to pool, 0: the embeddings; `None`: the model's."""
+    max_length: int | None = None
+    """Tokens of a line, special tokens included; the rest is cut. `None`: the model's, by default 256."""
 
     @property
     def search_device(self) -> str:
@@ -141,15 +147,20 @@ class MiningWorkdir:
         self.settings["lines"] = [digested.hexdigest() for digested in hashes]
         refuse_other_settings(self.state, self.settings, CONTINUE_OR_REMOVE)
 
-    def _check_reading(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    def _check_reading(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pooling: Pooling) -> None:
         """Refuse a folder begun with a model that is read otherwise; until 0.17 only the prompt was stored."""
+        length = self.source.max_length
+        probe = embed_sentences(model, tokenizer, [PROBE], pooling, prompt="", max_length=length)
+        own = {"pooling": list(own_pooling(model.config)), "max_length": length_read(model.config)}
         reading = {
-            "pooling": list(own_pooling(model.config)),
-            "max_length": own_max_length(model.config),
-            "encoder": hash_of_vectors(embed_sentences(model, tokenizer, [PROBE], prompt="")),
+            "pooling": list(pooling),
+            "max_length": length_read(model.config, length),
+            "encoder": hash_of_vectors(probe),
         }
         before = json.loads(self.state.read_text("utf-8")) if self.state.exists() else reading
-        self.settings |= {name: value for name, value in reading.items() if name in before}
+        self.settings |= {
+            name: value for name, value in reading.items() if name in before or value != own.get(name, value)
+        }
         refuse_other_settings(self.state, self.settings, CONTINUE_OR_REMOVE)
 
     def vectors(self, sides: Sequence[Side]) -> list[Source]:
@@ -161,10 +172,11 @@ class MiningWorkdir:
             if not self.source.model:
                 raise BadInput("model is not given; allowed without it are vectors for all files. Name a model.")
             model, tokenizer = load_encoder(self.source.model, self.source.precision, self.source.device)
-            width = vector_size(model)
+            pooling = chosen_pooling(model.config, self.source.pooling, self.source.layer)
+            width = vector_size(model, pooling.mode)
             prompt = chosen_prompt(model.config, self.source.prompt, self.source.prompt_name)
             self.settings["prompt"] = prompt or None
-            self.processes.on_main(lambda: self._check_reading(model, tokenizer))
+            self.processes.on_main(lambda: self._check_reading(model, tokenizer, pooling))
         widths = {vectors.shape[1] if vectors is not None else width for vectors in given}
         if len(widths) > 1:
             raise BadInput(f"vectors have {' and '.join(map(str, widths))} numbers; allowed are those of one model")
@@ -178,9 +190,10 @@ class MiningWorkdir:
             path = self.folder / f"{letter}.npy"
             if vectors is None and not self.processes.from_main(path.exists()):
                 embed_to_file(
-                    model, tokenizer, iter(side.sentences), path, own_pooling(model.config),
-                    VectorFileConfig(prompt=prompt), remembered={"precision": self.source.precision},
-                    total=len(side.sentences), processes=self.processes,
+                    model, tokenizer, iter(side.sentences), path, pooling,
+                    VectorFileConfig(prompt=prompt, max_length=self.source.max_length),
+                    remembered={"precision": self.source.precision}, total=len(side.sentences),
+                    processes=self.processes,
                 )  # fmt: skip
             with reading_part(path):
                 found.append(np.load(path, mmap_mode="r") if vectors is None else vectors)

@@ -14,11 +14,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.cli.mine import MineArguments, main
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
+from hictl_hf.embedding.pooling import Pooling, chosen_pooling
 from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
 from hictl_hf.embedding.to_file import embed_to_file
 from hictl_hf.errors import BadInput
 from hictl_hf.retrieval import mining, mining_files, workdir
-from hictl_hf.retrieval.mining import MiningConfig, mine_vectors
+from hictl_hf.retrieval.mining import MiningConfig, mine, mine_vectors
 from hictl_hf.retrieval.nearest_neighbours import Search
 from hictl_hf.training.fingerprint import VERSION
 from hictl_hf.version import __version__
@@ -270,6 +271,45 @@ def test_vectors_of_an_encoder_that_is_read_otherwise_are_not_mixed(
         run(tmp_path / "pairs.tsv", *files, model=tmp_path / "model")
 
 
+UNTIL_017 = ("pooling", "max_length", "encoder")  # what its partial output did not remember
+READINGS = [
+    ({"pooling": "cls"}, r"pooling was \['mean', 2\] and is \['cls', 2\]"),
+    ({"layer": 1}, r"pooling was \['mean', 2\] and is \['mean', 1\]"),
+    ({"max_seq_length": 5}, "max_length was 64 and is 5"),
+    ({"pooling": "projection"}, r"pooling was \['mean', 2\] and is \['projection', 2\]"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), READINGS)
+def test_layer_pooling_and_length_are_those_asked_for(
+    given: dict[str, Any], message: str, saved_model: Callable[..., Path], files: tuple[Path, Path], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    folder = saved_model(tmp_path / "model", initializer_range=0.3, embedding_pooling="mean", projection_size=20)
+    found = run(tmp_path / "a.tsv", *files, model=folder, margin="absolute", **given)
+    model, tokenizer = load_encoder(folder)
+    mode, layer = chosen_pooling(model.config, given.get("pooling"), given.get("layer"))
+    length = given.get("max_seq_length")
+    x, y = ([*dict.fromkeys(line for line in read_lines(file) if line)] for file in files)
+    vectors = [embed_sentences(model, tokenizer, side, Pooling(mode, layer), max_length=length) for side in (x, y)]
+    scores = mine_vectors(vectors[0], vectors[1], MiningConfig(margin="absolute"))[1].tolist()
+    assert [float(pair[0]) for pair in found] == pytest.approx(scores, abs=1e-5)
+    own = mine(x, y, model, tokenizer, MiningConfig(margin="absolute"))
+    asked = mine(x, y, model, tokenizer, MiningConfig(margin="absolute"), Pooling(mode, layer), max_length=length)
+    assert [pair.score for pair in asked] == pytest.approx(scores, abs=1e-5) != [pair.score for pair in own]
+    with monkeypatch.context() as patch:
+        patch.setattr(mining_files, "write_text", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(tmp_path / "b.tsv", *files, model=folder)
+    with pytest.raises(BadInput, match=message):
+        run(tmp_path / "b.tsv", *files, model=folder, **given)
+    state = tmp_path / "b.tsv.partial" / "settings.json"
+    begun_by_017 = {key: value for key, value in json.loads(state.read_text()).items() if key not in UNTIL_017}
+    state.write_text(json.dumps(begun_by_017))
+    with pytest.raises(BadInput, match=r"(pooling|max_length) was None and is"):
+        run(tmp_path / "b.tsv", *files, model=folder, **given)
+
+
 def test_lines_of_a_pipe_are_compared_too(
     checkpoint: Path, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,6 +428,13 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"model": None, "x_vectors": "v.npy", "y_vectors": "v.npy", "precision": "int8"},
         "precision is given, which has no effect on vectors from files",
     ),
+    "a reading of vectors": (
+        {"x_vectors": "v.npy", "y_vectors": "v.npy", "pooling": "cls", "layer": 1, "max_seq_length": 9},
+        "layer, pooling, max_seq_length is given, which has no effect on vectors from files; leave it out",
+    ),
+    "a pooling": ({"pooling": "max"}, "the pooling is 'max'; allowed are cls, mean"),
+    "a layer": ({"layer": 3}, "the layer read for 'cls' is 3; allowed is 0 to 2"),
+    "no tokens": ({"max_seq_length": 2}, "max_seq_length is 2; allowed is 3 or more"),
     "an unknown prompt": ({"prompt_name": "query"}, "prompt_name is 'query'; allowed are none, as the model has no"),
     "no model": ({"model": None}, "model is not given; allowed without it are vectors for all files"),
     "no such file": ({"files": ["x.txt", "absent.txt"]}, "absent.txt: no such file"),

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hictl_hf.cli.mteb import main
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
 from hictl_hf.embedding.mteb_evaluation import MtebEncoder, load_task
+from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.bitext import retrieval_accuracy
 
@@ -75,6 +76,25 @@ def test_vectors_are_of_length_one_with_the_default_prompt(
         model, tokenizer, ["a dog the cat", "a dog das Haus"], prompt="", normalize=True, max_length=7
     )
     np.testing.assert_array_equal(found, expected)
+
+
+def test_layer_pooling_and_length_are_those_asked_for(checkpoint: Path, data: Path, tmp_path: Path) -> None:
+    given = {"layer": "2", "pooling": "cls", "max_seq_length": "5", "subsets": "deu-eng", "data": str(data)}
+    flags = [word for name, value in given.items() for word in (f"--{name}", value)]
+    results = main(["--model", str(checkpoint), "--output", str(tmp_path), *flags])
+    encoder = load_encoder(checkpoint)
+    foreign, english = (
+        embed_sentences(
+            *encoder, (data / f"tatoeba.deu-eng.{side}").read_text("utf-8").splitlines(), Pooling("cls", 2),
+            max_length=5,
+        )
+        for side in ("deu", "eng")
+    )  # fmt: skip
+    expected = retrieval_accuracy(foreign, english)[0]
+    assert results["tasks"]["Tatoeba"]["subsets"]["deu-eng"]["accuracy"] == pytest.approx(expected)
+    assert results["protocol"]["pooling"] == {"mode": "cls", "layer": 2}
+    with pytest.raises(BadInput, match="the layer read for 'mean' is 3; allowed is 0 to 2"):
+        main(["--model", str(checkpoint), "--output", str(tmp_path), "--data", str(data), "--layer", "3"])
 
 
 def test_subsets_are_those_asked_for(data: Path) -> None:
