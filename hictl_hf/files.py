@@ -225,7 +225,7 @@ def writing(folder: Path, fix: str) -> Iterator[None]:
     """Remove `folder` if the block that writes it fails; a failed write becomes `BadInput` with the free disk space."""
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if not isinstance(error, OSError) and not any(text in str(error) for text in FAILED_WRITES):
             raise

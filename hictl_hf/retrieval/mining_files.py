@@ -20,7 +20,7 @@ from ..processes import ALONE, Processes
 from .bitext import IdPair
 from .mining import MiningConfig, find_distinct, mine_vectors, score_pairs
 from .report import write_mining_report
-from .workdir import MiningWorkdir, Side, VectorSource
+from .workdir import MiningWorkdir, Side, VectorSource, only_command
 
 logger = logging.getLogger(__name__)
 
@@ -42,17 +42,18 @@ def mine_files(
     sides = [Side(file, list(read_texts([file]))) for file in (x, y)]
     if gold and true_pairs:
         tell_missing(gold, true_pairs, sides)
-    work = MiningWorkdir(output, [x, y], source, config, {"pairs": None, "deduplicate": None}, processes)
-    vectors = work.vectors(sides)
-    if not work.share_search(vectors[0], vectors[1]):
-        return
-    pairs, scores = mine_vectors(vectors[0], vectors[1], config, work.neighbours)
-    found = [(sides[0].sentences[i], sides[1].sentences[j]) for i, j in pairs.tolist()]
-    logger.info("%s: %s pairs", output, f"{len(found):,}")
-    if true_pairs is not None:
-        facts = [(f"{side.given:,}", f"lines in {Path(side.name).name}") for side in sides]
-        write_mining_report(report_folder(output), dict(zip(found, scores.tolist())), true_pairs, facts, command)
-    finish(output, (scored_line(score, *pair) for score, pair in zip(scores, found)), work)
+    with only_command(output, processes):
+        work = MiningWorkdir(output, [x, y], source, config, {"pairs": None, "deduplicate": None}, processes)
+        vectors = work.vectors(sides)
+        if not work.share_search(vectors[0], vectors[1]):
+            return
+        pairs, scores = mine_vectors(vectors[0], vectors[1], config, work.neighbours)
+        found = [(sides[0].sentences[i], sides[1].sentences[j]) for i, j in pairs.tolist()]
+        logger.info("%s: %s pairs", output, f"{len(found):,}")
+        if true_pairs is not None:
+            facts = [(f"{side.given:,}", f"lines in {Path(side.name).name}") for side in sides]
+            write_mining_report(report_folder(output), dict(zip(found, scores.tolist())), true_pairs, facts, command)
+        finish(output, (scored_line(score, *pair) for score, pair in zip(scores, found)), work)
 
 
 def tell_missing(gold: str, pairs: Collection[IdPair], sides: Sequence[Side]) -> None:
@@ -83,16 +84,17 @@ def filter_pairs(
     if not given:
         raise BadInput(f"{pairs}: has no pair; allowed is one or more")
     sides = [Side(f"{pairs}, {name}", side) for name, side in zip("xy", zip(*given))]
-    work = MiningWorkdir(output, [pairs], source, config, {"pairs": pairs, "deduplicate": None}, processes)
-    vectors = work.vectors(sides)
-    if not (processes.is_main if config.margin == "absolute" else work.share_search(vectors[0], vectors[1])):
-        return
-    row_x, row_y = ({sentence: row for row, sentence in enumerate(side.sentences)} for side in sides)
-    rows = np.array([(row_x[one], row_y[other]) for one, other in given], np.int64)
-    scores = score_pairs(vectors[0], vectors[1], rows, config, work.neighbours)
-    lines = [scored_line(score, *pair) for score, pair in zip(scores, given) if score > config.threshold]
-    logger.info("%s: %s of %s pairs are kept", output, f"{len(lines):,}", f"{len(given):,}")
-    finish(output, lines, work)
+    with only_command(output, processes):
+        work = MiningWorkdir(output, [pairs], source, config, {"pairs": pairs, "deduplicate": None}, processes)
+        vectors = work.vectors(sides)
+        if not (processes.is_main if config.margin == "absolute" else work.share_search(vectors[0], vectors[1])):
+            return
+        row_x, row_y = ({sentence: row for row, sentence in enumerate(side.sentences)} for side in sides)
+        rows = np.array([(row_x[one], row_y[other]) for one, other in given], np.int64)
+        scores = score_pairs(vectors[0], vectors[1], rows, config, work.neighbours)
+        lines = [scored_line(score, *pair) for score, pair in zip(scores, given) if score > config.threshold]
+        logger.info("%s: %s of %s pairs are kept", output, f"{len(lines):,}", f"{len(given):,}")
+        finish(output, lines, work)
 
 
 def deduplicate_lines(
@@ -100,13 +102,14 @@ def deduplicate_lines(
 ) -> None:
     """Write the lines of a file, without those that have a cosine above this with an earlier line."""
     side = Side(file, list(read_texts([file])))
-    work = MiningWorkdir(output, [file], source, config, {"pairs": None, "deduplicate": above}, processes)
-    (vectors,) = work.vectors([side])
-    if not work.share_search(vectors, vectors, only_earlier=True):
-        return
-    kept = find_distinct(vectors, above, config, work.neighbours)
-    logger.info("%s: %s of %s lines are kept", output, f"{len(kept):,}", f"{side.given:,}")
-    finish(output, (side.sentences[row] for row in kept), work)
+    with only_command(output, processes):
+        work = MiningWorkdir(output, [file], source, config, {"pairs": None, "deduplicate": above}, processes)
+        (vectors,) = work.vectors([side])
+        if not work.share_search(vectors, vectors, only_earlier=True):
+            return
+        kept = find_distinct(vectors, above, config, work.neighbours)
+        logger.info("%s: %s of %s lines are kept", output, f"{len(kept):,}", f"{side.given:,}")
+        finish(output, (side.sentences[row] for row in kept), work)
 
 
 def finish(output: str, lines: Iterable[str], work: MiningWorkdir) -> None:

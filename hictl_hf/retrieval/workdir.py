@@ -5,7 +5,8 @@ import json
 import logging
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from ..embedding.pooling import Pooling, chosen_pooling, chosen_prompt, length_r
 from ..embedding.sentence_transformers_settings import settings_files
 from ..embedding.to_file import PROBE, VectorFileConfig, embed_to_file, hash_of_vectors
 from ..errors import BadInput, as_bad_input
-from ..files import digest, is_stream, is_unused, partial_file, remove_partial
+from ..files import digest, is_stream, is_unused, only_writer, partial_file, remove_partial
 from ..processes import ALONE, Processes
 from ..training.fingerprint import CONTINUE_OR_REMOVE, SETTINGS_FILE, refuse_other_settings, remember_settings
 from ..training.partial_output import as_bytes, reading_part
@@ -89,6 +90,16 @@ class Side:
         for number, kind in ((empty, "empty"), (len(lines) - empty - len(first), "repeated")):
             if number:
                 logger.info("%s: %s %s lines are left out", name, f"{number:,}", kind)
+
+
+@contextmanager
+def only_command(output: str | Path, processes: Processes = ALONE) -> Iterator[None]:
+    """Hold the folder of partial output; `BadInput` in all processes if another command with this output holds it."""
+    with ExitStack() as held:
+        if not is_stream(output):
+            folder = partial_file(Path(output).resolve())
+            processes.on_main(lambda: held.enter_context(only_writer(folder, "--output")))
+        yield
 
 
 class MiningWorkdir:

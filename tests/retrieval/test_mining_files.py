@@ -2,11 +2,13 @@
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hictl_hf.errors import BadInput
+from hictl_hf.retrieval import mining_files
 from hictl_hf.retrieval.mining import MiningConfig
 from hictl_hf.retrieval.mining_files import (
     deduplicate_lines,
@@ -53,6 +55,32 @@ def test_pairs_are_mined_best_first_above_the_threshold(texts: tuple[str, str], 
     mine_files(*texts, str(output), source(*texts), MiningConfig(margin="absolute", neighbours=1, threshold=0.7))
     assert output.read_text("utf-8").splitlines() == ["\t".join(line) for line in lines[:2]]
     assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("command", ["mine", "filter", "deduplicate"])
+def test_a_second_command_with_this_output_is_refused_until_the_first_has_ended(
+    command: str, texts: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, pairs = str(tmp_path / "out.tsv"), write(tmp_path / "given.tsv", ["eins\ta", "zwei\tb", "drei\tc"])
+    call = {
+        "mine": lambda: mine_files(*texts, output, source(*texts), COSINE),
+        "filter": lambda: filter_pairs(pairs, output, source(*texts), COSINE),
+        "deduplicate": lambda: deduplicate_lines(texts[0], output, 0.9, source(texts[0]), COSINE),
+    }[command]
+    refused = []
+
+    def during(*given: Any) -> None:
+        with pytest.raises(
+            BadInput, match=r"out.tsv.partial: another run .* wait for its end, or choose another --output"
+        ):
+            call()
+        refused.append(given)
+        finish(*given)
+
+    finish = mining_files.finish
+    monkeypatch.setattr(mining_files, "finish", during)
+    call()
+    assert len(refused) == 1 and Path(output).is_file() and not list(tmp_path.glob("*.partial"))
 
 
 def test_given_pairs_are_scored_in_their_order(tmp_path: Path) -> None:
