@@ -162,6 +162,7 @@ def atomic_directory(folder: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         yield unfinished
+        let_others_read(unfinished)
     if stays:
         for path in unfinished.iterdir():
             path.rename(folder / path.name)
@@ -169,6 +170,14 @@ def atomic_directory(folder: Path) -> Iterator[Path]:
     else:
         shutil.rmtree(folder, ignore_errors=True)
         unfinished.rename(folder)
+
+
+def let_others_read(folder: Path) -> None:
+    """Give weights in a new folder the mode of any other new file: safetensors 0.8 writes them for their owner alone,
+    whatever the umask, which the mode of the folder has."""
+    for file in folder.rglob("*.safetensors"):
+        with suppress(OSError):  # a file system without modes, or of another owner
+            file.chmod(file.stat().st_mode | folder.stat().st_mode & 0o666)
 
 
 _HELD: set[int] = set()  # folders of `only_writer`, opened

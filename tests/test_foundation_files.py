@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from hictl_hf.errors import BadInput
 from hictl_hf.files import (
@@ -71,6 +73,27 @@ def test_a_folder_replaces_the_old_one_at_the_end(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=message), atomic_directory(folder):
         raise OSError("full")
     assert [path.name for path in folder.iterdir()] == ["b"] and list(tmp_path.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_weights_have_the_mode_of_any_other_new_file(is_there: bool, umask: int, mode: int, tmp_path: Path) -> None:
+    """safetensors 0.8 writes them with mode 0600."""
+    if is_there:
+        (tmp_path / "run").mkdir()
+    before = os.umask(umask)
+    try:
+        with atomic_directory(tmp_path / "run") as draft:
+            (draft / "2_Dense").mkdir()
+            for name in ("model.safetensors", "2_Dense/model.safetensors"):
+                save_file({"a": torch.ones(1)}, draft / name)
+            (draft / "config.json").touch()
+            (draft / "secret").touch(0o600)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert modes == {"model.safetensors": mode, "config.json": mode, "secret": 0o600}
+    assert (tmp_path / "run" / "2_Dense" / "model.safetensors").stat().st_mode & 0o777 == mode
 
 
 @pytest.mark.parametrize("link", [False, True])

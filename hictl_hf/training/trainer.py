@@ -25,7 +25,7 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
 
 from ..errors import BadInput
-from ..files import writing
+from ..files import let_others_read, writing
 from ..models.supported_versions import overrides_private, warn_if_untested
 from .arguments import refuse_unsupported_devices
 from .callbacks import ReadsCheckpoints, RunFingerprint, StepGuard
@@ -243,6 +243,7 @@ class RobustTrainer(Trainer):
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 self.warn_of_missing_states(folder)
+                let_others_read(folder)
                 write_manifest(folder)
         readers = self.checkpoint_readers()
         if limit or any(reader.always for reader in readers):

@@ -35,6 +35,7 @@ from transformers import (
 
 from ..data.sampling import Languages, TemperatureSampler
 from ..errors import BadInput
+from ..files import let_others_read
 from ..hub.loading import FIX, refuse_lacking
 from ..models.supported_versions import overrides_private
 from ..training.arguments import gpu_is_used
@@ -186,6 +187,7 @@ def fine_tune(
         raise SystemExit(TERMINATED)
     trainer.save_model(str(finished))
     if args.should_save:
+        let_others_read(finished)
         write_manifest(finished)
         remove_checkpoints(output_dir)
     trainer.accelerator.wait_for_everyone()

@@ -150,6 +150,18 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, T
 # --- checkpoints ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_weights_of_a_checkpoint_have_the_mode_of_its_other_files(umask: int, mode: int, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        trained(toy_trainer(tmp_path, max_steps=2))
+    finally:
+        os.umask(before)
+    files = [path for path in (tmp_path / "checkpoint-2").iterdir() if path.is_file()]
+    assert "model.safetensors" in [path.name for path in files] and verify_checkpoint(files[0].parent) is None
+    assert {path.stat().st_mode & 0o777 for path in files} == {mode}
+
+
 def test_a_run_that_saves_ends_as_one_that_does_not_and_all_it_saved_is_whole(
     tmp_path: Path, uninterrupted: tuple[Any, ...]
 ) -> None:

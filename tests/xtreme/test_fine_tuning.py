@@ -353,6 +353,7 @@ def test_a_finished_run_is_loaded_and_its_checkpoints_are_gone(
     start = weights(model)
     expected = weights(fine_tune(model, kind.tokenizer, features, SETTINGS, tmp_path, save_every=2))
     assert not newest_first(tmp_path) and verify_checkpoint(tmp_path / "model") is None
+    assert len({path.stat().st_mode for path in (tmp_path / "model").iterdir()}) == 1, "weights, too"
     model.load_state_dict(start)
     at = AtStep(monkeypatch, 0, lambda: None)
     (tmp_path / "checkpoint-6").mkdir()  # killed before it was removed
