@@ -99,7 +99,7 @@ def without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def read_table(path: str, cursor: Cursor) -> Records:
+def read_table(path: str, cursor: Cursor, any_columns: bool = False) -> Records:
     """Read CSV or TSV. The first line that is not blank names the columns; it is read again wherever the cursor is."""
     begin = Cursor()
     number, cells = next((row for row in read_cells(path, begin) if row[1]), (1, None))
@@ -110,7 +110,7 @@ def read_table(path: str, cursor: Cursor) -> Records:
         raise BadInput(f"{path}:{number}: {cells}")
     header = [name.strip() for name in cells]
     check_delimiter(f"{path}:{number}", header)
-    check_columns(f"{path}:{number}", header)
+    check_columns(f"{path}:{number}", header, any_columns)
     if cursor.number < begin.number:
         cursor.number, cursor.offsets = begin.number, begin.offsets
     yield from rows_below(header, (row for row in read_cells(path, cursor) if cursor.wants(row[0])))
@@ -185,10 +185,11 @@ def check_delimiter(path: str, names: list[str]) -> None:
             )
 
 
-def check_columns(path: str, names: list[str]) -> None:
+def check_columns(path: str, names: list[str], any_columns: bool = False) -> None:
     """Raise `BadInput` for columns of a table that cannot be used: they hold for every row."""
     try:
-        columns_used(names)
+        if not any_columns:
+            columns_used(names)
     except BrokenRow as problem:
         moses = in_braces(re.sub(r":\d+$", "", path))
         fix = f" If it is a file of a Moses corpus, its files are named together: {moses}." if moses else ""

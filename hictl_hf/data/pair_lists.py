@@ -5,10 +5,12 @@ The name of the source says it: `en+de:pairs.txt`, `1.04+en+de:WikiMatrix.de-en.
 `tatoeba:eng+deu:folder`.
 """
 
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from ..errors import BadInput, BrokenRow, short_repr
@@ -18,9 +20,19 @@ from .languages import find_language, main_part
 from .lines import noting_quotes, read_lines
 from .records import Cursor, Declared, LowScore, Records, skip_to_cursor
 
+logger = logging.getLogger(__name__)
+
 IGNORED = "_"
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
+NAME = re.compile(r"[A-Za-z][\w.-]{0,29}", re.ASCII)  # of a column, in the first line of a CSV
+USUAL_NAMES = frozenset({  # of columns of pairs; no two different ones are translations of each other
+    "anchor", "answer", "english", "hypothesis", "input", "negative", "non_english", "output", "positive", "premise",
+    "query", "question", "sentence1", "sentence2", "sentence_1", "sentence_2", "sentence_a", "sentence_b", "source",
+    "source_sentence", "source_text", "src", "src_text", "target", "target_sentence", "target_text", "text", "text1",
+    "text2", "text_a", "text_b", "tgt", "tgt_text", "translation", "trg",
+})  # fmt: skip
 PAIR_LISTS = with_compressions(".txt", ".tsv", ".sent")
+CSV = tuple(with_compressions(".csv"))
 TATOEBA = re.compile(r"(\w+(-\w+)?_)?(?P<kind>sentences(_detailed)?|links)\.(csv|tsv)(\.(gz|bz2|xz|zst))?")
 
 
@@ -56,6 +68,15 @@ class Layout:
         found = [find_language(cell, self.columns) for cell in cells]
         return sorted(found) == sorted(filter(self.is_language, self.columns))
 
+    def has_usual_names(self, cells: Sequence[str]) -> bool:
+        """Whether these are different usual names, where the texts of a pair would be.
+
+        >>> [Layout(["_", "en", "de"]).has_usual_names(["id", *names]) for names in (("src", "TGT"), ("text", "Text"))]
+        [True, False]
+        """
+        names = [cell.strip().lower() for name, cell in zip(self.columns, cells) if self.is_language(name)]
+        return len(cells) == len(self.columns) and {*names} <= USUAL_NAMES and len({*names}) == len(names)
+
     @staticmethod
     def is_language(column: str) -> bool:
         return column != IGNORED and not NUMBER.fullmatch(column)
@@ -82,18 +103,42 @@ class Layout:
 
 
 def read_pair_list(path: str, cursor: Cursor, layout: Layout) -> Records:
-    """Read one pair a line, in columns separated by tabs, without a header; a quote is an ordinary character."""
+    """Read one pair a line, in columns separated by tabs, below usual names if there are any; a quote is an ordinary
+    character."""
     for number, line in noting_quotes(path, read_lines(path, cursor)):
         if number == 1 and layout.is_header(line):
             raise BadInput(
                 f"{path}:1: is {short_repr(line)}, the names of the columns; allowed are lines of texts. Remove the "
                 f"line, or name a .tsv without {'+'.join(layout.columns)}: before it, as a table."
             )
+        if number == 1 and layout.has_usual_names(line.split("\t")):
+            log_first_line(path, line)
+            continue
         yield number, layout.record(line.split("\t"))
 
 
+@cache
+def log_first_line(path: str, line: str) -> None:
+    """Log once that the first line of a file is no pair."""
+    logger.warning("%s: its first line, %s, is read as the names of the columns, not as a pair", path, short_repr(line))
+
+
+def check_first_line(source: str, names: Sequence[str], layout: Layout) -> None:
+    """Raise `BadInput` for a first line of a CSV that may be a pair, not names; log what are no usual names."""
+    found = [name for name, column in zip(names, layout.columns) if layout.is_language(column)]
+    if not all(map(NAME.fullmatch, found)):
+        raise BadInput(
+            f"{source}: begins with the line {short_repr(','.join(names))}, which may be a pair; allowed is a line "
+            "with a name for each column of texts, one word of letters without accents, such as source,target. Put it "
+            "before the line, or if that has names, in its place."
+        )
+    if not layout.has_usual_names(names) and not all(map(is_language, found)):
+        log_first_line(source, ",".join(names))
+
+
 def read_columns(source: str, cursor: Cursor, read: Callable[[str, Cursor], Records], layout: Layout) -> Records:
-    """Read rows of JSON lines, Parquet or the Hub, whose columns the layout names in the order of the first row."""
+    """Read rows of JSON lines, Parquet, CSV or the Hub, whose columns the layout names in the order of the first row or
+    line."""
     rows = (row for _, row in read(source, Cursor()))
     names = list(next((row for row in rows if isinstance(row, Mapping)), {}))
     if names and len(names) != len(layout.columns):
@@ -101,6 +146,8 @@ def read_columns(source: str, cursor: Cursor, read: Callable[[str, Cursor], Reco
             f"{source}: has the columns {short_repr(names)}; allowed are {len(layout.columns)}, as named in "
             f"{'+'.join(layout.columns)}. Name each in this order, {IGNORED} for a column to ignore."
         )
+    if names and source.lower().endswith(CSV):
+        check_first_line(source, names, layout)
     for name, column in zip(names, layout.columns):
         if layout.is_language(column) and is_language(name) and not find_language(main_part(name), [main_part(column)]):
             raise BadInput(

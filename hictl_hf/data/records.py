@@ -111,7 +111,7 @@ def columns_used(names: Collection[str]) -> list[str]:
         found = none_of_languages([*map(short_repr, others)])
         raise BrokenRow(
             f"has the columns {short_repr(list(names))}{found}; allowed are {COLUMNS}. Rename the columns, drop the "
-            "others; JSON lines, Parquet, Hub datasets and lists without a first line of names can be read as "
+            "others; JSON lines, Parquet, CSV, Hub datasets and lists without a first line of names can be read as "
             "en+de:SOURCE."
         )
     first = str(next(iter(names)))

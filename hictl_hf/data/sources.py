@@ -29,6 +29,7 @@ from .formats import (
     read_moses,
     read_parquet,
     read_plain_text,
+    read_table,
 )
 from .language_names import has_role
 from .languages import LANGUAGE
@@ -44,6 +45,7 @@ ARCHIVE = ".zip"
 # Of rows whose columns need not be languages, if the source names these.
 WITH_NAMES: Mapping[str, Callable[[str, Cursor], Records]] = {
     **dict.fromkeys(with_compressions(".jsonl", ".json"), read_json_lines),
+    **dict.fromkeys(with_compressions(".csv"), partial(read_table, any_columns=True)),
     ".parquet": partial(read_parquet, any_columns=True),
 }
 OF_TRAIN = {"train", "training"}

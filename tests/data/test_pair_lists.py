@@ -139,6 +139,72 @@ def test_rows_with_other_names_of_columns_are_named_by_the_source(ending: str, t
 
 
 @pytest.mark.parametrize(
+    ("layout", "first", "is_logged"),
+    [
+        ("en+de", "anchor,positive", False),
+        ("en+de", "Question,Answer", False),
+        ("en+de", "en,deu", False),
+        ("en+de", "dog,Hund", True),
+        ("_+en+de", ",sentence1,sentence2", False),
+        ("_+en+de", "The number.,left,right", True),
+        ("en+de+0.5", "english,non_english,A score", False),
+    ],
+)
+def test_the_first_line_of_csv_names_the_columns_and_unusual_names_are_logged(
+    layout: str, first: str, is_logged: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cells = {"en": '"The dog, 1"', "de": "Der Hund.", "_": "7", "0.5": "0.9"}
+    line = ",".join(cells[name] for name in layout.split("+"))
+    path = write_lines(tmp_path / "a.csv", [first, line, line])
+    assert texts(f"{layout}:{path}") == [{"en": "The dog, 1", "de": "Der Hund."}] * 2
+    complete = records_of(f"{layout}:{path}", Cursor(), Skips())
+    assert records_of(f"{layout}:{path}", Cursor(*complete[0][1:]), Skips()) == complete[1:]
+    message = f"{path}: its first line, {first!r}, is read as the names of the columns, not as a pair"
+    assert [record.getMessage() for record in caplog.records] == [message] * is_logged, "once"
+
+
+@pytest.mark.parametrize(
+    ("layout", "lines", "message"),
+    [
+        ("en+de", ["The dog.,Der Hund.", "x,y"], "begins with the line 'The dog.,Der Hund.', which may be a pair;"),
+        ("en+de", ["Good morning,Hallo", "x,y"], "which may be a pair; allowed is a line with a name for each"),
+        ("en+zh", ["Hello,你好", "x,y"], "begins with the line 'Hello,你好', which may be a pair"),
+        ("en+de", [",Hallo", "x,y"], "which may be a pair"),
+        ("en+de", ["anchor,positive,negative", "x,y,z"], "has the columns .*; allowed are 2, as named in en"),
+        ("de+en", ["en,de", "x,y"], "has the column 'en', which .* names de; allowed is its own language"),
+        ("en+de", ["text,text", "x,y"], "allowed is each name once"),
+        ("en+de", ["anchor;positive", "x;y"], "has columns separated by ';'"),
+    ],
+)
+def test_a_first_line_of_csv_that_may_be_a_pair_is_refused(
+    layout: str, lines: list[str], message: str, tmp_path: Path
+) -> None:
+    path = write_lines(tmp_path / "a.csv", lines)
+    with pytest.raises(BadInput, match=f"a.csv.*{message}"):
+        texts(f"{layout}:{path}")
+
+
+@pytest.mark.parametrize(
+    ("layout", "first", "is_pair"),
+    [
+        ("en+de", "anchor\tpositive", False),
+        ("_+en+0.5+de", "number\tSource \tscore\tTarget", False),
+        ("en+de", "text\tText", True),
+        ("en+de", "dog\tHund", True),
+        ("en+de", "source\tQuelle", True),
+    ],
+)
+def test_usual_names_in_the_first_line_of_a_list_are_no_pair(
+    layout: str, first: str, is_pair: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cells = {"en": "anchor", "de": "positive", "_": "7", "0.5": "0.9"}
+    path = write_lines(tmp_path / "a.tsv", [first, "\t".join(cells[name] for name in layout.split("+"))])
+    found = texts(f"{layout}:{path}")
+    assert len(found) == 1 + is_pair and found[-1] == {"en": "anchor", "de": "positive"}, "on the second line a pair"
+    assert ("is read as the names of the columns, not as a pair" in caplog.text) != is_pair
+
+
+@pytest.mark.parametrize(
     ("row", "problem"),
     [
         (
