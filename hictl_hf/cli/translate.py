@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from ..data.columns import check_column, read_lines_or_column, read_numbered
-from ..data.languages import find_language
+from ..data.languages import find_language, wanted_language
 from ..data.lines import check_inputs, check_output, open_output
 from ..embedding.encoder import check_device
 from ..errors import BadInput, short_repr
@@ -147,4 +147,5 @@ def check_target(args: TranslateArguments, model: HictlForConditionalGeneration)
     if known and not find_language(given or "", known):
         found = "is not given" if given is None else f"is {short_repr(given)}"
         allowed = f"allowed for {args.model} are {', '.join(known)}"
-        raise BadInput(f"target_lang {found}; {allowed}. Give it, for example --target_lang {known[0]}.")
+        example = wanted_language(given or "", known) or known[0]
+        raise BadInput(f"target_lang {found}; {allowed}. Give it, for example --target_lang {example}.")

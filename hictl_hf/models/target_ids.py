@@ -87,8 +87,9 @@ class TargetIdsModel(PreTrainedModel):
         known = self.config.target_languages or []
         unknown = sorted({*languages} - {*known})
         if unknown:
+            fix = "Write one of them as it is" if known else "Name none"
             raise ValueError(
-                f"no target language {', '.join(unknown)}; this model translates into {known or 'one, unnamed'}"
+                f"no target language {', '.join(unknown)}; this model translates into {known or 'one, unnamed'}. {fix}."
             )
         ids = [len(self.target_token_ids) + known.index(language) for language in languages]
         return torch.tensor(ids, dtype=torch.long, device=self.device)

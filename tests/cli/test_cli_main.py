@@ -446,10 +446,12 @@ def test_a_translator_into_several_languages_is_told_which_by_a_flag(
     (tmp_path / "in").write_text("a dog\n")
     given = ["--model", str(tmp_path / "model"), "--input", str(tmp_path / "in"), "--max_length", "3"]
     output = tmp_path / "new" / "out"
-    for more, found in (([], "is not given"), (["--target_lang", "sw"], "is 'sw'")):
+    cases = [([], "is not given", "de"), (["--target_lang", "sw"], "is 'sw'", "de")]
+    cases += [(["--target_lang", "fr_CA"], "is 'fr_CA'", "fr")]
+    for more, found, example in cases:
         with pytest.raises(
             BadInput,
-            match=f"^target_lang {found}; allowed for .* are de, fr. Give it, for example --target_lang de.",
+            match=f"^target_lang {found}; allowed for .* are de, fr. Give it, for example --target_lang {example}.",
         ):
             cli.main_of("translate")([*given, *more])
     cli.main_of("translate")([*given, "--target_lang", "fr", "--output", str(output)])
