@@ -16,6 +16,7 @@ from pathlib import Path
 
 DEBUG = "--debug"
 DEBUG_HELP = "Show the Python traceback of an error instead of one line."
+OF_LAUNCHERS = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 GRACE = 20.0  # seconds in which the first of several processes can tell an error of all
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -80,6 +81,13 @@ def add_debug(parser: ArgumentParser) -> None:
     parser.add_argument(DEBUG, action="store_true", default=SUPPRESS, help=DEBUG_HELP)
 
 
+def unset_empty() -> None:
+    """Unset what a launcher sets and a shell has set to nothing: libraries would read a number."""
+    for name in OF_LAUNCHERS:
+        if not os.environ.get(name, "").strip():
+            os.environ.pop(name, None)
+
+
 def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settings: str) -> None:
     """Call `main` with these arguments, by default those of the command line.
 
@@ -88,6 +96,7 @@ def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settin
     that ended says so.
     """
     argv = sys.argv[1:] if argv is None else argv
+    unset_empty()
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: where it is ASCII or Latin-1
     if sys.stdin is None:  # closed by the shell: nothing to read
@@ -107,7 +116,7 @@ def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settin
         if message is None or shows_traceback(argv):
             raise
         drop_stdout()  # on a full disk
-        if int(os.environ.get("RANK", 0)):
+        if int(os.environ.get("RANK") or 0):
             time.sleep(GRACE)  # the launcher ends this process when the first one fails for the same reason
         sys.exit(f"error: {message}")
     except RuntimeError as error:

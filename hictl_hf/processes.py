@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .errors import BadInput
+from .errors import BadInput, unset_empty
 
 Item = TypeVar("Item")
 
@@ -106,7 +106,7 @@ def hides_progress() -> bool | None:
 
 def is_first() -> bool:
     """Whether no launcher started this process, or it is the first of those that one started; without joining them."""
-    if not any(name in os.environ for name in LOCAL_RANKS):  # RANK alone may be that of a machine
+    if not any(map(os.environ.get, LOCAL_RANKS)):  # RANK alone may be that of a machine
         return True
     return not any(int(os.environ.get(name) or 0) for name in RANKS)
 
@@ -117,6 +117,7 @@ def join() -> Processes:
     Of the others than the main process only errors are shown.
     """
     global _joined
+    unset_empty()
     if all(int(os.environ.get(name) or 1) < 2 for name in SIZES):
         return _joined
     see_own_gpu()
@@ -151,7 +152,7 @@ def see_own_gpu() -> None:
     """Hide the GPUs of the other processes of this machine, before CUDA is initialized."""
     import torch
 
-    local = next((int(os.environ[name]) for name in LOCAL_RANKS if name in os.environ), 0)
+    local = next((int(os.environ[name]) for name in LOCAL_RANKS if os.environ.get(name)), 0)
     if (number := torch.cuda.device_count()) > 1:  # counted without initializing CUDA
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(number)))
         os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[local % number]

@@ -16,13 +16,13 @@ import pytest
 import torch
 from accelerate import PartialState
 from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]  # without __all__
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from hictl_hf import errors, processes
 from hictl_hf.cli.main import main_of
 from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.processes import ALONE, Processes, hides_progress, join, refuse_streams, see_own_gpu
+from hictl_hf.processes import ALONE, Processes, hides_progress, is_first, join, refuse_streams, see_own_gpu
 
 ROOT = Path(__file__).parents[1]
 
@@ -85,8 +85,10 @@ def test_without_a_launcher_there_is_one_process(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert join() is ALONE and os.environ["LOCAL_RANK"] == "0" and ALONE.is_main and hides_progress() is None
-    monkeypatch.setenv("WORLD_SIZE", "")
-    assert join() is ALONE
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "")
+    assert is_first() and join() is ALONE
+    assert "WORLD_SIZE" not in os.environ, "libraries would read a number"
     monkeypatch.setattr(processes, "_joined", Processes(1, 2))
     assert join() == Processes(1, 2) and hides_progress()
 
@@ -141,6 +143,21 @@ def test_the_first_process_tells_an_error_at_once_others_later(
     with pytest.raises(SystemExit, match="error: a.txt: is empty"):
         errors.run(fail, [])
     assert found == waited
+
+
+def test_variables_of_a_launcher_that_are_set_to_nothing_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "")
+    sizes: list[int] = []
+    errors.run(lambda _: sizes.append(TrainingArguments(use_cpu=True).world_size), [])
+    assert sizes == [1]
+
+    def fail(_: Any) -> None:
+        os.environ["RANK"] = ""
+        raise BadInput("a.txt: is empty")
+
+    with pytest.raises(SystemExit, match="error: a.txt: is empty"):
+        errors.run(fail, [])
 
 
 def test_a_program_leaves_the_process_group_of_its_training(tmp_path: Path) -> None:

@@ -71,7 +71,8 @@ def show(planned: RunPlan) -> dict[str, Any]:
     for table in planned.tables():
         print(table.text())
     for each in planned.unresolved:
-        print(f"does not resolve: {each.role} {each.name}: {each.problem}")
+        problem = each.problem.removeprefix(f"{each.name}: ")
+        print(f"does not resolve: {each.role} {each.name}: {problem}")
     if planned.unresolved:
         raise SystemExit(1)
     print("every name resolves; nothing was trained")

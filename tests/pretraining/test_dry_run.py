@@ -124,6 +124,7 @@ def test_names_that_do_not_resolve_are_named_and_end_the_command(
     }  # fmt: skip
     reasons = {name: reason for _, name, reason in lost}
     assert "does not exist" in reasons["br:cc100/br.txt.gz"]
+    assert not [name for name, reason in reasons.items() if reason.startswith(f"{name}:")], "named once"
     assert reasons["hub:Helsinki-NLP/multiun:en-fr"] == "has no configuration en-fr; allowed are ar-en"
 
 
