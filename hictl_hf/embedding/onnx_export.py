@@ -26,7 +26,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.text_encoding import special_tokens_around
 from ..data.tokenization import save_tokenizer
 from ..errors import BadInput
-from ..files import atomic_directory, new_folder, only_writer, write_json
+from ..files import atomic_directory, new_folder, write_json
 from .pooling import (
     Pooling,
     check_poolings,
@@ -94,7 +94,7 @@ def export_onnx(
     batch = tokenizer(["a", "a b c d"], padding=True, return_tensors="pt")
     shape = {0: torch.export.Dim("sentences"), 1: torch.export.Dim("tokens")}
     tokenizer.model_max_length = own_max_length(model.config)
-    with only_writer(folder, "--output"), atomic_directory(folder) as draft:
+    with atomic_directory(folder) as draft:
         with without_warnings():
             torch.onnx.export(
                 encoder, tuple(batch[name] for name in INPUTS), draft / "model.onnx", input_names=list(INPUTS),

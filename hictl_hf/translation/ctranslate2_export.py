@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, XLMRobertaModel
 
 from ..errors import BadInput
-from ..files import atomic_directory, new_folder, only_writer
+from ..files import atomic_directory, new_folder
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 
 NEVER = -1e9  # bias of suppressed tokens
@@ -78,7 +78,7 @@ def export_ctranslate2(
         spec.optimize(quantization=quantization)
     except ValueError as error:
         raise BadInput(f"quantization is {quantization!r}; {error}") from error
-    with only_writer(folder, "--output"), atomic_directory(folder) as draft:
+    with atomic_directory(folder) as draft:
         spec.save(str(draft))
     return folder
 

@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -151,21 +150,6 @@ def test_a_pooling_that_is_not_there_and_a_missing_package_are_told(
     with pytest.raises(BadInput, match=r"pip install 'hictl_hf\[onnx\]'"):
         main(["--model", "nowhere", "--output", str(tmp_path / "new")])
     assert not (tmp_path / "new").exists()
-
-
-def test_a_second_export_into_one_folder_is_refused_while_the_first_is_made(
-    model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, folder = model_for_text(), tmp_path / "onnx"
-
-    def export(*given: Any, **settings: Any) -> None:
-        with pytest.raises(BadInput, match="onnx: another run that has not ended .* or choose another --output"):
-            export_onnx(model, tokenizer, folder)
-        Path(given[2]).write_text("graph")
-
-    monkeypatch.setattr(torch.onnx, "export", export)
-    assert export_onnx(model, tokenizer, folder).read_text() == "graph"
-    assert not list(tmp_path.rglob(".unfinished"))
 
 
 def test_an_export_that_fails_leaves_nothing(

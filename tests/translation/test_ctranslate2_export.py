@@ -10,7 +10,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.cli.export_ctranslate2 import main
 from hictl_hf.errors import BadInput
-from hictl_hf.files import only_writer
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.translation.beam_search import BeamSearchConfig, search
 from hictl_hf.translation.ctranslate2_export import export_ctranslate2, tokens_of
@@ -116,13 +115,6 @@ def test_a_bias_is_refused_and_dropped_only_when_that_is_allowed(
         compare(model, tokenizer, tmp_path / "ct2", texts)
     model.config.cls_bias = "none"
     compare(model, tokenizer, tmp_path / "ct2", texts)
-
-
-def test_a_second_export_into_one_folder_is_refused_while_the_first_is_made(
-    make_model: Callable[..., HictlForConditionalGeneration], tokenizer: PreTrainedTokenizerBase, tmp_path: Path
-) -> None:
-    with only_writer(tmp_path / "ct2"), pytest.raises(BadInput, match="ct2: another run that has not ended"):
-        export_ctranslate2(make_model(), tokenizer, tmp_path / "ct2")
 
 
 def test_an_export_that_is_interrupted_is_made_again(
