@@ -60,6 +60,7 @@ SYSTEMS = {
     "no-hard-negatives": System("without hard negatives", config_overrides={"hard_negatives": False}),
     "other-side-only": System("negatives of the other side only", config_overrides={"same_side_negatives": False}),
     "first-token": System("a new projection of the first token (the paper)", config_overrides=PAPER_VECTOR),
+    "temperature-0.02": System("sentence temperature 0.02 for 0.05", config_overrides={"sentence_temperature": 0.02}),
     "published": System(
         "the study before: the paper's losses and vector, rate 1e-4, 400 steps",
         config_overrides=ALL_LOSSES | PAPER_VECTOR | {"hard_negatives": True},
