@@ -69,12 +69,14 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, max_length: int =
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
-    """Save a tokenizer so that transformers 4 loads it, too: there two things have other names, which 5 also reads."""
+    """Save a tokenizer so that transformers 4 reads the same by it, which has other names of two things, and other
+    default inputs of a model."""
     tokenizer.save_pretrained(folder)
     path = Path(folder, "tokenizer_config.json")
     settings = json.loads(path.read_text("utf-8"))
     if settings["tokenizer_class"] == "TokenizersBackend":
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        settings["model_input_names"] = list(tokenizer.model_input_names)  # 4 adds token types
     if isinstance(settings.get("extra_special_tokens"), list):  # 4 allows a mapping only
         settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
     write_json(path, settings)

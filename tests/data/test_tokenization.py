@@ -9,7 +9,7 @@ import sentencepiece
 from datasets import Dataset
 from tokenizers import pre_tokenizers
 from toy_families import TOKENIZERS, bytes_as_letters, gemma_pieces
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hictl_hf.data.layout import WORD_START, word_starts, words_never_sampled
 from hictl_hf.data.tokenization import (
@@ -62,6 +62,15 @@ def test_a_saved_tokenizer_is_named_as_transformers_4_names_it(family: str, tmp_
     assert type(saved) is type(tokenizer) and saved.all_special_tokens == tokenizer.all_special_tokens
     texts = ["the <region> Haus", "klein"]
     assert saved(texts) == tokenizer(texts) and saved(texts, texts) == tokenizer(texts, texts)
+
+
+def test_a_tokenizer_of_defaults_has_no_token_types_in_transformers_4_either(tmp_path: Path) -> None:
+    trained = TOKENIZERS["modernbert"](["the small house", "das kleine Haus"] * 9)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=trained.backend_tokenizer, pad_token=trained.pad_token)
+    save_tokenizer(tokenizer, tmp_path)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text("utf-8"))
+    assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert settings["model_input_names"] == ["input_ids", "attention_mask"]  # the default of 4 has three
 
 
 def test_a_pair_is_joined_with_two_separators(tokenizer: PreTrainedTokenizerBase) -> None:
