@@ -63,7 +63,8 @@ if __name__ == "__main__":
 }
 SLOW = {
     "transformers first", "Auto class first", "the model that ours extends", "configuration first",
-    "the last module of ours", "our pipeline, transformers first", "a spawned worker",
+    "the last module of ours", "our pipeline, transformers first", "a spawned worker", "configuration alone",
+    "a module of ours",
 }  # fmt: skip
 
 

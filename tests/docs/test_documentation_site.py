@@ -48,10 +48,12 @@ def pages(built: tuple[Path, str]) -> dict[str, str]:
     return {path.relative_to(built[0]).as_posix(): path.read_text("utf-8") for path in built[0].rglob("*.html")}
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning(built: tuple[Path, str]) -> None:
     assert "Documentation built" in built[1] and "WARNING" not in built[1]
 
 
+@pytest.mark.slow
 def test_every_link_and_anchor_on_the_site_leads_somewhere(built: tuple[Path, str], pages: dict[str, str]) -> None:
     anchors = {name: {"", *re.findall(r'\b(?:id|name)="([^"]+)"', html)} for name, html in pages.items()}
     followed, broken = 0, []
@@ -70,6 +72,7 @@ def test_every_link_and_anchor_on_the_site_leads_somewhere(built: tuple[Path, st
     assert followed > 2000 and broken == []
 
 
+@pytest.mark.slow
 def test_nothing_on_the_site_is_loaded_from_elsewhere(built: tuple[Path, str], pages: dict[str, str]) -> None:
     loaded = re.compile(r'<(?:link|script|img|iframe|source)\b[^>]*?\b(?:href|src)="((?:https?:)?//[^"]+)"')
     assert {link for html in pages.values() for link in loaded.findall(html)} == set()
@@ -77,6 +80,7 @@ def test_nothing_on_the_site_is_loaded_from_elsewhere(built: tuple[Path, str], p
     assert len(styles) > 10_000 and re.findall(r"url\(['\"]?(?:https?:)?//[^)]*", styles) == []
 
 
+@pytest.mark.slow
 def test_lists_tables_and_doctests_are_set_as_such(pages: dict[str, str]) -> None:
     text = {name: re.sub(r"<pre.*?</pre>|<code>.*?</code>", "", html, flags=re.DOTALL) for name, html in pages.items()}
     raw = re.compile(r"<p>(?:[^<]*\n)?(?:[-*] |\d+\. |\|.*\|)[^<]*")
@@ -95,6 +99,7 @@ def test_the_api_reference_has_each_public_name_once_and_no_other() -> None:
     )
 
 
+@pytest.mark.slow
 def test_public_names_have_a_docstring_and_stand_on_the_site(pages: dict[str, str]) -> None:
     anchors = {anchor for name, html in pages.items() if name.startswith("api/") for anchor in ids(html)}
     assert sorted(set(public_names()) - anchors) == []

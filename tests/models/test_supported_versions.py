@@ -67,7 +67,7 @@ def test_a_release_that_was_not_tested_warns_once(version: str, warns: bool) -> 
     "module",
     [
         "hictl_hf.pretraining.trainer",
-        "hictl_hf.models.modeling_hictl_translation",
+        pytest.param("hictl_hf.models.modeling_hictl_translation", marks=pytest.mark.slow),
         "hictl_hf; hictl_hf.HictlForPreTraining",
     ],
 )
