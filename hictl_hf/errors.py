@@ -171,7 +171,7 @@ def in_one_line(error: BadInput | OSError) -> str | None:
 
 
 def is_full_disk(error: OSError) -> bool:
-    """Whether an error is that of a full disk, of a quota or of the largest file allowed."""
+    """Whether a write failed because the disk or a quota is full, or the file larger than allowed."""
     written = error.strerror or str(error)
     return error.errno in FULL_DISK or error.errno is None and bool(SHORT_WRITE.fullmatch(written))
 

@@ -69,7 +69,7 @@ class Layout:
         return sorted(found) == sorted(filter(self.is_language, self.columns))
 
     def has_usual_names(self, cells: Sequence[str]) -> bool:
-        """Whether these are different usual names, where the texts of a pair would be.
+        """Whether the columns of texts hold different names of `USUAL_NAMES`, so that the line is no pair.
 
         >>> [Layout(["_", "en", "de"]).has_usual_names(["id", *names]) for names in (("src", "TGT"), ("text", "Text"))]
         [True, False]

@@ -69,8 +69,8 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, max_length: int =
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
-    """Save a tokenizer so that transformers 4 reads the same by it, which has other names of two things, and other
-    default inputs of a model."""
+    """Save a tokenizer so that transformers 4 encodes alike: it has other names for two settings, and another default
+    of the third."""
     tokenizer.save_pretrained(folder)
     path = Path(folder, "tokenizer_config.json")
     settings = json.loads(path.read_text("utf-8"))
