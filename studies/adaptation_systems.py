@@ -60,7 +60,10 @@ SYSTEMS = {
     "no-hard-negatives": System("without hard negatives", config_overrides={"hard_negatives": False}),
     "other-side-only": System("negatives of the other side only", config_overrides={"same_side_negatives": False}),
     "first-token": System("a new projection of the first token (the paper)", config_overrides=PAPER_VECTOR),
-    "temperature-0.02": System("sentence temperature 0.02 for 0.05", config_overrides={"sentence_temperature": 0.02}),
+    "temperature-0.02": System(
+        "sentence temperature 0.02 for 0.05", config_overrides={"sentence_temperature": 0.02}, seeds=THREE
+    ),
+    "temperature-0.01": System("sentence temperature 0.01 for 0.05", config_overrides={"sentence_temperature": 0.01}),
     "published": System(
         "the study before: the paper's losses and vector, rate 1e-4, 400 steps",
         config_overrides=ALL_LOSSES | PAPER_VECTOR | {"hard_negatives": True},
@@ -75,6 +78,13 @@ SYSTEMS = {
         settings={"learning_rate": 1e-4},
         loss=CONTRAST,
         loss_settings=BOTH_DIRECTIONS,
+    ),
+    "st-scale-50": System(
+        "both directions, scale 50 for 20 (temperature 0.02)",
+        OTHERS,
+        loss=CONTRAST,
+        loss_settings=BOTH_DIRECTIONS | {"scale": 50.0},
+        seeds=THREE,
     ),
     "st-gte": System(
         "also negatives of the same side (GTE)",

@@ -3,9 +3,11 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from ..embedding.pooling import chosen_prompt, own_max_length, own_normalize, own_pooling
 from ..hub.cards import (
     YOUR_FOLDER,
     YOUR_REPOSITORY,
@@ -19,11 +21,12 @@ from ..hub.cards import (
     sentence_transformers_snippet,
     tags_of,
 )
-from ..models.families import OURS, Family, family_recorded
+from ..models.families import Family, family_recorded
 from .results import HEADS, METRIC, PretrainingResults, data_sentence, headline, lead
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 ENCODER_TEMPLATE = Path(__file__).with_name("encoder_card.md")
+TEXTS = ("Good morning.", "Guten Morgen.")
 OBJECTIVES = (  # name in the configuration, on the card, and the field of its temperature
     ("lm", "masked and translation language model, L_LM", None),
     ("sentence", "sentence-level contrast with hard negatives, L_S", "sentence_temperature"),
@@ -60,16 +63,23 @@ def model_card(results: PretrainingResults) -> str:
     )
 
 
-def encoder_card(results: PretrainingResults) -> str:
-    """The README of the plain encoder."""
+def encoder_card(results: PretrainingResults, config: Any, pooler: bool) -> str:
+    """The README of the plain encoder.
+
+    Args:
+        config: of the model, which says how sentences are read.
+        pooler: whether the projection is the encoder's pooler (`encoder_export.has_pooler`).
+    """
     metadata = ModelCardData(
         library_name="sentence-transformers", pipeline_tag="sentence-similarity", language=_languages(results) or None,
         tags=[*tags_of(_family(results)), "sentence-transformers", "feature-extraction"],
     )  # fmt: skip
     return render_card(
         ENCODER_TEMPLATE, metadata, repository=YOUR_REPOSITORY, architecture=_family(results).title,
-        pooler="yes" if _family(results).own_type == OURS else "", headline=escape_markdown(headline(results)),
-        name=json.dumps(YOUR_FOLDER), pooling=escape_markdown(_pooling(results)),
+        pooler="yes" if pooler else "",
+        least_version=", 5.4 or above" if own_pooling(config).layer != config.num_hidden_layers else "",
+        headline=escape_markdown(headline(results)),
+        snippet=vector_snippet(YOUR_FOLDER, config, pooler), pooling=escape_markdown(_pooling(results)),
         sentence_transformers=sentence_transformers_snippet(YOUR_FOLDER), citation=licence_and_citation(),
     )  # fmt: skip
 
@@ -119,6 +129,36 @@ states = encoder(**batch).last_hidden_state  # (sentences, tokens, hidden size)
 # The HiCTL model with the vector that it was trained on; its code is stored with the weights.
 model = AutoModelForPreTraining.from_pretrained({name}, trust_remote_code=True)
 sentences = model.encode_sentences(batch["input_ids"], batch["attention_mask"])  # (sentences, r)"""
+
+
+def vector_snippet(name: str, config: Any, pooler: bool) -> str:
+    """Example code that embeds sentences by the plain encoder and transformers alone, read as the configuration says.
+
+    It ends at the hidden states if the vector is a projection that the plain encoder does not have.
+    """
+    mode, layer = own_pooling(config)
+    prompt = chosen_prompt(config)
+    inner = layer != config.num_hidden_layers
+    given = "[text.lower() for text in texts]" if getattr(config, "embedding_lower_case", False) else "texts"
+    read = f"output_hidden_states=True).hidden_states[{layer}]" if inner else ").last_hidden_state"
+    vectors = {
+        "mean": """
+mask = batch["attention_mask"].unsqueeze(-1)
+vectors = (states * mask).sum(1) / mask.sum(1)""",
+        "cls": "\nvectors = states[:, 0]",
+        "projection": "\n    vectors = encoder.pooler.dense(states[:, 0])" if pooler else "",
+    }[mode]
+    if vectors and own_normalize(config):
+        vectors += "\nvectors = torch.nn.functional.normalize(vectors)"
+    return f"""import torch
+from transformers import AutoModel, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained({json.dumps(name)})
+encoder = AutoModel.from_pretrained({json.dumps(name)})
+texts = {json.dumps([prompt + text for text in TEXTS], ensure_ascii=False)}
+batch = tokenizer({given}, padding=True, truncation=True, max_length={own_max_length(config)}, return_tensors="pt")
+with torch.no_grad():
+    states = encoder(**batch{", " * inner}{read}  # (sentences, tokens, d){vectors}"""
 
 
 def _fills_masks(results: PretrainingResults) -> bool:

@@ -14,6 +14,7 @@ from ..embedding.sentence_transformers_files import save_sentence_encoder, write
 from ..errors import BadInput
 from ..files import atomic_directory, only_writer, write_text
 from ..hub.publishing import push, reserve
+from ..models.encoder_export import has_pooler
 from ..models.objective import HictlObjective
 from ..reports.results import library_versions
 from ..training.arguments import plain_settings, refuse_unsupported_devices
@@ -196,5 +197,5 @@ def save(
         write_text(folder / "README.md", model_card(results))
     with atomic_directory(Path(output_dir) / "encoder") as folder:
         save_sentence_encoder(model, tokenizer, folder)
-        write_text(folder / "README.md", encoder_card(results))
+        write_text(folder / "README.md", encoder_card(results, model.config, has_pooler(model)))
     results.write(output_dir)

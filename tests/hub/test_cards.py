@@ -7,6 +7,7 @@ import pytest
 from huggingface_hub import ModelCard
 from recorded_run import RESULTS, typed
 
+from hictl_hf import HictlConfig
 from hictl_hf.errors import BadInput
 from hictl_hf.hub.cards import (
     card_for_repository,
@@ -27,7 +28,7 @@ def card(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def card_of_encoder(tmp_path: Path) -> Path:
-    (tmp_path / "encoder.md").write_text(encoder_card(typed(RESULTS)), "utf-8")
+    (tmp_path / "encoder.md").write_text(encoder_card(typed(RESULTS), HictlConfig(), pooler=True), "utf-8")
     return tmp_path / "encoder.md"
 
 

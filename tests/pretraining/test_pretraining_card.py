@@ -1,14 +1,32 @@
 """The cards of a pre-training run: metadata, how the model was made, code that compiles, and no text trusted."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 from recorded_run import ADAPTED, ATTACK, ATTACKED, INCOMPLETE, REQUIRED, RESULTS, typed
+from transformers import PreTrainedTokenizerBase
 
+from hictl_hf import HictlConfig
+from hictl_hf.embedding.encoder import embed_sentences
+from hictl_hf.embedding.pooling import Pooling
+from hictl_hf.embedding.sentence_transformers_files import save_sentence_encoder
+from hictl_hf.hub.cards import YOUR_FOLDER
+from hictl_hf.models.encoder_export import has_pooler
 from hictl_hf.pretraining.card import encoder_card, model_card
+from hictl_hf.pretraining.results import PretrainingResults
+
+MakeModel = Callable[..., Any]
+LAST = 2
+
+
+def plain_card(results: PretrainingResults) -> str:
+    """The card of the encoder of a model with the usual settings."""
+    return encoder_card(results, HictlConfig(), pooler=True)
 
 
 def test_the_card_carries_its_score_as_metadata() -> None:
@@ -63,12 +81,40 @@ def test_the_card_promises_no_head_or_negatives_that_the_run_had_off() -> None:
 
 
 def test_the_python_of_the_cards_compiles() -> None:
-    for card, number in ((model_card, 3), (encoder_card, 2)):
+    for card, number in ((model_card, 3), (plain_card, 2)):
         snippets = snippets_of(card(typed(RESULTS)))
         assert len(snippets) == number
         for snippet in snippets:
             compile(snippet, "card", "exec")
     assert "".join(snippets_of(model_card(typed(RESULTS)))).count('"your-name/hictl"') == 5
+
+
+@pytest.mark.parametrize(
+    "pooling", [Pooling("mean", LAST), Pooling("cls", 1), Pooling("projection", LAST), Pooling("mean", 0)], ids=str
+)
+@pytest.mark.parametrize("settings", [{}, {"embedding_normalize": False, "embedding_lower_case": True}], ids=str)
+def test_the_code_of_the_encoders_card_gives_its_vectors(
+    pooling: Pooling,
+    settings: dict[str, Any],
+    model_for_text: MakeModel,
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
+) -> None:
+    model = model_for_text(seed=5, initializer_range=0.5, embedding_prompt="Query: ", **settings)
+    model.config.embedding_pooling, model.config.embedding_layer = pooling
+    save_sentence_encoder(model, tokenizer, tmp_path)
+    *_, snippet = snippets_of(encoder_card(typed(RESULTS), model.config, has_pooler(model)))
+    found: dict[str, Any] = {}
+    exec(snippet.replace(YOUR_FOLDER, str(tmp_path)), found)
+    expected = embed_sentences(model, tokenizer, ["Good morning.", "Guten Morgen."])
+    np.testing.assert_allclose(found["vectors"].numpy(), expected, rtol=0, atol=1e-5)
+
+
+def test_the_code_of_the_encoders_card_ends_at_the_states_if_the_encoder_lacks_the_projection() -> None:
+    config = HictlConfig(embedding_pooling="projection", projection_size=20)
+    card = encoder_card(typed(RESULTS), config, pooler=False)
+    *_, snippet = snippets_of(card)
+    assert snippet.endswith(".last_hidden_state  # (sentences, tokens, d)\n") and "pooler" not in card
 
 
 def test_the_card_says_how_sentences_are_read() -> None:
@@ -85,7 +131,7 @@ def test_the_card_says_how_sentences_are_read() -> None:
 
 def test_the_card_of_an_adapted_encoder_names_its_prompt_and_no_choice() -> None:
     retrieval = {**RESULTS["retrieval"], "by_layer": {"projection": [None, None, None, None, 9.0]}}
-    text = encoder_card(typed(ADAPTED | {"retrieval": retrieval}))
+    text = plain_card(typed(ADAPTED | {"retrieval": retrieval}))
     assert "the projection at layer 4, divided by its length. 'query: ' is put before each text." in text
     assert "chosen on dev" not in model_card(typed(RESULTS | {"retrieval": retrieval}))
 
@@ -96,14 +142,14 @@ def test_the_card_names_languages_by_codes_the_hub_knows() -> None:
 
 
 def test_text_from_the_data_never_becomes_markup() -> None:
-    for make in (model_card, encoder_card):
+    for make in (model_card, plain_card):
         card = ModelCard(make(typed(ATTACKED)), ignore_metadata_errors=True).text
         assert "<script>" not in re.sub(r"```.*?```", "", card, flags=re.DOTALL)
-        assert make is encoder_card or "&lt;script&gt;alert" in card
+        assert make is plain_card or "&lt;script&gt;alert" in card
 
 
 @pytest.mark.parametrize("missing", sorted(INCOMPLETE))
 def test_a_missing_key_is_survived(missing: str) -> None:
-    for card in (model_card, encoder_card):
+    for card in (model_card, plain_card):
         data: Any = ModelCard(card(typed(INCOMPLETE[missing]))).data
     assert data.library_name
