@@ -16,8 +16,9 @@ from typing import Any
 
 from ..data.columns import check_column, read_lines_or_column
 from ..data.lines import check_inputs, check_output
+from ..embedding.arguments import PoolingArguments
 from ..embedding.encoder import check_device, check_reading, default_precision, load_encoder
-from ..embedding.pooling import POOLINGS, chosen_pooling, chosen_prompt
+from ..embedding.pooling import chosen_prompt
 from ..embedding.to_file import LINES_AT_ONCE, OUTPUTS, STORED, VectorFileConfig, embed_to_file
 from ..errors import BadInput
 from ..parsing import CommandParser, parse_flags
@@ -32,7 +33,7 @@ GROUPS = {
 
 
 @dataclass
-class EmbedArguments:
+class EmbedArguments(PoolingArguments):
     """Arguments of `hictl embed`."""
 
     model: str = field(metadata={"help": "Folder or Hub name of a HiCTL or XLM-R encoder."})
@@ -47,10 +48,6 @@ class EmbedArguments:
         },
     )
     column: str | None = field(default=None, metadata={"help": "Text column of the tables; a.b is key b of column a."})
-    layer: int | None = field(
-        default=None, metadata={"help": "Layer to pool, 0: the embeddings; default: the model's."}
-    )
-    pooling: str | None = field(default=None, metadata={"help": f"One of {', '.join(POOLINGS)}; default: the model's."})
     prompt: str | None = field(
         default=None,
         metadata={"help": 'Text to put before each line, "" for none; default: the model\'s default prompt.'},
@@ -114,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise BadInput(f"{', '.join(args.input)}: has no line; allowed is one or more")
     precision: Any = args.precision or default_precision(args.device)
     model, tokenizer = load_encoder(args.model, precision, args.device)
-    pooling = chosen_pooling(model.config, args.pooling, args.layer)
+    pooling = args.chosen_pooling(model)
     prompt = chosen_prompt(model.config, args.prompt, args.prompt_name)
     names = ("normalize", "stored", "max_tokens", "lines_at_once")
     config = VectorFileConfig(

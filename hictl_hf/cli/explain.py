@@ -3,6 +3,7 @@
 hictl explain "The house is small." --model runs/demo/checkpoint
 hictl explain "The house is small." --model runs/demo/checkpoint --language_texts en:news.en.txt de:news.de.txt
 hictl explain "The house is small." --model runs/demo/checkpoint --among news.de.txt --words 0
+hictl explain "The house is small." --model xlm-roberta-base --among news.de.txt --words 0 --pooling mean --layer 8
 """
 
 import json
@@ -17,6 +18,7 @@ from .logs import log_to_terminal
 
 GROUPS = {
     "input": ("model", "among", "language_texts", "translation"),
+    "vectors": ("layer", "pooling"),
     "output": ("words", "sentences", "json"),
 }
 
@@ -34,6 +36,7 @@ class ExplainArguments(ExplainerArguments):
     json: bool = field(default=False, metadata={"help": "Print JSON instead of tables."})
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("words", "sentences"):
             if getattr(self, name) < 0:
                 raise BadInput(f"{name} is {getattr(self, name)}; allowed is 0 or more")

@@ -19,8 +19,8 @@ from typing import Any
 from ..data.columns import refuse_tables
 from ..data.compression import compression_of
 from ..data.lines import check_output
+from ..embedding.arguments import PoolingArguments
 from ..embedding.encoder import check_device, check_reading, default_precision
-from ..embedding.pooling import POOLINGS
 from ..errors import BadInput
 from ..files import check_place, is_stream
 from ..parsing import CommandParser, parse_flags
@@ -44,7 +44,7 @@ GROUPS = {
 
 
 @dataclass
-class MineArguments:
+class MineArguments(PoolingArguments):
     """Arguments of `hictl mine`."""
 
     output: str = field(
@@ -54,10 +54,6 @@ class MineArguments:
         default=None,
         metadata={"help": "Folder or Hub name of a HiCTL or XLM-R encoder; not needed if all vectors are given."},
     )
-    layer: int | None = field(
-        default=None, metadata={"help": "Layer to pool, 0: the embeddings; default: the model's."}
-    )
-    pooling: str | None = field(default=None, metadata={"help": f"One of {', '.join(POOLINGS)}; default: the model's."})
     max_seq_length: int | None = field(
         default=None,
         metadata={"help": "Tokens per line, special tokens included; the rest is cut; default: the model's, or 256."},

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..embedding.arguments import PoolingArguments
 from ..embedding.encoder import check_device, check_reading, load_encoder
 from ..embedding.mteb_evaluation import KIND, as_table, evaluate_mteb, load_task
-from ..embedding.pooling import POOLINGS, check_poolings, chosen_pooling
 from ..files import check_place, write_json
 from ..parsing import CommandParser, parse_flags
 from .logs import log_to_terminal
@@ -25,7 +25,7 @@ GROUPS = {
 
 
 @dataclass
-class MtebArguments:
+class MtebArguments(PoolingArguments):
     """Arguments of `hictl mteb`."""
 
     model: str = field(metadata={"help": "Folder or Hub name of a HiCTL or XLM-R encoder."})
@@ -43,10 +43,6 @@ class MtebArguments:
             "the Hub."
         },
     )
-    layer: int | None = field(
-        default=None, metadata={"help": "Layer to pool, 0: the embeddings; default: the model's."}
-    )
-    pooling: str | None = field(default=None, metadata={"help": f"One of {', '.join(POOLINGS)}; default: the model's."})
     precision: str = field(default="fp32", metadata={"help": "fp32, bf16, or int8 (CPU only)."})
     max_seq_length: int | None = field(
         default=None,
@@ -70,8 +66,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     check_place(args.output, folder=True)
     tasks = [load_task(name, args.subsets, args.data) for name in args.tasks]
     model, tokenizer = load_encoder(args.model, args.precision, args.device)
-    pooling = chosen_pooling(model.config, args.pooling, args.layer)
-    check_poolings(model, [pooling])
+    pooling = args.chosen_pooling(model)
     results = evaluate_mteb(model, tokenizer, tasks, args.output, args.max_seq_length, pooling)
     results["protocol"] |= {"model": args.model, "precision": args.precision, "data": args.data or "Hugging Face Hub"}
     write_json(Path(args.output) / "results.json", results)

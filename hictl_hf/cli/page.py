@@ -13,7 +13,11 @@ from ..errors import BadInput
 from ..parsing import CommandParser, parse_flags
 from .logs import log_to_terminal
 
-GROUPS = {"input": ("model", "compare_with", "among", "language_texts"), "page": ("port",)}
+GROUPS = {
+    "input": ("model", "compare_with", "among", "language_texts"),
+    "vectors": ("layer", "pooling"),
+    "page": ("port",),
+}
 
 
 @dataclass
@@ -28,6 +32,7 @@ class PageArguments(ExplainerArguments):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.port is not None and not 1 <= self.port < 2**16:
             raise BadInput(f"port is {self.port}; allowed are 1 to {2**16 - 1}")
 

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..embedding.arguments import PoolingArguments
 from ..embedding.encoder import check_device, check_reading, default_precision, load_encoder
-from ..embedding.pooling import POOLINGS, chosen_pooling, chosen_prompt
+from ..embedding.pooling import chosen_prompt
 from ..files import check_place
 from ..parsing import CommandParser, parse_flags, refuse_missing
 from ..retrieval.comparison import Comparison, as_table, find_hits, read_pairs, reading_table, write_comparison
@@ -29,7 +30,7 @@ GROUPS = {
 
 
 @dataclass
-class ScoreRetrievalArguments:
+class ScoreRetrievalArguments(PoolingArguments):
     """Arguments of `hictl score-retrieval`."""
 
     test_file: list[str] = field(
@@ -37,12 +38,6 @@ class ScoreRetrievalArguments:
     )
     output: str | None = field(
         default=None, metadata={"help": "Folder for results.json, report.html and a picture; default: only print."}
-    )
-    layer: int | None = field(
-        default=None, metadata={"help": "Layer to pool, 0: the embeddings; default: each model's."}
-    )
-    pooling: str | None = field(
-        default=None, metadata={"help": f"One of {', '.join(POOLINGS)}; default: each model's."}
     )
     prompt: str | None = field(
         default=None,
@@ -87,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> Comparison:
     encoders = []
     for name in given.models:
         model, tokenizer = load_encoder(name, precision, args.device)
-        pooling = chosen_pooling(model.config, args.pooling, args.layer)
+        pooling = args.chosen_pooling(model)
         prompt = chosen_prompt(model.config, args.prompt, args.prompt_name)
         encoders.append(find_hits(name, model, tokenizer, pairs, pooling, prompt, args.max_seq_length))
     comparison = Comparison(encoders)

@@ -6,6 +6,8 @@ hictl tsne runs/lm/checkpoint runs/demo/checkpoint --sentences 'wmt.{en,fr,de,ru
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..embedding.arguments import PoolingArguments
+from ..embedding.encoder import check_reading
 from ..errors import BadInput
 from ..files import check_place
 from ..parsing import CommandParser, parse_flags, refuse_missing
@@ -15,11 +17,15 @@ from ..retrieval.plots import SentenceMap
 from ..retrieval.sentence_sets import draw_sentence_sets
 from .logs import log_to_terminal
 
-GROUPS = {"input": ("sentences", "sets", "per_set"), "output": ("output", "seed")}
+GROUPS = {
+    "input": ("sentences", "sets", "per_set"),
+    "vectors": ("layer", "pooling"),
+    "output": ("output", "seed"),
+}
 
 
 @dataclass
-class TsneArguments:
+class TsneArguments(PoolingArguments):
     """Arguments of `hictl tsne`."""
 
     sentences: list[str] = field(
@@ -36,6 +42,7 @@ class TsneArguments:
 
     def __post_init__(self) -> None:
         check_picture(self.output)
+        check_reading(pooling=self.pooling)
         if not 0 <= self.seed < 2**32:
             raise BadInput(f"seed is {self.seed}; allowed are 0 to {2**32 - 1}, those of NumPy")
 
@@ -55,7 +62,9 @@ def main(argv: Sequence[str] | None = None) -> list[SentenceMap]:
     models = [given.first, given.second]
     for name in models:
         refuse_missing(name)  # before any is read
-    maps = draw_sentence_sets(models, args.sentences, args.output, args.sets, args.per_set, args.seed)
+    maps = draw_sentence_sets(
+        models, args.sentences, args.output, args.sets, args.per_set, args.seed, args.pooling, args.layer
+    )
     rows = [[drawn.name, f"{drawn.mean_rank:.2f}"] for drawn in maps]
     print(Table.of(["checkpoint", "mean rank of a translation"], rows).text())
     return maps

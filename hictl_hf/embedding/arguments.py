@@ -1,19 +1,38 @@
-"""Arguments that `hictl explain` and `hictl page` share: the encoder, and the texts to search in."""
+"""Arguments that commands share: where vectors are read; of `hictl explain` and `hictl page` also encoder and texts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+from transformers import PreTrainedModel
 
 from ..data.cleaning import CorpusReport
 from ..data.columns import refuse_tables
 from ..data.lines import read_texts
 from ..data.sources import read_rows
 from ..errors import BadInput
-from .encoder import load_encoder
+from .encoder import check_reading, load_encoder
 from .nearest_words import Explainer
+from .pooling import POOLINGS, Pooling, check_poolings, chosen_pooling
+
+
+@dataclass(kw_only=True)
+class PoolingArguments:
+    """Where vectors are read, if not where the model says."""
+
+    layer: int | None = field(
+        default=None, metadata={"help": "Layer to pool, 0: the embeddings; default: the model's."}
+    )
+    pooling: str | None = field(default=None, metadata={"help": f"One of {', '.join(POOLINGS)}; default: the model's."})
+
+    def chosen_pooling(self, model: PreTrainedModel) -> Pooling:
+        """The pooling of a model; `BadInput` for one that it does not have."""
+        pooling = chosen_pooling(model.config, self.pooling, self.layer)
+        check_poolings(model, [pooling])
+        return pooling
 
 
 @dataclass
-class ExplainerArguments:
+class ExplainerArguments(PoolingArguments):
     """Arguments of an `Explainer`; `load` reads the files."""
 
     model: str = field(metadata={"help": "Folder or Hub name of a HiCTL or XLM-R encoder."})
@@ -29,6 +48,15 @@ class ExplainerArguments:
         },
     )
 
+    def __post_init__(self) -> None:
+        check_reading(pooling=self.pooling)
+        for name in ("layer", "pooling"):
+            if (value := getattr(self, name)) is not None and not self.among:
+                raise BadInput(
+                    f"{name} is {value}, and among is not given; it is where sentences are read, words are near the "
+                    f"first token's last state. Give --among, or leave out --{name}"
+                )
+
     def load(self, model: str = "") -> Explainer:
         """Load a model, by default `self.model`, and read the files; `BadInput` names the file and the line that cannot
         be used."""
@@ -36,7 +64,8 @@ class ExplainerArguments:
         among = list(read_texts([self.among])) if self.among else []
         if self.among and not any(map(str.strip, among)):
             raise BadInput(f"{self.among}: has no line with text; allowed is one or more")
-        return Explainer(*load_encoder(model or self.model), rows=self._rows(), among=among)
+        encoder, tokenizer = load_encoder(model or self.model)
+        return Explainer(encoder, tokenizer, self._rows(), among, self.chosen_pooling(encoder))
 
     def _rows(self) -> Iterator[dict[str, str]]:
         report = CorpusReport(strict=True)

@@ -67,6 +67,7 @@ class Explainer:
         rows: texts by language ({"de": "das Haus"}). A piece is assigned to the language with the largest share of the
             piece among its tokens; without texts, to its Unicode script.
         among: sentences to search in, without empty and repeated ones.
+        pooling: of sentences; `None`: the model's own. Words are always those near the first token's last state.
 
     The mean similarity of a word is taken over the first texts of each language and some of the sentences.
 
@@ -81,8 +82,9 @@ class Explainer:
         tokenizer: PreTrainedTokenizerBase,
         rows: Iterable[Mapping[str, str]] = (),
         among: Sequence[str] = (),
+        pooling: Pooling | None = None,
     ) -> None:
-        self.model, self.tokenizer = model, tokenizer
+        self.model, self.tokenizer, self.pooling = model, tokenizer, pooling
         self.pieces = pieces_shown(tokenizer)
         self.special = set(words_never_sampled(tokenizer, len(tokenizer)))
         first: dict[str, list[str]] = defaultdict(list)
@@ -106,8 +108,8 @@ class Explainer:
         )
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(texts, d) unit vectors, at the model's own pooling and with its default prompt."""
-        return embed_sentences(self.model, self.tokenizer, texts, normalize=True, progress=len(texts) > 1)
+        """(texts, d) unit vectors, with the model's default prompt."""
+        return embed_sentences(self.model, self.tokenizer, texts, self.pooling, normalize=True, progress=len(texts) > 1)
 
     def words(self, sentence: str, translation: str | None = None, number: int = 10) -> dict[str, list[NearWord]]:
         """The nearest words to x, or to x∘y, best first: of all languages, then of each, the nearest language first."""

@@ -14,6 +14,7 @@ from ..data.cleaning import CorpusReport
 from ..data.records import Cursor
 from ..data.sources import list_shards, read_shard
 from ..embedding.encoder import embed_sentences, load_encoder
+from ..embedding.pooling import chosen_pooling
 from ..errors import BadInput
 from ..reports.plots import LANGUAGE_MARKERS, Array, tsne_places
 from .plots import SentenceMap, plot_sentence_sets
@@ -23,21 +24,30 @@ Vectors = Mapping[str, NDArray[np.floating]]  # language: (sentences, d), row = 
 
 
 def draw_sentence_sets(
-    models: Sequence[str], sources: Sequence[str], path: str | Path, sets: int = 10, per_set: int = 100, seed: int = 42
+    models: Sequence[str],
+    sources: Sequence[str],
+    path: str | Path,
+    sets: int = 10,
+    per_set: int = 100,
+    seed: int = 42,
+    pooling: str | None = None,
+    layer: int | None = None,
 ) -> list[SentenceMap]:
     """Draw the map of each checkpoint in one picture; returns the maps.
 
     Args:
-        models: folders or Hub names, each read at its own layer and pooling.
+        models: folders or Hub names.
         sources: of records in all languages, such as `wmt.{en,fr,de,ru,es}`; a set is some that follow each other.
         per_set: sentences of a set, all languages together, as the paper counts them.
+        pooling, layer: where each model is read; `None`: its own.
     """
     texts = read_sets(sources, sets, per_set)
     maps = []
     for name in models:
         model, tokenizer = load_encoder(name)
+        read = chosen_pooling(model.config, pooling, layer)
         vectors = {
-            language: embed_sentences(model, tokenizer, each, normalize=True) for language, each in texts.items()
+            language: embed_sentences(model, tokenizer, each, read, normalize=True) for language, each in texts.items()
         }
         maps.append(SentenceMap(name, place(vectors, seed), mean_rank(vectors)))
     plot_sentence_sets(maps, len(next(iter(texts.values()))) // sets, path)

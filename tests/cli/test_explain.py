@@ -12,6 +12,7 @@ from hictl_hf import export_encoder
 from hictl_hf.cli.explain import main
 from hictl_hf.embedding.encoder import load_encoder
 from hictl_hf.embedding.nearest_words import ALL_LANGUAGES, Explainer
+from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 
 SENTENCE = "die Katze sieht das Haus"
@@ -72,6 +73,16 @@ def test_tables_have_words_by_script_and_the_lines_of_sentences(
     assert "mean little" not in told
 
 
+def test_layer_and_pooling_are_those_asked_for(
+    folder: Path, sentences: dict[str, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["the cat", "--model", f"{folder}/encoder", "--among", f"{folder}/de.txt", "--words", "0", "--json",
+          "--pooling", "mean", "--layer", "1"])  # fmt: skip
+    found = json.loads(capsys.readouterr().out)["sentences"]
+    explainer = Explainer(*load_encoder(folder / "encoder"), among=sentences["de"], pooling=Pooling("mean", 1))
+    assert found == [near._asdict() for near in explainer.sentences("the cat")]
+
+
 def test_of_a_plain_encoder_it_is_said_that_words_mean_little(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["the cat", "--model", f"{folder}/encoder"])
     told = capsys.readouterr().out
@@ -99,6 +110,10 @@ def test_sentences_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["--sentences", "-2"], "sentences is -2"),
         (["--among", "broken.txt"], "broken.txt:2: has invalid UTF-8"),
         (["--among", "nowhere.txt"], "nowhere.txt"),
+        (["--among", "zh.txt", "--layer", "9"], "the layer read for .* is 9; allowed is 0 to 2"),
+        (["--among", "zh.txt", "--pooling", "max"], "the pooling is 'max'; allowed are cls, mean"),
+        (["--layer", "1"], "layer is 1, and among is not given; .* leave out --layer"),
+        (["--pooling", "cls"], "pooling is cls, and among is not given"),
         (["--language_texts", "nowhere.txt"], "nowhere.txt"),
         (["--language_texts", "de:broken.txt"], "broken.txt:2: has invalid UTF-8"),
     ],
@@ -108,6 +123,7 @@ def test_what_cannot_be_used_is_named(
 ) -> None:
     (tmp_path / "broken.txt").write_bytes(b"ein Hund\ncaf\xe9\n")
     (tmp_path / "empty.txt").write_text("\n \n")
+    (tmp_path / "zh.txt").write_text((folder / "zh.txt").read_text("utf-8"), "utf-8")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput, match=message):
         main(["the cat", "--model", f"{folder}/model", *changes])

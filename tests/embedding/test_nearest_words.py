@@ -184,6 +184,19 @@ def test_the_pooling_is_the_model_s_own(
     assert [near.similarity for near in found] == pytest.approx(expected.tolist(), abs=1e-6)
 
 
+def test_sentences_are_read_where_it_is_asked_for_and_words_as_before(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: dict[str, list[str]]
+) -> None:
+    pooling = Pooling("cls", 1)
+    explainer = Explainer(model, tokenizer, among=sentences["de"], pooling=pooling)
+    vectors = embed_sentences(model, tokenizer, ["the cat", *sentences["de"]], pooling)
+    found = [near.similarity for near in explainer.sentences("the cat", number=5)]
+    assert found == pytest.approx(np.sort(vectors[1:] @ vectors[0])[::-1][:5].tolist(), abs=1e-6)
+    usual = Explainer(model, tokenizer, among=sentences["de"])
+    assert usual.sentences("the cat") != explainer.sentences("the cat")
+    assert usual.words("the cat") == explainer.words("the cat")
+
+
 def test_cosines_are_cosines_and_have_the_prompt_of_the_model(
     model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, sentences: dict[str, list[str]]
 ) -> None:

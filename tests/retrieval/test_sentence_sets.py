@@ -9,6 +9,8 @@ from pictures import is_picture
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.cli import tsne
+from hictl_hf.embedding.encoder import embed_sentences, load_encoder
+from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.sentence_sets import mean_rank, place, read_sets
 
@@ -71,6 +73,7 @@ def test_equal_vectors_have_no_map() -> None:
         (["--output", "a.xyz"], r"output is a.xyz; allowed are names that end in .*\.pdf, .*\.png"),
         (["--output", "a"], "output is a; allowed are names that end in"),
         (["--output", "a.png", "--seed", "-1"], "seed is -1; allowed are 0 to 4294967295"),
+        (["--output", "a.png", "--pooling", "max"], "the pooling is 'max'; allowed are cls, mean"),
         (["--output", "a.png"], "./absent: does not exist"),
     ],
 )
@@ -94,3 +97,11 @@ def test_one_command_draws_two_checkpoints_with_a_number_for_each(
     assert all(drawn.places["es"].shape == (50, 2) and 1 <= drawn.mean_rank <= 50 for drawn in maps)
     assert not np.array_equal(maps[0].places["es"], maps[1].places["es"])
     assert f"{maps[1].mean_rank:.2f}" in capsys.readouterr().out
+    read = ["--pooling", "mean", "--layer", "1"]
+    others = tsne.main([*folders, "--sentences", parallel, "--output", str(link), "--per_set", "25", *read])
+    for folder, drawn in zip(folders, others):
+        texts = read_sets([parallel], 10, 25)
+        encoder = load_encoder(folder)
+        vectors = {name: embed_sentences(*encoder, each, Pooling("mean", 1)) for name, each in texts.items()}
+        assert drawn.mean_rank == mean_rank(vectors) and np.array_equal(drawn.places["es"], place(vectors, 42)["es"])
+    assert not np.array_equal(others[0].places["es"], maps[0].places["es"])

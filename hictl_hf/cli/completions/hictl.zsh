@@ -238,12 +238,12 @@ _shtab_hictl_doctor_defaults_added=0
 
 _shtab_hictl_embed_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--layer[Layer to pool, 0\: the embeddings\; default\: the model\'s.]:layer:"
+  "--pooling[One of cls, mean, mean without special tokens, projection\; default\: the model\'s.]:pooling:_files"
   "--model[Folder or Hub name of a HiCTL or XLM-R encoder. (required)]:model:_files"
   "--output[File to write\: .npy, an array (lines, d), or .parquet with the columns text and vector. (required)]:output:_files"
   "--input[Files of one sentence per line, may be compressed, or tables (.jsonl, .csv, .tsv, .parquet) with --column\; default\: stdin.]:input:_files"
   "--column[Text column of the tables\; a.b is key b of column a.]:column:_files"
-  "--layer[Layer to pool, 0\: the embeddings\; default\: the model\'s.]:layer:"
-  "--pooling[One of cls, mean, mean without special tokens, projection\; default\: the model\'s.]:pooling:_files"
   "--prompt[Text to put before each line, \"\" for none\; default\: the model\'s default prompt.]:prompt:_files"
   {--prompt_name,--prompt-name}"[Name of one of the model\'s prompts, such as query, instead of its text.]:prompt_name:_files"
   "--normalize[Scale vectors to length 1\: inner products are cosines\; default\: the model\'s, or true.]:normalize:"
@@ -261,6 +261,8 @@ _shtab_hictl_embed_defaults_added=0
 
 _shtab_hictl_explain_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--layer[Layer to pool, 0\: the embeddings\; default\: the model\'s.]:layer:"
+  "--pooling[One of cls, mean, mean without special tokens, projection\; default\: the model\'s.]:pooling:_files"
   "--model[Folder or Hub name of a HiCTL or XLM-R encoder. (required)]:model:_files"
   "--among[File of sentences to search, one per line, may be compressed\; its vectors stay in memory.]:among:_files"
   {--language_texts,--language-texts}"[Sources of texts by language (docs\/data_formats.md)\: de\:news.txt, corpus.\{en,de\}. A word belongs to the language in whose texts it is most frequent\; default\: words are grouped by script.]:language_texts:_files"
@@ -299,10 +301,10 @@ _shtab_hictl_export_onnx_defaults_added=0
 
 _shtab_hictl_mine_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--output[File to write, or - for stdout\: pairs with their scores, or the lines kept. (required)]:output:_files"
-  "--model[Folder or Hub name of a HiCTL or XLM-R encoder\; not needed if all vectors are given.]:model:_files"
   "--layer[Layer to pool, 0\: the embeddings\; default\: the model\'s.]:layer:"
   "--pooling[One of cls, mean, mean without special tokens, projection\; default\: the model\'s.]:pooling:_files"
+  "--output[File to write, or - for stdout\: pairs with their scores, or the lines kept. (required)]:output:_files"
+  "--model[Folder or Hub name of a HiCTL or XLM-R encoder\; not needed if all vectors are given.]:model:_files"
   {--max_seq_length,--max-seq-length}"[Tokens per line, special tokens included\; the rest is cut\; default\: the model\'s, or 256.]:max_seq_length:"
   "--prompt[Text to put before each sentence, \"\" for none\; default\: the model\'s default prompt.]:prompt:_files"
   {--prompt_name,--prompt-name}"[Name of one of the model\'s prompts, such as query, instead of its text.]:prompt_name:_files"
@@ -330,13 +332,13 @@ _shtab_hictl_mine_defaults_added=0
 
 _shtab_hictl_mteb_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--layer[Layer to pool, 0\: the embeddings\; default\: the model\'s.]:layer:"
+  "--pooling[One of cls, mean, mean without special tokens, projection\; default\: the model\'s.]:pooling:_files"
   "--model[Folder or Hub name of a HiCTL or XLM-R encoder. (required)]:model:_files"
   "--output[Folder for results.json and MTEB\'s result file of each task. (required)]:output:_files"
   "--tasks[MTEB tasks of the type BitextMining, by MTEB\'s names. (default\: \[\'Tatoeba\'\])]:tasks:"
   "--subsets[Language pairs by MTEB\'s names, such as deu-eng\; default\: all.]:subsets:"
   "--data[Folder of LASER\'s Tatoeba\: tatoeba.deu-eng.deu and tatoeba.deu-eng.eng, aligned by line\; default\: the Hub.]:data:_files"
-  "--layer[Layer to pool, 0\: the embeddings\; default\: the model\'s.]:layer:"
-  "--pooling[One of cls, mean, mean without special tokens, projection\; default\: the model\'s.]:pooling:_files"
   "--precision[fp32, bf16, or int8 (CPU only). (default\: fp32)]:precision:_files"
   {--max_seq_length,--max-seq-length}"[Tokens per sentence\; longer ones are truncated\; default\: the model\'s, or 256.]:max_seq_length:"
   "--device[cpu, cuda, ...\; default\: a GPU if available.]:device:_files"
@@ -348,6 +350,8 @@ _shtab_hictl_mteb_defaults_added=0
 
 _shtab_hictl_page_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--layer[Layer to pool, 0\: the embeddings\; default\: the model\'s.]:layer:"
+  "--pooling[One of cls, mean, mean without special tokens, projection\; default\: the model\'s.]:pooling:_files"
   "--model[Folder or Hub name of a HiCTL or XLM-R encoder. (required)]:model:_files"
   "--among[File of sentences to search, one per line, may be compressed\; its vectors stay in memory.]:among:_files"
   {--language_texts,--language-texts}"[Sources of texts by language (docs\/data_formats.md)\: de\:news.txt, corpus.\{en,de\}. A word belongs to the language in whose texts it is most frequent\; default\: words are grouped by script.]:language_texts:_files"
@@ -589,10 +593,10 @@ _shtab_hictl_score_defaults_added=0
 
 _shtab_hictl_score_retrieval_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--layer[Layer to pool, 0\: the embeddings\; default\: the model\'s.]:layer:"
+  "--pooling[One of cls, mean, mean without special tokens, projection\; default\: the model\'s.]:pooling:_files"
   {--test_file,--test-file}"[Sources of sentence pairs (docs\/data_formats.md), such as test.jsonl or \'test.\{en,de\}\'. (required)]:test_file:_files"
   "--output[Folder for results.json, report.html and a picture\; default\: only print.]:output:_files"
-  "--layer[Layer to pool, 0\: the embeddings\; default\: each model\'s.]:layer:"
-  "--pooling[One of cls, mean, mean without special tokens, projection\; default\: each model\'s.]:pooling:_files"
   "--prompt[Text to put before each sentence, \"\" for none\; default\: each model\'s default prompt.]:prompt:_files"
   {--prompt_name,--prompt-name}"[Name of one of the models\' prompts, such as query, instead of its text.]:prompt_name:_files"
   {--max_seq_length,--max-seq-length}"[Tokens per sentence\; the rest is cut\; default\: each model\'s, or 256.]:max_seq_length:"
@@ -795,6 +799,8 @@ _shtab_hictl_translate_defaults_added=0
 
 _shtab_hictl_tsne_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--layer[Layer to pool, 0\: the embeddings\; default\: the model\'s.]:layer:"
+  "--pooling[One of cls, mean, mean without special tokens, projection\; default\: the model\'s.]:pooling:_files"
   "--sentences[Sources with each sentence in all languages\: corpus.\{en,fr,de,ru,es\} (docs\/data_formats.md). (required)]:sentences:_files"
   "--output[Picture to write\; its ending names the format. (required)]:output:_files"
   "--sets[Sets of sentences that follow each other\; the paper\: 10. (default\: 10)]:sets:"
