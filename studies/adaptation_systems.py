@@ -63,7 +63,7 @@ SYSTEMS = {
     "temperature-0.02": System(
         "sentence temperature 0.02 for 0.05", config_overrides={"sentence_temperature": 0.02}, seeds=THREE
     ),
-    "temperature-0.01": System("sentence temperature 0.01 for 0.05", config_overrides={"sentence_temperature": 0.01}),
+    "frozen-words": System("word embeddings not trained", settings={"freeze_word_embeddings": True}),
     "published": System(
         "the study before: the paper's losses and vector, rate 1e-4, 400 steps",
         config_overrides=ALL_LOSSES | PAPER_VECTOR | {"hard_negatives": True},
@@ -84,7 +84,6 @@ SYSTEMS = {
         OTHERS,
         loss=CONTRAST,
         loss_settings=BOTH_DIRECTIONS | {"scale": 50.0},
-        seeds=THREE,
     ),
     "st-gte": System(
         "also negatives of the same side (GTE)",

@@ -84,6 +84,13 @@ class PretrainingModelArguments(ModelArguments):
             "weights alone, to 1; or auto: chosen on held-out and guard pairs."
         },
     )
+    freeze_word_embeddings: bool = field(
+        default=False,
+        metadata={
+            "help": "Do not train the word embeddings of the start, which L_LM also predicts words by: less memory, and "
+            "less time where they are most of the weights."
+        },
+    )
 
     def check_start(self) -> None:
         """Raise `BadInput` for settings of the start that cannot work."""
@@ -99,6 +106,11 @@ class PretrainingModelArguments(ModelArguments):
                 raise BadInput(f"keep_start is {self.keep_start!r}; allowed is auto, or a number from 0 to 1")
             if not self.model_name_or_path:
                 raise BadInput("keep_start needs an encoder to keep; give --model_name_or_path, or leave it out")
+        if self.freeze_word_embeddings and not self.model_name_or_path:
+            raise BadInput(
+                "freeze_word_embeddings is true, and those of a new model are random; give --model_name_or_path, or "
+                "leave it out"
+            )
 
 
 @dataclass

@@ -149,6 +149,8 @@ def load_or_make_model(
     check_positions(args, place, model.config, tokenizer.pad_token_id)
     if args.dropout is not None:
         set_dropout(model, args.dropout)
+    if args.freeze_word_embeddings:
+        model.get_input_embeddings().requires_grad_(False)
     check_zeta(place, model.config)
     model.config.embedding_prompt = args.prompt or None
     model.config.special_token_ids = words_never_sampled(tokenizer, model.config.vocab_size)
@@ -336,6 +338,7 @@ def decisive_settings(args: PretrainingArguments) -> dict[str, Any]:
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
     since_0_10 = {  # `None` where it is as before
         "join_reordered": args.join_reordered or None,
+        "freeze_word_embeddings": args.freeze_word_embeddings or None,
         "pair_separators": None if args.pair_separators == 2 else args.pair_separators,
     }
     return {name: plain[name] for name in DECISIVE} | since_0_10 | {"pairs of a step": batch}

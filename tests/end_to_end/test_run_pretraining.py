@@ -438,6 +438,7 @@ REFUSED = {
     "steps that are no number": (("--logging_steps", "nan"), "logging_steps is nan; allowed is 0 or more"),
     "no step": (("--max_steps", "0"), "allowed is 1 or more, or -1, with which num_train_epochs decides"),
     "a tracker that is not here": (("--report_to", "nonesuch"), "nonesuch, which is not installed; allowed here are"),
+    "random words that stay so": (("--freeze_word_embeddings", "true"), "those of a new model are random; give"),
     "a missing recipe": (("recipes/none.json",), "no such file; allowed is a recipe"),
 }
 
@@ -614,6 +615,30 @@ def test_half_of_the_start_is_half_of_each_weight(
         torch.testing.assert_close(half[name], (weight + whole[name]) / 2)
         assert torch.equal(kept[name], weight)
     assert any(not torch.equal(whole[name], weight) for name, weight in start.items())
+
+
+@pytest.mark.parametrize(
+    "more", [[], ["--gradient_cache", "true", "--gradient_accumulation_steps", "2", "--gradient_checkpointing", "true"]]
+)
+def test_frozen_word_embeddings_stay_as_they_are_and_all_other_weights_are_trained(
+    more: list[str], files: dict[str, str], tmp_path: Path, run: tuple[Path, dict[str, Any]]
+) -> None:
+    start = load_file(run[0] / "checkpoint/model.safetensors")
+    given = ["--model_name_or_path", str(run[0] / "checkpoint"), "--freeze_word_embeddings", "true"]
+    saved = ["--save_strategy", "steps", "--save_steps", "3", "--weight_decay", "0.1"]
+    main(flags(files, tmp_path / "out", *given, *more, *saved, model={}))
+    trained = load_file(tmp_path / "out/checkpoint/model.safetensors")
+    kept = {name for name, weight in trained.items() if torch.equal(weight, start[name])}
+    assert kept == {"roberta.embeddings.word_embeddings.weight"}
+    shutil.rmtree(tmp_path / "out/checkpoint")
+    with pytest.raises(BadInput, match="freeze_word_embeddings was True and is None"):
+        main(flags(files, tmp_path / "out", *given[:2], *more, *saved, "--resume_from_checkpoint",
+                   str(tmp_path / "out/checkpoint-3"), model={}))  # fmt: skip
+    (tmp_path / "out/results.json").unlink()
+    shutil.rmtree(tmp_path / "out/checkpoint-6")
+    main(flags(files, tmp_path / "out", *given, *more, *saved, "--resume_from_checkpoint", "true", model={}))
+    again = load_file(tmp_path / "out/checkpoint/model.safetensors")
+    assert all(torch.equal(again[name], weight) for name, weight in trained.items())
 
 
 @pytest.mark.parametrize("keep_start", ["0", "1"])

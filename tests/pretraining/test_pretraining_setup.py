@@ -83,6 +83,7 @@ def test_the_number_of_pairs_of_a_step_decides_not_how_it_is_divided(tmp_path: P
         "join_reordered", "pair_separators",
     }  # fmt: skip
     assert settings()["join_reordered"] is settings()["pair_separators"] is None, "as runs before 0.10 are compared"
+    assert settings()["freeze_word_embeddings"] is None
 
 
 @pytest.mark.parametrize(("steps", "weights", "is_told"), [(40, 0, True), (101, 0, False), (40, 1, False)])
