@@ -81,6 +81,18 @@ class DecoderConfig(ObjectiveConfig):
             config.hidden_dropout_prob = self.decoder_dropout
         return config
 
+    @property
+    def decoder_start_token_id(self) -> int | None:
+        """The start id of a model with one target language; transformers' `run_translation.py` reads it here."""
+        if not self.is_encoder_decoder or len(self.target_languages or ()) > 1:
+            return None
+        return (self.decoder_vocab_size or self.vocab_size) if self.target_languages else END
+
+    @decoder_start_token_id.setter
+    def decoder_start_token_id(self, start: int | None) -> None:
+        if start is not None:
+            raise ValueError("set decoder_start_token_id in generation_config: config derives it from target_languages")
+
     def never_translated(self) -> Sequence[int]:
         """Tokenizer ids that are no part of a translation; other tokenizers than XLM-R's need a lone space in words."""
         return (self.special_token_ids or ()) if self.family.special_ids else self.default_special_ids()

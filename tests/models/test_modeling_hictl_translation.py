@@ -191,6 +191,20 @@ def test_logits_loss_and_gradients_are_those_written_out(
         assert slow[name].abs().max() > 1e-6 or "key.bias" in name or "token_type" in name, name
 
 
+@pytest.mark.parametrize("languages", [None, ["de"], ["de", "fr"]])
+def test_the_configuration_has_the_start_id_that_run_translation_reads(
+    languages: list[str] | None, toy_model: Callable[..., PreTrainedModel], tmp_path: Path
+) -> None:
+    model = toy_model(HictlForConditionalGeneration, decoder_layers=1, target_languages=languages)
+    assert model.config.decoder_start_token_id == model.generation_config.decoder_start_token_id
+    model.save_pretrained(tmp_path)
+    loaded = HictlForConditionalGeneration.from_pretrained(tmp_path)
+    assert loaded.config.decoder_start_token_id == model.config.decoder_start_token_id
+    assert (loaded.config.decoder_start_token_id is None) == (languages == ["de", "fr"])
+    with pytest.raises(ValueError, match="set decoder_start_token_id in generation_config"):
+        model.config.decoder_start_token_id = 5
+
+
 def test_the_decoder_takes_ids_or_embeddings(toy_model: Callable[..., PreTrainedModel]) -> None:
     model = toy_model(HictlForConditionalGeneration, decoder_layers=1, target_languages=["de"])
     ids = torch.tensor([[0, 9, 2]])
