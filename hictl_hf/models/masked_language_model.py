@@ -42,7 +42,9 @@ class FamilyMaskedLM(LoadsItsFamily, PreTrainedModel):
         """Read the signature once: compiled code cannot."""
         super().__init_subclass__(**kwargs)
         found = inspect.signature(super().forward).parameters.values()
-        cls.masked_lm_arguments = [each.name for each in found if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        cls.masked_lm_arguments = [
+            each.name for each in found if each.kind is not inspect.Parameter.VAR_KEYWORD and each.name != "self"
+        ]
 
     def tie_weights(self, missing_keys: set[str] | None = None, **kwargs: Any) -> None:
         """Like the parent, but a checkpoint without a language-model head is not reported as corrupted; the load report
@@ -59,7 +61,7 @@ class FamilyMaskedLM(LoadsItsFamily, PreTrainedModel):
 
     def forward_masked_lm(self, *, token_type_ids: Tensor | None, **inputs: Any) -> HictlForPreTrainingOutput:
         """L_LM as transformers' class of the family computes it, with all logits; arguments of its `forward`."""
-        refuse_unknown(type(self), inputs, (*self.masked_lm_arguments, *PASSED_ON))
+        refuse_unknown(type(self), inputs, dict.fromkeys((*self.masked_lm_arguments, *PASSED_ON)))
         if "token_type_ids" in self.masked_lm_arguments:  # others have none, though their tokenizers may make them
             inputs["token_type_ids"] = token_type_ids
         outputs = super().forward(**inputs, return_dict=True)

@@ -345,6 +345,13 @@ def test_what_pre_training_makes_no_use_of_is_refused(toy_model: MakeModel, toy_
     assert toy_model()(**batch, **{name: None}).loss == toy_model()(**batch).loss
 
 
+def test_an_unknown_argument_is_refused_with_each_allowed_one_once(toy_model: MakeModel) -> None:
+    with pytest.raises(TypeError, match="unexpected arguments bags; allowed are those of its signature and ") as found:
+        toy_model()(input_ids=torch.tensor([[0, 5, 2]]), bags=1)
+    named = str(found.value).partition("signature and ")[2].split(", ")
+    assert "self" not in named and len(named) == len({*named})
+
+
 def test_weights_multiply_the_losses_in_the_total(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
     outputs = toy_model(lm_weight=2, sentence_weight=0.5, word_weight=3.0)(**toy_batch())
     close(outputs.loss, 2 * outputs.lm_loss + 0.5 * outputs.sentence_loss + 3 * outputs.word_loss)
