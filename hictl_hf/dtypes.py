@@ -1,5 +1,5 @@
-"""Linear layers in int8, the dtypes that a device is fast in, and a warning about others: a processor without
-instructions for bf16 or int8 emulates them and takes many times as long as in fp32."""
+"""Linear layers in int8, the device of a model, the dtypes that a device is fast in, and a warning about others: a
+processor without instructions for bf16 or int8 emulates them and takes many times as long as in fp32."""
 
 import logging
 import time
@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from .errors import BadInput
 
 SLOW = 1.5  # times the seconds of fp32; above it a warning is logged
 NAMES = {"bf16": torch.bfloat16, "int8": torch.int8}
@@ -46,6 +48,21 @@ def warn_where_slow(name: str, device: torch.device) -> None:
         logger.warning(
             "this processor multiplies %.0f times slower in %s than in fp32; leave %s out", times, name, name
         )
+
+
+def device_of(model: Any) -> torch.device:
+    """The device that a model computes on, also of one whose weights accelerate keeps elsewhere (`device_map`).
+
+    Raises:
+        BadInput: the model has no weights.
+    """
+    if model.device.type != "meta":
+        return torch.device(model.device)
+    for module in model.modules():
+        hook = getattr(module, "_hf_hook", None)
+        if (device := getattr(hook, "execution_device", None)) is not None:
+            return torch.device(device)
+    raise BadInput('the model is on the device "meta", without weights; load it by from_pretrained, or load_encoder.')
 
 
 class QuantizedLinear(nn.Module):

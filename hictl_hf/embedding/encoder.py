@@ -34,7 +34,7 @@ from transformers.utils import logging as transformers_logging
 
 from ..data.text_encoding import encode_texts, special_tokens_around
 from ..data.tokenization import list_of_texts, token_batches
-from ..dtypes import QuantizedLinear, has_fast_bf16, warn_where_slow, with_int8_linear_layers
+from ..dtypes import QuantizedLinear, device_of, has_fast_bf16, warn_where_slow, with_int8_linear_layers
 from ..errors import BadInput, as_bad_input, short_repr
 from ..hub.loading import (
     ADAPTER,
@@ -252,7 +252,7 @@ def embed_at_poolings(
             raise BadInput(f"{name} is {limit}; allowed is {least} or more.")
     check_poolings(model, poolings)
     before = chosen_prompt(model.config, prompt)
-    encoder, device = encoder_of(model), model.device
+    encoder, device = encoder_of(model), device_of(model)
     distinct = list(dict.fromkeys(sentences))
     texts_read = [own_text(model.config, before + text) for text in distinct]
     tokens = tokenize(tokenizer, texts_read, length_read(model.config, max_length))
@@ -362,6 +362,8 @@ def converted(layers: nn.ModuleList, precision: Precision) -> nn.ModuleList:
     if "int8" in found:
         raise BadInput(f"precision is {precision}, and the model is in int8; load it anew.")
     device = next(layers.parameters()).device
+    if device.type == "meta":
+        raise BadInput(f"precision is {precision}, and weights of the model are offloaded; load it in that precision.")
     warn_where_slow(precision, device)
     if precision != "int8":
         layers = copy.deepcopy(layers)

@@ -33,10 +33,19 @@ class ClsBias:
         return self.bias_scale() * self.cls_states(encoder_states, attention_mask)
 
     def word_bias(self, encoder_states: Tensor, attention_mask: Tensor | None) -> Tensor | None:
-        """(n, W) the [CLS] bias of each target word's logit, in fp32 or fp64; `None` without a bias."""
+        """(n, W) the [CLS] bias of each target word's logit, in fp32 or fp64; `None` without a bias.
+
+        Raises:
+            ValueError: the output layer's weights are offloaded, which this reads itself.
+        """
         if self.config.cls_bias == "none":
             return None
         queries, words = self.cls_states(encoder_states, attention_mask), self.lm_head.weight
+        if words.device.type == "meta" != queries.device.type:
+            raise ValueError(
+                f"the weights of the output layer are offloaded by device_map, and cls_bias is "
+                f"{self.config.cls_bias!r}, which reads them; load the model without device_map"
+            )
         full = torch.promote_types(queries.dtype, torch.float32)
         with torch.autocast(queries.device.type, enabled=False):
             queries, words = queries.to(full), words.to(full)

@@ -92,7 +92,8 @@ class TargetIdsModel(PreTrainedModel):
                 f"no target language {', '.join(unknown)}; this model translates into {known or 'one, unnamed'}. {fix}."
             )
         ids = [len(self.target_token_ids) + known.index(language) for language in languages]
-        return torch.tensor(ids, dtype=torch.long, device=self.device)
+        device = self.target_token_ids.device  # that of the weights is "meta" where accelerate offloads them
+        return torch.tensor(ids, dtype=torch.long, device=device)
 
     def set_default_ids(self) -> None:
         """Start translations with the model's only language, or with `</s>`; of several languages none is a default.

@@ -62,6 +62,7 @@ def translate(
             otherwise they raise `BadInput`.
     """
     texts, settings = list_of_texts(texts), settings or BeamSearchConfig.of(model)
+    refuse_offloaded(model)
     if tokenizer.pad_token_id is None:
         lack = f"{tokenizer.name_or_path}: its tokenizer has no pad_token, which tokenizer_config.json names"
         raise BadInput(f"{lack}; allowed is the complete tokenizer that was saved with the model")
@@ -155,6 +156,15 @@ def start_ids(model: HictlForConditionalGeneration, languages: Sequence[str | No
         raise BadInput(str(error)) from error
     ids = [default if name is None else known[name] for name in languages]
     return torch.tensor(ids, dtype=torch.long, device=model.device)
+
+
+def refuse_offloaded(model: HictlForConditionalGeneration) -> None:
+    """Raise `BadInput` for a model without weights in memory, which this beam search reads itself."""
+    if model.device.type == "meta":
+        raise BadInput(
+            "weights of the model are offloaded by device_map; allowed is a model on one device. Load it without "
+            "device_map, or call model.generate."
+        )
 
 
 def tokens_at_once(model: HictlForConditionalGeneration) -> int:

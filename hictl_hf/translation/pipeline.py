@@ -26,7 +26,7 @@ from ..hub.loading import check_sizes
 from ..models.families import family_of
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from .beam_search import BeamSearchConfig
-from .decoding import translate
+from .decoding import refuse_offloaded, translate
 
 TASK = "hictl-translation"
 DTYPES = ("float32", "bfloat16", "int8")
@@ -113,6 +113,7 @@ def load_translator(
             network = HictlForConditionalGeneration.from_pretrained(model, dtype=torch.float32, use_safetensors=True)
     else:
         network = model
+        refuse_offloaded(network)
     if tokenizer is None:
         raise BadInput("a loaded model was given without its tokenizer; give both")
     network = network.to(device)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import numpy as np
 import pandas as pd
 import pytest
@@ -32,6 +33,8 @@ from hictl_hf.embedding.encoder import check_model_type, embed_at_poolings, embe
 from hictl_hf.embedding.onnx_export import SentenceEncoder
 from hictl_hf.embedding.pooling import Pooling, all_poolings, own_pooling
 from hictl_hf.errors import BadInput
+from hictl_hf.models.configuration_hictl import CONFIGS
+from hictl_hf.models.modeling_hictl import new_model
 
 EVERYWHERE = all_poolings(layers=[0, 1, 2], last_layer=2, projection=True)
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -620,3 +623,21 @@ def test_the_layers_of_a_model_of_peft_have_its_adapter(
         found, before, alike = (embed_sentences(model, tokenizer, texts, pooling) for model in (adapted, plain, merged))
         np.testing.assert_allclose(found, alike, atol=1e-5)
         assert np.abs(found - before).max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("family", "int8"), [("xlm-roberta", "are offloaded; load it in that"), ("modernbert", "allowed are XLMRoberta")]
+)
+def test_offloaded_weights_give_the_same_vectors(
+    family: str, int8: str, tokenizer: PreTrainedTokenizerBase, texts: list[str]
+) -> None:
+    config = CONFIGS[family](**{**SHAPES[family], "vocab_size": len(tokenizer), "initializer_range": 0.2})
+    model = new_model(config).eval()
+    expected = embed_sentences(model, tokenizer, texts)
+    offloaded = accelerate.cpu_offload(model)
+    assert offloaded.device.type == "meta"
+    np.testing.assert_array_equal(embed_sentences(offloaded, tokenizer, texts), expected)
+    with pytest.raises(BadInput, match=int8):
+        embed_sentences(offloaded, tokenizer, texts, precision="int8")
+    with pytest.raises(BadInput, match='on the device "meta", without weights; load it by'):
+        embed_sentences(new_model(config).to("meta"), tokenizer, texts)

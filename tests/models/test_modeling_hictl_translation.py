@@ -9,6 +9,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -434,6 +435,15 @@ MODES = {
     "static cache": {"cache_implementation": "static"},
     "given settings": {"generation_config": GenerationConfig(**PLAIN, pad_token_id=PADDING, eos_token_id=END)},
 }
+
+
+def test_a_model_with_offloaded_weights_translates_or_says_why_it_cannot(chatty: MakeModel) -> None:
+    inputs = {**source(), "target_language": LANGUAGES, "num_beams": 2, "max_length": 12}
+    expected = chatty(cls_bias="dot").generate(**inputs)
+    offloaded = accelerate.cpu_offload(chatty(cls_bias="dot"))
+    assert offloaded.device.type == "meta" and offloaded.generate(**inputs).equal(expected)
+    with pytest.raises(ValueError, match="are offloaded by device_map, and cls_bias is 'cosine', which reads them"):
+        accelerate.cpu_offload(chatty(cls_bias="cosine")).generate(**inputs)
 
 
 @pytest.mark.parametrize("mode", MODES)

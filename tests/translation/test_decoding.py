@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -109,6 +110,13 @@ def test_what_is_no_text_is_refused(
     with pytest.raises(BadInput, match=told):
         translate(translator, tokenizer, given, SHORT, "de")
     assert translate(translator, tokenizer, [], SHORT, "de") == []
+
+
+def test_offloaded_weights_are_refused(translator_folder: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    model = accelerate.cpu_offload(HictlForConditionalGeneration.from_pretrained(translator_folder))
+    for call in (translate, translation_pipeline):
+        with pytest.raises(BadInput, match="offloaded by device_map; .* without device_map, or call model.generate"):
+            call(model, tokenizer, ["ein Hund"]) if call is translate else call(model, tokenizer)
 
 
 def test_a_tokenizer_without_padding_is_refused(
