@@ -9,11 +9,14 @@ import copy
 import json
 import re
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from tokenizers import Tokenizer
 from transformers import BatchEncoding, PreTrainedTokenizerBase
+
+from ..errors import BadInput, short_repr
 
 BYTE = re.compile("<0x([0-9A-F]{2})>")  # a byte in a SentencePiece vocabulary
 NO_TEXT = "\0"  # rows with this character are broken
@@ -29,7 +32,30 @@ def encode_texts(
     """Tokenize one or more texts, or pairs of them, like `tokenizer(texts, second, **settings)`, but as data.
 
     Special tokens are those that the tokenizer adds, and unknown tokens.
+
+    Raises:
+        BadInput: a text has half a character (a surrogate), as Python reads bytes that are not UTF-8.
     """
+    try:
+        return _encode(tokenizer, texts, second, settings)
+    except (TypeError, UnicodeEncodeError):
+        _refuse_half_characters(texts, second)
+        raise
+
+
+def _refuse_half_characters(*given: str | Sequence[str] | None) -> None:
+    for text in chain.from_iterable([each] if isinstance(each, str) else each or () for each in given):
+        if found := isinstance(text, str) and re.search("[\ud800-\udfff]", text):
+            around = short_repr(text[max(0, found.start() - 20) : found.end() + 20])
+            raise BadInput(f"a text has {around}; allowed is valid Unicode. Write it in UTF-8, or remove {found[0]!r}.")
+
+
+def _encode(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: str | Sequence[str],
+    second: str | Sequence[str] | None,
+    settings: dict[str, Any],
+) -> BatchEncoding:
     settings = {"split_special_tokens": True, "verbose": False, **settings}
     if not getattr(tokenizer, "is_fast", False):  # its model does not find special tokens by itself
         return tokenizer(texts, *(() if second is None else (second,)), **settings)

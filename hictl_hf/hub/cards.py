@@ -7,7 +7,6 @@ Each kind of run writes its card into the folder of its model (`pretraining/card
 import json
 import re
 from collections.abc import Iterable, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from ..errors import as_bad_input
 from ..models.families import Family
 from ..reports.results import RunResults
+from ..reports.tables import escape_markdown, fenced
 
 TAGS = ["hictl", "xlm-roberta", "multilingual"]
 YOUR_REPOSITORY = "your-name/hictl"  # in a card that is not published yet
@@ -109,7 +109,7 @@ def how_it_was_made(results: RunResults) -> str:
     template = jinja2.Template(Path(__file__).with_name("how_it_was_made.md").read_text("utf-8"))
     return template.render(
         settings=settings or "Not recorded.",
-        command=(results.command or "not recorded").replace("```", "'''"),
+        command=fenced(results.command or "not recorded"),
         signature=escape_markdown(results.signature()),
     )
 
@@ -151,9 +151,3 @@ def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A table in Markdown; markup in its cells is escaped."""
     lines = [heads, ("---",) * len(heads), *rows]
     return "\n".join("| " + " | ".join(map(escape_markdown, line)) + " |" for line in lines)
-
-
-def escape_markdown(value: Any) -> str:
-    """Escape a value as one line of Markdown without markup."""
-    text = escape(" ".join(str(value).split()), quote=False)
-    return re.sub(r"([\\|`*\[\]])", r"\\\1", text)

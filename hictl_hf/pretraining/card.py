@@ -11,7 +11,6 @@ from ..embedding.pooling import chosen_prompt, own_max_length, own_normalize, ow
 from ..hub.cards import (
     YOUR_FOLDER,
     YOUR_REPOSITORY,
-    escape_markdown,
     how_it_was_made,
     language_codes,
     licence_and_citation,
@@ -22,6 +21,7 @@ from ..hub.cards import (
     tags_of,
 )
 from ..models.families import Family, family_recorded
+from ..reports.tables import escape_markdown
 from .results import HEADS, METRIC, PretrainingResults, data_sentence, headline, lead
 
 TEMPLATE = Path(__file__).with_name("model_card.md")

@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..files import write_text
-from .tables import Table, escape_markdown
+from .tables import Table, escape_markdown, fenced
 
 
 @dataclass(frozen=True)
@@ -84,5 +84,5 @@ def _markdown_block(block: Block, section: str) -> str:
     elif isinstance(block, Picture):
         body = f"![{escape_markdown(block.title)}]({block.path.name})\n\n{escape_markdown(block.caption)}"
     else:
-        body = "```\n" + block.text.replace("```", "'''") + "\n```"
+        body = fenced(block.text)
     return body if block.title == section else f"### {escape_markdown(block.title)}\n\n{body}"

@@ -128,9 +128,16 @@ class Table:
         return heads, sections, list(map(escaped, notes))
 
 
-def escape_markdown(text: str) -> str:
-    """Return the text on one line, its Markdown characters escaped."""
-    return re.sub(r"([\\`*_<>|\[\]])", r"\\\1", text.replace("\n", " "))
+def escape_markdown(value: Any) -> str:
+    """Return a value on one line of Markdown without markup; an underscore within a word is none."""
+    text = escape(" ".join(str(value).split()), quote=False)
+    return re.sub(r"[\\`*~|\[\]]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", text)
+
+
+def fenced(text: str) -> str:
+    """Return a text as a code block of Markdown, in more backquotes than it has in succession."""
+    fence = "`" * max([3, *(1 + len(run) for run in re.findall("`+", text))])
+    return f"{fence}\n{text}\n{fence}"
 
 
 def escape_latex(text: str) -> str:

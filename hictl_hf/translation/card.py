@@ -9,7 +9,6 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from ..hub.cards import (
     YOUR_TRANSLATION_REPOSITORY,
-    escape_markdown,
     how_it_was_made,
     language_codes,
     licence_and_citation,
@@ -19,6 +18,7 @@ from ..hub.cards import (
     tags_of,
 )
 from ..models.families import family_recorded
+from ..reports.tables import escape_markdown
 from .results import ReportedScore, TranslationResults
 
 TEMPLATE = Path(__file__).with_name("model_card.md")

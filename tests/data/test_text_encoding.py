@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from hictl_hf.data.text_encoding import decode_texts, encode_texts
 from hictl_hf.data.tokenization import prompt_tokens, tokenize_corpus, tokenize_rows, train_tokenizer
+from hictl_hf.errors import BadInput
 from hictl_hf.translation.corpus import tokenize_batch
 from hictl_hf.translation.decoding import tokenize
 from hictl_hf.xtreme.question_answering import QuestionAnswering
@@ -185,3 +186,9 @@ def test_an_empty_text_is_a_text_for_slow_tokenizers_too() -> None:
             return texts
 
     assert encode_texts(Slow(), "") == ("",) and encode_texts(Slow(), "a", "") == ("a", "")
+
+
+@pytest.mark.parametrize("texts", ["a \ud800b", ["a", "a \ud800b"]], ids=["one", "several"])
+def test_half_a_character_is_refused_with_its_place(texts: str | list[str], unigram: PreTrainedTokenizerBase) -> None:
+    with pytest.raises(BadInput, match=r"a text has 'a \\ud800b'; allowed is valid Unicode"):
+        encode_texts(unigram, texts)

@@ -12,12 +12,12 @@ from hictl_hf.errors import BadInput
 from hictl_hf.hub.cards import (
     card_for_repository,
     encoder_card_for_repository,
-    escape_markdown,
     language_codes,
     markdown_table,
     name_on_the_hub,
 )
 from hictl_hf.pretraining.card import encoder_card, model_card
+from hictl_hf.reports.tables import escape_markdown
 
 
 @pytest.fixture
@@ -34,6 +34,7 @@ def card_of_encoder(tmp_path: Path) -> Path:
 
 def test_cells_are_one_line_without_markup() -> None:
     assert escape_markdown("a|b\n<i> [x] `c`") == r"a\|b &lt;i&gt; \[x\] \`c\`"
+    assert escape_markdown("_q_ ~z~ &amp; max_steps") == r"\_q\_ \~z\~ &amp;amp; max_steps"
     assert markdown_table(("a", "b"), [(1, "|")]) == "| a | b |\n| --- | --- |\n| 1 | \\| |"
 
 

@@ -26,7 +26,7 @@ def test_text_is_aligned_and_notes_are_numbered_as_they_come_up() -> None:
 
 def test_markdown_has_the_caption_and_the_notes_below() -> None:
     assert TABLE.markdown().splitlines() == [
-        *("| run | BLEU [1] |", "|---|---:|", "| base | 31.5 [2, 1] |", "| *ours* |  |", r"| **a\_b** | – [2] |", ""),
+        *("| run | BLEU [1] |", "|---|---:|", "| base | 31.5 [2, 1] |", "| *ours* |  |", r"| **a_b** | – [2] |", ""),
         *("In %.", "", "[1] from 5 of 10", "", r"[2] with a\|b"),
     ]
 
@@ -61,7 +61,7 @@ def test_plain_values_become_a_table_without_notes() -> None:
     ("text", "in_markdown", "in_latex"),
     [
         ("a|b\n*c*", r"a\|b \*c\*", r"a\textbar{}b *c*"),
-        ("<b> [x]", r"\<b\> \[x\]", r"\textless{}b\textgreater{} {[}x]"),
+        ("<b> [x]", r"&lt;b&gt; \[x\]", r"\textless{}b\textgreater{} {[}x]"),
         ("50% – \\", "50% – \\\\", r"50\% -- \textbackslash{}"),
     ],
 )
