@@ -16,6 +16,7 @@ from typing import Any
 from ..parsing import CommandParser, names_of, parse_flags_or_recipe
 from ..translation.arguments import TranslationArguments, TranslationDataArguments, TranslationModelArguments
 from ..translation.run import run_translation
+from ..translation.scores import score_text
 from .logs import log_to_terminal
 
 GROUPS = {
@@ -49,6 +50,6 @@ def main(argv: Sequence[str] | None = None, program: str = "hictl train-translat
     if args.should_log:
         for direction, scores in results.test.items():
             for name, score in scores.items():
-                print(f"{direction}  {name} {score.value:.2f}  {score.signature}")
+                print(f"{direction}  {name} {score_text(name, score.value)}  {score.signature}")
         print(f"\nreport: {args.output_dir}/report.html")
     return results.as_dict()

@@ -20,6 +20,7 @@ from ..hub.cards import (
 from ..models.families import family_recorded
 from ..reports.tables import escape_markdown
 from .results import ReportedScore, TranslationResults
+from .scores import score_text
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 HEADS = ("direction", "score", "value", "signature")
@@ -34,7 +35,9 @@ def translation_card(results: TranslationResults) -> str:
         for metric, score in of_one.items()
         if score.value is not None
     ]
-    rows = [(direction, metric, f"{score.value:.2f}", score.signature) for direction, metric, score in scores]
+    rows = [
+        (direction, metric, score_text(metric, score.value), score.signature) for direction, metric, score in scores
+    ]
     counts = [
         (split, direction, f"{number:,}")
         for split, of_one in vars(results.rows).items()
@@ -67,7 +70,7 @@ def card_metadata(results: TranslationResults, scores: Sequence[tuple[str, str, 
         EvalResult(
             task_type="translation", task_name=f"Translation {direction}", dataset_type="test-set-of-the-run",
             dataset_name=f"test set of the run, {direction}", metric_type=METRICS.get(metric, metric),
-            metric_name=f"{metric} {score.signature}", metric_value=round(score.value or 0.0, 2),
+            metric_name=f"{metric} {score.signature}", metric_value=float(score_text(metric, score.value)),
         )
         for direction, metric, score in scores
     ]  # fmt: skip

@@ -26,7 +26,7 @@ from ..reports.tables import NONE, Cell, Table
 from .inspection import look_into
 from .plots import plot_scores_by_step
 from .results import ReportedScore, TranslationResults
-from .scores import METRICS, paired_bootstrap
+from .scores import METRICS, paired_bootstrap, score_text
 
 PAPER: Mapping[str, Any] = json.loads(Path(__file__).with_name("paper.json").read_text("utf-8"))
 NAMES = {"sacrebleu": "sacreBLEU", "multi-bleu": "multi-bleu", "chrf": "chrF", "comet": "COMET"}
@@ -106,7 +106,7 @@ def score_table(runs: Sequence[Run]) -> Table:
 def _score(metric: str, score: ReportedScore | None) -> Cell:
     if score is None or score.value is None:
         return Cell(NONE)
-    return Cell(f"{score.value:.{4 if metric == 'comet' else 2}f}", (score.signature,))
+    return Cell(score_text(metric, score.value), (score.signature,))
 
 
 def _paper_cells(row: Mapping[str, Any], metrics: Sequence[str]) -> list[list[Cell]]:
@@ -271,7 +271,8 @@ def headline(run: Run) -> str:
     """The score of each direction in one sentence, by the metric the state was chosen by."""
     metric = run.results.metric
     values = {direction: scores[metric].value for direction, scores in run.results.test.items() if metric in scores}
-    said = ", ".join(f"{direction} {value:.1f}" for direction, value in values.items() if value is not None)
+    decimals = 3 if metric == "comet" else 1  # which is out of 1
+    said = ", ".join(f"{direction} {value:.{decimals}f}" for direction, value in values.items() if value is not None)
     return f"Translation: {said} {NAMES[metric]}" if said else "A translation run"
 
 

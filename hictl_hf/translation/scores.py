@@ -22,6 +22,7 @@ from sacrebleu.significance import PairedTest, Result, _bootstrap_resample
 
 from ..data.languages import LANGUAGE, main_part
 from ..errors import BadInput, short_repr
+from ..reports.tables import NONE
 from .moses import MosesTokenizer
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,15 @@ Streams = Sequence[Sequence[str]]
 Tokenised = Literal["tokenised"]
 
 
+def score_text(metric: str, value: float | None) -> str:
+    """A score with two decimals; COMET, which is out of 1, with four.
+
+    >>> score_text("chrf", 51.25), score_text("comet", 0.81234)
+    ('51.25', '0.8123')
+    """
+    return NONE if value is None else f"{value:.{4 if metric == 'comet' else 2}f}"
+
+
 @dataclass(frozen=True)
 class Score:
     """A value and the signature that reproduces it; BLEU and chrF out of 100, COMET out of 1.
@@ -55,7 +65,7 @@ class Score:
     signature: str
 
     def __str__(self) -> str:
-        return f"{self.name} = {self.value:.2f} {self.signature}"
+        return f"{self.name} = {score_text(self.name, self.value)} {self.signature}"
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,13 @@ def test_a_translation_model_tells_its_scores_with_their_signatures() -> None:
     assert "started from xlm-roberta-base" in card.text and "$" not in card.text
 
 
+def test_comet_which_is_out_of_one_has_four_decimals() -> None:
+    scores = {"de-en": {"comet": {"value": 0.81234, "signature": "x"}}}
+    card = ModelCard(translation_card(results_of(TRANSLATED | {"test": scores})))
+    data: Any = card.data
+    assert "| de-en | comet | 0.8123 | x |" in card.text and data.eval_results[0].metric_value == 0.8123
+
+
 @pytest.mark.parametrize("missing", sorted(TRANSLATED.keys() - {"test", "decoding"}))
 def test_a_missing_key_of_a_translation_is_survived(missing: str) -> None:
     known = {key: value for key, value in TRANSLATED.items() if key != missing}
