@@ -82,7 +82,9 @@ def report(
     if before and after and after.pictured:
         drawn["tsne"] = plot_tsne(before.pictured, after.pictured, pictures / "tsne.png", results.seed or 0)
     if results.retrieval and results.retrieval.poolings_compared() > 1:
-        drawn["layers"] = plot_layers(results.retrieval.by_layer, pictures / "layers.png")
+        drawn["layers"] = plot_layers(
+            results.retrieval.by_layer, pictures / "layers.png", chosen=results.retrieval.protocol.hictl
+        )
     return write_report(results, folder, drawn)
 
 

@@ -108,9 +108,16 @@ def mean(values: Sequence[float]) -> float:
 
 
 def plot_layers(
-    by_layer: Mapping[str, Sequence[float | None]], path: str | Path, measure: str = "accuracy (%)"
+    by_layer: Mapping[str, Sequence[float | None]],
+    path: str | Path,
+    measure: str = "accuracy (%)",
+    chosen: tuple[str, int] | None = None,
 ) -> Path:
-    """Plot a score by layer, one line per pooling (a dot if only one layer was measured); return `path`."""
+    """Plot a score by layer, one line per pooling (a dot if only one layer was measured); return `path`.
+
+    Args:
+        chosen: pooling and layer to mark among those with the best score.
+    """
     measured = [
         (score, layer, pooling)
         for pooling, scores in by_layer.items()
@@ -127,7 +134,7 @@ def plot_layers(
         ):
             heights = [math.nan if score is None else score for score in scores]
             axes.plot(heights, "o-", color=colour, markersize=6, linewidth=2, label=pooling)
-        best, layer, pooling = max(measured)
+        best, layer, pooling = max(measured, key=lambda each: (each[0], (each[2], each[1]) == chosen, each[1:]))
         axes.plot(layer, best, "o", markersize=14, markerfacecolor="none", markeredgecolor="#30343B")
         axes.annotate(f"{best:.1f}", (layer, best), (0, 10), textcoords="offset points", ha="center", weight="bold")
         layers = max(len(scores) for scores in by_layer.values())

@@ -30,6 +30,16 @@ def test_the_picture_of_layers_names_what_was_measured(tmp_path: Path) -> None:
     assert plots.plot_layers(LAYERS, tmp_path / "b.png", "BUCC F1 on dev (%)").read_bytes() != plain
 
 
+@pytest.mark.parametrize(("chosen", "named"), [(None, "mean at layer 1"), (("cls", 0), "cls at layer 0")])
+def test_of_equal_layers_the_chosen_one_is_marked(
+    chosen: tuple[str, int] | None, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(plots, "set_headline", lambda figure, text: said.append(text))
+    plots.plot_layers({"mean": [None, 5.0], "cls": [5.0, 5.0]}, tmp_path / "a.png", chosen=chosen)
+    assert said == [f"Best retrieval: {named}"]
+
+
 def test_layers_without_a_score_are_left_out(tmp_path: Path) -> None:
     assert is_picture(plots.plot_layers({"mean": [None, math.nan]}, tmp_path / "layers.png"))
     assert is_picture(plots.plot_layers({}, tmp_path / "none.png"))
