@@ -111,7 +111,7 @@ def _facts(results: PretrainingResults) -> list[tuple[str, str]]:
     return [
         (results.before_label, "" if before is None else f"{before:.1f}%"),
         ("HiCTL", "" if after is None else f"{after:.1f}%"),
-        ("languages", str(results.languages or "")),
+        ("language" if results.languages == 1 else "languages", str(results.languages or "")),
         ("sentence pairs", f"{results.pairs:,}" if results.pairs else ""),
         (f"{unit} of training", number),
     ]

@@ -214,4 +214,4 @@ def duration(seconds: float) -> str:
     for unit, length in (("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.0f} seconds"
+    return f"{seconds:.0f} second{'s' * (round(seconds) != 1)}"

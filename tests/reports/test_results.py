@@ -108,6 +108,7 @@ def test_a_duration_has_one_unit() -> None:
     assert [duration(seconds) for seconds in (119.6, 120, 7199, 7200)] == [
         "120 seconds", "2.0 minutes", "120.0 minutes", "2.0 hours",
     ]  # fmt: skip
+    assert [duration(seconds) for seconds in (0.4, 0.9, 1.6)] == ["0 seconds", "1 second", "2 seconds"]
 
 
 def test_json_keeps_the_order_of_keys_and_writes_nan_as_null(tmp_path: Path) -> None:
