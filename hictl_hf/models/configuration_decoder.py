@@ -90,7 +90,7 @@ class DecoderConfig(ObjectiveConfig):
 
     @decoder_start_token_id.setter
     def decoder_start_token_id(self, start: int | None) -> None:
-        if start is not None:
+        if start not in (None, self.decoder_start_token_id):
             raise ValueError("set decoder_start_token_id in generation_config: config derives it from target_languages")
 
     def never_translated(self) -> Sequence[int]:

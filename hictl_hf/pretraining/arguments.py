@@ -87,8 +87,7 @@ class PretrainingModelArguments(ModelArguments):
     freeze_word_embeddings: bool = field(
         default=False,
         metadata={
-            "help": "Do not train the word embeddings of the start, which L_LM also predicts words by: less memory, and "
-            "less time where they are most of the weights."
+            "help": "Do not train the word embeddings of the start, by which L_LM also predicts words; saves memory."
         },
     )
 
