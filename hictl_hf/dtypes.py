@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from accelerate.utils import has_offloaded_params
 from torch import Tensor, nn
 
 from .errors import BadInput
@@ -59,9 +60,8 @@ def device_of(model: Any) -> torch.device:
     if model.device.type != "meta":
         return torch.device(model.device)
     for module in model.modules():
-        hook = getattr(module, "_hf_hook", None)
-        if (device := getattr(hook, "execution_device", None)) is not None:
-            return torch.device(device)
+        if has_offloaded_params(module):
+            return torch.device(module._hf_hook.execution_device)  # accelerate has no public way to ask
     raise BadInput('the model is on the device "meta", without weights; load it by from_pretrained, or load_encoder.')
 
 

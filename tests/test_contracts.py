@@ -90,6 +90,7 @@ ATTRIBUTES = {
     "_forward_params": "settings given when a pipeline was made",
     "_forward_pre_hooks": "as _forward_hooks",
     "_globalstep_last_logged": "what the logged loss is divided by: a skipped step does not count",
+    "_hf_hook": "accelerate has no public way to ask where offloaded weights are computed with",
     "_last_lr": "what get_last_lr returns; a schedule sets it by steps only",
     "_tr_loss": "the loss that is logged next: a skipped step does not count",
 }

@@ -90,8 +90,11 @@ class DecoderConfig(ObjectiveConfig):
 
     @decoder_start_token_id.setter
     def decoder_start_token_id(self, start: int | None) -> None:
-        if start not in (None, self.decoder_start_token_id):
-            raise ValueError("set decoder_start_token_id in generation_config: config derives it from target_languages")
+        if self.is_encoder_decoder and start not in (None, self.decoder_start_token_id):  # of an encoder it is unused
+            raise ValueError(
+                f"decoder_start_token_id is {start}; allowed is {self.decoder_start_token_id}, by target_languages. "
+                "Leave it out, or set it in generation_config"
+            )
 
     def never_translated(self) -> Sequence[int]:
         """Tokenizer ids that are no part of a translation; other tokenizers than XLM-R's need a lone space in words."""

@@ -202,8 +202,13 @@ def test_the_configuration_has_the_start_id_that_run_translation_reads(
     loaded = HictlForConditionalGeneration.from_pretrained(tmp_path)
     assert loaded.config.decoder_start_token_id == model.config.decoder_start_token_id
     assert (loaded.config.decoder_start_token_id is None) == (languages == ["de", "fr"])
-    with pytest.raises(ValueError, match="set decoder_start_token_id in generation_config"):
-        model.config.decoder_start_token_id = 5
+    values = model.config.to_dict()
+    assert "decoder_start_token_id" not in values
+    for start in (None, model.config.decoder_start_token_id):
+        assert HictlConfig(**values, decoder_start_token_id=start).to_dict() == values
+    with pytest.raises(ValueError, match="decoder_start_token_id is 5; allowed is .* or set it in generation_config"):
+        HictlConfig(**values, decoder_start_token_id=5)
+    assert HictlConfig(decoder_start_token_id=5).decoder_start_token_id is None  # an encoder has no use for it
 
 
 def test_the_decoder_takes_ids_or_embeddings(toy_model: Callable[..., PreTrainedModel]) -> None:
