@@ -14,7 +14,7 @@ from ..reports.results import duration, to_json
 from ..retrieval.plots import plot_retrieval
 from .card import transformers_snippet
 from .plots import plot_losses, plot_shares, plot_tsne
-from .results import PretrainingResults, headline, lead
+from .results import PretrainingResults, RetrievalResults, headline, lead
 from .scoring import Scores
 
 CAPTIONS = {
@@ -96,7 +96,10 @@ def write_report(results: PretrainingResults, folder: str | Path, pictures: Mapp
         lead=lead(results),
         facts=_facts(results),
         pictures=Markup("".join(_figure(name, Path(path)) for name, path in pictures.items())),
-        languages=Markup(_languages(results)),
+        languages=Markup(
+            _languages(results, results.retrieval, "All languages")
+            + _languages(results, results.guard, "All languages of the guard")
+        ),
         corpus=Markup(_corpus(results)),
         details=Markup(_details(results)),
         snippet=transformers_snippet("path/to/this/folder"),
@@ -125,11 +128,12 @@ def _figure(name: str, path: Path) -> str:
     )
 
 
-def _languages(results: PretrainingResults) -> str:
+def _languages(results: PretrainingResults, retrieval: RetrievalResults | None, title: str) -> str:
+    """A table of the languages of a retrieval, best first; empty if none was scored."""
     names = ("language", "sentences", results.before_label, "HiCTL", "gain")
     heads = "".join(f'<th scope="col"><button>{escape(name)}</button></th>' for name in names)
     rows = []
-    for name, accuracy in results.by_accuracy():
+    for name, accuracy in retrieval.by_accuracy() if retrieval else []:
         gain = accuracy.gain or 0.0
         bar = f'class="{"fall" if gain < 0 else "rise"}" style="--width:{min(100.0, abs(gain)):.1f}%" '
         values = [
@@ -141,7 +145,7 @@ def _languages(results: PretrainingResults) -> str:
             rows.append(f'<td {style}data-value="{escape(value)}">{escape(text)}</td>')
         rows.append("</tr>")
     table = (
-        "<section><h2>All languages</h2><p>Accuracy in per cent; a click on a heading sorts.</p>"
+        f"<section><h2>{escape(title)}</h2><p>Accuracy in per cent; a click on a heading sorts.</p>"
         f'<div class="scroll"><table class="sortable"><thead><tr>{heads}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div></section>"
     )

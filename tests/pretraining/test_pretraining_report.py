@@ -30,6 +30,13 @@ def test_the_page_says_the_main_numbers(tmp_path: Path) -> None:
     assert "$" not in text.split("<script>")[0]
 
 
+def test_the_guard_has_a_table_like_the_languages(tmp_path: Path) -> None:
+    assert "All languages of the guard" not in page(RESULTS, tmp_path)
+    guard = {**RESULTS["retrieval"], "per_language": {"sw": {"sentences": 60, "untrained": 41.5, "hictl": 40.25}}}
+    table = page({**RESULTS, "guard": guard}, tmp_path).split("All languages of the guard")[1].split("</table>")[0]
+    assert re.findall("<td[^>]*>([^<]*)</td>", table) == ["sw", "60", "41.5", "40.2", "-1.2"]
+
+
 @pytest.mark.parametrize("layers", [{"mean": [None, 50.0]}, {"mean": [40.0, 50.0]}, {"mean": [40.0], "cls": [50.0]}])
 def test_layers_are_drawn_if_there_was_a_choice(layers: dict[str, list[float | None]], tmp_path: Path) -> None:
     report(tmp_path, typed({**RESULTS, "retrieval": {**RESULTS["retrieval"], "by_layer": layers}}))
