@@ -41,14 +41,11 @@ class TaskScores:
     @classmethod
     def of(cls, name: str, task: TaskResults | None) -> "TaskScores":
         """The scores of a task of a run; without numbers if it was not run."""
-        official = COLUMNS.get(name)
-        if task is None:
-            assert official is not None
-            task = TaskResults(title=official["title"], group=official["group"], metrics=official["metrics"])
-        title, group, metrics = task.title, task.group, tuple(task.metrics)
-        if official is not None:
-            title, group, metrics = official["title"], official["group"], tuple(official["metrics"])
-        languages = dict.fromkeys([*(official["languages"] if official else ()), *task.languages, *task.missing])
+        official = COLUMNS.get(name, {})
+        names = ("title", "group", "metrics")
+        task = task or TaskResults(**{key: official[key] for key in names})
+        title, group, metrics = (official.get(key, getattr(task, key)) for key in names)
+        languages = dict.fromkeys([*official.get("languages", ()), *task.languages, *task.missing])
         scores: dict[str, tuple[float, ...]] = {}
         reasons: dict[str, str] = {}
         for language in languages:
@@ -59,7 +56,7 @@ class TaskScores:
             else:
                 default = "not a number" if values else "no gold labels" if language in task.languages else NOT_RUN
                 reasons[language] = task.missing.get(language, default)
-        return cls(title, group, metrics, tuple(languages), scores, reasons, task.note or "")
+        return cls(title, group, tuple(metrics), tuple(languages), scores, reasons, task.note or "")
 
     @property
     def complete(self) -> bool:
