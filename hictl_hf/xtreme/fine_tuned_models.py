@@ -26,7 +26,7 @@ from .fine_tuning import FineTuningConfig, fine_tune, load_model, predict_logits
 from .question_answering import QuestionAnswering, refuse_contexts_without_token
 from .results import Candidate, ModelChoice, TaskResults, TrainingExamples
 from .resuming import Derived
-from .scores import submission_file, values_of
+from .scores import prediction_files, values_of
 from .sentence_pairs import TaskFeatures
 from .setup import encoder_place
 from .sharing import Job
@@ -143,10 +143,9 @@ class FineTunedModels:
         models = self.hashes_of_models(data) if data.test else {}
         for model, found in models.items():
             yield Derived(model, (self.folder / model, self.records / f"{model}.json"), found)
-        for language, test in data.test.items():
+        for language, path in prediction_files(self.output_dir, data).items():
             model = self.key_of(data, self.languages_for(data, language))
-            hashes = [data_hash(without_references(test)), models[model]]
-            path = submission_file(self.output_dir / "predictions", data.task, language)
+            hashes = [data_hash(without_references(data.test[language])), models[model]]
             yield Derived(f"{data.task.name} {language}", (path,), data_hash(hashes))
 
     def hashes_of_models(self, data: TaskData) -> dict[str, str]:
@@ -160,9 +159,7 @@ class FineTunedModels:
     def needed(self, data: TaskData) -> tuple[list[tuple[str, ...]], set[tuple[str, ...]]]:
         """The training languages of the models that predictions which are not there yet need, and of those of them
         whose translations the English model labels."""
-        files = {
-            language: submission_file(self.output_dir / "predictions", data.task, language) for language in data.test
-        }
+        files = prediction_files(self.output_dir, data)
         models = {self.languages_for(data, language) for language, path in files.items() if not path.exists()}
         labelled = {languages for languages in models if data.task.format.labelled and languages != ("en",)}
         return sorted(models | ({("en",)} if labelled else set())), labelled

@@ -25,7 +25,7 @@ from .fine_tuning import POOLER
 from .predictions import Embedded
 from .results import LayerScores, LayerSweep, TaskResults, upgrade_sweep
 from .resuming import Derived
-from .scores import submission_file
+from .scores import prediction_files
 from .setup import encoder_place
 from .sharing import Job
 from .tasks import Examples, XtremeTask
@@ -97,12 +97,13 @@ class FrozenEncoder:
 
     def derived(self, data: TaskData) -> Iterator[Derived]:
         """The predictions of each language, and the sweep, with the hash of the examples."""
-        for language, test in data.test.items():
+        for language, path in prediction_files(self.folder, data).items():
+            test = data.test[language]
             labelled, unlabelled = (
                 data_hash([data_hash(rows), data_hash(data.dev.get(language, rows))])
                 for rows in (test, without_references(test))
             )
-            paths = (submission_file(self.folder / "predictions", data.task, language), self.sweep_file(data.task))
+            paths = (path, self.sweep_file(data.task))
             yield Derived(f"{data.task.name} {language}", paths, labelled, unlabelled=unlabelled)
 
     def jobs(self, data: TaskData) -> Iterator[Job]:

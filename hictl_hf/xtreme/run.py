@@ -32,7 +32,7 @@ from .predictions import problem_of_lengths
 from .report import write_report
 from .results import TaskResults, XtremeResults
 from .resuming import EXAMPLES_FILE, Derived, refuse_other_examples
-from .scores import submission_file
+from .scores import prediction_files
 from .setup import (
     check_encoder,
     encoder_hash,
@@ -132,15 +132,9 @@ def list_jobs(args: XtremeArguments, predictors: Sequence[Predictor], data: Sequ
     """The jobs of all tasks: those of the predictors, and the predictions of each language."""
     for predictor, each in zip(predictors, data):
         yield from predictor.jobs(each)
-        for language, path in prediction_files(args, each).items():
+        for language, path in prediction_files(args.output_dir, each).items():
             cost = number_of_examples(each.test[language])
             yield Job(path, 2, cost, partial(predict_language, predictor, each, language, path))
-
-
-def prediction_files(args: XtremeArguments, data: TaskData) -> dict[str, Path]:
-    """The files of a task's predictions by language."""
-    folder = Path(args.output_dir) / "predictions"
-    return {language: submission_file(folder, data.task, language) for language in data.test}
 
 
 def predict_language(predictor: Predictor, data: TaskData, language: str, path: Path) -> None:
@@ -151,7 +145,7 @@ def predict_language(predictor: Predictor, data: TaskData, language: str, path: 
 def run_task(args: XtremeArguments, data: TaskData, predictor: Predictor) -> TaskResults:
     """Predict all languages of a task, then score them."""
     task, results = data.task, begin_task(args, data)
-    files = prediction_files(args, data)
+    files = prediction_files(args.output_dir, data)
     for language, path in files.items():
         if not path.exists():
             predict_language(predictor, data, language, path)
@@ -175,7 +169,7 @@ def score_language(
 ) -> Score:
     """The metrics of a language, with the signature that reproduces them."""
     task, references = data.task, data.references[language]
-    path, fix = prediction_files(args, data)[language], f"Remove it to predict {language} again."
+    path, fix = prediction_files(args.output_dir, data)[language], f"Remove it to predict {language} again."
     if problem := problem_of_lengths(str(path), predicted, references):
         raise BadInput(f"{problem}. {fix}")
     try:

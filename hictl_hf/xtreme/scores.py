@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from ..errors import BadInput, short_repr
+from .data import TaskData
 from .predictions import check_labels, problem_of_lengths
 from .tasks import TASKS, XtremeTask
 
@@ -62,6 +63,11 @@ def score_submission(
 def submission_file(folder: str | Path, task: XtremeTask, language: str) -> Path:
     """The file of a language of a task in a folder of predictions or labels."""
     return Path(folder, task.name, f"test-{language}.{task.format.ending}")
+
+
+def prediction_files(output_dir: str | Path, data: TaskData) -> dict[str, Path]:
+    """The files of a task's predictions in the folder of a run, by language."""
+    return {language: submission_file(Path(output_dir, "predictions"), data.task, language) for language in data.test}
 
 
 def check_files(folder: str | Path, tasks: list[XtremeTask]) -> None:
