@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..errors import BadInput, add_debug
 from ..pretraining.results import PretrainingResults
 from ..pretraining.results import comparison_table as pretraining_table
-from ..reports.results import NO_RESULTS, RESULTS_FILE, place_of_run
+from ..reports.results import NO_RESULTS, RESULTS_FILE, names_of_runs
 from ..reports.tables import Table
 from ..translation.report import comparison_table, score_table
 from ..translation.report import read_runs as read_translation_runs
@@ -56,9 +56,7 @@ def kind_of(path: Path) -> str:
 
 def compare_pretraining(paths: Sequence[Path]) -> str:
     """Tabulate mean retrieval accuracy before and after training."""
-    names = [path.absolute().parent.name for path in paths]
-    unique = [name if names.count(name) == 1 else str(place_of_run(path, paths)) for name, path in zip(names, paths)]
-    return pretraining_table({name: PretrainingResults.read(path) for name, path in zip(unique, paths)})
+    return pretraining_table({name: PretrainingResults.read(path) for name, path in zip(names_of_runs(paths), paths)})
 
 
 def compare_xtreme(paths: Sequence[Path]) -> str:

@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -125,6 +125,16 @@ def place_of_run(file: Path, files: Iterable[Path]) -> Path:
     ['a/results.json', 'a/old.json', 'b']
     """
     return file if len({each for each in files if each.parent == file.parent}) > 1 else file.parent
+
+
+def names_of_runs(files: Sequence[Path]) -> list[str]:
+    """Return the names of the folders of results files; where some are the same, `place_of_run`.
+
+    >>> names_of_runs([Path("a/results.json"), Path("b/c/results.json"), Path("d/c/results.json")])
+    ['a', 'b/c', 'd/c']
+    """
+    names = [file.absolute().parent.name for file in files]
+    return [name if names.count(name) == 1 else str(place_of_run(file, files)) for name, file in zip(names, files)]
 
 
 def library_versions() -> dict[str, str]:

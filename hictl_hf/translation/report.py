@@ -7,10 +7,9 @@ prints several runs side by side, and the difference of each from the first.
 
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import BadInput, as_bad_input
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..reports.page import OF_SENTENCES, Block, Listing, Picture, write_sections
-from ..reports.results import duration, place_of_run
+from ..reports.results import duration, names_of_runs
 from ..reports.tables import NONE, Cell, Table
 from .inspection import look_into
 from .plots import plot_scores_by_step
@@ -62,13 +61,10 @@ def read_runs(paths: Sequence[str | Path]) -> list[Run]:
         BadInput: a file is no results file of `run_translation.py`, or its predictions cannot be read.
     """
     files = [*map(Path, paths)]
-    runs = [_read_run(file) for file in files]
-    twice = Counter(run.name for run in runs)
-    named = [replace(run, name=str(place_of_run(file, files))) for run, file in zip(runs, files)]
-    return [one if twice[run.name] > 1 else run for run, one in zip(runs, named)]
+    return [_read_run(file, name) for file, name in zip(files, names_of_runs(files))]
 
 
-def _read_run(path: Path) -> Run:
+def _read_run(path: Path, name: str) -> Run:
     results = TranslationResults.read(path)
     place, rows = path.with_name("predictions.jsonl"), []
     with as_bad_input(str(place), ALLOWED, REPEAT):
@@ -79,7 +75,7 @@ def _read_run(path: Path) -> Run:
         if lacking := [key for key in TEXTS if not isinstance(row, dict) or not isinstance(row.get(key), str)]:
             raise BadInput(f"{place}:{number}: has no {lacking[0]!r}; allowed is {ALLOWED}. {REPEAT}")
         rows.append(row)
-    return Run(path.absolute().parent.name, results, rows)
+    return Run(name, results, rows)
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------
@@ -245,7 +241,7 @@ def write_translation_report(
         model: the model of the run; without it the words it proposes and its attention are not shown.
     """
     folder = Path(folder)
-    run = _read_run(folder / "results.json")
+    [run] = read_runs([folder / "results.json"])
     shown = spread(run.rows)
     blocks: list[Block | None] = [score_table([run]) if run.results.test else None]
     blocks.append(validation_picture(run.results, folder / "validation.png"))
