@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import sentencepiece
-from datasets import Dataset, Features, Sequence, Value
+from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase, XLMRobertaTokenizer
 
 from ..errors import BadInput, short_repr
@@ -151,7 +151,7 @@ def tokenize_corpus(
             f"a corpus has the columns {', '.join(dataset.column_names)}; needed are the texts x and y, y None for "
             'monolingual text: dataset.rename_columns({"anchor": "x", "positive": "y"})'
         )
-    ids = Sequence(Value("int32"))
+    ids = List(Value("int32"))
     features = Features({**dataset.features, "x": ids, "y": ids, "length": Value("int32")})
     # `partial` gives another name to the cached result than releases before 0.10 did, whose tokens are others
     function = partial(tokenize_rows, tokenizer=tokenizer, space=space)

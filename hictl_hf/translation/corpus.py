@@ -5,7 +5,6 @@ import copy
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -13,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-from datasets import Dataset, Features, Value, concatenate_datasets
-from datasets import Sequence as List
+from datasets import Dataset, Features, List, Value, concatenate_datasets
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Sampler
@@ -27,6 +25,7 @@ from ..data.layout import end_of_text
 from ..data.sampling import shuffle_by_length
 from ..data.text_encoding import encode_texts
 from ..errors import BadInput
+from ..processes import ALONE, Processes
 
 # parallel corpora are not cleaned: the paper's corpora are prepared before, and lengths are limited in tokens
 ONLY_WHOLE = Cleaning(2**31, float("inf"), drop_equal_sides=False, drop_duplicates=False, catalogue_text=False)
@@ -252,17 +251,6 @@ class TranslationCollator:
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Place:
-    """The index of a process, and the number of processes."""
-
-    process: int = 0
-    processes: int = 1
-
-
-ONE_PROCESS = Place()
-
-
 class TokenBudgetBatchSampler(Sampler[NDArray[np.int64]]):
     """Every example once an epoch, in batches of similar length; their order depends on (seed, epoch) only.
 
@@ -273,7 +261,7 @@ class TokenBudgetBatchSampler(Sampler[NDArray[np.int64]]):
     Args:
         source, target: (examples,) tokens of each side.
         max_tokens: of a batch on its longer side, padding included: examples times the longest text of either side.
-        place: the process whose batches are yielded.
+        processes: with the index of that whose batches are yielded.
     """
 
     def __init__(
@@ -282,11 +270,11 @@ class TokenBudgetBatchSampler(Sampler[NDArray[np.int64]]):
         target: NDArray[np.int64],
         max_tokens: int,
         seed: int,
-        place: Place = ONE_PROCESS,
+        processes: Processes = ALONE,
     ) -> None:
         self.widths = np.maximum(source, target)
-        self.place = place
-        if len(source) < place.processes or self.widths.max() > max_tokens:
+        self.processes = processes
+        if len(source) < processes.number or self.widths.max() > max_tokens:
             raise self.refusal(max_tokens)
         self.sort_keys = (self.widths << 40) | (source << 20) | target  # by width, then source, then target
         self.seed, self.epoch = seed, 0
@@ -295,7 +283,7 @@ class TokenBudgetBatchSampler(Sampler[NDArray[np.int64]]):
     def refusal(self, max_tokens: int) -> BadInput:
         return BadInput(
             f"{len(self.widths)} rows of up to {self.widths.max()} tokens cannot be divided into batches of "
-            f"{max_tokens} tokens for {self.place.processes} processes; add rows, raise max_tokens, or start fewer "
+            f"{max_tokens} tokens for {self.processes.number} processes; add rows, raise max_tokens, or start fewer "
             "processes"
         )
 
@@ -306,7 +294,7 @@ class TokenBudgetBatchSampler(Sampler[NDArray[np.int64]]):
             begun = widths[borders[-1] : borders[-1] + max_tokens]
             fits = begun * np.arange(1, len(begun) + 1) <= max_tokens  # true, then false: widths ascend
             borders.append(borders[-1] + int(fits.sum()))
-        while (len(borders) - 1) % self.place.processes:
+        while (len(borders) - 1) % self.processes.number:
             largest = int(np.diff(borders).argmax())
             if borders[largest + 1] - borders[largest] < 2:  # all have one row
                 raise self.refusal(max_tokens)
@@ -314,7 +302,7 @@ class TokenBudgetBatchSampler(Sampler[NDArray[np.int64]]):
         return np.array(borders)
 
     def __len__(self) -> int:
-        return (len(self.borders) - 1) // self.place.processes
+        return (len(self.borders) - 1) // self.processes.number
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; the Trainer calls it."""
@@ -324,5 +312,5 @@ class TokenBudgetBatchSampler(Sampler[NDArray[np.int64]]):
         random = np.random.default_rng([self.seed, self.epoch])
         order = shuffle_by_length(self.sort_keys, random)
         batches = random.permutation(len(self.borders) - 1)
-        for number in batches[self.place.process :: self.place.processes].tolist():
+        for number in self.processes.share(batches.tolist()):
             yield order[self.borders[number] : self.borders[number + 1]]

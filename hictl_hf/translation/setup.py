@@ -24,6 +24,7 @@ from ..models.configuration_hictl import load_config as config_of
 from ..models.families import Family, longest_input
 from ..models.modeling_hictl import encoder_class
 from ..models.modeling_hictl_translation import TRANSLATION_CLASSES, HictlForConditionalGeneration
+from ..processes import Processes
 from ..training.arguments import read_dictionary, refuse_unknown_fields
 from ..training.callbacks import RunFingerprint, TrainingTime, early_stopping
 from .arguments import OF_A_CONFIG, TranslationArguments
@@ -32,7 +33,6 @@ from .corpus import (
     ONLY_WHOLE,
     Direction,
     Pair,
-    Place,
     TokenBudgetBatchSampler,
     TranslationCollator,
     load_pairs,
@@ -245,8 +245,8 @@ def make_trainer(
     start_ids = dict(zip(languages, model.start_ids_of(languages)))
     batches = None
     if data.train is not None:
-        place = Place(args.process_index, args.world_size)
-        batches = TokenBudgetBatchSampler(*side_lengths(data.train), args.max_tokens, args.seed, place)
+        processes = Processes(args.process_index, args.world_size)
+        batches = TokenBudgetBatchSampler(*side_lengths(data.train), args.max_tokens, args.seed, processes)
     return TranslationTrainer(
         model, args, train_dataset=data.train, data_collator=TranslationCollator(tokenizer, start_ids),
         callbacks=[

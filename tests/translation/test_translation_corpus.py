@@ -17,10 +17,10 @@ import run_translation
 from hictl_hf.data.cleaning import Cleaning, CorpusReport
 from hictl_hf.errors import BadInput
 from hictl_hf.hub.loading import load_tokenizer
+from hictl_hf.processes import Processes
 from hictl_hf.translation.corpus import (
     Direction,
     Pair,
-    Place,
     TokenBudgetBatchSampler,
     TranslationCollator,
     directions_between,
@@ -247,10 +247,12 @@ def test_batches_worked_by_hand() -> None:
 def test_every_row_comes_once_and_no_batch_has_too_many_tokens(rows: int, max_tokens: int, processes: int) -> None:
     if rows < processes:
         with pytest.raises(BadInput, match="1 rows of up to .* for . processes; add rows"):
-            TokenBudgetBatchSampler(*lengths(rows), max_tokens, 7, Place(0, processes))
+            TokenBudgetBatchSampler(*lengths(rows), max_tokens, 7, Processes(0, processes))
         return
     source, target = lengths(rows)
-    shares = [TokenBudgetBatchSampler(source, target, max_tokens, 7, Place(at, processes)) for at in range(processes)]
+    shares = [
+        TokenBudgetBatchSampler(source, target, max_tokens, 7, Processes(at, processes)) for at in range(processes)
+    ]
     for epoch in (0, 1, 5):
         found = [of_epoch(share, epoch) for share in shares]
         assert len({len(batches) for batches in found}) == 1  # none waits for another
@@ -265,8 +267,8 @@ def test_every_row_comes_once_and_no_batch_has_too_many_tokens(rows: int, max_to
 def test_batches_of_one_row_are_not_halved(rows: int, processes: int) -> None:
     width = np.full(rows, 10)
     with pytest.raises(BadInput, match=f"{rows} rows of up to 10 tokens .* of 19 tokens for {processes} processes"):
-        TokenBudgetBatchSampler(width, width, 19, 0, Place(0, processes))
-    assert np.diff(TokenBudgetBatchSampler(width, width, 20, 0, Place(0, processes)).borders).min() == 1
+        TokenBudgetBatchSampler(width, width, 19, 0, Processes(0, processes))
+    assert np.diff(TokenBudgetBatchSampler(width, width, 20, 0, Processes(0, processes)).borders).min() == 1
 
 
 def test_batches_are_as_full_as_one_row_after_another_makes_them() -> None:
@@ -299,7 +301,7 @@ def test_the_order_follows_from_seed_and_epoch_alone() -> None:
 def test_batches_are_those_recorded_with_0_7_5(process: int, recorded: str) -> None:
     random = np.random.default_rng(0)
     source, target = random.integers(3, 60, 700), random.integers(2, 50, 700)
-    batches = TokenBudgetBatchSampler(source, target, 512, 3, Place(process, 2))
+    batches = TokenBudgetBatchSampler(source, target, 512, 3, Processes(process, 2))
     batches.set_epoch(2)
     assert sha256(np.concatenate([*batches]).tobytes()).hexdigest()[:16] == recorded
 
@@ -309,5 +311,5 @@ def test_processes_and_micro_batches_make_the_same_steps() -> None:
     source, target = lengths(1001)
     alone = of_epoch(TokenBudgetBatchSampler(source, target, 300, 4), 2)
     assert len(alone) % 2 == 0
-    shared = [of_epoch(TokenBudgetBatchSampler(source, target, 300, 4, Place(at, 2)), 2) for at in range(2)]
+    shared = [of_epoch(TokenBudgetBatchSampler(source, target, 300, 4, Processes(at, 2)), 2) for at in range(2)]
     assert [list(step) for step in zip(*shared)] == [alone[at : at + 2] for at in range(0, len(alone), 2)]

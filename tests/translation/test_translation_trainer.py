@@ -24,6 +24,7 @@ from two_processes import found_by_two
 from hictl_hf import HictlModel
 from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
+from hictl_hf.processes import Processes
 from hictl_hf.training import trainer as trainer_module
 from hictl_hf.training.checkpoints import newest_first, verify_checkpoint
 from hictl_hf.translation import trainer as translation_trainer
@@ -31,7 +32,6 @@ from hictl_hf.translation.beam_search import BeamSearchConfig
 from hictl_hf.translation.corpus import (
     Direction,
     Pair,
-    Place,
     TokenBudgetBatchSampler,
     TranslationCollator,
     side_lengths,
@@ -82,8 +82,8 @@ class Material:
         arguments = TrainingArguments(output_dir=str(folder), **{**SETTINGS, **how})
         set_seed(arguments.seed)
         model = deepcopy(self.model)
-        place = Place(arguments.process_index, arguments.world_size)
-        batches = TokenBudgetBatchSampler(*side_lengths(self.tokens), max_tokens, data_seed, place)
+        processes = Processes(arguments.process_index, arguments.world_size)
+        batches = TokenBudgetBatchSampler(*side_lengths(self.tokens), max_tokens, data_seed, processes)
         starts = dict(zip(("de", "zh"), model.start_ids_of(["de", "zh"])))
         return TranslationTrainer(
             model, arguments, train_dataset=self.tokens, data_collator=TranslationCollator(self.tokenizer, starts),
@@ -295,7 +295,7 @@ def test_two_processes_train_as_one_with_two_micro_batches(material: Material, t
         alone = without_dropout(material.trainer(tmp_path / "alone", freeze, **how))
         # of an odd number of batches two processes halve one, which changes the order of what follows
         alone.batches.borders = TokenBudgetBatchSampler(
-            *side_lengths(material.tokens), MAX_TOKENS, SEED, Place(0, 2)
+            *side_lengths(material.tokens), MAX_TOKENS, SEED, Processes(0, 2)
         ).borders
         alone.train()
         for name, value in weights(alone).items():
