@@ -98,13 +98,23 @@ def is_byte_level(tokenizer: PreTrainedTokenizerBase) -> bool:
     return backend is not None and isinstance(backend.decoder, decoders.ByteLevel)
 
 
+def word_start(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The letter by which its pieces begin a word, in place of the space before it."""
+    return SPACE_AS_LETTER if is_byte_level(tokenizer) else WORD_START
+
+
+def mark_within_words(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """The prefix of pieces that continue a word, `##` of BERT's WordPiece; `None` of other kinds."""
+    model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    return model.continuing_subword_prefix if isinstance(model, models.WordPiece) else None
+
+
 def word_starts(tokenizer: PreTrainedTokenizerBase) -> list[bool]:
     """Whether the piece of each id of the vocabulary begins a word."""
     pieces = pieces_of(tokenizer)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None and isinstance(backend.model, models.WordPiece):
-        return [not piece.startswith(backend.model.continuing_subword_prefix) for piece in pieces]
-    begin = SPACE_AS_LETTER if is_byte_level(tokenizer) else WORD_START
+    if (mark := mark_within_words(tokenizer)) is not None:
+        return [not piece.startswith(mark) for piece in pieces]
+    begin = word_start(tokenizer)
     return [piece.startswith(begin) for piece in pieces]
 
 
@@ -113,17 +123,15 @@ def marked_starts(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
     Some tokenizers write no space before the first word of a text.
     """
-    vocabulary, begin = tokenizer.get_vocab(), SPACE_AS_LETTER if is_byte_level(tokenizer) else WORD_START
+    vocabulary, begin = tokenizer.get_vocab(), word_start(tokenizer)
     return [vocabulary.get(begin + piece, number) for number, piece in enumerate(pieces_of(tokenizer))]
 
 
 def bare_pieces(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """The piece of each id without the mark by which it begins or continues a word; a byte is one letter."""
-    pieces, backend = pieces_of(tokenizer), getattr(tokenizer, "backend_tokenizer", None)
-    mark = SPACE_AS_LETTER if is_byte_level(tokenizer) else WORD_START
-    if backend is not None and isinstance(backend.model, models.WordPiece):
-        mark = backend.model.continuing_subword_prefix
-    return [piece.removeprefix(mark) if piece != mark else piece for piece in pieces]
+    within = mark_within_words(tokenizer)
+    mark = word_start(tokenizer) if within is None else within
+    return [piece.removeprefix(mark) if piece != mark else piece for piece in pieces_of(tokenizer)]
 
 
 def single_bytes(tokenizer: PreTrainedTokenizerBase) -> set[int]:
@@ -166,5 +174,5 @@ def reserved_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
 
 def lone_space(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """The id of a space without a word, if the vocabulary has it."""
-    number = tokenizer.get_vocab().get(SPACE_AS_LETTER if is_byte_level(tokenizer) else WORD_START)
+    number = tokenizer.get_vocab().get(word_start(tokenizer))
     return set() if number is None else {number}
