@@ -124,12 +124,6 @@ def without_special_pieces(tokenizer: PreTrainedTokenizerBase) -> PreTrainedToke
     if "merges" in model:  # of BPE
         merges = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]]
         model["merges"] = [merge for merge in merges if special.isdisjoint({*merge, "".join(merge)})]
-    of_model: dict[str, Any] = {
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": None,
-        "post_processor": None,
-        "decoder": None,
-    }
-    as_data.backend_tokenizer.model = Tokenizer.from_str(json.dumps(written | of_model)).model
+    without_others = dict.fromkeys(("normalizer", "pre_tokenizer", "post_processor", "decoder")) | {"added_tokens": []}
+    as_data.backend_tokenizer.model = Tokenizer.from_str(json.dumps(written | without_others)).model
     return as_data
