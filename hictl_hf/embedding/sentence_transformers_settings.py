@@ -21,11 +21,11 @@ from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import CONFIG_NAME, cached_file
+from transformers.utils import CONFIG_NAME
 
 from ..data.text_encoding import special_tokens
 from ..errors import BadInput, as_bad_input, short_repr
-from ..hub.loading import IN_SAFETENSORS
+from ..hub.loading import IN_SAFETENSORS, place_of
 from ..models.families import longest_input
 from .pooling import DenseLayers, own_pooling
 
@@ -138,9 +138,7 @@ class ModelFiles:
 
     def path(self, folder: str, file: str) -> Path | None:
         """Path of a file, downloaded from the Hub if needed; `None` if there is none."""
-        place = f"{folder}/{file}" if folder else file
-        found = cached_file(self.name, place, _raise_exceptions_for_missing_entries=False)
-        return None if found is None else Path(found)
+        return place_of(self.name, f"{folder}/{file}" if folder else file)
 
     def has(self, file: str) -> bool:
         return self.path("", file) is not None
@@ -169,6 +167,12 @@ class ModelFiles:
         if not isinstance(value, kind):
             raise self.refusal(folder, file, f"is {short_repr(value)}", f"is a {NAMES[kind]}")
         return value
+
+    def config_of(self, folder: str) -> dict[str, Any]:
+        """The `config.json` of a module; `BadInput` if there is none."""
+        if (values := self.read(folder, "config.json")) is None:
+            raise self.refusal(folder, "config.json", "is missing", "is a folder with all its files")
+        return values
 
     def place(self, folder: str, file: str) -> str:
         return "/".join(filter(None, (self.name, folder, file)))
@@ -268,9 +272,7 @@ def read_layer(modalities: Any, output_name: str | None, refuse: Callable[[str, 
 
 def read_pooling(files: ModelFiles, folder: str) -> tuple[str, bool]:
     """Mode of the module Pooling, and whether it includes the tokens of a prompt."""
-    values = files.read(folder, "config.json")
-    if values is None:
-        raise files.refusal(folder, "config.json", "is missing", "is a folder with all its files")
+    values = files.config_of(folder)
     flags = [mode for flag, mode in POOLING_FLAGS.items() if values.get(flag)]
     modes = values.get("pooling_mode", flags or "mean")
     modes = modes if isinstance(modes, list) else [modes]
@@ -282,9 +284,7 @@ def read_pooling(files: ModelFiles, folder: str) -> tuple[str, bool]:
 
 def read_dense(files: ModelFiles, folder: str) -> DenseSettings:
     """A module Dense, without its weights."""
-    values = files.read(folder, "config.json")
-    if values is None:
-        raise files.refusal(folder, "config.json", "is missing", "is a folder with all its files")
+    values = files.config_of(folder)
     check_place_in_chain(files, folder, values)
     if values.get("use_residual"):
         raise files.refusal(folder, "config.json", "use_residual is true", "is false")
