@@ -22,6 +22,7 @@ from transformers.trainer_utils import HubStrategy, IntervalStrategy, SchedulerT
 
 from ..errors import BadInput
 from .fields import OF_THE_HUB, OPTIM_ARGS, differs, refuse_lonely, refuse_optimizer, refuse_wrong_mode
+from .fingerprint import plain
 
 logger = logging.getLogger(__name__)
 
@@ -324,5 +325,4 @@ def repository_to_publish_to(args: TrainingArguments) -> str | None:
 
 def plain_settings(args: TrainingArguments) -> dict[str, Any]:
     """Return all arguments by name, as values that JSON can represent."""
-    settings: dict[str, Any] = json.loads(json.dumps(args.to_dict(), default=str))
-    return settings
+    return plain(args.to_dict())

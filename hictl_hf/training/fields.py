@@ -6,7 +6,6 @@ refused until it is listed here.
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import Any
 
 import transformers
 from transformers import TrainingArguments
@@ -96,17 +95,13 @@ OF_THE_HUB = ("hub_model_id", "hub_private_repo", "hub_strategy", "hub_always_pu
 BY_METRIC = ("reduce_lr_on_plateau", "greedy")  # learning rates that follow the metric
 
 
-def default_of(args: TrainingArguments, name: str) -> Any:
-    """The default of a field."""
-    item = {each.name: each for each in fields(args)}[name]
-    return item.default if item.default_factory is MISSING else item.default_factory()
-
-
 def differs(args: TrainingArguments, name: str) -> bool:
     """Whether a field has another value than its default; one that this release of transformers lacks has not."""
-    if name not in {each.name for each in fields(args)}:
-        return False
-    return getattr(args, name) not in (default_of(args, name), *ALSO_DEFAULT.get(name, ()))
+    for item in fields(args):
+        if item.name == name:
+            default = item.default if item.default_factory is MISSING else item.default_factory()
+            return getattr(args, name) not in (default, *ALSO_DEFAULT.get(name, ()))
+    return False
 
 
 def refuse_unused(args: TrainingArguments, reasons: Mapping[str, str] = UNUSED) -> None:
