@@ -252,7 +252,8 @@ class Search:
         row, group = (best >= lowest[:, None]).nonzero(as_tuple=True)
         if len(row) > max(CROWDED * best.numel(), GROUPS_AT_ONCE):
             row, column = first_best(own.fine[i : i + len(scores)], other.fine[j : j + scores.shape[1]], scores, k)
-            found.add(here.start + row, other.start + j + column, products(own, other, i + row, j + column))
+            similarities = inner_products(own.fine, other.fine, i + row, j + column)
+            found.add(here.start + row, other.start + j + column, similarities)
             return
         members = torch.arange(GROUP, device=self.device) * best.shape[1]
         for some_rows, some_groups in zip(row.split(GROUPS_AT_ONCE), group.split(GROUPS_AT_ONCE)):
@@ -260,7 +261,7 @@ class Search:
             looked = scores[some_rows[:, None], columns]
             inside, member = (looked >= lowest[some_rows, None]).nonzero(as_tuple=True)
             near, column, coarse = some_rows[inside], columns[inside, member], looked[inside, member].double()
-            similarities = products(own, other, i + near, j + column)
+            similarities = inner_products(own.fine, other.fine, i + near, j + column)
             off = (coarse + self._common - similarities.double()).abs()
             if (off > errors[near] + coarse.abs() * self._rounding).any():
                 raise RuntimeError(
@@ -360,13 +361,8 @@ class Shard:
         return lost + self.rest + other.rest.max() + summed + again
 
 
-def products(own: Shard, other: Shard, row: Tensor, column: Tensor) -> Tensor:
-    """(pairs,) inner products in the precision of the vectors."""
-    return inner_products(own.fine, other.fine, row, column)
-
-
 def inner_products(own: Tensor, other: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """(pairs,) inner products of rows; equal vectors give bitwise equal products."""
+    """(pairs,) inner products of rows in their precision; equal vectors give bitwise equal products."""
     at_once = max(1, AT_ONCE // own.shape[1])
     pairs = zip(row.split(at_once), column.split(at_once))
     return torch.cat([(own[some] * other[others]).sum(1) for some, others in pairs])
