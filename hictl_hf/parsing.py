@@ -64,7 +64,7 @@ class CommandParser(HfArgumentParser):
         self, kind: type[Any], description: str, groups: Mapping[str, Sequence[str]], examples: str | None = None,
         recipe: bool = False,
     ) -> None:  # fmt: skip
-        rest = {OF_TRANSFORMERS: [item.name for item in fields(kind)]} if issubclass(kind, TrainingArguments) else {}
+        rest = {OF_TRANSFORMERS: names_of(kind)} if issubclass(kind, TrainingArguments) else {}
         self.title_of = {name: title for title, names in {**rest, **groups}.items() for name in names}
         self.titles, self.groups = [*groups, *rest], dict[str, Any]()
         settings = {"usage": "%(prog)s [RECIPE] [--ARGUMENT VALUE ...]"} if recipe else {}

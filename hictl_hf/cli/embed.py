@@ -85,9 +85,9 @@ class EmbedArguments(PoolingArguments):
         if self.stored not in STORED:
             raise BadInput(f"stored is {self.stored!r}; allowed are {', '.join(STORED)}")
         check_reading(self.precision, self.pooling, self.max_seq_length)
-        for name, least in (("lines_at_once", 1), ("max_tokens", 1)):
-            if getattr(self, name) is not None and getattr(self, name) < least:
-                raise BadInput(f"{name} is {getattr(self, name)}; allowed is {least} or more")
+        for name in ("lines_at_once", "max_tokens"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise BadInput(f"{name} is {value}; allowed is 1 or more")
         check_column(self.input, self.column)
         check_device(self.device)
 
