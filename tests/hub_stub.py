@@ -39,6 +39,13 @@ class Hub:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
+    def add(self, name: str, files: Mapping[str, bytes] | Path, *commits: str) -> None:
+        """A repository with these files, or those in a folder, and the names of its commits."""
+        if isinstance(files, Path):
+            found = [path for path in files.rglob("*") if path.is_file()]
+            files = {path.relative_to(files).as_posix(): path.read_bytes() for path in found}
+        self.repositories[name], self.commits[name], self.private[name] = dict(files), [*commits], False
+
     def environment(self, home: Path) -> dict[str, str]:
         """Variables of a process that is to use this Hub, with a cache of its own."""
         values = {"HF_ENDPOINT": self.url, "HF_TOKEN": "hf_x", "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}

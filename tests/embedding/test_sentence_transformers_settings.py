@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hub_stub import Hub, serve
+from hub_stub import serve
 from safetensors.torch import save_file
 from toy_families import SHAPES, word_pieces
 from transformers import (
@@ -615,12 +615,6 @@ def test_dense_layers_are_read_in_any_precision(
 # --- the Hub ----------------------------------------------------------------------------------------------------------
 
 
-def put(hub: Hub, name: str, folder: Path) -> None:
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    hub.repositories[name] = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-    hub.commits[name], hub.private[name] = ["a" * 40], False
-
-
 @pytest.mark.parametrize("place", ["", "0_Transformer"])
 def test_a_name_on_the_hub_is_read_as_its_folder(
     place: str, tokenizer: PreTrainedTokenizerBase, texts: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -629,7 +623,7 @@ def test_a_name_on_the_hub_is_read_as_its_folder(
     folder = write_folder(tmp_path / "model", tokenizer, modules, {"max_seq_length": 7}, STATED)
     expected = embed_sentences(*load_encoder(folder), texts)
     with serve() as hub:
-        put(hub, "me/model", folder)
+        hub.add("me/model", folder, "a" * 40)
         np.testing.assert_array_equal(embed_sentences(*load_encoder("me/model"), texts), expected)
         assert "modules.json" not in caplog.text
 
@@ -646,7 +640,7 @@ def test_a_vocabulary_in_text_is_downloaded_with_a_sub_folder(texts: list[str], 
     write_json(place / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer"})
     expected = embed_sentences(*load_encoder(folder), texts)
     with serve() as hub:
-        put(hub, "me/old", folder)
+        hub.add("me/old", folder, "a" * 40)
         np.testing.assert_array_equal(embed_sentences(*load_encoder("me/old"), texts), expected)
 
 
@@ -661,7 +655,7 @@ def test_without_a_connection_it_is_logged_that_a_model_may_have_more_files(
     folder = write_folder(tmp_path / "model", tokenizer)
     (folder / "modules.json").unlink()
     with serve() as hub, caplog.at_level(logging.WARNING):
-        put(hub, "me/plain", folder)
+        hub.add("me/plain", folder, "a" * 40)
         for file in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
             hf_hub_download("me/plain", file)
         with monkeypatch.context() as patch:

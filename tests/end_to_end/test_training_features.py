@@ -400,7 +400,7 @@ def test_early_stopping_needs_evaluations(make: Make, tmp_path: Path) -> None:
 @pytest.fixture
 def hub() -> Iterator[Hub]:
     with serve() as hub:
-        hub.repositories["me/x"], hub.commits["me/x"], hub.private["me/x"] = {}, [], False
+        hub.add("me/x", {})
         yield hub
 
 

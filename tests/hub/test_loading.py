@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hub_stub import Hub, serve
+from hub_stub import serve
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -136,15 +136,15 @@ def test_parameters_are_counted_but_for_biases_and_norms(model_for_text: MakeMod
 
 def test_weights_on_the_hub_are_asked_too(folders: Path, tmp_path: Path) -> None:
     with serve() as hub:
-        put(hub, "me/good", folders / "checkpoint")
+        hub.add("me/good", folders / "checkpoint", "a" * 40)
         check_sizes("me/good")
-        put(hub, "me/bad", spoiled(folders / "checkpoint", tmp_path, {"num_hidden_layers": 900}))
+        hub.add("me/bad", spoiled(folders / "checkpoint", tmp_path, {"num_hidden_layers": 900}), "a" * 40)
         with pytest.raises(BadInput, match="me/bad: config.json states"):
             check_sizes("me/bad")
         HictlForPreTraining.from_pretrained(folders / "checkpoint").save_pretrained(
             tmp_path / "shards", max_shard_size="50KB"
         )
-        put(hub, "me/shards", tmp_path / "shards")
+        hub.add("me/shards", tmp_path / "shards", "a" * 40)
         assert "model.safetensors" not in hub.repositories["me/shards"]
         check_sizes("me/shards")
 
@@ -173,7 +173,7 @@ def test_weights_that_are_no_safetensors_are_refused_alike_everywhere(folders: P
                 torch.save(state, folder / name)
             else:
                 (folder / name).write_bytes(b"0" * 99)
-            put(hub, f"me/other-{number}", folder)
+            hub.add(f"me/other-{number}", folder, "a" * 40)
             messages = {told(load, place) for load in LOADERS.values() for place in (str(folder), f"me/other-{number}")}
             assert len(messages) == 1 and "has no weights in safetensors" in (message := messages.pop())
             assert "Convert a masked language model by AutoModelForMaskedLM" in message
@@ -186,7 +186,7 @@ def test_other_safetensors_beside_a_pickle_are_no_weights(folders: Path, tmp_pat
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").rename(folder / "colbert_linear.safetensors")
     with serve() as hub:
-        put(hub, "me/bge-m3", folder)
+        hub.add("me/bge-m3", folder, "a" * 40)
         for place in (str(folder), "me/bge-m3"):
             for load in LOADERS.values():
                 assert "has no weights in safetensors" in told(load, place)
@@ -218,7 +218,7 @@ def test_an_adapter_beside_the_weights_is_refused_alike_everywhere(folders: Path
     translator = shutil.copytree(folders / "translation", tmp_path / "translator")
     (translator / "adapter_config.json").write_text(json.dumps(values))
     with serve() as hub:
-        put(hub, "me/adapted", folder)
+        hub.add("me/adapted", folder, "a" * 40)
         messages = {told(load, place) for load in LOADERS.values() for place in (str(folder), "me/adapted")}
     messages.add(told(load_translator, str(translator)))
     assert len(messages) == 1 and "has an adapter (adapter_config.json)" in messages.pop()
@@ -276,11 +276,6 @@ def test_a_family_refuses_a_configuration_of_another_one(folders: Path) -> None:
     config = config_class("bert")(vocab_size=50, hidden_size=32, num_attention_heads=4, num_hidden_layers=1)
     with pytest.raises(ValueError, match="is a model of type 'hictl'; the configuration given is a HictlBertConfig"):
         encoder_class(FAMILIES["bert"]).from_pretrained(folders / "checkpoint", config=config)
-
-
-def put(hub: Hub, name: str, folder: Path) -> None:
-    hub.repositories[name] = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    hub.commits[name], hub.private[name] = ["a" * 40], False
 
 
 # --- what would be run ------------------------------------------------------------------------------------------------

@@ -303,8 +303,7 @@ def test_a_push_of_two_repositories_that_fails_between_them_is_repeated(hub: Hub
 
 def test_what_an_earlier_push_left_goes_and_the_files_of_others_stay(hub: Hub, run: Path) -> None:
     old = ("model-00001-of-00002.safetensors", "model.safetensors.index.json", "encoder/pooler.json", "pictures/a.png")
-    hub.repositories["me/x"] = dict.fromkeys((*old, "LICENSE", ".gitattributes"), b"old")
-    hub.commits["me/x"], hub.private["me/x"] = [], False
+    hub.add("me/x", dict.fromkeys((*old, "LICENSE", ".gitattributes"), b"old"))
     push(run, "me/x")
     assert without_cards(hub.repositories["me/x"]) == expected(run) | {"LICENSE": b"old", ".gitattributes": b"old"}
 

@@ -52,8 +52,7 @@ def hub() -> Iterator[Hub]:
                 num_attention_heads=size // 64,
             )  # fmt: skip
             files = {"config.json": config.to_json_string().encode(), "model.safetensors": b""}
-            hub.repositories[f"me/xlm-roberta-{name}"] = files
-            hub.private[f"me/xlm-roberta-{name}"], hub.commits[f"me/xlm-roberta-{name}"] = False, []
+            hub.add(f"me/xlm-roberta-{name}", files)
         multiun = [{"config_name": name} for name in ("ar-en", "en-es", "en-fr", "en-ru", "en-zh")]
         hub.datasets["Helsinki-NLP/multiun"] = {"cardData": {"configs": multiun}}
         hub.datasets |= {f"wmt/wmt{year}": {} for year in (14, 16, 19)}

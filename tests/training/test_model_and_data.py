@@ -12,7 +12,7 @@ from hictl_hf.training.model_and_data import ModelArguments, at_revision
 def test_files_at_a_revision_are_those_that_a_model_needs(tmp_path: Path) -> None:
     files = {"config.json": b"{}", "model.safetensors": b"w", "pytorch_model.bin": b"p", "1_Pooling/config.json": b"{}"}
     with serve() as hub:
-        hub.repositories["me/x"], hub.private["me/x"], hub.commits["me/x"] = files, False, ["a" * 40]
+        hub.add("me/x", files, "a" * 40)
         args = ModelArguments("me/x", model_revision="v2")
         folder = Path(str(args.checkpoint))
         found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
