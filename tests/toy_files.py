@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import polib
@@ -43,11 +44,16 @@ def texts(source: object) -> list[dict[str, str]]:
     return rows
 
 
-def write_lines(path: Path, lines: list[str], end: str = "\n", start: bytes = b"") -> Path:
-    written = start + "".join(line + end for line in lines).encode()
+def write(path: Path, text: str, start: bytes = b"") -> Path:
+    """A file, compressed if its name ends in `.gz`, and the folders that it is in."""
+    written = start + text.encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(written) if path.suffix == ".gz" else written)
     return path
+
+
+def write_lines(path: Path, lines: Sequence[str], end: str = "\n", start: bytes = b"") -> Path:
+    return write(path, "".join(line + end for line in lines), start)
 
 
 def catalogue(language: str = "") -> polib.POFile:

@@ -1,6 +1,5 @@
 """Lines become vectors, each in its place, whatever the file and whenever the work is stopped; faults are told."""
 
-import gzip
 import hashlib
 import io
 import json
@@ -14,6 +13,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from toy_files import write_lines
 
 from hictl_hf.cli.embed import EmbedArguments, main
 from hictl_hf.embedding import to_file
@@ -41,13 +41,6 @@ def texts(sentences: dict[str, list[str]]) -> list[str]:
 @pytest.fixture(scope="module")
 def expected(checkpoint: Path, texts: list[str]) -> np.ndarray:
     return embed_sentences(*load_encoder(checkpoint), texts)
-
-
-def write_lines(path: Path, texts: Sequence[str]) -> Path:
-    opened: Any = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "wt", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{text}\n" for text in texts)
-    return path
 
 
 def run(checkpoint: Path, output: Path, *inputs: Path, **settings: Any) -> Path:

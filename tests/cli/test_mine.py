@@ -4,12 +4,13 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from toy_files import write_lines
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.cli.mine import MineArguments, main
@@ -36,11 +37,6 @@ def files(tmp_path: Path, sentences: dict[str, list[str]]) -> tuple[Path, Path]:
     english = sentences["en"]
     x, y = [*english[:10], "", english[0], *sentences["de"][:3]], [*english[5:14], english[6]]
     return write_lines(tmp_path / "x.txt", x), write_lines(tmp_path / "y.txt", y)
-
-
-def write_lines(path: Path, lines: Sequence[str]) -> Path:
-    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    return path
 
 
 def read_lines(path: Path) -> list[str]:

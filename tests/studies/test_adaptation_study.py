@@ -14,7 +14,8 @@ import pytest
 import torch
 from parsers import parse_arguments
 from test_pretraining_study import data as data  # the fixture
-from test_pretraining_study import pairs_of, sentence, write_lines
+from test_pretraining_study import pairs_of, sentence
+from toy_files import write_lines
 from transformers import XLMRobertaConfig, XLMRobertaModel
 
 from hictl_hf.cli import pretrain

@@ -12,6 +12,7 @@ import pytest
 import sacrebleu
 from parsers import parse_arguments, parse_translation_arguments, parse_xtreme_arguments
 from sacrebleu.metrics import BLEU
+from toy_files import write_lines
 
 from hictl_hf import HictlConfig
 from studies import pretraining, scoring
@@ -25,12 +26,6 @@ LANGUAGES = {"de": "deu", "fr": "fra", "ru": "rus", "es": "spa"}
 def sentence(number: int, language: str) -> str:
     """Number 7 in German is 'de0 de7 de14 de21 z7', a sentence that shares one word with its translations."""
     return " ".join([*(f"{language}{number * step % 30}" for step in range(4)), f"z{number}"])
-
-
-def write_lines(path: Path, lines: Sequence[str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = "\n".join(lines) + "\n"
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
 
 
 def pairs_of(language: str, numbers: Sequence[int]) -> list[str]:

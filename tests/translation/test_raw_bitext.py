@@ -1,20 +1,14 @@
 """Raw files of translation corpora: found anywhere, read as each of them is written, refused where sides differ."""
 
-import gzip
 from pathlib import Path
 
 import pytest
+from toy_files import write
 
 from hictl_hf.errors import BadInput
 from hictl_hf.translation.raw_bitext import find_files, read_pairs
 
 ENGLISH_GERMAN = ("en", "de")
-
-
-def write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return path
 
 
 def test_files_are_found_anywhere_by_language_role_and_release(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from toy_files import write
 
 from hictl_hf.errors import BadInput
 from hictl_hf.xtreme.scores import MissingFile, score_submission
@@ -54,11 +55,6 @@ def squad(answers: dict[str, list[str]]) -> str:
         for name, texts in answers.items()
     ]
     return json.dumps({"data": [{"paragraphs": [{"context": "c", "qas": questions}]}]})
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.encode())
 
 
 @pytest.fixture
