@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, set_seed
@@ -14,7 +15,9 @@ from hictl_hf.data.sampling import PretrainingExamples, TemperatureSampler, lang
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.pretraining.trainer import HictlTrainer
 from hictl_hf.training.arguments import RunArguments
+from hictl_hf.training.trainer import RobustTrainer
 
+Run = TypeVar("Run", bound=RobustTrainer)
 EVERY_POOLING = [Pooling("cls", 2), Pooling("mean", 1), Pooling("projection", 2)]
 SEED = 5
 BATCH = 8  # rows of an optimiser step
@@ -83,7 +86,7 @@ def trainer_of(
     )
 
 
-def trained(trainer: HictlTrainer, resume: str | None = None) -> HictlTrainer:
+def trained(trainer: Run, resume: str | bool | None = None) -> Run:
     trainer.train(resume_from_checkpoint=resume)
     return trainer
 
@@ -97,10 +100,20 @@ def gradients_of(trainer: HictlTrainer) -> list[dict[str, Tensor]]:
     return next(callback.steps for callback in trainer.callback_handler.callbacks if isinstance(callback, Gradients))
 
 
-def weights_of(trainer: HictlTrainer) -> dict[str, Tensor]:
+def weights_of(trainer: RobustTrainer) -> dict[str, Tensor]:
     """All parameters and buffers."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     return {name: value.detach().clone() for name, value in [*model.named_parameters(), *model.named_buffers()]}
+
+
+def moments_of(trainer: RobustTrainer) -> dict[str, Tensor]:
+    """All that the optimiser knows of the parameters."""
+    states = trainer.optimizer.state_dict()["state"]
+    return {
+        f"{number} {name}": torch.as_tensor(value).clone()
+        for number, moments in states.items()
+        for name, value in moments.items()
+    }
 
 
 def differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> set[str]:

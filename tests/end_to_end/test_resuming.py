@@ -22,7 +22,7 @@ import pytest
 import torch
 from datasets import Dataset
 from torch import Tensor, multiprocessing
-from toy_trainer import SEED, SETTINGS, differing, trained, trainer_of, weights_of
+from toy_trainer import SEED, SETTINGS, differing, moments_of, trained, trainer_of, weights_of
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
 from two_processes import found_by_two
 
@@ -128,10 +128,8 @@ def trainer_for(case: Case, material: Material, folder: Path, resumed: bool = Fa
 def state_of(trainer: HictlTrainer) -> State:
     """All parameters, all buffers, such as those of p_avg, and all that the optimiser knows."""
     assert trainer.state.global_step == trainer.args.max_steps
-    state = weights_of(trainer)
-    for number, moments in trainer.optimizer.state_dict()["state"].items():
-        state |= {f"{number} {name}": torch.as_tensor(value).clone() for name, value in moments.items()}
-    return state | {"learning rate": torch.tensor(trainer.lr_scheduler.get_last_lr())}
+    rate = {"learning rate": torch.tensor(trainer.lr_scheduler.get_last_lr())}
+    return weights_of(trainer) | moments_of(trainer) | rate
 
 
 # --- the same bits ----------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import torch
 import transformers
 from datasets import Dataset
 from hub_stub import Hub, serve
+from toy_trainer import trained
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -110,11 +111,6 @@ def make_translation(
 def make(request: pytest.FixtureRequest) -> Make:
     """`make(folder, **settings)`: the trainer of a run, not yet trained."""
     return request.getfixturevalue(f"make_{request.param}")
-
-
-def trained(trainer: RobustTrainer, resume: str | bool | None = None) -> RobustTrainer:
-    trainer.train(resume_from_checkpoint=resume)
-    return trainer
 
 
 def steps_with(trainer: RobustTrainer, name: str) -> list[int]:

@@ -21,7 +21,7 @@ from test_gathering import largest_error
 from test_run_pretraining import flags
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from toy_trainer import differing, gradients_of, logs_of, trained, trainer_of
+from toy_trainer import differing, gradients_of, logs_of, moments_of, trained, trainer_of
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from two_processes import found_by_two
 
@@ -105,9 +105,7 @@ def state_of(trainer: HictlTrainer) -> State:
     """All parameters, all buffers, and all that the optimiser knows, whole."""
     assert trainer.state.global_step == trainer.args.max_steps
     tensors = dict([*trainer.model.named_parameters(), *trainer.model.named_buffers()])
-    for number, moments in trainer.optimizer.state_dict()["state"].items():
-        tensors |= {f"{number} {name}": torch.as_tensor(value) for name, value in moments.items()}
-    return whole(tensors)
+    return whole(tensors | moments_of(trainer))
 
 
 def shares_of(trainer: HictlTrainer) -> list[float]:

@@ -28,6 +28,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from toy_trainer import moments_of, trained, weights_of
 from transformers import (
     PreTrainedTokenizerBase,
     TrainerCallback,
@@ -109,18 +110,10 @@ def send_sigterm(**_: Any) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def trained(trainer: RobustTrainer, resume: str | bool | None = None) -> RobustTrainer:
-    trainer.train(resume_from_checkpoint=resume)
-    return trainer
-
-
 def state_of(trainer: RobustTrainer) -> dict[str, Tensor]:
-    """All parameters, all the optimiser knows of them, and the learning rate."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    state = {name: value.detach().clone() for name, value in model.named_parameters()}
-    for number, moments in trainer.optimizer.state_dict()["state"].items():
-        state |= {f"{number} {name}": torch.as_tensor(value).clone() for name, value in moments.items()}
-    return state | {"learning rate": torch.tensor(trainer.lr_scheduler.get_last_lr())}
+    """All parameters and buffers, all the optimiser knows of them, and the learning rate."""
+    rate = {"learning rate": torch.tensor(trainer.lr_scheduler.get_last_lr())}
+    return weights_of(trainer) | moments_of(trainer) | rate
 
 
 def differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> set[str]:
