@@ -140,6 +140,14 @@ def transformers_warnings(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.L
 
 
 @pytest.fixture
+def on_apple(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch finds an accelerator that is none of CUDA's."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("mps"))
+
+
+@pytest.fixture
 def full_of_garbage() -> Iterator[None]:
     """Memory that nobody initialises holds NaN or the largest integer, as it may."""
     torch.use_deterministic_algorithms(True)

@@ -260,12 +260,9 @@ def test_fp16_on_the_cpu_is_refused_also_next_to_a_gpu(folder: str, monkeypatch:
 
 
 def test_an_accelerator_without_cuda_is_not_used_and_that_is_said(
-    folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    on_apple: None, folder: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As Apple's, which has no numbers in double precision."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
     assert arguments(folder).use_cpu and not caplog.messages
     args = RunArguments(folder, report_to="none", bf16=True)
     assert args.use_cpu and args.device.type == "cpu"

@@ -63,11 +63,8 @@ def test_several_gpus_of_one_process_are_refused_before_anything_is_read_where_a
 
 
 def test_an_accelerator_that_is_not_used_is_logged_where_a_model_is_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    on_apple: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
     with pytest.raises(BadInput, match="no encoder with a tokenizer that loads"):
         run_xtreme(XtremeArguments(model_name_or_path=str(tmp_path), tasks=["panx"], output_dir=str(tmp_path / "out")))
     assert caplog.messages == ["training runs on the CPU: it uses GPUs of CUDA or ROCm, and this machine has mps"]
