@@ -108,7 +108,8 @@ def test_a_gpu_is_named_with_its_memory(native: bool, verdicts: list[str], monke
     assert device.found == "2 x cuda, NVIDIA H100 80GB HBM3, 80 GiB"
 
 
-def test_an_accelerator_that_training_does_not_use_is_told(on_apple: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("on_apple")
+def test_an_accelerator_that_training_does_not_use_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "exists", lambda _: False)
     device = next(examine_torch(cuda=False))
     assert device.verdict == "slow" and device.found.startswith("CPU; mps is not used")

@@ -259,8 +259,9 @@ def test_fp16_on_the_cpu_is_refused_also_next_to_a_gpu(folder: str, monkeypatch:
         refuse_impossible(arguments(folder, fp16=True))
 
 
+@pytest.mark.usefixtures("on_apple")
 def test_an_accelerator_without_cuda_is_not_used_and_that_is_said(
-    on_apple: None, folder: str, caplog: pytest.LogCaptureFixture
+    folder: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As Apple's, which has no numbers in double precision."""
     assert arguments(folder).use_cpu and not caplog.messages

@@ -62,7 +62,8 @@ def test_an_encoder_that_reads_too_little_is_refused(xtreme_folder: Path, tokeni
         models(tokenizer, longest=64).check(data)
 
 
-def test_fine_tuning_uses_the_devices_of_pre_training(on_apple: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("on_apple")
+def test_fine_tuning_uses_the_devices_of_pre_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU unless accelerate's configuration says the CPU, and no other accelerator, as Apple's."""
     assert device() == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -62,8 +62,9 @@ def test_several_gpus_of_one_process_are_refused_before_anything_is_read_where_a
         run_xtreme(XtremeArguments(**given, tasks=["tatoeba"]))
 
 
+@pytest.mark.usefixtures("on_apple")
 def test_an_accelerator_that_is_not_used_is_logged_where_a_model_is_trained(
-    on_apple: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(BadInput, match="no encoder with a tokenizer that loads"):
         run_xtreme(XtremeArguments(model_name_or_path=str(tmp_path), tasks=["panx"], output_dir=str(tmp_path / "out")))
