@@ -24,6 +24,7 @@ from transformers import (
 from .configuration_hictl import HictlConfig, LoadsItsFamily, model_type_of
 from .encoder_export import export_encoder
 from .families import FAMILIES, OURS, Family, family_of
+from .head_loss import divide_by_items
 from .modeling_hictl_families import ENCODER_CLASSES, PRETRAINING_CLASSES
 from .objective import HictlObjective
 from .outputs import HictlForPreTrainingOutput
@@ -51,7 +52,8 @@ class HictlForMaskedLM(LoadsItsFamily, XLMRobertaForMaskedLM):
 
     config: HictlConfig
     config_class = HictlConfig
-    accepts_loss_kwargs = False  # the loss is a mean: the Trainer must divide it under gradient accumulation
+    accepts_loss_kwargs = True  # the Trainer passes `num_items_in_batch`
+    forward = divide_by_items(XLMRobertaForMaskedLM.forward)
     _keys_to_ignore_on_load_unexpected = [r"pooler", r"projection", r"sentence_probability"]
 
 
@@ -60,7 +62,8 @@ class HictlForSequenceClassification(LoadsItsFamily, XLMRobertaForSequenceClassi
 
     config: HictlConfig
     config_class = HictlConfig
-    accepts_loss_kwargs = False
+    accepts_loss_kwargs = True
+    forward = divide_by_items(XLMRobertaForSequenceClassification.forward)
     _keys_to_ignore_on_load_unexpected = [r"pooler", r"lm_head", r"projection", r"sentence_probability"]
 
 
@@ -69,7 +72,8 @@ class HictlForTokenClassification(LoadsItsFamily, XLMRobertaForTokenClassificati
 
     config: HictlConfig
     config_class = HictlConfig
-    accepts_loss_kwargs = False
+    accepts_loss_kwargs = True
+    forward = divide_by_items(XLMRobertaForTokenClassification.forward)
     _keys_to_ignore_on_load_unexpected = [r"pooler", r"lm_head", r"projection", r"sentence_probability"]
 
 
@@ -78,7 +82,7 @@ class HictlForQuestionAnswering(LoadsItsFamily, XLMRobertaForQuestionAnswering):
 
     config: HictlConfig
     config_class = HictlConfig
-    accepts_loss_kwargs = False
+    accepts_loss_kwargs = False  # the Trainer has no `labels` to count, and divides the mean
     _keys_to_ignore_on_load_unexpected = [r"pooler", r"lm_head", r"projection", r"sentence_probability"]
 
 
@@ -87,7 +91,8 @@ class HictlForMultipleChoice(LoadsItsFamily, XLMRobertaForMultipleChoice):
 
     config: HictlConfig
     config_class = HictlConfig
-    accepts_loss_kwargs = False
+    accepts_loss_kwargs = True
+    forward = divide_by_items(XLMRobertaForMultipleChoice.forward)
     _keys_to_ignore_on_load_unexpected = [r"lm_head", r"projection", r"sentence_probability"]
 
 

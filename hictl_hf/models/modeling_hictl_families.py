@@ -10,6 +10,7 @@ import transformers
 
 from .configuration_hictl import CONFIGS, KINDS, LoadsItsFamily
 from .families import FAMILIES, OURS, Family
+from .head_loss import divide_by_items, has_labels
 from .objective import HictlObjective
 
 PRETRAINING_CLASSES: dict[str, type[Any]] = {}
@@ -47,6 +48,8 @@ def make_class(family: Family, kind: str) -> type[Any]:
         own = HictlObjective._keys_to_ignore_on_load_unexpected or []
         members |= {"family": family, "_keys_to_ignore_on_load_unexpected": [*unexpected, *own]}
         return type(family.class_name(kind), (HictlObjective, parent), members)
+    if has_labels(parent.forward):
+        members |= {"forward": divide_by_items(parent.forward), "accepts_loss_kwargs": True}
     heads = [] if kind == "ForMaskedLM" else [f"^{prefix}" for prefix in family.head_weights]
     members["_keys_to_ignore_on_load_unexpected"] = [*unexpected, *IGNORED, *heads]
     if kind == "Model":

@@ -49,6 +49,7 @@ HUB_FILES = {f"{module}.py" for module in ("configuration_hictl", "modeling_hict
         "families",
         "gathering",
         "gpu",
+        "head_loss",
         "linear_cross_entropy",
         "losses",
         "masked_language_model",
