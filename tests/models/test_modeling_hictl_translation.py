@@ -1079,10 +1079,10 @@ def test_a_saved_model_translates_where_the_package_is_not_installed(tmp_path: P
     model.save_pretrained(tmp_path / "translator")
     modules = (
         "cls_bias", "configuration_decoder", "configuration_hictl", "configuration_objective", "encoder_export",
-        "families", "gathering", "generation", "gpu", "linear_cross_entropy", "losses", "masked_language_model",
-        "modeling_hictl", "modeling_hictl_families", "modeling_hictl_translation", "negatives", "objective", "outputs",
-        "packing", "row_attention", "sentence_probability", "short_rows", "supported_versions", "target_ids",
-        "translation_model", "word_sampling",
+        "families", "gathering", "generation", "gpu", "head_loss", "linear_cross_entropy", "losses",
+        "masked_language_model", "modeling_hictl", "modeling_hictl_families", "modeling_hictl_translation",
+        "negatives", "objective", "outputs", "packing", "row_attention", "sentence_probability", "short_rows",
+        "supported_versions", "target_ids", "translation_model", "word_sampling",
     )  # fmt: skip
     files = {path.name for path in (tmp_path / "translator").glob("*.py")}
     assert files == {f"{module}.py" for module in modules}
