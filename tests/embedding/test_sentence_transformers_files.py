@@ -171,3 +171,22 @@ def test_the_encoder_of_a_fine_tuned_model_is_saved_without_its_head(
     np.testing.assert_array_equal(*vectors)
     pooling = json.loads((tmp_path / "1_Pooling/config.json").read_text("utf-8"))
     assert pooling["pooling_mode_mean_tokens"] and not pooling["pooling_mode_cls_token"]
+
+
+def test_a_sparse_encoder_reads_the_language_model_head_of_a_checkpoint(
+    model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase, sentences: dict[str, list[str]], tmp_path: Path
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    model = model_for_text(seed=5, initializer_range=0.5)
+    save(model, tokenizer, tmp_path, Pooling("mean", 1))
+    head = Transformer(str(tmp_path / "checkpoint"), transformer_task="fill-mask")
+    reader = library.SparseEncoder(modules=[head, SpladePooling("max")], device="cpu")
+    batch = tokenizer(sentences["en"][:6], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        logits = model(**batch).logits
+    expected = (logits.relu().log1p() * batch["attention_mask"][..., None]).amax(1)
+    found = reader.encode(sentences["en"][:6], convert_to_sparse_tensor=False)
+    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-5)
