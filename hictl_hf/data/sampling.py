@@ -5,7 +5,7 @@ a resumed run sees the same examples as an uninterrupted one. `collator` makes t
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -17,6 +17,10 @@ from torch.utils.data import Sampler
 
 # Lengths are sorted within pools of this many batches: little padding, and still a new order in each epoch.
 BATCHES_SORTED_TOGETHER = 50
+GROUPED_EXAMPLES, GROUPED_BATCHES = (
+    10_000,
+    16,
+)  # a group is looked for among as many examples, or batches if those are more
 Languages = tuple[str, str | None]  # ("en", "sw") of pairs, ("sw", None) of monolingual text
 
 
@@ -81,7 +85,13 @@ class TemperatureSampler(Sampler[NDArray[np.int64]]):
         batch_size: examples of an optimiser step, over its micro-batches and all processes.
         micro_batches: micro-batches of an optimiser step in each process.
         process, processes: index of this process, and the number of processes.
+
+    Attributes:
+        grouping: called with the examples of many batches and a generator, returns the order, as indices, in which they
+            make these batches; examples that follow each other come into the same micro-batch.
     """
+
+    grouping: Callable[[NDArray[np.int64], np.random.Generator], NDArray[np.int64]] | None = None
 
     def __init__(
         self,
@@ -115,11 +125,28 @@ class TemperatureSampler(Sampler[NDArray[np.int64]]):
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
         draws = self.draws_of_epoch()
-        for start in range(0, len(draws), self.batch_size):
-            batch = draws[start : start + self.batch_size]
-            parts = self.parts(len(batch))
-            for part in range(parts):  # slices cost nothing: a resumed run skips many of them
-                yield batch[part + parts * self.process :: parts * self.processes]
+        together = len(draws) if self.grouping is None else max(GROUPED_EXAMPLES // self.batch_size, GROUPED_BATCHES)
+        for first in range(0, len(draws), together * self.batch_size):
+            several = self.in_groups(draws[first : first + together * self.batch_size], first)
+            for start in range(0, len(several), self.batch_size):
+                batch = several[start : start + self.batch_size]
+                parts = self.parts(len(batch))
+                for part in range(parts):  # slices cost nothing: a resumed run skips many of them
+                    yield batch[part + parts * self.process :: parts * self.processes]
+
+    def in_groups(self, draws: NDArray[np.int64], first: int) -> NDArray[np.int64]:
+        """The draws of some batches, in the order of `grouping`, but for those of an incomplete batch.
+
+        Args:
+            first: the number of the first one in the epoch.
+        """
+        full = len(draws) // self.batch_size * self.batch_size
+        if self.grouping is None or not full:
+            return draws
+        order = self.grouping(draws[:full, 0], np.random.default_rng([self.seed, self.epoch, first]))
+        parts = self.micro_batches * self.processes  # each has every parts-th draw of a batch
+        order = order.reshape(-1, parts, self.batch_size // parts).swapaxes(1, 2).ravel()
+        return np.concatenate([draws[order], draws[full:]])
 
     def draws_of_epoch(self) -> NDArray[np.int64]:
         """(draws, 3) the `Draw`s of the epoch, in order."""

@@ -246,6 +246,13 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
         default=False,
         metadata={"help": "Take negatives from all micro-batches of a step, in the memory of one (GradCache)."},
     )
+    group_by_similarity: bool = field(
+        default=False,
+        metadata={
+            "help": "Make batches of pairs with similar words, so that negatives are harder: by the word embeddings of "
+            "the start, of the sentences in the commonest language."
+        },
+    )
     shard_parameters: bool = field(
         default=False, metadata={"help": "Divide weights, gradients and optimizer states among the processes (FSDP2)."}
     )
@@ -312,6 +319,8 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
         self.check_data()
         if self.streaming and self.max_steps <= 0:
             raise BadInput(NO_END)
+        if self.streaming and self.group_by_similarity:
+            raise BadInput("group_by_similarity looks among examples that are read before training; leave it out")
         refuse_unused(self, UNUSED_HERE | dict.fromkeys(OF_DDP if self.shard_parameters else (), IN_SHARDS))
         for name, least in (
             ("max_seq_length", SHORTEST_PAIR), ("per_device_train_batch_size", 1), ("gradient_accumulation_steps", 1),

@@ -39,6 +39,7 @@ from .arguments import DECISIVE, DECISIVE_SINCE_0_17, PretrainingArguments
 from .batch_size import fit_micro_batch
 from .corpora import Corpora, comparable_texts, leave_out_same_ids
 from .interpolation import Weights, hash_of_weights
+from .similar_pairs import group_by_similarity
 from .start import SENTENCE_ENCODER, Start
 from .trainer import HictlTrainer, metric_name, pairs_contrasted
 
@@ -288,7 +289,7 @@ def make_trainer(
     check_metric(args, corpora.dev, poolings)
     decisive = decisive_settings(args) | {"pairs in both directions": both_directions(sampler)}
     run = RunFingerprint(decisive, corpora.hash, newer_settings(args, tokenizer, start))
-    return HictlTrainer(
+    trainer = HictlTrainer(
         model, args, train_dataset=examples, eval_dataset=corpora.dev, data_collator=collator,
         processing_class=tokenizer, callbacks=[
             run, training_time,
@@ -298,6 +299,9 @@ def make_trainer(
         batches=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
         shard_parameters=args.shard_parameters, poolings=poolings, lm_head_warmup_steps=args.lm_head_warmup_steps or 0,
     )  # fmt: skip
+    if args.group_by_similarity:
+        group_by_similarity(trainer)  # by the weights of the start, also where a checkpoint is loaded later
+    return trainer
 
 
 def tell_untrained_encoder(args: PretrainingArguments, objectives: Collection[str]) -> None:
@@ -339,6 +343,7 @@ def decisive_settings(args: PretrainingArguments) -> dict[str, Any]:
     since_0_10 = {  # `None` where it is as before
         "join_reordered": args.join_reordered or None,
         "freeze_word_embeddings": args.freeze_word_embeddings or None,
+        "group_by_similarity": args.group_by_similarity or None,
         "pair_separators": None if args.pair_separators == 2 else args.pair_separators,
     }
     return {name: plain[name] for name in DECISIVE} | since_0_10 | {"pairs of a step": batch}

@@ -641,6 +641,25 @@ def test_frozen_word_embeddings_stay_as_they_are_and_all_other_weights_are_train
     assert all(torch.equal(again[name], weight) for name, weight in trained.items())
 
 
+def test_batches_of_similar_pairs_are_the_same_ones_in_a_resumed_run(
+    files: dict[str, str], tmp_path: Path, sentence_encoder: Path
+) -> None:
+    given = ["--model_name_or_path", str(sentence_encoder), "--save_strategy", "steps", "--save_steps", "3"]
+    grouped = [*given, "--group_by_similarity", "true"]
+    main(flags(files, tmp_path / "random", *given, model={}))
+    main(flags(files, tmp_path / "out", *grouped, model={}))
+    random, trained = (load_file(tmp_path / name / "encoder/model.safetensors") for name in ("random", "out"))
+    assert any(not torch.equal(random[name], weight) for name, weight in trained.items())
+    shutil.rmtree(tmp_path / "out/encoder")
+    shutil.rmtree(tmp_path / "out/checkpoint-6")
+    (tmp_path / "out/results.json").unlink()
+    with pytest.raises(BadInput, match="group_by_similarity was True and is None"):
+        main(flags(files, tmp_path / "out", *given, "--resume_from_checkpoint", "true", model={}))
+    main(flags(files, tmp_path / "out", *grouped, "--resume_from_checkpoint", "true", model={}))
+    again = load_file(tmp_path / "out/encoder/model.safetensors")
+    assert all(torch.equal(again[name], weight) for name, weight in trained.items())
+
+
 @pytest.mark.parametrize("keep_start", ["0", "1"])
 def test_a_dense_layer_with_bias_and_tanh_such_as_that_of_labse_is_trained_and_kept(
     tmp_path: Path, files: dict[str, str], sentence_encoder: Path, sentences: dict[str, list[str]], keep_start: str

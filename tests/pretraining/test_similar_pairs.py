@@ -1,0 +1,118 @@
+"""Groups of similar pairs: each micro-batch has complete ones, nothing is drawn twice, and epochs repeat themselves."""
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from numpy.typing import NDArray
+
+from hictl_hf.data import sampling
+from hictl_hf.data.sampling import PretrainingExamples, TemperatureSampler
+from hictl_hf.pretraining.similar_pairs import SimilarExamples, groups_of_similar, mean_vectors, second_is_compared
+
+EXAMPLES, MEANINGS = 120, 12  # example i has meaning i mod 12
+
+
+def sampler(batch_size: int = 16, micro_batches: int = 1, process: int = 0, processes: int = 1) -> TemperatureSampler:
+    groups = {("en", "de"): np.arange(80), ("el", "en"): np.arange(80, 110), ("sw", None): np.arange(110, EXAMPLES)}
+    lengths = np.random.default_rng(3).integers(3, 30, EXAMPLES)
+    shares = {languages: len(members) / EXAMPLES for languages, members in groups.items()}
+    return TemperatureSampler(lengths, groups, shares, batch_size, 1, micro_batches, process, processes)
+
+
+def grouped(size: int, **settings: int) -> TemperatureSampler:
+    """Of example i are compared its meaning and its number, as tokens: x, and of el-en y; the other side is noise."""
+    made = sampler(**settings)
+    compared = [[number % MEANINGS] * 9 + [MEANINGS + number] for number in range(EXAMPLES)]
+    noise = np.random.default_rng(4).permutation(EXAMPLES).tolist()
+    second = (np.arange(EXAMPLES) >= 80) & (np.arange(EXAMPLES) < 110)
+    rows = [
+        (other, own) if is_y else (own, other)
+        for own, other, is_y in zip(compared, map(compared.__getitem__, noise), second)
+    ]
+    examples = PretrainingExamples(Dataset.from_dict({"x": [x for x, _ in rows], "y": [y for _, y in rows]}), 1)
+    words = torch.eye(MEANINGS + EXAMPLES).half()
+    made.grouping = SimilarExamples(examples, second_is_compared(made), words, size)
+    return made
+
+
+def slow_groups(
+    vectors: NDArray[np.float32], texts: NDArray[np.int64], size: int, random: np.random.Generator
+) -> list[list[int]]:
+    """One at a time, by definition."""
+    free, groups = list(range(len(vectors))), []
+    for anchor in random.permutation(len(vectors)).tolist():
+        if anchor not in free:
+            continue
+        group: list[int] = []
+        while len(group) < size and free:
+            known = {texts[other] for other in group}
+            keys = {
+                other: (texts[other] in known, other != anchor, -float(vectors[anchor] @ vectors[other]), other)
+                for other in free
+            }
+            group.append(min(free, key=keys.__getitem__))
+            free.remove(group[-1])
+        groups.append(group)
+    complete = len(vectors) // size
+    return [groups[number] for number in [*random.permutation(complete).tolist(), *range(complete, len(groups))]]
+
+
+@pytest.mark.parametrize("size", [2, 5, 7, 40, 100])
+@pytest.mark.parametrize("different", [40, 9, 3])
+def test_groups_are_those_of_the_slow_definition(size: int, different: int) -> None:
+    # small whole numbers: products are exact, and many are equal
+    vectors = np.random.default_rng(size).integers(-3, 4, (40, 6)).astype(np.float32)
+    texts = np.random.default_rng(different).integers(0, different, 40) if different < 40 else np.arange(40)
+    expected = slow_groups(vectors, texts, size, np.random.default_rng(9))
+    found = groups_of_similar(vectors, texts, size, np.random.default_rng(9))
+    assert found.tolist() == [index for group in expected for index in group]
+
+
+@pytest.mark.parametrize(("micro_batches", "processes"), [(1, 1), (2, 1), (1, 2), (2, 2)])
+def test_each_micro_batch_has_complete_groups_and_nothing_is_drawn_twice(micro_batches: int, processes: int) -> None:
+    drawn, mixed = [], 0
+    for process in range(processes):
+        for batch in grouped(4, micro_batches=micro_batches, process=process, processes=processes):
+            drawn += batch[:, 0].tolist()
+            if len(batch) == 16 // micro_batches // processes:  # not the rest of the epoch
+                groups = (batch[:, 0] % MEANINGS).reshape(-1, 4)
+                mixed += np.count_nonzero(groups.max(1) != groups.min(1))
+    assert sorted(drawn) == list(range(EXAMPLES))
+    assert mixed <= 9  # of 112 examples at most 3 of each of 12 meanings are left for the last groups
+
+
+def test_without_grouping_most_groups_would_be_mixed() -> None:
+    groups = np.concatenate([batch[:, 0] for batch in sampler()])[:112].reshape(-1, 4) % MEANINGS
+    assert np.count_nonzero(groups.max(1) != groups.min(1)) > 20
+
+
+def test_translations_of_one_sentence_come_into_different_batches() -> None:
+    vectors = np.repeat(np.eye(4, dtype=np.float32), 8, 0)  # four sentences, each in eight languages
+    groups = groups_of_similar(vectors, np.repeat(np.arange(4), 8), 4, np.random.default_rng(0)).reshape(8, 4)
+    assert all(sorted(group // 8) == [0, 1, 2, 3] for group in groups)
+
+
+def test_epochs_differ_and_repeat_themselves() -> None:
+    first, again, second = grouped(4), grouped(4), grouped(4)
+    second.set_epoch(1)
+    orders = [np.concatenate([*each])[:, 0].tolist() for each in (first, again, second)]
+    assert orders[0] == orders[1] != orders[2] and sorted(orders[2]) == sorted(orders[0])
+
+
+def test_a_group_is_looked_for_among_the_batches_that_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "GROUPED_EXAMPLES", 48)
+    monkeypatch.setattr(sampling, "GROUPED_BATCHES", 2)
+    plain, made = (np.concatenate([*each])[:, 0] for each in (sampler(), grouped(4)))
+    for window in (slice(0, 48), slice(48, 96), slice(96, 112)):
+        assert sorted(made[window]) == sorted(plain[window]) and made[window].tolist() != plain[window].tolist()
+    assert made[112:].tolist() == plain[112:].tolist()  # the incomplete batch
+
+
+def test_a_vector_is_the_mean_of_the_embeddings() -> None:
+    words = torch.randn(9, 5, generator=torch.Generator().manual_seed(1)).half()
+    vectors = mean_vectors([[1, 2, 2], [], [8]], words)
+    mean = (words[1].float() + 2 * words[2].float()) / 3
+    np.testing.assert_allclose(vectors[0], mean / mean.norm(), rtol=1e-5)
+    np.testing.assert_allclose(vectors[2], words[8].float() / words[8].float().norm(), rtol=1e-5)
+    assert not vectors[1].any()
