@@ -118,15 +118,11 @@ def test_losses_of_sentence_transformers_take_the_arguments_of_their_rows() -> N
 def test_rows_that_repeat_the_recipe_are_not_run(
     config: Mapping[str, Any], repeated: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("recipes/adapt.json", "studies/recipes/at_random.json"):
-        write_json(tmp_path / name, {"config_overrides": config, "max_steps": 600})
+    write_json(tmp_path / "recipes/adapt.json", {"config_overrides": config, "max_steps": 600})
     write_json(tmp_path / "studies/recipes/continued.json", {"max_steps": 400})
     monkeypatch.setattr(adaptation_systems, "ROOT", tmp_path)
     assert {name for name in SYSTEMS if repeats_ours(name)} == repeated
-    assert (
-        "max_steps" not in {*recipe_of("ours"), *recipe_of("similar-pairs")}
-        and recipe_of("published")["max_steps"] == 400
-    )
+    assert "max_steps" not in recipe_of("ours") and recipe_of("published")["max_steps"] == 400
     planned = adaptation.planned(None, None)
     assert planned[0] == (START, 0) and planned[1] == ("ours", 1) and ("ours", 3) in planned
     assert {name for name, _ in planned} == SYSTEMS.keys() - repeated
