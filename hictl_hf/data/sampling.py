@@ -17,10 +17,8 @@ from torch.utils.data import Sampler
 
 # Lengths are sorted within pools of this many batches: little padding, and still a new order in each epoch.
 BATCHES_SORTED_TOGETHER = 50
-GROUPED_EXAMPLES, GROUPED_BATCHES = (
-    10_000,
-    16,
-)  # a group is looked for among as many examples, or batches if those are more
+# A group is looked for among so many examples, or so many batches if those have more.
+GROUPED_EXAMPLES, GROUPED_BATCHES = 10_000, 16
 Languages = tuple[str, str | None]  # ("en", "sw") of pairs, ("sw", None) of monolingual text
 
 
@@ -125,9 +123,9 @@ class TemperatureSampler(Sampler[NDArray[np.int64]]):
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
         draws = self.draws_of_epoch()
-        together = len(draws) if self.grouping is None else max(GROUPED_EXAMPLES // self.batch_size, GROUPED_BATCHES)
-        for first in range(0, len(draws), together * self.batch_size):
-            several = self.in_groups(draws[first : first + together * self.batch_size], first)
+        together = max(GROUPED_EXAMPLES // self.batch_size, GROUPED_BATCHES) * self.batch_size
+        for first in range(0, len(draws), together):
+            several = self.in_groups(draws[first : first + together], first)
             for start in range(0, len(several), self.batch_size):
                 batch = several[start : start + self.batch_size]
                 parts = self.parts(len(batch))
