@@ -99,7 +99,7 @@ def is_byte_level(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def word_start(tokenizer: PreTrainedTokenizerBase) -> str:
-    """What its pieces begin a word with, in place of the space before it."""
+    """The mark at the beginning of pieces that begin a word, in place of the space before it."""
     return SPACE_AS_LETTER if is_byte_level(tokenizer) else WORD_START
 
 

@@ -142,7 +142,7 @@ class TemperatureSampler(Sampler[NDArray[np.int64]]):
         if self.grouping is None or not full:
             return draws
         order = self.grouping(draws[:full, 0], np.random.default_rng([self.seed, self.epoch, first]))
-        parts = self.micro_batches * self.processes  # each has every parts-th draw of a batch
+        parts = self.micro_batches * self.processes  # each takes every parts-th draw of a batch
         order = order.reshape(-1, parts, self.batch_size // parts).swapaxes(1, 2).ravel()
         return np.concatenate([draws[order], draws[full:]])
 

@@ -16,7 +16,7 @@ IGNORED = -100  # the label of a position without a loss
 
 
 def has_labels(forward: Callable[..., Any]) -> bool:
-    """Whether a `forward` reads `labels`, which HF's Trainer counts; question answering has positions instead."""
+    """True for a `forward` with `labels`, which HF's Trainer counts; question answering has positions instead."""
     return "labels" in inspect.signature(forward).parameters
 
 
