@@ -24,8 +24,7 @@ GROUPS = {
     "data": names_of(PretrainingDataArguments),
     "objectives": (
         "mlm_probability", "tlm_probability", "lm_head_warmup_steps", "dropout", "reordering", "join_reordered",
-        "pair_separators", "gather_sentences", "gradient_cache",
-        "group_by_similarity",
+        "pair_separators", "gather_sentences", "gradient_cache", "group_by_similarity",
     ),
     "training": (
         "do_train", "do_eval", "do_predict", "per_device_train_batch_size", "auto_find_batch_size",

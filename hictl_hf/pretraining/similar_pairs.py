@@ -7,6 +7,7 @@ clusters.
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -28,29 +29,29 @@ def group_by_similarity(trainer: HictlTrainer) -> None:
     assert isinstance(examples, PretrainingExamples) and isinstance(sampler, TemperatureSampler)
     size, _ = pairs_contrasted(trainer.args, trainer.gather_sentences, trainer.gradient_cache)
     words = trainer.model.get_input_embeddings().weight.detach().half().cpu()
-    sampler.grouping = SimilarExamples(examples, second_is_compared(sampler), words, size)
+    sampler.grouping = partial(order_of_groups, examples, second_is_compared(sampler), words, size)
 
 
-class SimilarExamples:
-    """The order of examples by groups of similar ones: `TemperatureSampler.grouping`.
+def order_of_groups(
+    examples: PretrainingExamples,
+    second: NDArray[np.bool_],
+    words: Tensor,
+    size: int,
+    chosen: NDArray[np.int64],
+    random: np.random.Generator,
+) -> NDArray[np.int64]:
+    """(chosen,) an order of chosen examples, as indices, by groups of similar ones.
 
     Args:
-        examples: those of the sampler.
         second: (examples,) whether y is compared with other examples, and not x.
         words: (V, d) word embeddings.
         size: of a group.
     """
-
-    def __init__(self, examples: PretrainingExamples, second: NDArray[np.bool_], words: Tensor, size: int) -> None:
-        self.examples, self.second, self.words, self.size = examples, second, words, size
-
-    def __call__(self, chosen: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
-        """(chosen,) indices of the chosen examples, group after group."""
-        rows = self.examples.dataset[chosen]
-        compared = [y if second else x for x, y, second in zip(rows["x"], rows["y"], self.second[chosen])]
-        numbers: dict[tuple[int, ...], int] = {}
-        texts = np.array([numbers.setdefault(tuple(sentence), len(numbers)) for sentence in compared])
-        return groups_of_similar(mean_vectors(compared, self.words), texts, self.size, random)
+    rows = examples.dataset[chosen]
+    compared = [y if is_second else x for x, y, is_second in zip(rows["x"], rows["y"], second[chosen])]
+    numbers: dict[tuple[int, ...], int] = {}
+    texts = np.array([numbers.setdefault(tuple(sentence), len(numbers)) for sentence in compared])
+    return groups_of_similar(mean_vectors(compared, words), texts, size, random)
 
 
 def second_is_compared(sampler: TemperatureSampler) -> NDArray[np.bool_]:
@@ -85,10 +86,10 @@ def groups_of_similar(
     Args:
         vectors: (n, d) of length 1.
         texts: (n,) numbers, equal where texts are.
-        size: of a group; the last one made has the rest.
+        size: of a group, a divisor of n.
 
     Returns:
-        (n,) indices by group, the groups in random order, one with the rest at the end.
+        (n,) indices by group, the groups in random order.
 
     >>> vectors = np.array([[1, 0], [0, 1], [1, 0], [0, 1]], np.float32)
     >>> groups = groups_of_similar(vectors, np.arange(4), 2, np.random.default_rng(0)).reshape(2, 2)
@@ -106,5 +107,4 @@ def groups_of_similar(
             is_new[np.unique(texts[nearest], return_index=True)[1]] = True
             groups.append(np.concatenate([nearest[is_new], nearest[~is_new]])[:size])
             free[groups[-1]] = False
-    complete = len(vectors) // size
-    return np.concatenate([groups[number] for number in [*random.permutation(complete), *range(complete, len(groups))]])
+    return np.concatenate([groups[number] for number in random.permutation(len(groups))])

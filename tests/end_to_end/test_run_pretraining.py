@@ -439,6 +439,10 @@ REFUSED = {
     "no step": (("--max_steps", "0"), "allowed is 1 or more, or -1, with which num_train_epochs decides"),
     "a tracker that is not here": (("--report_to", "nonesuch"), "nonesuch, which is not installed; allowed here are"),
     "random words that stay so": (("--freeze_word_embeddings", "true"), "those of a new model are random; give"),
+    "similar pairs of a stream": (
+        ("--streaming", "true", "--validation_file", "x.jsonl", "--group_by_similarity", "true"),
+        "group_by_similarity looks among examples that are read before training",
+    ),
     "a missing recipe": (("recipes/none.json",), "no such file; allowed is a recipe"),
 }
 

@@ -1,5 +1,7 @@
 """Groups of similar pairs: each micro-batch has complete ones, nothing is drawn twice, and epochs repeat themselves."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from numpy.typing import NDArray
 
 from hictl_hf.data import sampling
 from hictl_hf.data.sampling import PretrainingExamples, TemperatureSampler
-from hictl_hf.pretraining.similar_pairs import SimilarExamples, groups_of_similar, mean_vectors, second_is_compared
+from hictl_hf.pretraining.similar_pairs import groups_of_similar, mean_vectors, order_of_groups, second_is_compared
 
 EXAMPLES, MEANINGS = 120, 12  # example i has meaning i mod 12
 
@@ -21,7 +23,7 @@ def sampler(batch_size: int = 16, micro_batches: int = 1, process: int = 0, proc
 
 
 def grouped(size: int, **settings: int) -> TemperatureSampler:
-    """Of example i are compared its meaning and its number, as tokens: x, and of el-en y; the other side is noise."""
+    """The compared side (x, of el-en y) has meaning and number of its example as tokens, the other side noise."""
     made = sampler(**settings)
     compared = [[number % MEANINGS] * 9 + [MEANINGS + number] for number in range(EXAMPLES)]
     noise = np.random.default_rng(4).permutation(EXAMPLES).tolist()
@@ -32,7 +34,7 @@ def grouped(size: int, **settings: int) -> TemperatureSampler:
     ]
     examples = PretrainingExamples(Dataset.from_dict({"x": [x for x, _ in rows], "y": [y for _, y in rows]}), 1)
     words = torch.eye(MEANINGS + EXAMPLES).half()
-    made.grouping = SimilarExamples(examples, second_is_compared(made), words, size)
+    made.grouping = partial(order_of_groups, examples, second_is_compared(made), words, size)
     return made
 
 
@@ -54,11 +56,10 @@ def slow_groups(
             group.append(min(free, key=keys.__getitem__))
             free.remove(group[-1])
         groups.append(group)
-    complete = len(vectors) // size
-    return [groups[number] for number in [*random.permutation(complete).tolist(), *range(complete, len(groups))]]
+    return [groups[number] for number in random.permutation(len(groups)).tolist()]
 
 
-@pytest.mark.parametrize("size", [2, 5, 7, 40, 100])
+@pytest.mark.parametrize("size", [2, 5, 8, 40])
 @pytest.mark.parametrize("different", [40, 9, 3])
 def test_groups_are_those_of_the_slow_definition(size: int, different: int) -> None:
     # small whole numbers: products are exact, and many are equal
