@@ -39,7 +39,7 @@ class System:
     loss: str = ""
     loss_settings: Mapping[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = ONE
-    recipe: str = "recipes/adapt.json"
+    recipe: str = "studies/recipes/at_random.json"
     score_trained: bool = False
     mine: bool = False
 
@@ -52,7 +52,8 @@ BOTH_DIRECTIONS = {"scale": 20.0, "directions": ("query_to_doc", "doc_to_query")
 PUBLISHED = {"bf16": False, "save_strategy": "no", "lm_head_warmup_steps": 0}
 SYSTEMS = {
     START: System("the start, unchanged", START, seeds=(0,), mine=True),
-    "ours": System("recipes/adapt.json", OURS, seeds=THREE, mine=True),
+    "similar-pairs": System("recipes/adapt.json", OURS, recipe="recipes/adapt.json", seeds=THREE, mine=True),
+    "ours": System("recipes/adapt.json, its pairs at random", OURS, seeds=THREE, mine=True),
     "with-lm": System("with the language model", config_overrides={"lm_weight": 1.0}),
     "with-word": System("with the word level", config_overrides={"word_weight": 1.0}),
     "all-losses": System("all losses (the paper)", config_overrides=ALL_LOSSES),
@@ -106,7 +107,7 @@ def recipe_of(name: str) -> dict[str, Any]:
     """Return the settings of a row; those of sentence-transformers use its data, length and pairs a step."""
     system = SYSTEMS[name]
     recipe: dict[str, Any] = json.loads((ROOT / system.recipe).read_text("utf-8"))
-    if system.recipe == SYSTEMS["ours"].recipe:
+    if system.recipe != SYSTEMS["published"].recipe:
         recipe.pop("max_steps", None)  # the minutes decide
     recipe.pop("keep_start", None)  # all systems are averaged with the start in the same way
     if system.section == OTHERS:

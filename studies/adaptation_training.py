@@ -23,6 +23,7 @@ from hictl_hf.parsing import parse_flags_or_recipe
 from hictl_hf.pretraining.arguments import PretrainingArguments
 from hictl_hf.pretraining.corpora import read_corpora
 from hictl_hf.pretraining.setup import load_or_make_model, load_or_train_tokenizer, make_trainer
+from hictl_hf.pretraining.similar_pairs import group_by_similarity
 from hictl_hf.pretraining.start import apply_defaults, recognise
 from hictl_hf.training.callbacks import TrainingTime
 
@@ -101,10 +102,15 @@ def first_steps(job: Mapping[str, Any]) -> dict[str, Any]:
     corpora = read_corpora(args)
     tokenizer = load_or_train_tokenizer(args, corpora.train)
     model, _ = load_or_make_model(args, tokenizer, start)
+    by, args.group_by_similarity = args.group_by_similarity, None
     trainer = make_trainer(args, model, tokenizer, corpora, TrainingTime())
+    began = process_time()
+    if by:  # embeds the sentences of these steps
+        group_by_similarity(trainer, by)
+    embedding = process_time() - began
     trainer.add_callback(times := StepTimes())
     trainer.train()
-    return record(times)
+    return record(times, embedding)
 
 
 # --- sentence-transformers --------------------------------------------------------------------------------------------

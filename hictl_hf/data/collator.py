@@ -118,9 +118,7 @@ class PretrainingCollator:
                 for example in examples
             ]
         if "sentence" in self.objectives:
-            room = self.room - len(self.prompt)
-            sentences = [self.join([*self.prompt, *ids[:room]], None) for ids in x + y]
-            batch["sentence_input_ids"], seen = pad(sentences, padding)
+            batch["sentence_input_ids"], seen = pad([self.sentence(ids) for ids in x + y], padding)
             batch["sentence_attention_mask"] = seen.long()
             texts = x + [example["x"] if example["y"] is None else example["y"] for example in examples]
             batch["sentence_hashes"] = torch.tensor([text_hash(text) for text in texts])
@@ -170,6 +168,10 @@ class PretrainingCollator:
         """Return x or the pair with special tokens, in XLM-R `<s> x </s>` and `<s> x </s></s> y </s>`."""
         before, after = self.layout.before, self.layout.after
         return [*before, *x, *after] if y is None else [*before, *x, *self.separators, *y, *after]
+
+    def sentence(self, ids: Ids) -> list[int]:
+        """Return a sentence as the sentence level reads it: cut, with the prompt and special tokens."""
+        return self.join([*self.prompt, *ids[: self.room - len(self.prompt)]], None)
 
     def mask(self, ids: Tensor, rates: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
         """Return masked ids and labels, each (n, T): 80 % of the chosen tokens become `<mask>`, 10 % a random one.

@@ -87,9 +87,11 @@ class TemperatureSampler(Sampler[NDArray[np.int64]]):
     Attributes:
         grouping: called with the examples of many batches and a generator, returns the order, as indices, in which they
             make these batches; examples that follow each other come into the same micro-batch.
+        grouped_draws: the number of draws that are grouped, over all epochs: those that the run reads; `None`: all.
     """
 
     grouping: Callable[[NDArray[np.int64], np.random.Generator], NDArray[np.int64]] | None = None
+    grouped_draws: int | None = None
 
     def __init__(
         self,
@@ -122,7 +124,7 @@ class TemperatureSampler(Sampler[NDArray[np.int64]]):
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
-        draws = self.draws_of_epoch()
+        draws = self.draws_of_epoch(self.epoch)
         together = max(GROUPED_EXAMPLES // self.batch_size, GROUPED_BATCHES) * self.batch_size
         for first in range(0, len(draws), together):
             several = self.in_groups(draws[first : first + together], first)
@@ -133,12 +135,15 @@ class TemperatureSampler(Sampler[NDArray[np.int64]]):
                     yield batch[part + parts * self.process :: parts * self.processes]
 
     def in_groups(self, draws: NDArray[np.int64], first: int) -> NDArray[np.int64]:
-        """The draws of some batches, in the order of `grouping`, but for those of an incomplete batch.
+        """The draws of some batches, in the order of `grouping`, but for an incomplete batch and those not read.
 
         Args:
             first: the number of the first one in the epoch.
         """
-        full = len(draws) // self.batch_size * self.batch_size
+        until = len(draws)
+        if self.grouped_draws is not None:
+            until = min(until, max(self.grouped_draws - self.epoch * len(self.lengths) - first, 0))
+        full = until // self.batch_size * self.batch_size
         if self.grouping is None or not full:
             return draws
         order = self.grouping(draws[:full, 0], np.random.default_rng([self.seed, self.epoch, first]))
@@ -146,9 +151,24 @@ class TemperatureSampler(Sampler[NDArray[np.int64]]):
         order = order.reshape(-1, parts, self.batch_size // parts).swapaxes(1, 2).ravel()
         return np.concatenate([draws[order], draws[full:]])
 
-    def draws_of_epoch(self) -> NDArray[np.int64]:
-        """(draws, 3) the `Draw`s of the epoch, in order."""
-        random = np.random.default_rng([self.seed, self.epoch])
+    def draws_in(self, steps: int) -> int:
+        """The number of draws of the first optimiser steps, over epochs."""
+        epochs, rest = divmod(steps, self.steps_per_epoch)
+        return epochs * len(self.lengths) + rest * self.batch_size
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps of an epoch, at least 1."""
+        return max(-(-len(self) // self.micro_batches), 1)
+
+    def examples_in(self, draws: int) -> NDArray[np.int64]:
+        """The examples of the first draws, over epochs, ascending, each once."""
+        epochs = range(-(-draws // len(self.lengths)))
+        return np.unique(np.concatenate([self.draws_of_epoch(epoch)[:, 0] for epoch in epochs])[:draws])
+
+    def draws_of_epoch(self, epoch: int) -> NDArray[np.int64]:
+        """(draws, 3) the `Draw`s of an epoch, in order."""
+        random = np.random.default_rng([self.seed, epoch])
         chosen, repeats = [], []
         for members, number in zip(self.groups.values(), self.draws):
             rounds = -(-number // len(members))
@@ -156,7 +176,7 @@ class TemperatureSampler(Sampler[NDArray[np.int64]]):
             chosen.append(np.concatenate(permuted)[:number])
             repeats.append(np.arange(number) // len(members))
         examples = np.concatenate(chosen)
-        draws = np.stack([examples, np.full_like(examples, self.epoch), np.concatenate(repeats)], 1)
+        draws = np.stack([examples, np.full_like(examples, epoch), np.concatenate(repeats)], 1)
         return draws[self.in_batches_of_similar_length(examples, random)]
 
     def in_batches_of_similar_length(

@@ -228,7 +228,6 @@ def embed_sentences(
     return vectors
 
 
-@torch.inference_mode()
 def embed_at_poolings(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -252,17 +251,39 @@ def embed_at_poolings(
             raise BadInput(f"{name} is {limit}; allowed is {least} or more.")
     check_poolings(model, poolings)
     before = chosen_prompt(model.config, prompt)
-    encoder, device = encoder_of(model), device_of(model)
     distinct = list(dict.fromkeys(sentences))
     texts_read = [own_text(model.config, before + text) for text in distinct]
     tokens = tokenize(tokenizer, texts_read, length_read(model.config, max_length))
+    around = special_tokens_around(tokenizer)
+    vectors = embed_tokens(model, tokens, poolings, around, precision, max_tokens, progress)
+    position = {text: number for number, text in enumerate(distinct)}
+    wanted = [position[text] for text in sentences]
+    return {pooling: found[wanted] for pooling, found in vectors.items()}
+
+
+@torch.inference_mode()
+def embed_tokens(
+    model: PreTrainedModel,
+    tokens: Sequence[Sequence[int]],
+    poolings: Sequence[Pooling],
+    special_tokens: tuple[int, int],
+    precision: Precision | None = None,
+    max_tokens: int | None = None,
+    progress: bool = False,
+) -> dict[Pooling, NDArray[np.float32]]:
+    """Embed sentences of token ids, which have a prompt and the special tokens already, as `embed_at_poolings` does.
+
+    Args:
+        special_tokens: how many are before and after a sentence.
+    """
+    encoder, device = encoder_of(model), device_of(model)
     batches = list(token_batches(list(map(len, tokens)), max_tokens or TOKENS_AT_ONCE.get(device.type, 1024)))
-    first, after = special_tokens_around(tokenizer)
+    first, after = special_tokens
     parts: dict[Pooling, list[Tensor]] = {pooling: [] for pooling in poolings}
     read = {pooling.layer for pooling in poolings}
     with eval_mode(model):
         layers = layers_of(encoder, max(read), precision)
-        with tqdm(total=len(distinct), desc="embed", disable=None if progress else True, leave=False) as bar:
+        with tqdm(total=len(tokens), desc="embed", disable=None if progress else True, leave=False) as bar:
             for batch in batches:
                 rows = [torch.tensor(tokens[number]) for number in batch]
                 padding = encoder.config.pad_token_id or 0  # a configuration may name none; padding is masked
@@ -277,9 +298,8 @@ def embed_at_poolings(
                             taking_part = masks.get(pooling.mode, mask)
                             parts[pooling].append(pool(model, hidden, taking_part, pooling.mode).float())
                 bar.update(len(batch))
-    position = {distinct[number]: row for row, number in enumerate(number for batch in batches for number in batch)}
-    wanted = [position[text] for text in sentences]
-    return {pooling: torch.cat(part).cpu().numpy()[wanted] for pooling, part in parts.items()}
+    in_order = np.argsort([number for batch in batches for number in batch])
+    return {pooling: torch.cat(part).cpu().numpy()[in_order] for pooling, part in parts.items()}
 
 
 def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], longest: int) -> list[list[int]]:

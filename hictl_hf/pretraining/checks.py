@@ -66,6 +66,11 @@ def check_before_reading(args: PretrainingArguments, start: Start, tokenizer: Pr
             f"join_reordered is true, but word_level_input is {config.word_level_input!r}; set it to 'clean' in "
             "config_overrides, or leave join_reordered out"
         )
+    if args.group_by_similarity == "sentences" and not start.is_read:
+        raise BadInput(
+            f"group_by_similarity is sentences, and the start, a {start.kind}, is not used for sentence vectors; give "
+            "words, a sentence encoder, or leave it out"
+        )
     last = config.num_hidden_layers
     if wrong := [layer for layer in args.evaluate_layers if not 0 <= layer <= last]:
         raise BadInput(f"evaluate_layers has {wrong[0]}; the model has the layers 0 (embeddings) to {last}; name these")

@@ -1,41 +1,61 @@
 """Batches of similar pairs, in which a sentence has harder negatives (`--group_by_similarity`).
 
-Similar are pairs whose sentences in one language have near means of the start's word embeddings, which cost nearly
-nothing. Merrick (2024), Embedding And Clustering Your Data Can Improve Contrastive Pretraining, makes batches of
-clusters.
+Similar are pairs whose sentences in one language have near vectors: those of the start, which take one more pass over
+these sentences, or the means of its word embeddings, which cost nearly nothing. Merrick (2024), Embedding And
+Clustering Your Data Can Improve Contrastive Pretraining, makes batches of clusters.
 """
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 
 import numpy as np
 import torch
+from accelerate.utils import gather_object
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
+from tqdm.auto import tqdm
 
+from ..data.collator import Ids, PretrainingCollator, text_hash
 from ..data.sampling import PretrainingExamples, TemperatureSampler
+from ..dtypes import device_of
+from ..embedding.encoder import default_precision, embed_tokens
+from ..embedding.pooling import own_pooling, vector_size
 from .trainer import HictlTrainer, pairs_contrasted
 
+Vectors = NDArray[np.float32]
+TEXTS_AT_ONCE = 2000  # read and embedded, in each process
 
-def group_by_similarity(trainer: HictlTrainer) -> None:
-    """Let a trainer's batches be made of similar examples, by the word embeddings that its model has now.
+
+def group_by_similarity(trainer: HictlTrainer, by: str) -> None:
+    """Let a trainer's batches be made of similar examples, by vectors that its model has now.
 
     A group has as many as are contrasted with each other: a batch, or without the gradient cache a micro-batch.
+
+    Args:
+        by: one of `SIMILAR_BY`: "sentences", the vectors of one side, or "words", the means of its word embeddings.
     """
-    examples, sampler = trainer.train_dataset, trainer.batches
+    examples, sampler, args = trainer.train_dataset, trainer.batches, trainer.args
     assert isinstance(examples, PretrainingExamples) and isinstance(sampler, TemperatureSampler)
-    size, _ = pairs_contrasted(trainer.args, trainer.gather_sentences, trainer.gradient_cache)
-    words = trainer.model.get_input_embeddings().weight.detach().half().cpu()
-    sampler.grouping = partial(order_of_groups, examples, second_is_compared(sampler), words, size)
+    steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * sampler.steps_per_epoch)
+    sampler.grouped_draws = sampler.draws_in(steps)
+    compared = partial(sentences_compared, examples, second_is_compared(sampler))
+    vectors: Callable[[list[Ids]], Vectors]
+    if by == "words":
+        words = trainer.model.get_input_embeddings().weight.detach().half().cpu()
+        vectors = partial(mean_vectors, words)
+    else:
+        vectors = vectors_of_start(trainer, compared, sampler.examples_in(sampler.grouped_draws))
+    size, _ = pairs_contrasted(args, trainer.gather_sentences, trainer.gradient_cache)
+    sampler.grouping = partial(order_of_groups, compared, vectors, size)
 
 
 def order_of_groups(
-    examples: PretrainingExamples,
-    second: NDArray[np.bool_],
-    words: Tensor,
+    compared: Callable[[NDArray[np.int64]], list[Ids]],
+    vectors: Callable[[list[Ids]], Vectors],
     size: int,
     chosen: NDArray[np.int64],
     random: np.random.Generator,
@@ -43,15 +63,25 @@ def order_of_groups(
     """(chosen,) an order of chosen examples, as indices, by groups of similar ones.
 
     Args:
-        second: (examples,) whether y is compared with other examples, and not x.
-        words: (V, d) word embeddings.
+        compared: returns the sentences that examples are compared by.
+        vectors: returns those of sentences, (sentences, d) of length 1.
         size: of a group.
     """
+    sentences = compared(chosen)
+    return groups_of_similar(vectors(sentences), hashes(sentences), size, random)
+
+
+def hashes(sentences: Sequence[Ids]) -> NDArray[np.int64]:
+    """(sentences,) numbers, equal where texts are."""
+    return np.fromiter(map(text_hash, sentences), np.int64)
+
+
+def sentences_compared(
+    examples: PretrainingExamples, second: NDArray[np.bool_], chosen: NDArray[np.int64]
+) -> list[Ids]:
+    """x of chosen examples, or y where that is compared, by `second` (examples,)."""
     rows = examples.dataset[chosen]
-    compared = [y if is_second else x for x, y, is_second in zip(rows["x"], rows["y"], second[chosen])]
-    numbers: dict[tuple[int, ...], int] = {}
-    texts = np.array([numbers.setdefault(tuple(sentence), len(numbers)) for sentence in compared])
-    return groups_of_similar(mean_vectors(compared, words), texts, size, random)
+    return [y if is_second else x for x, y, is_second in zip(rows["x"], rows["y"], second[chosen])]
 
 
 def second_is_compared(sampler: TemperatureSampler) -> NDArray[np.bool_]:
@@ -66,17 +96,57 @@ def second_is_compared(sampler: TemperatureSampler) -> NDArray[np.bool_]:
     return second
 
 
-def mean_vectors(sentences: Sequence[Sequence[int]], words: Tensor) -> NDArray[np.float32]:
+def vectors_of_start(
+    trainer: HictlTrainer, compared: Callable[[NDArray[np.int64]], list[Ids]], read: NDArray[np.int64]
+) -> Callable[[list[Ids]], Vectors]:
+    """Embed the sentences that the examples `read` are compared by; returns a look-up of their vectors.
+
+    Each text is embedded once, and the processes share the work. The vectors stay in memory, in fp16: for a million
+    texts and size 768, 1.5 GB.
+    """
+    model, args, collator = trainer.model, trainer.args, trainer.data_collator
+    assert isinstance(collator, PretrainingCollator)
+    pooling, precision = own_pooling(model.config), default_precision(str(device_of(model)))
+    special = len(collator.layout.before), len(collator.layout.after)
+    parts = np.split(read, range(TEXTS_AT_ONCE, len(read), TEXTS_AT_ONCE))
+    texts, first = np.unique(np.concatenate([hashes(compared(part)) for part in parts]), return_index=True)
+    vectors = np.empty((len(texts), vector_size(model, pooling.mode)), np.float16)
+    at_once, processes = TEXTS_AT_ONCE * args.world_size, args.world_size
+    with tqdm(total=len(texts), desc="embed for similar pairs", disable=not args.should_log) as bar:
+        for start in range(0, len(texts), at_once):
+            part = read[first[start : start + at_once]]
+            own = compared(part[args.process_index :: processes] if len(part) > args.process_index else part[:1])
+            tokens = [collator.sentence(ids) for ids in own]
+            found = embed_tokens(model, tokens, [pooling], special, precision)[pooling]
+            for process, rows in enumerate(gather_object([of_length_1(found).astype(np.float16)])):
+                places = vectors[start : start + len(part)][process::processes]
+                places[:] = rows[: len(places)]
+            bar.update(len(part))
+    return partial(look_up, texts, vectors)
+
+
+def look_up(texts: NDArray[np.int64], vectors: NDArray[np.float16], sentences: Sequence[Ids]) -> Vectors:
+    """(sentences, d) their vectors, of those (texts, d) of texts with these hashes, ascending."""
+    wanted = hashes(sentences)
+    places = np.searchsorted(texts, wanted)
+    assert (texts[places] == wanted).all()
+    return vectors[places].astype(np.float32)
+
+
+def mean_vectors(words: Tensor, sentences: Sequence[Ids]) -> Vectors:
     """(sentences, d) the means of the embeddings (V, d) of their tokens, of length 1."""
     used, ids = np.unique(np.fromiter(chain.from_iterable(sentences), np.int64), return_inverse=True)
     starts = np.cumsum([0, *map(len, sentences)])[:-1]
     means = F.embedding_bag(torch.from_numpy(ids), words[used].float(), torch.from_numpy(starts), mode="mean")
-    vectors: NDArray[np.float32] = F.normalize(means).numpy()
-    return vectors
+    return of_length_1(means.numpy())
+
+
+def of_length_1(vectors: Vectors) -> Vectors:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 def groups_of_similar(
-    vectors: NDArray[np.float32], texts: NDArray[np.int64], size: int, random: np.random.Generator
+    vectors: Vectors, texts: NDArray[np.int64], size: int, random: np.random.Generator
 ) -> NDArray[np.int64]:
     """Divide sentences into groups: a random one and its nearest of those that are in no group yet.
 

@@ -297,7 +297,7 @@ class TrainingOrder(Sampler[int]):
         self.mixture.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.mixture.draws_of_epoch()[:, 0].tolist())
+        return iter(self.mixture.draws_of_epoch(self.mixture.epoch)[:, 0].tolist())
 
 
 def row_lengths(features: Dataset) -> NDArray[np.int32]:

@@ -440,8 +440,16 @@ REFUSED = {
     "a tracker that is not here": (("--report_to", "nonesuch"), "nonesuch, which is not installed; allowed here are"),
     "random words that stay so": (("--freeze_word_embeddings", "true"), "those of a new model are random; give"),
     "similar pairs of a stream": (
-        ("--streaming", "true", "--validation_file", "x.jsonl", "--group_by_similarity", "true"),
+        ("--streaming", "true", "--validation_file", "x.jsonl", "--group_by_similarity", "words"),
         "group_by_similarity looks among examples that are read before training",
+    ),
+    "similar by something else": (
+        ("--group_by_similarity", "true"),
+        "group_by_similarity is 'true'; it must be one of sentences, words",
+    ),
+    "similar vectors of a new model": (
+        ("--group_by_similarity", "sentences"),
+        "the start, a new model, is not used for sentence vectors; give words",
     ),
     "a missing recipe": (("recipes/none.json",), "no such file; allowed is a recipe"),
 }
@@ -645,11 +653,12 @@ def test_frozen_word_embeddings_stay_as_they_are_and_all_other_weights_are_train
     assert all(torch.equal(again[name], weight) for name, weight in trained.items())
 
 
+@pytest.mark.parametrize("by", ["sentences", "words"])
 def test_batches_of_similar_pairs_are_the_same_ones_in_a_resumed_run(
-    files: dict[str, str], tmp_path: Path, sentence_encoder: Path
+    by: str, files: dict[str, str], tmp_path: Path, sentence_encoder: Path
 ) -> None:
     given = ["--model_name_or_path", str(sentence_encoder), "--save_strategy", "steps", "--save_steps", "3"]
-    grouped = [*given, "--group_by_similarity", "true"]
+    grouped = [*given, "--group_by_similarity", by]
     main(flags(files, tmp_path / "random", *given, model={}))
     main(flags(files, tmp_path / "out", *grouped, model={}))
     random, trained = (load_file(tmp_path / name / "encoder/model.safetensors") for name in ("random", "out"))
@@ -657,7 +666,7 @@ def test_batches_of_similar_pairs_are_the_same_ones_in_a_resumed_run(
     shutil.rmtree(tmp_path / "out/encoder")
     shutil.rmtree(tmp_path / "out/checkpoint-6")
     (tmp_path / "out/results.json").unlink()
-    with pytest.raises(BadInput, match="group_by_similarity was True and is None"):
+    with pytest.raises(BadInput, match=f"group_by_similarity was '{by}' and is None"):
         main(flags(files, tmp_path / "out", *given, "--resume_from_checkpoint", "true", model={}))
     main(flags(files, tmp_path / "out", *grouped, "--resume_from_checkpoint", "true", model={}))
     again = load_file(tmp_path / "out/encoder/model.safetensors")

@@ -1,16 +1,36 @@
 """Groups of similar pairs: each micro-batch has complete ones, nothing is drawn twice, and epochs repeat themselves."""
 
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
 from numpy.typing import NDArray
+from parsers import parse_arguments
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from two_processes import found_by_two
 
 from hictl_hf.data import sampling
+from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.data.sampling import PretrainingExamples, TemperatureSampler
-from hictl_hf.pretraining.similar_pairs import groups_of_similar, mean_vectors, order_of_groups, second_is_compared
+from hictl_hf.embedding.encoder import embed_sentences
+from hictl_hf.pretraining import similar_pairs
+from hictl_hf.pretraining.corpora import Corpora
+from hictl_hf.pretraining.setup import make_trainer
+from hictl_hf.pretraining.similar_pairs import (
+    groups_of_similar,
+    mean_vectors,
+    order_of_groups,
+    second_is_compared,
+    sentences_compared,
+    vectors_of_start,
+)
+from hictl_hf.pretraining.trainer import HictlTrainer
+from hictl_hf.training.callbacks import TrainingTime
 
 EXAMPLES, MEANINGS = 120, 12  # example i has meaning i mod 12
 
@@ -34,7 +54,8 @@ def grouped(size: int, **settings: int) -> TemperatureSampler:
     ]
     examples = PretrainingExamples(Dataset.from_dict({"x": [x for x, _ in rows], "y": [y for _, y in rows]}), 1)
     words = torch.eye(MEANINGS + EXAMPLES).half()
-    made.grouping = partial(order_of_groups, examples, second_is_compared(made), words, size)
+    compared = partial(sentences_compared, examples, second_is_compared(made))
+    made.grouping = partial(order_of_groups, compared, partial(mean_vectors, words), size)
     return made
 
 
@@ -112,8 +133,75 @@ def test_a_group_is_looked_for_among_the_batches_that_follow(monkeypatch: pytest
 
 def test_a_vector_is_the_mean_of_the_embeddings() -> None:
     words = torch.randn(9, 5, generator=torch.Generator().manual_seed(1)).half()
-    vectors = mean_vectors([[1, 2, 2], [], [8]], words)
+    vectors = mean_vectors(words, [[1, 2, 2], [], [8]])
     mean = (words[1].float() + 2 * words[2].float()) / 3
     np.testing.assert_allclose(vectors[0], mean / mean.norm(), rtol=1e-5)
     np.testing.assert_allclose(vectors[2], words[8].float() / words[8].float().norm(), rtol=1e-5)
     assert not vectors[1].any()
+
+
+def test_only_what_the_run_reads_is_grouped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten steps of 16: an epoch of 120 draws, which is seven steps and a smaller one, and two steps of the next."""
+    plain, made = sampler(), grouped(4)
+    made.grouped_draws = made.draws_in(10)
+    assert made.grouped_draws == 120 + 2 * 16
+    orders = []
+    for epoch in (0, 1, 2):
+        plain.set_epoch(epoch)
+        made.set_epoch(epoch)
+        orders.append([np.concatenate([*each])[:, 0] for each in (plain, made)])
+    assert orders[0][0].tolist() != orders[0][1].tolist()
+    assert orders[1][0][:32].tolist() != orders[1][1][:32].tolist()
+    assert sorted(orders[1][0][:32]) == sorted(orders[1][1][:32])
+    assert orders[1][0][32:].tolist() == orders[1][1][32:].tolist() and orders[2][0].tolist() == orders[2][1].tolist()
+    read = {*orders[0][1].tolist(), *orders[1][1][:32].tolist()}
+    assert made.examples_in(made.grouped_draws).tolist() == sorted(read)
+    assert made.examples_in(48).tolist() == sorted(orders[0][0][:48])
+
+
+def make(
+    folder: Path, corpus: Dataset, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, *flags: str
+) -> HictlTrainer:
+    """The trainer of three steps of eight, with a prompt and cut sentences."""
+    needed = ["--train_file", "x", "--output_dir", str(folder), "--max_steps", "3", "--max_seq_length", "16"]
+    usual = ["--per_device_train_batch_size", "8", "--prompt", "the: ", "--use_cpu", "true", "--report_to", "none"]
+    args = parse_arguments([*needed, *usual, *flags])
+    corpora = Corpora(corpus, None, None, CorpusReport(hash="of the rows"))
+    return make_trainer(args, model, tokenizer, corpora, TrainingTime())
+
+
+def as_one_of_two(*arguments: Any) -> list[list[int]]:
+    """The examples of each batch of this process."""
+    flags = ["--per_device_train_batch_size", "4", "--group_by_similarity", "sentences", "--ddp_backend", "gloo"]
+    trainer = make(*arguments, *flags)
+    assert trainer.batches is not None
+    return [batch[:, 0].tolist() for batch in trainer.batches]
+
+
+@pytest.mark.parametrize("at_once", [3, 1000])
+def test_sentences_are_compared_by_the_vectors_that_the_start_has(
+    at_once: int, corpus: Dataset, tokenizer: PreTrainedTokenizerBase, model_for_text: Callable[..., PreTrainedModel],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(similar_pairs, "TEXTS_AT_ONCE", at_once)
+    model = model_for_text(sentence_pooling="mean", sentence_projection=False)
+    trainer = make(tmp_path, corpus, tokenizer, model)
+    assert isinstance(examples := trainer.train_dataset, PretrainingExamples)
+    compared = partial(sentences_compared, examples, np.arange(len(corpus)) < 10)  # y of the first ten
+    read = np.array([2, 9, 10, 11, 40, 79])
+    texts = [*corpus[2:11:7]["y"], *corpus[[10, 11, 40, 79]]["x"]]
+    expected = embed_sentences(model, tokenizer, texts, prompt="the: ", max_length=16)
+    found = vectors_of_start(trainer, compared, read)
+    np.testing.assert_allclose(found(compared(read)), expected, atol=1e-3)
+    np.testing.assert_allclose(found(compared(read[[3, 0]])), expected[[3, 0]], atol=1e-3)
+
+
+def test_two_processes_make_the_batches_of_one(
+    corpus: Dataset, tokenizer: PreTrainedTokenizerBase, model_for_text: Callable[..., PreTrainedModel], tmp_path: Path
+) -> None:
+    model = model_for_text(sentence_pooling="mean", sentence_projection=False)
+    alone = make(tmp_path, corpus, tokenizer, model, "--group_by_similarity", "sentences")
+    assert alone.batches is not None
+    batches = [sorted(batch[:, 0].tolist()) for batch in alone.batches]
+    found = found_by_two(tmp_path, as_one_of_two, tmp_path, corpus, tokenizer, model)
+    assert [sorted(first + second) for first, second in zip(*found, strict=True)] == batches

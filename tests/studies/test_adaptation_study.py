@@ -118,15 +118,20 @@ def test_losses_of_sentence_transformers_take_the_arguments_of_their_rows() -> N
 def test_rows_that_repeat_the_recipe_are_not_run(
     config: Mapping[str, Any], repeated: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_json(tmp_path / "recipes/adapt.json", {"config_overrides": config, "max_steps": 600})
+    for name in ("recipes/adapt.json", "studies/recipes/at_random.json"):
+        write_json(tmp_path / name, {"config_overrides": config, "max_steps": 600})
     write_json(tmp_path / "studies/recipes/continued.json", {"max_steps": 400})
     monkeypatch.setattr(adaptation_systems, "ROOT", tmp_path)
     assert {name for name in SYSTEMS if repeats_ours(name)} == repeated
     assert "max_steps" not in recipe_of("ours") and recipe_of("published")["max_steps"] == 400
     planned = adaptation.planned(None, None)
-    assert planned[0] == (START, 0) and planned[1] == ("ours", 1) and ("ours", 3) in planned
+    assert planned[:3] == [(START, 0), ("similar-pairs", 1), ("ours", 1)] and ("ours", 3) in planned
     assert {name for name, _ in planned} == SYSTEMS.keys() - repeated
     assert adaptation.planned([START, "ours"], [5]) == [(START, 0), ("ours", 5)]
+
+
+def test_pairs_at_random_are_all_that_distinguishes_the_two_recipes() -> None:
+    assert recipe_of("similar-pairs") == recipe_of("ours") | {"group_by_similarity": "sentences"}
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -247,9 +252,9 @@ def test_a_tiny_study_from_the_data_to_the_page(
     pytest.importorskip("sentence_transformers")
     output = tmp_path / "study"
     argv = ["--data", str(source), "--encoder", encoder, "--seeds", "1", "--output", str(output)]
-    adaptation.main([*argv, "--systems", "ours", START, REFERENCE, "st-distill"])
+    adaptation.main([*argv, "--systems", "ours", "similar-pairs", START, REFERENCE, "st-distill"])
     runs = {name: json.loads((output / f"{name}/{seed}/run.json").read_text("utf-8")) for name, seed in
-            {START: 0, "ours": 1, REFERENCE: 1, "st-distill": 1}.items()}  # fmt: skip
+            {START: 0, "ours": 1, "similar-pairs": 1, REFERENCE: 1, "st-distill": 1}.items()}  # fmt: skip
     for name, run in runs.items():
         assert run["study"]["prompt"] == "query: " and run["encoders"]["chosen"]["share"] == run["share"]
         tests = run["encoders"]["chosen"]["scores"].keys()
@@ -328,14 +333,14 @@ def test_a_tiny_study_in_separate_processes(
     monkeypatch.setattr(adaptation, "steps_in", lambda *_: 3)
     monkeypatch.setattr(adaptation, "CALIBRATION_STEPS", 4)
     argv = ["--data", str(source), "--encoder", encoder, "--seeds", "1", "--output", str(tmp_path)]
-    adaptation.main([*argv, "--systems", START, "ours", "st-cached"])
+    adaptation.main([*argv, "--systems", START, "similar-pairs", "st-cached"])
     for name, command in {
-        "ours": "python run_pretraining.py ",
+        "similar-pairs": "python run_pretraining.py ",
         "st-cached": "python -m studies.adaptation_training ",
     }.items():
         run = json.loads((tmp_path / name / "1/run.json").read_text("utf-8"))
         assert run["command"].startswith(command) and run["cpu_minutes"] > 0 and run["steps"] == 3
-    assert adaptation_report.find_encoders(tmp_path).keys() == {START, "ours", "st-cached"}
+    assert adaptation_report.find_encoders(tmp_path).keys() == {START, "similar-pairs", "st-cached"}
 
 
 @pytest.mark.parametrize(("name", "expected"), [("with-lm", 2.5), ("st-gte", 1.5), ("ours", 2.5)])
