@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from hictl_hf.files import write_json
 from hictl_hf.former_names import with_names_of_today
-from hictl_hf.reports.plots import BLUE, ORANGE, STYLE
+from hictl_hf.reports.plots import BLUE, GREEN, ORANGE, STYLE
 from hictl_hf.reports.tables import NONE
 
 from .adaptation_data import LOW
@@ -33,7 +33,7 @@ TESTS = {
     "in domain": "in domain",
 }
 LOW_TESTS = {"low": "mean", **{name: language for name, (_, language) in LOW.items()}, "tatoeba": "Tatoeba, 18 others"}
-PICTURED = {"ours": BLUE, REFERENCE: ORANGE}
+PICTURED = {"similar-pairs": BLUE, "ours": GREEN, REFERENCE: ORANGE}
 
 
 def marks(low: str) -> tuple[str, str]:

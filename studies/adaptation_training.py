@@ -102,10 +102,10 @@ def first_steps(job: Mapping[str, Any]) -> dict[str, Any]:
     corpora = read_corpora(args)
     tokenizer = load_or_train_tokenizer(args, corpora.train)
     model, _ = load_or_make_model(args, tokenizer, start)
-    by, args.group_by_similarity = args.group_by_similarity, None
+    by, args.group_by_similarity = args.group_by_similarity, "no"
     trainer = make_trainer(args, model, tokenizer, corpora, TrainingTime())
     began = process_time()
-    if by:  # embeds the sentences of these steps
+    if by != "no":  # embeds the sentences of these steps
         group_by_similarity(trainer, by)
     embedding = process_time() - began
     trainer.add_callback(times := StepTimes())

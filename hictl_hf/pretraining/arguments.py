@@ -30,7 +30,7 @@ UNUSED_HERE = UNUSED | {
     "include_num_input_tokens_seen": "tokens_per_second in the logs counts all inputs of the three losses",
 }
 OF_DDP = ("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph")
-SIMILAR_BY = ("sentences", "words")
+SIMILAR_BY = ("no", "sentences", "words")
 IN_SHARDS = "--shard_parameters replaces DDP"
 DECISIVE = (  # must stay the same when a run is resumed, as the examples and the batch; length and device may change
     "config_name", "config_overrides", "text_alpha", "pair_alpha", "text_share", "max_seq_length", "max_train_samples",
@@ -247,11 +247,11 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
         default=False,
         metadata={"help": "Take negatives from all micro-batches of a step, in the memory of one (GradCache)."},
     )
-    group_by_similarity: str | None = field(
-        default=None,
+    group_by_similarity: str = field(
+        default="no",
         metadata={
             "help": "Make batches of similar pairs, whose negatives are harder, by their sentences in the commonest "
-            "language: sentences (by the vectors of the start, which are computed first) or words (by its word "
+            "language: no, sentences (by the vectors of the start, which are computed first) or words (by its word "
             "embeddings)."
         },
     )
@@ -321,12 +321,12 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
         self.check_data()
         if self.streaming and self.max_steps <= 0:
             raise BadInput(NO_END)
-        if self.group_by_similarity not in (None, *SIMILAR_BY):
+        if self.group_by_similarity not in SIMILAR_BY:
             raise BadInput(
                 f"group_by_similarity is {self.group_by_similarity!r}; it must be one of {', '.join(SIMILAR_BY)}"
             )
-        if self.streaming and self.group_by_similarity:
-            raise BadInput("group_by_similarity looks among examples that are read before training; leave it out")
+        if self.streaming and self.group_by_similarity != "no":
+            raise BadInput("group_by_similarity looks among examples that are read before training; give no")
         refuse_unused(self, UNUSED_HERE | dict.fromkeys(OF_DDP if self.shard_parameters else (), IN_SHARDS))
         for name, least in (
             ("max_seq_length", SHORTEST_PAIR), ("per_device_train_batch_size", 1), ("gradient_accumulation_steps", 1),

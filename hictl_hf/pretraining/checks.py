@@ -69,7 +69,7 @@ def check_before_reading(args: PretrainingArguments, start: Start, tokenizer: Pr
     if args.group_by_similarity == "sentences" and not start.is_read:
         raise BadInput(
             f"group_by_similarity is sentences, and the start, a {start.kind}, is not used for sentence vectors; give "
-            "words, a sentence encoder, or leave it out"
+            "words, no, or a sentence encoder"
         )
     last = config.num_hidden_layers
     if wrong := [layer for layer in args.evaluate_layers if not 0 <= layer <= last]:

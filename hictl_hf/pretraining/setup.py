@@ -299,7 +299,7 @@ def make_trainer(
         batches=sampler, gather_sentences=args.gather_sentences, gradient_cache=args.gradient_cache,
         shard_parameters=args.shard_parameters, poolings=poolings, lm_head_warmup_steps=args.lm_head_warmup_steps or 0,
     )  # fmt: skip
-    if args.group_by_similarity:  # by the weights of the start, also where a checkpoint is loaded later
+    if args.group_by_similarity != "no":  # by the weights of the start, also where a checkpoint is loaded later
         group_by_similarity(trainer, args.group_by_similarity)
     return trainer
 
@@ -343,7 +343,7 @@ def decisive_settings(args: PretrainingArguments) -> dict[str, Any]:
     since_0_10 = {  # `None` where it is as before
         "join_reordered": args.join_reordered or None,
         "freeze_word_embeddings": args.freeze_word_embeddings or None,
-        "group_by_similarity": args.group_by_similarity,
+        "group_by_similarity": None if args.group_by_similarity == "no" else args.group_by_similarity,
         "pair_separators": None if args.pair_separators == 2 else args.pair_separators,
     }
     return {name: plain[name] for name in DECISIVE} | since_0_10 | {"pairs of a step": batch}

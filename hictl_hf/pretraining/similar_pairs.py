@@ -36,7 +36,7 @@ def group_by_similarity(trainer: HictlTrainer, by: str) -> None:
     A group has as many as are contrasted with each other: a batch, or without the gradient cache a micro-batch.
 
     Args:
-        by: one of `SIMILAR_BY`: "sentences", the vectors of one side, or "words", the means of its word embeddings.
+        by: "sentences", the vectors of one side, or "words", the means of its word embeddings.
     """
     examples, sampler, args = trainer.train_dataset, trainer.batches, trainer.args
     assert isinstance(examples, PretrainingExamples) and isinstance(sampler, TemperatureSampler)
@@ -112,7 +112,8 @@ def vectors_of_start(
     texts, first = np.unique(np.concatenate([hashes(compared(part)) for part in parts]), return_index=True)
     vectors = np.empty((len(texts), vector_size(model, pooling.mode)), np.float16)
     at_once, processes = TEXTS_AT_ONCE * args.world_size, args.world_size
-    with tqdm(total=len(texts), desc="embed for similar pairs", disable=not args.should_log) as bar:
+    quiet = args.disable_tqdm or not args.should_log
+    with tqdm(total=len(texts), desc="embed for similar pairs", disable=quiet) as bar:
         for start in range(0, len(texts), at_once):
             part = read[first[start : start + at_once]]
             own = compared(part[args.process_index :: processes] if len(part) > args.process_index else part[:1])

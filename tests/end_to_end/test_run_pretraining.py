@@ -445,7 +445,7 @@ REFUSED = {
     ),
     "similar by something else": (
         ("--group_by_similarity", "true"),
-        "group_by_similarity is 'true'; it must be one of sentences, words",
+        "group_by_similarity is 'true'; it must be one of no, sentences, words",
     ),
     "similar vectors of a new model": (
         ("--group_by_similarity", "sentences"),

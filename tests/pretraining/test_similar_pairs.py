@@ -45,12 +45,11 @@ def sampler(batch_size: int = 16, micro_batches: int = 1, process: int = 0, proc
 def grouped(size: int, **settings: int) -> TemperatureSampler:
     """The compared side (x, of el-en y) has meaning and number of its example as tokens, the other side noise."""
     made = sampler(**settings)
-    compared = [[number % MEANINGS] * 9 + [MEANINGS + number] for number in range(EXAMPLES)]
+    texts = [[number % MEANINGS] * 9 + [MEANINGS + number] for number in range(EXAMPLES)]
     noise = np.random.default_rng(4).permutation(EXAMPLES).tolist()
     second = (np.arange(EXAMPLES) >= 80) & (np.arange(EXAMPLES) < 110)
     rows = [
-        (other, own) if is_y else (own, other)
-        for own, other, is_y in zip(compared, map(compared.__getitem__, noise), second)
+        (other, own) if is_y else (own, other) for own, other, is_y in zip(texts, map(texts.__getitem__, noise), second)
     ]
     examples = PretrainingExamples(Dataset.from_dict({"x": [x for x, _ in rows], "y": [y for _, y in rows]}), 1)
     words = torch.eye(MEANINGS + EXAMPLES).half()
@@ -164,7 +163,7 @@ def make(
 ) -> HictlTrainer:
     """The trainer of three steps of eight, with a prompt and cut sentences."""
     needed = ["--train_file", "x", "--output_dir", str(folder), "--max_steps", "3", "--max_seq_length", "16"]
-    usual = ["--per_device_train_batch_size", "8", "--prompt", "the: ", "--use_cpu", "true", "--report_to", "none"]
+    usual = ["--per_device_train_batch_size", "8", "--prompt", "the: ", "--use_cpu", "true", "--learning_rate", "1e-4"]
     args = parse_arguments([*needed, *usual, *flags])
     corpora = Corpora(corpus, None, None, CorpusReport(hash="of the rows"))
     return make_trainer(args, model, tokenizer, corpora, TrainingTime())
@@ -176,6 +175,18 @@ def as_one_of_two(*arguments: Any) -> list[list[int]]:
     trainer = make(*arguments, *flags)
     assert trainer.batches is not None
     return [batch[:, 0].tolist() for batch in trainer.batches]
+
+
+@pytest.mark.parametrize("length", [("--max_steps", "13"), ("--max_steps", "-1", "--num_train_epochs", "1.23")])
+def test_all_steps_of_a_run_are_grouped(
+    length: tuple[str, ...], corpus: Dataset, tokenizer: PreTrainedTokenizerBase,
+    model_for_text: Callable[..., PreTrainedModel], tmp_path: Path,
+) -> None:  # fmt: skip
+    model = model_for_text(lm_weight=0.0, word_weight=0.0)
+    trainer = make(tmp_path, corpus, tokenizer, model, *length, "--group_by_similarity", "words")
+    trainer.train()
+    assert isinstance(trainer.batches, TemperatureSampler) and trainer.state.global_step == 13
+    assert trainer.batches.grouped_draws == len(corpus) + 3 * 8, "ten steps of eight are an epoch"
 
 
 @pytest.mark.parametrize("at_once", [3, 1000])
