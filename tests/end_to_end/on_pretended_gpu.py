@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -31,6 +32,7 @@ from hictl_hf.models.row_attention import attend_by_length, attend_within_rows, 
 from hictl_hf.models.word_sampling import SIMILARITIES_ON_GPU, sample_words
 from hictl_hf.pretraining.batch_size import fit_micro_batch
 from hictl_hf.pretraining.kernels import describe_attention
+from hictl_hf.pretraining.similar_pairs import group_by_similarity
 from hictl_hf.retrieval import held_out as retrieval
 from hictl_hf.retrieval.mining import MiningConfig, mine
 from hictl_hf.retrieval.nearest_neighbours import search_both
@@ -104,6 +106,18 @@ def test_pretraining(
     assert "eval_retrieval" in trainer.state.log_history[0]
     forward = 2 * (1 + 3) if cached else 2 * 2  # of two micro-batches
     assert all(sum(waits.values()) <= forward + 3 for waits in steps.waits), steps.waits
+
+
+@pytest.mark.parametrize("by", ["sentences", "words"])
+def test_similar_pairs(
+    by: str, gpu: Gpu, model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase, tokens: Dataset, tmp_path: Path
+) -> None:
+    trainer = trainer_of(model_for_text(), tokenizer, tokens, tmp_path, **ON_GPU)
+    plain = np.concatenate([*trainer.batches])[:, 0]
+    group_by_similarity(trainer, by)
+    found = np.concatenate([*trainer.batches])[:, 0]
+    assert found.tolist() != plain.tolist() and sorted(found) == sorted(plain)
+    assert trainer.model.device.type == "cuda"
 
 
 class Steps(TrainerCallback):
