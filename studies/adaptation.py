@@ -7,12 +7,12 @@
         --train_file catalogues/ --output runs/adaptation-low                                # low-resource languages
 
 `--data` is a folder of bitext/, ntrex/ and xtreme/, with `--languages` of tatoeba_low/ and xtreme/; `--encoder` an
-XLM-R encoder. All systems train on the same pairs in the same order, with the prompt, characters, tokens and pairs a
-step of `recipes/adapt.json`, for as many steps as their first ones say fit into `--minutes`. The trained weights are
-then averaged with those of the start, at the share that is best on dev and guard pairs. Everything is read at the mean
-of the last layer. A row of `SYSTEMS` is a training in a separate process, on one thread. Finished steps are not
-repeated: the same command resumes, and commands for other systems or seeds can run at the same time. Only the
-first steps of a system (`calibration/`) need a machine that does nothing else.
+XLM-R encoder. All systems train on the same pairs in the same order (similar pairs in other batches), with the prompt,
+characters, tokens and pairs a step of `recipes/adapt.json`, for as many steps as their first ones say fit into
+`--minutes`. The trained weights are then averaged with those of the start, at the share that is best on dev and guard
+pairs. Everything is read at the mean of the last layer. A row of `SYSTEMS` is a training in a separate process, on one
+thread. Finished steps are not repeated: the same command resumes, and commands for other systems or seeds can run at
+the same time. Only the first steps of a system (`calibration/`) need a machine that does nothing else.
 
 The run.json of a run has the hits of every test sentence. `--report` copies them to the evidence and writes the page
 from there, so that runs can be added later.
