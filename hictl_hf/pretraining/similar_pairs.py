@@ -5,11 +5,13 @@ these sentences, or the means of its word embeddings, which cost nearly nothing.
 Clustering Your Data Can Improve Contrastive Pretraining, makes batches of clusters.
 """
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,14 +20,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 from tqdm.auto import tqdm
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import TrainerState
 
 from ..data.collator import Ids, PretrainingCollator, text_hash
 from ..data.sampling import PretrainingExamples, TemperatureSampler
 from ..dtypes import device_of
 from ..embedding.encoder import default_precision, embed_tokens
 from ..embedding.pooling import own_pooling, vector_size
+from .arguments import PretrainingArguments
 from .trainer import HictlTrainer, pairs_contrasted
 
+logger = logging.getLogger(__name__)
 Vectors = NDArray[np.float32]
 TEXTS_AT_ONCE = 2000  # read and embedded, in each process
 
@@ -42,6 +48,7 @@ def group_by_similarity(trainer: HictlTrainer, by: str) -> None:
     assert isinstance(examples, PretrainingExamples) and isinstance(sampler, TemperatureSampler)
     steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * sampler.steps_per_epoch)
     sampler.grouped_draws = sampler.draws_in(steps)
+    warn_of_other_length(args, steps)
     compared = partial(sentences_compared, examples, second_is_compared(sampler))
     vectors: Callable[[list[Ids]], Vectors]
     if by == "words":
@@ -51,6 +58,19 @@ def group_by_similarity(trainer: HictlTrainer, by: str) -> None:
         vectors = vectors_of_start(trainer, compared, sampler.examples_in(sampler.grouped_draws))
     size, _ = pairs_contrasted(args, trainer.gather_sentences, trainer.gradient_cache)
     sampler.grouping = partial(order_of_groups, compared, vectors, size)
+
+
+def warn_of_other_length(args: PretrainingArguments, steps: int) -> None:
+    """Log that a run which is resumed for another number of steps groups its last batches anew."""
+    if not (args.resume_from_checkpoint and args.should_log):
+        return
+    state = TrainerState.load_from_json(str(Path(args.resume_from_checkpoint) / TRAINER_STATE_NAME))
+    if state.max_steps != steps:
+        logger.warning(
+            "%s is of a run of %d steps, this one has %d: the examples between which similar ones were looked for last "
+            "are grouped anew, and some of them are read twice or not at all",
+            args.resume_from_checkpoint, state.max_steps, steps,
+        )  # fmt: skip
 
 
 def order_of_groups(

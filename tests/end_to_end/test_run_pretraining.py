@@ -655,7 +655,7 @@ def test_frozen_word_embeddings_stay_as_they_are_and_all_other_weights_are_train
 
 @pytest.mark.parametrize("by", ["sentences", "words"])
 def test_batches_of_similar_pairs_are_the_same_ones_in_a_resumed_run(
-    by: str, files: dict[str, str], tmp_path: Path, sentence_encoder: Path
+    by: str, files: dict[str, str], tmp_path: Path, sentence_encoder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = ["--model_name_or_path", str(sentence_encoder), "--save_strategy", "steps", "--save_steps", "3"]
     grouped = [*given, "--group_by_similarity", by]
@@ -671,6 +671,10 @@ def test_batches_of_similar_pairs_are_the_same_ones_in_a_resumed_run(
     main(flags(files, tmp_path / "out", *grouped, "--resume_from_checkpoint", "true", model={}))
     again = load_file(tmp_path / "out/encoder/model.safetensors")
     assert all(torch.equal(again[name], weight) for name, weight in trained.items())
+    assert "grouped anew" not in caplog.text
+    longer = ["--resume_from_checkpoint", "true", "--max_steps", "7"]
+    main(flags(files, tmp_path / "out", *grouped, *longer, model={}))
+    assert "checkpoint-6 is of a run of 6 steps, this one has 7" in caplog.text and "grouped anew" in caplog.text
 
 
 @pytest.mark.parametrize("keep_start", ["0", "1"])
