@@ -38,7 +38,17 @@ from hictl_hf.reports.results import library_versions
 from .adaptation_data import LOW, Material, one_at_a_time, prepare, read_pairs
 from .adaptation_report import write_page
 from .adaptation_scores import AveragedEncoder, accuracy, score
-from .adaptation_systems import EXAMPLES, OTHERS, REFERENCE, START, SYSTEMS, recipe_of, repeats_ours, settings_of
+from .adaptation_systems import (
+    EXAMPLES,
+    OTHERS,
+    REFERENCE,
+    START,
+    SYSTEMS,
+    loss_of,
+    recipe_of,
+    repeats_ours,
+    settings_of,
+)
 from .adaptation_training import steps_in
 from .pretraining import ROOT, call
 from .runs import add_report_arguments, keep_evidence, read_json
@@ -242,12 +252,10 @@ class Study:
 
     def job(self, name: str, recipe: Path, steps: int, save: bool) -> dict[str, Any]:
         """Return a job of `adaptation_training`."""
-        system = SYSTEMS[name]
         job = {"run": str(recipe), "steps": steps}
-        if system.section != OTHERS:
+        if SYSTEMS[name].section != OTHERS:
             return job | {"kind": "ours"}
-        loss = {"loss": system.loss, "loss_settings": dict(system.loss_settings)}
-        return job | loss | {"kind": "st", "drawn": str(self.data / "drawn"), "save": save}
+        return job | loss_of(name) | {"kind": "st", "drawn": str(self.data / "drawn"), "save": save}
 
     # --- scores -------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ OURS, PARTS, OTHERS = "hictl_hf", "hictl_hf with one change", "sentence-transfor
 START = "start"
 REFERENCE = "st-mnrl"  # with what rows that do not change the recipe are compared, in addition to the start
 THREE, ONE = (1, 2, 3), (1,)
+MINED, SIMILAR = "mined", "similar"
 USUAL_RATE = 5e-5  # of sentence-transformers
 EXAMPLES = ("cleaning", "max_seq_length", "pair_alpha", "per_device_train_batch_size")  # settings of the recipe
 
@@ -28,6 +29,8 @@ class System:
         config_overrides, settings: changes of the recipe, the first ones of its `config_overrides`. With "max_steps"
             the row has these steps, not those of the minutes.
         loss, loss_settings: name and arguments of a loss of sentence-transformers.
+        harder: what makes its negatives harder: `MINED` ones, as `mine_hard_negatives` finds them, or the batches of
+            `SIMILAR` pairs that the recipe has.
         score_trained: also test the trained weights that are not averaged with the start.
         mine: also test BUCC, which takes half as long as all others.
     """
@@ -38,6 +41,7 @@ class System:
     settings: Mapping[str, Any] = field(default_factory=dict)
     loss: str = ""
     loss_settings: Mapping[str, Any] = field(default_factory=dict)
+    harder: str = ""
     seeds: tuple[int, ...] = ONE
     recipe: str = "studies/recipes/at_random.json"
     score_trained: bool = False
@@ -92,6 +96,20 @@ SYSTEMS = {
         loss=CONTRAST,
         loss_settings={"scale": 20.0, "directions": FOUR, "partition_mode": "joint"},
     ),
+    "st-mined": System(
+        "both directions, mined hard negatives",
+        OTHERS,
+        loss=CONTRAST,
+        loss_settings=BOTH_DIRECTIONS,
+        harder=MINED,
+    ),
+    "st-similar": System(
+        "both directions, batches of similar pairs",
+        OTHERS,
+        loss=CONTRAST,
+        loss_settings=BOTH_DIRECTIONS,
+        harder=SIMILAR,
+    ),
     "st-cached": System(
         "both directions, 64 pairs a step (gradient cache)",
         OTHERS,
@@ -121,10 +139,16 @@ def recipe_of(name: str) -> dict[str, Any]:
 
 def settings_of(name: str) -> dict[str, Any]:
     """Return what decides the training of a row, as plain values: its recipe, and its loss if it has one."""
-    system = SYSTEMS[name]
-    loss = {"loss": system.loss, "loss_settings": system.loss_settings} if system.loss else {}
-    settings: dict[str, Any] = {} if name == START else json.loads(json.dumps(recipe_of(name) | loss))
+    changes = loss_of(name) if SYSTEMS[name].loss else {}
+    settings: dict[str, Any] = {} if name == START else json.loads(json.dumps(recipe_of(name) | changes))
     return settings
+
+
+def loss_of(name: str) -> dict[str, Any]:
+    """Return what a row of sentence-transformers learns by."""
+    system = SYSTEMS[name]
+    harder = {"harder": system.harder} if system.harder else {}
+    return {"loss": system.loss, "loss_settings": dict(system.loss_settings), **harder}
 
 
 def repeats_ours(name: str) -> bool:

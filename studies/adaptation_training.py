@@ -13,6 +13,7 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from torch.utils.data import SequentialSampler
@@ -23,14 +24,15 @@ from hictl_hf.parsing import parse_flags_or_recipe
 from hictl_hf.pretraining.arguments import PretrainingArguments
 from hictl_hf.pretraining.corpora import read_corpora
 from hictl_hf.pretraining.setup import load_or_make_model, load_or_train_tokenizer, make_trainer
-from hictl_hf.pretraining.similar_pairs import group_by_similarity
+from hictl_hf.pretraining.similar_pairs import group_by_similarity, groups_of_similar
 from hictl_hf.pretraining.start import apply_defaults, recognise
 from hictl_hf.training.callbacks import TrainingTime
 
-from .adaptation_data import drawn_pairs, in_order, without_repetitions
+from .adaptation_data import Pair, drawn_pairs, in_order, without_repetitions
+from .adaptation_systems import MINED, SIMILAR
 
 DROPPED = 3  # first steps, which are slower
-SPARE = 1.1  # drawn pairs per pair needed, as some are left out
+SPARE = {"": 1.1, SIMILAR: 1.1, MINED: 2.4}  # drawn pairs per pair needed, as some are left out, of mined ones half
 WARMUP = 0.1  # of the steps, and the next one: as in sentence-transformers' examples
 SCHEDULE = "linear"
 
@@ -125,16 +127,13 @@ def train(job: Mapping[str, Any]) -> dict[str, Any]:
     run = json.loads(Path(job["run"]).read_text("utf-8"))
     size = run["per_device_train_batch_size"]
     set_seed(run["seed"])
-    drawn = drawn_pairs(Path(job["run"]), int(SPARE * job["steps"] * size) + size, Path(job["drawn"]))
-    pairs = without_repetitions(drawn, size)[: job["steps"] * size]
-    english, translations = zip(*map(in_order, pairs))
-    columns: dict[str, Any] = {"english": english, "translation": translations}
+    needed = int(SPARE[job.get("harder", "")] * job["steps"] * size) + size
+    drawn = drawn_pairs(Path(job["run"]), needed, Path(job["drawn"]))
     model = sentence_encoder(run["model_name_or_path"], run["max_seq_length"])
     loss = getattr(losses, job["loss"])(model, **job["loss_settings"])
     began = process_time()
-    if job["loss"] == "MSELoss":  # the vectors of the start, which is the teacher
-        columns["label"] = model.encode(list(english), prompt=run.get("prompt"), show_progress_bar=False)
-    teaching = process_time() - began
+    columns = columns_of(job, run, drawn, model)
+    preparation = process_time() - began
 
     def in_given_order(dataset: Dataset, batch_size: int, drop_last: bool, **_: Any) -> DefaultBatchSampler:
         return DefaultBatchSampler(SequentialSampler(dataset), batch_size=batch_size, drop_last=drop_last)
@@ -160,7 +159,56 @@ def train(job: Mapping[str, Any]) -> dict[str, Any]:
     ).train()
     if job["save"]:
         model.save_pretrained(str(Path(job["output_dir"]) / "encoder"), create_model_card=False)
-    return record(times, teaching)
+    return record(times, preparation)
+
+
+def columns_of(job: Mapping[str, Any], run: Mapping[str, Any], drawn: list[Pair], model: Any) -> dict[str, Any]:
+    """Return what the loss reads of drawn pairs: English, translation, and what the row adds to them."""
+    size, prompt, harder = run["per_device_train_batch_size"], run.get("prompt"), job.get("harder")
+    if harder == SIMILAR:
+        drawn = by_similarity(drawn, model, prompt, size, run["seed"])
+    elif harder == MINED:
+        negatives = mined_negatives(drawn, model, prompt)
+        drawn = [pair for pair in drawn if in_order(pair) in negatives]
+    pairs = [*map(in_order, without_repetitions(drawn, size)[: job["steps"] * size])]
+    if len(pairs) < job["steps"] * size:
+        raise RuntimeError(f"{len(pairs)} pairs for {job['steps']} steps of {size}: SPARE is too small")
+    english, translations = zip(*pairs)
+    columns: dict[str, Any] = {"english": english, "translation": translations}
+    if harder == MINED:
+        columns["negative"] = [negatives[pair] for pair in pairs]
+    if job["loss"] == "MSELoss":  # the vectors of the start, which is the teacher
+        columns["label"] = model.encode(list(english), prompt=prompt, show_progress_bar=False)
+    return columns
+
+
+def by_similarity(drawn: Sequence[Pair], model: Any, prompt: str | None, size: int, seed: int) -> list[Pair]:
+    """Return drawn pairs by groups whose English is similar, as `--group_by_similarity sentences` makes them."""
+    english = [pair["en"] for pair in drawn[: len(drawn) // size * size]]
+    vectors = model.encode(english, prompt=prompt, normalize_embeddings=True, show_progress_bar=False)
+    _, texts = np.unique(english, return_inverse=True)
+    return [drawn[index] for index in groups_of_similar(vectors, texts, size, np.random.default_rng(seed))]
+
+
+def mined_negatives(drawn: Sequence[Pair], model: Any, prompt: str | None) -> dict[tuple[str, str], str]:
+    """Return by pair a translation of another one: the nearest to its English, of 100, that its documentation's margin
+    allows. A pair without one is left out.
+    """
+    from sentence_transformers.util import mine_hard_negatives
+
+    english, translations = zip(*map(in_order, drawn))
+    mined = mine_hard_negatives(
+        Dataset.from_dict({"english": english, "translation": translations}),
+        model,
+        range_max=100,
+        relative_margin=0.05,
+        num_negatives=1,
+        sampling_strategy="top",
+        query_prompt=prompt,
+        corpus_prompt=prompt,
+        verbose=False,
+    )
+    return {(row["english"], row["translation"]): row["negative"] for row in mined}
 
 
 def sentence_encoder(folder: str, max_length: int) -> Any:

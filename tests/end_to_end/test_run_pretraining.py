@@ -672,9 +672,10 @@ def test_batches_of_similar_pairs_are_the_same_ones_in_a_resumed_run(
     again = load_file(tmp_path / "out/encoder/model.safetensors")
     assert all(torch.equal(again[name], weight) for name, weight in trained.items())
     assert "grouped anew" not in caplog.text
-    longer = ["--resume_from_checkpoint", "true", "--max_steps", "7"]
-    main(flags(files, tmp_path / "out", *grouped, *longer, model={}))
-    assert "checkpoint-6 is of a run of 6 steps, this one has 7" in caplog.text and "grouped anew" in caplog.text
+    if by == "words":
+        longer = ["--resume_from_checkpoint", "true", "--max_steps", "7"]
+        main(flags(files, tmp_path / "out", *grouped, *longer, model={}))
+        assert "checkpoint-6 is of a run of 6 steps, this one has 7" in caplog.text and "grouped anew" in caplog.text
 
 
 @pytest.mark.parametrize("keep_start", ["0", "1"])

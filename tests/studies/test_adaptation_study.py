@@ -32,13 +32,24 @@ from studies.adaptation_data import (
     Material,
     distinct_pairs,
     drawn_pairs,
+    in_order,
     prepare,
     read_pairs,
     without_repetitions,
 )
 from studies.adaptation_report import marks
 from studies.adaptation_scores import AveragedEncoder
-from studies.adaptation_systems import OTHERS, REFERENCE, START, SYSTEMS, recipe_of, repeats_ours
+from studies.adaptation_systems import (
+    MINED,
+    OTHERS,
+    REFERENCE,
+    SIMILAR,
+    START,
+    SYSTEMS,
+    recipe_of,
+    repeats_ours,
+    settings_of,
+)
 
 SIZES = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
@@ -132,6 +143,8 @@ def test_rows_that_repeat_the_recipe_are_not_run(
 
 def test_pairs_at_random_are_all_that_distinguishes_the_two_recipes() -> None:
     assert recipe_of("similar-pairs") == recipe_of("ours") | {"group_by_similarity": "sentences"}
+    for name in ("st-similar", "st-mined"):
+        assert settings_of(name) == settings_of(REFERENCE) | {"harder": SYSTEMS[name].harder}
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -204,6 +217,40 @@ def test_others_train_on_the_pairs_of_hictl_hf_in_its_order(
     assert len((tmp_path / "drawn/2-32.jsonl").read_text("utf-8").splitlines()) == 1500, "a second epoch, too"
     (tmp_path / "data/pairs.jsonl.gz").unlink()
     assert drawn_pairs(recipe, 50, tmp_path / "drawn") == drawn[:50], "drawn once"
+
+
+def test_others_train_on_batches_of_similar_pairs(encoder: str) -> None:
+    """Of English sentences and as many of digits, in turn: no batch of 2 mixes them."""
+    pytest.importorskip("sentence_transformers")
+    pairs = [
+        {"en": sentence(n, "en") if n % 2 else f"{n} 1 2 3 4 5 6 7 8 9", "de": sentence(n, "de")} for n in range(20)
+    ]
+    model = adaptation_training.sentence_encoder(encoder, 128)
+    job, run = {"loss": "", "harder": SIMILAR, "steps": 10}, {"per_device_train_batch_size": 2, "seed": 1}
+    columns = adaptation_training.columns_of(job, run, pairs, model)
+    digits = [text[0].isdigit() for text in columns["english"]]
+    assert len(digits) == 20 and digits[::2] == digits[1::2] and {*digits} == {True, False}
+    assert columns.keys() == {"english", "translation"}
+    assert {*zip(columns["english"], columns["translation"])} <= {*map(in_order, pairs)}
+    with pytest.raises(RuntimeError, match="pairs for 50 steps of 2: SPARE is too small"):
+        adaptation_training.columns_of(job | {"steps": 50}, run, pairs, model)
+
+
+def test_mined_negatives_are_the_nearest_that_the_margin_allows(encoder: str) -> None:
+    pytest.importorskip("sentence_transformers")
+    pairs = [{"en": sentence(n, "en"), "de": sentence(n, "de")} for n in range(40)]
+    model = adaptation_training.sentence_encoder(encoder, 128)
+    job, run = {"loss": "", "harder": MINED, "steps": 2}, {"per_device_train_batch_size": 4, "seed": 1}
+    columns = adaptation_training.columns_of(job, run, pairs, model)
+    english, german = zip(*map(in_order, pairs))
+    x, y = (model.encode([*texts], normalize_embeddings=True) for texts in (english, german))
+    similarities = x @ y.T
+    for text, translation, negative in zip(*columns.values(), strict=True):
+        row = similarities[english.index(text)]
+        positive = row[german.index(translation)]
+        allowed = np.where(row < 0.95 * positive, row, -1)
+        assert negative == german[allowed.argmax()] and allowed.max() > -1
+    assert len(columns["negative"]) == 8
 
 
 # --- budgets ----------------------------------------------------------------------------------------------------------
