@@ -220,7 +220,7 @@ def test_others_train_on_the_pairs_of_hictl_hf_in_its_order(
 
 
 def test_others_train_on_batches_of_similar_pairs(encoder: str) -> None:
-    """Of English sentences and as many of digits, in turn: no batch of 2 mixes them."""
+    """English sentences and sequences of digits in turn: no batch of 2 mixes them."""
     pytest.importorskip("sentence_transformers")
     pairs = [
         {"en": sentence(n, "en") if n % 2 else f"{n} 1 2 3 4 5 6 7 8 9", "de": sentence(n, "de")} for n in range(20)
