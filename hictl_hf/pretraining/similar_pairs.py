@@ -61,14 +61,14 @@ def group_by_similarity(trainer: HictlTrainer, by: str) -> None:
 
 
 def warn_of_other_length(args: PretrainingArguments, steps: int) -> None:
-    """Log that a run which is resumed for another number of steps groups its last batches anew."""
+    """Log that a run which is resumed for another number of steps has other batches near the end of the shorter one."""
     if not (args.resume_from_checkpoint and args.should_log):
         return
     state = TrainerState.load_from_json(str(Path(args.resume_from_checkpoint) / TRAINER_STATE_NAME))
     if state.max_steps != steps:
         logger.warning(
-            "%s is of a run of %d steps, this one has %d: the examples between which similar ones were looked for last "
-            "are grouped anew, and some of them are read twice or not at all",
+            "%s is of a run of %d steps, this one has %d: examples near the end of the shorter one are grouped anew, "
+            "so that some may be read twice or not at all",
             args.resume_from_checkpoint, state.max_steps, steps,
         )  # fmt: skip
 
