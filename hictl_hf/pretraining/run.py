@@ -113,7 +113,7 @@ def refuse_to_overwrite(args: PretrainingArguments) -> None:
         if args.resume_from_checkpoint is None and args.should_log:
             logger.warning("%s: no complete checkpoint to resume from, starting at the beginning", args.output_dir)
     elif args.resume_from_checkpoint:
-        check_checkpoint(args.resume_from_checkpoint)
+        check_checkpoint(args.resume_from_checkpoint, contents=args.process_index == 0)
         refuse_another_run(args)
     elif newest_first(args.output_dir):
         raise BadInput(

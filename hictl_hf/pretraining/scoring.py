@@ -87,8 +87,8 @@ def score_dev(trainer: HictlTrainer, corpora: Corpora) -> DevScores:
     """Accuracy on the dev pairs, and on those of the guard at the pooling that is best on dev."""
     model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
     assert corpora.dev is not None
-    dev = evaluate_retrieval(model, tokenizer, corpora.dev, trainer.poolings, progress=True)
-    best = best_pooling(dev)
+    dev = trainer.from_main(evaluate_retrieval(model, tokenizer, corpora.dev, trainer.poolings, progress=True))
+    best = best_pooling(dev)  # the same in all: of a model in shards they run the same layers
     return DevScores(best, dev, accuracy(trainer, corpora.guard_dev, best))
 
 

@@ -220,13 +220,16 @@ def refuse_impossible(args: TrainingArguments) -> None:
 
 
 def refuse_unsupported_devices(args: TrainingArguments, how_to_save_memory: str, fsdp: bool = False) -> None:
-    """Raise `BadInput` for several GPUs in one process, and for launchers that spread the word embeddings.
+    """Raise `BadInput` for several GPUs in one process, one without its GPU, and for launchers that spread the word
+    embeddings.
 
     Args:
         how_to_save_memory: what the message offers instead of FSDP and ZeRO-3.
         fsdp: whether Accelerate was found to use FSDP; before it starts, its environment says so.
     """
     refuse_several_gpus(args.n_gpu)
+    if args.device.type == "cuda" and args.world_size > 1:
+        refuse_hidden_gpu(args.local_process_index, torch.cuda.device_count())
     if fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP") or is_deepspeed_zero3_enabled():
         raise BadInput(
             "Accelerate's FSDP (--fsdp) and DeepSpeed ZeRO-3 spread the word embeddings over processes, but a step "
@@ -240,6 +243,17 @@ def refuse_several_gpus(number: int) -> None:
         raise BadInput(
             f"one process sees {number} GPUs and would split its batches between them; start one process for each "
             "(accelerate launch, torchrun), or choose one GPU by CUDA_VISIBLE_DEVICES"
+        )
+
+
+def refuse_hidden_gpu(number: int, visible: int) -> None:
+    """Raise `BadInput` if the process of this number on its machine does not see the GPU that accelerate gives to DDP
+    and to barriers, the one of its number: CUDA would end the run at its first step, after the data was read."""
+    if number >= visible:
+        raise BadInput(
+            f"process {number} of its machine sees {visible} GPU{'s' * (visible > 1)}, and its own would be number "
+            f"{number}, from 0; start as many processes as a machine has GPUs, and let each see all of them (srun: "
+            "--gpus-per-node, no --gpus-per-task); where each sees its own alone, set LOCAL_RANK=0 in all"
         )
 
 

@@ -15,7 +15,7 @@ from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy
 
 from ..errors import BadInput
-from .fingerprint import Settings, refuse_changes, with_version
+from .fingerprint import Settings, differences, refuse_changes, with_version
 from .passes import Passes
 
 logger = logging.getLogger(__name__)
@@ -152,6 +152,15 @@ class RunFingerprint(TrainerCallback, ExportableState):
         """Raise `BadInput` if a checkpoint has stored other settings or examples; before its weights are loaded."""
         callbacks = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME)).stateful_callbacks
         refuse_changes(checkpoint, self.stored_settings(callbacks), self.settings, SAME_RUN)
+
+    def check_processes(self, of_main: Settings, process: int) -> None:
+        """Raise `BadInput` if this process has other settings or examples than the main one: it would take other
+        examples as its share, and another number of steps, in which the others would wait for it."""
+        if found := list(differences(of_main, self.settings)):
+            raise BadInput(
+                f"process {process} has other settings or examples than process 0: {'; '.join(found)}; all machines "
+                "must have the same files and the same command"
+            )
 
     def stored_settings(self, callbacks: Mapping[str, Any]) -> Settings:
         """The settings stored in a checkpoint; the current ones if it has none."""

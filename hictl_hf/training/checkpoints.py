@@ -67,9 +67,9 @@ def resume_choice(text: str | None) -> bool | str | None:
     return SPELLINGS.get(text.lower(), text) if text is not None else None
 
 
-def check_checkpoint(checkpoint: str | Path) -> None:
-    """Raise `BadInput` if this is not a complete checkpoint."""
-    if fault := verify_checkpoint(checkpoint):
+def check_checkpoint(checkpoint: str | Path, contents: bool = True) -> None:
+    """Raise `BadInput` if this is not a complete checkpoint; `contents` as of `verify_checkpoint`."""
+    if fault := verify_checkpoint(checkpoint, contents):
         raise BadInput(
             f"{checkpoint}: not a complete checkpoint: {fault}; name another one, or use the newest complete one by "
             "--resume_from_checkpoint true"

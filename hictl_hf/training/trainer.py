@@ -117,17 +117,21 @@ class RobustTrainer(Trainer):
         return model
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+        is_main = self.is_world_process_zero()  # it alone reads all of a checkpoint to check it
         if resume_from_checkpoint is True:
-            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir)
-            if resume_from_checkpoint is None:
+            found: str | None = self.from_main(is_main and last_complete_checkpoint(self.args.output_dir))
+            if found is None:
                 raise BadInput(f"{self.args.output_dir}: holds no complete checkpoint; start without resuming")
+            resume_from_checkpoint = found
         elif resume_from_checkpoint:
-            check_checkpoint(resume_from_checkpoint)
+            check_checkpoint(resume_from_checkpoint, contents=is_main)
         self.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         for callback in self.callback_handler.callbacks:
-            if isinstance(callback, RunFingerprint) and self.resumed_from:
-                callback.check(self.resumed_from)
-        if self.is_world_process_zero():
+            if isinstance(callback, RunFingerprint):
+                callback.check_processes(self.from_main(callback.settings), self.args.process_index)
+                if self.resumed_from:
+                    callback.check(self.resumed_from)
+        if is_main:
             for sentence in idle_steps(self.args):
                 logger.warning(sentence)
         changed = ("logging_nan_inf_filter", "eval_on_start", "ignore_data_skip")

@@ -43,7 +43,7 @@ def run_translation(args: TranslationArguments, command: str = "") -> Translatio
         reserve(args.publish_to, args.hub_private_repo)
     set_seed(args.seed)
     if isinstance(named := resume_choice(args.resume_from_checkpoint), str):
-        check_checkpoint(named)
+        check_checkpoint(named, contents=args.process_index == 0)
     config, tokenizer = load_config(args), load_tokenizer(str(args.tokenizer_source))
     check_vocabulary(str(args.model_name_or_path), tokenizer, config.vocab_size)
     warn_of_other_ids(None if args.random_encoder else args.checkpoint, str(args.tokenizer_source), tokenizer)
@@ -67,8 +67,8 @@ def run_translation(args: TranslationArguments, command: str = "") -> Translatio
     if trainer.is_world_process_zero():
         save(args, trainer, data.test, translations, results)
         write_translation_report(args.output_dir, trainer.accelerator.unwrap_model(trainer.model), tokenizer)
-        publish(args)
     trainer.accelerator.wait_for_everyone()
+    publish(args)  # the others do not wait for an upload, which may last longer than `ddp_timeout`
     return results
 
 

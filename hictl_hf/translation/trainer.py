@@ -238,8 +238,9 @@ def mean_scores(scores: Mapping[Direction, Mapping[str, Score]]) -> dict[str, fl
 
 def train(args: TranslationArguments, trainer: TranslationTrainer) -> ChosenState:
     """Train, or go on from the last checkpoint of an interrupted run; leave the chosen state in the trainer's model."""
-    named = resume_choice(args.resume_from_checkpoint)
-    checkpoint = named if isinstance(named, str) else last_complete_checkpoint(args.output_dir)
+    checkpoint = resume_choice(args.resume_from_checkpoint)
+    if not isinstance(checkpoint, str):  # all resume from the same one
+        checkpoint = trainer.from_main(args.process_index == 0 and last_complete_checkpoint(args.output_dir))
     trainer.train(resume_from_checkpoint=checkpoint)
     if trainer.terminated:
         raise SystemExit(TERMINATED)

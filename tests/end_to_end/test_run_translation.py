@@ -19,6 +19,7 @@ from typing import Any
 import datasets
 import pytest
 import torch
+from accelerate import Accelerator
 from parsers import parse_translation_arguments
 from safetensors.torch import load_file
 from torch import Tensor
@@ -31,6 +32,7 @@ from transformers import (
     TrainerState,
 )
 
+import hictl_hf.translation.run
 from hictl_hf import HictlConfig, HictlForPreTraining, HictlModel
 from hictl_hf.data.tokenization import train_tokenizer
 from hictl_hf.errors import BadInput
@@ -433,6 +435,15 @@ def test_what_sigterm_saved_is_not_among_the_checkpoints_of_the_mean(
     assert len({(folder / "model/model.safetensors").read_bytes() for folder in folders}) == 1
     names = [[path.name for path in newest_first(folder)] for folder in folders]
     assert names[0][:2] == names[1][:2] and {*names[0]} >= {*names[1]}  # nothing is left of what SIGTERM saved
+
+
+def test_no_process_waits_for_an_upload(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may last longer than `ddp_timeout`, after which NCCL ends all processes."""
+    done: list[str] = []
+    monkeypatch.setattr(hictl_hf.translation.run, "publish", lambda args: done.append("published"))
+    monkeypatch.setattr(Accelerator, "wait_for_everyone", lambda self: done.append("waited"))
+    main(short(world, tmp_path, "--max_steps", "1"))
+    assert done[-2:] == ["waited", "published"]
 
 
 @pytest.mark.slow

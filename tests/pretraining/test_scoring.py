@@ -9,10 +9,18 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+import hictl_hf.pretraining.scoring
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.results import LanguageAccuracy
-from hictl_hf.pretraining.scoring import DevScores, Scores, pictured_sentences, refuse_diverged, retrieval_results
+from hictl_hf.pretraining.scoring import (
+    DevScores,
+    Scores,
+    pictured_sentences,
+    refuse_diverged,
+    retrieval_results,
+    score_dev,
+)
 from hictl_hf.retrieval.held_out import RetrievalAccuracy
 
 
@@ -48,6 +56,28 @@ def test_results_are_means_of_both_directions_with_the_pooling_chosen_on_dev() -
     }
     assert (results.protocol.untrained, results.protocol.hictl) == (Pooling("mean", 0), Pooling("cls", 2))
     assert results.by_layer == {"mean": [87.5, None, 87.5], "cls": [None, None, 87.5]}
+
+
+def test_all_processes_choose_the_pooling_of_the_main_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPUs may round differently; of a model in shards all run the same layers, or wait for each other for ever."""
+    low, high = (RetrievalAccuracy({"de": (value, value)}, {"de": 4}) for value in (50.0, 60.0))
+    first, last = Pooling("mean", 1), Pooling("mean", 2)
+    here, of_main = {first: low, last: high}, {first: high, last: low}
+    asked: list[Any] = []
+
+    def evaluate(model: Any, tokenizer: Any, pairs: Any, poolings: Any, progress: bool) -> Any:
+        asked.append((pairs, poolings))
+        return {pooling: here[pooling] for pooling in poolings}
+
+    monkeypatch.setattr(hictl_hf.pretraining.scoring, "evaluate_retrieval", evaluate)
+    trainer: Any = SimpleNamespace(
+        model=None, processing_class=None, poolings=[first, last], from_main=lambda found: of_main,
+        accelerator=SimpleNamespace(unwrap_model=lambda model: model),
+    )  # fmt: skip
+    corpora: Any = SimpleNamespace(dev="dev", guard_dev="guard")
+    found = score_dev(trainer, corpora)
+    assert (found.pooling, found.dev) == (first, of_main)
+    assert asked == [("dev", [first, last]), ("guard", [first])]
 
 
 def test_states_that_are_not_finite_after_training_end_the_run_with_their_reason(

@@ -81,6 +81,18 @@ def test_a_run_is_continued_with_its_settings_and_examples_alone(
     assert last["RunFingerprint"] == callbacks_of(run[0] / "checkpoint-4")["RunFingerprint"]
 
 
+def test_a_process_with_other_examples_than_the_main_one_ends_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine with other files it would make another number of steps, in which the others would wait for it."""
+    trainer = toy_trainer(tmp_path, callbacks=[RunFingerprint(SETTINGS, "abc")])
+    main = RunFingerprint(SETTINGS, "xyz").settings
+    monkeypatch.setattr(trainer, "from_main", lambda value: main if value is not None else value)
+    told = "process 0 has other settings or examples than process 0: hash of the training examples was 'xyz' and is 'ab"
+    with pytest.raises(BadInput, match=told):
+        trained(trainer)
+
+
 def test_a_checkpoint_that_stores_no_settings_is_continued(tmp_path: Path) -> None:
     trained(toy_trainer(tmp_path, max_steps=2))
     trained(toy_trainer(tmp_path, max_steps=4, callbacks=[RunFingerprint(SETTINGS, "abc")]), resume=True)

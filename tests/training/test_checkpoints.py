@@ -108,6 +108,15 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_is_used(
         assert said in record.message
 
 
+def test_a_checkpoint_may_be_checked_by_the_names_and_sizes_of_its_files(tmp_path: Path) -> None:
+    checkpoint = save(tmp_path, 2)
+    flip_a_byte(checkpoint / "model.safetensors")
+    check_checkpoint(checkpoint, contents=False)
+    os.truncate(checkpoint / "model.safetensors", 399)
+    with pytest.raises(BadInput, match="399 bytes, 400 were written"):
+        check_checkpoint(checkpoint, contents=False)
+
+
 def test_a_damaged_checkpoint_that_is_not_the_newest_does_no_harm(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,7 +1,9 @@
 """Arguments that cannot work are refused before anything is trained, with the value, what is allowed, and the fix."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from hictl_hf.training.arguments import (
     read_dictionary,
     refuse_impossible,
     refuse_unknown_keys,
+    refuse_unsupported_devices,
     repository_to_publish_to,
 )
 from hictl_hf.training.fields import UNUSED, refuse_unused
@@ -268,3 +271,16 @@ def test_an_accelerator_without_cuda_is_not_used_and_that_is_said(
     args = RunArguments(folder, report_to="none", bf16=True)
     assert args.use_cpu and args.device.type == "cpu"
     assert caplog.messages == ["training runs on the CPU: it uses GPUs of CUDA or ROCm, and this machine has mps"]
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_process_that_does_not_see_its_gpu_is_told_before_data_is_read(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `srun --gpus-per-task=1`: accelerate gives DDP the GPU of the number in LOCAL_RANK."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    device = torch.device("cuda", 0)
+    args: Any = SimpleNamespace(n_gpu=1, device=device, world_size=8, local_process_index=number)
+    told = pytest.raises(BadInput, match="process 3 of its machine sees 1 GPU, .*; where each sees its own alone, set")
+    with told if number else nullcontext():
+        refuse_unsupported_devices(args, "")

@@ -39,6 +39,7 @@ from transformers import (
 )
 from two_processes import found_by_two
 
+import hictl_hf.training.checkpoints
 import hictl_hf.training.trainer
 from hictl_hf.errors import BadInput
 from hictl_hf.training.callbacks import ReadsCheckpoints, TrainingTime
@@ -647,6 +648,26 @@ def test_other_errors_are_not_taken_for_a_full_disk(tmp_path: Path, monkeypatch:
 
 
 # --- two processes ----------------------------------------------------------------------------------------------------
+
+
+def test_other_processes_than_the_main_one_read_no_checkpoint_to_check_it(
+    tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 processes would read the same gigabytes from a disk that all machines share."""
+
+    def fail(path: Path) -> str:
+        raise AssertionError(f"{path} was read")
+
+    monkeypatch.setattr(hictl_hf.training.checkpoints, "digest", fail)
+    monkeypatch.setattr(RobustTrainer, "is_world_process_zero", lambda self: False)
+    trainer = toy_trainer(tmp_path, save_strategy="no")
+    trainer.train(resume_from_checkpoint=str(saved / "checkpoint-10"))
+    assert trainer.state.global_step == STEPS
+    found = str(saved / "checkpoint-10")  # by the main process
+    trainer = toy_trainer(saved, save_strategy="no")
+    monkeypatch.setattr(trainer, "from_main", lambda value: found)
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.resumed_from == Path(found)
 
 
 class Presence(TrainerCallback):
