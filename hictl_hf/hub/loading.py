@@ -88,7 +88,7 @@ def check_sizes(name_or_folder: str | Path) -> None:
     `check_weights`."""
     name = str(name_or_folder)
     check_weights(name)
-    config = AutoConfig.from_pretrained(name)
+    config = AutoConfig.from_pretrained(name, trust_remote_code=False)  # else a user is asked, on standard input
     layers = max(config.num_hidden_layers, decoder_layers(config))
     if layers > MOST_LAYERS:
         raise BadInput(f"{name}: config.json states {layers:,} layers; allowed are {MOST_LAYERS:,}. {FIX}")
@@ -172,7 +172,7 @@ def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
     """
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            name_or_folder, padding_side="right", truncation_side="right"
+            name_or_folder, trust_remote_code=False, padding_side="right", truncation_side="right"
         )
     except Exception as error:  # tokenizers raises no other type
         reason = " ".join(str(error).split())

@@ -109,7 +109,8 @@ def load_translator(
         dtype = dtype or choose_dtype(torch.device(device))
         with as_bad_input(str(model), KIND, TRAIN):
             check_translator(model)
-            tokenizer = tokenizer or AutoTokenizer.from_pretrained(model, padding_side="right")
+            if tokenizer is None:
+                tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False, padding_side="right")
             network = HictlForConditionalGeneration.from_pretrained(model, dtype=torch.float32, use_safetensors=True)
     else:
         network = model

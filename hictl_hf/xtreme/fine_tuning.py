@@ -108,7 +108,7 @@ def load_model(model_class: Any, encoder: str, labels: Sequence[str], seed: int 
     set_seed(seed)
     model, report = model_class.from_pretrained(
         encoder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True,
-        **names,
+        trust_remote_code=False, **names,
     )  # fmt: skip
     of_encoder, prefix = empty_encoder(model.config).state_dict(), f"{model.base_model_prefix}."
     missing = [name for name in report["missing_keys"] if name.removeprefix(prefix) in of_encoder]

@@ -57,8 +57,9 @@ class FrozenEncoder:
         if self.loaded is None:
             name = str(self.args.checkpoint)
             encoder, report = AutoModel.from_pretrained(
-                encoder_place(name), dtype=torch.float32, use_safetensors=True, output_loading_info=True
-            )
+                encoder_place(name), dtype=torch.float32, use_safetensors=True, output_loading_info=True,
+                trust_remote_code=False,
+            )  # fmt: skip
             refuse_lacking(name, [weight for weight in report["missing_keys"] if POOLER not in weight])
             if settings := read_sentence_transformers_files(name):
                 apply_settings(name, encoder, self.tokenizer, settings)

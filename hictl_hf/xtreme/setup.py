@@ -43,7 +43,8 @@ def load_config_and_tokenizer(args: XtremeArguments) -> tuple[PreTrainedConfig, 
     """
     try:
         encoder = encoder_place(args.checkpoint)
-        config, tokenizer = AutoConfig.from_pretrained(encoder), load_tokenizer(encoder_place(args.tokenizer_source))
+        config = AutoConfig.from_pretrained(encoder, trust_remote_code=False)
+        tokenizer = load_tokenizer(encoder_place(args.tokenizer_source))
     except (OSError, ValueError) as error:
         name = args.model_name_or_path
         raise BadInput(f"--model_name_or_path {name}: no encoder with a tokenizer that loads: {error}") from error

@@ -325,6 +325,32 @@ def test_code_in_a_checkpoint_is_not_run(folders: Path, tmp_path: Path, monkeypa
     assert not (tmp_path / "run").exists()
 
 
+def test_no_user_is_asked_whether_to_run_the_code_of_a_tokenizer(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer would be read from standard input, where `hictl translate` has the text."""
+    translation = spoiled(folders / "translation", tmp_path, {})
+    settings = json.loads((translation / "tokenizer_config.json").read_text("utf-8"))
+    settings |= {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
+    (translation / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
+    (translation / "evil.py").write_text(CODE.format(place=str(tmp_path / "run")), "utf-8")
+    alone = shutil.copytree(translation, tmp_path / "alone", ignore=shutil.ignore_patterns("config.json"))
+    unknown = shutil.copytree(translation, tmp_path / "unknown")
+    (unknown / "config.json").write_text('{"model_type": "x", "auto_map": {"AutoConfig": "evil.Evil"}}', "utf-8")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    for load in (
+        lambda: load_translator(translation),
+        lambda: load_tokenizer(alone),
+        lambda: load_tokenizer(unknown),
+        lambda: load_config_and_tokenizer(XtremeArguments(model_name_or_path=str(unknown), output_dir=str(tmp_path))),
+    ):
+        with pytest.raises(BadInput, match="custom code|trust_remote_code"):
+            load()
+    with pytest.raises(ValueError, match="custom code|trust_remote_code"):
+        check_sizes(unknown)
+    assert not (tmp_path / "run").exists()
+
+
 # --- text that explodes -----------------------------------------------------------------------------------------------
 
 
