@@ -178,6 +178,7 @@ def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerBase:
         reason = " ".join(str(error).split())
         raise BadInput(f"{name_or_folder}: holds no tokenizer that loads: {reason}") from error
     check_words(str(name_or_folder), tokenizer)
+    tokenizer.init_kwargs.pop("auto_map", None)  # code that would be named where this tokenizer is saved
     return tokenizer
 
 

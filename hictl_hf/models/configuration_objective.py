@@ -183,10 +183,12 @@ class ObjectiveConfig(Base):
 
     @classmethod
     def get_config_dict(cls, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Read a `config.json`; that of the plain encoder becomes a HiCTL configuration with the defaults above."""
+        """Read a `config.json`; that of the plain encoder becomes a HiCTL configuration with the defaults above, and
+        without the names of its code."""
         values, unused = super().get_config_dict(*args, **kwargs)
         if values.get("model_type") == cls.family.model_type:
-            values = {**values, "model_type": cls.model_type}
+            values = {name: value for name, value in values.items() if name not in ("auto_map", "custom_pipelines")}
+            values["model_type"] = cls.model_type
         return values, unused
 
     @classmethod

@@ -170,6 +170,7 @@ def config_of_start(checkpoint: str, settings: Mapping[str, Any], start: Start, 
     refuse_other_shapes(checkpoint, kept)
     refuse_another_projection(checkpoint, kept, of_start)
     config.validate()  # transformers sets what it is given in addition without a look
+    config.auto_map = dict(config.code_on_the_hub)  # whatever code the start names, readers of this model run its own
     return config
 
 

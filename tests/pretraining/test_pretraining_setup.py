@@ -1,5 +1,6 @@
 """The parts of a run: corpora without held-out texts, the sample for a vocabulary, settings that decide a run."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaCon
 from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.data.sampling import TemperatureSampler
 from hictl_hf.errors import BadInput
+from hictl_hf.hub.loading import load_tokenizer
+from hictl_hf.models.configuration_hictl import CODE_ON_THE_HUB, HictlConfig
 from hictl_hf.pretraining import setup
 from hictl_hf.pretraining.arguments import PretrainingArguments
 from hictl_hf.pretraining.corpora import Corpora, without_texts
@@ -147,3 +150,25 @@ def test_what_a_start_says_of_its_outputs_changes_no_training(tmp_path: Path) ->
     XLMRobertaConfig(output_attentions=True, output_hidden_states=True, return_dict=False).save_pretrained(tmp_path)
     config = config_of_start(str(tmp_path), {}, Start())
     assert (config.output_attentions, config.output_hidden_states, config.return_dict) == (False, False, True)
+
+
+@pytest.mark.parametrize("kind", [XLMRobertaConfig, HictlConfig])
+def test_a_run_does_not_pass_on_the_code_that_its_start_names(tmp_path: Path, kind: type[Any]) -> None:
+    """It would be run where the run's model is loaded with `trust_remote_code`, as its card says."""
+    code = {"AutoModel": "evil/code--evil.Evil", "AutoModelForTokenClassification": "evil/code--evil.Evil"}
+    kind(auto_map=code, vocab_size=99).save_pretrained(tmp_path)
+    named = json.loads((tmp_path / "config.json").read_text("utf-8"))["auto_map"]
+    assert named.items() >= code.items()
+    assert config_of_start(str(tmp_path), {}, Start()).auto_map == CODE_ON_THE_HUB
+    if kind is XLMRobertaConfig:
+        assert HictlConfig.from_pretrained(tmp_path).auto_map == CODE_ON_THE_HUB
+
+
+def test_a_tokenizer_does_not_pass_on_the_code_that_its_files_name(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    tokenizer.save_pretrained(tmp_path)
+    place = tmp_path / "tokenizer_config.json"
+    place.write_text(json.dumps(json.loads(place.read_text("utf-8")) | {"auto_map": {"AutoTokenizer": ["e.E", None]}}))
+    load_tokenizer(tmp_path).save_pretrained(tmp_path / "again")
+    assert "auto_map" not in json.loads((tmp_path / "again" / place.name).read_text("utf-8"))
