@@ -182,10 +182,11 @@ def model_folder(run: Path) -> Path:
 
 
 def files_of(folder: Path, inside: Path, prefix: str = "") -> Contents:
-    """The files of a folder by their paths, without hidden ones, such as the draft of a process that was killed;
-    `BadInput` for a pickle, and for a link to a file outside of `inside`."""
+    """The files of a folder by their paths, without hidden ones and those in hidden folders, such as the draft of a
+    process that was killed; `BadInput` for a pickle, and for a link to a file outside of `inside`."""
     found: Contents = {}
     for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
         for name in sorted(files + folders):
             path = Path(parent, name)
             if path.is_symlink() and not path.resolve().is_relative_to(inside.resolve()):

@@ -123,6 +123,9 @@ def test_the_draft_of_a_process_that_was_killed_is_not_pushed(hub: Hub, make_run
     run = make_run(2)
     arrives = expected(run)
     (run / "pictures" / ".losses.png.123").write_bytes(b"half")
+    for folder in (run / "checkpoint" / ".vscode", run / "encoder" / ".git" / "info"):
+        folder.mkdir(parents=True)
+        (folder / "settings.json").write_bytes(b"not hidden")
     push(run, "me/x")
     assert without_cards(hub.repositories["me/x"]) == arrives
 
