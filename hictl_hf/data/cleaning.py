@@ -123,6 +123,9 @@ def clean_rows(
                 report.skip("other language")
                 continue
         is_entry = cleaning.catalogue_text and row.is_catalogue_entry
+        if is_entry and max(map(len, texts)) > 2 * cleaning.max_characters:  # its marks would be looked for very long
+            report.skip("too long")
+            continue
         texts, changes = clean_entry(*texts) if is_entry else (texts, [])
         reason = reason_to_skip(texts, cleaning, is_entry)
         if reason is None and cleaning.drop_duplicates:

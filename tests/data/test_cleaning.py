@@ -48,6 +48,12 @@ def test_cleaning_counts_agree_with_those_worked_by_hand() -> None:
     assert len(rows) == report.kept.total()
 
 
+def test_entries_of_catalogues_that_are_much_too_long_are_not_searched_for_marks() -> None:
+    """The time would grow with the square of the length: minutes for this one."""
+    report, row = CorpusReport(), Row({"en": "ab_" * 100_000, "de": "b"}, "test", is_catalogue_entry=True)
+    assert list(clean_rows([row], Cleaning(), report)) == [] and report.skipped == {"too long": 1}
+
+
 def test_the_weights_decide_what_an_unbalanced_pair_is() -> None:
     # 10 Han characters weigh 32: 128 letters are 4.0 times as long, 129 are more. Unweighted both would be dropped.
     kept, report = cleaned([{"en": "a" * 128, "zh": "猫" * 10}, {"en": "a" * 129, "zh": "猫" * 10}])
