@@ -180,12 +180,17 @@ class Codes:
 
 
 def pieces(element: Element) -> Iterator[str]:
-    """Yield the text in an element, without native code and comments."""
-    yield element.text or ""
-    for child in element:
-        if isinstance(child.tag, str) and local_name(child) not in NATIVE_CODE:
-            yield from pieces(child)
-        yield child.tail or ""
+    """Yield the text in an element, without native code and comments; elements may be nested to any depth."""
+    rest: list[Element | str] = [element]
+    while rest:
+        each = rest.pop()
+        if isinstance(each, str):
+            yield each
+            continue
+        yield each.text or ""
+        for child in reversed(each):
+            is_text = isinstance(child.tag, str) and local_name(child) not in NATIVE_CODE
+            rest += [child.tail or "", child] if is_text else [child.tail or ""]
 
 
 def read_elements(path: str, root: str, frames: Set[str], units: Set[str]) -> Iterator[tuple[str, Element]]:

@@ -99,6 +99,12 @@ def test_native_code_is_left_out_marked_text_is_not_and_both_are_told(
     assert f"{path}: left out the inline codes of 1 of 2 texts" in caplog.text
 
 
+def test_elements_may_be_nested_to_any_depth(tmp_path: Path) -> None:
+    nested = "<hi>the " * 5000 + "cat" + "</hi>." * 5000
+    path = write_lines(tmp_path / "a.tmx", [TMX.format(tu(en=nested, de="die Katze"))])
+    assert texts(path) == [{"en": "the " * 5000 + "cat" + "." * 5000, "de": "die Katze"}]
+
+
 def test_a_unit_in_one_language_is_untranslated_and_one_with_a_language_twice_broken(tmp_path: Path) -> None:
     twice = "<tu>" + '<tuv xml:lang="de"><seg>x</seg></tuv>' * 2 + "</tu>"
     no_code = tu(en="x").replace("<tu>", '<tu><tuv xml:lang="Klingon"><seg>y</seg></tuv>')
