@@ -37,7 +37,7 @@ PARTS_OF_NAMES = [
 ]
 # A line of a .po file whose text is not between quotes; the parser would drop its first and last character.
 UNQUOTED = re.compile(
-    rb'^[ \t]*(?:msg(?:ctxt|id|id_plural|str(?:\[\d+\])?)[ \t]+|(?="))(?!".*"[ \t]*\r?$).*', re.MULTILINE
+    rb'^[ \t]*(?:msg(?:ctxt|id|id_plural|str(?:\[\d+\])?)[ \t]++|(?="))(?!".*"[ \t]*\r?$).*', re.MULTILINE
 )
 LITTLE_ENDIAN = b"\xde\x12\x04\x95"  # the magic number of a .mo file
 DELIMITERS = {  # of a table under the ending of another -> what to do

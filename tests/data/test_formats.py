@@ -234,6 +234,8 @@ def test_a_catalogue_that_lacks_a_quote_or_its_end_is_refused(tmp_path: Path) ->
             texts(path)
     path.write_text(written.replace("\n", " \r\n"), "utf-8", newline="")
     assert texts(path) == TRANSLATIONS
+    path.write_text(written.replace('msgid "', 'msgid  \t "'), "utf-8")
+    assert texts(path) == TRANSLATIONS
     for is_big_endian in (False, True):
         compiled = saved(tmp_path / "de/LC_MESSAGES/a.mo", catalogue())
         content = compiled.read_bytes()
