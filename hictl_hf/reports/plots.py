@@ -25,6 +25,7 @@ GREY, BLUE, ORANGE, GREEN, PURPLE = "#7B818A", "#0072B2", "#D55E00", "#009E73", 
 LANGUAGE_MARKERS = "os^Dvp"
 STYLE: Any = {
     "font.size": 10,
+    "text.parse_math": False,  # a name may have $
     "axes.titlesize": 10.5,
     "axes.titlelocation": "left",
     "axes.spines.top": False,

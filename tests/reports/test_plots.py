@@ -25,6 +25,12 @@ def test_scores_by_layer_follow_their_data(tmp_path: Path) -> None:
     assert first.read_bytes() != second.read_bytes()
 
 
+def test_a_name_with_dollars_is_no_formula(tmp_path: Path) -> None:
+    with plots.figure_at(tmp_path / "a.png", 2, 2) as figure:
+        plots.set_headline(figure, r"runs/a$\frac$")
+    assert (tmp_path / "a.png").exists()
+
+
 def test_the_picture_of_layers_names_what_was_measured(tmp_path: Path) -> None:
     plain = plots.plot_layers(LAYERS, tmp_path / "a.png").read_bytes()
     assert plots.plot_layers(LAYERS, tmp_path / "b.png", "BUCC F1 on dev (%)").read_bytes() != plain
