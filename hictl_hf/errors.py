@@ -22,6 +22,7 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
 SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # NumPy's of a full disk, without a number
 LOST_PROCESS = re.compile(r"gloo.*by peer", re.DOTALL)  # in a process that waited for one that ended
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # without tab and line feed
 HF_DEBUG = ("underflow_overflow", "tpu_metrics_debug")  # values of `--debug` of HF's TrainingArguments
 
 
@@ -37,6 +38,15 @@ def short_repr(value: object) -> str:
     """Return the `repr` of a value for a message, at most 60 characters."""
     written = repr(value)
     return written if len(written) <= 60 else f"{written[:57]}..."
+
+
+def without_controls(text: str) -> str:
+    """Return a text with escapes for control characters, which would act on a terminal: a name in an archive has any.
+
+    >>> print(without_controls("a\x1b[2J.txt"))
+    a\\x1b[2J.txt
+    """
+    return CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def nearest_name(place: str | Path) -> str:
@@ -118,7 +128,7 @@ def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settin
         drop_stdout()  # on a full disk
         if int(os.environ.get("RANK") or 0):
             time.sleep(GRACE)  # the launcher ends this process when the first one fails for the same reason
-        sys.exit(f"error: {message}")
+        sys.exit(f"error: {without_controls(message)}")
     except RuntimeError as error:
         if not LOST_PROCESS.search(str(error)) or shows_traceback(argv):
             raise

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import os
 import re
 import resource
@@ -26,7 +27,8 @@ from transformers.debug_utils import DebugOption
 from hictl_hf import __version__
 from hictl_hf.cli import completion
 from hictl_hf.cli import main as cli
-from hictl_hf.errors import HF_DEBUG, BadInput, nearest_name
+from hictl_hf.cli.logs import PlainFormatter
+from hictl_hf.errors import HF_DEBUG, BadInput, nearest_name, run
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.parsing import parse_flags, parse_flags_or_recipe
 from hictl_hf.pretraining.arguments import PretrainingArguments
@@ -636,3 +638,13 @@ def test_the_completion_of_zsh_is_for_hictl_and_zsh_understands_it(
         (tmp_path / "_hictl").write_text(text, "utf-8")
         done = subprocess.run(["zsh", "-n", tmp_path / "_hictl"], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_names_with_control_characters_do_not_act_on_the_terminal() -> None:
+    def fail(argv: Sequence[str]) -> None:
+        raise BadInput("a\x1b[2J.zip: is empty")
+
+    with pytest.raises(SystemExit, match=r"^error: a\\x1b\[2J\.zip: is empty$"):
+        run(fail, [])
+    record = logging.LogRecord("hictl_hf", logging.INFO, "", 1, "%s: read\nand more", ("b\x07",), None)
+    assert PlainFormatter("%(message)s").format(record) == "b\\x07: read\nand more"
