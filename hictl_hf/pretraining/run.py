@@ -37,6 +37,8 @@ from .trainer import HictlTrainer
 
 logger = logging.getLogger(__name__)
 
+MODEL, ENCODER = "checkpoint", "encoder"  # folders that a run writes at its end
+
 
 def pretrain(args: PretrainingArguments, command: str = "") -> PretrainingResults:
     """Train, evaluate, save and report; the results are also in `results.json` of the output folder.
@@ -122,6 +124,9 @@ def refuse_to_overwrite(args: PretrainingArguments) -> None:
         )
     if not args.resume_from_checkpoint and (Path(args.output_dir) / "results.json").exists():
         raise BadInput(f"{args.output_dir}: holds a run that has ended; choose another --output_dir, or remove it")
+    there = [each for each in (Path(args.output_dir, name) for name in (MODEL, ENCODER)) if any(each.glob("*"))]
+    if there and not choice:
+        raise BadInput(f"{there[0]}: is there, and the run would replace it; choose another --output_dir, or move it")
 
 
 def refuse_another_run(args: PretrainingArguments) -> None:
@@ -190,12 +195,12 @@ def save(
     results; each appears complete or not at all."""
     if pooling := results.protocol and results.protocol.hictl:
         model.config.embedding_pooling, model.config.embedding_layer = pooling
-    with atomic_directory(Path(output_dir) / "checkpoint") as folder:
+    with atomic_directory(Path(output_dir) / MODEL) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         write_sentence_transformers_files(folder, model.config, getattr(model, "projection", None))
         write_text(folder / "README.md", model_card(results))
-    with atomic_directory(Path(output_dir) / "encoder") as folder:
+    with atomic_directory(Path(output_dir) / ENCODER) as folder:
         save_sentence_encoder(model, tokenizer, folder)
         write_text(folder / "README.md", encoder_card(results, model.config, has_pooler(model)))
     results.write(output_dir)

@@ -60,13 +60,17 @@ def is_finished(args: TranslationArguments) -> bool:
     """Whether the run has ended.
 
     Raises:
-        BadInput: the folder holds a run with other settings, or of another kind.
+        BadInput: the folder holds a run with other settings, or of another kind, or a model that would be replaced.
     """
     folder = Path(args.output_dir)
     refuse_other_settings(args)
     finished = (folder / RESULTS_FILE).exists()
     if (newest_first(folder) or finished) and not (folder / SETTINGS_FILE).exists():
         raise BadInput(f"{folder}: holds the files of another kind of run; choose another --output_dir")
+    if args.train_file and any((folder / "model").glob("*")) and not (folder / SETTINGS_FILE).exists():
+        raise BadInput(
+            f"{folder}/model: is there, and the run would replace it; choose another --output_dir, or move it"
+        )
     return finished
 
 

@@ -80,6 +80,16 @@ def test_another_run_is_not_written_over(tmp_path: Path) -> None:
             refuse_to_overwrite(arguments(tmp_path / "ended", *flags))
 
 
+@pytest.mark.parametrize("name", ["checkpoint", "encoder"])
+def test_a_folder_that_is_no_part_of_a_run_is_not_replaced(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    refuse_to_overwrite(arguments(tmp_path))  # it is empty
+    (tmp_path / name / "mine.py").write_text("", "utf-8")
+    for flags in ([], ["--resume_from_checkpoint", "false"]):
+        with pytest.raises(BadInput, match=f"{name}: is there, and the run would replace it; choose another"):
+            refuse_to_overwrite(arguments(tmp_path, *flags))
+
+
 def test_several_gpus_of_one_process_are_refused_before_data_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,3 +85,12 @@ def test_the_folder_of_another_kind_of_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text("{}", "utf-8")
     with pytest.raises(BadInput, match="holds the files of another kind of run"):
         is_finished(arguments(tmp_path))
+
+
+def test_a_folder_that_is_no_part_of_a_run_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.py").write_text("", "utf-8")
+    with pytest.raises(BadInput, match="model: is there, and the run would replace it; choose another"):
+        is_finished(arguments(tmp_path))
+    record_settings(arguments(tmp_path))
+    assert not is_finished(arguments(tmp_path))  # of a run that ended while it was saved
