@@ -63,7 +63,7 @@ def card_for_repository(
     text = content.text
     if encoder_repository:
         text = text.replace(f'"{YOUR_REPOSITORY}", subfolder="encoder"', json.dumps(encoder_repository))
-    text = re.sub(f"{YOUR_TRANSLATION_REPOSITORY}|{YOUR_REPOSITORY}", repository, text)
+    text = re.sub(f"{YOUR_TRANSLATION_REPOSITORY}|{YOUR_REPOSITORY}", lambda _: repository, text)
     if pictures:
         text = text.replace("\n## Use\n", f"\n{_pictures(pictures)}\n\n## Use\n", 1)
     content.text = text

@@ -12,7 +12,7 @@ from ..errors import BadInput, short_repr
 
 Pair = tuple[str, str]
 Files = list[tuple[Path, Path]]
-SEGMENT = re.compile(r"<seg id.*?>(.*)</seg>")
+SEGMENT = re.compile(r"<seg id[^>]*>(.*)</seg>")
 TALK_TAGS = ("<url", "<talkid", "<keywords", "<speaker", "<reviewer", "<translator", "<doc", "</doc")
 TALK_MARKUP = re.compile("</?(?:title|description)>")
 TABLE_LANGUAGES = re.compile(r"\b([a-z]{2})-([a-z]{2})\b")

@@ -51,6 +51,7 @@ def test_a_card_is_completed_for_its_repository(card: Path) -> None:
     assert data.eval_results[0].metric_value == 52.5
     assert published.text.count("me/x") == 6 and "your-name" not in published.text
     assert published.text == ModelCard(card.read_text("utf-8")).text.replace("your-name/hictl", "me/x")
+    assert card_for_repository(card, r"me/\1").decode().count(r"me/\1") == 6
 
 
 def test_a_licence_of_the_card_is_kept_unless_another_is_given(card: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from toy_files import write
 
 from hictl_hf.errors import BadInput
-from hictl_hf.translation.raw_bitext import find_files, read_pairs
+from hictl_hf.translation.raw_bitext import find_files, read_pairs, sentences
 
 ENGLISH_GERMAN = ("en", "de")
 
@@ -127,6 +127,9 @@ def test_a_file_without_sentences_and_a_broken_segment_are_refused(tmp_path: Pat
     files = [(write(tmp_path / "a.en.sgm", "<doc>\n</doc>\n"), write(tmp_path / "a.de.sgm", "<doc>\n"))]
     with pytest.raises(BadInput, match="a.en.sgm: holds no sentence; allowed is one or more"):
         list(read_pairs(files, ENGLISH_GERMAN))
+    write(tmp_path / "a.de.sgm", "<seg id" + ">" * 300_000)  # took the square of its length
+    with pytest.raises(BadInput, match="a.de.sgm:1: has '<seg id>>"):
+        list(sentences(tmp_path / "a.de.sgm", ()))
     write(tmp_path / "a.en.sgm", '<doc>\n<seg id="1">open\n</seg>\n')
     with pytest.raises(BadInput, match=r"a.en.sgm:2: has '<seg id=\"1\">open'; allowed is <seg id=\"1\">text</seg> on"):
         list(read_pairs(files, ENGLISH_GERMAN))
