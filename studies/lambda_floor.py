@@ -41,7 +41,7 @@ def plot_lambda_floor(path: str | Path) -> Path:
         left, right = figure.subplots(1, 2)
         for temperature, colour, dashes in rows:
             style: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": 2.4}
-            name = rf"$\tau$ = {temperature:g}"
+            name = f"τ = {temperature:g}"
             left.plot(pairs, [sentence_loss_floor(n, temperature) for n in pairs], **style, label=name)
             right.plot(pairs, [lambda_at_floor(n, temperature) for n in pairs], **style, label=name)
         for n in (8, 32, 128, 1024):
@@ -52,15 +52,15 @@ def plot_lambda_floor(path: str | Path) -> Path:
                 axes.annotate(
                     text, (n, height), offset, textcoords="offset points", fontsize=9, color=BLUE, ha="center"
                 )
-        left.set_title(r"Least sentence loss: $\log(1+(2n-2)\,e^{-(1+1/(n-1))/\tau})$")
-        right.set_title(r"Least $\lambda$ at $d^+/d^-=0.5$: $0.5^{\,0.9\,p_{avg}}$, $p_{avg}=e^{-\mathrm{loss}}$")
-        for axes, height, words in (
-            (left, 0.0, "0"),
-            (right, lambda_at_floor(2, 0.1), f"{lambda_at_floor(2, 0.1):.2f}"),
-        ):
+        title = r"Least sentence loss: $\log(1+(2n-2)\,e^{-(1+1/(n-1))/\tau})$"
+        left.set_title(title, parse_math=True)
+        title = r"Least $\lambda$ at $d^+/d^-=0.5$: $0.5^{\,0.9\,p_{avg}}$, $p_{avg}=e^{-\mathrm{loss}}$"
+        right.set_title(title, parse_math=True)
+        for axes, height in ((left, sentence_loss_floor(1024, 0.1)), (right, lambda_at_floor(1024, 0.1))):
             axes.annotate(
-                words, (1024, height), (0, 6), textcoords="offset points", fontsize=9, color=ORANGE, ha="center"
-            )
+                f"{height:.2f}", (1024, height), (0, 8), textcoords="offset points", fontsize=9, color=ORANGE,
+                ha="center",
+            )  # fmt: skip
         right.set_ylim(0.48, 1.04)
         right.annotate(
             "1: hard negatives stay where they are", (2, 1.0), (0, 4), textcoords="offset points", fontsize=9
