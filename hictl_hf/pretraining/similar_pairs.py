@@ -105,10 +105,10 @@ def sentences_compared(
 
 
 def second_is_compared(sampler: TemperatureSampler) -> NDArray[np.bool_]:
-    """(examples,) whether y alone is in the language that most examples have."""
+    """(examples,) whether y alone is in the language that most examples have; of equal ones the first counts."""
     sizes = Counter[str | None]()
-    for languages, members in sampler.groups.items():
-        sizes.update(dict.fromkeys({*languages} - {None}, len(members)))
+    for languages, members in sampler.groups.items():  # no set, whose order is another in each process
+        sizes.update(dict.fromkeys(filter(None, languages), len(members)))
     [(common, _)] = sizes.most_common(1)
     second = np.zeros(len(sampler.lengths), bool)
     for (x_lang, y_lang), members in sampler.groups.items():

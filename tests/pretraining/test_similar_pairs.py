@@ -79,6 +79,13 @@ def slow_groups(
     return [groups[number] for number in random.permutation(len(groups)).tolist()]
 
 
+@pytest.mark.parametrize("languages", [("en", "de"), ("de", "en")])
+def test_of_two_languages_that_are_equally_common_the_first_is_compared(languages: tuple[str, str]) -> None:
+    # the order of a set of texts is another in each process, and with it the batches of a resumed run would be
+    made = TemperatureSampler(np.ones(4, int), {languages: np.arange(4)}, {languages: 1.0}, 2, seed=1)
+    assert not second_is_compared(made).any()
+
+
 @pytest.mark.parametrize("size", [2, 5, 8, 40])
 @pytest.mark.parametrize("different", [40, 9, 3])
 def test_groups_are_those_of_the_slow_definition(size: int, different: int) -> None:
