@@ -204,6 +204,8 @@ class RobustTrainer(Trainer):
         """A loader of examples that are divided among the processes already, so that accelerate does not divide them
         again."""
         args = self.args
+        if args.dataloader_persistent_workers:  # such a loader draws a random number at its first start alone, and
+            how.setdefault("generator", torch.Generator())  # that of a resumed run starts in another epoch
         loader: DataLoader[Any] = DataLoader(
             self.train_dataset, num_workers=args.dataloader_num_workers, pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers, prefetch_factor=args.dataloader_prefetch_factor,

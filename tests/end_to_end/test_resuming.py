@@ -190,6 +190,18 @@ def test_a_resumed_run_ends_with_the_same_bits(case: Case, material: Material, t
 
 
 @pytest.mark.slow
+def test_a_run_with_persistent_workers_that_is_resumed_ends_with_the_same_bits(
+    material: Material, tmp_path: Path
+) -> None:
+    case, kept = Case(False, 2), {"dataloader_persistent_workers": True}
+    whole = state_of(trained(trainer_for(case, material, tmp_path / "whole", **kept)))
+    for step in (3, 6):  # a loader starts at its first epoch alone
+        trainer = trainer_for(case, material, tmp_path / "resumed", resumed=True, **kept)
+        found = state_of(trained(trainer, str(tmp_path / "whole" / f"checkpoint-{step}")))
+        assert not differing(whole, found), step
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [Case(True, 2), Case(True, 0, 2, True)], ids=str)
 def test_a_stream_resumed_after_any_step_ends_with_the_same_bits(
     case: Case, material: Material, tmp_path: Path
