@@ -38,6 +38,7 @@ from .setup import (
     encoder_hash,
     load_config_and_tokenizer,
     read_data,
+    reading_hash,
     refuse_weights,
     size_of_settings,
     tokenizer_hash,
@@ -85,6 +86,7 @@ def run_xtreme(
         sources = (
             Derived(f"encoder {args.model_name_or_path}", made, encoder_hash(args), "weights or the tokenizer"),
             Derived(f"tokenizer of {args.model_name_or_path}", made, tokenizer_hash(args, tokenizer), "files"),
+            Derived(f"reading of {args.model_name_or_path}", made, reading_hash(args), "config.json or the prompts"),
         )
         hashes = refuse_other_examples(folder, [*sources, *derived])
         remember_settings(folder / SETTINGS_FILE, settings)

@@ -10,7 +10,12 @@ from transformers.tokenization_utils_base import ADDED_TOKENS_FILE, FULL_TOKENIZ
 from transformers.utils import CONFIG_NAME
 
 from ..data.text_encoding import special_tokens
-from ..embedding.sentence_transformers_settings import read_sentence_transformers_files, transformer_place
+from ..embedding.sentence_transformers_settings import (
+    PROMPTS_FILE,
+    TRANSFORMER_FILES,
+    read_sentence_transformers_files,
+    transformer_place,
+)
 from ..errors import BadInput
 from ..files import digest
 from ..hub.loading import (
@@ -145,6 +150,14 @@ def tokenizer_hash(args: XtremeArguments, tokenizer: PreTrainedTokenizerBase) ->
         return ""
     names = sorted({*tokenizer.vocab_files_names.values(), TOKENIZER_CONFIG_FILE, ADDED_TOKENS_FILE})
     return data_hash([(name, digest(path)) for name in names if (path := place_of(place, name))])
+
+
+def reading_hash(args: XtremeArguments) -> str:
+    """Hash of the files that say how the encoder is built and read, such as by a prompt."""
+    name, place = str(args.checkpoint), encoder_place(args.checkpoint)
+    places = {"modules.json": name, PROMPTS_FILE: name} | dict.fromkeys((CONFIG_NAME, *TRANSFORMER_FILES), place)
+    paths = [place_of(folder, file) for file, folder in places.items()]
+    return data_hash([digest(path) if path else "" for path in paths])
 
 
 def size_of_settings(args: XtremeArguments, config: PreTrainedConfig) -> str:

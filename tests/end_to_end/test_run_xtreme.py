@@ -458,6 +458,16 @@ def test_a_run_goes_on_only_with_the_weights_that_it_began_with(
     assert main(command)["tasks"] != results
 
 
+def test_a_run_goes_on_only_with_the_prompt_that_it_began_with(data: Path, encoder: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(encoder, tmp_path / "encoder"))
+    command = [*arguments(data, str(folder), tmp_path / "out"), "--tasks", "tatoeba", "--languages", "de"]
+    main(command)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"embedding_prompt": "query: "}), "utf-8")
+    with pytest.raises(BadInput, match="out/predictions: the config.json or the prompts of reading of .* are not"):
+        main(command)
+
+
 def test_a_run_goes_on_only_with_the_vocabulary_that_it_began_with(
     xtreme_folder: Path, encoder: str, tmp_path: Path
 ) -> None:
