@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.cleaning import Cleaning
 from ..data.collator import OBJECTIVES, PretrainingCollator
@@ -38,7 +38,7 @@ from ..training.model_and_data import at_revision
 from .arguments import DECISIVE, DECISIVE_SINCE_0_17, PretrainingArguments
 from .batch_size import fit_micro_batch
 from .corpora import Corpora, comparable_texts, leave_out_same_ids
-from .interpolation import Weights, hash_of_weights
+from .interpolation import Weights, copy_of_weights, hash_of_weights
 from .similar_pairs import group_by_similarity
 from .start import SENTENCE_ENCODER, Start
 from .trainer import HictlTrainer, metric_name, pairs_contrasted
@@ -289,7 +289,7 @@ def make_trainer(
     poolings = poolings_to_evaluate(args, model.config)
     check_metric(args, corpora.dev, poolings)
     decisive = decisive_settings(args) | {"pairs in both directions": both_directions(sampler)}
-    run = RunFingerprint(decisive, corpora.hash, newer_settings(args, tokenizer, start))
+    run = RunFingerprint(decisive, corpora.hash, newer_settings(args, tokenizer, start, model))
     trainer = HictlTrainer(
         model, args, train_dataset=examples, eval_dataset=corpora.dev, data_collator=collator,
         processing_class=tokenizer, callbacks=[
@@ -357,14 +357,16 @@ def both_directions(sampler: TemperatureSampler | None) -> list[str] | None:
 
 
 def newer_settings(
-    args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, start: Weights | None
+    args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, start: Weights | None, model: PreTrainedModel
 ) -> dict[str, Any]:
-    """Decisive settings that checkpoints of releases before 0.17 did not store."""
+    """Decisive settings that checkpoints of releases before 0.17, or 0.30, did not store."""
+    by = copy_of_weights(model.base_model) if args.group_by_similarity != "no" else None
     plain, vocabulary = plain_settings(args), sorted(tokenizer.get_vocab().items())
     return {name: plain[name] for name in DECISIVE_SINCE_0_17} | {
         "pairs contrasted together": pairs_contrasted(args, args.gather_sentences, args.gradient_cache)[0],
         "hash of the vocabulary": blake2b(json.dumps(vocabulary).encode(), digest_size=16).hexdigest(),
         "hash of the start, which is kept in part": hash_of_weights(start) if start else None,
+        "hash of the start, by which pairs are grouped": hash_of_weights(by) if by else None,
     }
 
 

@@ -126,13 +126,15 @@ def test_runs_with_both_directions_of_a_pair_are_not_continued_with_the_shares_o
     assert setup.both_directions(sampler) == found and setup.both_directions(None) is None
 
 
-def test_what_is_contrasted_the_vocabulary_the_optimiser_and_a_kept_start_decide_a_run(tmp_path: Path) -> None:
+def test_what_is_contrasted_the_vocabulary_the_optimiser_and_the_start_decide_a_run(
+    tmp_path: Path, model_for_text: Callable[..., PreTrainedModel]
+) -> None:
     tokenizer, other = word_pieces(["the cat"]), word_pieces(["the dog"])
-    start = {"weight": torch.ones(2)}
+    start, model = {"weight": torch.ones(2)}, model_for_text(seed=0)
 
     def settings(*flags: str, **changes: Any) -> dict[str, object]:
         args = parse_arguments(["--train_file", "x", "--output_dir", str(tmp_path), *flags])
-        return newer_settings(args, **{"tokenizer": tokenizer, "start": start, **changes})
+        return newer_settings(args, **{"tokenizer": tokenizer, "start": start, "model": model, **changes})
 
     whole = settings("--per_device_train_batch_size", "8")
     divided = "--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2"
@@ -144,6 +146,9 @@ def test_what_is_contrasted_the_vocabulary_the_optimiser_and_a_kept_start_decide
         settings("--per_device_train_batch_size", "8", start=None),
     ):
         assert changed.keys() == whole.keys() and sum(changed[name] != whole[name] for name in whole) == 1
+    other_start, grouped = model_for_text(seed=1), ("--group_by_similarity", "words")
+    assert settings(model=other_start) == settings()
+    assert settings(*grouped, model=other_start) != settings(*grouped) == settings(*grouped, model=model)
 
 
 def test_what_a_start_says_of_its_outputs_changes_no_training(tmp_path: Path) -> None:
