@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase, XLMRobertaTokenizer
 
 from ..errors import BadInput, short_repr
 from ..files import write_json
+from ..version import __version__
 from .text_encoding import encode_texts
 
 
@@ -153,14 +154,19 @@ def tokenize_corpus(
         )
     ids = List(Value("int32"))
     features = Features({**dataset.features, "x": ids, "y": ids, "length": Value("int32")})
-    # `partial` gives another name to the cached result than releases before 0.10 did, whose tokens are others
-    function = partial(tokenize_rows, tokenizer=tokenizer, space=space)
+    function = partial(tokenize_rows, tokenizer=tokenizer, space=space, made_by=releases())
     tokens = dataset.map(function, batched=True, features=features, num_proc=workers, desc="tokenize")
     return tokens, int((np.asarray(tokens["length"]) > max_length).sum())
 
 
+def releases() -> str:
+    """What decides the tokens of a text in addition to the tokenizer: an argument of the functions of which `datasets`
+    caches the result, as it compares their names and arguments, not their code."""
+    return f"hictl_hf {__version__}, tokenizers {version('tokenizers')}"
+
+
 def tokenize_rows(
-    batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase, space: str = ""
+    batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase, space: str = "", made_by: str = ""
 ) -> dict[str, list[Any]]:
     """Return the columns `x` and `y` of a batch as ids, and the `length` of each joined example in tokens."""
     translated = [text is not None for text in batch["y"]]

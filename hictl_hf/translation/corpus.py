@@ -24,6 +24,7 @@ from ..data.languages import wanted_language
 from ..data.layout import end_of_text
 from ..data.sampling import shuffle_by_length
 from ..data.text_encoding import encode_texts
+from ..data.tokenization import releases
 from ..errors import BadInput
 from ..processes import ALONE, Processes
 
@@ -172,9 +173,9 @@ def tokenize_pairs(
     ids, parts = List(Value("int32")), []
     for direction, rows in pairs.items():
         tokens = rows.map(
-            # `partial` gives another name to the cached result than releases before 0.10 did, whose tokens are others
-            partial(tokenize_batch, tokenizer=tokenizer, target_language=direction.target), batched=True,
-            remove_columns=rows.column_names, num_proc=workers, desc=f"tokenize {direction}",
+            partial(
+                tokenize_batch, tokenizer=tokenizer, target_language=direction.target, made_by=releases()
+            ), batched=True, remove_columns=rows.column_names, num_proc=workers, desc=f"tokenize {direction}",
             features=Features({"input_ids": ids, "labels": ids, "target_language": Value("string")}),
         )  # fmt: skip
         empty, too_long = (int(faulty.sum()) for faulty in find_faulty(*side_lengths(tokens), max_length))
@@ -195,7 +196,7 @@ def tokenize_pairs(
 
 
 def tokenize_batch(
-    batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, target_language: str
+    batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, target_language: str, made_by: str = ""
 ) -> dict[str, list[Any]]:
     """Tokenize a batch of pairs."""
     source = encode_texts(tokenizer, batch["source"])["input_ids"]

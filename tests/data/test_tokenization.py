@@ -102,6 +102,16 @@ def test_segmentation_is_that_of_sentencepiece(
     assert len(tokenizer) <= 100
 
 
+def test_tokens_that_another_release_has_cached_are_not_read(
+    tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, found = Dataset.from_list([dict(zip(COLUMNS, ("the cat", "die Katze", "en", "de")))]), []
+    for release in ("0.1", "0.1", "0.2"):
+        monkeypatch.setattr("hictl_hf.data.tokenization.__version__", release)
+        found.append(tokenize_corpus(rows, tokenizer, 62)[0]._fingerprint)
+    assert found[0] == found[1] != found[2]
+
+
 def test_a_tokenizer_comes_back_through_auto_tokenizer(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
