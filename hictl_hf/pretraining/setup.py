@@ -38,7 +38,7 @@ from ..training.model_and_data import at_revision
 from .arguments import DECISIVE, DECISIVE_SINCE_0_17, PretrainingArguments
 from .batch_size import fit_micro_batch
 from .corpora import Corpora, comparable_texts, leave_out_same_ids
-from .interpolation import Weights, copy_of_weights, hash_of_weights
+from .interpolation import Weights, hash_of_weights
 from .similar_pairs import group_by_similarity
 from .start import SENTENCE_ENCODER, Start
 from .trainer import HictlTrainer, metric_name, pairs_contrasted
@@ -359,8 +359,9 @@ def both_directions(sampler: TemperatureSampler | None) -> list[str] | None:
 def newer_settings(
     args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, start: Weights | None, model: PreTrainedModel
 ) -> dict[str, Any]:
-    """Decisive settings that checkpoints of releases before 0.17, or 0.30, did not store."""
-    by = copy_of_weights(model.base_model) if args.group_by_similarity != "no" else None
+    """Decisive settings that checkpoints of releases before 0.17, or 0.29.2, did not store."""
+    grouped = args.group_by_similarity != "no"
+    by = {name: weight.detach().cpu() for name, weight in model.base_model.named_parameters()} if grouped else None
     plain, vocabulary = plain_settings(args), sorted(tokenizer.get_vocab().items())
     return {name: plain[name] for name in DECISIVE_SINCE_0_17} | {
         "pairs contrasted together": pairs_contrasted(args, args.gather_sentences, args.gradient_cache)[0],

@@ -173,9 +173,8 @@ def tokenize_pairs(
     ids, parts = List(Value("int32")), []
     for direction, rows in pairs.items():
         tokens = rows.map(
-            partial(
-                tokenize_batch, tokenizer=tokenizer, target_language=direction.target, made_by=releases()
-            ), batched=True, remove_columns=rows.column_names, num_proc=workers, desc=f"tokenize {direction}",
+            partial(tokenize_batch, tokenizer=tokenizer, target_language=direction.target, made_by=releases()),
+            batched=True, remove_columns=rows.column_names, num_proc=workers, desc=f"tokenize {direction}",
             features=Features({"input_ids": ids, "labels": ids, "target_language": Value("string")}),
         )  # fmt: skip
         empty, too_long = (int(faulty.sum()) for faulty in find_faulty(*side_lengths(tokens), max_length))

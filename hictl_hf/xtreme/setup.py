@@ -155,9 +155,11 @@ def tokenizer_hash(args: XtremeArguments, tokenizer: PreTrainedTokenizerBase) ->
 def reading_hash(args: XtremeArguments) -> str:
     """Hash of the files that say how the encoder is built and read, such as by a prompt."""
     name, place = str(args.checkpoint), encoder_place(args.checkpoint)
+    settings = read_sentence_transformers_files(name)
     places = {"modules.json": name, PROMPTS_FILE: name} | dict.fromkeys((CONFIG_NAME, *TRANSFORMER_FILES), place)
     paths = [place_of(folder, file) for file, folder in places.items()]
-    return data_hash([digest(path) if path else "" for path in paths])
+    paths.append(place_of(encoder_place(args.tokenizer_source), TOKENIZER_CONFIG_FILE))  # has the greatest length
+    return data_hash([digest(path) if path else "" for path in paths] + [str(settings and settings.include_prompt)])
 
 
 def size_of_settings(args: XtremeArguments, config: PreTrainedConfig) -> str:
