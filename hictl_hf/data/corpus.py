@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -62,13 +63,20 @@ def spread(examples: int, wanted: int) -> NDArray[np.int64]:
     return np.arange(wanted, dtype=np.int64) * examples // wanted
 
 
+def column(rows: datasets.Dataset, name: str) -> Iterator[Any]:
+    """Yield the values of a column in order, read in batches: `rows[name]` reads each alone, which takes 100 times as
+    long."""
+    for batch in rows.select_columns([name]).iter(ROWS_PER_BATCH):
+        yield from batch[name]
+
+
 def sample_rows(rows: datasets.Dataset, wanted: int | None, report: CorpusReport) -> datasets.Dataset:
     """Take at most this many rows; the others are counted as skipped."""
     if wanted is None or wanted >= len(rows):
         return rows
     taken = rows.select(spread(len(rows), wanted))
     for sign, each in ((-1, rows), (1, taken)):
-        for pair in zip(each["x_lang"], each["y_lang"]):
+        for pair in zip(column(each, "x_lang"), column(each, "y_lang")):
             report.kept["-".join(filter(None, pair))] += sign
     report.kept = +report.kept  # without zeros
     report.skipped["beyond max_train_samples"] += len(rows) - wanted

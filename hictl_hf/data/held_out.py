@@ -2,9 +2,9 @@
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 import datasets
 import numpy as np
@@ -128,16 +128,13 @@ def choose_held_out(
     When an example is held out, all examples that share a text with it leave train; examples chosen from train later
     therefore share no text with any part. Hashes as in `example_hashes`.
     """
-    order = np.lexsort((example, pair, x))
-    groups = [list(indices) for _, indices in groupby(order[pair[order] != 0].tolist(), key=x.tolist().__getitem__)]
-    groups.sort(key=lambda indices: (-len(set(pair[indices].tolist())), int(before[indices].min())))
     find_examples, in_train = examples_by_text(x, y), np.ones(len(pair), dtype=bool)
-    counts = Counter(pair.tolist())
+    counts = dict(zip(*map(np.ndarray.tolist, np.unique(pair, return_counts=True))))
     # How many examples train can lose: of monolingual text, whose pair is 0, all.
     spare = {name: count // 2 if name and keep_half else count for name, count in counts.items()}
     room = {part: dict.fromkeys(counts, per_language) for part in parts}
     chosen: dict[str, list[int]] = {part: [] for part in parts}
-    for group in groups:
+    for group in groups_by_text(pair, x, example, before):
         first = {int(pair[index]): index for index in reversed(group) if in_train[index]}  # one for each pair
         gains = {part: [index for name, index in first.items() if room[part][name]] for part in parts}
         part = max(parts, key=lambda name: (len(gains[name]), -len(chosen[name])))
@@ -155,6 +152,21 @@ def choose_held_out(
         for index in gains[part]:
             room[part][int(pair[index])] -= 1
     return in_train, chosen
+
+
+def groups_by_text(pair: Integers, x: Integers, example: Integers, before: Integers) -> Iterator[list[int]]:
+    """Yield the indices of the pairs that share an x, those in the most languages first; never lists of all at once,
+    which would take hundreds of bytes an example. Hashes as in `example_hashes`."""
+    order = np.lexsort((example, pair, x))
+    order = order[pair[order] != 0]
+    if not len(order):
+        return
+    begins = np.diff(x[order], prepend=~x[order[:1]]) != 0
+    starts = np.flatnonzero(begins)
+    languages = np.add.reduceat(begins | (np.diff(pair[order], prepend=0) != 0), starts, dtype=np.int64)
+    ends = np.append(starts[1:], len(order))
+    for group in np.lexsort((np.minimum.reduceat(before[order], starts), -languages)):
+        yield order[starts[group] : ends[group]].tolist()
 
 
 def examples_by_text(x: Integers, y: Integers) -> Callable[[Integers], Integers]:

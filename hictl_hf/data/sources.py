@@ -268,7 +268,7 @@ def files_of_other_splits(paths: Sequence[str]) -> list[str]:
         return []
     begin = len(os.path.commonpath(paths))
     splits = {path: {*map(str.lower, SPLIT.findall(path[begin:]))} for path in paths}
-    trained = [path for path, names in splits.items() if names & OF_TRAIN]
+    trained = {path for path, names in splits.items() if names & OF_TRAIN}
     return [path for path, names in splits.items() if names - OF_TRAIN and path not in trained] if trained else []
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 from datasets import Dataset, Features, List, Value
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase, XLMRobertaTokenizer
 
 from ..errors import BadInput, short_repr
@@ -156,7 +157,13 @@ def tokenize_corpus(
     features = Features({**dataset.features, "x": ids, "y": ids, "length": Value("int32")})
     function = partial(tokenize_rows, tokenizer=tokenizer, space=space, made_by=releases())
     tokens = dataset.map(function, batched=True, features=features, num_proc=workers, desc="tokenize")
-    return tokens, int((np.asarray(tokens["length"]) > max_length).sum())
+    return tokens, int((lengths_of(tokens) > max_length).sum())
+
+
+def lengths_of(tokens: Dataset) -> NDArray[np.int64]:
+    """(rows,) the column `length` of a tokenized corpus."""
+    column = tokens.with_format("arrow", columns=["length"])[:]["length"]
+    return np.asarray(column.to_numpy(), dtype=np.int64)
 
 
 def releases() -> str:

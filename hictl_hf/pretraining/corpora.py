@@ -10,7 +10,7 @@ from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
 from ..data.cleaning import Cleaning, CorpusReport
-from ..data.corpus import load_corpus, sample_rows
+from ..data.corpus import column, load_corpus, sample_rows
 from ..data.held_out import comparable, rows_without, split_held_out
 from ..data.languages import wanted_language
 from ..data.tokenization import tokenize_rows
@@ -124,15 +124,17 @@ def with_guard_languages(
     args: PretrainingArguments, train: Dataset, guard: dict[str, Dataset]
 ) -> tuple[Dataset, dict[str, Dataset]]:
     """The training rows without the guard languages, and the guard with the pairs of these."""
-    languages = list(zip(train["x_lang"], train["y_lang"]))
-    known = {*chain.from_iterable(languages)} - {None}
+    numbers: dict[tuple[str, str | None], int] = {}  # of each pair of languages; lists of strings would be huge
+    both = zip(column(train, "x_lang"), column(train, "y_lang"))
+    number = np.fromiter((numbers.setdefault(pair, len(numbers)) for pair in both), np.int32, len(train))
+    known = {*chain.from_iterable(numbers)} - {None}
     guarded = {language: wanted_language(language, args.guard_languages) for language in known}
     if unknown := sorted({*args.guard_languages} - {*guarded.values()}):
         raise BadInput(
             f"guard_languages has {', '.join(unknown)}, not in train_file; allowed are {', '.join(sorted(known))}"
         )
-    is_guard = np.array([any(guarded.get(language) for language in pair) for pair in languages])
-    is_pair = np.array([y_lang is not None for _, y_lang in languages])
+    is_guard = np.array([any(guarded.get(language) for language in pair) for pair in numbers])[number]
+    is_pair = np.array([y_lang is not None for _, y_lang in numbers])[number]
     if is_guard[is_pair].all():
         raise BadInput(f"guard_languages is {', '.join(args.guard_languages)}, which leaves no pairs to train on")
     pairs = train.select(np.flatnonzero(is_guard & is_pair))
@@ -184,6 +186,6 @@ def comparable_texts(*held_out: Dataset) -> set[str]:
 def without_texts(train: Dataset, *held_out: Dataset) -> Dataset:
     """The training rows that share no text with the held-out pairs, on either side."""
     texts = comparable_texts(*held_out)
-    sides = zip(train["x"], train["y"], strict=True)
+    sides = zip(column(train, "x"), column(train, "y"), strict=True)
     keep = [comparable(x) not in texts and (y is None or comparable(y) not in texts) for x, y in sides]
     return train.select(np.flatnonzero(keep))

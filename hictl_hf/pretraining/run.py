@@ -9,6 +9,7 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase, set_seed
 
+from ..data.corpus import column
 from ..data.languages import main_part
 from ..embedding.sentence_transformers_files import save_sentence_encoder, write_sentence_transformers_files
 from ..errors import BadInput
@@ -162,13 +163,13 @@ def collect_results(
         seed=args.seed,
     )
     if corpora.train is not None:
-        texts = sum(y is None for y in corpora.train["y_lang"])
+        texts = sum(y is None for y in column(corpora.train, "y_lang"))
         pairs = len(corpora.train) - texts
         results.pairs = pairs * (args.text_share < 1 or not texts)  # rows that are never drawn are not trained on
         results.texts = texts * (args.text_share > 0 or not pairs)
         drawn = {
             (x_lang, y_lang)
-            for x_lang, y_lang in zip(corpora.train["x_lang"], corpora.train["y_lang"])
+            for x_lang, y_lang in zip(column(corpora.train, "x_lang"), column(corpora.train, "y_lang"))
             if (results.texts if y_lang is None else results.pairs)
         }
         results.language_codes = sorted({code for languages in drawn for code in languages if code})

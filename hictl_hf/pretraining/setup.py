@@ -19,7 +19,7 @@ from ..data.collator import OBJECTIVES, PretrainingCollator
 from ..data.layout import layout_of, words_never_sampled
 from ..data.sampling import PretrainingExamples, TemperatureSampler, language_shares
 from ..data.streaming import StreamedBatches, source_shares
-from ..data.tokenization import prompt_tokens, space_of, tokenize_corpus, train_tokenizer
+from ..data.tokenization import lengths_of, prompt_tokens, space_of, tokenize_corpus, train_tokenizer
 from ..embedding.encoder import check_model_type, load_encoder, without_load_report
 from ..embedding.pooling import DenseLayers, Pooling, all_poolings, own_pooling, projection_of
 from ..errors import BadInput
@@ -407,7 +407,7 @@ def examples_and_sampler(
         logger.warning("text_share is %g: never drawn is %s", args.text_share, ", ".join(idle))
     micro_batches = args.gradient_accumulation_steps
     sampler = TemperatureSampler(
-        np.asarray(tokens["length"]), groups, shares, args.train_batch_size * micro_batches * args.world_size,
+        lengths_of(tokens), groups, shares, args.train_batch_size * micro_batches * args.world_size,
         args.seed, micro_batches, args.process_index, args.world_size,
     )  # fmt: skip
     return PretrainingExamples(tokens, args.seed), sampler
