@@ -180,7 +180,7 @@ def leave_out_same_ids(
 
 def comparable_texts(*held_out: Dataset) -> set[str]:
     """The texts of both sides of pairs, as they are compared."""
-    return {comparable(text) for pairs in held_out for side in ("x", "y") for text in pairs[side]}
+    return {comparable(text) for pairs in held_out for side in ("x", "y") for text in column(pairs, side)}
 
 
 def without_texts(train: Dataset, *held_out: Dataset) -> Dataset:
