@@ -127,13 +127,13 @@ def with_guard_languages(
     numbers: dict[tuple[str, str | None], int] = {}  # of each pair of languages; lists of strings would be huge
     both = zip(column(train, "x_lang"), column(train, "y_lang"))
     number = np.fromiter((numbers.setdefault(pair, len(numbers)) for pair in both), np.int32, len(train))
-    known = {*chain.from_iterable(numbers)} - {None}
+    known = {language for pair in numbers for language in pair if language}
     guarded = {language: wanted_language(language, args.guard_languages) for language in known}
     if unknown := sorted({*args.guard_languages} - {*guarded.values()}):
         raise BadInput(
             f"guard_languages has {', '.join(unknown)}, not in train_file; allowed are {', '.join(sorted(known))}"
         )
-    is_guard = np.array([any(guarded.get(language) for language in pair) for pair in numbers])[number]
+    is_guard = np.array([any(language and guarded[language] for language in pair) for pair in numbers])[number]
     is_pair = np.array([y_lang is not None for _, y_lang in numbers])[number]
     if is_guard[is_pair].all():
         raise BadInput(f"guard_languages is {', '.join(args.guard_languages)}, which leaves no pairs to train on")
