@@ -5,6 +5,7 @@ The translation of a sentence has its syllables in Greek, or in Cyrillic: which 
 
 import hashlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -444,6 +445,18 @@ def test_no_process_waits_for_an_upload(world: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr(Accelerator, "wait_for_everyone", lambda self: done.append("waited"))
     main(short(world, tmp_path, "--max_steps", "1"))
     assert done[-2:] == ["waited", "published"]
+
+
+@pytest.mark.slow
+def test_runs_are_the_same_whatever_the_hash_seed_of_python(world: Path, tmp_path: Path) -> None:
+    found = []
+    for seed in ("0", "1"):
+        arguments = step_one(world, tmp_path / seed, "--max_steps", "6")
+        command = [sys.executable, "-m", "hictl_hf", "train-translation", *arguments]
+        subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, timeout=300)
+        model, text = "model/model.safetensors", "generated_predictions.txt"
+        found.append([(tmp_path / seed / name).read_bytes() for name in (model, text)])
+    assert found[0] == found[1]
 
 
 @pytest.mark.slow
