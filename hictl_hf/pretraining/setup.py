@@ -368,6 +368,9 @@ def newer_settings(
         "hash of the vocabulary": blake2b(json.dumps(vocabulary).encode(), digest_size=16).hexdigest(),
         "hash of the start, which is kept in part": hash_of_weights(start) if start else None,
         "hash of the start, by which pairs are grouped": hash_of_weights(by) if by else None,
+        "metric and layers of the best state": (
+            [args.metric_for_best_model, args.evaluate_layers] if args.load_best_model_at_end else None
+        ),
     }
 
 
