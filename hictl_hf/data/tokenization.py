@@ -167,8 +167,8 @@ def lengths_of(tokens: Dataset) -> NDArray[np.int64]:
 
 
 def releases() -> str:
-    """What decides the tokens of a text in addition to the tokenizer: an argument of the functions of which `datasets`
-    caches the result, as it compares their names and arguments, not their code."""
+    """The releases that decide the tokens of a text, as the tokenizer does: an argument of functions whose result
+    `datasets` caches, as it compares their names and arguments, not their code."""
     return f"hictl_hf {__version__}, tokenizers {version('tokenizers')}"
 
 
