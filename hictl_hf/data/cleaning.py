@@ -123,7 +123,7 @@ def clean_rows(
                 report.skip("other language")
                 continue
         is_entry = cleaning.catalogue_text and row.is_catalogue_entry
-        if is_entry and max(map(len, texts)) > 2 * cleaning.max_characters:  # its marks would be looked for very long
+        if is_entry and max(map(len, texts)) > 2 * cleaning.max_characters:  # marks take the square of it
             report.skip("too long")
             continue
         texts, changes = clean_entry(*texts) if is_entry else (texts, [])

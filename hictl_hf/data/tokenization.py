@@ -175,7 +175,11 @@ def releases() -> str:
 def tokenize_rows(
     batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase, space: str = "", made_by: str = ""
 ) -> dict[str, list[Any]]:
-    """Return the columns `x` and `y` of a batch as ids, and the `length` of each joined example in tokens."""
+    """Return the columns `x` and `y` of a batch as ids, and the `length` of each joined example in tokens.
+
+    Args:
+        made_by: as of `releases`; it only names the cached result.
+    """
     translated = [text is not None for text in batch["y"]]
     texts = [space + text for text in (*batch["x"], *batch["y"]) if text is not None]
     settings: dict[str, Any] = {"add_special_tokens": False, "return_attention_mask": False}

@@ -197,7 +197,7 @@ def tokenize_pairs(
 def tokenize_batch(
     batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, target_language: str, made_by: str = ""
 ) -> dict[str, list[Any]]:
-    """Tokenize a batch of pairs."""
+    """Tokenize a batch of pairs; `made_by`, as of `releases`, only names the cached result."""
     source = encode_texts(tokenizer, batch["source"])["input_ids"]
     target = encode_texts(tokenizer, batch["target"], add_special_tokens=False)["input_ids"]
     end = end_of_text(tokenizer)

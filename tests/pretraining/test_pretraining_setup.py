@@ -148,9 +148,8 @@ def test_what_is_contrasted_the_vocabulary_the_optimiser_and_the_start_decide_a_
         assert changed.keys() == whole.keys() and sum(changed[name] != whole[name] for name in whole) == 1
     best = "--load_best_model_at_end", "true", "--eval_strategy", "steps", "--eval_steps", "500"
     assert settings(*best) != settings(*best, "--metric_for_best_model", "retrieval") != settings()
-    assert settings("--evaluate_layers", "1") == settings() and settings(*best, "--evaluate_layers", "1") != settings(
-        *best
-    )
+    layers = "--evaluate_layers", "1"
+    assert settings(*layers) == settings() and settings(*best, *layers) != settings(*best)
     other_start, grouped = model_for_text(seed=1), ("--group_by_similarity", "words")
     assert settings(model=other_start) == settings()
     assert settings(*grouped, model=other_start) != settings(*grouped) == settings(*grouped, model=model)
