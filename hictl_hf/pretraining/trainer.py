@@ -295,11 +295,13 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
+        # before transformers 5.19 the parent's prediction_step has counted labels
+        items = num_items_in_batch if isinstance(num_items_in_batch, dict) else None
         outputs = model(
-            **inputs, items_in_batch=num_items_in_batch, gather=self.gather_sentences and model.training,
+            **inputs, items_in_batch=items, gather=self.gather_sentences and model.training,
             lm_head_only=self.state.global_step < self.lm_head_warmup_steps,
         )  # fmt: skip
-        if num_items_in_batch is not None:
+        if items is not None:
             self.watch(inputs, outputs)
         # DDP averages what is to be a sum over processes
         loss = nan_unless_finite(outputs.loss * self.accelerator.num_processes)

@@ -113,7 +113,7 @@ def test_spaces_and_capitals_beyond_ascii_are_as_in_perl_only_when_strict(caplog
 
 
 @pytest.mark.skipif(not PARITY, reason="the outputs of multi-bleu.perl are not beside the repository")
-@pytest.mark.parametrize("path", PARITY, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in PARITY])
 def test_strict_multi_bleu_is_what_the_perl_script_printed(path: Path) -> None:
     case = json.loads(path.read_text("utf-8"))
     lowercase = "-lc" in case["multi_bleu_cmd"]
