@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import GenerationConfig, GenerationMixin, XLMRobertaModel
 from transformers.cache_utils import Cache
 from transformers.masking_utils import create_masks_for_generate
@@ -98,10 +99,13 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
             generation_config = copy.deepcopy(generation_config)
             generation_config.update(**self.in_target_ids(vars(generation_config), vars(self.generation_config)))
             generation_config.decoder_start_token_id = start
-        if kwargs.get("decoder_input_ids") is not None:
-            prompt = kwargs["decoder_input_ids"] = self.begin_with(start, kwargs["decoder_input_ids"])
-            if past is not None:  # a mask shows which of these tokens the cache lacks
-                kwargs.setdefault("decoder_attention_mask", torch.ones_like(prompt))
+        if (prompt := kwargs.get("decoder_input_ids")) is not None:
+            begun = kwargs["decoder_input_ids"] = self.begin_with(start, prompt)
+            mask = kwargs.get("decoder_attention_mask")
+            if mask is not None and mask.shape == prompt.shape:  # too short a one is filled up at its end, with 0
+                kwargs["decoder_attention_mask"] = F.pad(mask, (begun.shape[1] - prompt.shape[1], 0), value=1)
+            elif mask is None and past is not None:  # it shows which of these tokens the cache lacks
+                kwargs["decoder_attention_mask"] = torch.ones_like(begun)
         kwargs |= self.with_tokenizer_ids(kwargs)
         if kwargs.get("attention_mask") is None and kwargs.get("encoder_outputs") is None:
             kwargs |= self.without_padding(sources)

@@ -776,6 +776,22 @@ def test_what_is_returned_streamed_and_given_as_a_beginning_are_tokenizer_ids(ch
     assert found[:, :3].tolist() == other
 
 
+def test_a_mask_of_a_beginning_is_of_all_its_tokens(chatty: MakeModel) -> None:
+    """Without the start token it would be too short, and the last token of the beginning masked at each step."""
+    model, beginning = chatty(), torch.tensor([[13, 58], [7, 7], [10, 16]])
+    settings: dict[str, Any] = {"target_language": LANGUAGES, "num_beams": 1, "max_new_tokens": 3}
+    settings |= {"return_dict_in_generate": True, "output_logits": True}
+    expected = model.generate(**source(), **settings, decoder_input_ids=beginning).logits
+    for ids in (beginning, F.pad(beginning, (1, 0), value=END)):
+        mask = torch.ones_like(ids)
+        found = model.generate(**source(), **settings, decoder_input_ids=ids, decoder_attention_mask=mask).logits
+        torch.testing.assert_close(found, expected)
+    padded_at_left = torch.tensor([[PADDING, 58], [7, 7], [10, 16]])
+    mask = (padded_at_left != PADDING).long()
+    found = model.generate(**source(), **settings, decoder_input_ids=padded_at_left, decoder_attention_mask=mask).logits
+    torch.testing.assert_close([each[1:] for each in found], [each[1:] for each in expected])
+
+
 def test_a_translation_goes_on_where_another_one_stopped(chatty: MakeModel) -> None:
     model = chatty()
     settings = {"target_language": LANGUAGES, "num_beams": 1, "eos_token_id": None}
