@@ -33,9 +33,10 @@ def divide_by_items(forward: Callable[..., Any]) -> Callable[..., Any]:
         labels = args[place] if place < len(args) else kwargs.get("labels")
         if labels is None or num_items_in_batch is None:
             return output
-        items = (labels != IGNORED).sum()
-        mean = output[0]
-        loss = torch.where(items > 0, mean * items / num_items_in_batch, torch.zeros_like(mean))
+        mean = output[0]  # on the last device of a model on several, labels on the first
+        items = (labels != IGNORED).sum().to(mean.device)
+        divisor = torch.as_tensor(num_items_in_batch, device=mean.device)
+        loss = torch.where(items > 0, mean * items / divisor, torch.zeros_like(mean))
         if isinstance(output, tuple):
             return (loss, *output[1:])
         output["loss"] = loss

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from torch._subclasses.fake_tensor import FakeTensorMode
 from toy_families import SHAPES
 from transformers import Trainer, TrainingArguments
 from transformers.modeling_outputs import MaskedLMOutput
@@ -98,6 +99,18 @@ def test_a_call_without_labels_adds_nothing() -> None:
     loss.backward()
     assert loss.item() == 0
     assert not any(gradient.any() for gradient in gradients(model).values())
+
+
+def test_labels_may_be_on_another_device_than_the_loss() -> None:
+    """As with device_map on several GPUs: transformers' heads move their labels to the logits."""
+    with FakeTensorMode():  # knows devices, and computes nothing
+        labels, items = (torch.zeros(size, dtype=torch.long, device="cuda:0") for size in ((3,), ()))
+
+        def forward(self: Any, labels: Any = None) -> Any:
+            return MaskedLMOutput(loss=torch.zeros((), device="cuda:1"))
+
+        for number in (items, 4):
+            assert divide_by_items(forward)(None, labels, num_items_in_batch=number).loss.device.index == 1
 
 
 @pytest.mark.parametrize("return_dict", [True, False])
