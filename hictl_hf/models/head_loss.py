@@ -36,7 +36,7 @@ def divide_by_items(forward: Callable[..., Any]) -> Callable[..., Any]:
         mean = output[0]  # on the last device of a model on several, labels on the first
         items = (labels != IGNORED).sum().to(mean.device)
         divisor = torch.as_tensor(num_items_in_batch, device=mean.device)
-        loss = torch.where(items > 0, mean * items / divisor, torch.zeros_like(mean))
+        loss = torch.where(items > 0, mean * (items / divisor), torch.zeros_like(mean))  # fp16 holds no large sum
         if isinstance(output, tuple):
             return (loss, *output[1:])
         output["loss"] = loss

@@ -113,6 +113,14 @@ def test_labels_may_be_on_another_device_than_the_loss() -> None:
             assert divide_by_items(forward)(None, labels, num_items_in_batch=number).loss.device.index == 1
 
 
+def test_in_half_precision_a_large_batch_has_its_mean() -> None:
+    """The sum over its labels, 108,000, is above what fp16 holds."""
+    labels = torch.zeros(40_000, dtype=torch.long)
+    forward = divide_by_items(lambda self, labels=None: (torch.tensor(2.7, dtype=torch.float16),))
+    assert forward(None, labels, num_items_in_batch=torch.tensor(40_000))[0].item() == pytest.approx(2.7, rel=1e-3)
+    assert forward(None, labels[:13_333], num_items_in_batch=40_000)[0].item() == pytest.approx(0.9, rel=1e-3)
+
+
 @pytest.mark.parametrize("return_dict", [True, False])
 def test_labels_may_be_positional_and_the_output_a_tuple(return_dict: bool) -> None:
     def forward(self: Any, input_ids: Any, labels: Any = None, return_dict: bool = True) -> Any:
