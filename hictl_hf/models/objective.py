@@ -125,7 +125,7 @@ class HictlObjective(FamilyMaskedLM):
             clean_attention_mask: (n, T) of `clean_input_ids`; by default `attention_mask`.
 
         Raises:
-            ValueError: arguments that pre-training does not use, or no loss to train.
+            ValueError: arguments that pre-training does not use, no loss to train, or `nn.DataParallel`.
             TypeError: an unknown argument.
         """
         if sentence_input_ids is None and bag is None and example_seeds is None and items_in_batch is None:
@@ -136,6 +136,11 @@ class HictlObjective(FamilyMaskedLM):
         others = dict(kwargs, token_type_ids=token_type_ids, position_ids=position_ids, inputs_embeds=inputs_embeds)
         if unused := [name for name, value in others.items() if value is not None and value is not False]:
             raise ValueError(f"pre-training makes no use of {', '.join(unused)}; leave them out")
+        if getattr(self, "_is_replica", False):  # each would get as many x and y as before, and pair others
+            raise ValueError(
+                "nn.DataParallel splits a batch between GPUs, and x_1 … x_n, y_1 … y_n between x and y; start one "
+                "process for each GPU (accelerate launch, torchrun), or choose one by CUDA_VISIBLE_DEVICES"
+            )
         batch = PreTrainingBatch(
             input_ids, attention_mask, labels, sentence_input_ids, sentence_attention_mask, sentence_hashes, bag,
             clean_input_ids, example_seeds, items_in_batch or {}, lm_head_only, clean_attention_mask,

@@ -346,6 +346,18 @@ def test_what_pre_training_makes_no_use_of_is_refused(toy_model: MakeModel, toy_
     assert toy_model()(**batch, **{name: None}).loss == toy_model()(**batch).loss
 
 
+def test_a_batch_that_data_parallel_splits_is_refused(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
+    """transformers' Trainer takes it where one process sees several GPUs; half of the sentences are all x, or all y."""
+    replica: Any = toy_model()._replicate_for_data_parallel()
+    replica._parameters, replica._modules = toy_model()._parameters, toy_model()._modules
+    batch = toy_batch()
+    part = {name: value.chunk(2)[0] for name, value in batch.items() if isinstance(value, Tensor)}
+    assert len(part["sentence_input_ids"]) == 2 * len(part["example_seeds"]), "the shapes do not tell"
+    with pytest.raises(ValueError, match="one process for each GPU"):
+        replica(**part)
+    assert replica(input_ids=batch["input_ids"], labels=batch["labels"]).loss > 0
+
+
 def test_an_unknown_argument_is_refused_with_each_allowed_one_once(toy_model: MakeModel) -> None:
     with pytest.raises(TypeError, match="unexpected arguments bags; allowed are those of its signature and ") as found:
         toy_model()(input_ids=torch.tensor([[0, 5, 2]]), bags=1)
