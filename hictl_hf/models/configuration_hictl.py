@@ -108,14 +108,17 @@ class LoadsItsFamily:
     """Mixin of model classes: a configuration, or weights, of another family are refused."""
 
     config_class: ClassVar[Any]
+    reads_own_fields: ClassVar[bool] = False
+    """Whether a configuration of transformers will not do, as it lacks the fields of ours."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         own, family = family_of(self.config_class.model_type), family_of(config.model_type)
+        name = self.config_class.__name__
+        found = f"{type(self).__name__} got a {type(config).__name__}; allowed is a {name}"
         if family not in (own, None):  # and no isinstance: code from the Hub has each class several times
-            raise ValueError(
-                f"{type(self).__name__} got a {type(config).__name__}; allowed is a {self.config_class.__name__}. "
-                "from_config of transformers' Auto classes finds the class of a configuration"
-            )
+            raise ValueError(f"{found}. from_config of transformers' Auto classes finds the class of a configuration")
+        if self.reads_own_fields and family is not None and type(config).model_type == family.model_type:
+            raise ValueError(f"{found}. {name}.from_pretrained reads that of a plain encoder, too; or leave config out")
         parent: Any = super()
         parent.__init__(config, *args, **kwargs)
 

@@ -52,6 +52,7 @@ class HictlObjective(FamilyMaskedLM):
     """
 
     accepts_loss_kwargs = False
+    reads_own_fields = True
     _keys_to_ignore_on_load_unexpected = [r"pooler", r"projection"]  # the latter of a config without it
     _keys_to_ignore_on_load_missing = [r"sentence_probability"]
 

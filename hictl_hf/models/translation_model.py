@@ -58,6 +58,7 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
 
     family: ClassVar[Family]
     accepts_loss_kwargs = True  # the loss is divided by `num_items_in_batch`
+    reads_own_fields = True
     _tied_weights_keys = {"lm_head.weight": "decoder.embeddings.word_embeddings.weight"}
     _keys_to_ignore_on_load_unexpected = [
         r"pooler",
