@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,16 @@ class HictlForConditionalGeneration(TranslationModel, XLMRobertaPreTrainedModel)
             settings: fields of the configuration, such as `decoder_layers` or `cls_bias`.
 
         Raises:
+            TypeError: a setting is no field of the configuration.
             ValueError: the encoder is of no family that HiCTL trains, or the ids are not a valid target vocabulary.
             OSError: the weights of the encoder are not in safetensors.
         """
         source, family = encoder_and_family(encoder)
         made = cls if family is cls.family else TRANSLATION_CLASSES[family.model_type]
+        known = {field.name for field in fields(made.config_class)} | {"attn_implementation"}
+        if unknown := sorted(settings.keys() - known):  # a configuration would take any name, without effect
+            fix = f"allowed are the fields of {made.config_class.__name__}"
+            raise TypeError(f"from_encoder() got unexpected arguments {', '.join(unknown)}; {fix}")
         ids = checked_target_ids(target_token_ids, family, source.config.vocab_size)
         inherited = source.config.to_dict()
         for name in ("model_type", "architectures", "transformers_version", "auto_map", "dtype", "is_encoder_decoder"):

@@ -1003,6 +1003,14 @@ def test_a_translation_model_starts_from_any_encoder(
     assert not transformers_warnings.messages
 
 
+def test_a_setting_that_is_no_field_is_refused(encoders: dict[str, Any]) -> None:
+    make = HictlForConditionalGeneration.from_encoder
+    with pytest.raises(TypeError, match="unexpected arguments decoder_layer, num_beams; allowed are the fields of Hi"):
+        make(encoders["model"], decoder_layer=1, num_beams=4)
+    made = make(encoders["model"], decoder_layers=1, attn_implementation="eager")
+    assert made.config._attn_implementation == made.decoder.config._attn_implementation == "eager"
+
+
 def test_the_default_length_is_200_where_positions_allow(toy_config: Any) -> None:
     encoder = HictlModel(toy_config(max_position_embeddings=514))
     model = HictlForConditionalGeneration.from_encoder(encoder, decoder_layers=1, target_languages=["de", "fr"])
