@@ -128,7 +128,7 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
             decoder_input_ids, decoder_attention_mask: (n, T) target and start ids; by default the labels shifted right.
             encoder_outputs: the output of `get_encoder()`, in place of a source.
             labels: (n, T) tokenizer ids, -100 where there is none; tokens outside the target vocabulary become `<unk>`.
-            start_ids: (n,) start id of each example; by default that of `generation_config`.
+            start_ids: (n,) start id of each example, for labels; by default that of `generation_config`.
             num_items_in_batch: what the summed loss is divided by; `None`: the number of labels of this call.
             cache, past_key_values: keys and values of the previous target tokens; two names of one argument.
             kwargs: `label_smoothing`, ε, spread evenly over all W tokens (a parameter of that name would be a label to
@@ -144,6 +144,11 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
         cache = the_cache(cache, past_key_values)
         if decoder_input_ids is not None and decoder_inputs_embeds is not None:
             raise ValueError("decoder_input_ids and decoder_inputs_embeds are both given; allowed is one of them")
+        if start_ids is not None and (decoder_input_ids is not None or decoder_inputs_embeds is not None):
+            raise ValueError(
+                "start_ids have no effect on given decoder inputs; leave one of them out. DataCollatorForSeq2Seq makes "
+                "decoder_input_ids, all with one start id, where it is given a model: give it none"
+            )
         encoded = self.encode(input_ids, attention_mask, inputs_embeds, encoder_outputs, token_type_ids, **kwargs)
         if labels is not None:
             if decoder_input_ids is None and decoder_inputs_embeds is None:

@@ -706,6 +706,18 @@ def test_labels_are_shifted_right_behind_the_start(translator: MakeModel) -> Non
         model.prepare_decoder_input_ids_from_labels(labels)
 
 
+def test_start_ids_without_effect_are_refused(translator: MakeModel) -> None:
+    """DataCollatorForSeq2Seq, given the model, begins all rows with one start id: each would be of that language."""
+    model, labels = translator(), padded(LABELS, -100)
+    starts = model.start_ids_of(LANGUAGES)
+    given = model.prepare_decoder_input_ids_from_labels(labels, starts)
+    expected = model(**source(), labels=labels, start_ids=starts).loss
+    assert model(**source(), labels=labels, decoder_input_ids=given).loss == expected
+    for more in ({"decoder_input_ids": given}, {"decoder_inputs_embeds": model.embed(given)}):
+        with pytest.raises(ValueError, match="start_ids have no effect on given decoder inputs"):
+            model(**source(), labels=labels, start_ids=starts, **more)
+
+
 def test_each_row_is_translated_into_its_language(chatty: MakeModel) -> None:
     model = chatty()
     into = {name: model.generate(**source(), target_language=name, **PLAIN).tolist() for name in ("de", "fr")}
