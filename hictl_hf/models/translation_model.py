@@ -230,7 +230,7 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
         )
         hidden = decoded.last_hidden_state
         shift = self.state_bias(encoded[0], attention_mask)
-        return hidden if shift is None else hidden + shift[:, None], decoded
+        return hidden if shift is None else hidden + shift[:, None].to(hidden.device), decoded
 
     def logits(self, hidden: Tensor, encoded: Any, attention_mask: Tensor | None) -> Tensor:
         """(n, T, W) logits of the states (n, T, d), with the "cosine" bias; the states have the "dot" bias."""
@@ -240,7 +240,7 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
         bias = encoded.get("word_bias")
         if bias is None:
             bias = self.word_bias(encoded[0], attention_mask)
-        return logits + bias[:, None]
+        return logits + bias[:, None].to(logits.device)
 
     def token_loss(
         self,
@@ -259,6 +259,7 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
             if self.training and torch.is_grad_enabled() and self.config.decoder_vocab_size is not None:
                 warnings.warn(LOSS_ELSEWHERE, stacklevel=2)
             return None
+        labels = labels.to(hidden.device if logits is None else logits.device)
         read = labels != IGNORED
         items = read.sum().clamp_min(1) if items is None else items
         if logits is None:
@@ -267,7 +268,7 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
         loss = F.cross_entropy(
             logits.flatten(0, 1).to(full), labels.flatten(), reduction="sum", label_smoothing=smoothing
         )
-        return loss / items
+        return loss / (items.to(loss.device) if isinstance(items, Tensor) else items)
 
     def trains_without_logits(self) -> bool:
         """Whether the loss needs no logits: in training, without a cosine bias and with an unchanged output layer."""
@@ -306,10 +307,8 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
         """(n, T, d) embeddings of words, with those of start tokens filled in."""
         if self.start_embeddings is None:
             return embedded
-        index = ids - len(self.target_token_ids)
-        return torch.where(
-            index[..., None] >= 0, self.start_embeddings(index.clamp_min(0)).to(embedded.dtype), embedded
-        )
+        index = (ids - len(self.target_token_ids)).to(embedded.device)
+        return torch.where(index[..., None] >= 0, self.start_embeddings(index.clamp_min(0)).to(embedded), embedded)
 
     # --- the interface of transformers --------------------------------------------------------------------------------
 

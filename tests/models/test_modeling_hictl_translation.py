@@ -451,6 +451,20 @@ def test_a_model_with_offloaded_weights_translates_or_says_why_it_cannot(chatty:
         accelerate.cpu_offload(chatty(cls_bias="cosine")).generate(**inputs)
 
 
+@pytest.mark.parametrize("bias", ["none", "dot"])  # "cosine" reads weights, which have no values here
+def test_the_decoder_may_be_on_another_device_than_the_encoder(bias: str, translator: MakeModel) -> None:
+    """As with device_map on several GPUs; "meta" stands for the second."""
+    model = translator(cls_bias=bias)
+    for part in (model.decoder, model.lm_head, model.start_embeddings):
+        accelerate.hooks.attach_execution_device_hook(part.to("meta"), "meta")
+    ids = torch.tensor([[0, 9, 7, 2]])
+    starts, items = model.start_ids_of(["fr"]), torch.tensor(3)
+    with torch.no_grad():
+        assert model(ids, decoder_input_ids=starts[:, None]).logits.is_meta
+        assert model(ids, labels=ids, start_ids=starts, num_items_in_batch=items).loss.is_meta
+    assert model.roberta.device.type == "cpu"
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("bias", ["none", "dot", "cosine"])
 def test_greedy_decoding_says_the_likeliest_word_at_each_step(bias: str, mode: str, chatty: MakeModel) -> None:
