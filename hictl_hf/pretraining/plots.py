@@ -44,7 +44,7 @@ MEANING_COLOURS = (
 def plot_losses(history: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
     """Draw a panel for each loss in the history, and one for p_avg and the mean λ; returns the path."""
     losses = [key for key in LOSSES if len(_series(history, key)[0])]
-    strengths = [("p_avg", "$p_{avg}$", PURPLE), ("hard_negative_lambda", r"mean $\lambda$", BLUE)]
+    strengths = [("p_avg", "p_avg", PURPLE), ("hard_negative_lambda", "mean λ", BLUE)]
     strengths = [row for row in strengths if len(_series(history, row[0])[0])]
     panels = max(1, len(losses) + bool(strengths))
     columns = 2 if panels == 4 else min(3, panels)

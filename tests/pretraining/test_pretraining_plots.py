@@ -1,6 +1,8 @@
 """The pictures of a pre-training run follow their data, and the numbers printed in them."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,22 @@ def test_a_running_mean_is_announced_where_one_is_drawn(tmp_path: Path, monkeypa
     for steps in (29, 30):
         plots.plot_losses(HISTORY[:steps], tmp_path / "a.png")
     assert found == ["Losses by step", "Losses by step (faint: as logged, bold: running mean)"]
+
+
+def test_no_text_of_the_losses_shows_the_marks_of_a_formula(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures, begin = [], plots.figure_at
+
+    @contextmanager
+    def recorded(*args: Any) -> Iterator[Any]:
+        with begin(*args) as figure:
+            yield figure
+        figures.append(figure)
+
+    monkeypatch.setattr(plots, "figure_at", recorded)
+    plots.plot_losses(HISTORY, tmp_path / "a.png")
+    last = figures[0].axes[-1]
+    assert last.get_title(loc="left") == "p_avg ends at 0.99, mean λ ends at 0.90"
+    assert [text.get_text() for text in last.get_legend().get_texts()] == ["p_avg", "mean λ"]
 
 
 def test_the_map_of_sentences_is_repeatable(tmp_path: Path) -> None:
