@@ -1,17 +1,21 @@
 """Pictures of a translation run: scores by step, and attention of a decoder. Need matplotlib."""
 
+import math
 from collections.abc import Mapping, Sequence
-from itertools import cycle
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings
 
-from ..reports.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, Array, figure_at, write_notice
+from ..reports.plots import BLUE, GREEN, GREY, LANGUAGE_MARKERS, ORANGE, PURPLE, Array, figure_at, write_notice
 
 FONTS_FOR_TEXT = (  # those that are installed; for text in any script
     *("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Arial Unicode MS"),
     *("Noto Sans Devanagari", "Noto Sans Gujarati", "Noto Sans Sinhala", "Noto Sans Thai", "Noto Sans Tamil"),
 )
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, GREY)
+NAMES_INSIDE = len(COLOURS)  # a longer legend stands next to the panels
+NAMES_OF_A_COLUMN = 13
 
 
 def plot_scores_by_step(
@@ -22,14 +26,18 @@ def plot_scores_by_step(
     Args:
         change: the step where the second step of training began.
     """
-    with figure_at(path, 4.6 * max(1, len(scores)), 3.5) as figure:
+    most = max(map(len, scores.values()), default=0)
+    columns = math.ceil(most / NAMES_OF_A_COLUMN) if most > NAMES_INSIDE else 0  # of the legend
+    with figure_at(path, 4.6 * max(1, len(scores)) + 1.2 * columns, 3.5) as figure:
         panels = figure.subplots(1, max(1, len(scores)), squeeze=False)[0]
         if not scores:
             write_notice(panels[0], "nothing was scored")
             return Path(path)
         for axes, (measure, lines) in zip(panels, scores.items()):
-            for (name, points), colour in zip(lines.items(), cycle((BLUE, ORANGE, GREEN, PURPLE, GREY)), strict=False):
-                axes.plot(*zip(*points), "o-", color=colour, linewidth=2, markersize=4, label=name)
+            styles = cycle(product(("-", "--", ":"), LANGUAGE_MARKERS, COLOURS))
+            for (name, points), (dashes, marker, colour) in zip(lines.items(), styles, strict=False):
+                style: dict[str, Any] = {"linestyle": dashes, "marker": marker, "color": colour}
+                axes.plot(*zip(*points), **style, linewidth=2, markersize=4, label=name)
                 step, best = max(points, key=lambda point: point[1])
                 axes.plot(step, best, "o", markersize=12, markerfacecolor="none", markeredgecolor=colour)
                 axes.annotate(
@@ -42,7 +50,10 @@ def plot_scores_by_step(
                 axes.axvline(change, color=GREY, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
                 text = axes.text(change, 0.02, " step 2 ", transform=axes.get_xaxis_transform())
                 text.set(color=GREY, fontsize=9)
-        panels[0].legend(loc="lower right")
+        if columns:
+            figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", ncols=columns)
+        else:
+            panels[0].legend(loc="lower right")
     return Path(path)
 
 

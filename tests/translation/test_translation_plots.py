@@ -19,6 +19,25 @@ def test_scores_by_step_follow_their_data(tmp_path: Path) -> None:
     assert is_picture(plots.plot_scores_by_step({}, tmp_path / "empty.png"))
 
 
+@pytest.mark.filterwarnings("error")  # matplotlib warns where a legend leaves no room for the panels
+def test_many_directions_have_a_line_of_their_own_next_to_the_legend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.axes import Axes
+
+    styles, draw = [], Axes.plot
+
+    def record(axes: Any, *points: Any, **how: Any) -> Any:
+        if "label" in how:
+            styles.append((how["linestyle"], how["marker"], how["color"]))
+        return draw(axes, *points, **how)
+
+    monkeypatch.setattr(Axes, "plot", record)
+    lines = {f"en-x{number}": [(1.0, number), (2.0, number + 0.5)] for number in range(20)}
+    assert is_picture(plots.plot_scores_by_step({"chrF": lines}, tmp_path / "a.png"))
+    assert len({*styles}) == 20
+
+
 def test_the_darkest_attention_is_between_the_ends_worked_by_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
