@@ -22,7 +22,7 @@ from ..training.arguments import refuse_several_gpus, warn_of_other_accelerators
 from ..training.fingerprint import SETTINGS_FILE, refuse_other_settings, remember_settings
 from ..version import __version__
 from .arguments import XtremeArguments
-from .data import TaskData, number_of_examples, without_references
+from .data import Splits, TaskData, number_of_examples, split_of, without_references
 from .files import data_hash
 from .fine_tuned_models import FineTunedModels
 from .fine_tuning import longest_row
@@ -198,9 +198,13 @@ def begin_results(args: XtremeArguments, size: str, command: str) -> XtremeResul
 def begin_task(args: XtremeArguments, data: TaskData) -> TaskResults:
     """Results of a task without scores; the note says why they will not be XTREME's."""
     task, splits, note = data.task, args.splits, None
+    if task.format.features:
+        made = f"trained on {splits.train}, selected on {splits.select}, "
+    else:  # no split for training is read, and of dev all
+        made = f"threshold tuned on {split_of(splits.select)}, " if task.format.tuned_on_dev else ""
+        splits = Splits(select=split_of(splits.select) if made else Splits.select, score=splits.score)
     if not splits.official:
-        trained = f"trained on {splits.train}, selected on {splits.select}, " if task.format.features else ""
-        note = f"trial: {trained}scored on {splits.score}"
+        note = f"trial: {made}scored on {splits.score}"
     elif args.select_on == "target" and task.format.features:
         note = "selected on the target languages' dev sets"
     return TaskResults(

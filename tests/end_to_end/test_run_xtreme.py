@@ -32,7 +32,9 @@ from hictl_hf.errors import BadInput
 from hictl_hf.files import write_json
 from hictl_hf.processes import Processes
 from hictl_hf.retrieval.bitext import retrieval_accuracy
+from hictl_hf.xtreme import XtremeArguments
 from hictl_hf.xtreme import run as xtreme_run
+from hictl_hf.xtreme.data import TaskData
 from hictl_hf.xtreme.fine_tuned_models import FineTunedModels, device, model_name
 from hictl_hf.xtreme.fine_tuning import longest_row
 from hictl_hf.xtreme.frozen_encoder import FrozenEncoder
@@ -263,6 +265,26 @@ def test_one_candidate_whose_last_state_is_kept_was_chosen_by_nothing(data: Path
     assert one["model_selection"] == "last state" and one["chosen"]["dev"] is not None
     two = main([*arguments(data, encoder, tmp_path / "two"), *more, "--seed", "1", "2"])["tasks"]["xquad"]
     assert two["model_selection"] == "english dev"
+
+
+@pytest.mark.parametrize(
+    ("task", "splits", "note"),
+    [
+        ("tatoeba", ("train[9:]", "train[:9]", "test"), None),  # neither of them is read
+        ("bucc2018", ("train[9:]", "dev", "test"), None),
+        ("bucc2018", ("train", "test", "test"), "trial: threshold tuned on test, scored on test"),
+        ("bucc2018", ("train", "dev", "dev"), "trial: threshold tuned on dev, scored on dev"),
+        ("tatoeba", ("train", "dev", "dev"), "trial: scored on dev"),
+        ("xnli", ("train[9:]", "dev", "test"), "trial: trained on train[9:], selected on dev, scored on test"),
+        ("xnli", ("train", "dev", "test"), None),
+    ],
+)
+def test_only_a_score_that_other_splits_change_is_a_trial(
+    task: str, splits: tuple[str, str, str], note: str | None
+) -> None:
+    names = dict(zip(("train_split", "select_split", "score_split"), splits))
+    args = XtremeArguments(model_name_or_path="x", tasks=[task], data=".", **names)
+    assert xtreme_run.begin_task(args, TaskData(args.chosen_tasks[0])).note == note
 
 
 def test_rows_can_be_named_for_a_trial_and_the_score_says_so(xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:
