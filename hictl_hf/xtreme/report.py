@@ -28,7 +28,8 @@ from .tables import (
 
 MAP_CAPTION = (
     "Score in %, in question answering (F1 + EM) / 2; the darker, the better. Languages come in the order of how far "
-    "their scores lie above the means of their tasks. Dash on grey: no score; pale: XTREME lacks the language there."
+    "their scores lie above the means of their tasks; under a task, how many of XTREME's are in its mean, if not all. "
+    "Dash on grey: no score; pale: XTREME lacks the language there."
 )
 LAYERS_CAPTION = "By the layer and the pooling of the sentence vectors. The ring marks the best."
 
@@ -90,7 +91,9 @@ def _pictures(runs: Mapping[str, XtremeResults], folder: Path) -> Iterator[Pictu
         groups: dict[str, dict[str, dict[str, float | None]]] = {}
         scores = task_scores(results)
         for task in (scores[key] for key in scores if key in results.tasks):
-            title = f"{task.title}\n(trial)" if task.note and task.scores else task.title
+            trial = "\n(trial)" if task.note and task.scores else ""
+            some = f"\n{len(task.scores)} of {len(task.languages)}" if task.reasons and task.scores else ""
+            title = f"{task.title}{trial}{some}"
             by_language = {language: task.language_score(language) for language in task.languages}
             groups.setdefault(GROUPS.get(task.group, task.group), {})[title] = by_language
         path = plot_languages_and_tasks(groups, folder / f"languages-{number}.png", name)

@@ -462,7 +462,7 @@ def test_the_report_is_written_whole_and_needs_no_other_file(tmp_path: Path) -> 
     assert all(f"]({name})" in written for name in names[:3])
 
 
-def test_the_heat_map_is_given_scores_by_group_with_trials_named(
+def test_the_heat_map_is_given_scores_by_group_with_trials_and_parts_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: dict[str, Any] = {}
@@ -477,8 +477,8 @@ def test_the_heat_map_is_given_scores_by_group_with_trials_named(
     write_report({"toy": run(bucc2018=bucc, tatoeba=None)}, tmp_path)
     assert list(drawn) == ["classification", "structured prediction", "question answering", "retrieval"]
     assert list(drawn["classification"]) == ["XNLI", "PAWS-X"]
-    assert list(drawn["retrieval"]) == ["BUCC\n(trial)"]  # Tatoeba was not run
-    assert drawn["retrieval"]["BUCC\n(trial)"] == {"de": 70.0, "fr": None, "ru": None, "zh": None}
+    assert list(drawn["retrieval"]) == ["BUCC\n(trial)\n1 of 4"]  # Tatoeba was not run
+    assert drawn["retrieval"]["BUCC\n(trial)\n1 of 4"] == {"de": 70.0, "fr": None, "ru": None, "zh": None}
     assert drawn["question answering"]["MLQA"]["zh"] == 60.0
 
 
