@@ -207,6 +207,8 @@ def begin_task(args: XtremeArguments, data: TaskData) -> TaskResults:
         note = f"trial: {made}scored on {splits.score}"
     elif args.select_on == "target" and task.format.features:
         note = "selected on the target languages' dev sets"
+    elif args.source.folder is None and task.other_on_hub:
+        note = task.other_on_hub
     return TaskResults(
         title=task.title, group=task.group, metrics=list(task.metrics), missing=dict(data.missing), note=note
     )

@@ -60,6 +60,7 @@ class XtremeTask:
         read_translated: the same for translations of the training set into a language.
         files: the layouts of each split, first that of XTREME's download script; the first that exists is read.
         from_hub: loads examples by language and split, if the Hub has the task.
+        other_on_hub: why scores on the Hub's examples are not XTREME's; empty if they are.
         train_on: the row whose training set is used; `None`: its own.
         base, large: hyperparameters by the size of the encoder.
         codes: the {code} in names of files, by language.
@@ -82,6 +83,7 @@ class XtremeTask:
     read_training: Callable[..., Dataset] | None = None
     read_translated: Callable[[str, Path], Dataset] | None = None
     codes: Mapping[str, str] = field(default_factory=dict)
+    other_on_hub: str = ""
 
     @property
     def source(self) -> "XtremeTask":
@@ -180,6 +182,7 @@ TASKS = (
         base=FineTuningConfig(2e-5, 32, 10, 128, evaluate_every=500),
         large=FineTuningConfig(2e-5, 32, 10, 128, evaluate_every=500),
         read_translated=translations_into,
+        other_on_hub="on the Hub's words, which are those of treebanks (de + el), not of the text (del)",
     ),
     XtremeTask(
         "panx", "NER", "tagging", PANX_LANGUAGES, TAGS, ("f1",), anywhere(chunk_f1),

@@ -40,6 +40,7 @@ from hictl_hf.xtreme.fine_tuning import longest_row
 from hictl_hf.xtreme.frozen_encoder import FrozenEncoder
 from hictl_hf.xtreme.resuming import EXAMPLES_FILE
 from hictl_hf.xtreme.sharing import Job
+from hictl_hf.xtreme.tables import TaskScores
 from hictl_hf.xtreme.tasks import TASKS
 from run_xtreme import main
 
@@ -285,6 +286,19 @@ def test_only_a_score_that_other_splits_change_is_a_trial(
     names = dict(zip(("train_split", "select_split", "score_split"), splits))
     args = XtremeArguments(model_name_or_path="x", tasks=[task], data=".", **names)
     assert xtreme_run.begin_task(args, TaskData(args.chosen_tasks[0])).note == note
+
+
+def test_parts_of_speech_of_the_hub_are_marked_and_enter_no_average() -> None:
+    scores = {}
+    for data in ("hub", "."):
+        args = XtremeArguments(model_name_or_path="x", tasks=["udpos", "panx"], data=data)
+        for task in args.chosen_tasks:
+            results = xtreme_run.begin_task(args, TaskData(task))
+            results.languages = {language: {"f1": 70.0} for language in task.languages}
+            scores[data, task.name] = TaskScores.of(task.name, results)
+    assert [name for name, each in scores.items() if not each.complete] == [("hub", "udpos")]
+    assert scores["hub", "udpos"].cell.text == "trial 70.0"
+    assert scores["hub", "udpos"].notes[0].startswith("Trial, not an XTREME score: on the Hub's words")
 
 
 def test_rows_can_be_named_for_a_trial_and_the_score_says_so(xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:
