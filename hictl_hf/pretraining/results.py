@@ -12,6 +12,7 @@ from ..training.fingerprint import upgraded
 HEADS = ("language", "sentences", "before", "after", "gain")
 METRIC = "nearest-neighbour accuracy, cosine, mean of both directions"
 PERCENT = f"{METRIC}, in percent"
+SHOWN = 8  # languages of a note
 
 
 @dataclass(kw_only=True)
@@ -242,14 +243,26 @@ def _text_table(retrieval: RetrievalResults) -> str:
 
 
 def comparison_table(runs: Mapping[str, PretrainingResults]) -> str:
-    """The means of several runs as aligned text, in the order given."""
+    """The means of several runs as aligned text, in the order given; with a note where the pairs that were scored are
+    not the same."""
     width = max(map(len, runs))
     lines = [PERCENT, f"{'run'.ljust(width)}  before   after    gain"]
     for name, results in runs.items():
         before, after = results.means()
         cells = LanguageAccuracy(untrained=before, hictl=after).cells(name)[2:]
         lines.append("  ".join([name.ljust(width), *(cell.rjust(6) for cell in cells)]))
+    scored = {name: {of: each.sentences for of, each in results.by_accuracy()} for name, results in runs.items()}
+    (first, tests), *others = [(name, found) for name, found in scored.items() if found] or [("", {})]
+    for name, found in others:
+        if found != tests:
+            lines.append(f"{name}: its mean is over {_tests(found)}, that of {first} over {_tests(tests)}")
     return "\n".join(lines)
+
+
+def _tests(sentences: Mapping[str, int | None]) -> str:
+    """What a mean is over, in words."""
+    named = [f"{language} ({number:,})" if number else language for language, number in sorted(sentences.items())]
+    return ", ".join(named[:SHOWN]) + (f" and {len(named) - SHOWN} others" if len(named) > SHOWN else "")
 
 
 # --- sentences --------------------------------------------------------------------------------------------------------

@@ -94,6 +94,21 @@ def test_runs_are_compared_by_their_means_in_the_order_given() -> None:
     ]
 
 
+def test_runs_that_are_scored_on_other_pairs_are_named_below_the_table() -> None:
+    def run(**sentences: int) -> PretrainingResults:
+        rows = {name: {"untrained": 1.0, "hictl": 2.0, "sentences": number} for name, number in sentences.items()}
+        return typed(REQUIRED | {"retrieval": {"untrained": 1.0, "hictl": 2.0, "per_language": rows}})
+
+    runs = {"a": run(de=250, sw=90), "b": run(sw=90, de=250), "c": run(de=250), "d": run(de=1000, sw=90)}
+    assert comparison_table({"none": typed(REQUIRED), **runs}).splitlines()[7:] == [
+        "c: its mean is over de (250), that of a over de (250), sw (90)",
+        "d: its mean is over de (1,000), sw (90), that of a over de (250), sw (90)",
+    ]
+    many = {f"l{number:02}": 5 for number in range(12)}
+    assert comparison_table({"a": runs["a"], "b": run(**many)}).splitlines()[-1].startswith("b: its mean is over l00 (5), ")
+    assert " l07 (5) and 4 others, that of a over " in comparison_table({"a": runs["a"], "b": run(**many)})
+
+
 @pytest.mark.parametrize("missing", sorted(INCOMPLETE))
 def test_tables_and_sentences_survive_a_missing_key(missing: str) -> None:
     results = typed(INCOMPLETE[missing])
