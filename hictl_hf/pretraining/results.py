@@ -275,7 +275,8 @@ def headline(results: PretrainingResults) -> str:
         return "A HiCTL pre-training run"
     if before is None:
         return f"Translations are found {after:.1f}% of the time"
-    direction = "up" if after > before else "down" if after < before else "unchanged"
+    change = round(after, 1) - round(before, 1)  # of the numbers as they are printed
+    direction = "up" if change > 0 else "down" if change < 0 else "unchanged"
     return f"Translations are found {after:.1f}% of the time, {direction} from {before:.1f}%"
 
 
@@ -300,8 +301,8 @@ def start_sentences(results: PretrainingResults) -> list[str]:
         prompt = f", with the prompt {start.prompt!r}" if start.prompt else ""
         article = "an" if start.kind[0] in "aeiou" else "a"
         sentences.append(f"Started from {name}, {article} {start.kind}{read}{prompt}.")
-    if results.guard:
-        before, after = (mean or 0 for mean in results.guard.means())
+    before, after = results.guard.means() if results.guard else (None, None)
+    if before is not None and after is not None:
         sentences.append(f"Guard pairs, not trained on: {before:.1f}% before, {after:.1f}% after.")
     if results.interpolation:
         trained = 100 * results.interpolation.share

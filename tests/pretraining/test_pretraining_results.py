@@ -82,6 +82,23 @@ def test_the_mean_is_taken_over_languages_when_it_was_not_recorded() -> None:
     assert retrieval_table(typed(REQUIRED | {"retrieval": retrieval})) == retrieval_table(typed(RESULTS))
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "end"),
+    [
+        (51.21, 51.24, "51.2% of the time, unchanged from 51.2%"),
+        (51.24, 51.26, "51.3% of the time, up from 51.2%"),
+        (51.26, 51.24, "51.2% of the time, down from 51.3%"),
+    ],
+)
+def test_the_headline_agrees_with_the_numbers_it_prints(before: float, after: float, end: str) -> None:
+    results = typed(REQUIRED | {"retrieval": {"untrained": before, "hictl": after}})
+    assert headline(results) == f"Translations are found {end}"
+
+
+def test_a_guard_without_scores_is_not_said_to_have_0() -> None:
+    assert "Guard" not in lead(typed(RESULTS | {"guard": {}}))
+
+
 def test_runs_are_compared_by_their_means_in_the_order_given() -> None:
     lm_only = typed(REQUIRED | {"retrieval": {"untrained": 9.0, "hictl": 4.5}})
     unknown = typed(INCOMPLETE["retrieval"])
