@@ -115,7 +115,7 @@ def _facts(results: PretrainingResults) -> list[tuple[str, str]]:
         (results.before_label, "" if before is None else f"{before:.1f}%"),
         ("HiCTL", "" if after is None else f"{after:.1f}%"),
         ("language" if results.languages == 1 else "languages", str(results.languages or "")),
-        ("sentence pairs", f"{results.pairs:,}" if results.pairs else ""),
+        (f"sentence pairs{' to draw from' * results.is_part}", f"{results.pairs:,}" if results.pairs else ""),
         (f"{unit} of training", number),
     ]
 

@@ -135,8 +135,9 @@ class PretrainingResults(RunResults):
 
     Attributes:
         retrieval: `None` if no pairs were held out.
-        pairs: sentence pairs trained on; `None` for a stream, as are the next three.
+        pairs: sentence pairs trained on; `None` for a stream, as are the next four.
         texts: monolingual texts trained on.
+        examples: pairs and texts in all steps, the same one as often as it was drawn.
         languages: number of languages in the training data, regions and scripts aside; `language_codes` names them.
         before_label: the name of the model before training.
         history: the logs of the training, a dictionary for each `logging_steps` steps.
@@ -152,6 +153,7 @@ class PretrainingResults(RunResults):
     retrieval: RetrievalResults | None = None
     pairs: int | None = None
     texts: int | None = None
+    examples: int | None = None
     languages: int | None = None
     language_codes: list[str] | None = None
     before_label: str = "untrained model"
@@ -174,6 +176,11 @@ class PretrainingResults(RunResults):
         if isinstance(by_layer := retrieval.get("by_layer"), dict):
             retrieval["by_layer"] = upgraded(by_layer)
         return {**values, "retrieval": retrieval}
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the steps were too few for all pairs and texts."""
+        return self.examples is not None and self.examples < (self.pairs or 0) + (self.texts or 0)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -316,7 +323,8 @@ def data_sentence(results: PretrainingResults) -> str:
     amounts = [
         f"{number:,} {unit}" for number, unit in ((results.pairs, "sentence pairs"), (results.texts, "texts")) if number
     ]
-    sentence = "Trained on " + (" and ".join(amounts) or "a corpus whose size was not recorded")
+    drawn = f"{results.examples:,} examples drawn from " if results.is_part else ""
+    sentence = f"Trained on {drawn}" + (" and ".join(amounts) or "a corpus whose size was not recorded")
     if results.languages:
         sentence += f" in {results.languages} language{'s' * (results.languages > 1)}"
     return sentence + (f" for {duration(results.train_seconds)}." if results.train_seconds else ".")

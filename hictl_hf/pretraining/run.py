@@ -167,6 +167,8 @@ def collect_results(
         pairs = len(corpora.train) - texts
         results.pairs = pairs * (args.text_share < 1 or not texts)  # rows that are never drawn are not trained on
         results.texts = texts * (args.text_share > 0 or not pairs)
+        batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        results.examples = trainer.state.global_step * batch
         drawn = {
             (x_lang, y_lang)
             for x_lang, y_lang in zip(column(corpora.train, "x_lang"), column(corpora.train, "y_lang"))

@@ -100,6 +100,8 @@ def test_results_hold_the_protocol_and_consistent_means(run: tuple[Path, dict[st
     for name in ("untrained", "hictl"):
         assert results["retrieval"][name] == pytest.approx(sum(row[name] for row in scores.values()) / 3)
     assert results["pairs"] == 3 * (48 - 16) and results["texts"] == 48 and results["languages"] == 4
+    training = results["settings"]["training"]
+    assert results["examples"] == 6 * training["per_device_train_batch_size"] * training["gradient_accumulation_steps"]
     assert {row["step"] for row in results["history"]} == {2, 4, 6}
     assert {row["step"] for row in results["evaluations"]} == {3, 6}
     assert set(results["history"][0]) >= {"lm_loss", "sentence_loss", "word_loss", "p_avg", "hard_negative_lambda"}

@@ -95,6 +95,13 @@ def test_the_headline_agrees_with_the_numbers_it_prints(before: float, after: fl
     assert headline(results) == f"Translations are found {end}"
 
 
+@pytest.mark.parametrize(("examples", "drawn"), [(6, "6 examples drawn from "), (7, ""), (900, ""), (None, "")])
+def test_a_run_of_few_steps_is_not_said_to_be_trained_on_all_pairs(examples: int | None, drawn: str) -> None:
+    counts = {"pairs": 4, "texts": 3, "languages": 2, "train_seconds": 3.0, "examples": examples}
+    found = data_sentence(typed(REQUIRED | counts))
+    assert found == f"Trained on {drawn}4 sentence pairs and 3 texts in 2 languages for 3 seconds."
+
+
 def test_a_guard_without_scores_is_not_said_to_have_0() -> None:
     assert "Guard" not in lead(typed(RESULTS | {"guard": {}}))
 
