@@ -51,6 +51,9 @@ def model_card(results: PretrainingResults) -> str:
         rows=markdown_table(("languages", "rows"), results.corpus.kept.items()),
         objectives=markdown_table(("objective", "weight", "temperature", "loss at the end"), _objectives(results)),
         negatives=escape_markdown(_negatives(results)),
+        scored="the sentences given for it (validation_file)"
+        if results.training.get("validation_file")
+        else "held-out sentences of the training corpus",
         noise=escape_markdown(_noise(results)),
         architecture=_family(results).title,
         snippet=transformers_snippet(YOUR_REPOSITORY, _family(results).title),

@@ -39,8 +39,14 @@ def test_the_card_carries_its_score_as_metadata() -> None:
 
 def test_the_card_has_the_scores_of_the_guard() -> None:
     text = model_card(typed(ADAPTED))
-    assert "| hi | 250 | 70.0 | 71.5 | +1.5 |" in text and "Guard pairs, whose languages" in text
+    assert "| hi | 250 | 70.0 | 71.5 | +1.5 |" in text and "Guard pairs, of languages or domains" in text
     assert "Guard pairs" not in model_card(typed(RESULTS))
+
+
+def test_pairs_of_other_files_are_not_said_to_be_held_out_of_the_training_corpus() -> None:
+    given = {"settings": {"training": {"validation_file": ["news.{en,de}"]}}}
+    assert "Retrieval among held-out sentences of the training corpus says" in model_card(typed(RESULTS))
+    assert "Retrieval among the sentences given for it (validation_file) says" in model_card(typed(RESULTS | given))
 
 
 def test_the_card_names_the_model_it_began_from_if_the_hub_knows_it(tmp_path: Path) -> None:
