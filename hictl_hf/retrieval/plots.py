@@ -82,7 +82,7 @@ def plot_precision_and_recall(recall: Array, precision: Array, best: Mapping[str
         axes.annotate(words, (best["recall"], best["precision"]), (-8, -14), textcoords="offset points", ha="right")
         axes.set(xlim=(0, 102), ylim=(0, 102), xlabel="recall (%)", ylabel="precision (%)")
         point = f"precision {best['precision']:.1f}% at recall {best['recall']:.1f}%"
-        set_headline(figure, f"Mined pairs: {point}")
+        set_headline(figure, f"Mined pairs: {point}, the best threshold")
     return Path(path)
 
 

@@ -46,7 +46,11 @@ def test_the_page_has_curve_numbers_and_what_was_wrong(tmp_path: Path, caplog: p
     assert page.name == "report.html" and "data:image/png;base64," in page.read_text("utf-8")
     assert "th, td { text-align: left; unicode-bidi: plaintext;" in page.read_text("utf-8")  # sentences, not numbers
     assert "report.html: best F1 75.0, of pairs that score 1.0500 or more" in caplog.text
-    assert "Mined pairs: F1 75.0%" in text and "hictl mine x y" in text
+    assert (
+        "Mined pairs: F1 75.0% at the best threshold" in text
+        and "chosen on these same pairs" in text
+        and "hictl mine x y" in text
+    )
     assert "| 1.1000 | 75.0 | 75.0 | 75.0 |" in text
     assert "of the pairs that score the threshold or more. The argument --threshold" in text
     assert "| 1.2500 | c | 9 |" in text and "| e | 8 |" not in text
