@@ -128,9 +128,9 @@ def test_runs_that_are_scored_on_other_pairs_are_named_below_the_table() -> None
         "c: its mean is over de (250), that of a over de (250), sw (90)",
         "d: its mean is over de (1,000), sw (90), that of a over de (250), sw (90)",
     ]
-    many = {f"l{number:02}": 5 for number in range(12)}
-    assert comparison_table({"a": runs["a"], "b": run(**many)}).splitlines()[-1].startswith("b: its mean is over l00 (5), ")
-    assert " l07 (5) and 4 others, that of a over " in comparison_table({"a": runs["a"], "b": run(**many)})
+    many = run(**{f"l{number:02}": 5 for number in range(12)})
+    note = comparison_table({"a": runs["a"], "b": many}).splitlines()[-1]
+    assert note.startswith("b: its mean is over l00 (5), ") and " l07 (5) and 4 others, that of a over " in note
 
 
 @pytest.mark.parametrize("missing", sorted(INCOMPLETE))
