@@ -129,9 +129,12 @@ class Table:
 
 
 def escape_markdown(value: Any) -> str:
-    """Return a value on one line of Markdown without markup; an underscore within a word is none."""
+    """Return a value on one line of Markdown without markup; an underscore within a word is none.
+
+    Dollars are: GitHub reads formulas between them.
+    """
     text = escape(" ".join(str(value).split()), quote=False)
-    return re.sub(r"[\\`*~|\[\]]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", text)
+    return re.sub(r"[\\`*~|$\[\]]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", text)
 
 
 def fenced(text: str) -> str:

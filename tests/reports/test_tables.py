@@ -62,6 +62,7 @@ def test_plain_values_become_a_table_without_notes() -> None:
     [
         ("a|b\n*c*", r"a\|b \*c\*", r"a\textbar{}b *c*"),
         ("<b> [x]", r"&lt;b&gt; \[x\]", r"\textless{}b\textgreater{} {[}x]"),
+        ("$5 to $6", r"\$5 to \$6", r"\$5 to \$6"),
         ("50% – \\", "50% – \\\\", r"50\% -- \textbackslash{}"),
     ],
 )
