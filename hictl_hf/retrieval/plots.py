@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ROWS_PER_COLUMN = 40
+NAME_WIDTH = 60  # characters of a line above a map
 
 
 class SentenceMap(NamedTuple):
@@ -99,7 +101,8 @@ def plot_sentence_sets(maps: Sequence[SentenceMap], size: int, path: str | Path)
                 axes.scatter(*points.T, s=12, c=colours, cmap="tab10", vmin=0, vmax=9, marker=marker)
                 axes.scatter([], [], c=GREY, marker=marker, label=language)
             axes.set(xticks=[], yticks=[])
-            axes.set_title(f"{drawn.name}\na translation has mean rank {drawn.mean_rank:.1f} of {len(points)}")
+            name = "\n".join(wrap(drawn.name, NAME_WIDTH))  # a title that is too long covers the next one
+            axes.set_title(f"{name}\na translation has mean rank {drawn.mean_rank:.1f} of {len(points)}")
         sets = len(points) // size
         legend = figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(drawn.places))
         legend.set_title(f"marker: language; colour: one of {sets} sets of {size} sentences in each language")

@@ -1,12 +1,13 @@
 """The pictures of mined pairs and of accuracy by language follow their data."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from pictures import is_picture
 
-from hictl_hf.retrieval.plots import plot_precision_and_recall, plot_retrieval
+from hictl_hf.retrieval.plots import SentenceMap, plot_precision_and_recall, plot_retrieval, plot_sentence_sets
 
 
 def test_precision_by_recall_follows_its_data(tmp_path: Path) -> None:
@@ -27,3 +28,19 @@ def test_accuracy_by_language_follows_its_data(tmp_path: Path) -> None:
 def test_any_number_of_languages_is_drawn(languages: int, tmp_path: Path) -> None:
     rows = {f"l{number}": (None, float(number)) for number in range(languages)}
     assert is_picture(plot_retrieval(rows, tmp_path / "retrieval.png"))
+
+
+def test_the_long_name_of_a_map_does_not_reach_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    titles, write = [], Axes.set_title
+
+    def record(axes: Any, text: str, **how: Any) -> Any:
+        titles.append((axes, write(axes, text, **how)))
+
+    monkeypatch.setattr(Axes, "set_title", record)
+    places = {"de": np.eye(4)[:, :2], "en": np.eye(4)[:, 2:]}
+    maps = [SentenceMap(f"runs/{'folder/' * 20}{number}", places, 1.0) for number in range(2)]
+    assert is_picture(plot_sentence_sets(maps, 2, tmp_path / "maps.png"))
+    (_, left), (axes, _) = titles
+    assert left.get_window_extent().x1 < axes.get_window_extent().x0
