@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from recorded_run import ATTACKED, INCOMPLETE, REQUIRED, RESULTS, typed
 
+from hictl_hf.pretraining.interpolation import best_share
 from hictl_hf.pretraining.report import report, write_report
+from hictl_hf.pretraining.results import ShareAccuracy
 
 PIXEL = b"\x89PNG a picture"
 
@@ -35,6 +37,15 @@ def test_the_guard_has_a_table_like_the_languages(tmp_path: Path) -> None:
     guard = {**RESULTS["retrieval"], "per_language": {"sw": {"sentences": 60, "untrained": 41.5, "hictl": 40.25}}}
     table = page({**RESULTS, "guard": guard}, tmp_path).split("All languages of the guard")[1].split("</table>")[0]
     assert re.findall("<td[^>]*>([^<]*)</td>", table) == ["sw", "60", "41.5", "40.2", "-1.2"]
+
+
+def test_the_rule_by_which_the_share_is_chosen_is_stated(tmp_path: Path) -> None:
+    """Share 1 has the best mean, but a guard below the start's."""
+    grid = [{"share": 0.0, "dev": 50.0, "guard": 70.0}, {"share": 1.0, "dev": 90.0, "guard": 69.0}]
+    assert best_share([ShareAccuracy(**row) for row in grid]).share == 0
+    report(tmp_path, typed({**RESULTS, "interpolation": {"share": 0.0, "grid": grid}}))
+    text = (tmp_path / "report.html").read_text("utf-8")
+    assert "of those at which the guard is not below the start&#x27;s" in text
 
 
 @pytest.mark.parametrize("layers", [{"mean": [None, 50.0]}, {"mean": [40.0, 50.0]}, {"mean": [40.0], "cls": [50.0]}])
