@@ -33,8 +33,8 @@ CAPTIONS = {
         "How much of the start is kept",
         (
             "Accuracy on dev pairs by the share of the trained weights in the average with those of the start. The "
-            "dashed line marks the chosen share: of those at which the guard is not below the start's, the one with the "
-            "best mean of dev and guard."
+            "dashed line marks the chosen share: of those at which the guard is not below the start's, the one with "
+            "the best mean of dev and guard."
         ),
     ),
     "losses": (
