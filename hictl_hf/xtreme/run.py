@@ -179,9 +179,10 @@ def score_language(
     except ValueError as error:
         raise BadInput(f"{path}: cannot be scored: {error} {fix}") from error
     hashes = (data_hash(without_references(data.test[language])), data_hash(references))
+    official = {"compat": "yes"} if args.compat and task.format.compat else {}
     signature = {
         "task": task.name, "language": language, "split": args.score_split, "data": data_hash(hashes), **signature,
-        "version": __version__,
+        **official, "version": __version__,
     }  # fmt: skip
     return Score(values, signature)
 

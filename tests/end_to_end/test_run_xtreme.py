@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from datasets import Dataset
 from parsers import parse_xtreme_arguments
 from safetensors.torch import load_file, save_file
 from transformers import (
@@ -31,7 +32,7 @@ from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 from hictl_hf.files import write_json
 from hictl_hf.processes import Processes
-from hictl_hf.retrieval.bitext import retrieval_accuracy
+from hictl_hf.retrieval.bitext import Bitext, retrieval_accuracy
 from hictl_hf.xtreme import XtremeArguments
 from hictl_hf.xtreme import run as xtreme_run
 from hictl_hf.xtreme.data import TaskData
@@ -299,6 +300,22 @@ def test_parts_of_speech_of_the_hub_are_marked_and_enter_no_average() -> None:
     assert [name for name, each in scores.items() if not each.complete] == [("hub", "udpos")]
     assert scores["hub", "udpos"].cell.text == "trial 70.0"
     assert scores["hub", "udpos"].notes[0].startswith("Trial, not an XTREME score: on the Hub's words")
+
+
+@pytest.mark.parametrize(("task", "compat"), [("mlqa", True), ("mlqa", False), ("tatoeba", True)])
+def test_the_signature_names_answers_that_are_extracted_like_the_official_ones(task: str, compat: bool) -> None:
+    args = XtremeArguments(model_name_or_path="x", tasks=[task], data=".", compat=compat)
+    [row] = args.chosen_tasks
+    if task == "mlqa":
+        answers = [{"text": "dog", "start": 2}]
+        test = Dataset.from_list([{"id": "1", "question": "who?", "context": "a dog", "answers": answers}])
+        predicted: Any = {"1": "dog"}
+    else:
+        test, predicted = Bitext(["a"], ["b"], ["0"], ["0"], frozenset({("0", "0")})), ["0"]
+    data = TaskData(row, test={"de": test}, references={"de": row.format.references(test)})
+    score = xtreme_run.score_language(args, data, "de", predicted, {})
+    assert ("|compat:yes|" in score.signature_text) == (task == "mlqa" and compat)
+    assert score.values[row.metrics[0]] == 100
 
 
 def test_rows_can_be_named_for_a_trial_and_the_score_says_so(xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:
