@@ -56,7 +56,9 @@ class TaskScores:
             else:
                 default = "not a number" if values else "no gold labels" if language in task.languages else NOT_RUN
                 reasons[language] = task.missing.get(language, default)
-        return cls(title, group, tuple(metrics), tuple(languages), scores, reasons, task.note or "")
+        others = [language for language in scores if official and language not in official["languages"]]
+        note = task.note or (f"trial: also in {', '.join(others)}, which XTREME lacks" if others else "")
+        return cls(title, group, tuple(metrics), tuple(languages), scores, reasons, note)
 
     @property
     def complete(self) -> bool:

@@ -190,6 +190,11 @@ INCOMPLETE = {
         "trial 80.0",
         ("Trial, not an XTREME score: scored on dev.",),
     ),
+    "more languages than XTREME's": (
+        {"languages": {name: {"f1": 80.0} for name in ("de", "fr", "ru", "zh", "ja", "pl")}},
+        "trial 80.0",
+        ("Trial, not an XTREME score: also in ja, pl, which XTREME lacks.",),
+    ),
     "a trial of some languages": (
         {
             "languages": {"de": {"f1": 60.0}, "fr": {"f1": 50.0}, "ru": {"f1": 43.0}},
