@@ -8,7 +8,7 @@ marked, with the reason, and left out of averages.
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -24,6 +24,7 @@ GROUPS = {  # names in results files -> names of XTREME
 }
 METRICS = {"accuracy": "Accuracy", "f1": "F1", "exact_match": "EM"}
 NOT_RUN = "not run"
+EXAMPLES = re.compile(r"\|data:([^|]*)(?:\|.*)?\|version:([^|]*)")  # in a signature
 
 
 @dataclass(frozen=True)
@@ -140,13 +141,17 @@ def all_tables(runs: Mapping[str, XtremeResults]) -> list[Table]:
 
 def main_table(runs: Mapping[str, XtremeResults]) -> Table:
     """The paper's table: setting by setting its rows and ours, nine tasks, the average."""
-    sections = {}
+    sections, differing = {}, notes_of_other_examples(runs)
     for setting in _settings(runs):
         rows = [_paper_row(row) for row in paper_rows("rows", _sizes(runs, setting), setting)]
         for name, results in runs.items():
             if results.setting == setting:
                 nine = nine_tasks(results)
-                rows.append([Cell(name, strong=True), *(task.cell for task in nine), _mean_cell(nine)])
+                cells = [
+                    replace(task.cell, notes=(*task.cell.notes, *differing.get((name, key), ())))
+                    for key, task in zip(COLUMNS, nine)
+                ]
+                rows.append([Cell(name, strong=True), *cells, _mean_cell(nine)])
         sections[setting] = rows
     titles: dict[str, list[str]] = {}
     for column in COLUMNS.values():
@@ -155,6 +160,23 @@ def main_table(runs: Mapping[str, XtremeResults]) -> Table:
     caption = f"In %. {measures}. Average: of nine task scores, (F1 + EM) / 2 counting as one. Bold names: our runs."
     heads = [Cell(text) for text in ("model", *(column["title"] for column in COLUMNS.values()), "average")]
     return Table("Nine tasks", caption, heads, sections)
+
+
+def notes_of_other_examples(runs: Mapping[str, XtremeResults]) -> dict[tuple[str, str], tuple[str]]:
+    """By run and task, a note where the signatures name other examples or labels than those of the first run. Those of
+    another release, which may hash otherwise, are not compared."""
+    notes: dict[tuple[str, str], tuple[str]] = {}
+    for key in COLUMNS:
+        first, expected = "", dict[tuple[str, str], str]()
+        for name, results in runs.items():
+            signatures = results.tasks[key].signatures if key in results.tasks else {}
+            signed = {language: EXAMPLES.search(text) for language, text in signatures.items()}
+            found = {(language, match[2]): match[1] for language, match in signed.items() if match}
+            if not expected:
+                first, expected = name, found
+            if others := [each[0] for each in found if expected.get(each, found[each]) != found[each]]:
+                notes[name, key] = (f"In {', '.join(others)} on other examples or labels than {first}.",)
+    return notes
 
 
 def group_table(runs: Mapping[str, XtremeResults]) -> Table:

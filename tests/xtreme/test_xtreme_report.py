@@ -265,6 +265,21 @@ def test_settings_come_in_the_papers_order_each_with_its_own_rows() -> None:
     assert rows(main_table(runs))["HiCTL, base"][0] == "80.0"  # the last one, translate-train-all
 
 
+def test_a_run_on_other_examples_than_the_first_has_a_note() -> None:
+    def signed(version: str = "2", **data: str) -> dict[str, Any]:
+        texts = {name: f"language:{name}|data:{of}|layer:8|version:{version}" for name, of in data.items()}
+        return run(bucc2018=task("bucc2018", 80.0, signatures=texts))
+
+    runs = {
+        "none": run(), "a": signed(de="1", fr="2", ru="3"), "same": signed(de="1", fr="2", zh="9"),
+        "other": signed(de="7", fr="2", ru="8"), "older": signed("1", de="7"),
+    }  # fmt: skip
+    [rows] = main_table(runs).sections.values()
+    notes = {row[0].text: row[1 + [*COLUMNS].index("bucc2018")].notes for row in rows if row[0].text in runs}
+    assert notes == dict.fromkeys(runs, ()) | {"other": ("In de, ru on other examples or labels than a.",)}
+    assert "In de, ru on other examples" in main_table(runs).text()
+
+
 # --- groups, gap, languages -----------------------------------------------------------------------------------------
 
 
