@@ -87,10 +87,13 @@ class TemperatureSampler(Sampler[NDArray[np.int64]]):
     Attributes:
         grouping: called with the examples of many batches and a generator, returns the order, as indices, in which they
             make these batches; examples that follow each other come into the same micro-batch.
+        grouped_over_processes: whether a group that is larger than a micro-batch of one process has that of the other
+            processes next, as where they gather their sentences, or the next one of the same process.
         grouped_draws: the number of draws that are grouped, over all epochs: those that the run reads; `None`: all.
     """
 
     grouping: Callable[[NDArray[np.int64], np.random.Generator], NDArray[np.int64]] | None = None
+    grouped_over_processes: bool = False
     grouped_draws: int | None = None
 
     def __init__(
@@ -147,8 +150,12 @@ class TemperatureSampler(Sampler[NDArray[np.int64]]):
         if self.grouping is None or not full:
             return draws
         order = self.grouping(draws[:full, 0], np.random.default_rng([self.seed, self.epoch, first]))
-        parts = self.micro_batches * self.processes  # each takes every parts-th draw of a batch
-        order = order.reshape(-1, parts, self.batch_size // parts).swapaxes(1, 2).ravel()
+        each = self.batch_size // (self.micro_batches * self.processes)
+        if self.grouped_over_processes:
+            places = order.reshape(-1, self.micro_batches, self.processes, each).swapaxes(1, 2)
+        else:
+            places = order.reshape(-1, self.processes, self.micro_batches, each)
+        order = places.transpose(0, 3, 1, 2).ravel()  # as `__iter__` takes draws in turn
         return np.concatenate([draws[order], draws[full:]])
 
     def draws_in(self, steps: int) -> int:

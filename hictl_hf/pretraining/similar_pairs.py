@@ -58,6 +58,7 @@ def group_by_similarity(trainer: HictlTrainer, by: str) -> None:
         vectors = vectors_of_start(trainer, compared, sampler.examples_in(sampler.grouped_draws))
     size, _ = pairs_contrasted(args, trainer.gather_sentences, trainer.gradient_cache)
     sampler.grouping = partial(order_of_groups, compared, vectors, size)
+    sampler.grouped_over_processes = trainer.gather_sentences
 
 
 def warn_of_other_length(args: PretrainingArguments, steps: int) -> None:

@@ -110,6 +110,24 @@ def test_each_micro_batch_has_complete_groups_and_nothing_is_drawn_twice(micro_b
     assert mixed <= 9  # of 112 examples at most 3 of each of 12 meanings are left for the last groups
 
 
+@pytest.mark.parametrize("gathered", [True, False])
+def test_a_group_of_several_processes_or_micro_batches_is_not_divided(gathered: bool) -> None:
+    """Groups of 8 in batches of 16: of the same micro-batch in both processes, or of one process in both."""
+    found = []
+    for process in range(2):
+        made = sampler(micro_batches=2, process=process, processes=2)
+        made.grouping = lambda chosen, _: np.argsort(chosen)
+        made.grouped_over_processes = gathered
+        found.append([batch[:, 0].tolist() for batch in made][:14])  # not the rest of the epoch
+    drawn = sorted(number for batches in found for batch in batches for number in batch)
+    groups = [drawn[start : start + 8] for start in range(0, len(drawn), 8)]
+    if gathered:
+        contrasted = [sorted(x + y) for x, y in zip(*found, strict=True)]
+    else:
+        contrasted = [sorted(x + y) for batches in found for x, y in zip(batches[::2], batches[1::2], strict=True)]
+    assert sorted(contrasted) == groups
+
+
 def test_without_grouping_most_groups_would_be_mixed() -> None:
     groups = np.concatenate([batch[:, 0] for batch in sampler()])[:112].reshape(-1, 4) % MEANINGS
     assert np.count_nonzero(groups.max(1) != groups.min(1)) > 20
@@ -177,7 +195,7 @@ def make(
 
 
 def as_one_of_two(*arguments: Any) -> list[list[int]]:
-    """The examples of each batch of this process."""
+    """The examples of each micro-batch of this process."""
     flags = ["--per_device_train_batch_size", "4", "--group_by_similarity", "sentences", "--ddp_backend", "gloo"]
     trainer = make(*arguments, *flags)
     assert trainer.batches is not None
@@ -214,12 +232,15 @@ def test_sentences_are_compared_by_the_vectors_that_the_start_has(
     np.testing.assert_allclose(found(compared(read[[3, 0]])), expected[[3, 0]], atol=1e-3)
 
 
+@pytest.mark.parametrize("micro_batches", ["1", "2"])
 def test_two_processes_make_the_batches_of_one(
-    corpus: Dataset, tokenizer: PreTrainedTokenizerBase, model_for_text: Callable[..., PreTrainedModel], tmp_path: Path
-) -> None:
+    micro_batches: str, corpus: Dataset, tokenizer: PreTrainedTokenizerBase,
+    model_for_text: Callable[..., PreTrainedModel], tmp_path: Path,
+) -> None:  # fmt: skip
     model = model_for_text(sentence_pooling="mean", sentence_projection=False)
-    alone = make(tmp_path, corpus, tokenizer, model, "--group_by_similarity", "sentences")
+    several = "--gradient_accumulation_steps", micro_batches
+    alone = make(tmp_path, corpus, tokenizer, model, "--group_by_similarity", "sentences", *several)
     assert alone.batches is not None
     batches = [sorted(batch[:, 0].tolist()) for batch in alone.batches]
-    found = found_by_two(tmp_path, as_one_of_two, tmp_path, corpus, tokenizer, model)
+    found = found_by_two(tmp_path, as_one_of_two, tmp_path, corpus, tokenizer, model, *several)
     assert [sorted(first + second) for first, second in zip(*found, strict=True)] == batches
