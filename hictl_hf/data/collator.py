@@ -38,7 +38,8 @@ class PretrainingCollator:
     Args:
         tokenizer: one with a mask, padding and a first token (`layout_of`).
         mlm_probability, tlm_probability: share of tokens to predict in monolingual text and in pairs (appendix B).
-        max_length: tokens of the longest input, special tokens included; the longer side of a pair is cut first.
+        max_length: tokens of the longest input, special tokens included; sentences are cut alone, and of x∘y the longer
+            side first.
         reordering: how to make the positive y of monolingual x: shuffle its "words", its "subwords", or its words
             within a "local" window. Text written without spaces is always shuffled by subwords.
         objectives: for which objectives to make inputs: "lm", "sentence", "word".
@@ -98,7 +99,7 @@ class PretrainingCollator:
         if "seed" not in examples[0]:
             drawn = torch.randint(2**62, (len(examples),)).tolist()
             examples = [{**example, "seed": seed} for example, seed in zip(examples, drawn, strict=True)]
-        examples = [self.cut(example) for example in examples]
+        given, examples = examples, [self.cut(example) for example in examples]
         seeds, padding = torch.tensor([example["seed"] for example in examples]), self.tokenizer.pad_token_id
         joined, seen = pad([self.join(example["x"], example["y"]) for example in examples], padding)
         batch = {"example_seeds": seeds}
@@ -118,10 +119,12 @@ class PretrainingCollator:
                 for example in examples
             ]
         if "sentence" in self.objectives:
-            batch["sentence_input_ids"], seen = pad([self.sentence(ids) for ids in x + y], padding)
+            first = [example["x"] for example in given]
+            second = [other if example["y"] is None else example["y"] for example, other in zip(given, y, strict=True)]
+            batch["sentence_input_ids"], seen = pad([self.sentence(ids) for ids in first + second], padding)
             batch["sentence_attention_mask"] = seen.long()
-            texts = x + [example["x"] if example["y"] is None else example["y"] for example in examples]
-            batch["sentence_hashes"] = torch.tensor([text_hash(text) for text in texts])
+            texts = first + [example["x"] if example["y"] is None else example["y"] for example in given]
+            batch["sentence_hashes"] = torch.tensor([text_hash(self.read(text)) for text in texts])
         if "word" in self.objectives:
             if self.join_reordered:
                 pairs = [self.cut({"x": ids, "y": other, "seed": 0}) for ids, other in zip(x, y, strict=True)]
@@ -154,7 +157,7 @@ class PretrainingCollator:
                 raise BadInput(f"{name} of an example is {ends}; {allowed}")
 
     def cut(self, example: dict[str, Any]) -> dict[str, Any]:
-        """Return the example with each sentence, and the pair, cut to `max_length`."""
+        """Return the example as x∘y has it, cut to `max_length`."""
         x = example["x"][: self.room]
         if example["y"] is None:
             return {"x": x, "y": None, "seed": example["seed"]}
@@ -171,7 +174,11 @@ class PretrainingCollator:
 
     def sentence(self, ids: Ids) -> list[int]:
         """Return a sentence as the sentence level reads it: cut, with the prompt and special tokens."""
-        return self.join([*self.prompt, *ids[: self.room - len(self.prompt)]], None)
+        return self.join([*self.prompt, *self.read(ids)], None)
+
+    def read(self, ids: Ids) -> Ids:
+        """Return what the sentence level reads of a sentence."""
+        return ids[: self.room - len(self.prompt)]
 
     def mask(self, ids: Tensor, rates: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
         """Return masked ids and labels, each (n, T): 80 % of the chosen tokens become `<mask>`, 10 % a random one.

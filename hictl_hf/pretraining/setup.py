@@ -398,7 +398,7 @@ def examples_and_sampler(
             "as many rows or more; start fewer processes, or give more data"
         )
     if cut:
-        logger.info("%d of %d rows are longer than %d tokens and will be cut", cut, len(tokens), args.max_seq_length)
+        logger.info("%d of %d rows, x and y joined, are cut to %d tokens", cut, len(tokens), args.max_seq_length)
     languages = tokens.select_columns(["x_lang", "y_lang"]).to_pandas().fillna("")
     groups = {
         (x_lang, y_lang or None): np.asarray(rows)

@@ -152,6 +152,26 @@ def test_of_a_pair_the_longer_side_is_cut_first(
     )
 
 
+@pytest.mark.parametrize("objectives", [("sentence",), ("lm", "sentence", "word")])
+@pytest.mark.parametrize("prompt", [(), (7, 8)])
+def test_the_sentence_level_reads_each_side_of_a_pair_alone(
+    tokenizer: PreTrainedTokenizerBase, objectives: tuple[str, ...], prompt: tuple[int, ...]
+) -> None:
+    """A sentence with two translations, each too long beside it: it is read whole, and both pairs share its text."""
+    common = list(range(10, 18))
+    rows = [{"x": common, "y": [20 + at] * (6 * at + 6), "seed": at} for at in range(2)]
+    collator = PretrainingCollator(tokenizer, max_length=12, objectives=objectives, prompt=prompt)
+    batch = collator(rows)
+    assert unpadded(batch, "sentence_input_ids", "sentence_attention_mask") == [
+        *[[0, *prompt, *common, 2]] * 2, [0, *prompt, *[20] * 6, 2], [0, *prompt, *[21] * (10 - len(prompt)), 2],
+    ]  # fmt: skip
+    x, again, y, other = batch["sentence_hashes"].tolist()
+    assert x == again and len({x, y, other}) == 3
+    beyond = collator([{"x": [*common, 18, 19, 30], "y": common, "seed": at} for at in range(2)])["sentence_hashes"]
+    cut = collator([{"x": [*common, 18, 19, 31], "y": common, "seed": at} for at in range(2)])["sentence_hashes"]
+    assert beyond.equal(cut), "what is not read makes no difference"
+
+
 def test_no_input_is_longer_than_max_length(tokenizer: PreTrainedTokenizerBase) -> None:
     random = np.random.default_rng(3)
     lengths = random.integers(1, 40, (60, 2))
