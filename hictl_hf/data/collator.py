@@ -234,6 +234,17 @@ def fill_rows(values: Tensor, lengths: Tensor, filler: int) -> tuple[Tensor, Ten
     return torch.full(mask.shape, filler).masked_scatter_(mask, values), mask
 
 
+def tokens_read(batch: Mapping[str, Any]) -> Tensor | int:
+    """Return the number of tokens of all inputs of a batch that its objectives read, ()."""
+    masked = clean = batch.get("attention_mask")
+    if "clean_input_ids" not in batch:
+        clean = None
+    elif "labels" not in batch:
+        masked = None
+    masks = masked, batch.get("clean_attention_mask", clean), batch.get("sentence_attention_mask")
+    return sum(mask.sum() for mask in masks if mask is not None)
+
+
 def text_hash(ids: Ids) -> int:
     """Return a 63-bit hash of the tokens, equal for equal texts."""
     return int.from_bytes(blake2b(np.asarray(ids, np.int64).tobytes(), digest_size=8).digest(), "big") >> 1

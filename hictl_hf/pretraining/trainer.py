@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.trainer_utils import PredictionOutput, TrainOutput, speed_metrics
 
-from ..data.collator import OBJECTIVES
+from ..data.collator import OBJECTIVES, tokens_read
 from ..data.sampling import PretrainingExamples, TemperatureSampler
 from ..data.streaming import StreamedBatches, collate_streamed
 from ..embedding.pooling import Pooling, all_poolings
@@ -316,7 +316,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
             if outputs.get(name) is not None:
                 self.step_sums[name] += outputs[name].detach() * len(inputs["example_seeds"])
         self.step_sums["rows"] += len(inputs["example_seeds"])
-        self.step_sums["tokens"] += sum(inputs[name].sum() for name in inputs if name.endswith("attention_mask"))
+        self.step_sums["tokens"] += tokens_read(inputs)
 
     def stop_requested(self) -> bool:
         """Whether any process received SIGTERM, from the same all-reduce as the sums of the step."""

@@ -10,9 +10,11 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from hictl_hf.data.collator import LOCAL_WINDOW, PretrainingCollator, text_hash
+from hictl_hf.data.collator import LOCAL_WINDOW, PretrainingCollator, text_hash, tokens_read
 from hictl_hf.data.tokenization import prompt_tokens
 from hictl_hf.errors import BadInput
+from hictl_hf.models.configuration_hictl import HictlConfig
+from hictl_hf.models.outputs import PreTrainingBatch
 
 Row = dict[str, Any]
 LONE = "▁"
@@ -539,3 +541,18 @@ def test_settings_that_make_no_sense_are_refused_with_the_values_allowed(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         PretrainingCollator(tokenizer, **settings)
+
+
+@pytest.mark.parametrize(("clean", "join_reordered"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("objectives", [("lm",), ("word",), ("lm", "word"), ("word", "sentence"), ("sentence",)])
+def test_the_tokens_of_a_batch_are_those_that_the_encoder_reads(
+    tokenizer: PreTrainedTokenizerBase, rows: list[Row], objectives: tuple[str, ...], clean: bool, join_reordered: bool
+) -> None:
+    collator = PretrainingCollator(
+        tokenizer, objectives=objectives, clean_word_level=clean, join_reordered=join_reordered
+    )
+    weights = {f"{name}_weight": float(name in objectives) for name in ("lm", "sentence", "word")}
+    config = HictlConfig(word_level_input="clean" if clean else "masked", **weights)
+    given = dict.fromkeys(PreTrainingBatch._fields[:10]) | {"items": {}} | collator(rows)
+    inputs = PreTrainingBatch(**given).of_objectives(config).encoder_inputs(config)
+    assert tokens_read(collator(rows)) == sum(int(mask.sum()) for _, mask in inputs.values() if mask is not None)
