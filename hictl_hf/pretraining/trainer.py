@@ -171,7 +171,8 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         pairs, factors = pairs_contrasted(self.args, self.gather_sentences, self.gradient_cache)
         if pairs == 1 and self.weight_of("sentence") > 0:
             raise BadInput(NO_NEGATIVES)
-        logger.info("negatives per anchor: %d (%s), less where texts are equal", 2 * pairs - 2, " x ".join(factors))
+        negatives = (1 + self.model.config.same_side_negatives) * (pairs - 1)
+        logger.info("negatives per anchor: %d (%s), less where texts are equal", negatives, " x ".join(factors))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """A loader of the sampler's or the stream's batches, which are divided among the processes already.

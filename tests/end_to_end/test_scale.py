@@ -215,6 +215,7 @@ def test_negatives_on_the_page_are_those_that_a_run_logs(caplog: pytest.LogCaptu
         trainer = SimpleNamespace(
             gather_sentences=gather == "true",
             gradient_cache=cache == "true",
+            model=SimpleNamespace(config=HictlConfig()),
             args=SimpleNamespace(
                 train_batch_size=int(pairs), world_size=int(processes), gradient_accumulation_steps=int(micro_batches)
             ),

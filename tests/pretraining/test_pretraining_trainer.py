@@ -625,6 +625,17 @@ def test_a_single_pair_without_negatives_is_refused(build: Callable[..., HictlTr
     build(per_device_train_batch_size=1, model={"sentence_weight": 0.0})
 
 
+@pytest.mark.parametrize(("same_side", "negatives"), [(True, 14), (False, 7)])
+def test_the_number_of_negatives_is_told(
+    build: Callable[..., HictlTrainer], caplog: pytest.LogCaptureFixture, same_side: bool, negatives: int
+) -> None:
+    with caplog.at_level("INFO"):
+        trainer = build(max_steps=1, model={"same_side_negatives": same_side, "duplicates": "keep"})
+    assert f"negatives per anchor: {negatives} (8 pairs)" in caplog.text
+    [log] = logs_of(trained(trainer))
+    assert log["negatives_per_anchor"] == negatives
+
+
 # --- SIGTERM ----------------------------------------------------------------------------------------------------------
 
 
