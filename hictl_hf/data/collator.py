@@ -115,7 +115,7 @@ class PretrainingCollator:
         y: list[Ids] = []
         if "sentence" in self.objectives or self.join_reordered:
             y = [
-                self.reorder(example["x"], example["seed"]) if example["y"] is None else example["y"]
+                self.reorder(self.read(example["x"]), example["seed"]) if example["y"] is None else example["y"]
                 for example in examples
             ]
         if "sentence" in self.objectives:

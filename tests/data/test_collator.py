@@ -174,6 +174,15 @@ def test_the_sentence_level_reads_each_side_of_a_pair_alone(
     assert beyond.equal(cut), "what is not read makes no difference"
 
 
+def test_the_positive_of_a_text_cut_for_a_prompt_has_the_words_that_are_read(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    collator = PretrainingCollator(tokenizer, max_length=12, prompt=(7, 8, 9), reordering="subwords")
+    batch = collator([{"x": range(20, 40), "y": None, "seed": seed} for seed in range(9)])
+    for x, y in zip(*batch["sentence_input_ids"].view(2, 9, 12).tolist(), strict=True):
+        assert x != y and sorted(x) == sorted(y)
+
+
 def test_no_input_is_longer_than_max_length(tokenizer: PreTrainedTokenizerBase) -> None:
     random = np.random.default_rng(3)
     lengths = random.integers(1, 40, (60, 2))
