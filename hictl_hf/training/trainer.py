@@ -92,7 +92,7 @@ class RobustTrainer(Trainer):
         if self.loss_is_scaled_for_ga and not hasattr(Trainer, "loss_is_scaled_for_ga"):
             self.model_accepts_loss_kwargs = True  # before transformers 5.19, which has no other way to say the same
         self.terminated = self.sigterm_received = self.step_was_skipped = False
-        self.skipped_steps = self.skipped_in_a_row = 0
+        self.skipped_steps = self.skipped_in_a_row = self.skipped_since_begin = 0
         self.training = RawValue("b", False)  # shared with the workers of the data loader
         self.step_batches: list[dict[str, Any]] = []
         self.step_losses: list[Tensor] = []
@@ -142,7 +142,9 @@ class RobustTrainer(Trainer):
         self.args.ignore_data_skip |= knows_no_end(self)  # `Passes` do so
         try:
             with self.noting_sigterm():
+                self.skipped_since_begin = 0
                 output = super().train(resume_from_checkpoint, *args, **kwargs)
+                output = output._replace(training_loss=output.metrics["train_loss"])  # as `log` has changed it
                 self.wait_for(self.checkpoint_readers())
         finally:
             for name, value in before.items():
@@ -328,6 +330,7 @@ class RobustTrainer(Trainer):
         self._globalstep_last_logged += 1  # the logged loss is divided by the steps since then
         self.step_was_skipped = True
         self.skipped_steps += 1
+        self.skipped_since_begin += 1
         if not self.scale_is_open():
             self.skipped_in_a_row += 1
         step = self.state.global_step + 1
@@ -371,6 +374,9 @@ class RobustTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self.skipped_steps:
             logs["skipped_steps"] = self.skipped_steps
+        if "train_loss" in logs and self.skipped_since_begin:  # HF divides by all steps of this call
+            steps = self.state.global_step - getattr(self, "_initial_global_step", 0)
+            logs["train_loss"] *= steps / max(steps - self.skipped_since_begin, 1)
         super().log(logs, start_time)
 
 

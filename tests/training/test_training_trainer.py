@@ -490,6 +490,8 @@ def test_logs_of_losses_leave_out_skipped_steps_and_tell_how_many_they_were(tmp_
     assert told == {1: 1, 3: 1, 5: 2, 6: 3, 9: 4, 11: 5, 12: 5}
     for trainer in (by_one, by_three):
         assert "NaN" not in json.dumps(trainer.state.log_history)
+        mean = sum(losses.values()) / len(losses)
+        assert trainer.state.log_history[-1]["train_loss"] == pytest.approx(mean, rel=1e-5)
     resumed = trained(toy_trainer(tmp_path, callbacks=[Poison([9, 11])], **settings), f"{tmp_path}/checkpoint-7")
     assert resumed.skipped_steps == 5
     assert "NaN" not in (tmp_path / "checkpoint-12" / "trainer_state.json").read_text()
