@@ -179,6 +179,11 @@ def test_private_attributes_are_still_there(tmp_path: Path) -> None:
     source = inspect.getsource(Trainer)
     for name in ("_tr_loss", "_globalstep_last_logged"):
         assert f"self.{name} = " in source, f"Trainer does not set {name} any more"
+    by_call, by_run = (
+        "self.state.global_step - self._initial_global_step" in source,
+        "/ effective_global_step" in source,
+    )
+    assert by_call != by_run, "what train_loss is divided by: steps of this call, or of the run"
     assert hasattr(trainer, "model_accepts_loss_kwargs")
     assert {"prepare_model", "clip_grad_norm_", "autocast_handler", "scaler"} <= {*dir(trainer.accelerator)}
     trainer.create_optimizer_and_scheduler(num_training_steps=2)

@@ -290,11 +290,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
             batch["cached"] = CachedSentenceLevel(share, level.hard_negative_lambda, level.negatives_per_anchor, own)
 
     def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Any = None,
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         # before transformers 5.19 the parent's prediction_step has counted labels
         items = num_items_in_batch if isinstance(num_items_in_batch, dict) else None

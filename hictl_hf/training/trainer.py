@@ -374,7 +374,8 @@ class RobustTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self.skipped_steps:
             logs["skipped_steps"] = self.skipped_steps
-        if "train_loss" in logs and self.skipped_since_begin:  # HF divides by all steps of this call
+        if "train_loss" in logs and self.skipped_since_begin:
+            # HF divides by all steps of this call, older transformers by all steps of the run
             steps = self.state.global_step - getattr(self, "_initial_global_step", 0)
             logs["train_loss"] *= steps / max(steps - self.skipped_since_begin, 1)
         super().log(logs, start_time)
