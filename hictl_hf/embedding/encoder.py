@@ -276,7 +276,7 @@ def embed_tokens(
     Args:
         special_tokens: how many are before and after a sentence.
     """
-    encoder, device = encoder_of(model), device_of(model)
+    encoder, device, poolings = encoder_of(model), device_of(model), list(dict.fromkeys(poolings))
     batches = list(token_batches(list(map(len, tokens)), max_tokens or TOKENS_AT_ONCE.get(device.type, 1024)))
     first, after = special_tokens
     parts: dict[Pooling, list[Tensor]] = {pooling: [] for pooling in poolings}

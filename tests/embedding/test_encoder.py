@@ -234,6 +234,16 @@ def test_vectors_come_back_in_the_order_of_the_sentences(
         np.testing.assert_allclose(found[pooling], expected[pooling][order], **CLOSE)
 
 
+def test_a_pooling_asked_for_twice_has_the_same_vectors(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
+) -> None:
+    pooling = Pooling("mean", 1)
+    once, twice = (
+        embed_at_poolings(model, tokenizer, texts, [pooling] * times, max_tokens=60)[pooling] for times in (1, 2)
+    )
+    np.testing.assert_array_equal(twice, once)
+
+
 def test_repeated_sentences_have_equal_vectors_each_in_its_place(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> None:
