@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import BadInput
 from ..hub.loading import model_errors, refuse_not_finite
 from ..models.modeling_hictl import new_model
+from ..training.model_and_data import OF_THE_WEIGHTS
 from .arguments import PretrainingArguments
 from .setup import (
     check_positions,
@@ -31,12 +32,6 @@ OF_A_NEW_VOCABULARY = {"bos_token_id": 0, "cls_token_id": 0, "pad_token_id": 1, 
 SIZES = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "max_position_embeddings",
-)  # fmt: skip
-
-OF_THE_WEIGHTS = (  # fields that change what weights of the same shape compute
-    "num_attention_heads", "num_key_value_heads", "head_dim", "is_decoder", "add_cross_attention", "is_encoder_decoder",
-    "hidden_act", "hidden_activation", "layer_norm_eps", "norm_eps", "rms_norm_eps", "tie_word_embeddings", "legacy",
-    "relative_attention", "max_relative_positions", "pos_att_type", "position_biased_input",
 )  # fmt: skip
 
 

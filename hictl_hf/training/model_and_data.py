@@ -13,6 +13,11 @@ from ..errors import BadInput, as_bad_input
 
 MAIN = "main"
 FILES = ("*.json", "*.txt", "*.model", "*.safetensors")  # of a checkpoint: no exports, no pickles
+OF_THE_WEIGHTS = (  # fields that change what weights of the same shape compute
+    "num_attention_heads", "num_key_value_heads", "head_dim", "is_decoder", "add_cross_attention", "is_encoder_decoder",
+    "hidden_act", "hidden_activation", "layer_norm_eps", "norm_eps", "rms_norm_eps", "tie_word_embeddings", "legacy",
+    "relative_attention", "max_relative_positions", "pos_att_type", "position_biased_input",
+)  # fmt: skip
 
 
 @dataclass

@@ -27,6 +27,7 @@ from ..models.modeling_hictl_translation import TRANSLATION_CLASSES, HictlForCon
 from ..processes import Processes
 from ..training.arguments import read_dictionary, refuse_unknown_fields
 from ..training.callbacks import RunFingerprint, TrainingTime, early_stopping
+from ..training.model_and_data import OF_THE_WEIGHTS
 from .arguments import OF_A_CONFIG, TranslationArguments
 from .beam_search import check_beams
 from .corpus import (
@@ -194,6 +195,7 @@ def check_new_decoder(args: TranslationArguments, config: Any) -> None:
     """Raise `BadInput` if no decoder can be made by these settings, before data is read; its words follow from data."""
     if args.is_continued:
         return
+    refuse_other_overrides(args, config)
     decoder = new_decoder(args, config)
     values = {name: getattr(args, name) for name in OF_A_DECODER}
     given = ", ".join(f"--{name} {value}" for name, value in values.items() if value not in (None, {}))
@@ -205,6 +207,22 @@ def check_new_decoder(args: TranslationArguments, config: Any) -> None:
             raise ValueError(f"it states {layers:,} layers; allowed are {MOST_LAYERS:,}")
         with torch.random.fork_rng(devices=[]), torch.device("meta"):  # neither memory, nor other random numbers later
             TRANSLATION_CLASSES[made.family.model_type](made)
+
+
+def refuse_other_overrides(args: TranslationArguments, config: Any) -> None:
+    """Raise `BadInput` for `config_overrides` that say otherwise than a flag, or with which the encoder's weights would
+    be another model: it has one configuration with the decoder."""
+    overrides = read_dictionary("config_overrides", args.config_overrides)
+    flags = {name: getattr(args, name) for name in OF_A_DECODER if name != "config_overrides"}
+    of_encoder = () if args.random_encoder else ("num_hidden_layers", *OF_THE_WEIGHTS)
+    for name, value in overrides.items():
+        if value != flags.get(name, value) and flags[name] is not None:
+            raise BadInput(f"--{name} is {flags[name]}, and in --config_overrides it is {value}; give one of them")
+        if name in of_encoder and name != "tie_word_embeddings" and value != getattr(config, name, value):
+            raise BadInput(
+                f"config_overrides: {name} is {value}, and the encoder was trained with {getattr(config, name)}, so "
+                "its weights would be another model; leave it out: sizes of the decoder alone begin with decoder_"
+            )
 
 
 def refuse_weights(args: TranslationArguments, config: Any) -> None:
