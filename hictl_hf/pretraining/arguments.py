@@ -20,7 +20,7 @@ from ..training.arguments import (
     refuse_unknown_keys,
     repository_to_publish_to,
 )
-from ..training.fields import UNUSED, refuse_unused
+from ..training.fields import UNUSED, differs, refuse_unused
 from ..training.model_and_data import DataArguments, ModelArguments
 
 UNUSED_HERE = UNUSED | {
@@ -41,6 +41,12 @@ DECISIVE = (  # must stay the same when a run is resumed, as the examples and th
 DECISIVE_SINCE_0_17 = ("optim", "optim_args", "optim_target_modules")
 NO_END = "a stream has no end and no held-out pairs: with --streaming give --max_steps and --validation_file"
 WORKERS = "--dataloader_num_workers says how many processes read and tokenize it"
+NOT_OVERRIDDEN = {  # fields of the configuration that the run sets itself
+    "embedding_prompt": "give --prompt",
+    "special_token_ids": "they follow from the tokenizer",
+    "embedding_lower_case": "texts are trained on as they are",
+}
+MIXING = ("text_alpha", "pair_alpha", "text_share")
 
 
 @dataclass
@@ -319,14 +325,12 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
         self.read_config_overrides()
         self.publish_to = repository_to_publish_to(self)
         self.check_data()
-        if self.streaming and self.max_steps <= 0:
-            raise BadInput(NO_END)
+        if self.streaming:
+            self.check_stream()
         if self.group_by_similarity not in SIMILAR_BY:
             raise BadInput(
                 f"group_by_similarity is {self.group_by_similarity!r}; it must be one of {', '.join(SIMILAR_BY)}"
             )
-        if self.streaming and self.group_by_similarity != "no":
-            raise BadInput("group_by_similarity looks among examples that are read before training; give no")
         refuse_unused(self, UNUSED_HERE | dict.fromkeys(OF_DDP if self.shard_parameters else (), IN_SHARDS))
         for name, least in (
             ("max_seq_length", SHORTEST_PAIR), ("per_device_train_batch_size", 1), ("gradient_accumulation_steps", 1),
@@ -363,6 +367,22 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
         super().__post_init__()
         refuse_impossible(self)
 
+    def check_stream(self) -> None:
+        """Raise `BadInput` for arguments that have no effect on a stream."""
+        if self.max_steps <= 0:
+            raise BadInput(NO_END)
+        if self.group_by_similarity in SIMILAR_BY[1:]:
+            raise BadInput("group_by_similarity looks among examples that are read before training; give no")
+        for name in ("eval_strategy", "save_strategy", "logging_strategy"):
+            if getattr(strategy := getattr(self, name), "value", strategy) == "epoch":
+                raise BadInput(f"{name} is epoch, and a stream has no end of an epoch; give steps")
+        for name in MIXING if self.stream_shares else ():
+            if differs(self, name):
+                raise BadInput(
+                    f"{name} is {getattr(self, name)}, and stream_shares has the shares of all sources; leave out one "
+                    "of them"
+                )
+
     def read_config_overrides(self) -> None:
         """Parse `config_overrides`, whose keys must be fields of the configuration of a family, or its `model_type`."""
         given = self.config_overrides = read_dictionary("config_overrides", read_overrides(self.config_overrides))
@@ -374,6 +394,11 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
             except ValueError as error:
                 raise BadInput(f"config_overrides: {error}; leave it out for XLM-R") from error
         refuse_unknown_keys("config_overrides", given, known)
+        for name, reason in NOT_OVERRIDDEN.items():
+            if given.get(name) not in (None, False):
+                raise BadInput(
+                    f"config_overrides: {name} is {given[name]!r}, which has no effect: {reason}; leave it out"
+                )
 
     def check_what_to_do(self) -> None:
         """Raise `BadInput` for `do_train`, `do_eval` and `do_predict` where they would have no effect.

@@ -19,6 +19,7 @@ from hictl_hf.pretraining.start import Start, recognise
 
 NEW = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 EVALUATED = ("--eval_strategy", "steps")
+STREAM = ("--streaming", "true", "--validation_file", "y", "--max_steps", "2")
 REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
     "length": (("--max_seq_length", "256"), {"max_position_embeddings": 66}, "max_seq_length is 256, but .* 64 tokens"),
     "layers": (("--evaluate_layers", "99"), {}, "evaluate_layers has 99; the model has the layers 0 .* to 2"),
@@ -195,9 +196,17 @@ def test_what_works_passes_and_draws_no_random_number(family: str) -> None:
             "stream_buffer is 5, which only a stream has; add --streaming true, or",
         ),
         (
-            ("--streaming", "true", "--validation_file", "y", "--max_steps", "2", "--stream_buffer", "0"),
+            (*STREAM, "--stream_buffer", "0"),
             "stream_buffer is 0; allowed is 1 or more",
         ),
+        ((*STREAM, "--save_strategy", "epoch"), "save_strategy is epoch, and a stream has no end of an epoch"),
+        ((*STREAM, "--eval_strategy", "epoch"), "eval_strategy is epoch"),
+        ((*STREAM, "--logging_strategy", "epoch"), "logging_strategy is epoch"),
+        ((*STREAM, "--stream_shares", "1", "--text_share", "0"), "text_share is 0.0, and stream_shares has the shares"),
+        ((*STREAM, "--stream_shares", "1", "--pair_alpha", "1"), "pair_alpha is 1.0, and stream_shares has the shares"),
+        (("--config_overrides", "embedding_prompt=query: "), "embedding_prompt is 'query:', which .*: give --prompt"),
+        (("--config_overrides", "special_token_ids=[0]"), r"special_token_ids is \[0\], which .* from the tokenizer"),
+        (("--config_overrides", "embedding_lower_case=true"), "embedding_lower_case is True, which .* as they are"),
     ],
 )
 def test_flags_without_effect_or_sense_are_refused(flags: tuple[str, ...], message: str) -> None:
