@@ -134,17 +134,26 @@ def refuse_lonely(args: TrainingArguments) -> None:
 
     if args.save_strategy == "best" and args.eval_strategy == "no":
         raise BadInput("save_strategy is best, and nothing is evaluated; give --eval_strategy steps")
+    if args.load_best_model_at_end and args.eval_strategy == "no":
+        raise BadInput(
+            "load_best_model_at_end is true, and nothing is evaluated; give --eval_strategy and --save_strategy steps, "
+            "or leave it out"
+        )
 
 
 def idle_steps(args: TrainingArguments) -> list[str]:
-    """A sentence for each number of steps that is given and has no effect; a recipe may have it for other flags."""
+    """A sentence for each length that is given and has no effect; a recipe may have it for other flags."""
     kinds = {"eval_steps": "eval_strategy", "save_steps": "save_strategy", "logging_steps": "logging_strategy"}
     chosen = {kind: getattr(strategy := getattr(args, kind), "value", strategy) for kind in kinds.values()}
-    return [
-        f"{name} is {getattr(args, name):g}, which has no effect with --{kind} {chosen[kind]}"
-        for name, kind in kinds.items()
-        if chosen[kind] != "steps" and differs(args, name)
-    ]
+    because = {name: f"--{kind} {chosen[kind]}" for name, kind in kinds.items() if chosen[kind] != "steps"}
+    if args.max_steps > 0:
+        because["num_train_epochs"] = f"--max_steps {args.max_steps}"
+    if (schedule := args.lr_scheduler_type.value) in ("constant", *BY_METRIC):
+        because["warmup_steps"] = f"--lr_scheduler_type {schedule}"
+    if chosen["eval_strategy"] == "no":
+        because["eval_delay"] = "--eval_strategy no"
+    given = [name for name in because if differs(args, name)]
+    return [f"{name} is {getattr(args, name):g}, which has no effect with {because[name]}" for name in given]
 
 
 def refuse_optimizer(args: TrainingArguments) -> None:
@@ -166,8 +175,11 @@ def refuse_optimizer(args: TrainingArguments) -> None:
 
 
 def refuse_wrong_mode(args: TrainingArguments) -> None:
-    """Raise `BadInput` for a learning rate that would take a rising metric for a falling one, or the reverse."""
+    """Raise `BadInput` for a learning rate that would take a rising metric for a falling one, or the reverse, and for
+    settings that it does not read."""
     kind = args.lr_scheduler_type.value
+    if args.lr_scheduler_kwargs and kind.startswith("constant"):
+        raise BadInput(f"lr_scheduler_kwargs is {args.lr_scheduler_kwargs}, which {kind} does not read; leave it out")
     mode, right = (args.lr_scheduler_kwargs or {}).get("mode", "min"), "max" if args.greater_is_better else "min"
     if kind in BY_METRIC and mode != right:
         better = "more" if args.greater_is_better else "less"

@@ -160,7 +160,9 @@ def test_shares_without_stream_shares_are_those_of_languages_by_bytes(tmp_path: 
     assert found.names[0].size.endswith(" KB")
     for shares in ([0.0, 0.0], [1.0]):
         with pytest.raises(BadInput, match="stream_shares is .*; allowed is a positive number for each of 2 sources"):
-            plan(replace(args, streaming=True, validation_file=files, max_steps=2, stream_shares=shares, pair_alpha=0.7))
+            plan(
+                replace(args, streaming=True, validation_file=files, max_steps=2, stream_shares=shares, pair_alpha=0.7)
+            )
 
 
 def test_a_source_of_which_cleaning_keeps_nothing_does_not_end_a_dry_run_as_it_ends_no_run(

@@ -136,6 +136,7 @@ def test_what_has_no_effect_is_refused_with_its_reason(run: str, tmp_path: Path)
         ("--optim_args momentum=0.9", "adamw_torch_fused does not read momentum; it reads none"),
         ("--optim sgd --optim_args momentum=0.9,foo=1", "sgd does not read foo; allowed are momentum, damp"),
         ("--optim_target_modules all-linear", "optim_target_modules is .*which adamw_torch_fused does not read"),
+        ("--lr_scheduler_type constant --lr_scheduler_kwargs {\"a\":1}", "which constant does not read; leave it out"),
         ("--run_name mine", "run_name is mine, which has no effect alone; add --report_to wandb"),
         ("--hub_model_id me/x", "hub_model_id: has no effect alone; add --push_to_hub true"),
         ("--push_to_hub true --hub_model_id me/x --hub_always_push true", "add --hub_strategy every_save"),
@@ -173,6 +174,27 @@ def test_numbers_of_steps_without_effect_are_named() -> None:
     assert not idle_steps(parse([*needed.split(), "--eval_strategy", "steps", *flags.split()[:2], "--save_steps", "7"]))
     with pytest.raises(BadInput, match="save_strategy is best, and nothing is evaluated; give --eval_strategy steps"):
         parse([*needed.split(), "--save_strategy", "best"])
+
+
+@pytest.mark.parametrize("run", [*COMMANDS])
+def test_lengths_that_another_argument_replaces_are_named(run: str) -> None:
+    parse, needed, _ = COMMANDS[run]
+    flags = "--max_steps 7 --num_train_epochs 2 --warmup_steps 9 --lr_scheduler_type constant --eval_delay 4"
+    assert idle_steps(parse([*needed.split(), *flags.split()])) == [
+        "num_train_epochs is 2, which has no effect with --max_steps 7",
+        "warmup_steps is 9, which has no effect with --lr_scheduler_type constant",
+        "eval_delay is 4, which has no effect with --eval_strategy no",
+    ]
+    read = "--num_train_epochs 2 --warmup_steps 9 --lr_scheduler_type constant_with_warmup"
+    assert not idle_steps(parse([*needed.split(), *read.split()]))
+
+
+def test_the_best_state_is_not_asked_for_where_nothing_is_evaluated() -> None:
+    parse, needed, _ = COMMANDS[PRETRAINING]
+    with pytest.raises(
+        BadInput, match="load_best_model_at_end is true, and nothing is evaluated; give --eval_strategy"
+    ):
+        parse([*needed.split(), "--load_best_model_at_end", "true", "--save_strategy", "no"])
 
 
 def test_ddp_has_no_settings_where_the_model_is_in_shards() -> None:
