@@ -69,6 +69,11 @@ def check_before_reading(args: PretrainingArguments, start: Start, tokenizer: Pr
     last = config.num_hidden_layers
     if wrong := [layer for layer in args.evaluate_layers if not 0 <= layer <= last]:
         raise BadInput(f"evaluate_layers has {wrong[0]}; the model has the layers 0 (embeddings) to {last}; name these")
+    if config.has_dense_layer and args.evaluate_layers:
+        raise BadInput(
+            f"evaluate_layers is {args.evaluate_layers}, but the model is evaluated at its dense layer alone "
+            "(projection_bias or projection_activation in its configuration); leave it out"
+        )
     check_name_of_metric(args, config)
     if config.sentence_weight > 0 and pairs_contrasted(args, args.gather_sentences, args.gradient_cache)[0] == 1:
         raise BadInput(NO_NEGATIVES)
