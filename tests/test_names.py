@@ -156,6 +156,10 @@ def test_a_dataset_is_the_source_of_its_name() -> None:
         (["--do_train"], "ab"),
         (["--do_train", "--do_eval", "--do_predict"], "abc"),
         (["--do_predict"], "c"),
+        (["--do_train", "false"], "c"),
+        (["--do_eval", "false"], "ac"),
+        (["--do_predict", "false"], "ab"),
+        (["--do_train", "--do_eval", "false"], "a"),
     ],
 )
 def test_with_a_do_flag_only_what_is_asked_for_is_done(asked: list[str], read: str) -> None:
@@ -169,6 +173,13 @@ def test_with_a_do_flag_only_what_is_asked_for_is_done(asked: list[str], read: s
     [
         (parse_arguments, "--do_train", "train_file is empty"),
         (parse_arguments, "--train_file x --do_eval", "do_eval is true without do_train"),
+        (
+            parse_arguments,
+            "--train_file x --do_train false",
+            "do_train is false, but pre-training trains; leave it out",
+        ),
+        (parse_arguments, "--train_file x --do_eval false", "do_eval is false, but held-out pairs are scored"),
+        (parse_translation_arguments, f"{' '.join(PAIR)} --train_file a --do_train false", "neither --train_file nor"),
         (parse_arguments, "--train_file x --do_train --do_eval --held_out_sentences 0", "so no pairs are held out"),
         (parse_arguments, "--train_file x --max_train_samples 0", "max_train_samples is 0; allowed is 1 or more"),
         (

@@ -409,6 +409,12 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
             raise BadInput("do_predict is true, but pre-training predicts nothing: --do_eval scores the test pairs")
         if self.do_eval and not self.do_train:
             raise BadInput("do_eval is true without do_train, but pre-training trains: add --do_train true")
+        if self.do_train is False:
+            raise BadInput("do_train is false, but pre-training trains; leave it out")
+        if self.do_eval is False and (self.held_out_sentences or self.validation_file):
+            raise BadInput(
+                "do_eval is false, but held-out pairs are scored; give --held_out_sentences 0, or leave it out"
+            )
         if self.do_eval and not self.held_out_sentences:
             raise BadInput("do_eval is true, but held_out_sentences is 0, so no pairs are held out; give 1 or more")
 

@@ -49,6 +49,11 @@ class RunArguments(TrainingArguments):
             "all_checkpoints, with the last or each checkpoint."
         },
     )
+    do_train: bool | None = field(default=None, metadata={"help": "Train; by default where there are sources for it."})
+    do_eval: bool | None = field(default=None, metadata={"help": "Evaluate; by default where there are pairs for it."})
+    do_predict: bool | None = field(
+        default=None, metadata={"help": "Translate the test set; by default where there is one."}
+    )
     early_stopping_patience: int | None = field(
         default=None,
         metadata={

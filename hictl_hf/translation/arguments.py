@@ -359,7 +359,8 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
         assert self.beam  # raises `BadInput` for impossible lengths
 
     def check_what_to_do(self) -> None:
-        """Apply `do_train`, `do_eval` and `do_predict`: with any of them the sources of the others are not read.
+        """Apply `do_train`, `do_eval` and `do_predict`: the sources of one that is false are not read. If any is true,
+        those of training and test are read only where theirs is.
 
         Without them the sources decide. `BadInput` for one that has no sources, or is without effect.
         """
@@ -374,9 +375,11 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
                 "do_eval chooses the best state of a training; add --do_train true and an --eval_strategy, or score "
                 "the model by --do_predict true and --test_file"
             )
-        if asked and "do_train" not in asked:
+        if self.do_train is False or asked and "do_train" not in asked:
             self.train_file = self.validation_file = []
-        if asked and "do_predict" not in asked:
+        if self.do_eval is False:
+            self.validation_file = []
+        if self.do_predict is False or asked and "do_predict" not in asked:
             self.test_file = []
 
     def check_data(self) -> None:

@@ -24,7 +24,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
     "length": (("--max_seq_length", "256"), {"max_position_embeddings": 66}, "max_seq_length is 256, but .* 64 tokens"),
     "layers": (("--evaluate_layers", "99"), {}, "evaluate_layers has 99; the model has the layers 0 .* to 2"),
     "dense": (
-        ("--evaluate_layers", "1"), {"projection_activation": "tanh"}, "evaluate_layers is .1., but .* dense layer alone"
+        ("--evaluate_layers", "1"), {"projection_activation": "tanh"}, "evaluate_layers is .1., but .* dense layer"
     ),
     "joined": (("--join_reordered", "true"), {}, "join_reordered is true, but word_level_input is 'masked'"),
     "heads": ((), {"num_attention_heads": 3}, "config_overrides .*32.*is not a multiple of .*attention heads"),
