@@ -68,8 +68,10 @@ class XtremeArguments(ModelArguments):
     )
     pooling: str = field(default="mean", metadata={"help": f"Pooling of the retrieval tasks: {', '.join(POOLINGS)}."})
     sweep_layers: bool = field(default=False, metadata={"help": "Score retrieval at all layers and poolings, on dev."})
-    compat: bool = field(default=False, metadata={"help": "Read quotes and extract answers like the official scripts."})
-    bf16: bool = field(default=False, metadata={"help": "Compute in bf16."})
+    compat: bool = field(
+        default=False, metadata={"help": "Read quotes, in files, and extract answers like the official scripts."}
+    )
+    bf16: bool = field(default=False, metadata={"help": "Fine-tune and predict in bf16; retrieval stays in fp32."})
     micro_batches: int = field(
         default=1, metadata={"help": "Parts of a batch that are computed one by one, for less memory."}
     )
@@ -77,7 +79,9 @@ class XtremeArguments(ModelArguments):
         default=False,
         metadata={"help": "Train on examples of similar length together: faster, not the official order."},
     )
-    per_device_eval_batch_size: int = field(default=64, metadata={"help": "Examples predicted at a time."})
+    per_device_eval_batch_size: int = field(
+        default=64, metadata={"help": "Examples that a fine-tuned model predicts at a time."}
+    )
     do_train: bool = field(default=True, metadata={"help": f"{MUST_STAY} fine-tuned models are trained."})
     do_eval: bool = field(default=True, metadata={"help": f"{MUST_STAY} the best state on dev is chosen."})
     do_predict: bool = field(default=True, metadata={"help": f"{MUST_STAY} test is predicted and scored."})

@@ -41,6 +41,7 @@ from .setup import (
     reading_hash,
     refuse_weights,
     size_of_settings,
+    tell_idle,
     tokenizer_hash,
 )
 from .sharing import Job, share_jobs
@@ -62,6 +63,8 @@ def run_xtreme(
         BadInput: examples, settings or the encoder cannot be used; before anything is trained or written.
     """
     tasks = args.chosen_tasks if tasks is None else tasks
+    if processes.is_main:
+        tell_idle(args, tasks)
     if any(task.format.features for task in tasks):
         refuse_several_gpus(torch.cuda.device_count())
         warn_of_other_accelerators()

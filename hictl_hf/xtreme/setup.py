@@ -38,6 +38,29 @@ from .tasks import XtremeTask
 logger = logging.getLogger(__name__)
 
 LARGE_FROM = 24  # layers from which on an encoder has the settings of "large"
+OF_FINE_TUNING = (
+    "setting", "train_split", "learning_rate", "per_device_train_batch_size", "seed", "num_train_epochs", "select_on",
+    "similar_lengths", "micro_batches", "bf16", "per_device_eval_batch_size",
+)  # fmt: skip
+OF_RETRIEVAL = ("layer", "pooling", "sweep_layers")
+
+
+def tell_idle(args: XtremeArguments, tasks: Sequence[XtremeTask]) -> None:
+    """Warn of arguments that are given and have no effect on any of the tasks, and of `compat` on some of them."""
+    usual = XtremeArguments(model_name_or_path="x")
+    names = ", ".join(task.name for task in tasks)
+    plural = "are" if len(tasks) > 1 else "is"
+    for about, kind, is_kind in (
+        (OF_FINE_TUNING, "fine-tuned", any(task.format.features for task in tasks)),
+        (OF_RETRIEVAL, "retrieval", any(not task.format.features for task in tasks)),
+    ):
+        given = [name for name in about if getattr(args, name) != getattr(usual, name)]
+        if given and not is_kind:
+            logger.warning("%s: no effect on %s, which %s not %s", ", ".join(given), names, plural, kind)
+    read = [task.name for task in tasks if task.format.compat and (task.format.compat, args.data) != ("reading", "hub")]
+    idle = [task.name for task in tasks if task.name not in read and (task.format.compat or not read)]
+    if args.compat and idle:
+        logger.warning("compat: no effect on %s", ", ".join(idle))
 
 
 def load_config_and_tokenizer(args: XtremeArguments) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:

@@ -29,7 +29,7 @@ from hictl_hf.errors import BadInput
 from hictl_hf.files import write_json
 from hictl_hf.xtreme.arguments import XtremeArguments
 from hictl_hf.xtreme.run import run_xtreme
-from hictl_hf.xtreme.setup import check_encoder, load_config_and_tokenizer, read_data, size_of_settings
+from hictl_hf.xtreme.setup import check_encoder, load_config_and_tokenizer, read_data, size_of_settings, tell_idle
 
 
 @pytest.fixture
@@ -44,6 +44,26 @@ def without_border(sentences: dict[str, list[str]]) -> PreTrainedTokenizerBase:
 def test_the_size_of_the_settings_follows_from_the_layers(layers: int, asked: str | None, size: str) -> None:
     config = XLMRobertaConfig(num_hidden_layers=layers)
     assert size_of_settings(XtremeArguments(model_name_or_path="x", size=asked), config) == size
+
+
+def test_arguments_without_effect_on_the_tasks_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    def named(tasks: list[str], **given: Any) -> str:
+        caplog.clear()
+        args = XtremeArguments(model_name_or_path="x", tasks=tasks, **given)
+        tell_idle(args, args.chosen_tasks)
+        return " | ".join(caplog.messages)
+
+    every = {"bf16": True, "per_device_eval_batch_size": 9, "learning_rate": [1e-5], "setting": "translate-train"}
+    assert named(["tatoeba"], **every) == (
+        "setting, learning_rate, bf16, per_device_eval_batch_size: no effect on tatoeba, which is not fine-tuned"
+    )
+    assert named(["panx", "xnli"], layer=3, sweep_layers=True, compat=True, data=".") == (
+        "layer, sweep_layers: no effect on xnli, panx, which are not retrieval"
+    )
+    assert named(["tatoeba", "panx"], layer=3, learning_rate=[1e-5]) == ""
+    assert named(["panx"], compat=True, data=".") == "compat: no effect on panx"
+    assert named(["pawsx", "xquad"], compat=True) == "compat: no effect on pawsx"  # the Hub's texts are not quoted
+    assert named(["pawsx", "xquad"]) == named([*XtremeArguments(model_name_or_path="x").tasks]) == ""
 
 
 def test_a_folder_without_an_encoder_is_refused(tmp_path: Path) -> None:
