@@ -22,6 +22,8 @@ GROUPS = {
     "output": ("words", "sentences", "json"),
 }
 
+SENTENCES = 10  # shown
+
 
 @dataclass
 class ExplainArguments(ExplainerArguments):
@@ -32,7 +34,7 @@ class ExplainArguments(ExplainerArguments):
         metadata={"help": "Translation y of the sentence x: show the words nearest to x and y, encoded as one input."},
     )
     words: int = field(default=10, metadata={"help": "Number of words per language, 0 for none."})
-    sentences: int = field(default=10, metadata={"help": "Number of sentences of --among."})
+    sentences: int = field(default=SENTENCES, metadata={"help": "Number of sentences of --among."})
     json: bool = field(default=False, metadata={"help": "Print JSON instead of tables."})
 
     def __post_init__(self) -> None:
@@ -43,6 +45,11 @@ class ExplainArguments(ExplainerArguments):
         if not self.words and not (self.among and self.sentences):
             found = "among is not given" if not self.among else "sentences is 0"
             raise BadInput(f"words is 0 and {found}: nothing to show; give --words or --among")
+        for name in ("translation", "language_texts"):
+            if getattr(self, name) and not self.words:
+                raise BadInput(f"{name} is given, which has no effect with --words 0; leave out one of them")
+        if self.sentences not in (0, SENTENCES) and not self.among:
+            raise BadInput(f"sentences is {self.sentences}, and among is not given; give --among, or leave it out")
 
 
 def make_parser() -> CommandParser:

@@ -31,9 +31,10 @@ from ..retrieval.nearest_neighbours import MEMORY
 from ..retrieval.workdir import VectorSource
 from .logs import log_to_terminal
 
-# arguments without effect with --pairs, and with --deduplicate
+# arguments without effect with --pairs, and with --deduplicate; no neighbours are searched for the cosines of pairs
 MINING_ONLY = ("direction", "one_to_one")
-MARGIN_ONLY = (*MINING_ONLY, "margin", "threshold", "neighbours", "index", "index_parameters")
+SEARCH = ("neighbours", "index", "index_parameters")
+MARGIN_ONLY = (*MINING_ONLY, "margin", "threshold", *SEARCH)
 GROUPS = {
     "input and output": ("output", "model", "x_vectors", "y_vectors", "gold"),
     "vectors": ("layer", "pooling", "prompt", "prompt_name", "max_seq_length"),
@@ -152,10 +153,13 @@ class MineArguments(PoolingArguments):
         wanted = 0 if self.pairs else 1 if self.deduplicate is not None else 2
         if self.pairs and self.deduplicate is not None:
             raise BadInput("pairs and deduplicate are both given; allowed is one of them. Omit the other.")
-        idle = MINING_ONLY if self.pairs else MARGIN_ONLY if self.deduplicate is not None else ()
+        idle, mode = ((), "") if self.deduplicate is None else (MARGIN_ONLY, "--deduplicate")
+        if self.pairs:
+            idle, mode = MINING_ONLY, "--pairs"
+        if self.pairs and self.margin == "absolute":
+            idle, mode = (*MINING_ONLY, *SEARCH), "--pairs and --margin absolute"
         if given := [name for name in idle if name in chosen(self)]:
-            mode = "pairs" if self.pairs else "deduplicate"
-            raise BadInput(f"{', '.join(given)} is given, which has no effect with --{mode}; leave it out")
+            raise BadInput(f"{', '.join(given)} is given, which has no effect with {mode}; leave it out")
         if len(files) != wanted:
             raise BadInput(
                 f"{len(files)} files are given; allowed are two to mine, one with --deduplicate, none with --pairs"

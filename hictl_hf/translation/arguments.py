@@ -339,6 +339,8 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
                 )
         if self.multi_bleu and self.metric != "multi-bleu":  # a recipe may have it for other flags
             logger.warning("multi_bleu has no effect with --metric %s; it is read by multi-bleu alone", self.metric)
+        if self.cls_bias == "none" and self.cls_bias_scale:
+            logger.warning("cls_bias_scale has no effect with --cls_bias none")
         MosesTokenizer("", **read_dictionary("multi_bleu", self.multi_bleu))  # raises `BadInput` for other values
         if not self.predict_with_generate:
             raise BadInput("predict_with_generate is false, but scores are those of translations; leave it out")

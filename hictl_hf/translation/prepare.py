@@ -112,6 +112,8 @@ def prepare(
     """
     if romanian not in ROMANIAN:
         raise BadInput(f"romanian is {romanian!r}; allowed are {', '.join(ROMANIAN)}. Choose one of them.")
+    if romanian != "keep" and "ro" not in (*corpus.pair, *corpus.more_tests):
+        raise BadInput(f"romanian is {romanian}, and {corpus.name} has no Romanian; leave it out.")
     check_place(output, folder=True)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise BadInput(f"{output}: exists already; allowed is a new folder. Remove it, or name another.")

@@ -108,6 +108,12 @@ def test_sentences_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
         ),
         (["--among", "empty.txt"], "empty.txt: has no line with text; allowed is one or more"),
         (["--sentences", "-2"], "sentences is -2"),
+        (["--sentences", "3"], "sentences is 3, and among is not given"),
+        (
+            ["--among", "zh.txt", "--words", "0", "--translation", "der Hund"],
+            "translation is given, which has no effect",
+        ),
+        (["--among", "zh.txt", "--words", "0", "--language_texts", "de:x"], "language_texts is given, which has no"),
         (["--among", "broken.txt"], "broken.txt:2: has invalid UTF-8"),
         (["--among", "nowhere.txt"], "nowhere.txt"),
         (["--among", "zh.txt", "--layer", "9"], "the layer read for .* is 9; allowed is 0 to 2"),

@@ -407,6 +407,10 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"files": [], "pairs": "behind.tsv", "direction": "forward"},
         "direction is given, which has no effect with --pairs; leave it out",
     ),
+    "a search for cosines of pairs": (
+        {"files": [], "pairs": "behind.tsv", "margin": "absolute", "neighbours": 9, "index": "Flat"},
+        "neighbours, index is given, which has no effect with --pairs and --margin absolute; leave it out",
+    ),
     "a way to mine one file": (
         {"files": ["x.txt"], "deduplicate": 0.9, "index": "HNSW32", "threshold": 7},
         "threshold, index is given, which has no effect with --deduplicate",

@@ -43,6 +43,12 @@ def test_a_tokenizer_of_multi_bleu_without_effect_is_named(caplog: pytest.LogCap
     assert parsed(*given, "chrf").multi_bleu and "multi_bleu has no effect with --metric chrf" in caplog.text
 
 
+def test_a_scale_of_no_bias_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    given = ("--model_name_or_path", "x", "--cls_bias_scale", "fixed", "--cls_bias")
+    assert parsed(*given, "dot") and not caplog.text
+    assert parsed(*given, "none") and "cls_bias_scale has no effect with --cls_bias none" in caplog.text
+
+
 def test_states_are_saved_when_they_are_validated() -> None:
     given = ("--model_name_or_path", "x", "--eval_strategy", "steps", "--eval_steps", "7")
     found = parsed(*given, "--validation_file", "b.{en,de}", "--average_checkpoints", "4")

@@ -275,6 +275,8 @@ def test_options_that_are_not_known_are_refused(tmp_path: Path) -> None:
         main(["wmt99", str(tmp_path), str(tmp_path / "out")])
     with pytest.raises(BadInput, match="romanian is 'drop'; allowed are keep, normalise, strip"):
         main(["wmt16-ro-en", str(tmp_path), str(tmp_path / "out"), "--romanian", "drop"])
+    with pytest.raises(BadInput, match="romanian is strip, and iwslt14-en-de has no Romanian; leave it out"):
+        main(["iwslt14-en-de", str(tmp_path), str(tmp_path / "out"), "--romanian", "strip"])
 
 
 # --- what a score says ----------------------------------------------------------------------------------------------
