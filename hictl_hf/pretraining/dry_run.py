@@ -28,7 +28,7 @@ from ..reports.tables import NONE, Table
 from ..training.arguments import read_dictionary
 from ..training.model_and_data import MAIN
 from .arguments import PretrainingArguments
-from .estimates import GPUS, LONGEST, PAIR, Shape, gigabytes, milliseconds
+from .estimates import GPUS, PAIR, Shape, gigabytes, milliseconds
 from .setup import config_settings
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ class RunPlan:
         shares: of each source of `train_file` in the examples, in their order; empty if only reading it would tell.
         shape: of the encoder; `None` if its configuration does not resolve.
         steps: `None` if the number of examples decides.
+        longest: tokens of the longest input.
     """
 
     names: Sequence[Resolved]
@@ -68,6 +69,7 @@ class RunPlan:
     processes: int
     gradient_cache: bool = False
     gather_sentences: bool = True
+    longest: int = 256
 
     @property
     def unresolved(self) -> list[Resolved]:
@@ -104,7 +106,7 @@ class RunPlan:
         """Memory and time on 8 GPUs, or on as many as there are processes, as docs/scale.md computes them."""
         gpus = self.processes if self.processes > 1 else 8
         rows = [["parameters", f"{shape.parameters:,}"]]
-        for name, row in {"pairs of 25 words": PAIR, "the longest texts": LONGEST}.items():
+        for name, row in {"pairs of 25 words": PAIR, f"{self.longest} tokens": (self.longest,) * 3}.items():
             parts = gigabytes(shape, row, self.micro_batch, gpus, self.contrasted(gpus))
             state, head, plain, checkpointed, level = parts
             both = [f"{state + head + acts + level:.1f}" for acts in (plain, checkpointed)]
@@ -142,7 +144,7 @@ def plan(args: PretrainingArguments) -> RunPlan:
     return RunPlan(
         names, shares_of(args, names), shape_of(args), args.max_steps if args.max_steps > 0 else None,
         args.per_device_train_batch_size, args.gradient_accumulation_steps, args.world_size, args.gradient_cache,
-        args.gather_sentences,
+        args.gather_sentences, args.max_seq_length,
     )  # fmt: skip
 
 
@@ -170,7 +172,8 @@ def shape_of(args: PretrainingArguments) -> Shape | None:
     """
     try:
         if args.model_name_or_path:
-            config: Any = load_config(args.model_name_or_path, revision=args.model_revision)
+            kept = {name: value for name, value in config_settings(args).items() if name != "vocab_size"}
+            config: Any = load_config(args.model_name_or_path, revision=args.model_revision, **kept)
         else:
             settings = config_settings(args)
             kind = config_class(settings.pop("model_type", None))

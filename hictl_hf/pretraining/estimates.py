@@ -11,7 +11,7 @@ word embeddings cannot overlap with the backward pass, because their gradient is
 from collections.abc import Sequence
 from typing import NamedTuple
 
-PAIR, LONGEST = (27, 27, 54), (256, 256, 256)  # tokens of x, y and x∘y
+PAIR = (27, 27, 54)  # tokens of x, y and x∘y
 GPUS = {  # FLOP/s in bf16 and in fp32, bytes/s of memory: the makers' peaks; the share of FLOP/s assumed
     "A100": (312e12, 19.5e12, 2.0e12, 0.5),
     "H100": (989e12, 67e12, 3.35e12, 0.33),

@@ -3,7 +3,7 @@
 import gzip
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from hictl_hf.models.modeling_hictl import new_model
 from hictl_hf.pretraining import pretrain
 from hictl_hf.pretraining.arguments import PretrainingArguments
 from hictl_hf.pretraining.dry_run import RunPlan, plan, problem_of_dataset, resolve_model, resolve_source, shape_of
-from hictl_hf.pretraining.estimates import Shape, milliseconds
+from hictl_hf.pretraining.estimates import Shape, gigabytes, milliseconds
 
 ROOT = Path(__file__).parents[2]
 TABLES = (ROOT / "tests/paper_tables.tsv").read_text("utf-8")
@@ -208,6 +208,19 @@ def test_the_encoder_of_no_family_has_no_shape(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "distilbert"}', "utf-8")
     assert shape_of(PretrainingArguments(train_file=["x"], config_name=str(tmp_path))) is None
     assert "is a model of type 'distilbert'; allowed are" in resolve_model("config_name", str(tmp_path)).problem
+
+
+def test_memory_is_that_of_the_layers_kept_and_of_the_longest_input(
+    saved_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    start, data = saved_model(tmp_path / "start", num_hidden_layers=4), tmp_path / "a.tsv"
+    data.write_text("en\tde\na cat\teine Katze\n", "utf-8")
+    args = PretrainingArguments(train_file=[str(data)], model_name_or_path=str(start), max_seq_length=40)
+    found = plan(replace(args, config_overrides={"num_hidden_layers": 1, "vocab_size": 7}))
+    assert found.shape and found.shape.layers == 1 and found.shape.words > 7
+    parts = gigabytes(found.shape, (40, 40, 40), 64, 8)
+    total = sum(parts[:3]) + parts[4]
+    assert f"GB on one GPU, 40 tokens{total:.1f};" in found.costs(found.shape).text().replace("  ", "")
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
