@@ -37,7 +37,11 @@ EXAMPLE = re.compile(r"^ *((?:cat .*)?hictl .*)", re.MULTILINE)  # a line of a d
 # Lists of words without a comma, so "de,fr" is two of them; files such as corpus.{en,de} have commas.
 LISTS_OF_WORDS = ("guard_languages", "languages", "source_lang", "subsets", "target_lang", "tasks")
 NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)e[-+]?\d+|-inf", re.IGNORECASE)  # argparse takes these for flags
-NAMES = ("model", "model_name_or_path", "config_name", "tokenizer_name", "output", "output_dir")  # never empty
+NAMES = (  # never empty: an empty one would count as not given
+    "model", "model_name_or_path", "config_name", "tokenizer_name", "output", "output_dir", "resume_from_checkpoint",
+    "score", "labels", "pairs", "gold", "x_vectors", "y_vectors", "index", "among", "compare_with",
+    "encoder_repository",
+)  # fmt: skip
 PARTS_OF_A_RUN = ("checkpoint", "encoder", "model")
 
 

@@ -11,6 +11,7 @@ import pytest
 from parsers import parse_arguments, parse_translation_arguments, parse_xtreme_arguments, write_recipes
 from transformers import Trainer, TrainingArguments
 
+from hictl_hf.cli import explain, mine, xtreme
 from hictl_hf.cli.embed import EmbedArguments
 from hictl_hf.cli.mine import MineArguments
 from hictl_hf.cli.translate import TranslateArguments
@@ -280,11 +281,28 @@ def test_of_a_list_of_files_that_is_given_twice_the_last_counts_and_that_is_said
     assert found.max_steps == 4 and found.guard_languages == ["fr"] and not caplog.messages
 
 
-@pytest.mark.parametrize("name", ["model_name_or_path", "config_name", "tokenizer_name", "output_dir"])
+@pytest.mark.parametrize(
+    "name", ["model_name_or_path", "config_name", "tokenizer_name", "output_dir", "resume_from_checkpoint"]
+)
 def test_a_name_that_is_empty_is_refused(name: str) -> None:
     with pytest.raises(BadInput, match=f"{name} is empty; allowed is a name or a path. Is the variable set"):
         parse_arguments(["--train_file", "x", f"--{name}", ""])
     assert parse_arguments(["--train_file", "x", "--prompt", ""]).prompt == ""
+
+
+@pytest.mark.parametrize(
+    ("parser", "given", "name"),
+    [
+        (xtreme.make_parser(), "--model_name_or_path x", "labels"),
+        (xtreme.make_parser(), "--model_name_or_path x", "score"),
+        (mine.make_parser(), "a b --model x --output y", "gold"),
+        (mine.make_parser(), "a b --model x --output y", "x_vectors"),
+        (explain.make_parser(), "text --model x", "among"),
+    ],
+)
+def test_a_file_whose_name_is_empty_is_not_left_out(parser: CommandParser, given: str, name: str) -> None:
+    with pytest.raises(BadInput, match=f"{name} is empty; allowed is a name or a path"):
+        parse_flags(parser, [*given.split(), f"--{name}", ""])
 
 
 def test_a_file_is_no_model(tmp_path: Path) -> None:
