@@ -5,7 +5,6 @@ hictl pretrain recipes/ccnet100-mt/large.json --dry_run
 hictl pretrain --model_name_or_path xlm-roberta-base --train_file 'corpus.{en,de}' de:news.txt --output_dir runs/de
 """
 
-import logging
 import shlex
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from ..pretraining.arguments import PretrainingArguments, PretrainingDataArgumen
 from ..pretraining.dry_run import RunPlan, plan
 from ..pretraining.results import retrieval_table
 from ..pretraining.run import pretrain
-from .logs import log_to_terminal
+from .logs import level_of, log_to_terminal
 
 GROUPS = {
     "output": ("output_dir", "dry_run", "hub_strategy"),
@@ -52,7 +51,7 @@ def main(argv: Sequence[str] | None = None, program: str = "hictl pretrain") -> 
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     args: PretrainingArguments = parse_flags_or_recipe(argv, PretrainingArguments, make_parser())
-    log_to_terminal(logging.INFO if args.should_log else logging.WARNING, args.get_process_log_level())
+    log_to_terminal(level_of(args), args.get_process_log_level())
     if args.dry_run:
         return show(plan(args))
     results = pretrain(args, command=shlex.join([*program.split(), *argv]))

@@ -50,7 +50,10 @@ def make_parser() -> ArgumentParser:
 
 
 def check_effects(given: Namespace) -> None:
-    """Raise `BadInput` for flags that none of the metrics reads, and for two that exclude each other."""
+    """Raise `BadInput` for flags that none of the metrics reads or that are empty, and for two that exclude each
+    other."""
+    if empty := [name for name, value in vars(given).items() if value == ""]:
+        raise BadInput(f"--{empty[0]} is empty; allowed is a name or a path. Is the variable set that it comes from?")
     for metrics, flags in READ_BY.items():
         if idle := [f"--{flag}" for flag in flags if getattr(given, flag) and not {*metrics} & {*given.metrics}]:
             found = f"{', '.join(idle)}: has no effect on {', '.join(given.metrics)}; allowed with {', '.join(metrics)}"

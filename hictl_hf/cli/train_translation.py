@@ -7,7 +7,6 @@ hictl train-translation --model_name_or_path runs/de-en/model --test_file 'test.
     --target_lang en
 """
 
-import logging
 import shlex
 import sys
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from ..parsing import CommandParser, names_of, parse_flags_or_recipe
 from ..translation.arguments import TranslationArguments, TranslationDataArguments, TranslationModelArguments
 from ..translation.run import run_translation
 from ..translation.scores import score_text
-from .logs import log_to_terminal
+from .logs import level_of, log_to_terminal
 
 GROUPS = {
     "output": ("output_dir", "hub_strategy"),
@@ -45,7 +44,7 @@ def main(argv: Sequence[str] | None = None, program: str = "hictl train-translat
     """Run the command and return the contents of `results.json`; `argv` defaults to the command line."""
     argv = sys.argv[1:] if argv is None else list(argv)
     args: TranslationArguments = parse_flags_or_recipe(argv, TranslationArguments, make_parser())
-    log_to_terminal(logging.INFO if args.should_log else logging.WARNING, args.get_process_log_level())
+    log_to_terminal(level_of(args), args.get_process_log_level())
     results = run_translation(args, command=shlex.join([*program.split(), *argv]))
     if args.should_log:
         for direction, scores in results.test.items():

@@ -87,7 +87,8 @@ def score_dev(trainer: HictlTrainer, corpora: Corpora) -> DevScores:
     """Accuracy on the dev pairs, and on those of the guard at the pooling that is best on dev."""
     model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
     assert corpora.dev is not None
-    dev = trainer.from_main(evaluate_retrieval(model, tokenizer, corpora.dev, trainer.poolings, progress=True))
+    shown = not trainer.args.disable_tqdm
+    dev = trainer.from_main(evaluate_retrieval(model, tokenizer, corpora.dev, trainer.poolings, progress=shown))
     best = best_pooling(dev)  # the same in all: of a model in shards they run the same layers
     return DevScores(best, dev, accuracy(trainer, corpora.guard_dev, best))
 
@@ -97,7 +98,8 @@ def accuracy(trainer: HictlTrainer, pairs: Dataset | None, pooling: Pooling) -> 
     if pairs is None:
         return None
     model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
-    return evaluate_retrieval(model, tokenizer, pairs, [pooling], progress=True)[pooling]
+    shown = not trainer.args.disable_tqdm
+    return evaluate_retrieval(model, tokenizer, pairs, [pooling], progress=shown)[pooling]
 
 
 def pictured_sentences(test: Dataset) -> dict[str, list[str]]:

@@ -138,9 +138,10 @@ class TranslationTrainer(RobustTrainer):
         the work, and each returns all."""
         place, processes = self.args.process_index, self.args.world_size
         own = pairs[place::processes]
+        shown = progress and place == 0 and not self.args.disable_tqdm
         found = translate(
             self.accelerator.unwrap_model(self.model), self.processing_class, [pair.source for pair in own], self.beam,
-            [pair.direction.target for pair in own], progress=progress and place == 0, cut=True,
+            [pair.direction.target for pair in own], progress=shown, cut=True,
         )  # fmt: skip
         everyone: list[Any] = [None] * len(pairs)
         for process, part in enumerate(

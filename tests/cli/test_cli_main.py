@@ -27,7 +27,7 @@ from transformers.debug_utils import DebugOption
 from hictl_hf import __version__
 from hictl_hf.cli import completion
 from hictl_hf.cli import main as cli
-from hictl_hf.cli.logs import PlainFormatter
+from hictl_hf.cli.logs import PlainFormatter, level_of
 from hictl_hf.errors import HF_DEBUG, BadInput, nearest_name, run
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.parsing import parse_flags, parse_flags_or_recipe
@@ -648,3 +648,20 @@ def test_names_with_control_characters_do_not_act_on_the_terminal() -> None:
         run(fail, [])
     record = logging.LogRecord("hictl_hf", logging.INFO, "", 1, "%s: read\nand more", ("b\x07",), None)
     assert PlainFormatter("%(message)s").format(record) == "b\\x07: read\nand more"
+
+
+@pytest.mark.parametrize(
+    ("flags", "main", "replica"),
+    [
+        ("", logging.INFO, logging.WARNING),
+        ("--log_level error --log_level_replica critical", logging.ERROR, logging.CRITICAL),
+        ("--log_level debug --log_level_replica debug", logging.INFO, logging.WARNING),
+    ],
+)
+def test_the_level_of_logs_is_also_that_of_this_package(
+    flags: str, main: int, replica: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = parse_flags_or_recipe(["--train_file", "x", *flags.split()], PretrainingArguments)
+    assert level_of(args) == main
+    monkeypatch.setattr(TrainingArguments, "should_log", False)
+    assert level_of(args) == replica

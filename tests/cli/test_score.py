@@ -82,6 +82,12 @@ def test_flags_without_effect_are_refused(files: tuple[str, str], flags: list[st
         main([*files, "--language", "de", *flags])
 
 
+@pytest.mark.parametrize("flag", ["baseline", "moses_dir", "tokenize", "sources"])
+def test_an_empty_name_is_not_left_out(files: tuple[str, str], flag: str) -> None:
+    with pytest.raises(BadInput, match=f"--{flag} is empty; allowed is a name or a path"):
+        main([*files, "--language", "de", "--metrics", "multi-bleu", "sacrebleu", f"--{flag}", ""])
+
+
 def test_sources_that_no_metric_reads_are_named(files: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
     main([*files, "--language", "de", "--sources", files[1]])
     assert "gold.de: --sources are read by comet alone" in caplog.text

@@ -58,7 +58,8 @@ def test_results_are_means_of_both_directions_with_the_pooling_chosen_on_dev() -
     assert results.by_layer == {"mean": [87.5, None, 87.5], "cls": [None, None, 87.5]}
 
 
-def test_all_processes_choose_the_pooling_of_the_main_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("quiet", [False, True])
+def test_all_processes_choose_the_pooling_of_the_main_one(quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """GPUs may round differently; of a model in shards all run the same layers, or wait for each other for ever."""
     low, high = (RetrievalAccuracy({"de": (value, value)}, {"de": 4}) for value in (50.0, 60.0))
     first, last = Pooling("mean", 1), Pooling("mean", 2)
@@ -67,12 +68,13 @@ def test_all_processes_choose_the_pooling_of_the_main_one(monkeypatch: pytest.Mo
 
     def evaluate(model: Any, tokenizer: Any, pairs: Any, poolings: Any, progress: bool) -> Any:
         asked.append((pairs, poolings))
+        assert progress != quiet
         return {pooling: here[pooling] for pooling in poolings}
 
     monkeypatch.setattr(hictl_hf.pretraining.scoring, "evaluate_retrieval", evaluate)
     trainer: Any = SimpleNamespace(
         model=None, processing_class=None, poolings=[first, last], from_main=lambda found: of_main,
-        accelerator=SimpleNamespace(unwrap_model=lambda model: model),
+        accelerator=SimpleNamespace(unwrap_model=lambda model: model), args=SimpleNamespace(disable_tqdm=quiet),
     )  # fmt: skip
     corpora: Any = SimpleNamespace(dev="dev", guard_dev="guard")
     found = score_dev(trainer, corpora)
