@@ -220,6 +220,8 @@ def set_dropout(model: nn.Module, probability: float) -> None:
             module.p = probability
         if isinstance(getattr(module, "attention_dropout", None), float | int):  # of ModernBERT and EuroBERT
             module.attention_dropout = probability
+        if probability and isinstance(getattr(module, "out_drop", None), nn.Identity):  # of ModernBERT without dropout
+            module.out_drop = nn.Dropout(probability)
 
 
 def projection_of_start(encoder: str, start: Start) -> dict[str, Tensor] | None:

@@ -17,7 +17,8 @@ from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.data.sampling import TemperatureSampler
 from hictl_hf.errors import BadInput
 from hictl_hf.hub.loading import load_tokenizer
-from hictl_hf.models.configuration_hictl import CODE_ON_THE_HUB, HictlConfig
+from hictl_hf.models.configuration_hictl import CODE_ON_THE_HUB, HictlConfig, config_class
+from hictl_hf.models.modeling_hictl import new_model
 from hictl_hf.pretraining import setup
 from hictl_hf.pretraining.arguments import PretrainingArguments
 from hictl_hf.pretraining.corpora import Corpora, without_texts
@@ -181,3 +182,14 @@ def test_a_tokenizer_does_not_pass_on_the_code_that_its_files_name(
     place.write_text(json.dumps(json.loads(place.read_text("utf-8")) | {"auto_map": {"AutoTokenizer": ["e.E", None]}}))
     load_tokenizer(tmp_path).save_pretrained(tmp_path / "again")
     assert "auto_map" not in json.loads((tmp_path / "again" / place.name).read_text("utf-8"))
+
+
+def test_dropout_is_that_of_each_part_of_modernbert() -> None:
+    """transformers makes some of its parts only where the configuration has dropout."""
+    sizes = {"vocab_size": 99, "num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 6, "pad_token_id": 0}
+    model = new_model(config_class("modernbert")(**sizes))
+    setup.set_dropout(model, 0.25)
+    parts = [
+        getattr(layer.attn, name) for layer in model.base_model.layers for name in ("out_drop", "attention_dropout")
+    ]
+    assert [getattr(part, "p", part) for part in parts] == 4 * [0.25]
