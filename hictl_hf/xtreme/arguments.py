@@ -33,7 +33,8 @@ class XtremeArguments(ModelArguments):
     tasks: list[str] = field(default_factory=lambda: ["all"], metadata={"help": f"all, or some of {', '.join(NAMES)}."})
     setting: str = field(default="zero-shot", metadata={"help": f"Training data: {', '.join(SETTINGS)}."})
     languages: list[str] = field(
-        default_factory=list, metadata={"help": "Languages to score; all of a task without it."}
+        default_factory=list,
+        metadata={"help": "Languages to score, and in translate-train-all to train on; all of a task without it."},
     )
     output_dir: str = field(default="runs/xtreme", metadata={"help": "Folder of the run; an interrupted run goes on."})
     size: str | None = field(

@@ -826,7 +826,7 @@ _shtab_hictl_xtreme_options=(
   "--data[Folder made by XTREME\'s download_data.sh, or hub\: the Hugging Face Hub. (default\: hub)]:data:_files"
   "--tasks[all, or some of xnli, pawsx, udpos, panx, xquad, mlqa, tydiqa, bucc2018, tatoeba. (default\: \[\'all\'\])]:tasks:"
   "--setting[Training data\: zero-shot, translate-train, translate-train-all. (default\: zero-shot)]:setting:_files"
-  "--languages[Languages to score\; all of a task without it.]:languages:"
+  "--languages[Languages to score, and in translate-train-all to train on\; all of a task without it.]:languages:"
   {--output_dir,--output-dir}"[Folder of the run\; an interrupted run goes on. (default\: runs\/xtreme)]:output_dir:_files"
   "--size[Settings of base or large\; by default large from 24 layers on.]:size:_files"
   {--learning_rate,--learning-rate}"[Peak learning rates to choose from\; by default the task\'s own.]:learning_rate:"
