@@ -311,7 +311,9 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
     remove_unused_columns: bool = field(
         default=False, metadata={"help": "Must stay false: the collator reads all columns."}
     )
-    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints to keep, including the best one."})
+    save_total_limit: int | None = field(
+        default=2, metadata={"help": "Checkpoints to keep, including the best one; 0: all."}
+    )
     load_best_model_at_end: bool = field(
         default=False, metadata={"help": "Load the checkpoint with the best retrieval at the end."}
     )

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import BadInput
 from ..hub.loading import model_errors, refuse_not_finite
 from ..models.modeling_hictl import new_model
+from ..training.fields import BY_METRIC, differs
 from ..training.model_and_data import OF_THE_WEIGHTS
 from .arguments import PretrainingArguments
 from .setup import (
@@ -146,7 +147,13 @@ def shapes_of_encoder(config: Any) -> dict[str, torch.Size]:
 
 
 def check_name_of_metric(args: PretrainingArguments, config: Any) -> None:
-    """Raise `BadInput` for a metric that no evaluation has, whatever its languages are."""
+    """Raise `BadInput` for a metric that no evaluation has, whatever its languages are; log one that nothing reads."""
+    chooses = args.load_best_model_at_end or args.early_stopping_patience or args.save_strategy == "best"
+    if differs(args, "metric_for_best_model") and not (chooses or args.lr_scheduler_type.value in BY_METRIC):
+        logger.warning(
+            "metric_for_best_model is %s, which chooses nothing; add --load_best_model_at_end true",
+            args.metric_for_best_model,
+        )
     if args.eval_strategy == "no" or not (args.validation_file or args.held_out_sentences):
         return
     names = ["retrieval", *map(metric_name, poolings_to_evaluate(args, config))]

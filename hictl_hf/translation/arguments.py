@@ -205,7 +205,8 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
     """HF's training arguments with defaults for translation, and those of the model, its two steps, and the data."""
 
     average_checkpoints: int = field(
-        default=1, metadata={"help": "Use the mean of the last n checkpoints if it is better on validation; 1: never."}
+        default=1,
+        metadata={"help": "Use the mean of the last n checkpoints, with validation if it is better; 1: never."},
     )
     metric: str = field(
         default="sacrebleu", metadata={"help": f"Metric that chooses the best state: {', '.join(METRICS)}."}
@@ -247,7 +248,9 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
     )
     save_total_limit: int | None = field(
         default=None,
-        metadata={"help": "Checkpoints to keep, including the best one; by default 2, or one more than are averaged."},
+        metadata={
+            "help": "Checkpoints to keep, including the best one, 0: all; by default 2, or one more than are averaged."
+        },
     )
     load_best_model_at_end: bool | None = field(
         default=None, metadata={"help": "Decided by --eval_strategy: the best state is kept, or without it the last."}
@@ -286,6 +289,8 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
             self.learning_rate = LEARNING_RATES[self.step]
         if self.freeze_encoder is None:
             self.freeze_encoder = self.step == 1
+        if self.random_encoder and self.freeze_encoder:
+            logger.warning("the random weights of the encoder are not trained: add --freeze_encoder false")
         if self.save_total_limit is None:
             self.save_total_limit = 2
         if self.average_checkpoints > 1 and self.save_total_limit > 0:  # the best one is among them

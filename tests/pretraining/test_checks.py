@@ -187,6 +187,19 @@ def test_what_works_passes_and_draws_no_random_number(family: str) -> None:
     assert torch.equal(before[0], torch.get_rng_state()) and before[1] == random.getstate()
 
 
+def test_a_metric_that_chooses_nothing_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    given = ("--train_file", "x", "--config_overrides", json.dumps(NEW), "--max_seq_length", "60")
+    for flags, named in (
+        (("--metric_for_best_model", "cls_1"), True),
+        (("--metric_for_best_model", "cls_1", *EVALUATED), True),
+        (("--metric_for_best_model", "cls_1", *EVALUATED, "--early_stopping_patience", "2"), False),
+        (EVALUATED, False),
+    ):
+        caplog.clear()
+        check_before_reading(parse_arguments([*given, *flags]), Start(), None)
+        assert ("metric_for_best_model is cls_1, which chooses nothing" in caplog.text) == named
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

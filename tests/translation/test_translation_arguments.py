@@ -43,6 +43,12 @@ def test_a_tokenizer_of_multi_bleu_without_effect_is_named(caplog: pytest.LogCap
     assert parsed(*given, "chrf").multi_bleu and "multi_bleu has no effect with --metric chrf" in caplog.text
 
 
+def test_a_random_encoder_that_stays_as_it_is_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    given = ("--model_name_or_path", "x", "--random_encoder", "true")
+    assert not parsed(*given, "--freeze_encoder", "false").freeze_encoder and not caplog.text
+    assert parsed(*given).freeze_encoder and "the random weights of the encoder are not trained" in caplog.text
+
+
 def test_a_scale_of_no_bias_is_named(caplog: pytest.LogCaptureFixture) -> None:
     given = ("--model_name_or_path", "x", "--cls_bias_scale", "fixed", "--cls_bias")
     assert parsed(*given, "dot") and not caplog.text
