@@ -32,7 +32,7 @@ from ..retrieval.workdir import VectorSource
 from .logs import log_to_terminal
 
 # arguments without effect with --pairs, and with --deduplicate; no neighbours are searched for the cosines of pairs
-MINING_ONLY = ("direction", "one_to_one")
+MINING_ONLY: tuple[str, ...] = ("direction", "one_to_one")
 SEARCH = ("neighbours", "index", "index_parameters")
 MARGIN_ONLY = (*MINING_ONLY, "margin", "threshold", *SEARCH)
 GROUPS = {
@@ -153,11 +153,11 @@ class MineArguments(PoolingArguments):
         wanted = 0 if self.pairs else 1 if self.deduplicate is not None else 2
         if self.pairs and self.deduplicate is not None:
             raise BadInput("pairs and deduplicate are both given; allowed is one of them. Omit the other.")
-        idle, mode = ((), "") if self.deduplicate is None else (MARGIN_ONLY, "--deduplicate")
+        mode, idle = "--deduplicate", MARGIN_ONLY if self.deduplicate is not None else ()
         if self.pairs:
-            idle, mode = MINING_ONLY, "--pairs"
-        if self.pairs and self.margin == "absolute":
-            idle, mode = (*MINING_ONLY, *SEARCH), "--pairs and --margin absolute"
+            mode, idle = "--pairs", MINING_ONLY
+            if self.margin == "absolute":
+                mode, idle = f"{mode} and --margin absolute", (*MINING_ONLY, *SEARCH)
         if given := [name for name in idle if name in chosen(self)]:
             raise BadInput(f"{', '.join(given)} is given, which has no effect with {mode}; leave it out")
         if len(files) != wanted:
