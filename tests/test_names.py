@@ -139,6 +139,9 @@ def test_a_dataset_is_the_source_of_its_name() -> None:
     all_three = parse_translation_arguments([*PAIR, *given, "--do_train", "--do_eval", "--do_predict"])
     sources = [*all_three.train_file, *all_three.validation_file, *all_three.test_file]
     assert sources == ["hub:opus_books:de-en", "hub:opus_books:de-en:validation", "hub:opus_books:de-en:test"]
+    own = ["--do_train", "--do_eval", "--do_predict", "--validation_file", "a", "--test_file", "b"]
+    files = parse_translation_arguments([*PAIR, *given, *own])
+    assert (files.validation_file, files.test_file) == (["a"], ["b"])  # not those of the dataset
     without = parse_translation_arguments([*PAIR, *given[:2], "--do_train", "--do_predict", "--validation_file", "a"])
     assert (without.test_file, without.validation_file) == (["hub:opus_books::test"], ["a"])
     for more, told in (

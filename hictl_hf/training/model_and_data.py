@@ -75,7 +75,7 @@ class DataArguments:
     )
 
     def check_data_arguments(self, splits: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Turn `dataset_name` into sources; `BadInput` for values that cannot be.
+        """Turn `dataset_name` into sources where none are given; `BadInput` for values that cannot be.
 
         Args:
             splits: further arguments without sources -> the split of the dataset that they get.
@@ -93,7 +93,7 @@ class DataArguments:
         if self.dataset_name:
             for name, split in {"train_file": "", **splits}.items():
                 parts = ("hub", self.dataset_name, self.dataset_config_name or "", split)
-                setattr(self, name, [":".join(parts).rstrip(":")])
+                setattr(self, name, getattr(self, name) or [":".join(parts).rstrip(":")])
             self.dataset_name = self.dataset_config_name = None  # the same run as with its sources
 
 
