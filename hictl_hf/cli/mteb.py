@@ -12,6 +12,7 @@ from typing import Any
 from ..embedding.arguments import PoolingArguments
 from ..embedding.encoder import check_device, check_reading, load_encoder
 from ..embedding.mteb_evaluation import KIND, as_table, evaluate_mteb, load_task
+from ..errors import BadInput
 from ..files import check_place, write_json
 from ..parsing import CommandParser, parse_flags
 from .logs import log_to_terminal
@@ -65,6 +66,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     log_to_terminal()
     check_place(args.output, folder=True)
     tasks = [load_task(name, args.subsets, args.data) for name in args.tasks]
+    known = {subset for task in tasks for subset in task.hf_subsets}
+    if unknown := [subset for subset in args.subsets if subset not in known]:  # MTEB leaves it out
+        names = f"{', '.join(unknown)}, which no task has; allowed are those of {', '.join(args.tasks)}"
+        raise BadInput(f"subsets has {names}. Check the names.")
     model, tokenizer = load_encoder(args.model, args.precision, args.device)
     pooling = args.chosen_pooling(model)
     results = evaluate_mteb(model, tokenizer, tasks, args.output, args.max_seq_length, pooling)

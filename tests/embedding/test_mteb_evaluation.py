@@ -122,6 +122,15 @@ def test_an_output_that_cannot_be_is_refused_before_anything_is_read(tmp_path: P
         main(["--model", "nowhere", "--tasks", "Tatoebra", "--output", str(tmp_path / "taken")])
 
 
+def test_a_subset_of_no_task_is_refused_before_the_model_is_read(tmp_path: Path) -> None:
+    tasks = ["--tasks", "Tatoeba", "BUCC.v2", "--subsets", "deu-eng", "de-en"]
+    given = ["--model", str(tmp_path), "--output", str(tmp_path / "out"), *tasks]
+    with pytest.raises(BadInput, match="subsets has foo, which no task has; allowed are those of Tatoeba, BUCC.v2"):
+        main([*given, "foo"])
+    with pytest.raises(BadInput, match="config.json"):
+        main(given)
+
+
 def test_sides_of_unequal_length_are_refused(data: Path, tmp_path: Path) -> None:
     (tmp_path / "tatoeba.deu-eng.deu").write_text("eins\n")
     (tmp_path / "tatoeba.deu-eng.eng").write_text("one\ntwo\n")
