@@ -1,7 +1,9 @@
 """Check that a resumed translation run has the settings it was begun with, which its folder records."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from ..training.arguments import plain_settings
 from ..training.checkpoints import newest_first
 from ..training.fingerprint import SETTINGS_FILE, refuse_changes, remember_settings
 from .arguments import TranslationArguments
+from .corpus import Pair
 
 WITHOUT_EFFECT = (  # settings that do not change the results, so that a run may go on with others
     "output_dir", "resume_from_checkpoint", "local_rank", "log_level", "log_level_replica", "log_on_each_node",
@@ -22,6 +25,12 @@ WITHOUT_EFFECT = (  # settings that do not change the results, so that a run may
     "push_to_hub", "hub_model_id", "hub_private_repo", "hub_strategy", "hub_always_push", "hub_revision", "hub_token",
 )  # fmt: skip
 NEW = {"early_stopping_patience": None, "early_stopping_threshold": 0.0}  # since 0.11: what runs before it did
+DECISIVE = (  # of a checkpoint, wherever it is resumed; length and device may change
+    "step", "freeze_encoder", "source_lang", "target_lang", "max_tokens", "max_seq_length", "max_train_samples", "seed",
+    "gradient_accumulation_steps", "label_smoothing_factor", "learning_rate", "lr_scheduler_type",
+    "lr_scheduler_kwargs", "warmup_steps", "optim", "optim_args", "weight_decay", "adam_beta1", "adam_beta2",
+    "adam_epsilon", "max_grad_norm",
+)  # fmt: skip
 RENAMED = {  # setting -> its name in 0.7.5, with transformers before 5.23
     "activation_checkpointing": "gradient_checkpointing",
     "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
@@ -33,6 +42,20 @@ def settings_of(args: TranslationArguments) -> dict[str, Any]:
     plain = plain_settings(args) | {"processes": args.world_size}
     idle = () if args.save_strategy == "steps" else ("save_steps",)
     return {name: value for name, value in plain.items() if name not in (*WITHOUT_EFFECT, *idle)}
+
+
+def decisive_settings(args: TranslationArguments, validation: Sequence[Pair]) -> dict[str, Any]:
+    """The settings that a resumed run must share with its checkpoint, and what its best state was chosen by."""
+    plain = with_standard_codes(plain_settings(args))
+    found = {name: plain[name] for name in DECISIVE} | {"processes": args.world_size}
+    if not args.load_best_model_at_end:
+        return found
+    texts = json.dumps([(pair.source, pair.target) for pair in validation])
+    return found | {
+        "metric": [args.metric, plain["multi_bleu"]],
+        "search": asdict(args.beam),
+        "hash of the validation pairs": blake2b(texts.encode(), digest_size=16).hexdigest(),
+    }
 
 
 def refuse_other_settings(args: TranslationArguments) -> None:

@@ -43,6 +43,7 @@ from .corpus import (
     tokenize_pairs,
 )
 from .prepare import preparation_signature
+from .resuming import decisive_settings
 from .target_vocabulary import Counts, count_pieces, count_unknown, every_id, ids_to_keep
 from .trainer import TranslationTrainer
 
@@ -268,7 +269,7 @@ def make_trainer(
     return TranslationTrainer(
         model, args, train_dataset=data.train, data_collator=TranslationCollator(tokenizer, start_ids),
         callbacks=[
-            RunFingerprint({}, data.report.hash), TrainingTime(),
+            RunFingerprint({}, data.report.hash, decisive_settings(args, data.validation)), TrainingTime(),
             *early_stopping(args.early_stopping_patience, args.early_stopping_threshold),
             *push_during_training(args.publish_to, args.hub_strategy, args.hub_always_push),
         ],

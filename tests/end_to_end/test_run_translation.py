@@ -346,6 +346,37 @@ def test_a_run_that_died_while_it_translated_is_not_trained_again_nor_gone_on_wi
     assert main(arguments)["chosen"]["state"] == "step 4, the last"
 
 
+def test_a_checkpoint_goes_on_with_its_batches_and_its_validation_pairs_only(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its position is a number of batches, and its best score is that of the pairs it was measured on."""
+
+    def die(*_: Any, **__: Any) -> None:
+        raise RuntimeError("died")
+
+    for language in ("en", "el"):
+        shutil.copy(world / f"dev.{language}", tmp_path)
+    steps = ["--save_strategy", "steps", "--save_steps", "2", "--eval_strategy", "steps", "--eval_steps", "2"]
+    steps += ["--validation_file", f"{tmp_path}/dev.{{en,el}}"]
+    with monkeypatch.context() as context, pytest.raises(RuntimeError, match="died"):
+        context.setattr(hictl_hf.translation.run, "score_directions", die)
+        main(short(world, tmp_path / "run", *steps))
+    elsewhere = [*steps, "--resume_from_checkpoint", str(tmp_path / "run/checkpoint-2")]
+    for changed, told in (
+        (["--max_tokens", "300"], "max_tokens was 200 and is 300"),
+        (["--seed", "7"], "seed was 42 and is 7"),
+        (["--gradient_accumulation_steps", "2"], "gradient_accumulation_steps was 1 and is 2"),
+    ):
+        with pytest.raises(BadInput, match=told):
+            main(short(world, tmp_path / changed[0], *elsewhere, *changed))
+    assert main(short(world, tmp_path / "longer", *elsewhere, "--max_steps", "5"))["chosen"]["state"][:4] == "step"
+    for language in ("en", "el"):
+        path = tmp_path / f"dev.{language}"
+        path.write_text("".join(path.read_text("utf-8").splitlines(keepends=True)[:5]), "utf-8")
+    with pytest.raises(BadInput, match="hash of the validation pairs was .* and is "):
+        main(short(world, tmp_path / "run", *steps))
+
+
 def test_the_best_state_is_found_where_the_run_was_moved_to(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
