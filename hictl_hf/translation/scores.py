@@ -12,6 +12,7 @@ import importlib.metadata
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest, Result, _bootstrap_resample
 
-from ..data.languages import LANGUAGE, main_part
+from ..data.languages import LANGUAGE, main_part, standard_code
 from ..errors import BadInput, short_repr
 from ..reports.tables import NONE
 from .moses import MosesTokenizer
@@ -32,6 +33,7 @@ COMET = "Unbabel/wmt22-comet-da"
 MISTAKEN_CODES = {  # codes for which sacreBLEU would not use the language's tokenizer
     "cn": "zh", "zho": "zh", "chi": "zh", "cmn": "zh", "jp": "ja", "jpn": "ja", "kr": "ko", "kor": "ko",
 }  # fmt: skip
+WITHOUT_SPACES = {"bo", "dz", "gan", "hak", "hsn", "ja", "km", "lo", "lzh", "my", "shn", "th", "wuu", "yue", "zh"}
 ASCII_SPACES = " \t\n\r\f\v"
 # Characters that split() takes for spaces and perl, reading bytes, does not -> a private one that nothing splits at.
 NO_SPACES_IN_PERL = {
@@ -206,13 +208,18 @@ def measure_of(
 ) -> Measure:
     if name == "multi-bleu":
         words = tokenizer or MosesTokenizer(language)
+        if words != "tokenised":
+            warn_of_unspaced(language, "Moses' tokenizer")
         return multi_bleu(words if isinstance(words, MosesTokenizer) else None, lowercase, strict)
     if name == "chrf":
         return Measure("chrf", CHRF(lowercase=lowercase))
     if name != "sacrebleu":
         raise BadInput(f"the metric is {name!r}; allowed here are {', '.join(METRICS)}. Choose one of them.")
     try:
-        return Measure("sacrebleu", BLEU(lowercase=lowercase, tokenize=tokenize, trg_lang=main_part(language)))
+        metric = BLEU(lowercase=lowercase, tokenize=tokenize, trg_lang=main_part(language))
+        if tokenize is None and metric.tokenizer.signature() == BLEU.TOKENIZER_DEFAULT:
+            warn_of_unspaced(language, f"sacreBLEU's {BLEU.TOKENIZER_DEFAULT}")
+        return Measure("sacrebleu", metric)
     except (ImportError, RuntimeError) as error:  # MeCab is missing
         fix = f'Install it: pip install "sacrebleu[{language}]", or choose another tokenizer, such as char'
         raise BadInput(
@@ -227,6 +234,18 @@ def measure_of(
     except KeyError as error:
         allowed = ", ".join(BLEU.TOKENIZERS)
         raise BadInput(f"sacreBLEU's tokenizer is {tokenize!r}; allowed are {allowed}. Choose one of them.") from error
+
+
+@cache
+def warn_of_unspaced(language: str, tokenizer: str) -> None:
+    """Warn once of a language without spaces between words, of which a tokenizer makes a word of each phrase: BLEU is
+    then near 0 for any translation."""
+    if {main_part(language), main_part(standard_code(language))} & WITHOUT_SPACES:
+        logger.warning(
+            "%s has no spaces between words, and %s makes a word of each phrase, so BLEU is near 0 whatever the "
+            "translation; choose the metric chrf, or score by sacrebleu with a tokenizer such as zh, char or flores200",
+            language, tokenizer,
+        )  # fmt: skip
 
 
 def check_language(language: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 from hictl_hf.errors import BadInput
 from hictl_hf.translation import scores
 from hictl_hf.translation.moses import MosesTokenizer
-from hictl_hf.translation.scores import Score, paired_bootstrap, score_translations
+from hictl_hf.translation.scores import Score, paired_bootstrap, score_translations, warn_of_unspaced
 
 PARITY = sorted((Path(__file__).parents[3] / "shared" / "parity" / "mt").glob("0*.json"))
 
@@ -156,6 +156,25 @@ def test_a_language_has_its_own_tokenizer() -> None:
         assert f"|tok:{tokenizer}|" in score.signature
     (score,) = score_translations(texts, [texts], "ja", ["sacrebleu"], tokenize="char")
     assert "|tok:char|" in score.signature
+
+
+def test_a_language_without_spaces_and_without_a_tokenizer_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A Thai sentence is one word of 13a, and BLEU of a good translation 0."""
+    warn_of_unspaced.cache_clear()
+    texts, near = ["我今日返工好攰呀"], [["我今日返工好攰喎"]]
+    for language, metric, how in (
+        ("de", "sacrebleu", {}), ("zh", "sacrebleu", {}), ("yue", "sacrebleu", {"tokenize": "zh"}), ("yue", "chrf", {}),
+        ("zh", "multi-bleu", {"tokenizer": "tokenised"}), ("vi", "multi-bleu", {}),
+    ):  # fmt: skip
+        score_translations(texts, near, language, [metric], **how)
+    assert not caplog.text
+    for language, metric in (("yue", "sacrebleu"), ("tha", "sacrebleu"), ("km", "sacrebleu"), ("zh", "multi-bleu")):
+        caplog.clear()
+        (score,) = score_translations(texts, near, language, [metric])
+        assert score.value == 0 and f"{language} has no spaces between words" in caplog.text
+        caplog.clear()
+        score_translations(texts, near, language, [metric])
+        assert not caplog.text
 
 
 @pytest.mark.parametrize(("language", "module"), [("ja", "ja_mecab"), ("ko", "ko_mecab")])
