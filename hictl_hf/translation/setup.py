@@ -105,22 +105,26 @@ def about_preparation(pairs: Sequence[Pair]) -> dict[Direction, dict[str, str]]:
 
 
 def warn_of_spaces(references: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> None:
-    """Warn of a tokenizer, such as BERT's, that gives a share of the references back with other spaces."""
+    """Warn of a tokenizer that gives a share of the references back with other spaces, as BERT's does, or with other
+    characters, as XLM-R's does with Chinese punctuation: the best translation scores less than 100 then."""
     some = list(references[:: max(1, len(references) // SAMPLE)])
     ids = encode_texts(tokenizer, some, add_special_tokens=False)["input_ids"] if some else []
-    written = decode_texts(tokenizer, ids)
-    changed = [
-        (before, after)
-        for before, after in zip(some, written)
-        if before.split() != after.split() and "".join(before.split()) == "".join(after.split())
-    ]
-    if len(changed) > SPACED_SHARE * len(some):
-        before, after = min(changed, key=lambda pair: len(pair[0]))
-        logger.warning(
-            "the tokenizer writes %d of %d references with other spaces, so translations and scores are worse: %s "
-            "becomes %s; a SentencePiece or byte-level tokenizer keeps the spaces",
-            len(changed), len(some), short_repr(before), short_repr(after),
-        )  # fmt: skip
+    changed: dict[str, list[tuple[str, str]]] = {"spaces": [], "characters": []}
+    for before, after in zip(some, decode_texts(tokenizer, ids)):
+        if before.split() != after.split():
+            same_characters = "".join(before.split()) == "".join(after.split())
+            changed["spaces" if same_characters else "characters"].append((before, after))
+    for what, fix in (
+        ("spaces", "a SentencePiece or byte-level tokenizer keeps the spaces"),
+        ("characters", "compare with systems of the same tokenizer only, or score both sides normalised alike"),
+    ):
+        if len(changed[what]) > SPACED_SHARE * len(some):
+            before, after = min(changed[what], key=lambda pair: len(pair[0]))
+            logger.warning(
+                "the tokenizer writes %d of %d references with other %s, so translations and scores are worse: %s "
+                "becomes %s; %s",
+                len(changed[what]), len(some), what, short_repr(before), short_repr(after), fix,
+            )  # fmt: skip
 
 
 def count_long(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int) -> int:

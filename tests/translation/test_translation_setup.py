@@ -54,6 +54,17 @@ def test_a_tokenizer_that_adds_spaces_is_named(
     assert '"It\'s 3.5 km!" becomes "It \' s 3. 5 km!"' in caplog.text
 
 
+def test_a_tokenizer_that_writes_other_characters_is_named(
+    tokenizer: PreTrainedTokenizerBase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As XLM-R's, by NFKC: Chinese punctuation, the Thai vowel am. No translation can equal such a reference."""
+    warn_of_spaces(["两本书", *["the old man"] * 30, "两本，书"], tokenizer)  # one of 32 is no share
+    assert not caplog.text
+    warn_of_spaces(["两本，书", "the old man"], tokenizer)
+    assert 'writes 1 of 2 references with other characters' in caplog.text
+    assert '"两本，书" becomes ' in caplog.text or "'两本，书' becomes " in caplog.text
+
+
 @pytest.mark.parametrize(("layers", "asked", "expected"), [(12, [], {}), (24, [], {"decoder_layers": 6})])
 def test_a_new_decoder_has_the_papers_layers(layers: int, asked: list[str], expected: dict[str, int]) -> None:
     given = parse_translation_arguments(
