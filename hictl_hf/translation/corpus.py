@@ -2,6 +2,7 @@
 them by similar length (`TokenBudgetBatchSampler`), and pad them (`TranslationCollator`)."""
 
 import copy
+import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ from ..data.text_encoding import encode_texts
 from ..data.tokenization import releases
 from ..errors import BadInput
 from ..processes import ALONE, Processes
+
+logger = logging.getLogger(__name__)
 
 # parallel corpora are not cleaned: the paper's corpora are prepared before, and lengths are limited in tokens
 ONLY_WHOLE = Cleaning(2**31, float("inf"), drop_equal_sides=False, drop_duplicates=False, catalogue_text=False)
@@ -130,13 +133,13 @@ def refuse_missing(
 
 
 def read_pairs(sources: Sequence[str], directions: Sequence[Direction]) -> list[Pair]:
-    """Read all pairs of validation or test sets in these directions, in order.
+    """Read all pairs of validation or test sets in these directions, in order; log how many rows have others.
 
     Raises:
         BadInput: a row is broken or has no translation, or no row has one of the languages.
     """
-    pairs, found = [], Counter[str]()
-    for row in rows_of(sources, CorpusReport(strict=True)):
+    pairs, found, others = [], Counter[str](), Counter[str]()
+    for row in rows_of(sources, report := CorpusReport(strict=True)):
         found["-".join(row.texts)] += 1
         if len(row.texts) == 1:
             raise BadInput(
@@ -144,10 +147,12 @@ def read_pairs(sources: Sequence[str], directions: Sequence[Direction]) -> list[
                 "or translate texts without references by hictl translate"
             )
         texts = dict(zip(("x", "y"), row.texts.values(), strict=True))
-        for direction in directions:
-            if matched := sides(direction, *row.texts):
-                pairs.append(Pair(texts[matched[0]], texts[matched[1]], direction, row.origin))
+        matching = {direction: columns for direction in directions if (columns := sides(direction, *row.texts))}
+        pairs += [Pair(texts[x], texts[y], direction, row.origin) for direction, (x, y) in matching.items()]
+        others["-".join(row.texts)] += not matching
     refuse_missing(sources, directions, found, {pair.direction for pair in pairs})
+    if unread := [f"{name} ({number:,})" for name, number in (others + report.skipped).items()]:
+        logger.warning("%s: rows that are not read: %s", ", ".join(sources), ", ".join(unread))
     return pairs
 
 

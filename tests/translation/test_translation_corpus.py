@@ -117,6 +117,15 @@ def test_test_sets_keep_every_line_in_order(tmp_path: Path) -> None:
     assert pairs == [Pair(*texts, DE_EN, place) for texts, place in zip(expected, places)]
 
 
+def test_rows_of_a_test_set_in_other_languages_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A set of Taiwan's Chinese among Chinese would otherwise be scored in part without a word."""
+    some = [{"en": "one", "zh": "一"}, {"en": "two", "zh-CN": "二"}]
+    assert len(read_pairs([jsonl(tmp_path / "a.jsonl", some)], [Direction("en", "zh")])) == 2 and not caplog.text
+    source = jsonl(tmp_path / "b.jsonl", [*some, {"en": "three", "zh-TW": "三"}, {"en": "four", "zh-TW": "四"}])
+    assert len(read_pairs([source], [Direction("en", "zh")])) == 2
+    assert "b.jsonl: rows that are not read: en-zh-TW (2)" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("name", "lines", "message"),
     [
