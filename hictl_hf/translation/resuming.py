@@ -26,7 +26,8 @@ WITHOUT_EFFECT = (  # settings that do not change the results, so that a run may
 )  # fmt: skip
 NEW = {"early_stopping_patience": None, "early_stopping_threshold": 0.0}  # since 0.11: what runs before it did
 DECISIVE = (  # of a checkpoint, wherever it is resumed; length and device may change
-    "step", "freeze_encoder", "source_lang", "target_lang", "max_tokens", "max_seq_length", "max_train_samples", "seed",
+    "step", "freeze_encoder", "decoder_layers", "cls_bias", "cls_bias_scale", "config_overrides", "trim_target_vocab",
+    "source_lang", "target_lang", "max_tokens", "max_seq_length", "max_train_samples", "seed",
     "gradient_accumulation_steps", "label_smoothing_factor", "learning_rate", "lr_scheduler_type",
     "lr_scheduler_kwargs", "warmup_steps", "optim", "optim_args", "weight_decay", "adam_beta1", "adam_beta2",
     "adam_epsilon", "max_grad_norm",

@@ -366,6 +366,7 @@ def test_a_checkpoint_goes_on_with_its_batches_and_its_validation_pairs_only(
         (["--max_tokens", "300"], "max_tokens was 200 and is 300"),
         (["--seed", "7"], "seed was 42 and is 7"),
         (["--gradient_accumulation_steps", "2"], "gradient_accumulation_steps was 1 and is 2"),
+        (["--cls_bias", "none"], "cls_bias was None and is 'none'"),
     ):
         with pytest.raises(BadInput, match=told):
             main(short(world, tmp_path / changed[0], *elsewhere, *changed))
