@@ -43,14 +43,20 @@ def translation_card(results: TranslationResults) -> str:
         for split, of_one in vars(results.rows).items()
         for direction, number in of_one.items()
     ]
-    targets = (results.settings.get("config") or {}).get("target_languages") or [None]
-    target = f", target_language={json.dumps(targets[0])}" if len(targets) > 1 else ""
+    config = results.settings.get("config") or {}
+    targets = config.get("target_languages") or [None]
+    trained = [language for language in results.target_languages if language in targets]  # in step 2 not all
+    language = (trained or targets)[0]
+    target = f", target_language={json.dumps(language)}" if len(targets) > 1 else ""
+    bias = "" if config.get("cls_bias") == "none" else ", whose logits get a bias from the encoder's first token"
+    begun = escape_markdown(results.began_from or "an encoder that was not recorded")
     return render_card(
         TEMPLATE,
         card_metadata(results, scores),
         directions=escape_markdown(", ".join(results.test) or "between the languages of its training"),
         architecture=family_recorded(results.settings.get("config")).title,
-        begun=escape_markdown(results.began_from or "an encoder that was not recorded"),
+        begun=f"random weights, in the form of {begun}" if results.random_encoder else begun,
+        bias=bias,
         scores=markdown_table(HEADS, rows) if rows else "No test set was scored.",
         decoding=escape_markdown(", ".join(f"{name} {value}" for name, value in asdict(results.decoding).items())),
         chosen=escape_markdown(results.chosen.state or "not recorded"),
@@ -58,7 +64,7 @@ def translation_card(results: TranslationResults) -> str:
         name=json.dumps(YOUR_TRANSLATION_REPOSITORY),
         repository=YOUR_TRANSLATION_REPOSITORY,
         target=target,
-        flag=f" --target_lang {targets[0]}" if target else "",
+        flag=f" --target_lang {language}" if target else "",
         made=how_it_was_made(results),
         citation=licence_and_citation(),
     )
@@ -78,5 +84,5 @@ def card_metadata(results: TranslationResults, scores: Sequence[tuple[str, str, 
         library_name="transformers", pipeline_tag="translation", language=language_codes(results.languages) or None,
         tags=[*tags_of(family_recorded(results.settings.get("config"))), "translation"],
         model_name=YOUR_TRANSLATION_REPOSITORY.split("/")[-1], eval_results=evaluations or None,
-        base_model=name_on_the_hub(results.began_from),
+        base_model=None if results.random_encoder else name_on_the_hub(results.began_from),
     )  # fmt: skip

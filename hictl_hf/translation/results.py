@@ -122,10 +122,14 @@ class TranslationResults(RunResults):
         """Source languages, then target languages."""
         return [code for key in ("source_lang", "target_lang") for code in self._training.get(key) or ()]
 
+    @property
+    def target_languages(self) -> list[str]:
+        """Those the run translated into."""
+        return [*(self._training.get("target_lang") or ())]
+
     def target_language(self, direction: str) -> str:
         """The target language of a direction such as "en-zh-Hans", one of those the run translated into."""
-        known: list[str] = self._training.get("target_lang") or []
-        ends = [language for language in known if direction.endswith(f"-{language}")]
+        ends = [language for language in self.target_languages if direction.endswith(f"-{language}")]
         return max(ends, key=len, default=direction.partition("-")[2])
 
     @property

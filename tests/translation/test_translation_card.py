@@ -41,6 +41,17 @@ def test_a_translation_model_tells_its_scores_with_their_signatures() -> None:
     assert "started from xlm-roberta-base" in card.text and "$" not in card.text
 
 
+def test_a_card_says_of_a_baseline_and_of_step_two_what_they_are() -> None:
+    settings: dict[str, Any] = {
+        "config": {"target_languages": ["de", "en", "fr"], "cls_bias": "none"}, "training": {"target_lang": ["fr"]},
+    }  # fmt: skip
+    card = ModelCard(translation_card(results_of(TRANSLATED | {"settings": settings, "random_encoder": True})))
+    assert "started from random weights, in the form of xlm-roberta-base" in card.text
+    assert card.data.get("base_model") is None and "bias from" not in card.text
+    assert 'target_language="fr"' in card.text and "--target_lang fr" in card.text  # the language that was trained
+    assert "layers, whose logits get a bias from" in translation_card(results_of(TRANSLATED))
+
+
 def test_comet_which_is_out_of_one_has_four_decimals() -> None:
     scores = {"de-en": {"comet": {"value": 0.81234, "signature": "x"}}}
     card = ModelCard(translation_card(results_of(TRANSLATED | {"test": scores})))
