@@ -4,7 +4,7 @@ them by similar length (`TokenBudgetBatchSampler`), and pad them (`TranslationCo
 import copy
 import logging
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 # parallel corpora are not cleaned: the paper's corpora are prepared before, and lengths are limited in tokens
 ONLY_WHOLE = Cleaning(2**31, float("inf"), drop_equal_sides=False, drop_duplicates=False, catalogue_text=False)
+
+LOOKED_UP = 100_000  # pairs of train at a time
 
 
 class Direction(NamedTuple):
@@ -154,6 +156,23 @@ def read_pairs(sources: Sequence[str], directions: Sequence[Direction]) -> list[
     if unread := [f"{name} ({number:,})" for name, number in (others + report.skipped).items()]:
         logger.warning("%s: rows that are not read: %s", ", ".join(sources), ", ".join(unread))
     return pairs
+
+
+def found_in_train(held_out: Iterable[Pair], train: Mapping[Direction, Dataset]) -> int:
+    """The number of pairs of validation or test whose two texts are also a pair of train, in the same direction."""
+    wanted: dict[Direction, dict[tuple[str, str], int]] = defaultdict(Counter)
+    for pair in held_out:  # white space as of train
+        source, target = " ".join(pair.source.split()), " ".join(pair.target.split())
+        wanted[pair.direction][source, target] += bool(source and target)
+    number = 0
+    for direction in wanted.keys() & train.keys():
+        sources = pa.array({source for source, _ in wanted[direction]}, pa.string())
+        found: set[tuple[str, str]] = set()
+        for batch in train[direction].with_format("arrow").iter(LOOKED_UP):
+            some = batch.filter(pyarrow.compute.is_in(batch["source"], sources))
+            found.update(zip(some["source"].to_pylist(), some["target"].to_pylist()))
+        number += sum(wanted[direction][pair] for pair in found & wanted[direction].keys())
+    return number
 
 
 # --- token ids --------------------------------------------------------------------------------------------------------

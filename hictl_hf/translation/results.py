@@ -69,7 +69,7 @@ class TranslationResults(RunResults):
         random_encoder: whether the encoder began with random weights.
         rows: number of sentence pairs.
         skipped: training pairs that were left out, by reason.
-        messages: about broken rows of train.
+        messages: about broken rows of train, and validation or test pairs in it.
         cut_sources: by split, the number of sources longer than the model reads.
         empty_lines: of the test set, by side.
         chosen: the state of the model that was tested.

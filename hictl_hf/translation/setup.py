@@ -1,7 +1,7 @@
 """The parts of a translation run: the examples of its sources, the model, loaded or new, and the trainer."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -36,6 +36,7 @@ from .corpus import (
     Pair,
     TokenBudgetBatchSampler,
     TranslationCollator,
+    found_in_train,
     load_pairs,
     read_pairs,
     sample_pairs,
@@ -49,6 +50,7 @@ from .trainer import TranslationTrainer
 
 SAMPLE = 200  # references, about, that are tokenized to look at their spaces
 SPACED_SHARE = 0.05
+KNOWN_SHARE = 0.01  # of validation or test that is in train, too: short common sentences are in both
 OF_A_DECODER = ("decoder_layers", "cls_bias", "cls_bias_scale", "config_overrides")
 
 logger = logging.getLogger(__name__)
@@ -87,11 +89,25 @@ def read_data(args: TranslationArguments, config: Any, tokenizer: PreTrainedToke
         cleaning = Cleaning(**asdict(ONLY_WHOLE) | read_dictionary("cleaning", args.cleaning))
         pairs, data.report = load_pairs(args.train_file, args.directions, cleaning, args.strict)
         pairs = sample_pairs(pairs, args.max_train_samples, data.report)
+        note_held_out({"validation": validation, "test": test}, pairs, data.report)
         longest = min(args.max_seq_length, args.max_tokens, longest)
         data.train = tokenize_pairs(pairs, tokenizer, longest, data.report, args.preprocessing_num_workers)
         data.counts = count_pieces(data.train, len(tokenizer))
         logger.info("%s", data.report.summary())
     return data
+
+
+def note_held_out(
+    splits: Mapping[str, Sequence[Pair]], train: Mapping[Direction, Dataset], report: CorpusReport
+) -> None:
+    """Warn of validation or test pairs that are also trained on, in the log and among the messages of the report."""
+    for name, pairs in splits.items():
+        if (number := found_in_train(pairs, train)) > KNOWN_SHARE * len(pairs):
+            report.messages.append(
+                f"{number:,} of the {len(pairs):,} pairs of {name} are in train, too, so its scores may be too high; "
+                "leave them out of train"
+            )
+            logger.warning("%s", report.messages[-1])
 
 
 def about_preparation(pairs: Sequence[Pair]) -> dict[Direction, dict[str, str]]:

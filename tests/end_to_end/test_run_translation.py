@@ -618,7 +618,8 @@ def test_odd_rows_are_counted_and_test_lines_stay_in_their_places(world: Path, t
     results = main(short(world, tmp_path / "out", *more))
     assert results["rows"]["train"] == {"en-el": 30}
     assert results["skipped"] == {"broken": 3, "empty": 2, "too long": 1, "other language": 1, "untranslated": 1}
-    assert len(results["messages"]) == 3 and "train.jsonl:36: has 3 as its el text" in results["messages"][0]
+    assert len(results["messages"]) == 4 and "train.jsonl:36: has 3 as its el text" in results["messages"][0]
+    assert results["messages"][3].startswith("3 of the 5 pairs of test are in train, too")
     assert results["cut_sources"] == {"validation": 0, "test": 1} and results["empty_lines"] == {
         "source": 2,
         "reference": 1,

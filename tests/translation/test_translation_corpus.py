@@ -24,6 +24,7 @@ from hictl_hf.translation.corpus import (
     TokenBudgetBatchSampler,
     TranslationCollator,
     directions_between,
+    found_in_train,
     load_pairs,
     read_pairs,
     sample_pairs,
@@ -124,6 +125,19 @@ def test_rows_of_a_test_set_in_other_languages_are_counted(tmp_path: Path, caplo
     source = jsonl(tmp_path / "b.jsonl", [*some, {"en": "three", "zh-TW": "三"}, {"en": "four", "zh-TW": "四"}])
     assert len(read_pairs([source], [Direction("en", "zh")])) == 2
     assert "b.jsonl: rows that are not read: en-zh-TW (2)" in caplog.text
+
+
+def test_pairs_of_a_test_set_that_are_trained_on_are_counted_worked_by_hand(tmp_path: Path) -> None:
+    some = [{"de": "eins", "en": "one"}, {"de": "zwei ", "en": "two  2"}, {"de": "drei", "en": "three"}]
+    train, _ = load_pairs([jsonl(tmp_path / "train.jsonl", some)], [DE_EN, EN_DE], cache_dir=tmp_path)
+    held_out = [
+        {"de": "zwei", "en": "two 2"}, {"de": "zwei", "en": "two 2"},  # both lines count
+        {"de": "eins", "en": "a"}, {"de": "ein", "en": "one"}, {"de": "", "en": ""},
+    ]  # fmt: skip
+    test = read_pairs([jsonl(tmp_path / "test.jsonl", held_out)], [DE_EN])
+    assert found_in_train(test, train) == 2 and found_in_train([], train) == 0
+    assert found_in_train([*test, *read_pairs([str(tmp_path / "test.jsonl")], [EN_DE])], train) == 4
+    assert found_in_train(test, {EN_DE: train[EN_DE]}) == 0  # trained in the other direction only
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from datasets import Dataset
 from parsers import parse_translation_arguments
 from safetensors.torch import load_file, save_file
 from toy_families import bytes_as_letters, gemma_pieces, word_pieces
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 
+from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.errors import BadInput
 from hictl_hf.files import write_json
 from hictl_hf.models.configuration_hictl import HictlConfig
@@ -19,6 +21,7 @@ from hictl_hf.models.families import FAMILIES
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.translation import run
 from hictl_hf.translation.arguments import TranslationArguments
+from hictl_hf.translation.corpus import Direction, Pair
 from hictl_hf.translation.setup import (
     check_new_decoder,
     choose_words,
@@ -26,6 +29,7 @@ from hictl_hf.translation.setup import (
     load_config,
     load_or_make_model,
     new_decoder,
+    note_held_out,
     read_data,
     warn_of_spaces,
 )
@@ -61,8 +65,21 @@ def test_a_tokenizer_that_writes_other_characters_is_named(
     warn_of_spaces(["两本书", *["the old man"] * 30, "两本，书"], tokenizer)  # one of 32 is no share
     assert not caplog.text
     warn_of_spaces(["两本，书", "the old man"], tokenizer)
-    assert 'writes 1 of 2 references with other characters' in caplog.text
+    assert "writes 1 of 2 references with other characters" in caplog.text
     assert '"两本，书" becomes ' in caplog.text or "'两本，书' becomes " in caplog.text
+
+
+def test_a_test_set_that_is_trained_on_is_told_unless_it_is_a_hundredth(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    direction, report = Direction("en", "de"), CorpusReport()
+    train = {direction: Dataset.from_dict({"source": ["a", "b"], "target": ["c", "d"]})}
+    pairs = [Pair(*texts, direction, "x:1") for texts in [("a", "c"), *[("e", "f")] * 99]]
+    note_held_out({"validation": [], "test": pairs}, train, report)
+    assert not report.messages and not caplog.text
+    note_held_out({"validation": pairs, "test": [*pairs, Pair("b", "d", direction, "x:2")]}, train, report)
+    assert len(report.messages) == 1 and report.messages[0].startswith("2 of the 101 pairs of test are in train, too")
+    assert report.messages[0] in caplog.text
 
 
 @pytest.mark.parametrize(("layers", "asked", "expected"), [(12, [], {}), (24, [], {"decoder_layers": 6})])
