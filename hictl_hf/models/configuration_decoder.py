@@ -97,8 +97,17 @@ class DecoderConfig(ObjectiveConfig):
             )
 
     def never_translated(self) -> Sequence[int]:
-        """Tokenizer ids that are no part of a translation; other tokenizers than XLM-R's need a lone space in words."""
-        return (self.special_token_ids or ()) if self.family.special_ids else self.default_special_ids()
+        """Tokenizer ids that are no part of a translation.
+
+        A pre-trained encoder names a lone space, "▁", among its special ids, as it is no word. But translations need
+        it, as in "▁ ." of XLM-R's tokenizer. So only ids at both ends of XLM-R's vocabulary count.
+        """
+        if not self.family.special_ids:
+            return self.default_special_ids()
+        special, end = {*(self.special_token_ids or ())}, self.vocab_size
+        while end - 1 in special:  # <mask>, and rows beyond the vocabulary
+            end -= 1
+        return sorted(number for number in special if number < SPECIALS or number >= end)
 
     def like_the_decoder(self) -> Any:
         """A new configuration of XLM-R's layers in the encoder's sizes, and of as many positions as it reads."""

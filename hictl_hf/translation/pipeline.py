@@ -27,6 +27,7 @@ from ..models.families import family_of
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from .beam_search import BeamSearchConfig
 from .decoding import refuse_offloaded, translate
+from .target_vocabulary import allow_lone_space
 
 TASK = "hictl-translation"
 DTYPES = ("float32", "bfloat16", "int8")
@@ -112,6 +113,7 @@ def load_translator(
             if tokenizer is None:
                 tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False, padding_side="right")
             network = HictlForConditionalGeneration.from_pretrained(model, dtype=torch.float32, use_safetensors=True)
+            allow_lone_space(network, tokenizer)
     else:
         network = model
         refuse_offloaded(network)

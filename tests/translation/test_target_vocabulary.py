@@ -1,17 +1,23 @@
 """A decoder can say all that the target side needs, its characters and its special tokens, and little else."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+import torch
 from datasets import Dataset
 from toy_families import TOKENIZERS
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hictl_hf import HictlModel
 from hictl_hf.data.languages import script_of
-from hictl_hf.data.layout import reserved_ids, single_bytes
+from hictl_hf.data.layout import reserved_ids, single_bytes, words_never_sampled
 from hictl_hf.data.tokenization import train_tokenizer
 from hictl_hf.errors import BadInput
+from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.translation.decoding import tokenize
 from hictl_hf.translation.target_vocabulary import (
+    allow_lone_space,
     choose_target_ids,
     count_pieces,
     count_unknown,
@@ -20,6 +26,7 @@ from hictl_hf.translation.target_vocabulary import (
     scripts_of,
 )
 
+SPACE = "▁"
 GREEK, RUSSIAN, CHINESE = "ένα μεγάλο σπίτι", "большой красный дом", "一个红苹果"
 
 
@@ -155,3 +162,22 @@ def test_what_the_tokenizer_does_not_know_is_unknown_to_every_vocabulary() -> No
     assert count_unknown({"de": np.array([50, 40, 0, 5, 5])}, range(5), 3) == {"de": 5}
     with pytest.raises(BadInput, match=r"tokenizer lacks 30% of the el tokens.*Take an encoder whose tokenizer knows"):
         count_unknown({"el": np.array([50, 20, 0, 30, 0])}, range(5), 3)
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_decoder_on_a_pre_trained_encoder_can_say_a_lone_space(
+    cut: bool, model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Pre-training names "▁" among the special ids, as it is no word; "see the dog ." cannot be written without it."""
+    special = words_never_sampled(tokenizer, len(tokenizer) + 2)
+    encoder = model_for_text(HictlModel, vocab_size=len(tokenizer) + 2, special_token_ids=special)
+    space, mask = tokenizer.convert_tokens_to_ids([SPACE, "<mask>"])
+    ids = choose_target_ids(["the old man"], tokenizer) if cut else None
+    model = HictlForConditionalGeneration.from_encoder(encoder, ids, ["en"], decoder_layers=1)
+    assert space in special and space in model.target_token_ids
+    suppressed = [1] if cut else [1, mask, mask + 1, mask + 2]  # padding, <mask>, rows beyond the vocabulary
+    assert model.generation_config.suppress_tokens == suppressed
+    own = model.target_ids(torch.tensor(space)).item()
+    model.generation_config.suppress_tokens = [*suppressed, own]  # as saved by 0.29.2
+    allow_lone_space(model, tokenizer)
+    assert model.generation_config.suppress_tokens == suppressed
