@@ -52,7 +52,8 @@ def translate(
 ) -> list[list[Translation]]:
     """Translate texts: the `settings.best` translations of each, best first, in the order of the texts.
 
-    Each distinct text is translated once; a text without words has one empty translation. The model keeps its mode.
+    Each distinct text is translated once; a text without words has one empty translation. The model keeps its mode. A
+    warning counts translations that are not complete at the most tokens, of the settings or of the model.
 
     Args:
         settings: `None`: those saved with the model, one translation each.
@@ -81,6 +82,8 @@ def translate(
     worded = [(job, source) for job, source in zip(jobs, sources) if len(source) >= least]
     jobs, sources = [job for job, _ in worded], [source for _, source in worded]
     starts = start_ids(model, [language for _, language in jobs])
+    most = min(settings.max_length, model.decoder.config.max_position_embeddings - model.first_position)
+    end, stopped = int(model.target_token_ids[model.end_id]), 0
     found = {}
     bar = tqdm(total=len(jobs), desc="translate", unit=" texts", disable=None if progress else True)
     with eval_mode(model), bar:
@@ -89,10 +92,16 @@ def translate(
             rows = tokenizer.pad(ids, padding_side="right", return_tensors="pt")
             rows = rows.to(model.device)
             hypotheses = search(model, rows["input_ids"], rows["attention_mask"], starts[batch], settings)
+            stopped += sum(len(best[0].tokens) >= most and best[0].tokens[-1] != end for best in hypotheses)
             for number, best in zip(batch, hypotheses):
                 decoded = decode_texts(tokenizer, [each.tokens for each in best])
                 found[jobs[number]] = [Translation(text, h.score, len(h.tokens)) for text, h in zip(decoded, best)]
             bar.update(len(batch))
+    if stopped:
+        logger.warning(
+            "%d of %d translations were stopped at %d tokens, the most that max_length and the model allow; split "
+            "their sources into sentences, or raise max_length", stopped, len(jobs), most,
+        )  # fmt: skip
     return [list(found.get(job, [Translation("", 0.0, 0)])) for job in zip(texts, languages)]
 
 

@@ -95,6 +95,21 @@ def test_what_is_too_long_is_refused_or_cut_and_counted(
     assert found[1][0].text == tokenizer.decode(ids[0], skip_special_tokens=True)
 
 
+def test_translations_that_the_limit_ends_are_counted(
+    translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, caplog: pytest.LogCaptureFixture
+) -> None:
+    for never, told in ((False, False), (True, True)):
+        with torch.no_grad():
+            translator.lm_head.bias[END] = -1e6 if never else 1e6
+        found = translate(translator, tokenizer, ["a dog", "", "the cat"], SHORT, "de", progress=False)
+        assert [best.tokens for (best,) in found] == ([9, 0, 9] if never else [1, 0, 1])
+        assert ("2 of 2 translations were stopped at 9 tokens" in caplog.text) == told
+    caplog.clear()  # a short source has a lower limit, which only a translation that repeats itself reaches
+    low = BeamSearchConfig(num_beams=3, max_length_a=0, max_length_b=5, max_length=9)
+    translate(translator, tokenizer, ["a dog"], low, "de", progress=False)
+    assert not caplog.text
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
