@@ -58,6 +58,7 @@ class TranslationPipeline(Pipeline):
         return self._forward([texts] if isinstance(texts, str) else list_of_texts(texts), **chosen)
 
     def _forward(self, texts: list[str], **settings: Any) -> list[Any]:
+        allow_lone_space(self.model, self.tokenizer)
         search = BeamSearchConfig.of(self.model, **{name: settings.pop(name) for name in SEARCH if name in settings})
         translations = translate(self.model, self.tokenizer, texts, search, **settings)
         if search.best == 1:

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -133,3 +134,6 @@ def test_a_lone_space_that_a_saved_model_suppresses_is_allowed(
         saved.save_pretrained(tmp_path)
     assert HictlForConditionalGeneration.from_pretrained(tmp_path).generation_config.suppress_tokens == [1, space]
     assert load_translator(tmp_path)[0].generation_config.suppress_tokens == [1]
+    by_name: Any = pipeline("hictl-translation", str(tmp_path))
+    by_name("a dog", target_language="de")
+    assert by_name.model.generation_config.suppress_tokens == [1]
