@@ -7,7 +7,7 @@
     python run_pretraining.py recipes/base.json --train_file my-pairs.jsonl --resume_from_checkpoint true
 
 A recipe is a file of settings; flags after it change them. `--help` lists all. In the output folder: `checkpoint/`,
-`encoder/` (plain XLM-R), `results.json` and `report.html`.
+`encoder/` (the plain encoder), `results.json` and `report.html`.
 """
 
 from hictl_hf.cli.pretrain import main
