@@ -313,7 +313,8 @@ def start_sentences(results: PretrainingResults) -> list[str]:
         sentences.append(f"Guard pairs, not trained on: {before:.1f}% before, {after:.1f}% after.")
     if results.interpolation:
         trained = 100 * results.interpolation.share
-        chosen = ", chosen on dev" if results.interpolation.grid else ""
+        guarded = any(row.guard is not None for row in results.interpolation.grid)
+        chosen = f", chosen on dev{' and guard pairs' * guarded}" if results.interpolation.grid else ""
         sentences.append(f"The weights are {trained:.0f}% trained and {100 - trained:.0f}% those of the start{chosen}.")
     return sentences
 

@@ -142,6 +142,10 @@ def test_the_card_of_an_adapted_encoder_names_its_prompt_and_no_choice() -> None
     assert "chosen on dev" not in model_card(typed(RESULTS | {"retrieval": retrieval}))
 
 
+def test_the_limits_name_the_tasks_that_the_paper_has() -> None:
+    assert "the tasks\n  of the paper (XTREME, translation), which were not measured" in model_card(typed(RESULTS))
+
+
 def test_the_card_names_languages_by_codes_the_hub_knows() -> None:
     codes = REQUIRED | {"language_codes": ["pt-br", "sr-Latn", "zh_TW", "en"]}
     assert ModelCard(model_card(typed(codes))).data.get("language") == ["en", "pt", "sr", "zh"]

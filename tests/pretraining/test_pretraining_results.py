@@ -145,7 +145,7 @@ def test_guard_and_share_of_the_start_are_told_in_table_and_sentences() -> None:
     assert first == retrieval_table(typed(RESULTS)) and "hi" not in first
     assert second.splitlines()[-1].split() == ["mean", "250", "70.0", "71.5", "+1.5"]
     assert "Guard pairs, not trained on: 70.0% before, 71.5% after." in lead(results)
-    assert "The weights are 75% trained and 25% those of the start, chosen on dev." in lead(results)
+    assert "The weights are 75% trained and 25% those of the start, chosen on dev and guard pairs." in lead(results)
     started = "Started from someone/encoder, a sentence encoder, read by mean at layer 4, with the prompt 'query: '."
     assert started in lead(results)
     assert "Guard" not in lead(typed(RESULTS)) and "start" not in lead(typed(RESULTS))
