@@ -87,6 +87,8 @@ class CommandParser(HfArgumentParser):
             self.groups = {title: self.add_argument_group(title) for title in self.titles}
         if names == (DEBUG,) and settings.get("action") is None:  # the field of HF's TrainingArguments
             settings |= {"nargs": "*", "help": f"{DEBUG_HELP} With a value: {settings['help']}"}
+        if settings.get("action") == "store_false":  # --no_x, to which HF gives the help of --x
+            settings["help"] = f"The same as --{settings['dest']} false."
         if settings.get("help") and "action" not in settings and names[0].startswith("-"):
             default = "" if settings.get("default") in (None, []) else " (default: %(default)s)"
             settings["help"] += " (required)" if settings.get("required") else default

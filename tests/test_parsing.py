@@ -309,3 +309,9 @@ def test_a_file_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_text("x")
     with pytest.raises(BadInput, match="model.safetensors: is a file; allowed is the folder of a model"):
         parse_arguments(["--train_file", "x", "--model_name_or_path", str(tmp_path / "model.safetensors")])
+
+
+def test_help_of_a_flag_that_switches_off_is_not_that_of_the_one_that_switches_on() -> None:
+    shown = " ".join(CommandParser(PretrainingArguments, "", {}).format_help().split())
+    assert shown.count("Take negatives from the sentences of all processes.") == 1
+    assert "--no_gather_sentences, --no-gather-sentences The same as --gather_sentences false." in shown

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..parsing import CommandParser
 
 RECIPE = "recipes/demo.json"
+OF_THE_PACKAGE = Path(__file__).parents[1] / RECIPE
 START = "from hictl_hf.cli.main import main; main()"
 # glibc keeps freed memory instead of returning it to the system: about 10 % faster. One thread, because on a shared
 # machine threads wait for each other.
@@ -35,9 +36,11 @@ def make_parser() -> "CommandParser":
     from ..pretraining.arguments import PretrainingArguments
     from .pretrain import GROUPS
 
-    return CommandParser(
+    parser = CommandParser(
         PretrainingArguments, "Train the model of the demo; flags override its recipe.", GROUPS, __doc__
     )
+    parser.set_defaults(**json.loads(OF_THE_PACKAGE.read_text("utf-8")))  # what --help shows
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -46,10 +49,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if {"-h", "--help"} & set(argv):
         make_parser().print_help()
         sys.exit(0)
-    recipe = Path(__file__).parents[1] / RECIPE
-    check_packages(json.loads(recipe.read_text("utf-8"))["train_file"])
-    ours = not Path(RECIPE).is_file() or Path(RECIPE).read_bytes() == recipe.read_bytes()
-    command = [sys.executable, "-P", "-c", START, "pretrain", RECIPE if ours else str(recipe)]
+    check_packages(json.loads(OF_THE_PACKAGE.read_text("utf-8"))["train_file"])
+    ours = not Path(RECIPE).is_file() or Path(RECIPE).read_bytes() == OF_THE_PACKAGE.read_bytes()
+    command = [sys.executable, "-P", "-c", START, "pretrain", RECIPE if ours else str(OF_THE_PACKAGE)]
     sys.stdout.flush()
     os.execve(sys.executable, [*command, *dtype_flags(argv, Path("/proc/cpuinfo")), *argv], environment(os.environ))
 

@@ -80,3 +80,8 @@ def test_a_recipe_of_the_package_is_found_by_its_name_alone(tmp_path: Path, monk
     for name in ("demo.json", "../recipes/demo.json", "recipes/none.json"):
         with pytest.raises(BadInput, match=r"no such file; allowed is a recipe .* the package has recipes/adapt"):
             recipe_file(name)
+
+
+def test_help_shows_the_values_of_the_recipe() -> None:
+    shown = " ".join(demo.make_parser().format_help().split())
+    assert "Folder of all output. (default: runs/demo)" in shown and "on one device. (default: 128)" in shown
