@@ -1,6 +1,6 @@
 """A Hugging Face Space: the nearest sentences and words of two encoders side by side; README.md says how to upload it.
 
-Variables of the Space choose the encoders, MODEL_A and MODEL_B: names on the Hub of HiCTL or XLM-R encoders.
+Variables of the Space choose the encoders, MODEL_A and MODEL_B: names on the Hub of encoders.
 """
 
 import os

@@ -36,7 +36,7 @@ GROUPS = {
 class EmbedArguments(PoolingArguments):
     """Arguments of `hictl embed`."""
 
-    model: str = field(metadata={"help": "Folder or Hub name of a HiCTL or XLM-R encoder."})
+    model: str = field(metadata={"help": "Folder or Hub name of an encoder that HiCTL trains."})
     output: str = field(
         metadata={"help": "File to write: .npy, an array (lines, d), or .parquet with the columns text and vector."}
     )

@@ -18,7 +18,7 @@ GROUPS = {"input and output": ("model", "output")}
 class ExportOnnxArguments:
     """Arguments of `hictl export-onnx`."""
 
-    model: str = field(metadata={"help": "Folder or Hub name of a HiCTL or XLM-R encoder."})
+    model: str = field(metadata={"help": "Folder or Hub name of an encoder that HiCTL trains."})
     output: str = field(metadata={"help": "Folder to write, new or empty."})
 
 

@@ -53,7 +53,7 @@ class MineArguments(PoolingArguments):
     )
     model: str | None = field(
         default=None,
-        metadata={"help": "Folder or Hub name of a HiCTL or XLM-R encoder; not needed if all vectors are given."},
+        metadata={"help": "Folder or Hub name of an encoder that HiCTL trains; not needed if all vectors are given."},
     )
     max_seq_length: int | None = field(
         default=None,

@@ -29,7 +29,7 @@ GROUPS = {
 class MtebArguments(PoolingArguments):
     """Arguments of `hictl mteb`."""
 
-    model: str = field(metadata={"help": "Folder or Hub name of a HiCTL or XLM-R encoder."})
+    model: str = field(metadata={"help": "Folder or Hub name of an encoder that HiCTL trains."})
     output: str = field(metadata={"help": "Folder for results.json and MTEB's result file of each task."})
     tasks: list[str] = field(
         default_factory=lambda: ["Tatoeba"], metadata={"help": f"MTEB tasks of the type {KIND}, by MTEB's names."}

@@ -35,7 +35,7 @@ class PoolingArguments:
 class ExplainerArguments(PoolingArguments):
     """Arguments of an `Explainer`; `load` reads the files."""
 
-    model: str = field(metadata={"help": "Folder or Hub name of a HiCTL or XLM-R encoder."})
+    model: str = field(metadata={"help": "Folder or Hub name of an encoder that HiCTL trains."})
     among: str | None = field(
         default=None,
         metadata={"help": "File of sentences to search, one per line, may be compressed; its vectors stay in memory."},

@@ -242,7 +242,7 @@ def embed_at_poolings(
 ) -> dict[Pooling, NDArray[np.float32]]:
     """Embed sentences at several poolings in one pass: an array (sentences, d) for each, not normalised.
 
-    Other arguments as in `embed_sentences`. Layers above the highest one read are not computed.
+    Other arguments as in `embed_sentences`. In XLM-R, RoBERTa and BERT no layer above the highest one read is computed.
     """
     if not (sentences := list_of_texts(sentences)):
         raise BadInput("there is no sentence to embed; give at least one.")

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 MOST_LAYERS = 1000  # the largest XLM-R has 48
 ADAPTER = "adapter_config.json"
 WEIGHTS = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)  # the names that transformers looks for, in this order
-KIND = "a folder or Hub name of a HiCTL or XLM-R model, its weights in safetensors"
+KIND = "a folder or Hub name of a model, its weights in safetensors"
 IN_SAFETENSORS = "Convert a folder of sentence-transformers by SentenceTransformer(name).save_pretrained(folder)."
 FIX = "Take the config.json that was written with the weights."
 

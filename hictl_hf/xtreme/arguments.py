@@ -45,9 +45,7 @@ class XtremeArguments(ModelArguments):
     )
     per_device_train_batch_size: list[int] = field(
         default_factory=list,
-        metadata={
-            "help": "Examples of a step, several to choose from; by default the task's own. Several devices share them."
-        },
+        metadata={"help": "Examples of a step, several to choose from; by default the task's own."},
     )
     seed: list[int] = field(default_factory=lambda: [42], metadata={"help": "Seeds of fine-tuning to choose from."})
     num_train_epochs: float | None = field(
