@@ -117,20 +117,31 @@ def card_metadata(results: PretrainingResults) -> ModelCardData:
     )
 
 
-def transformers_snippet(repository: str, architecture: str = "XLM-R") -> str:
-    """Example code that loads the model from a folder or from the Hub with transformers alone."""
+def transformers_snippet(repository: str, architecture: str) -> str:
+    """Example code that loads a published model, or a copy of its repository, with transformers alone."""
     name = json.dumps(repository)
+    return snippet_of(name, f'{name}, subfolder="encoder"', name, architecture)
+
+
+def run_snippet(folder: str, results: PretrainingResults) -> str:
+    """The same of the model in the output folder of its run."""
+    encoder, model = (json.dumps(f"{folder}/{part}") for part in ("encoder", "checkpoint"))
+    return snippet_of(encoder, encoder, model, _family(results).title)
+
+
+def snippet_of(tokenizer: str, encoder: str, model: str, architecture: str) -> str:
+    """Example code, given what `from_pretrained` of each part takes."""
     return f"""from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained({name})
+tokenizer = AutoTokenizer.from_pretrained({tokenizer})
 batch = tokenizer(["Good morning.", "Guten Morgen."], padding=True, return_tensors="pt")
 
 # The plain {architecture} encoder, to fine-tune or to pool; it needs none of our code.
-encoder = AutoModel.from_pretrained({name}, subfolder="encoder")
+encoder = AutoModel.from_pretrained({encoder})
 states = encoder(**batch).last_hidden_state  # (sentences, tokens, hidden size)
 
 # The HiCTL model with the vector that it was trained on; its code is stored with the weights.
-model = AutoModelForPreTraining.from_pretrained({name}, trust_remote_code=True)
+model = AutoModelForPreTraining.from_pretrained({model}, trust_remote_code=True)
 sentences = model.encode_sentences(batch["input_ids"], batch["attention_mask"])  # (sentences, r)"""
 
 

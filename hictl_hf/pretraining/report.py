@@ -12,7 +12,7 @@ from ..reports.page import data_uri, render
 from ..reports.plots import plot_layers
 from ..reports.results import duration, to_json
 from ..retrieval.plots import plot_retrieval
-from .card import transformers_snippet
+from .card import run_snippet
 from .plots import plot_losses, plot_shares, plot_tsne
 from .results import PretrainingResults, RetrievalResults, headline, lead
 from .scoring import Scores
@@ -103,7 +103,7 @@ def write_report(results: PretrainingResults, folder: str | Path, pictures: Mapp
         ),
         corpus=Markup(_corpus(results)),
         details=Markup(_details(results)),
-        snippet=transformers_snippet("path/to/this/folder"),
+        snippet=run_snippet("path/to/this/folder", results),
         signature=results.signature(),
     )
     return write_text(Path(folder) / "report.html", page)

@@ -1,13 +1,17 @@
 """The page of a run: it says the numbers, stands alone, and trusts no text."""
 
+import html
 import re
 from base64 import b64decode
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from recorded_run import ATTACKED, INCOMPLETE, REQUIRED, RESULTS, typed
+from transformers import PreTrainedTokenizerBase
 
+from hictl_hf.embedding import save_sentence_encoder
 from hictl_hf.pretraining.interpolation import best_share
 from hictl_hf.pretraining.report import report, write_report
 from hictl_hf.pretraining.results import ShareAccuracy
@@ -59,6 +63,22 @@ def test_the_page_needs_no_other_file(tmp_path: Path) -> None:
     pictures = re.findall(r'<img [^>]*src="data:image/png;base64,([^"]*)"', text)
     assert [b64decode(picture) for picture in pictures] == [PIXEL]
     assert not re.search(r"<link|<script[^>]+src|@import|url\(|(src|href)=.?http", text)
+
+
+def test_the_code_of_the_page_loads_what_lies_in_the_folder_of_the_run(
+    saved_model: Callable[..., Path], model_for_text: Callable[..., Any], tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    saved_model(tmp_path / "checkpoint")
+    save_sentence_encoder(model_for_text(), tokenizer, tmp_path / "encoder")
+    code = html.unescape(page(RESULTS, tmp_path).split("<pre>")[1].split("</pre>")[0])
+    found: dict[str, Any] = {}
+    exec(code.replace("path/to/this/folder", str(tmp_path)), found)
+    assert len(found["states"]) == len(found["sentences"]) == 2 and "The plain XLM-R encoder" in code
+
+
+def test_the_code_of_the_page_names_the_family(tmp_path: Path) -> None:
+    assert "The plain BERT encoder" in page({**RESULTS, "settings": {"config": {"model_type": "hictl-bert"}}}, tmp_path)
 
 
 def test_text_from_the_data_never_becomes_markup(tmp_path: Path) -> None:
