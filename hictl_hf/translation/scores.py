@@ -128,7 +128,7 @@ def score_translations(
         tokenizer: of multi-bleu, by default sacremoses; "tokenised": the text is tokenized already.
         tokenize: tokenizer of sacreBLEU, instead of the language's.
         lowercase: both sides, in all metrics but COMET; multi-bleu's -lc.
-        strict: multi-bleu as the perl script, see above.
+        strict: multi-bleu of bytes, as the perl script: spaces and -lc are those of ASCII.
         about: more entries of the signatures, such as `prepare.preparation_signature`.
 
     Raises:
