@@ -70,6 +70,7 @@ class CommandParser(HfArgumentParser):
     ) -> None:  # fmt: skip
         rest = {OF_TRANSFORMERS: names_of(kind)} if issubclass(kind, TrainingArguments) else {}
         self.title_of = {name: title for title, names in {**rest, **groups}.items() for name in names}
+        self.refused: Mapping[str, str] = getattr(kind, "REFUSED", {})
         self.titles, self.groups = [*groups, *rest], dict[str, Any]()
         settings = {"usage": "%(prog)s [RECIPE] [--ARGUMENT VALUE ...]"} if recipe else {}
         self.examples = [" ".join(example.split()) for example in EXAMPLE.findall(examples or "")]
@@ -89,6 +90,8 @@ class CommandParser(HfArgumentParser):
             settings |= {"nargs": "*", "help": f"{DEBUG_HELP} With a value: {settings['help']}"}
         if settings.get("action") == "store_false":  # --no_x, to which HF gives the help of --x
             settings["help"] = f"The same as --{settings['dest']} false."
+        elif reason := self.refused.get(names[0].lstrip("-")):  # what HF says of it is not so here
+            settings["help"] = f"Refused: {reason}."
         if settings.get("help") and "action" not in settings and names[0].startswith("-"):
             default = "" if settings.get("default") in (None, []) else " (default: %(default)s)"
             settings["help"] += " (required)" if settings.get("required") else default

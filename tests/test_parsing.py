@@ -315,3 +315,10 @@ def test_help_of_a_flag_that_switches_off_is_not_that_of_the_one_that_switches_o
     shown = " ".join(CommandParser(PretrainingArguments, "", {}).format_help().split())
     assert shown.count("Take negatives from the sentences of all processes.") == 1
     assert "--no_gather_sentences, --no-gather-sentences The same as --gather_sentences false." in shown
+
+
+def test_help_of_a_refused_flag_says_why_and_not_what_it_would_do() -> None:
+    shown = " ".join(CommandParser(PretrainingArguments, "", {}).format_help().split())
+    assert "Refused: liger-kernel has no kernels for XLM-R; losses over the" in shown
+    assert "Increases throughput by ~20%" not in shown and "Enable PyTorch Fully Sharded" not in shown
+    assert "--no_dataloader_in_order, --no-dataloader-in-order The same as --dataloader_in_order false." in shown

@@ -1,7 +1,8 @@
 """Arguments of a pre-training run: HF's `TrainingArguments` and HiCTL's, as flags or as a recipe."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -20,7 +21,7 @@ from ..training.arguments import (
     refuse_unknown_keys,
     repository_to_publish_to,
 )
-from ..training.fields import UNUSED, differs, refuse_unused
+from ..training.fields import NO_SLICES, UNUSED, differs, refuse_unused
 from ..training.model_and_data import DataArguments, ModelArguments
 
 UNUSED_HERE = UNUSED | {
@@ -215,6 +216,8 @@ class PretrainingDataArguments(DataArguments):
 @dataclass
 class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, RunArguments):
     """HF's training arguments, with the paper's optimiser as defaults, and those of HiCTL's model, data and losses."""
+
+    REFUSED: ClassVar[Mapping[str, str]] = UNUSED_HERE | {"fsdp": NO_SLICES}
 
     mlm_probability: float = field(default=0.15, metadata={"help": "Share of masked tokens in monolingual text."})
     tlm_probability: float = field(default=0.25, metadata={"help": "Share of masked tokens in pairs."})

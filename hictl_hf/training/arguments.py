@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from accelerate.utils import parse_flag_from_env
@@ -41,6 +41,8 @@ DICTIONARIES = ("lr_scheduler_kwargs", "activation_checkpointing_kwargs", "gradi
 @dataclass
 class RunArguments(TrainingArguments):
     """HF's training arguments under their newest names, in every supported release of transformers."""
+
+    REFUSED: ClassVar[Mapping[str, str]] = {}  # field -> why, for `--help`
 
     hub_strategy: str = field(
         default=HubStrategy.END.value,

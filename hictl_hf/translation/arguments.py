@@ -1,10 +1,11 @@
 """Arguments of a translation run: HF's `TrainingArguments` and those of this package, as flags or as a recipe."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import PreTrainedConfig
@@ -24,7 +25,7 @@ from ..training.arguments import (
     repository_to_publish_to,
 )  # fmt: skip
 from ..training.checkpoints import resume_choice
-from ..training.fields import UNUSED, refuse_unused
+from ..training.fields import NO_SLICES, UNUSED, refuse_unused
 from ..training.model_and_data import DataArguments, ModelArguments
 from .beam_search import BeamSearchConfig
 from .corpus import Direction, directions_between
@@ -203,6 +204,8 @@ class TranslationDataArguments(DataArguments):
 @dataclass
 class TranslationArguments(TranslationDataArguments, TranslationModelArguments, RunArguments):
     """HF's training arguments with defaults for translation, and those of the model, its two steps, and the data."""
+
+    REFUSED: ClassVar[Mapping[str, str]] = UNUSED_HERE | {"fsdp": NO_SLICES}
 
     average_checkpoints: int = field(
         default=1,
