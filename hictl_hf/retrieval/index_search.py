@@ -174,7 +174,10 @@ class IndexSearch:
         found = np.full((len(queries), number), -1, np.int64)
         scores = np.full(found.shape, -np.inf, np.float32)
         for first, path in files:
-            near_scores, near = self._open(path, number, opened).search(queries, number)
+            index = self._open(path, number, opened)
+            near_scores, near = index.search(queries, number)
+            if index.metric_type != import_faiss().METRIC_INNER_PRODUCT:  # HNSW32_PQ16 has distances, whatever is asked
+                near_scores = -near_scores
             both = np.concatenate([scores, np.where(near < 0, -np.inf, near_scores)], 1)
             rows = np.concatenate([found, np.where(near < 0, -1, near + first)], 1)
             order = np.argsort(-both, 1, kind="stable")[:, :number]

@@ -1,6 +1,7 @@
 """Neighbours in an index: those of the exact search where it must find all, nearly all elsewhere, in any shards."""
 
 import builtins
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,21 @@ def test_lossy_indexes_find_nearly_all_with_exact_cosines(factory: str, tmp_path
         assert (np.diff(found.similarities) <= 0).all()
     if factory != "HNSW16":  # graphs depend on their rows, codes do not
         np.testing.assert_array_equal(one.rows, many.rows)
+
+
+def test_an_index_of_distances_finds_the_same_in_any_shards(tmp_path: Path) -> None:
+    """FAISS makes some indexes with distances, of which the lowest is the nearest, where products were asked for."""
+    (x, y), factory = map(UnitRows, translations()), "HNSW16_2x4+PQ4"
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "plan.json").write_text('{"rows": 120}', "utf-8")
+    whole, shards = (IndexSearch(x, y, K, factory, tmp_path / name) for name in ("whole", "shards"))
+    whole.run()
+    shutil.copy(tmp_path / "whole" / "empty.index", tmp_path / "shards")
+    shards.run()
+    exact = search_both(x, y, K)[0]
+    for found in (whole.neighbours(), shards.neighbours()):
+        assert np.mean(found.rows[:, 0] == exact.rows[:, 0]) > 0.95
+    assert len(list((tmp_path / "shards").glob("0*.index"))) == 4
 
 
 def test_few_lists_miss_some(tmp_path: Path) -> None:
