@@ -162,7 +162,14 @@ class IndexSearch:
 
             data = self.folder / "merged.ivfdata"
             data.unlink(missing_ok=True)  # of an interrupted merge
-            merge_ondisk(index, [str(part.path) for part in shards], str(data))
+            try:
+                merge_ondisk(index, [str(part.path) for part in shards], str(data))
+            except RuntimeError as error:
+                raise BadInput(
+                    f"index is {self.factory}: its {len(shards)} shards cannot be merged ({reason(error)}); allowed "
+                    "are one shard, or lists that FAISS merges. Raise --max_memory, or choose an index such as "
+                    "IVF1024,PQ32np"
+                ) from error
             write_index(index, merged)
         return [(0, merged)]
 
@@ -269,7 +276,13 @@ def make_index(factory: str, width: int) -> Any:
 
 def check_index(factory: str, parameters: str | None, width: int, rows: int) -> None:
     """Raise `BadInput` for an index of this many vectors that cannot be built or searched, before they are made."""
-    index = make_index(factory, width)
+    index, faiss = make_index(factory, width), import_faiss()
+    lists_within = inverted_lists_of(index) is not None
+    if isinstance(index, faiss.IndexIDMap) or lists_within and isinstance(index, faiss.IndexRefine):
+        raise BadInput(
+            f"index is {factory}: cannot take rows by their numbers; allowed are indexes without IDMap, and lists "
+            "without RFlat or Refine. Leave that part out: candidates are compared again in any case"
+        )
     lists = getattr(inverted_lists_of(index), "nlist", 0)
     if lists > rows:
         raise BadInput(f"index is {factory}: has {lists:,} lists; allowed are at most as many as vectors, {rows:,}")

@@ -165,6 +165,7 @@ def test_fewer_keys_than_neighbours_are_all_found() -> None:
     ("how", "message"),
     [
         ({"factory": "IVF1000,Flat"}, r"index is IVF1000,Flat: cannot be trained on 400 vectors \(.*1000"),
+        ({"factory": "IVF4,PQ4x4fs", "rows": 40}, r"its \d+ shards cannot be merged \(.*; .* Raise --max_memory"),
         ({"factory": "Flat", "parameters": "nprobe=3"}, "index_parameters is 'nprobe=3', with the index Flat"),
         ({"factory": "IVF4,Flat", "parameters": "lists"}, "index_parameters is 'lists'"),
     ],
@@ -187,6 +188,10 @@ def test_what_fails_on_vectors_is_refused_before_they_are_made() -> None:
     check_index("IVF256,Flat", "nprobe=64", WIDTH, 300)
     with pytest.raises(BadInput, match="index is IVF512,Flat: has 512 lists; allowed are at most .* vectors, 300"):
         check_index("IVF512,Flat", None, WIDTH, 300)
+    for factory in ("IVF4,Flat,RFlat", "OPQ4,IVF4,PQ4,Refine(SQfp16)", "IDMap,Flat", "IDMap2,HNSW16"):
+        with pytest.raises(BadInput, match="cannot take rows by their numbers; .* Leave that part out"):
+            check_index(factory, None, WIDTH, 300)
+    check_index("PQ4,RFlat", None, WIDTH, 300)
     for factory, parameters in (("Flat", "nprobe=3"), ("IVF4,Flat", "lists"), ("HNSW32", "efsearch=9")):
         with pytest.raises(BadInput, match=f"index_parameters is '{parameters}', with the index {factory}"):
             check_index(factory, parameters, WIDTH, 300)
