@@ -27,7 +27,8 @@ logger = logging.getLogger(__name__)
 Contents = dict[str, Path | bytes]  # path in the repository -> file or content
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")  # loading one can run code
 REPLACED = (  # of an earlier push: would be loaded or shown together with the new files
-    "*.safetensors", "*.safetensors.index.json", "encoder/*", "pictures/*", "2_Dense/*",
+    "*.safetensors", "*.safetensors.index.json", "adapter_config.json", "encoder/*", "pictures/*", "modules.json",
+    "sentence_bert_config.json", "config_sentence_transformers.json", "*_Pooling/*", "*_Dense/*", "*_Normalize/*",
 )  # fmt: skip
 LAST_CHECKPOINT = "last-checkpoint"  # as HF's Trainer names it
 CHECKPOINTS = "*checkpoint*/*"  # that one and checkpoint-N/, pushed during training

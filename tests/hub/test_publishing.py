@@ -26,7 +26,7 @@ from hictl_hf.cli.publish import main
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
 from hictl_hf.errors import BadInput
 from hictl_hf.files import readable, write_json
-from hictl_hf.hub.publishing import push
+from hictl_hf.hub.publishing import commit, files_of, push
 from hictl_hf.pretraining.report import report
 from hictl_hf.pretraining.results import PretrainingResults
 from hictl_hf.pretraining.run import save
@@ -309,6 +309,21 @@ def test_what_an_earlier_push_left_goes_and_the_files_of_others_stay(hub: Hub, r
     hub.add("me/x", dict.fromkeys((*old, "LICENSE", ".gitattributes"), b"old"))
     push(run, "me/x")
     assert without_cards(hub.repositories["me/x"]) == expected(run) | {"LICENSE": b"old", ".gitattributes": b"old"}
+
+
+def test_a_model_without_files_of_sentence_transformers_is_not_read_by_those_of_an_earlier_push(
+    hub: Hub, run: Path, model_for_text: Callable[..., PreTrainedModel], tmp_path: Path
+) -> None:
+    """A checkpoint pushed during training, or a translation model, has none."""
+    push(run, "me/x")
+    names = ("2_Dense/config.json", "3_Normalize/config.json", "adapter_config.json", "checkpoint-1/modules.json")
+    hub.repositories["me/x"] |= dict.fromkeys((*names, "LICENSE"), b"old")
+    model_for_text(seed=2).save_pretrained(tmp_path)
+    commit("me/x", files_of(tmp_path, tmp_path))
+    left = hub.repositories["me/x"].keys() - below(tmp_path).keys()
+    shown = {"README.md", "results.json", "report.html", "tokenizer.json", "tokenizer_config.json"}
+    assert left == {"checkpoint-1/modules.json", "LICENSE"} | shown
+    assert load_encoder("me/x")[0].config.embedding_layer is None
 
 
 # --- from the scripts -------------------------------------------------------------------------------------------------
