@@ -21,7 +21,7 @@ from ..data.records import Cursor
 from ..errors import BadInput, as_bad_input
 from ..reports.tables import Cell, Table
 from .encoder import embed_sentences
-from .pooling import Pooling, chosen_prompt, own_max_length, own_pooling
+from .pooling import Pooling, chosen_prompt, length_read, own_pooling
 
 KIND = "BitextMining"
 METRICS = ("f1", "accuracy")  # the first is MTEB's main score
@@ -116,7 +116,7 @@ class MtebEncoder:
         from mteb.models import ModelMeta
 
         self.model, self.tokenizer = model, tokenizer
-        self.max_length = max_length or own_max_length(model.config)
+        self.max_length = length_read(model.config, max_length)
         self.pooling: Pooling = pooling or own_pooling(model.config)
         self.mteb_model_meta = ModelMeta.create_empty()
 

@@ -76,6 +76,8 @@ def test_vectors_are_of_length_one_with_the_default_prompt(
         model, tokenizer, ["a dog the cat", "a dog das Haus"], prompt="", normalize=True, max_length=7
     )
     np.testing.assert_array_equal(found, expected)
+    assert encoder.max_length == 7
+    assert MtebEncoder(model, tokenizer, 1000).max_length == 64, "what is read, not more than the positions"
 
 
 def test_layer_pooling_and_length_are_those_asked_for(checkpoint: Path, data: Path, tmp_path: Path) -> None:
