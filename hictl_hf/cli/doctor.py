@@ -84,7 +84,7 @@ def examine() -> Iterator[Finding]:
         yield from examine_torch(torch.cuda.is_available())
         yield judge_threads(torch.get_num_threads(), cores)
     yield judge_load(os.getloadavg()[0], cores)
-    yield judge_memory(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    yield judge_memory(usable_memory())
     yield from examine_space()
     if any(os.environ.get(name, "") not in ("", "0") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")):
         yield Finding("note", "hub", "HF_HUB_OFFLINE is set", "Only models and data in the cache can be named.")
@@ -204,6 +204,15 @@ def usable_cores(quota: str = "/sys/fs/cgroup/cpu.max") -> float:
     return cores if limit == "max" else min(cores, int(limit) / int(period))
 
 
+def usable_memory(limit: str = "/sys/fs/cgroup/memory.max") -> int:
+    """Return how many bytes of memory this process may use: those of the machine, or the limit of its container."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(memory, int(Path(limit).read_text("utf-8")))
+    except (OSError, ValueError):  # "max"
+        return memory
+
+
 def judge_threads(threads: int, cores: float) -> Finding:
     """Compare PyTorch's threads with the cores that it may use."""
     found, most = f"{threads} of PyTorch, {cores:g} usable cores", max(1, int(cores))
@@ -224,7 +233,7 @@ def judge_load(load: float, cores: float) -> Finding:
 
 
 def judge_memory(memory: int) -> Finding:
-    """Judge the bytes of memory of the machine."""
+    """Judge the bytes of memory that this process may use."""
     if memory < LEAST_MEMORY:
         fix = "XLM-R base takes 4.5 GB for weights, gradients and Adam, before any batch: train a smaller model."
         return Finding("note", "memory", f"{memory / GIB:.1f} GiB", fix)
@@ -238,11 +247,11 @@ def examine_space() -> Iterator[Finding]:
     """Yield the free space of the folders that are written to, and of the memory that DataLoader workers share."""
     folders = {"current folder": Path.cwd(), "temporary folder": Path(tempfile.gettempdir())}
     try:
-        from huggingface_hub.constants import HF_HOME
+        from huggingface_hub.constants import HF_HUB_CACHE
     except ImportError:
         pass
     else:
-        folders["Hub cache"] = Path(HF_HOME)
+        folders["Hub cache"] = Path(HF_HUB_CACHE)
     for name, folder in folders.items():
         existing = next(each for each in (folder, *folder.parents) if each.exists())
         yield judge_space(name, folder, shutil.disk_usage(existing).free, os.access(existing, os.W_OK))
@@ -254,7 +263,7 @@ def judge_space(name: str, folder: Path, free: int, writable: bool) -> Finding:
     """Judge the free space of a folder."""
     found = f"{folder}, {free / GIB:.1f} GiB free"
     if not writable:
-        fix = "Choose another folder, for the Hub cache by HF_HOME, or change its rights."
+        fix = "Choose another folder, for the Hub cache by HF_HUB_CACHE, or change its rights."
         return Finding("wrong", name, f"{folder} cannot be written to", fix)
     if free < LEAST_DISK:
         return Finding("note", name, found, "A checkpoint to resume from takes 3.3 GB (XLM-R base) or 6.7 GB (large).")

@@ -15,6 +15,7 @@ from hictl_hf.cli.doctor import (
     TESTED,
     Finding,
     as_text,
+    examine_space,
     examine_torch,
     judge_load,
     judge_memory,
@@ -24,6 +25,7 @@ from hictl_hf.cli.doctor import (
     judge_versions,
     main,
     usable_cores,
+    usable_memory,
 )
 
 RELEASES = {
@@ -81,6 +83,19 @@ def test_the_quota_of_a_container_limits_the_cores(tmp_path: Path) -> None:
     (tmp_path / "max").write_text("max 100000\n", "utf-8")
     assert usable_cores(str(tmp_path / "half")) == 0.5
     assert usable_cores(str(tmp_path / "max")) == usable_cores(str(tmp_path / "none")) >= 1
+
+
+def test_the_limit_of_a_container_bounds_the_memory(tmp_path: Path) -> None:
+    (tmp_path / "limit").write_text("1073741824\n", "utf-8")
+    (tmp_path / "max").write_text("max\n", "utf-8")
+    assert usable_memory(str(tmp_path / "limit")) == GIB
+    assert usable_memory(str(tmp_path / "max")) == usable_memory(str(tmp_path / "none")) > GIB
+
+
+def test_the_cache_of_the_hub_is_where_models_are_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "models"))
+    found = {each.topic: each.found for each in examine_space()}
+    assert found["Hub cache"].startswith(f"{tmp_path}/models, ")
 
 
 def test_lines_and_json_say_the_same(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
