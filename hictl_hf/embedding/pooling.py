@@ -152,7 +152,9 @@ def pool(model: Any, hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
 def projection_of(model: Any) -> Any:
     """f of a model, in an exported plain encoder its pooler; `None` if there is none."""
     if hasattr(model, "projection"):
-        return model.projection
+        config, projection = getattr(model, "config", None), model.projection
+        of_mean = getattr(config, "sentence_pooling", "cls") == "mean" and not isinstance(projection, DenseLayers)
+        return None if of_mean or isinstance(projection, nn.Identity) else projection  # it reads the first token
     stated = getattr(model.config, "embedding_pooling", None)
     pooler = getattr(encoder_of(model), "pooler", None)
     if stated is None or pooler is None or model.config.model_type != "xlm-roberta":

@@ -372,6 +372,14 @@ def test_an_encoder_without_the_projection_refuses_to_be_read_there(
         embed_sentences(model.roberta, tokenizer, ["the cat"], Pooling("projection", 2))
 
 
+@pytest.mark.parametrize("settings", [{"sentence_projection": False}, {"sentence_pooling": "mean"}])
+def test_a_model_trained_without_a_projection_of_the_first_token_refuses_to_be_read_there(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(BadInput, match="the projection, which this model does not have"):
+        embed_sentences(model_for_text(**settings), tokenizer, ["the cat"], Pooling("projection", 2))
+
+
 @pytest.mark.parametrize(("layer", "computed"), [(0, [0, 0]), (1, [1, 0]), (2, [1, 1])])
 def test_layers_above_the_one_read_are_not_computed(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, layer: int, computed: list[int]
