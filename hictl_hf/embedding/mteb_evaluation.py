@@ -89,9 +89,9 @@ def evaluate_mteb(
         Path(output).mkdir(parents=True, exist_ok=True)
         result.to_disk(Path(output) / f"{result.task_name}.json")
         subsets = {
-            entry["hf_subset"]: {metric: 100 * entry[metric] for metric in METRICS}
-            for split in result.scores.values()
-            for entry in split
+            entry["hf_subset"] + f", {split}" * (len(result.scores) > 1): {name: 100 * entry[name] for name in METRICS}
+            for split, entries in result.scores.items()
+            for entry in entries
         }
         mean = {metric: fmean(each[metric] for each in subsets.values()) for metric in METRICS}
         scores[result.task_name] = {"mean": mean, "subsets": subsets}

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.cli.mteb import main
 from hictl_hf.embedding.encoder import embed_sentences, load_encoder
-from hictl_hf.embedding.mteb_evaluation import MtebEncoder, load_task
+from hictl_hf.embedding.mteb_evaluation import MtebEncoder, evaluate_mteb, load_task
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.bitext import retrieval_accuracy
@@ -97,6 +97,18 @@ def test_layer_pooling_and_length_are_those_asked_for(checkpoint: Path, data: Pa
     assert results["protocol"]["pooling"] == {"mode": "cls", "layer": 2}
     with pytest.raises(BadInput, match="the layer read for 'mean' is 3; allowed is 0 to 2"):
         main(["--model", str(checkpoint), "--output", str(tmp_path), "--data", str(data), "--layer", "3"])
+
+
+def test_all_splits_of_a_task_are_scored_and_counted(checkpoint: Path, data: Path, tmp_path: Path) -> None:
+    """IndicGenBenchFloresBitextMining has two."""
+    task = load_task("Tatoeba", ["deu-eng"], data)
+    test = task.dataset["deu-eng"]["test"]
+    task.dataset["deu-eng"]["validation"] = test.select(range(len(test) // 2))
+    task.filter_eval_splits(["validation", "test"])
+    found = evaluate_mteb(*load_encoder(checkpoint), [task], tmp_path)["tasks"]["Tatoeba"]
+    assert [*found["subsets"]] == ["deu-eng, validation", "deu-eng, test"]
+    first, second = (each["accuracy"] for each in found["subsets"].values())
+    assert first != second and found["mean"]["accuracy"] == pytest.approx((first + second) / 2)
 
 
 def test_subsets_are_those_asked_for(data: Path) -> None:
