@@ -91,7 +91,10 @@ class Explainer:
         languages = np.array(piece_languages(tokenizer, self.pieces, keep_first(rows, first)), dtype=object)
         languages[list(self.special)] = ""
         self.groups = {name: np.flatnonzero(languages == name) for name in dict.fromkeys(languages) if name}
-        lines = {text: number for number, text in reversed([*enumerate(among, start=1)]) if text.strip()}
+        lines: dict[str, int] = {}
+        for number, text in enumerate(among, start=1):
+            if text.strip():
+                lines.setdefault(text, number)
         self.texts, self.lines = list(lines), list(lines.values())
         self.vectors = self.embed(self.texts) if lines else None
         others = [text for texts in first.values() for text in texts] + self.texts[:: len(lines) // TEXTS_KEPT + 1]

@@ -174,6 +174,13 @@ def test_a_sentence_is_the_nearest_to_itself(
     assert (near.line, near.text) == (31, sentences["en"][30]) and near.similarity == pytest.approx(1)
 
 
+def test_of_sentences_that_are_read_alike_the_first_line_is_first(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    found = Explainer(model, tokenizer, among=["a dog", "the  cat", "the cat"]).sentences("the cat", number=2)
+    assert [(near.line, near.text) for near in found] == [(2, "the  cat"), (3, "the cat")]
+
+
 def test_the_pooling_is_the_model_s_own(
     model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, sentences: dict[str, list[str]]
 ) -> None:
