@@ -13,7 +13,7 @@ from .nearest_words import Explainer, NearWord, sentence_table, word_table
 
 HOST = "127.0.0.1"
 STYLE = """.groups { display: flex; flex-wrap: wrap; gap: 1rem 2rem }
-td, th { text-align: left }
+td, th { text-align: left; unicode-bidi: plaintext }
 .setting td { font-style: italic }
 """
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import __version__
 from hictl_hf.embedding.nearest_words import ALL_LANGUAGES, Explainer, NearWord
-from hictl_hf.embedding.page import HOST, make_page, serve, tables, word_groups
+from hictl_hf.embedding.page import HOST, STYLE, make_page, serve, tables, word_groups
 from hictl_hf.errors import BadInput
 
 SPACE = Path(__file__).parents[2] / "examples/space"
@@ -23,6 +23,7 @@ def test_the_languages_of_words_stand_side_by_side_and_nothing_is_taken_for_html
     page = word_groups(words, "be <careful>")
     assert page.count("<table>") == page.count("</table>") == 2 and page.index("▁Haus") > page.index("</table>")
     assert "&lt;b&gt;" in page and "<b>" not in page and "be &lt;careful&gt;" in page
+    assert "unicode-bidi: plaintext" in STYLE, "sentences of Arabic or Hebrew, too"
 
 
 def test_without_gradio_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
