@@ -151,25 +151,20 @@ class IndexSearch:
         """Merge the inverted lists of all shards into one file, which is mapped into memory when it is searched.
 
         Returns:
-            The row of id 0 and the path of each index to search: one, or the shards of an index without such lists.
+            The row of id 0 and the path of each index to search: one, or the shards of an index without such lists, or
+            with those of PQ32x4fs.
         """
         merged, index = self.folder / MERGED, read_index(self.folder / "empty.index")
-        lists = inverted_lists_of(index)
-        if len(shards) == 1 or lists is None:
+        lists, faiss = inverted_lists_of(index), import_faiss()
+        can_merge = lists is not None and not isinstance(faiss.downcast_index(lists), faiss.IndexIVFFastScan)
+        if len(shards) == 1 or not can_merge:
             return [(part.start if lists is None else 0, part.path) for part in shards]
         if not merged.exists():
             from faiss.contrib.ondisk import merge_ondisk
 
             data = self.folder / "merged.ivfdata"
             data.unlink(missing_ok=True)  # of an interrupted merge
-            try:
-                merge_ondisk(index, [str(part.path) for part in shards], str(data))
-            except RuntimeError as error:
-                raise BadInput(
-                    f"index is {self.factory}: its {len(shards)} shards cannot be merged ({reason(error)}); allowed "
-                    "are one shard, or lists that FAISS merges. Raise --max_memory, or choose an index such as "
-                    "IVF1024,PQ32np"
-                ) from error
+            merge_ondisk(index, [str(part.path) for part in shards], str(data))
             write_index(index, merged)
         return [(0, merged)]
 
