@@ -96,7 +96,8 @@ def score_encoder(encoder: str, tests: StudyTests, folder: Path) -> dict[str, An
     folder.mkdir(parents=True, exist_ok=True)
     model, tokenizer = load_encoder(encoder)
     last = model.config.num_hidden_layers
-    poolings = all_poolings(range(last + 1), last, projection=isinstance(model, HictlForPreTraining))
+    projection = isinstance(model, HictlForPreTraining) and model.config.projects_first_token
+    poolings = all_poolings(range(last + 1), last, projection=projection)
     dev = evaluate_retrieval(model, tokenizer, as_dataset(tests.bitext("dev", DEV_SENTENCES)), poolings)
     best = best_pooling(dev)
 
