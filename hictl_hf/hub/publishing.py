@@ -93,6 +93,8 @@ def described(repository: str, contents: Mapping[str, Path | bytes]) -> str:
 
 def reserve(repository: str, private: bool | None = None) -> None:
     """Create the repository unless it exists; a run does this before training, to fail early."""
+    if repository.count("/") != 1:  # it would be created under the name of the account, and not found by this one
+        raise BadInput(f"{repository}: is no name of a repository; allowed is your-name/model, with the owner. Add it.")
     fix = "log in by `hf auth login`, check the name, which is your-name/model, and the network"
     with hub_errors(repository, "nothing was committed to it", fix):
         HfApi().create_repo(repository, private=private, exist_ok=True)

@@ -417,6 +417,12 @@ def test_a_test_of_a_translation_model_has_nothing_to_push() -> None:
         parse_translation_arguments([*flags, "--push_to_hub", "true", "--hub_model_id", "me/x"])
 
 
+def test_a_name_without_an_owner_is_refused_and_nothing_created(hub: Hub, run: Path) -> None:
+    with pytest.raises(BadInput, match="^x: is no name of a repository; allowed is your-name/model"):
+        push(run, "x")
+    assert not hub.repositories
+
+
 def test_a_run_that_could_not_be_pushed_does_not_begin(hub: Hub, tmp_path: Path) -> None:
     hub.interruptions["/repos/create"] = "refuse"
     flags = ["--train_file", "nowhere.jsonl", "--push_to_hub", "true", "--hub_model_id", "me/x", "--output_dir"]
