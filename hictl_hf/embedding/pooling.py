@@ -153,7 +153,8 @@ def projection_of(model: Any) -> Any:
     """f of a model, in an exported plain encoder its pooler; `None` if there is none."""
     if hasattr(model, "projection"):
         config, projection = getattr(model, "config", None), model.projection
-        of_mean = getattr(config, "sentence_pooling", "cls") == "mean" and not isinstance(projection, DenseLayers)
+        is_read = getattr(config, "embedding_pooling", None) == "projection"  # a dense layer of sentence-transformers
+        of_mean = getattr(config, "sentence_pooling", "cls") == "mean" and not is_read
         return None if of_mean or isinstance(projection, nn.Identity) else projection  # it reads the first token
     stated = getattr(model.config, "embedding_pooling", None)
     pooler = getattr(encoder_of(model), "pooler", None)

@@ -140,6 +140,8 @@ def test_the_size_of_vectors_is_that_of_what_is_read(model_for_text: Callable[..
     assert vector_size(model) == 20
     model.projection = DenseLayers("mean", nn.Linear(32, 7), nn.Tanh())
     assert vector_size(model) == 7
+    model.config.sentence_pooling, model.projection = "mean", nn.Linear(32, 5)  # sentence-transformers trained it
+    assert vector_size(model) == 5
 
 
 def test_a_pooling_that_is_given_is_not_logged_as_the_default(caplog: pytest.LogCaptureFixture) -> None:
