@@ -71,7 +71,7 @@ from .sentence_transformers_settings import (
 
 Precision = Literal["fp32", "bf16", "int8"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-NEEDED = re.compile(r"embed|\blayers?\.|norm\.|projection\.")
+NEEDED = re.compile(r"embed|\blayers?\.|[Nn]orm\.|projection\.")
 CHARACTERS = 100  # tokenized per token that is kept; a token of XLM-R has at most 16, a text any number
 BY_LAYER = (XLMRobertaModel, RobertaModel, BertModel)  # and HictlModel: their layers are called one by one
 TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 32768}  # larger batches are slower on a CPU, whose caches are small

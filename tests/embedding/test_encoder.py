@@ -588,6 +588,18 @@ def test_layers_without_weights_are_refused(folder: Path) -> None:
         load_encoder(folder)
 
 
+@pytest.mark.parametrize("family", ["xlm-roberta-xl", "deberta-v2"])
+def test_a_last_norm_without_weights_is_refused(
+    family: str, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    model = AutoModel.from_config(AutoConfig.for_model(family, **{**SHAPES[family], "vocab_size": len(tokenizer)}))
+    kept = {name: weight for name, weight in model.state_dict().items() if not name.startswith("encoder.LayerNorm.")}
+    model.save_pretrained(tmp_path, state_dict=kept)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(BadInput, match=r"has no weights for 2 parts, such as encoder\.LayerNorm\.bias"):
+        load_encoder(tmp_path)
+
+
 def test_a_configuration_that_cannot_be_read_is_one_error(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="has no config.json that names a model_type; allowed are"):
         check_model_type(str(tmp_path))
