@@ -32,6 +32,7 @@ REPLACED = (  # of an earlier push: would be loaded or shown together with the n
 )  # fmt: skip
 LAST_CHECKPOINT = "last-checkpoint"  # as HF's Trainer names it
 CHECKPOINTS = "*checkpoint*/*"  # that one and checkpoint-N/, pushed during training
+ACCESS = "log in by `hf auth login`, check the name, which is your-name/model, and the network"
 MESSAGE = "Publish a run of hictl_hf"
 
 
@@ -48,7 +49,7 @@ def push(
 
     Args:
         run: the output folder of a finished pre-training or translation run.
-        repository: "your-name/model"; created if it does not exist.
+        repository: "your-name/model", or "model" of the account; created if it does not exist.
         encoder_repository: a separate repository for the plain encoder.
         license: of the weights, for the cards; it depends on the data and on the model that training began with.
         private: whether a new repository is private; `None`: the default of the account.
@@ -58,6 +59,7 @@ def push(
         BadInput: the folder is not a finished run or holds files that must not be shared, or the push fails.
     """
     run = Path(run)
+    repository, encoder_repository = with_owner(repository), encoder_repository and with_owner(encoder_repository)
     where = {repository: contents_of(run, repository, encoder_repository, license)}
     encoder = contents_of_encoder(run, repository, encoder_repository, license)
     if encoder_repository is None:
@@ -91,13 +93,21 @@ def described(repository: str, contents: Mapping[str, Path | bytes]) -> str:
     return "\n".join([*lines, *(f"\n--- {name}\n{card}" for name, card in cards.items())])
 
 
-def reserve(repository: str, private: bool | None = None) -> None:
-    """Create the repository unless it exists; a run does this before training, to fail early."""
-    if repository.count("/") != 1:  # it would be created under the name of the account, and not found by this one
-        raise BadInput(f"{repository}: is no name of a repository; allowed is your-name/model, with the owner. Add it.")
-    fix = "log in by `hf auth login`, check the name, which is your-name/model, and the network"
-    with hub_errors(repository, "nothing was committed to it", fix):
+def reserve(repository: str, private: bool | None = None) -> str:
+    """Create the repository unless it exists, and return its name with the owner, by default the account; a run does
+    this before training, to fail early."""
+    repository = with_owner(repository)
+    with hub_errors(repository, "nothing was committed to it", ACCESS):
         HfApi().create_repo(repository, private=private, exist_ok=True)
+    return repository
+
+
+def with_owner(repository: str) -> str:
+    """Return the name of a repository with its owner: of a name alone the account, as for HF's Trainer."""
+    if "/" in repository:
+        return repository
+    with hub_errors(repository, "has no owner, and the account is not known", ACCESS):
+        return f"{HfApi().whoami()['name']}/{repository}"
 
 
 @contextmanager

@@ -60,7 +60,7 @@ def train_and_report(args: PretrainingArguments, command: str) -> PretrainingRes
     """The steps of `pretrain`, in the output folder that no other run writes into."""
     refuse_to_overwrite(args)
     if args.publish_to and args.process_index == 0:
-        reserve(args.publish_to, args.hub_private_repo)
+        args.publish_to = reserve(args.publish_to, args.hub_private_repo)
     set_seed(args.seed)
 
     start = recognise(args.checkpoint)

@@ -40,7 +40,7 @@ def run_translation(args: TranslationArguments, command: str = "") -> Translatio
         return finish(args)
     refuse_unsupported_devices(args, TranslationTrainer.how_to_save_memory)
     if args.publish_to and args.process_index == 0:
-        reserve(args.publish_to, args.hub_private_repo)
+        args.publish_to = reserve(args.publish_to, args.hub_private_repo)
     set_seed(args.seed)
     if isinstance(named := resume_choice(args.resume_from_checkpoint), str):
         check_checkpoint(named, contents=args.process_index == 0)

@@ -340,7 +340,7 @@ def test_a_pre_training_run_is_pushed_once_when_it_has_ended(
         "--train_file", str(tmp_path / "pairs.jsonl"), "--config_overrides", json.dumps(sizes), "--max_seq_length",
         "60", "--output_dir", str(tmp_path / "run"), "--held_out_sentences", "8", "--max_steps", "4", "--save_strategy",
         "steps", "--save_steps", "1", "--use_cpu", "true", "--disable_tqdm", "true", "--per_device_train_batch_size",
-        "8", "--push_to_hub", "true", "--hub_model_id", "me/x", "--hub_private_repo", "true",
+        "8", "--push_to_hub", "true", "--hub_model_id", "x", "--hub_private_repo", "true",
     ])  # fmt: skip
     assert len(hub.commits["me/x"]) == 1 and hub.private["me/x"]
     assert without_cards(hub.repositories["me/x"]) == expected_of_script(tmp_path / "run")
@@ -370,7 +370,7 @@ def test_a_translation_run_is_pushed_when_it_has_ended_and_again_when_asked(
         "--decoder_layers", "1", "--num_beams", "2", "--max_tokens", "200", "--save_strategy", "no", "--disable_tqdm",
         "true", "--output_dir", str(tmp_path / "run"),
     ]  # fmt: skip
-    publish = ["--push_to_hub", "true", "--hub_model_id", "me/de-en"]
+    publish = ["--push_to_hub", "true", "--hub_model_id", "de-en"]  # of the account's
     run_translation.main(command)
     assert not hub.repositories
     run_translation.main([*command, *publish])  # this run is finished: only that is left
@@ -417,10 +417,13 @@ def test_a_test_of_a_translation_model_has_nothing_to_push() -> None:
         parse_translation_arguments([*flags, "--push_to_hub", "true", "--hub_model_id", "me/x"])
 
 
-def test_a_name_without_an_owner_is_refused_and_nothing_created(hub: Hub, run: Path) -> None:
-    with pytest.raises(BadInput, match="^x: is no name of a repository; allowed is your-name/model"):
+def test_a_name_without_an_owner_is_of_the_account(hub: Hub, run: Path) -> None:
+    """As for HF's Trainer; the cards name it with the owner."""
+    assert push(run, "x", encoder_repository="y").startswith(f"{hub.url}/me/x/")
+    assert hub.repositories.keys() == {"me/x", "me/y"} and b"me/y" in hub.repositories["me/x"]["README.md"]
+    hub.interruptions["/api/whoami-v2"] = "refuse"
+    with pytest.raises(BadInput, match="^x: has no owner, and the account is not known .*log in by `hf auth login`"):
         push(run, "x")
-    assert not hub.repositories
 
 
 def test_a_run_that_could_not_be_pushed_does_not_begin(hub: Hub, tmp_path: Path) -> None:
