@@ -416,6 +416,8 @@ def read_stream(source: str) -> Records:
     streaming = not set(split) & {"[", "+"}  # datasets cuts and joins only what it has downloaded
     with as_bad_input(source, "a dataset on the Hub", "Check its name, config and split on huggingface.co/datasets."):
         rows = datasets.load_dataset(name, config or None, split=split or "train", streaming=streaming)
+        if isinstance(rows, datasets.IterableDataset):  # of which `iter` of a DataLoader's worker has some files only
+            rows = ({name: value for name, (value,) in one.items()} for one in rows.iter(1))
         yield from enumerate(rows, start=1)
 
 

@@ -494,6 +494,15 @@ def test_a_hub_dataset_needs_shares_and_then_is_streamed(tmp_path: Path, monkeyp
     assert read(resumed(make, whole[5][1]), 6) == whole[6:]
 
 
+@pytest.mark.parametrize("sizes", [(1, 23), (24,)])
+def test_two_workers_read_each_row_of_a_hub_dataset_once_a_pass(sizes: tuple[int, ...], tmp_path: Path) -> None:
+    """`datasets` divides the files among the workers of a DataLoader, and would do so before we divide the rows."""
+    for name, (first, size) in enumerate(zip((100, 101), sizes)):
+        write(tmp_path / "rows" / f"{name}.jsonl", lines(pairs(first, first + size)))
+    found = read(stream_of([f"hub:{tmp_path / 'rows'}"], readers=2), 8, workers=2)
+    assert Counter(row["x"][0] for batch, _ in found for row in batch["rows"]) == dict.fromkeys(range(100, 124), 1)
+
+
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_a_source_without_a_clean_row_is_refused_once_each_reader_has_read_all_of_it(
     world_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
