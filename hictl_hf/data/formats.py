@@ -405,6 +405,11 @@ def read_hub_column(source: str, language: str, cursor: Cursor) -> Records:
     for number, record in read_hub(source, cursor):
         if isinstance(record, Mapping) and "text" in record:
             record = {"text": record["text"], "lang": language}
+        elif isinstance(record, Mapping):  # what it has may be in other languages
+            record = BrokenRow(
+                f"has the columns {short_repr(list(record))}; allowed is a column 'text', in {language}. Correct or "
+                "remove it; columns of pairs can be read as en+de:SOURCE."
+            )
         yield number, record
 
 

@@ -156,6 +156,16 @@ def test_a_hub_dataset_of_one_language_is_named_with_it(monkeypatch: pytest.Monk
     assert len(skips.messages) == 1 and "sw:hub:cc100:sw:2" in skips.messages[0]
 
 
+@pytest.mark.parametrize("row", [{"en": "a cat", "de": "eine Katze"}, {"translation": {"en": "a cat", "de": "eine"}}])
+def test_a_hub_dataset_named_with_a_language_is_not_read_in_those_of_its_columns(
+    row: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: [row])
+    skips = Skips()
+    assert list(read_rows("sw:hub:books", skips)) == []
+    assert skips.counts == {"broken": 1} and "allowed is a column 'text', in sw." in skips.messages[0]
+
+
 def test_a_package_is_read_by_its_catalogues_without_being_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
