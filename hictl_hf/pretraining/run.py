@@ -9,8 +9,8 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase, set_seed
 
-from ..data.corpus import column
 from ..data.languages import main_part
+from ..data.sampling import TemperatureSampler
 from ..embedding.sentence_transformers_files import save_sentence_encoder, write_sentence_transformers_files
 from ..errors import BadInput
 from ..files import atomic_directory, only_writer, write_text
@@ -162,19 +162,14 @@ def collect_results(
         versions=library_versions(),
         seed=args.seed,
     )
-    if corpora.train is not None:
-        texts = sum(y is None for y in column(corpora.train, "y_lang"))
-        pairs = len(corpora.train) - texts
-        results.pairs = pairs * (args.text_share < 1 or not texts)  # rows that are never drawn are not trained on
-        results.texts = texts * (args.text_share > 0 or not pairs)
-        batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-        results.examples = trainer.state.global_step * batch
-        drawn = {
-            (x_lang, y_lang)
-            for x_lang, y_lang in zip(column(corpora.train, "x_lang"), column(corpora.train, "y_lang"))
-            if (results.texts if y_lang is None else results.pairs)
-        }
-        results.language_codes = sorted({code for languages in drawn for code in languages if code})
+    sampler = trainer.batches
+    if isinstance(sampler, TemperatureSampler):
+        groups = zip(sampler.groups.items(), sampler.draws)
+        sizes = {languages: len(rows) for (languages, rows), draws in groups if draws}  # others are not trained on
+        results.texts = sum(size for (_, y_lang), size in sizes.items() if y_lang is None)
+        results.pairs = sum(sizes.values()) - results.texts
+        results.examples = sampler.draws_in(trainer.state.global_step)
+        results.language_codes = sorted({code for languages in sizes for code in languages if code})
         results.languages = len({main_part(code) for code in results.language_codes})
         results.data_hash = corpus_report.hash
     elif corpora.dev is not None:  # a stream is not counted by language

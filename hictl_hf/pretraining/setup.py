@@ -408,13 +408,16 @@ def examples_and_sampler(
     }
     sizes = {key: len(rows) for key, rows in groups.items()}
     shares = language_shares(sizes, args.text_alpha, args.pair_alpha, args.text_share)
-    if idle := ["-".join(filter(None, key)) for key, share in shares.items() if not share]:
-        logger.warning("text_share is %g: never drawn is %s", args.text_share, ", ".join(idle))
     micro_batches = args.gradient_accumulation_steps
     sampler = TemperatureSampler(
         lengths_of(tokens), groups, shares, args.train_batch_size * micro_batches * args.world_size,
         args.seed, micro_batches, args.process_index, args.world_size,
     )  # fmt: skip
+    if idle := ["-".join(filter(None, key)) for key, draws in zip(groups, sampler.draws) if not draws]:
+        logger.warning(
+            "text_share is %g: never drawn is %s, with a share of less than one of the %d examples of an epoch",
+            args.text_share, ", ".join(idle), len(tokens),
+        )  # fmt: skip
     return PretrainingExamples(tokens, args.seed), sampler
 
 

@@ -7,17 +7,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
-from datasets import Dataset
 from parsers import parse_arguments
 from transformers import TrainingArguments
 
 from hictl_hf import HictlConfig
 from hictl_hf.data.cleaning import CorpusReport
+from hictl_hf.data.sampling import Languages, TemperatureSampler
 from hictl_hf.errors import BadInput
 from hictl_hf.files import only_writer
 from hictl_hf.pretraining.arguments import PretrainingArguments
 from hictl_hf.pretraining.corpora import Corpora
+from hictl_hf.pretraining.results import PretrainingResults
 from hictl_hf.pretraining.run import collect_results, pretrain, refuse_to_overwrite
 from hictl_hf.training.checkpoints import write_manifest
 
@@ -134,11 +136,29 @@ def test_a_worker_that_outlives_its_run_holds_no_folder(tmp_path: Path) -> None:
     assert tmp_path.exists()
 
 
+def results_of(
+    sizes: dict[Languages, int], shares: dict[Languages, float], steps: int, folder: Path
+) -> PretrainingResults:
+    """Of a run of so many steps of 4 examples, drawn from groups of these sizes."""
+    ends = np.cumsum([*sizes.values()])
+    groups = dict(zip(sizes, np.split(np.arange(ends[-1]), ends[:-1])))
+    state = SimpleNamespace(log_history=[], global_step=steps)
+    batches = TemperatureSampler(np.ones(ends[-1]), groups, shares, 4, 1)
+    trainer = SimpleNamespace(state=state, model=SimpleNamespace(config=HictlConfig()), batches=batches)
+    args = parse_arguments(["--train_file", "x", "--output_dir", str(folder)])
+    return collect_results(args, cast(Any, trainer), Corpora(None, None, None, CorpusReport()), None, None)
+
+
 def test_regions_of_a_language_are_counted_once(tmp_path: Path) -> None:
     """A TMX file names them, a Moses file of the same language does not."""
-    codes = {"x_lang": ["en", "en-US", "sw"], "y_lang": ["sw", "sw-KE", None]}
-    corpora = Corpora(Dataset.from_dict({"x": ["a"] * 3, "y": ["b", "c", None], **codes}), None, None, CorpusReport())
-    trainer = SimpleNamespace(state=SimpleNamespace(log_history=[]), model=SimpleNamespace(config=HictlConfig()))
-    args = parse_arguments(["--train_file", "x", "--output_dir", str(tmp_path)])
-    results = collect_results(args, cast(Any, trainer), corpora, None, None)
+    sizes: dict[Languages, int] = {("en", "sw"): 1, ("en-US", "sw-KE"): 1, ("sw", None): 1}
+    results = results_of(sizes, dict.fromkeys(sizes, 1 / 3), 1, tmp_path)
     assert results.languages == 2 and results.language_codes == ["en", "en-US", "sw", "sw-KE"]
+
+
+def test_rows_that_are_never_drawn_and_places_that_a_last_batch_lacks_are_not_counted(tmp_path: Path) -> None:
+    """Of 10 rows 5 pairs are drawn twice an epoch, in batches of 4, 4 and 2."""
+    sizes: dict[Languages, int] = {("en", "de"): 5, ("sw", None): 5}
+    results = results_of(sizes, {("en", "de"): 0.96, ("sw", None): 0.04}, 4, tmp_path)
+    assert (results.pairs, results.texts, results.examples) == (5, 0, 14)
+    assert results.language_codes == ["de", "en"] and results.languages == 2

@@ -117,6 +117,20 @@ def test_fewer_rows_than_processes_are_refused(tmp_path: Path, monkeypatch: pyte
     assert len(setup.examples_and_sampler(args, tokenizer, corpora)[1]) == 1
 
 
+@pytest.mark.parametrize(("share", "told"), [("0.4", False), ("0.1", True), ("0", True)])
+def test_languages_that_are_never_drawn_are_named(
+    share: str, told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two texts, one and three pairs: a share of 0.1 is 0.6 of the six draws of an epoch, some 0.3 a language."""
+    rows = Dataset.from_dict({**TRAIN.select([0, 1, 0, 2, 2, 2])[:], "x_lang": ["en"] * 5 + ["sw"]})
+    rows = rows.add_column("y_lang", ["de"] * 3 + [None] * 3)
+    args = parse_arguments(["--train_file", "x", "--output_dir", str(tmp_path), "--text_share", share])
+    tokenizer = word_pieces([text for row in TRAIN for text in row.values() if text])
+    _, sampler = setup.examples_and_sampler(args, tokenizer, Corpora(rows, None, None, CorpusReport(hash="a")))
+    assert dict(zip(sampler.groups, sampler.draws.tolist()))["sw", None] == 0 ** told
+    assert (f"text_share is {share}: never drawn is en, sw, with a share of less than one of the 6" in caplog.text) is told
+
+
 @pytest.mark.parametrize(("last", "found"), [(("de", "en"), ["de-en"]), (("en", "fr"), None), (("en", None), None)])
 def test_runs_with_both_directions_of_a_pair_are_not_continued_with_the_shares_of_before(
     last: tuple[str, str | None], found: list[str] | None
