@@ -212,6 +212,8 @@ def read_elements(path: str, root: str, frames: Set[str], units: Set[str]) -> It
                 continue
             parents.pop()
             if name in units and parents:
+                given = (each.get("translate") for each in (element, *reversed(parents)))  # of a file or group for all
+                element.set("translate", next(filter(None, given), "yes"))
                 yield name, element
                 del parents[-1][:]
 

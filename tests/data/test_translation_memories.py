@@ -151,6 +151,18 @@ def test_only_finished_translations_of_xliff_are_pairs(tmp_path: Path) -> None:
     assert skips.counts == {"untranslated": 5}
 
 
+def test_what_a_group_or_file_says_of_translating_holds_for_the_units_in_it(tmp_path: Path) -> None:
+    plain = unit("a", "x").replace(' translate="yes"', "")
+    units = f'<group translate="no"><group>{plain}</group>{unit("b", "y")}</group>{plain.replace("a<", "c<")}'
+    path, skips = write_lines(tmp_path / "a.xlf", [XLIFF.format(units)]), Skips()
+    assert [row.texts for row in read_rows(str(path), skips)] == [{"en": "b", "de": "y"}, {"en": "c", "de": "x"}]
+    assert skips.counts == {"untranslated": 1}
+    segment = '<unit id="1"><segment><source>a</source><target>甲</target></segment></unit>'
+    written = XLIFF_2.format(segment).replace('id="f"', 'id="f" translate="no"')
+    assert list(read_rows(str(write_lines(tmp_path / "b.xlf", [written])), skips)) == []
+    assert skips.counts == {"untranslated": 2}
+
+
 def test_files_of_trados_are_xliff(tmp_path: Path) -> None:
     marked = '<seg-source><mrk mtype="seg" mid="1">Hi.</mrk></seg-source>'
     translated = unit("Hi.", '<mrk mtype="seg" mid="1">Hallo.</mrk>').replace("<target>", f"{marked}<target>")
