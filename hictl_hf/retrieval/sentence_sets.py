@@ -66,7 +66,7 @@ def read_sets(sources: Sequence[str], sets: int, per_set: int) -> dict[str, list
     report = CorpusReport(strict=True)
     for source in sources:
         for shard in list_shards(source):
-            for rows in read_shard(shard, Cursor(), report):
+            for rows in filter(None, read_shard(shard, Cursor(), report)):  # some are untranslated, or of a low score
                 record = {language: text for row in rows for language, text in row.texts.items()}
                 texts = texts or {language: [] for language in record}
                 if record.keys() != texts.keys():

@@ -54,6 +54,12 @@ def test_records_in_other_languages_are_refused(parallel: str, tmp_path: Path) -
         read_sets([parallel, str(tmp_path / "more.jsonl")], 10, 25)
 
 
+def test_pairs_of_a_low_score_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "scored.tsv"
+    path.write_text("0.1\tz\tz\n0.9\ta\tb\n0.1\tz\tz\n0.9\tc\td\n", "utf-8")
+    assert read_sets([f"0.5+en+de:{path}"], 2, 2) == {"en": ["a", "c"], "de": ["b", "d"]}
+
+
 def test_ranks_worked_by_hand() -> None:
     """The second and third are exchanged in de: their own score is 0.8 where another scores 1."""
     x = np.array([[1, 0], [0, 1], [0.6, 0.8], [-1, 0]])
