@@ -429,6 +429,8 @@ def stream_of_batches(
     sources, shares = args.train_file, args.stream_shares
     if not shares:
         shares = source_shares(sources, cleaning, args.text_alpha, args.pair_alpha, args.text_share)
+        if idle := [source for source, share in zip(sources, shares) if not share]:
+            logger.warning("text_share is %g: never read is %s", args.text_share, ", ".join(idle))
         sources, shares = [list(kept) for kept in zip(*(both for both in zip(sources, shares) if both[1] > 0))]
     return StreamedBatches(
         sources, shares, tokenizer, args.train_batch_size, args.seed, cleaning, args.strict, args.stream_buffer,

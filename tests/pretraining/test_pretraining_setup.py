@@ -127,8 +127,24 @@ def test_languages_that_are_never_drawn_are_named(
     args = parse_arguments(["--train_file", "x", "--output_dir", str(tmp_path), "--text_share", share])
     tokenizer = word_pieces([text for row in TRAIN for text in row.values() if text])
     _, sampler = setup.examples_and_sampler(args, tokenizer, Corpora(rows, None, None, CorpusReport(hash="a")))
-    assert dict(zip(sampler.groups, sampler.draws.tolist()))["sw", None] == 0 ** told
-    assert (f"text_share is {share}: never drawn is en, sw, with a share of less than one of the 6" in caplog.text) is told
+    assert dict(zip(sampler.groups, sampler.draws.tolist()))["sw", None] == 0**told
+    assert (
+        f"text_share is {share}: never drawn is en, sw, with a share of less than one of the 6" in caplog.text
+    ) is told
+
+
+@pytest.mark.parametrize(("share", "kind"), [("0", "sw:{}/a.txt"), ("1", "{}/a.jsonl")])
+def test_sources_of_a_stream_that_are_never_read_are_named(
+    share: str, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.txt").write_text("habari\n", "utf-8")
+    (tmp_path / "a.jsonl").write_text('{"en": "a cat", "de": "eine Katze"}\n', "utf-8")
+    flags = ["--train_file", f"{tmp_path}/a.jsonl", f"sw:{tmp_path}/a.txt", "--validation_file", "x", "--streaming"]
+    args = parse_arguments([*flags, "true", "--max_steps", "2", "--text_share", share, "--output_dir", str(tmp_path)])
+    stream = setup.stream_of_batches(args, word_pieces(["a cat"]), frozenset())
+    assert len(stream.sources) == 1 and caplog.messages == [
+        f"text_share is {share}: never read is {kind}".format(tmp_path)
+    ]
 
 
 @pytest.mark.parametrize(("last", "found"), [(("de", "en"), ["de-en"]), (("en", "fr"), None), (("en", None), None)])
