@@ -54,7 +54,7 @@ class Corpora:
         """Hash of the training data and of the held-out pairs, which follow from the rows read and the split."""
         digest = blake2b(self.report.hash.encode(), digest_size=16)
         for pairs in self.held_out:
-            for text in chain(pairs["x"], pairs["y"]):
+            for text in filter(None, chain(pairs["x"], pairs["y"])):  # monolingual text has no y
                 digest.update(text.encode() + b"\0")
         if self.same_ids:
             digest.update(b"%d" % self.same_ids)
@@ -179,8 +179,9 @@ def leave_out_same_ids(
 
 
 def comparable_texts(*held_out: Dataset) -> set[str]:
-    """The texts of both sides of pairs, as they are compared."""
-    return {comparable(text) for pairs in held_out for side in ("x", "y") for text in column(pairs, side)}
+    """The texts of both sides of pairs, and monolingual ones, as they are compared."""
+    texts = (text for pairs in held_out for side in ("x", "y") for text in column(pairs, side))
+    return {comparable(text) for text in texts if text is not None}
 
 
 def without_texts(train: Dataset, *held_out: Dataset) -> Dataset:

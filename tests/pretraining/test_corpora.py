@@ -66,6 +66,15 @@ def test_no_text_of_held_out_files_is_trained_on_however_few_pairs_are_scored(fl
 
 
 @pytest.mark.parametrize("flag", ["--validation_file", "--guard_data"])
+def test_monolingual_text_of_held_out_files_is_not_trained_on_either(flag: str, tmp_path: Path) -> None:
+    (tmp_path / "sw.txt").write_text("Sentence 11!\n", "utf-8")
+    source, named = write(tmp_path / "a.jsonl", "de"), write(tmp_path / "b.jsonl", "fr", number=4)
+    corpora = read(source, flag, named, f"sw:{tmp_path / 'sw.txt'}")
+    assert corpora.train is not None and "sentence 11" not in corpora.train["x"]
+    assert corpora.hash != read(source, flag, named).hash
+
+
+@pytest.mark.parametrize("flag", ["--validation_file", "--guard_data"])
 def test_rows_of_held_out_files_that_are_skipped_are_logged(
     flag: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
