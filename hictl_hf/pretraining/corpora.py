@@ -20,6 +20,8 @@ from .arguments import PretrainingArguments
 
 logger = logging.getLogger(__name__)
 
+TEXTS_LOOKED_AT, UNKNOWN_SHARE = 500, 0.2  # of a language; more unknown tokens are told of
+
 
 @dataclass
 class Corpora:
@@ -176,6 +178,28 @@ def leave_out_same_ids(
         raise BadInput("all training rows have the token ids of held-out texts; hold out other ones, or fewer")
     corpora.train = corpora.train.select(keep)
     return tokens.select(keep)
+
+
+def warn_of_unknown_tokens(tokens: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Warn of languages whose letters the tokenizer does not know: many of their texts have the same token ids.
+
+    Args:
+        tokens: rows as ids.
+    """
+    found: dict[str, list[int]] = {}
+    for side in ("x", "y") if tokenizer.unk_token_id is not None else ():
+        for language, rows in (
+            tokens.select_columns([f"{side}_lang"]).to_pandas().groupby(f"{side}_lang").indices.items()
+        ):
+            first = tokens.select_columns([side])[rows[:TEXTS_LOOKED_AT]][side]
+            found.setdefault(str(language), []).extend(chain.from_iterable(first))
+    for language, ids in sorted(found.items()):
+        if (share := ids.count(tokenizer.unk_token_id) / max(len(ids), 1)) > UNKNOWN_SHARE:
+            logger.warning(
+                "%.0f %% of the tokens of the first texts in '%s' are unknown to the tokenizer, so that different texts "
+                "are read as the same one; give an encoder that knows its letters, or leave the language out",
+                100 * share, language,
+            )  # fmt: skip
 
 
 def comparable_texts(*held_out: Dataset) -> set[str]:

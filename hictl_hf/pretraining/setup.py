@@ -37,7 +37,7 @@ from ..training.callbacks import RunFingerprint, TrainingTime, early_stopping
 from ..training.model_and_data import at_revision
 from .arguments import DECISIVE, DECISIVE_SINCE_0_17, PretrainingArguments
 from .batch_size import fit_micro_batch
-from .corpora import Corpora, comparable_texts, leave_out_same_ids
+from .corpora import Corpora, comparable_texts, leave_out_same_ids, warn_of_unknown_tokens
 from .interpolation import Weights, hash_of_weights
 from .similar_pairs import group_by_similarity
 from .start import SENTENCE_ENCODER, Start
@@ -393,6 +393,7 @@ def examples_and_sampler(
     """Tokenised examples, and the sampler that mixes their languages."""
     space = space_of(tokenizer, args.prompt or "")
     tokens, cut = tokenize_corpus(corpora.train, tokenizer, args.max_seq_length, args.preprocessing_num_workers, space)
+    warn_of_unknown_tokens(tokens, tokenizer)
     tokens = leave_out_same_ids(corpora, tokens, tokenizer, space)
     if len(tokens) < args.world_size:
         raise BadInput(

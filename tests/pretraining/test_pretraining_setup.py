@@ -133,6 +133,17 @@ def test_languages_that_are_never_drawn_are_named(
     ) is told
 
 
+def test_a_language_that_the_tokenizer_does_not_know_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """All its texts may have the token ids of a held-out one, and be left out for that."""
+    tokenizer = word_pieces([text for row in TRAIN for text in row.values() if text])
+    languages = {"x_lang": ["en"] * 3, "y_lang": ["de", "zgh", None]}
+    rows = Dataset.from_dict({"x": TRAIN["x"], "y": ["eine Katze", "ⴰⵎⵓⵛⵛ ⵏ", None], **languages})
+    args = parse_arguments(["--train_file", "x", "--output_dir", str(tmp_path)])
+    setup.examples_and_sampler(args, tokenizer, Corpora(rows, None, None, CorpusReport(hash="a")))
+    (message,) = caplog.messages
+    assert message.startswith("100 % of the tokens of the first texts in 'zgh' are unknown to the tokenizer")
+
+
 @pytest.mark.parametrize(("share", "kind"), [("0", "sw:{}/a.txt"), ("1", "{}/a.jsonl")])
 def test_sources_of_a_stream_that_are_never_read_are_named(
     share: str, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
