@@ -99,6 +99,18 @@ def test_a_sample_is_spread_over_all_examples(examples: int, wanted: int) -> Non
     assert chosen == [number * examples // wanted for number in range(wanted)]
 
 
+def test_a_sample_has_each_language_where_their_rows_alternate(tmp_path: Path) -> None:
+    """As those of a file in more than two languages do: every second row was in one language."""
+    write(tmp_path / "a.jsonl", [{"translation": {"en": f"text {at}", "de": "Wort", "fr": "mot"}} for at in range(6)])
+    corpus, report = load_corpus([str(tmp_path / "a.jsonl")], cache_dir=tmp_path)
+    before = report.hash
+    taken = sample_rows(corpus, 6, report)
+    assert [text[-1] for text in taken["x"]] == [*"002244"] and report.kept == {"en-de": 3, "en-fr": 3}
+    assert report.hash != before, "a run that was begun with other rows is not continued"
+    alone, hashed = corpus.select(range(0, 12, 2)), report.hash
+    assert len(sample_rows(alone, 3, report)) == 3 and report.hash == hashed
+
+
 def test_rows_beyond_the_sample_are_counted() -> None:
     rows = [{"x": str(number), "y": None if number < 3 else "y", "x_lang": "en"} for number in range(6)]
     corpus = datasets.Dataset.from_list([{**row, "y_lang": row["y"] and "de"} for row in rows])
