@@ -167,6 +167,8 @@ def leave_out_same_ids(
         parts = (tokenize_rows(part[:], tokenizer, space) for part in (corpora.dev, corpora.test))
         dev, test = map(Dataset.from_dict, parts)
         corpora.test = corpora.test.select(rows_without(dev[:], of=test))
+        if lost := len(test) - len(corpora.test):
+            logger.info("%d of %d test pairs have the token ids of dev pairs: not scored", lost, len(test))
         if not len(corpora.test):
             raise BadInput("all test pairs have the token ids of dev pairs; hold out other ones, or more")
     keep = rows_without(*(tokenize_rows(part[:], tokenizer, space) for part in corpora.held_out), of=tokens)

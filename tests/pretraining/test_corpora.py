@@ -149,7 +149,9 @@ def without_accents() -> PreTrainedTokenizerBase:
     return word_pieces(["the cafe was over there", "abcdefghijklmnopqrstuvwxyz"], lowercase=True)
 
 
-def test_no_training_row_has_the_token_ids_of_a_held_out_text(without_accents: PreTrainedTokenizerBase) -> None:
+def test_no_training_row_has_the_token_ids_of_a_held_out_text(
+    without_accents: PreTrainedTokenizerBase, caplog: pytest.LogCaptureFixture
+) -> None:
     """`comparable` keeps accents and rare characters apart, this tokenizer does not."""
     train = pairs_of(
         ("the cafe", "b"), ("over", "thère"), ("the 龘", "c"), ("the cafe was", "d"), ("was", None), ("wäs over", None)
@@ -157,8 +159,10 @@ def test_no_training_row_has_the_token_ids_of_a_held_out_text(without_accents: P
     dev, test = pairs_of(("the café", "there")), pairs_of(("the café", "a"), ("the 齉", "was over"))
     corpora = Corpora(train, dev, test, CorpusReport(hash="abc"))
     before = corpora.hash
-    left = leave_out_same_ids(corpora, tokenize_corpus(train, without_accents, 62)[0], without_accents)
+    with caplog.at_level("INFO"):
+        left = leave_out_same_ids(corpora, tokenize_corpus(train, without_accents, 62)[0], without_accents)
     assert corpora.test is not None and corpora.test["x"] == ["the 齉"]
+    assert caplog.messages[0] == "1 of 2 test pairs have the token ids of dev pairs: not scored"
     assert corpora.train is not None and corpora.train["x"] == ["the cafe was", "was"]
     assert left["x"] == tokenize_corpus(corpora.train, without_accents, 62)[0]["x"]
     assert corpora.same_ids == 4 and corpora.hash != before
