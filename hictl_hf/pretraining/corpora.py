@@ -20,7 +20,7 @@ from .arguments import PretrainingArguments
 
 logger = logging.getLogger(__name__)
 
-TEXTS_LOOKED_AT, UNKNOWN_SHARE = 500, 0.2  # of a language; more unknown tokens are told of
+TEXTS_LOOKED_AT, UNKNOWN_SHARE = 500, 0.2  # of a language; of more unknown tokens a warning is logged
 
 
 @dataclass
@@ -198,8 +198,8 @@ def warn_of_unknown_tokens(tokens: Dataset, tokenizer: PreTrainedTokenizerBase) 
     for language, ids in sorted(found.items()):
         if (share := ids.count(tokenizer.unk_token_id) / max(len(ids), 1)) > UNKNOWN_SHARE:
             logger.warning(
-                "%.0f %% of the tokens of the first texts in '%s' are unknown to the tokenizer, so that different texts "
-                "are read as the same one; give an encoder that knows its letters, or leave the language out",
+                "%.0f %% of the tokens of the first texts in '%s' are unknown to the tokenizer, so that different "
+                "texts are read as the same one; give an encoder that knows its letters, or leave the language out",
                 100 * share, language,
             )  # fmt: skip
 
