@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from itertools import chain
+from itertools import chain, compress
 
 import numpy as np
 from datasets import Dataset, concatenate_datasets
@@ -13,6 +13,7 @@ from ..data.cleaning import Cleaning, CorpusReport
 from ..data.corpus import column, load_corpus, sample_rows
 from ..data.held_out import comparable, rows_without, split_held_out
 from ..data.languages import wanted_language
+from ..data.sampling import TemperatureSampler
 from ..data.tokenization import tokenize_rows
 from ..errors import BadInput
 from ..training.arguments import read_dictionary
@@ -21,6 +22,7 @@ from .arguments import PretrainingArguments
 logger = logging.getLogger(__name__)
 
 TEXTS_LOOKED_AT, UNKNOWN_SHARE = 500, 0.2  # of a language; of more unknown tokens a warning is logged
+MANY_REPEATS = 20  # of each text or pair in an epoch
 
 
 @dataclass
@@ -201,6 +203,20 @@ def warn_of_unknown_tokens(tokens: Dataset, tokenizer: PreTrainedTokenizerBase) 
                 "%.0f %% of the tokens of the first texts in '%s' are unknown to the tokenizer, so that different "
                 "texts are read as the same one; give an encoder that knows its letters, or leave the language out",
                 100 * share, language,
+            )  # fmt: skip
+
+
+def warn_of_repeats(sampler: TemperatureSampler, text_share: float) -> None:
+    """Warn of texts, or pairs, so few that `text_share` repeats each many times an epoch: a pair that lacks a side in
+    the file is monolingual text."""
+    sizes = {languages: len(rows) for languages, rows in sampler.groups.items()}
+    for kind, is_text in (("monolingual texts", True), ("pairs", False)):
+        own = [(y_lang is None) is is_text for _, y_lang in sizes]
+        rows, draws = sum(compress(sizes.values(), own)), int(sampler.draws[own].sum())
+        if draws > MANY_REPEATS * rows:
+            logger.warning(
+                "text_share is %g, and there are only %d %s, which are %d of the %d examples of an epoch; set it to "
+                "their share, or leave them out", text_share, rows, kind, draws, len(sampler.lengths),
             )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ from ..training.callbacks import RunFingerprint, TrainingTime, early_stopping
 from ..training.model_and_data import at_revision
 from .arguments import DECISIVE, DECISIVE_SINCE_0_17, PretrainingArguments
 from .batch_size import fit_micro_batch
-from .corpora import Corpora, comparable_texts, leave_out_same_ids, warn_of_unknown_tokens
+from .corpora import Corpora, comparable_texts, leave_out_same_ids, warn_of_repeats, warn_of_unknown_tokens
 from .interpolation import Weights, hash_of_weights
 from .similar_pairs import group_by_similarity
 from .start import SENTENCE_ENCODER, Start
@@ -419,6 +419,7 @@ def examples_and_sampler(
             "text_share is %g: never drawn is %s, with a share of less than one of the %d examples of an epoch",
             args.text_share, ", ".join(idle), len(tokens),
         )  # fmt: skip
+    warn_of_repeats(sampler, args.text_share)
     return PretrainingExamples(tokens, args.seed), sampler
 
 

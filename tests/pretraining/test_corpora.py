@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from datasets import Dataset, Features, Value
 from parsers import parse_arguments
@@ -10,9 +11,10 @@ from toy_families import word_pieces
 from transformers import PreTrainedTokenizerBase
 
 from hictl_hf.data.cleaning import CorpusReport
+from hictl_hf.data.sampling import TemperatureSampler, language_shares
 from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.errors import BadInput
-from hictl_hf.pretraining.corpora import Corpora, leave_out_same_ids, read_corpora
+from hictl_hf.pretraining.corpora import Corpora, leave_out_same_ids, read_corpora, warn_of_repeats
 
 
 def write(path: Path, *languages: str, number: int = 12, word: str = "sentence") -> str:
@@ -192,3 +194,19 @@ def test_nothing_left_is_refused(dev: str, message: str, without_accents: PreTra
     corpora = Corpora(train, pairs_of((dev, "c")), pairs_of(("was", "d")), CorpusReport())
     with pytest.raises(BadInput, match=f"{message} have the token ids"):
         leave_out_same_ids(corpora, tokenize_corpus(train, without_accents, 62)[0], without_accents)
+
+
+@pytest.mark.parametrize(
+    ("texts", "pairs", "text_share", "named"),
+    [(1, 60, 0.5, "only 1 monolingual texts, which are 31 of the 61"), (60, 1, 0.5, "only 1 pairs, which are 30 of"),
+     (1, 60, 0.1, ""), (20, 60, 0.5, ""), (0, 60, 0.5, ""), (60, 0, 0.5, "")],
+)  # fmt: skip
+def test_few_texts_that_make_up_much_of_an_epoch_are_named(
+    texts: int, pairs: int, text_share: float, named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As those of a file of pairs of which a row lacks a side."""
+    sizes = {languages: size for languages, size in {("en", None): texts, ("en", "de"): pairs}.items() if size}
+    groups = dict(zip(sizes, (np.arange(texts), np.arange(texts, texts + pairs)) if texts else [np.arange(pairs)]))
+    shares = language_shares(sizes, text_share=text_share)
+    warn_of_repeats(TemperatureSampler(np.ones(texts + pairs), groups, shares, 4, 1), text_share)
+    assert bool(caplog.messages) is bool(named) and named in caplog.text
