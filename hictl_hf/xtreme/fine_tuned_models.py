@@ -30,6 +30,7 @@ from .scores import prediction_files, values_of
 from .sentence_pairs import TaskFeatures
 from .setup import encoder_place
 from .sharing import Job
+from .tagging import Tagging, space_before_words
 from .tasks import Examples, XtremeTask
 
 logger = logging.getLogger(__name__)
@@ -151,8 +152,11 @@ class FineTunedModels:
     def hashes_of_models(self, data: TaskData) -> dict[str, str]:
         """By model of a task, the hash of the examples it is trained on and chosen by."""
         train, dev = ({name: data_hash(rows) for name, rows in part.items()} for part in (data.train, data.dev))
+        # models of releases up to 0.29 were trained on words without it, and would read others
+        space = data.task.format.features is Tagging and space_before_words(self.tokenizer)
+        after = [*dev.values(), *([space] if space else [])]
         return {
-            self.key_of(data, languages): data_hash([*(train[language] for language in languages), *dev.values()])
+            self.key_of(data, languages): data_hash([*(train[language] for language in languages), *after])
             for languages in sorted({("en",), *(self.languages_for(data, language) for language in data.test)})
         }
 

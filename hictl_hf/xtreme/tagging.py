@@ -24,9 +24,9 @@ IGNORED = -100  # the label of tokens without a loss
 class Tagging:
     """Classification of words; examples have the columns words and tags.
 
-    Words are tokenized one by one; in a sentence a tokenizer might split them differently. A word without tokens, or
-    with more than a row holds, becomes the unknown token; where all bytes are known and there is none, the mask,
-    the end or the padding.
+    Words are tokenized one by one, as after a space; in a sentence a tokenizer might split them differently. A word
+    without tokens, or with more than a row holds, becomes the unknown token; where all bytes are known and there is
+    none, the mask, the end or the padding.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -69,7 +69,8 @@ class Tagging:
     def word_ids(self, words: list[str]) -> list[list[int]]:
         """The token ids of each word: one or more, and at most as many as a row holds."""
         distinct = list(dict.fromkeys(words))
-        ids = encode_texts(self.tokenizer, distinct, add_special_tokens=False)["input_ids"] if words else []
+        texts = [word and self.space + word for word in distinct]
+        ids = encode_texts(self.tokenizer, texts, add_special_tokens=False)["input_ids"] if words else []
         known = [word if 0 < len(word) <= self.room else [self.unknown_id] for word in ids]
         return list(map(dict(zip(distinct, known)).__getitem__, words))
 
@@ -92,6 +93,10 @@ class Tagging:
         return self.max_length - sum(map(len, self.special_ids))
 
     @cached_property
+    def space(self) -> str:
+        return space_before_words(self.tokenizer)
+
+    @cached_property
     def unknown_id(self) -> int:
         """The id of a word without tokens, or with too many."""
         named = (getattr(self.tokenizer, f"{name}_token_id") for name in ("unk", "mask", "eos", "pad"))
@@ -112,3 +117,11 @@ class Tagging:
     @staticmethod
     def references(examples: Dataset) -> list[list[str]]:
         return examples["tags"][:]
+
+
+def space_before_words(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What is put before each word: a space, if words in a text have one in their tokens, and the tokenizer adds none
+    to a word that is alone, as those of ModernBERT and EuroBERT."""
+    texts = ["a", " a", "a a"]
+    alone, spaced, twice = encode_texts(tokenizer, texts, add_special_tokens=False)["input_ids"]
+    return " " if twice == alone + spaced and spaced != alone else ""

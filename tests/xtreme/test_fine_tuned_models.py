@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
+from toy_families import bytes_as_letters
 from transformers import PreTrainedTokenizerBase
 
 from hictl_hf.errors import BadInput
@@ -53,6 +54,9 @@ def test_a_model_and_its_predictions_depend_on_train_dev_and_test(
     data.train["en"] = data.train["en"].select(range(5))
     after = {each.name: each.hash for each in models(tokenizer, **given).derived(data)}
     assert all(before[name] != after[name] for name in before)
+    # models that read each word without the space before it are not taken for those that read it
+    spaced = {each.name: each.hash for each in models(bytes_as_letters(["a a"] * 9), **given).derived(data)}
+    assert all(spaced[name] != after[name] for name in before)
 
 
 def test_an_encoder_that_reads_too_little_is_refused(xtreme_folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:

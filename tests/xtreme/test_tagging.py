@@ -1,11 +1,14 @@
 """Every word of a sentence of any length gets one tag, that of its first piece."""
 
+from collections.abc import Callable
+from itertools import chain
+
 import numpy as np
 import pytest
 from datasets import Dataset
 from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
-from toy_families import bytes_as_letters
+from toy_families import bytes_as_letters, gemma_pieces, unigram_pieces, word_pieces
 from transformers import BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hictl_hf.errors import BadInput
@@ -84,14 +87,25 @@ def test_a_word_that_does_not_fit_is_the_mask_where_no_token_is_unknown() -> Non
     assert kind.word_ids(["", "xy" * 9]) == [[kind.tokenizer.mask_token_id]] * 2
 
 
+@pytest.mark.parametrize("make", [bytes_as_letters, gemma_pieces, word_pieces, unigram_pieces])
+def test_a_word_is_read_as_after_a_space_if_the_tokenizer_does_not_see_to_it(
+    make: Callable[[list[str]], PreTrainedTokenizerBase],
+) -> None:
+    """ModernBERT's, mmBERT's and EuroBERT's tokenizers know "berlin" at the begin of a text, " berlin" elsewhere."""
+    tokenizer = make(["a cat in berlin sat in berlin"] * 20)
+    in_text = tokenizer("a cat in berlin", add_special_tokens=False)["input_ids"]
+    words = Tagging(tokenizer, 12, TAGS).word_ids(["cat", "in", "berlin"])
+    assert in_text[-sum(map(len, words)) :] == [*chain.from_iterable(words)]
+
+
 def test_rows_have_no_special_token_where_the_tokenizer_adds_none() -> None:
     tokenizer = bytes_as_letters(["a b"])
     tokenizer.backend_tokenizer.post_processor = None
     tokenizer.mask_token = None
     kind = Tagging(tokenizer, 8, ("O",))
-    a, b = tokenizer("ab", add_special_tokens=False)["input_ids"]
+    space, a, b = tokenizer(" a b", add_special_tokens=False)["input_ids"]  # of " a" in two, as no text has it
     assert kind.encode(Dataset.from_dict({"words": [["a", "b", "x" * 100]]}))["input_ids"][:] == [
-        [a, b, tokenizer.eos_token_id]
+        [space, a, b, tokenizer.eos_token_id]
     ]
 
 
