@@ -104,7 +104,8 @@ def load_model(model_class: Any, encoder: str, labels: Sequence[str], seed: int 
     Raises:
         BadInput: the files lack weights of the encoder, or have others than their configuration says.
     """
-    names = {"id2label": dict(enumerate(labels)), "label2id": {name: index for index, name in enumerate(labels)}}
+    names: dict[str, Any] = {"id2label": dict(enumerate(labels))}
+    names |= {"label2id": {name: index for index, name in enumerate(labels)}, "problem_type": None}
     set_seed(seed)
     model, report = model_class.from_pretrained(
         encoder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True,
