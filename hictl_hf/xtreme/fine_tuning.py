@@ -125,10 +125,12 @@ def load_model(model_class: Any, encoder: str, labels: Sequence[str], seed: int 
 
 def reorder_outputs(model: PreTrainedModel, names: Mapping[int, str], labels: Sequence[str]) -> None:
     """Order the outputs of a head like `labels`, if they have the same names in another order, or in capitals."""
-    places = {str(name).lower(): place for place, name in names.items()}
-    if len(names) != len(labels) or places.keys() != {label.lower() for label in labels}:
+    places = {str(name): place for place, name in names.items()}
+    if places.keys() != {*labels}:
+        places, labels = {name.lower(): place for name, place in places.items()}, [name.lower() for name in labels]
+    if not len(names) == len(places) == len(labels) or places.keys() != {*labels}:
         return
-    order = [places[label.lower()] for label in labels]
+    order = [places[label] for label in labels]
     of_encoder = {id(weight) for weight in model.base_model.parameters()}
     for weight in model.parameters():
         if id(weight) not in of_encoder and weight.shape[:1] == (len(order),):

@@ -399,6 +399,31 @@ def test_a_head_with_the_same_labels_in_another_order_predicts_them(kinds: Kinds
         torch.testing.assert_close(after, before[..., order])
 
 
+def test_outputs_whose_names_differ_in_capitals_alone_stay_two(kinds: Kinds, tmp_path: Path) -> None:
+    """As each fine-tuned model of such labels is loaded to predict."""
+    kind, model = kinds["tagging"][0], copy.deepcopy(kinds["tagging"][2])
+    labels = ("V", "o", "v")
+    model.config.id2label = dict(enumerate(labels))
+    model.save_pretrained(tmp_path)
+    assert equal(weights(load_model(kind.model_class, str(tmp_path), labels)), weights(model))
+    turned = load_model(kind.model_class, str(tmp_path), ("v", "V", "o")).classifier.weight
+    assert torch.equal(turned, model.classifier.weight[[2, 0, 1]])
+
+
+@pytest.mark.parametrize("of_start", ["regression", "multi_label_classification"])
+def test_a_model_of_similarity_becomes_a_classifier(kinds: Kinds, of_start: str, tmp_path: Path) -> None:
+    """The loss is that of classes, whatever the problem that the files of the start were trained for."""
+    kind, examples, model = kinds["pairs"]
+    model = copy.deepcopy(model)
+    model.config.problem_type = of_start
+    model.save_pretrained(tmp_path)
+    loaded = load_model(kind.model_class, str(tmp_path), kind.labels).eval()
+    row = kind.encode(examples, training=True)[0]
+    inputs = {"input_ids": torch.tensor([row["input_ids"]]), "labels": torch.tensor([row["labels"]])}
+    outputs = loaded(**inputs)
+    torch.testing.assert_close(outputs.loss, torch.nn.functional.cross_entropy(outputs.logits, inputs["labels"]))
+
+
 def test_an_encoder_with_a_decoder_is_refused_where_its_decoder_is_missing(tmp_path: Path) -> None:
     """Its model of questions has both at its top, where other models have their heads."""
     config = MT5Config(d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, vocab_size=20)
