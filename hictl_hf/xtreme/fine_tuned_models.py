@@ -309,7 +309,7 @@ class FineTunedModels:
         tuned = FineTuned(load_model(features.model_class, encoder, features.labels, seed), features)
 
         def score_on_dev(model: PreTrainedModel) -> float:
-            return self.score_on_dev(data, replace(tuned, model=model))
+            return self.score_on_dev(data, replace(tuned, model=model), tuple(trained_on.languages))
 
         tuned.model = fine_tune(
             tuned.model, self.tokenizer, features.encode(train, training=True), config, place,
@@ -324,11 +324,14 @@ class FineTunedModels:
         write_json(record, asdict(candidate))
         return candidate
 
-    def score_on_dev(self, data: TaskData, tuned: FineTuned) -> float:
-        """Mean over languages of the mean of the task's metrics."""
+    def score_on_dev(self, data: TaskData, tuned: FineTuned, trained_on: tuple[str, ...]) -> float:
+        """Mean over languages of the mean of the task's metrics: over those that a model with these languages of its
+        training set predicts, if it predicts some of them."""
         scores = []
         row = self.row_of_dev(data)
-        for language, examples in data.dev.items():
+        own = [language for language in data.dev if self.languages_for(data, language) == trained_on]
+        for language in own or data.dev:
+            examples = data.dev[language]
             predicted = tuned.predict(examples, self.args, progress=False)
             values = row.score(predicted, row.format.references(examples), language)
             scores.append(sum(values[metric] for metric in row.metrics) / len(row.metrics))

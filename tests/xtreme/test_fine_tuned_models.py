@@ -59,6 +59,31 @@ def test_a_model_and_its_predictions_depend_on_train_dev_and_test(
     assert all(spaced[name] != after[name] for name in before)
 
 
+class KnowsChinese:
+    """Instead of a fine-tuned model: its predictions are correct in Chinese alone."""
+
+    def predict(self, examples: Dataset, *_: object, **__: object) -> list[str]:
+        return [row["label"] if row["first"] == "中" else "wrong" for row in examples]
+
+
+@pytest.mark.parametrize(
+    ("setting", "trained_on", "score"),
+    [
+        ("translate-train", ("zh",), 100), ("translate-train", ("de",), 0), ("translate-train", ("en",), 50),
+        ("zero-shot", ("en",), 50), ("translate-train-all", ("en", "de", "zh"), 50),
+    ],
+)  # fmt: skip
+def test_a_model_is_chosen_on_the_languages_that_it_predicts(
+    setting: str, trained_on: tuple[str, ...], score: float, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Of translate-train each model predicts one; the English one, which may only label translations, all."""
+    first = {"de": "d", "zh": "中"}
+    dev: Any = {name: Dataset.from_list([{"first": text, "label": "1"}]) for name, text in first.items()}
+    data = TaskData(TABLE["pawsx"], train=dict.fromkeys(("en", *dev)), dev=dev)  # type: ignore[arg-type]
+    made: Any = KnowsChinese()
+    assert models(tokenizer, setting=setting, select_on="target").score_on_dev(data, made, trained_on) == score
+
+
 def test_an_encoder_that_reads_too_little_is_refused(xtreme_folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     args = XtremeArguments(model_name_or_path="x", data=str(xtreme_folder), tasks=["xquad"], languages=["de"])
     [data] = read_data(args.chosen_tasks, args)
