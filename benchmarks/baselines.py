@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
-from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, XLMRobertaConfig, XLMRobertaForMaskedLM, XLMRobertaModel
@@ -27,11 +27,10 @@ def translation_lm_loss(network: XLMRobertaForMaskedLM, batch: Batch) -> Tensor:
 
 def sentence_transformers_loss(
     network: XLMRobertaForMaskedLM, tokenizer: PreTrainedTokenizerBase, bf16: bool = False
-) -> CachedMultipleNegativesRankingLoss:
-    """The contrastive loss with its defaults (mini-batches of 32), over the first tokens of the network's encoder.
+) -> MultipleNegativesRankingLoss:
+    """The contrastive loss with its defaults, without a gradient cache, over the first tokens of the network's encoder.
 
-    Its second forward pass happens in the backward one, hence bf16 is switched on for the encoder itself, as its
-    trainer does.
+    bf16 is switched on for the encoder itself.
     """
     logging.disable_progress_bar()
     small = {"vocab_size": len(tokenizer), "hidden_size": network.config.hidden_size, "num_hidden_layers": 0}
@@ -43,7 +42,7 @@ def sentence_transformers_loss(
     pooling = Pooling(network.config.hidden_size, pooling_mode="cls")
     model = SentenceTransformer(modules=[transformer, pooling], device=str(network.device))
     model.forward = torch.autocast(network.device.type, torch.bfloat16, enabled=bf16)(model.forward)
-    return CachedMultipleNegativesRankingLoss(model)
+    return MultipleNegativesRankingLoss(model)
 
 
 def anchors_and_positives(batch: Batch) -> list[Batch]:

@@ -6,8 +6,8 @@ the recipes train with: pairs a second, share of the card's peak, gigabytes. Wha
 
 Share of peak: the floating-point operations that the losses of a method need, over seconds and the maker's peak for
 dense bf16 products. Needed are real tokens once through the encoder, in the last layer those that are read, and words
-scored at masked positions (`floor.count_operations`); padding, other scores and a second encoding do not count. A card
-that is not in `PEAKS` has the peak "unknown" and no share. Gigabytes are PyTorch's largest allocation during the timed
+scored at masked positions (`floor.count_operations`); padding and other scores do not count. A card that is
+not in `PEAKS` has the peak "unknown" and no share. Gigabytes are PyTorch's largest allocation during the timed
 steps: weights, gradients, moments and the step; each method has the GPU to itself.
 
 Without --pairs the text is random words of log-normal lengths, so neither the network nor the demo's packages are

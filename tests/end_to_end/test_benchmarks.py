@@ -179,6 +179,20 @@ def test_a_batch_that_does_not_fit_is_a_row_that_says_so(monkeypatch: pytest.Mon
     assert gpu.line(row) == (gpu.METHODS["naive"], "1,024", 0.1, "does not fit", "–", "–")
 
 
+def test_the_contrast_of_sentence_transformers_encodes_each_side_once() -> None:
+    """A gradient cache would encode twice, which batches that fit into memory do not need."""
+    pytest.importorskip("sentence_transformers")
+    words = workload.random_workload()
+    (batch,), _ = words.draw("lognormal", 4, 1, lambda _: True)
+    networks = variants.Networks(variants.make_config(words.tokenizer, 1, 24), words.tokenizer)
+    calls: list[torch.Size] = []
+    networks.naive.roberta.embeddings.register_forward_pre_hook(
+        lambda _, positional, named: calls.append(named["input_ids"].shape), with_kwargs=True
+    )
+    networks.loss("sentence_transformers", batch).backward()
+    assert [shape[0] for shape in calls] == [4, 4]
+
+
 def test_each_method_is_credited_with_what_its_losses_need() -> None:
     """Two pairs: x of 3 and 2 tokens, y of 4 and 3, so x∘y of 7 and 5; three masked words."""
     lengths = {"sentence_attention_mask": [3, 2, 4, 3], "attention_mask": [7, 5]}
