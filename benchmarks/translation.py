@@ -51,13 +51,18 @@ SIZES = {
     "attention_probs_dropout_prob": 0.0,
 }
 DECODERS = {"hf": None, "ours_cut": CUT, "ours": VOCABULARY}
-STEPS = {"hf_step": None, "ours_step": False, "ours_step_frozen_encoder": True}  # whether the encoder is frozen
-LEFT_OUT_QUICKLY = ("ours", "ours_step_frozen_encoder")
+STEPS = {  # whether the encoder is frozen
+    "hf_step": False,
+    "hf_step_frozen_encoder": True,
+    "ours_step": False,
+    "ours_step_frozen_encoder": True,
+}
+LEFT_OUT_QUICKLY = ("ours", "hf_step_frozen_encoder", "ours_step_frozen_encoder")
 RATIOS = {
     "decode_vs_hf": ("hf", "ours_cut"),
     "decode_vs_hf_uncut": ("hf", "ours"),
     "translation_step_vs_hf": ("hf_step", "ours_step"),
-    "translation_step_vs_hf_frozen_encoder": ("hf_step", "ours_step_frozen_encoder"),
+    "translation_step_vs_hf_frozen_encoder": ("hf_step_frozen_encoder", "ours_step_frozen_encoder"),
 }
 MEMORY_RATIOS = {
     "decode_memory_vs_hf": ("hf", "ours_cut"),
@@ -235,10 +240,10 @@ def make_step(name: str) -> Callable[[Pairs], None]:
     """Forward, backward and AdamW on a batch, with label smoothing."""
     model = network("hf" if name == "hf_step" else name).train()
     if STEPS[name]:
-        model.roberta.requires_grad_(False)
+        (model.encoder if name.startswith("hf") else model.roberta).requires_grad_(False)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=True)
-    loss_of = hf_loss if name == "hf_step" else our_loss
+    loss_of = hf_loss if name.startswith("hf") else our_loss
 
     def step(pairs: Pairs) -> None:
         loss_of(model, *(padded(side, filler) for side, filler in zip(zip(*pairs), (PADDING, -100)))).backward()

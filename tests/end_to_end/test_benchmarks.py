@@ -19,6 +19,7 @@ with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package
     cells, variants = importlib.import_module("cells"), importlib.import_module("variants")
     floor, workload = importlib.import_module("floor"), importlib.import_module("workload")
     gpu, compare = importlib.import_module("gpu"), importlib.import_module("compare")
+    translation = importlib.import_module("translation")
 
 PART, BLOCK = 250, 64 * 1024  # megabytes; bytes of a block that glibc keeps when it is freed below another
 
@@ -191,6 +192,19 @@ def test_the_contrast_of_sentence_transformers_encodes_each_side_once() -> None:
     )
     networks.loss("sentence_transformers", batch).backward()
     assert [shape[0] for shape in calls] == [4, 4]
+
+
+def test_a_step_with_the_encoder_frozen_is_compared_with_such_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translation, "VOCABULARY", 40)
+    monkeypatch.setattr(translation, "CUT", 20)
+    monkeypatch.setattr(translation, "SIZES", translation.SIZES | {"hidden_size": 12, "intermediate_size": 12})
+    monkeypatch.setattr(translation, "NETWORKS", {})
+    trained = {}
+    for name in translation.RATIOS["translation_step_vs_hf_frozen_encoder"]:
+        translation.make_step(name)([([0, 5, 6, 2], [0, 7, 2])])
+        encoder = getattr(translation.NETWORKS[name], "encoder" if name.startswith("hf") else "roberta")
+        trained[name] = any(weight.requires_grad for weight in encoder.parameters())
+    assert trained == {"hf_step_frozen_encoder": False, "ours_step_frozen_encoder": False}
 
 
 def test_each_method_is_credited_with_what_its_losses_need() -> None:
