@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from hictl_hf.pretraining import estimates
-from hictl_hf.pretraining.estimates import GPUS, LONGEST, PAIR, Shape
+from hictl_hf.pretraining.estimates import GPUS, PAIR, Shape
 
 WORDS = 250_002
+LONGEST = (256, 256, 256)  # tokens of x, y and x∘y
 MODELS = {"base": (12, 768), "large": (24, 1024)}  # layers, d
 XL = {"XL": (36, 2560)}
 

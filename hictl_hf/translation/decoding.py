@@ -83,7 +83,7 @@ def translate(
     jobs, sources = [job for job, _ in worded], [source for _, source in worded]
     starts = start_ids(model, [language for _, language in jobs])
     most = min(settings.max_length, model.decoder.config.max_position_embeddings - model.first_position)
-    end, stopped = int(model.target_token_ids[model.end_id]), 0
+    end, stopped = end_of_text(tokenizer), 0
     found = {}
     bar = tqdm(total=len(jobs), desc="translate", unit=" texts", disable=None if progress else True)
     with eval_mode(model), bar:
