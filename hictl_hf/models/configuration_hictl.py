@@ -109,7 +109,7 @@ class LoadsItsFamily:
 
     config_class: ClassVar[Any]
     reads_own_fields: ClassVar[bool] = False
-    """Whether a configuration of transformers will not do, as it lacks the fields of ours."""
+    """If true, a configuration of transformers is refused: it lacks the fields of ours."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         own, family = family_of(self.config_class.model_type), family_of(config.model_type)

@@ -179,7 +179,7 @@ class PretrainingResults(RunResults):
 
     @property
     def is_part(self) -> bool:
-        """Whether the steps were too few for all pairs and texts."""
+        """True if the steps were too few for all pairs and texts."""
         return self.examples is not None and self.examples < (self.pairs or 0) + (self.texts or 0)
 
     @property
@@ -267,7 +267,7 @@ def comparison_table(runs: Mapping[str, PretrainingResults]) -> str:
 
 
 def _tests(sentences: Mapping[str, int | None]) -> str:
-    """What a mean is over, in words."""
+    """Name the languages of a mean, with their numbers of sentences."""
     named = [f"{language} ({number:,})" if number else language for language, number in sorted(sentences.items())]
     return ", ".join(named[:SHOWN]) + (f" and {len(named) - SHOWN} others" if len(named) > SHOWN else "")
 

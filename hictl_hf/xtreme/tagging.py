@@ -120,8 +120,8 @@ class Tagging:
 
 
 def space_before_words(tokenizer: PreTrainedTokenizerBase) -> str:
-    """What is put before each word: a space, if words in a text have one in their tokens, and the tokenizer adds none
-    to a word that is alone, as those of ModernBERT and EuroBERT."""
+    """Return what to put before each word: a space, if words in a text have one in their tokens, and the tokenizer
+    adds none to a word that is alone, as those of ModernBERT and EuroBERT."""
     texts = ["a", " a", "a a"]
     alone, spaced, twice = encode_texts(tokenizer, texts, add_special_tokens=False)["input_ids"]
     return " " if twice == alone + spaced and spaced != alone else ""

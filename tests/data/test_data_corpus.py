@@ -100,7 +100,7 @@ def test_a_sample_is_spread_over_all_examples(examples: int, wanted: int) -> Non
 
 
 def test_a_sample_has_each_language_where_their_rows_alternate(tmp_path: Path) -> None:
-    """As those of a file in more than two languages do: every second row was in one language."""
+    """Rows of a file in more than two languages alternate: every second row was in one language."""
     write(tmp_path / "a.jsonl", [{"translation": {"en": f"text {at}", "de": "Wort", "fr": "mot"}} for at in range(6)])
     corpus, report = load_corpus([str(tmp_path / "a.jsonl")], cache_dir=tmp_path)
     before = report.hash

@@ -418,7 +418,7 @@ def test_a_test_of_a_translation_model_has_nothing_to_push() -> None:
 
 
 def test_a_name_without_an_owner_is_of_the_account(hub: Hub, run: Path) -> None:
-    """As for HF's Trainer; the cards name it with the owner."""
+    """HF's Trainer reads such a name so; the cards name the repository with its owner."""
     assert push(run, "x", encoder_repository="y").startswith(f"{hub.url}/me/x/")
     assert hub.repositories.keys() == {"me/x", "me/y"} and b"me/y" in hub.repositories["me/x"]["README.md"]
     hub.interruptions["/api/whoami-v2"] = "refuse"

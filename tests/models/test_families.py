@@ -223,7 +223,7 @@ def test_every_class_refuses_the_configuration_of_another_family(name: str) -> N
 @each_family
 @pytest.mark.parametrize("kind", ["ForPreTraining", "ForConditionalGeneration"])
 def test_a_configuration_without_our_fields_is_refused_where_they_are_read(name: str, kind: str) -> None:
-    """As of `from_pretrained(folder, config=AutoConfig.from_pretrained(folder))` with a plain encoder."""
+    """`from_pretrained(folder, config=AutoConfig.from_pretrained(folder))` gives one, of a plain encoder."""
     modules = (modeling_hictl, modeling_hictl_families, modeling_hictl_translation)
     [made] = {getattr(each, FAMILIES[name].class_name(kind), None) for each in modules} - {None}
     plain, own = getattr(transformers, f"{FAMILIES[name].prefix}Config"), config_class(name).__name__

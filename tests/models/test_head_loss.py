@@ -102,7 +102,7 @@ def test_a_call_without_labels_adds_nothing() -> None:
 
 
 def test_labels_may_be_on_another_device_than_the_loss() -> None:
-    """As with device_map on several GPUs: transformers' heads move their labels to the logits."""
+    """device_map on several GPUs puts them so; transformers' heads move their labels to the logits."""
     with FakeTensorMode():  # knows devices, and computes nothing
         labels, items = (torch.zeros(size, dtype=torch.long, device="cuda:0") for size in ((3,), ()))
 
