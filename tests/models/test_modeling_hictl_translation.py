@@ -453,7 +453,7 @@ def test_a_model_with_offloaded_weights_translates_or_says_why_it_cannot(chatty:
 
 @pytest.mark.parametrize("bias", ["none", "dot"])  # "cosine" reads weights, which have no values here
 def test_the_decoder_may_be_on_another_device_than_the_encoder(bias: str, translator: MakeModel) -> None:
-    """As with device_map on several GPUs; "meta" stands for the second."""
+    """device_map on several GPUs puts them so; "meta" stands for the second."""
     model = translator(cls_bias=bias)
     for part in (model.decoder, model.lm_head, model.start_embeddings):
         accelerate.hooks.attach_execution_device_hook(part.to("meta"), "meta")

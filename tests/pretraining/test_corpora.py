@@ -204,7 +204,7 @@ def test_nothing_left_is_refused(dev: str, message: str, without_accents: PreTra
 def test_few_texts_that_make_up_much_of_an_epoch_are_named(
     texts: int, pairs: int, text_share: float, named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As those of a file of pairs of which a row lacks a side."""
+    """A row of a file of pairs that lacks a side is monolingual text."""
     sizes = {languages: size for languages, size in {("en", None): texts, ("en", "de"): pairs}.items() if size}
     groups = dict(zip(sizes, (np.arange(texts), np.arange(texts, texts + pairs)) if texts else [np.arange(pairs)]))
     shares = language_shares(sizes, text_share=text_share)

@@ -139,7 +139,7 @@ def test_a_worker_that_outlives_its_run_holds_no_folder(tmp_path: Path) -> None:
 def results_of(
     sizes: dict[Languages, int], shares: dict[Languages, float], steps: int, folder: Path
 ) -> PretrainingResults:
-    """Of a run of so many steps of 4 examples, drawn from groups of these sizes."""
+    """Results of a run of so many steps of 4 examples, drawn from groups of these sizes."""
     ends = np.cumsum([*sizes.values()])
     groups = dict(zip(sizes, np.split(np.arange(ends[-1]), ends[:-1])))
     state = SimpleNamespace(log_history=[], global_step=steps)
@@ -157,7 +157,7 @@ def test_regions_of_a_language_are_counted_once(tmp_path: Path) -> None:
 
 
 def test_rows_that_are_never_drawn_and_places_that_a_last_batch_lacks_are_not_counted(tmp_path: Path) -> None:
-    """Of 10 rows 5 pairs are drawn twice an epoch, in batches of 4, 4 and 2."""
+    """5 pairs of 10 rows are drawn twice an epoch, in batches of 4, 4 and 2."""
     sizes: dict[Languages, int] = {("en", "de"): 5, ("sw", None): 5}
     results = results_of(sizes, {("en", "de"): 0.96, ("sw", None): 0.04}, 4, tmp_path)
     assert (results.pairs, results.texts, results.examples) == (5, 0, 14)

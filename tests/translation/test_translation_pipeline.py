@@ -127,7 +127,7 @@ def test_a_pipeline_leaves_the_mode_of_a_model_and_the_side_of_its_tokenizer(
 def test_a_lone_space_that_a_saved_model_suppresses_is_allowed(
     translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
-    """As 0.29.2 saved models whose encoder, one of XLM-R, HiCTL had pre-trained."""
+    """0.29.2 saved models so, if HiCTL had pre-trained their XLM-R encoder."""
     space = translator.target_ids(torch.tensor(tokenizer.convert_tokens_to_ids("▁"))).item()
     translator.generation_config.suppress_tokens = [1, space]
     for saved in (translator, tokenizer):

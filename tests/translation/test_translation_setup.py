@@ -61,7 +61,7 @@ def test_a_tokenizer_that_adds_spaces_is_named(
 def test_a_tokenizer_that_writes_other_characters_is_named(
     tokenizer: PreTrainedTokenizerBase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As XLM-R's, by NFKC: Chinese punctuation, the Thai vowel am. No translation can equal such a reference."""
+    """NFKC of XLM-R's changes Chinese punctuation and the Thai vowel am: no translation equals such a reference."""
     warn_of_spaces(["两本书", *["the old man"] * 30, "两本，书"], tokenizer)  # one of 32 is no share
     assert not caplog.text
     warn_of_spaces(["两本，书", "the old man"], tokenizer)

@@ -76,7 +76,7 @@ class KnowsChinese:
 def test_a_model_is_chosen_on_the_languages_that_it_predicts(
     setting: str, trained_on: tuple[str, ...], score: float, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Of translate-train each model predicts one; the English one, which may only label translations, all."""
+    """In translate-train each model predicts one language; the English one, which may label translations, all."""
     first = {"de": "d", "zh": "中"}
     dev: Any = {name: Dataset.from_list([{"first": text, "label": "1"}]) for name, text in first.items()}
     data = TaskData(TABLE["pawsx"], train=dict.fromkeys(("en", *dev)), dev=dev)  # type: ignore[arg-type]

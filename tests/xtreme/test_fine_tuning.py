@@ -400,7 +400,7 @@ def test_a_head_with_the_same_labels_in_another_order_predicts_them(kinds: Kinds
 
 
 def test_outputs_whose_names_differ_in_capitals_alone_stay_two(kinds: Kinds, tmp_path: Path) -> None:
-    """As each fine-tuned model of such labels is loaded to predict."""
+    """Each fine-tuned model of such labels is loaded so to predict."""
     kind, model = kinds["tagging"][0], copy.deepcopy(kinds["tagging"][2])
     labels = ("V", "o", "v")
     model.config.id2label = dict(enumerate(labels))
