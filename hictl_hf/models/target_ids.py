@@ -11,7 +11,7 @@ Shapes: n sentences, T target tokens, W target tokens of the vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,9 +29,19 @@ class TargetIdsModel(PreTrainedModel):
     """
 
     config: Any
+    family: ClassVar[Family]
     generation_config: GenerationConfig
     target_token_ids: Tensor
     decoder: PreTrainedModel
+
+    def allow_lone_space(self) -> None:
+        """Take "▁" from `suppress_tokens`, where models on pre-trained XLM-R encoders have it that 0.29.2 saved."""
+        suppressed = self.generation_config.suppress_tokens
+        if not (suppressed and self.family.special_ids) or self.target_token_ids.is_meta:
+            return
+        spaces = sorted({*self.config.special_token_ids} - {*self.config.never_translated()})
+        written = self.target_ids(torch.tensor(spaces, dtype=torch.long, device=self.device)).tolist()
+        self.generation_config.suppress_tokens = [i for i in suppressed if i == UNKNOWN or i not in written]
 
     def target_ids(self, token_ids: Tensor) -> Tensor:
         """Convert tokenizer ids of any shape; tokens outside the target vocabulary become `<unk>`, negatives stay."""

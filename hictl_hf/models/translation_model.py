@@ -9,7 +9,7 @@ Shapes: n sentences, S source tokens, T target tokens, W tokens of the target vo
 import copy
 import inspect
 import warnings
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,6 @@ from transformers.utils import ModelOutput, can_return_tuple
 
 from .cls_bias import ClsBias
 from .configuration_hictl import LoadsItsFamily
-from .families import Family
 from .generation import CACHE, TargetIdGenerationMixin, the_cache
 from .linear_cross_entropy import linear_cross_entropy, tied_embedding
 from .masked_language_model import refuse_unknown
@@ -56,7 +55,6 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
     trained, and the target vocabulary can be smaller.
     """
 
-    family: ClassVar[Family]
     accepts_loss_kwargs = True  # the loss is divided by `num_items_in_batch`
     reads_own_fields = True
     _tied_weights_keys = {"lm_head.weight": "decoder.embeddings.word_embeddings.weight"}
@@ -85,6 +83,14 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
         self.register_buffer("target_token_ids", torch.arange(words))
         self.post_init()
         self.set_default_ids()
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """Load a saved translation model of this class."""
+        loaded = super().from_pretrained(*args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded  # with `output_loading_info`
+        model.allow_lone_space()
+        return loaded
 
     @torch.no_grad()
     @overrides_private(PreTrainedModel)

@@ -330,12 +330,12 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
         self.read_config_overrides()
         self.publish_to = repository_to_publish_to(self)
         self.check_data()
-        if self.streaming:
-            self.check_stream()
         if self.group_by_similarity not in SIMILAR_BY:
             raise BadInput(
                 f"group_by_similarity is {self.group_by_similarity!r}; it must be one of {', '.join(SIMILAR_BY)}"
             )
+        if self.streaming:
+            self.check_stream()
         refuse_unused(self, UNUSED_HERE | dict.fromkeys(OF_DDP if self.shard_parameters else (), IN_SHARDS))
         for name, least in (
             ("max_seq_length", SHORTEST_PAIR), ("per_device_train_batch_size", 1), ("gradient_accumulation_steps", 1),
@@ -376,7 +376,7 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
         """Raise `BadInput` for arguments that have no effect on a stream."""
         if self.max_steps <= 0:
             raise BadInput(NO_END)
-        if self.group_by_similarity in SIMILAR_BY[1:]:
+        if self.group_by_similarity != "no":
             raise BadInput("group_by_similarity looks among examples that are read before training; give no")
         for name in ("eval_strategy", "save_strategy", "logging_strategy"):
             if getattr(strategy := getattr(self, name), "value", strategy) == "epoch":

@@ -27,7 +27,6 @@ from ..models.families import family_of
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from .beam_search import BeamSearchConfig
 from .decoding import refuse_offloaded, translate
-from .target_vocabulary import allow_lone_space
 
 TASK = "hictl-translation"
 DTYPES = ("float32", "bfloat16", "int8")
@@ -58,7 +57,6 @@ class TranslationPipeline(Pipeline):
         return self._forward([texts] if isinstance(texts, str) else list_of_texts(texts), **chosen)
 
     def _forward(self, texts: list[str], **settings: Any) -> list[Any]:
-        allow_lone_space(self.model, self.tokenizer)
         search = BeamSearchConfig.of(self.model, **{name: settings.pop(name) for name in SEARCH if name in settings})
         translations = translate(self.model, self.tokenizer, texts, search, **settings)
         if search.best == 1:
@@ -114,7 +112,6 @@ def load_translator(
             if tokenizer is None:
                 tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False, padding_side="right")
             network = HictlForConditionalGeneration.from_pretrained(model, dtype=torch.float32, use_safetensors=True)
-            allow_lone_space(network, tokenizer)
     else:
         network = model
         refuse_offloaded(network)

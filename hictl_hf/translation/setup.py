@@ -45,7 +45,7 @@ from .corpus import (
 )
 from .prepare import preparation_signature
 from .resuming import decisive_settings
-from .target_vocabulary import Counts, allow_lone_space, count_pieces, count_unknown, every_id, ids_to_keep
+from .target_vocabulary import Counts, count_pieces, count_unknown, every_id, ids_to_keep
 from .trainer import TranslationTrainer
 
 SAMPLE = 200  # references, about, that are tokenized to look at their spaces
@@ -201,7 +201,6 @@ def load_or_make_model(
             model = HictlForConditionalGeneration.from_encoder(
                 encoder, ids, args.target_lang, **new_decoder(args, config)
             )
-    allow_lone_space(model, tokenizer)
     check_beams(model, args.num_beams)
     known = model.target_token_ids
     kept, unknown = known[known < len(tokenizer)].tolist(), int(known[UNKNOWN])  # a model may have spare rows

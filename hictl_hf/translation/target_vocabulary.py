@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 import pyarrow.compute
-import torch
 from datasets import Dataset
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
@@ -25,8 +24,6 @@ from ..data.layout import (
 )  # fmt: skip
 from ..data.text_encoding import encode_texts
 from ..errors import BadInput
-from ..models.configuration_decoder import UNKNOWN
-from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 
 Counts = NDArray[np.int64]  # (vocabulary,) how often each id occurs
 SCRIPT_SHARE = 0.001  # scripts with a smaller share of the letters only occur in names
@@ -74,14 +71,6 @@ def every_id(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The ids of a decoder that can produce every word of a tokenizer: `special_ids`, then others, ascending."""
     words = {*range(len(tokenizer))} - reserved_ids(tokenizer)
     return in_order(special_ids(tokenizer), words)
-
-
-def allow_lone_space(model: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Let a model write a lone space, which releases until 0.29.2 suppressed with a pre-trained encoder of XLM-R."""
-    spaces = model.target_ids(torch.tensor(sorted(lone_space(tokenizer)), dtype=torch.long)).tolist()
-    if suppressed := model.generation_config.suppress_tokens:
-        kept = [number for number in suppressed if number not in spaces or number == UNKNOWN]
-        model.generation_config.suppress_tokens = kept
 
 
 def in_order(special: Sequence[int], ids: Set[int]) -> list[int]:

@@ -1,13 +1,15 @@
 """A decoder can say all that the target side needs, its characters and its special tokens, and little else."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
 from toy_families import TOKENIZERS
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf import HictlModel
 from hictl_hf.data.languages import script_of
@@ -17,7 +19,6 @@ from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.translation.decoding import tokenize
 from hictl_hf.translation.target_vocabulary import (
-    allow_lone_space,
     choose_target_ids,
     count_pieces,
     count_unknown,
@@ -166,7 +167,7 @@ def test_what_the_tokenizer_does_not_know_is_unknown_to_every_vocabulary() -> No
 
 @pytest.mark.parametrize("cut", [True, False])
 def test_a_decoder_on_a_pre_trained_encoder_can_say_a_lone_space(
-    cut: bool, model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
+    cut: bool, model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
     """Pre-training names "▁" among the special ids, as it is no word; "see the dog ." cannot be written without it."""
     special = words_never_sampled(tokenizer, len(tokenizer) + 2)
@@ -178,6 +179,8 @@ def test_a_decoder_on_a_pre_trained_encoder_can_say_a_lone_space(
     suppressed = [1] if cut else [1, mask, mask + 1, mask + 2]  # padding, <mask>, rows beyond the vocabulary
     assert model.generation_config.suppress_tokens == suppressed
     own = model.target_ids(torch.tensor(space)).item()
-    model.generation_config.suppress_tokens = [*suppressed, own]  # as saved by 0.29.2
-    allow_lone_space(model, tokenizer)
-    assert model.generation_config.suppress_tokens == suppressed
+    model.generation_config.suppress_tokens = [*suppressed, own]
+    model.save_pretrained(tmp_path)  # as releases until 0.29.2
+    loaded: Any = HictlForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
+    for each in (loaded[0], AutoModelForSeq2SeqLM.from_pretrained(tmp_path)):
+        assert each.generation_config.suppress_tokens == suppressed

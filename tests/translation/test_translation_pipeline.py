@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -122,18 +121,3 @@ def test_a_pipeline_leaves_the_mode_of_a_model_and_the_side_of_its_tokenizer(
     translator = translation_pipeline(model, left, device="cpu", target_language="de")
     assert translator(["a dog", "the big cat"]) and left.padding_side == "left"
     assert all(module.training for module in model.modules())
-
-
-def test_a_lone_space_that_a_saved_model_suppresses_is_allowed(
-    translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
-) -> None:
-    """0.29.2 saved models so, if HiCTL had pre-trained their XLM-R encoder."""
-    space = translator.target_ids(torch.tensor(tokenizer.convert_tokens_to_ids("▁"))).item()
-    translator.generation_config.suppress_tokens = [1, space]
-    for saved in (translator, tokenizer):
-        saved.save_pretrained(tmp_path)
-    assert HictlForConditionalGeneration.from_pretrained(tmp_path).generation_config.suppress_tokens == [1, space]
-    assert load_translator(tmp_path)[0].generation_config.suppress_tokens == [1]
-    by_name: Any = pipeline("hictl-translation", str(tmp_path))
-    by_name("a dog", target_language="de")
-    assert by_name.model.generation_config.suppress_tokens == [1]
