@@ -1,8 +1,10 @@
-"""The folder of an unfinished `hictl mine`: vectors and neighbours, from which the same command continues."""
+"""The folder of an unfinished `hictl mine`: vectors and neighbours, from which the same command continues, and another
+search of the same vectors."""
 
 import hashlib
 import json
 import logging
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +25,13 @@ from ..embedding.to_file import PROBE, VectorFileConfig, embed_to_file, hash_of_
 from ..errors import BadInput, as_bad_input
 from ..files import digest, is_stream, is_unused, only_writer, partial_file, remove_partial
 from ..processes import ALONE, Processes
-from ..training.fingerprint import CONTINUE_OR_REMOVE, SETTINGS_FILE, refuse_other_settings, remember_settings
+from ..training.fingerprint import (
+    CONTINUE_OR_REMOVE,
+    SETTINGS_FILE,
+    differences,
+    refuse_other_settings,
+    remember_settings,
+)
 from ..training.partial_output import as_bytes, reading_part
 from .bitext import SomeRows, UnitRows
 from .mining import MiningConfig, describe, make_search, run, share_index_search
@@ -32,6 +40,7 @@ from .nearest_neighbours import Source
 logger = logging.getLogger(__name__)
 
 ROWS_AT_ONCE = 2**14  # of a file of vectors
+OF_THE_SEARCH = ("neighbours", "index", "index_parameters", "max_memory", "device")  # no vector depends on them
 VECTORS = "an array (lines, d) of floating-point numbers in .npy"
 
 
@@ -103,7 +112,8 @@ def only_command(output: str | Path, processes: Processes = ALONE) -> Iterator[N
 
 
 class MiningWorkdir:
-    """The folder OUTPUT.partial with vectors and neighbours, in which only the same command on the same files resumes.
+    """The folder OUTPUT.partial with vectors and neighbours, in which only the same command on the same files resumes;
+    with other settings of the search, its vectors are kept.
 
     Args:
         output: output file of the command.
@@ -129,9 +139,8 @@ class MiningWorkdir:
         else:
             self.folder = partial_file(Path(output).resolve())
         self.neighbours, self.state = self.folder / "neighbours.npz", self.folder / SETTINGS_FILE
-        names = ("neighbours", "index", "index_parameters", "max_memory", "device")
-        searched = {name: getattr(config, name) for name in names}
-        self.settings = {"model": source.model, "precision": source.precision, **searched, **task, "digests": {}}
+        self.searched = {name: getattr(config, name) for name in OF_THE_SEARCH}
+        self.settings = {"model": source.model, "precision": source.precision, **task, "digests": {}}
         processes.on_main(lambda: self._check(files))
 
     def _check(self, files: Sequence[str]) -> None:
@@ -143,9 +152,23 @@ class MiningWorkdir:
             with as_bad_input(file, "a file", "Check the path."):
                 self.settings["digests"][file] = digest(Path(file))
         if refuse_other_settings(self.state, self.settings, CONTINUE_OR_REMOVE):
-            logger.info("%s: continuing with its vectors and neighbours", self.folder)
+            self._continue()
         elif not is_unused(self.folder, self.state):
             raise BadInput(f"{self.folder}: is not partial output of hictl mine; move or remove it")
+
+    def _continue(self) -> None:
+        """Keep the vectors of the folder, and what was found so far unless that search had other settings."""
+        before = json.loads(self.state.read_text("utf-8"))
+        changed = list(differences({name: before.get(name) for name in self.searched}, self.searched))
+        if not changed:
+            logger.info("%s: continuing with its vectors and neighbours", self.folder)
+            return
+        logger.info("%s: continuing with its vectors; the search begins anew: %s", self.folder, "; ".join(changed))
+        for file in self.folder.glob(f"{self.neighbours.stem}*"):
+            file.unlink()
+        for index in self.folder.glob("index-*"):
+            shutil.rmtree(index)
+        remember_settings(self.state, before | self.searched)
 
     def _check_lines(self, sides: Sequence[Side]) -> None:
         """Refuse a folder that was begun with other lines of a pipe, which has been read and so has no digest."""
@@ -195,7 +218,7 @@ class MiningWorkdir:
         if self.processes.is_main:
             print(describe(like[0], like[-1], self.config, only_earlier=len(sides) == 1), file=self.prints, flush=True)
             self.folder.mkdir(parents=True, exist_ok=True)
-            remember_settings(self.state, self.settings)
+            remember_settings(self.state, self.settings | self.searched)
         found: list[Source] = []
         for letter, side, vectors in zip("xy", sides, given):
             path = self.folder / f"{letter}.npy"

@@ -199,8 +199,8 @@ def test_a_command_that_was_stopped_goes_on(
     assert not output.exists()
     left = {path.name for path in (tmp_path / "pairs.tsv.partial").iterdir()}
     assert left == {"settings.json", "x.npy"} | ({"y.npy", "neighbours.npz"} if place == "search" else set())
-    with pytest.raises(BadInput, match="neighbours was 4 and is 3; continue with what it was begun with, or remove"):
-        run(output, *files, model=checkpoint, neighbours=3)
+    with pytest.raises(BadInput, match="prompt was None and is 'q: '; continue with what it was begun with, or remove"):
+        run(output, *files, model=checkpoint, prompt="q: ")
     embedded: list[str] = []
     strips, compare = 0, Search._compare
 
@@ -383,8 +383,8 @@ def test_work_of_release_0_7_5_is_continued(
     for name in ("pooling", "max_length", "encoder"):
         kept.pop(name)
     state.write_text(json.dumps(kept), "utf-8")  # as 0.7.5 wrote it
-    with pytest.raises(BadInput, match=r"by hictl_hf 0\.7 or older: neighbours was 4 and is 3"):
-        run(tmp_path / "pairs.tsv", *files, model=checkpoint, neighbours=3)
+    with pytest.raises(BadInput, match=r"by hictl_hf 0\.7 or older: precision was 'fp32' and is 'bf16'"):
+        run(tmp_path / "pairs.tsv", *files, model=checkpoint, precision="bf16")
     monkeypatch.setattr(workdir, "embed_to_file", lambda *_, **__: 1 / 0)  # vectors are there
     assert len(run(tmp_path / "pairs.tsv", *files, model=checkpoint)) > 1
 

@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hictl_hf.errors import BadInput
-from hictl_hf.retrieval.mining import MiningConfig
+from hictl_hf.retrieval.mining import MiningConfig, mine_vectors
 from hictl_hf.retrieval.workdir import MiningWorkdir, Side, VectorSource, vectors_in_file
 
 LINES = ["b", "", "a", "b", " ", "c", "a"]
@@ -64,13 +65,36 @@ def test_only_the_same_files_and_settings_continue(files: tuple[str, str], caplo
     with caplog.at_level(logging.INFO):
         workdir(files, MiningConfig(threshold=1.5))  # of the choice of pairs, not of the search
     assert "continuing with its vectors and neighbours" in caplog.text
-    with pytest.raises(BadInput, match="neighbours was 4 and is 5"):
-        workdir(files, MiningConfig(neighbours=5))
     with pytest.raises(BadInput, match="deduplicate was None and is 0.9"):
         workdir(files, deduplicate=0.9)
     np.save(files[1], VECTORS + 1)
     with pytest.raises(BadInput, match="digests"):
         workdir(files)
+
+
+def test_another_search_continues_with_the_vectors_alone(
+    files: tuple[str, str], saved_model: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as with less memory, or in an index, after the first one has taken too long."""
+    source, side = VectorSource(str(saved_model(tmp_path / "model")), device="cpu"), Side(files[0], LINES)
+
+    def begin(**settings: Any) -> MiningWorkdir:
+        return MiningWorkdir(tmp_path / "out.tsv", [files[0]], source, MiningConfig(**settings), TASK)
+
+    work = begin()
+    (vectors,) = work.vectors([side])
+    mine_vectors(vectors, vectors, work.config, work.neighbours)
+    (work.folder / "index-x").mkdir()
+    marked = np.load(work.folder / "x.npy") + 1
+    np.save(work.folder / "x.npy", marked)  # or they would equal those of a second embedding
+    with caplog.at_level(logging.INFO):
+        other = begin(neighbours=2, max_memory=2**26)
+    assert "the search begins anew: neighbours was 4 and is 2; max_memory was" in caplog.text
+    assert {path.name for path in work.folder.iterdir()} == {"x.npy", "settings.json"}
+    assert np.array_equal(other.vectors([side])[0], marked)
+    with caplog.at_level(logging.INFO):
+        begin(neighbours=2, max_memory=2**26)
+    assert "continuing with its vectors and neighbours" in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"", b"null", b"\x93NUMPY\x01\x00"])
