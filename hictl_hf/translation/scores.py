@@ -81,7 +81,7 @@ class Comparison:
     """Of the interval of the difference, system minus baseline, in 95 % of the samples."""
     high: float
     p_value: float
-    """sacrebleu's; it is also small for two systems with the same translations."""
+    """sacrebleu's, and 1 for two systems with the same translations, where sacrebleu's is the smallest."""
     signature: str
 
     def __str__(self) -> str:
@@ -192,9 +192,8 @@ def paired_bootstrap(
             drawn.append([score.score for score in scores])
         low, high = map(float, np.percentile(np.subtract(drawn[1], drawn[0]), (2.5, 97.5)))
         signature = signed(measure.signature(about or {}), {"bs": str(samples), "seed": seed})
-        found.append(
-            Comparison(measure.name, first.score, second.score, low, high, float(second.p_value or 0), signature)
-        )
+        p_value = 1.0 if systems[0] == systems[1] else float(second.p_value or 0)
+        found.append(Comparison(measure.name, first.score, second.score, low, high, p_value, signature))
     return found
 
 
