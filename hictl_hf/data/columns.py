@@ -93,7 +93,11 @@ def read_parquet_column(path: str, column: str) -> Iterator[tuple[int, Mapping[s
     """Yield numbered rows with this column alone, read batch by batch."""
     check_parquet(path)
     with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=READ_AHEAD) as file:
-        name = column if column in file.schema_arrow.names else column.split(".")[0]
+        names = file.schema_arrow.names
+        if (name := column if column in names else column.split(".")[0]) not in names:
+            raise BadInput(
+                f"{path}: has the columns {short_repr(names)}; allowed is a file with {column!r}. Name another."
+            )
         batches = file.iter_batches(1000, columns=[name])
         rows = chain.from_iterable(batch.to_pylist(maps_as_pydicts="strict") for batch in batches)
         yield from enumerate(rows, start=1)

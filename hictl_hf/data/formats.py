@@ -226,14 +226,13 @@ def read_parquet(path: str, cursor: Cursor, any_columns: bool = False) -> Record
             number += rows
             groups.pop(0)
         for batch in file.iter_batches(1000, groups, columns) if groups else ():
-            numbers = range(number + 1, number + 1 + len(batch))
-            wanted = [each for each in numbers if each > cursor.number and cursor.wants(each)]
-            if len(wanted) < len(batch):
-                batch = batch.take(pyarrow.array([each - numbers.start for each in wanted], pyarrow.int64()))
-            for row_number, row in zip(wanted, batch.to_pylist(maps_as_pydicts="strict"), strict=True):
-                cursor.number = row_number
-                yield row_number, row
-            number = numbers.stop - 1
+            for row in batch.to_pylist(
+                maps_as_pydicts="strict"
+            ):  # no `take`: it has no string views, as of Polars 1.38
+                number += 1
+                if number > cursor.number and cursor.wants(number):
+                    cursor.number = number
+                    yield number, row
 
 
 # --- Moses: line-aligned files ----------------------------------------------------------------------------------------

@@ -92,6 +92,7 @@ def test_a_missing_field_is_a_broken_row() -> None:
         ("a.csv", b"id,text\n1,a\n2\n", "a.csv:3: has 1 columns; allowed are 2"),
         ("a.tsv", b"text\ttext\na\tb\n", "a.tsv:1: has 2 columns 'text'"),
         ("a.parquet", b"not a table", "a.parquet: .*complete Parquet file"),
+        ("a.parquet", as_parquet([{"en": "a"}]), r"a.parquet: has the columns \['en'\]"),
     ],
 )
 def test_a_wrong_row_is_named(name: str, content: bytes, message: str, tmp_path: Path) -> None:

@@ -349,6 +349,12 @@ PLACED: dict[str, Callable[[Path], object]] = WRITERS | {
         )
         or at / "a.parquet"
     ),
+    "string views": lambda at: (
+        pyarrow.parquet.write_table(
+            pyarrow.table({"sw": pyarrow.array(map(str, range(25)), pyarrow.string_view())}), at / "a.parquet"
+        )
+        or at / "a.parquet"
+    ),
     "many batches": lambda at: write_parquet(at / "a.parquet", [{"sw": str(number)} for number in range(2500)]),
     "text": lambda at: f"sw:{write_lines(at / 'a.txt', ['one', '', 'two', 'three'])}",
 }
