@@ -245,7 +245,7 @@ def find_files(source: str, endings: Collection[str]) -> list[str]:
         refuse_saved_dataset(source)
         unread = [path for path in paths if ending_of(path) not in endings]
         paths = [path for path in paths if ending_of(path) in endings]
-        if unread and ARCHIVE in endings:  # of a package all but its catalogues is code
+        if unread and len(endings) > 1:  # of a package all but its catalogues is code
             logger.info("%s: not read: %d files with other endings, such as %s", source, len(unread), unread[0])
     if others := files_of_other_splits(paths):
         log_other_splits(source, *others)

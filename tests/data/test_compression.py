@@ -137,11 +137,14 @@ def test_members_that_are_hidden_are_left_out_and_those_not_read_are_logged(
     assert caplog.messages == [f"{path}: not read: README, b.parquet"]
 
 
-def test_files_of_a_folder_that_are_not_read_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("x.de", "x.en", "a.jsonl"):
-        write_lines(tmp_path / name, FLAT_LINES)
+@pytest.mark.parametrize(("language", "name"), [("", "a.jsonl"), ("en+de:", "a.jsonl"), ("sw:", "a.txt")])
+def test_files_of_a_folder_that_are_not_read_are_logged(
+    language: str, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for each in ("x.de", "x.en", name):
+        write_lines(tmp_path / each, FLAT_LINES)
     with caplog.at_level("INFO"):
-        assert texts(tmp_path) == TRANSLATIONS
+        assert len(texts(f"{language}{tmp_path}")) == len(TRANSLATIONS)
     assert caplog.messages == [f"{tmp_path}: not read: 2 files with other endings, such as {tmp_path / 'x.de'}"]
 
 
