@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, replace
 from hashlib import blake2b
+from itertools import chain
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -24,12 +25,13 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import BadInput, short_repr
 from .catalogue_text import Change
 from .cleaning import DEFAULT_CLEANING, Cleaning, CorpusReport, Reason, clean_rows
-from .doubts import named_twice
+from .doubts import LEAST, named_twice
 from .held_out import comparable
 from .records import Cursor
 from .sampling import Languages, example_seed, language_shares
 from .sources import Shard, check_unchanged, list_shards, read_shard
-from .tokenization import tokenize_rows
+from .text_encoding import encode_texts
+from .tokenization import tokenize_rows, warn_of_unknown_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +115,7 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
         self.cleaning, self.strict = replace(cleaning, drop_duplicates=False), strict
         self.readers, self.rank, self.world_size = readers, rank, world_size
         self.held_out, self.space = held_out, space
+        self.looked_at: set[str] = set()  # languages of which it was logged if the tokenizer does not know them
         self.batches, self.states = 0, list[dict[str, Any] | None]([None] * readers)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -305,7 +308,14 @@ class SourceReader:
     def log_doubts(self, begun: Progress, report: CorpusReport) -> None:
         """Log what is odd in the texts of a block, by one reader in its first pass."""
         if self.reader == begun.passes == 0:
-            report.doubts.log(self.stream.sources[self.source])
+            stream = self.stream
+            for language, texts in report.doubts.texts.items():
+                if len(texts) >= LEAST and language not in stream.looked_at:
+                    stream.looked_at.add(language)
+                    spaced = [stream.space + text for text in texts]
+                    ids = encode_texts(stream.tokenizer, spaced, add_special_tokens=False)["input_ids"]
+                    warn_of_unknown_tokens({language: [*chain.from_iterable(ids)]}, stream.tokenizer)
+            report.doubts.log(stream.sources[self.source])
 
     def read_pass(self, begin: Progress, report: CorpusReport) -> Iterator[tuple[int, Cursor, list[Text]]]:
         """Yield the clean rows of each record of the pass from `begin` on, with the position after it."""

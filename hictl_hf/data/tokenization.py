@@ -2,8 +2,9 @@
 
 import importlib
 import json
+import logging
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from itertools import chain
@@ -21,6 +22,10 @@ from ..errors import BadInput, short_repr
 from ..files import write_json
 from ..version import __version__
 from .text_encoding import encode_texts
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN_SHARE = 0.2  # of the tokens of a language; above it a warning is logged
 
 
 def train_tokenizer(sentences: Iterable[str], vocab_size: int, max_length: int = 512) -> PreTrainedTokenizerBase:
@@ -189,6 +194,21 @@ def tokenize_rows(
     around, in_pair = (tokenizer.num_special_tokens_to_add(pair=pair) for pair in (False, True))
     lengths = [len(a) + (around if b is None else len(b) + in_pair) for a, b in zip(x, y, strict=True)]
     return {"x": x, "y": y, "length": lengths}
+
+
+def warn_of_unknown_tokens(ids: Mapping[str, Sequence[int]], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Warn of languages whose letters the tokenizer does not know: many of their texts have the same token ids.
+
+    Args:
+        ids: of some texts of each language.
+    """
+    for language, tokens in sorted(ids.items()):
+        if (share := tokens.count(tokenizer.unk_token_id) / max(len(tokens), 1)) > UNKNOWN_SHARE:
+            logger.warning(
+                "%.0f %% of the tokens of the first texts in '%s' are unknown to the tokenizer, so that different "
+                "texts are read as the same one; give an encoder that knows its letters, or leave the language out",
+                100 * share, language,
+            )  # fmt: skip
 
 
 def list_of_texts(sentences: Iterable[str]) -> list[str]:

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.cleaning import Cleaning, CorpusReport
 from ..data.corpus import column, load_corpus, sample_rows
+from ..data.doubts import LOOKED_AT
 from ..data.held_out import comparable, rows_without, split_held_out
 from ..data.languages import wanted_language
 from ..data.sampling import TemperatureSampler
@@ -21,7 +22,6 @@ from .arguments import PretrainingArguments
 
 logger = logging.getLogger(__name__)
 
-TEXTS_LOOKED_AT, UNKNOWN_SHARE = 500, 0.2  # of a language; of more unknown tokens a warning is logged
 MANY_REPEATS = 20  # of each text or pair in an epoch
 
 
@@ -184,26 +184,20 @@ def leave_out_same_ids(
     return tokens.select(keep)
 
 
-def warn_of_unknown_tokens(tokens: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Warn of languages whose letters the tokenizer does not know: many of their texts have the same token ids.
+def first_tokens(tokens: Dataset) -> dict[str, list[int]]:
+    """The ids of the first texts of each language.
 
     Args:
         tokens: rows as ids.
     """
     found: dict[str, list[int]] = {}
-    for side in ("x", "y") if tokenizer.unk_token_id is not None else ():
+    for side in ("x", "y"):
         for language, rows in (
             tokens.select_columns([f"{side}_lang"]).to_pandas().groupby(f"{side}_lang").indices.items()
         ):
-            first = tokens.select_columns([side])[rows[:TEXTS_LOOKED_AT]][side]
+            first = tokens.select_columns([side])[rows[:LOOKED_AT]][side]
             found.setdefault(str(language), []).extend(chain.from_iterable(first))
-    for language, ids in sorted(found.items()):
-        if (share := ids.count(tokenizer.unk_token_id) / max(len(ids), 1)) > UNKNOWN_SHARE:
-            logger.warning(
-                "%.0f %% of the tokens of the first texts in '%s' are unknown to the tokenizer, so that different "
-                "texts are read as the same one; give an encoder that knows its letters, or leave the language out",
-                100 * share, language,
-            )  # fmt: skip
+    return found
 
 
 def warn_of_repeats(sampler: TemperatureSampler, text_share: float) -> None:

@@ -19,7 +19,14 @@ from ..data.collator import OBJECTIVES, PretrainingCollator
 from ..data.layout import layout_of, words_never_sampled
 from ..data.sampling import PretrainingExamples, TemperatureSampler, language_shares
 from ..data.streaming import StreamedBatches, source_shares
-from ..data.tokenization import lengths_of, prompt_tokens, space_of, tokenize_corpus, train_tokenizer
+from ..data.tokenization import (
+    lengths_of,
+    prompt_tokens,
+    space_of,
+    tokenize_corpus,
+    train_tokenizer,
+    warn_of_unknown_tokens,
+)
 from ..embedding.encoder import check_model_type, load_encoder, without_load_report
 from ..embedding.pooling import DenseLayers, Pooling, all_poolings, own_pooling, projection_of
 from ..errors import BadInput
@@ -37,7 +44,7 @@ from ..training.callbacks import RunFingerprint, TrainingTime, early_stopping
 from ..training.model_and_data import at_revision
 from .arguments import DECISIVE, DECISIVE_SINCE_0_17, PretrainingArguments
 from .batch_size import fit_micro_batch
-from .corpora import Corpora, comparable_texts, leave_out_same_ids, warn_of_repeats, warn_of_unknown_tokens
+from .corpora import Corpora, comparable_texts, first_tokens, leave_out_same_ids, warn_of_repeats
 from .interpolation import Weights, hash_of_weights
 from .similar_pairs import group_by_similarity
 from .start import SENTENCE_ENCODER, Start
@@ -393,7 +400,7 @@ def examples_and_sampler(
     """Tokenised examples, and the sampler that mixes their languages."""
     space = space_of(tokenizer, args.prompt or "")
     tokens, cut = tokenize_corpus(corpora.train, tokenizer, args.max_seq_length, args.preprocessing_num_workers, space)
-    warn_of_unknown_tokens(tokens, tokenizer)
+    warn_of_unknown_tokens(first_tokens(tokens), tokenizer)
     tokens = leave_out_same_ids(corpora, tokens, tokenizer, space)
     if len(tokens) < args.world_size:
         raise BadInput(

@@ -37,6 +37,8 @@ Batch = dict[str, Any]
 class Numbers:
     """A tokenizer of texts that are numbers: "7 1" -> [7, 1]. So the ids of a row say which one it is."""
 
+    unk_token_id = 999
+
     def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
         return {"input_ids": [[int(word) for word in text.split()] for text in texts]}
 
@@ -623,6 +625,18 @@ def test_a_state_of_0_16_which_had_no_least_length_goes_on_without_one(tmp_path:
 def test_a_space_is_put_before_texts_where_that_of_the_prompt_is_a_part_of_them(tmp_path: Path) -> None:
     rows = rows_of(stream_of([WRITERS["jsonl"](tmp_path)], tokenizer=Letters(), space=" "), 9)
     assert {row[side][0] for row in rows for side in "xy" if row[side]} == {ord(" ")}
+
+
+def test_languages_that_the_tokenizer_does_not_know_are_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"en": f"{number} 1", "zgh": f"999 999 {number}"} for number in range(100, 130)]
+    sources = [files(tmp_path / name, rows, 1) for name in ("a", "b")]
+    with caplog.at_level(logging.WARNING):
+        read(stream_of(sources, buffer=100), 40)
+    assert [message[:60] for message in caplog.messages if "unknown" in message] == [
+        "67 % of the tokens of the first texts in 'zgh' are unknown t"
+    ]
 
 
 def test_rows_with_a_held_out_text_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
