@@ -58,9 +58,9 @@ class Doubts:
     def log(self, source: str) -> None:
         """Log what is odd in a source, each sentence for the first of them, and begin with another one."""
         for doubt in self.sentences():
-            if doubt not in self.logged:
+            if (about := re.sub(r"\b\d+\b", "", doubt)) not in self.logged:  # of each block of a stream are others
                 logger.warning("%s: %s; drop or rename the column if it is no such language", source, doubt)
-            self.logged.add(doubt)
+            self.logged.add(about)
         self.forget()
 
     def sentences(self) -> Iterator[str]:

@@ -90,6 +90,18 @@ def test_a_stream_logs_them_with_its_first_blocks(tmp_path: Path, caplog: pytest
         assert len(read) == 60 and doubts_of(caplog) == told
 
 
+def test_a_doubt_is_logged_once_though_its_numbers_are_others_in_the_next_block(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found = Doubts()
+    for categories in (["tatoeba", "bible"], ["tatoeba", "bible", "news"]):
+        for english, category in zip(ENGLISH, categories * 20):
+            found.add(["en", "so"], [english, category])
+        found.log("a.tsv")
+    (message,) = caplog.messages
+    assert message.startswith("a.tsv: the first 40 texts in 'so' are 2 different ones")
+
+
 def doubts_of(caplog: pytest.LogCaptureFixture) -> int:
     return sum("texts in 'de' are mostly English" in message for message in caplog.messages)
 
