@@ -226,9 +226,7 @@ def read_parquet(path: str, cursor: Cursor, any_columns: bool = False) -> Record
             number += rows
             groups.pop(0)
         for batch in file.iter_batches(1000, groups, columns) if groups else ():
-            for row in batch.to_pylist(
-                maps_as_pydicts="strict"
-            ):  # no `take`: it has no string views, as of Polars 1.38
+            for row in batch.to_pylist(maps_as_pydicts="strict"):  # `take` has no string views, as Polars writes
                 number += 1
                 if number > cursor.number and cursor.wants(number):
                     cursor.number = number
