@@ -192,7 +192,7 @@ def source_shares(
     The language of a source is that of its first clean row; sources in the same languages share in proportion to their
     bytes. Gzip files count with their size on disk, so do not mix them with uncompressed ones.
     """
-    languages, sizes, cleaning = [], [], replace(cleaning, drop_duplicates=False)
+    languages, sizes = [], []
     for source in sources:
         shards = list(list_shards(source))
         if not all(shard.sizes for shard in shards):
@@ -291,7 +291,7 @@ class SourceReader:
                     place = [cursor.number, *cursor.offsets]
                     counts = (dict(report.kept), dict(report.skipped), dict(report.changed))
                     self.log_doubts(begun, report)
-                    yield block, Progress(begun.passes, number, 0, shard, place, *counts, begun.empty_passes)
+                    yield block, Progress(begun.passes, number, 0, shard, place, *counts)
                     block = []
             self.log_doubts(begun, report)
             empty_passes = 0 if report.kept else begun.empty_passes + 1

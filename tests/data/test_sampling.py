@@ -268,6 +268,15 @@ def test_processes_and_micro_batches_divide_the_batches_of_one_process(
         assert max(of_step) - min(of_step) <= 1
 
 
+def test_a_corpus_smaller_than_a_batch_is_one_step_an_epoch() -> None:
+    seven, fewer_than_processes = (
+        TemperatureSampler(np.arange(rows), {("en", None): np.arange(rows)}, {("en", None): 1.0}, 12, 1, 1, 0, 2)
+        for rows in (7, 1)
+    )
+    assert (len(seven), seven.steps_per_epoch, seven.draws_in(3)) == (1, 1, 21)
+    assert (len(fewer_than_processes), fewer_than_processes.steps_per_epoch) == (0, 1)
+
+
 def test_a_process_has_long_and_short_rows_of_each_batch() -> None:
     lengths = np.arange(64)
     first, second = (

@@ -95,6 +95,13 @@ def test_the_logged_loss_is_that_of_the_whole_batch_in_one_call(build: Callable[
     assert "sentence_loss" not in log
 
 
+def test_a_step_without_a_masked_token_trains_on_the_other_losses(build: Callable[..., HictlTrainer]) -> None:
+    trainer = build(objectives=["lm", "word"], max_steps=1)
+    trainer.data_collator.mlm_probability = trainer.data_collator.tlm_probability = 0
+    [log] = logs_of(trained(trainer))
+    assert log["lm_loss"] == 0 and log["word_loss"] > 0 and log["grad_norm"] > 0 and "skipped_steps" not in log
+
+
 def test_gradient_accumulation_changes_neither_language_model_nor_word_level(
     build: Callable[..., HictlTrainer],
 ) -> None:
