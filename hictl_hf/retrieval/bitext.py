@@ -76,7 +76,7 @@ def hits_in_one_direction(queries: Vectors, keys: Vectors, block: int) -> NDArra
         scores = queries[start : start + block] @ keys.T  # (block, sentences)
         scores[np.isnan(scores)] = -np.inf
         own = np.arange(len(scores))
-        partner = scores[own, own + start].copy()
+        partner = scores[own, own + start]  # a copy
         scores[own, own + start] = -np.inf
         hits[start : start + block] = partner > scores.max(1) + TIE
     return hits
