@@ -163,7 +163,7 @@ def found_in_train(held_out: Iterable[Pair], train: Mapping[Direction, Dataset])
     wanted: dict[Direction, dict[tuple[str, str], int]] = defaultdict(Counter)
     for pair in held_out:  # white space as of train
         source, target = " ".join(pair.source.split()), " ".join(pair.target.split())
-        wanted[pair.direction][source, target] += bool(source and target)
+        wanted[pair.direction][source, target] += 1
     number = 0
     for direction in wanted.keys() & train.keys():
         sources = pa.array({source for source, _ in wanted[direction]}, pa.string())

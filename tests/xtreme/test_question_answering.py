@@ -261,6 +261,12 @@ def test_gold_answers_come_back_from_their_own_tokens(
     assert sum(found[name] == references[name][0] for name in references) > 0.7 * len(references)
 
 
+def test_scores_are_added_in_double_precision_as_officially(tokenizer: PreTrainedTokenizerBase) -> None:
+    logits = np.array([[1, 0], [1 + 2**-23, 0], [0, 8]], np.float32)  # in single precision 1 + 8 equals both sums
+    best, second, *_ = QuestionAnswering(tokenizer).rank_spans([(logits, 0, np.ones(3, bool))])
+    assert (best.first, second.first, best.last, second.last) == (1, 0, 2, 2) and best.score > second.score
+
+
 def test_candidates_are_those_of_the_official_loops() -> None:
     random = np.random.default_rng(3)
     windows = []
