@@ -14,7 +14,9 @@ import jinja2
 from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+from langcodes import Language
 
+from ..data.languages import is_code, main_part
 from ..errors import as_bad_input
 from ..models.families import Family
 from ..reports.results import RunResults
@@ -138,13 +140,13 @@ def name_on_the_hub(encoder: str | None) -> str | None:
 
 
 def language_codes(codes: Iterable[str]) -> list[str]:
-    """Language codes as the Hub accepts them: two or three letters, without script or region, sorted.
+    """Language codes as the Hub accepts them: assigned ones of two or three letters, without script or region, sorted.
 
-    >>> language_codes(["zh_TW", "pt-br", "sr-Latn", "emoji"])
-    ['pt', 'sr', 'zh']
+    >>> language_codes(["zh_TW", "pt-br", "sr-Latn", "iw", "xx", "emoji"])
+    ['he', 'pt', 'sr', 'zh']
     """
-    bases = {re.split("[-_]", code)[0] for code in codes}
-    return sorted(base for base in bases if re.fullmatch("[a-z]{2,3}", base))
+    languages = [Language.get(main_part(code)) for code in codes if is_code(code)]
+    return sorted({each.language for each in languages if each.language and each.is_valid()})
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

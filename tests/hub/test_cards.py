@@ -40,6 +40,7 @@ def test_cells_are_one_line_without_markup() -> None:
 
 def test_languages_and_names_are_those_the_hub_accepts(tmp_path: Path) -> None:
     assert language_codes(["pt-br", "sr-Latn", "zh_TW", "en", "x", "emoji"]) == ["en", "pt", "sr", "zh"]
+    assert language_codes(["xx", "cb-iq", "iw", "deu", "und"]) == ["de", "he"]  # it refuses a card with others
     assert name_on_the_hub("microsoft/infoxlm-base") == "microsoft/infoxlm-base"
     assert name_on_the_hub(str(tmp_path)) is name_on_the_hub("a/b/c") is name_on_the_hub("") is None
 
