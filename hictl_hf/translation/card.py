@@ -75,8 +75,10 @@ def card_metadata(results: TranslationResults, scores: Sequence[tuple[str, str, 
     evaluations = [
         EvalResult(
             task_type="translation", task_name=f"Translation {direction}", dataset_type="test-set-of-the-run",
-            dataset_name=f"test set of the run, {direction}", metric_type=METRICS.get(metric, metric),
-            metric_name=f"{metric} {score.signature}", metric_value=float(score_text(metric, score.value)),
+            dataset_name=f"test set of the run, {direction}",
+            dataset_config=direction,  # or the Hub's library puts the scores of all directions under the first
+            metric_type=METRICS.get(metric, metric), metric_name=f"{metric} {score.signature}",
+            metric_value=float(score_text(metric, score.value)),
         )
         for direction, metric, score in scores
     ]  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 from huggingface_hub import ModelCard
 from recorded_run import ATTACK, ATTACKED
 
+from hictl_hf.hub.cards import card_for_repository
 from hictl_hf.translation.card import translation_card
 from hictl_hf.translation.results import TranslationResults
 
@@ -57,6 +58,15 @@ def test_comet_which_is_out_of_one_has_four_decimals() -> None:
     card = ModelCard(translation_card(results_of(TRANSLATED | {"test": scores})))
     data: Any = card.data
     assert "| de-en | comet | 0.8123 | x |" in card.text and data.eval_results[0].metric_value == 0.8123
+
+
+def test_each_direction_has_its_scores_in_the_metadata(tmp_path: Path) -> None:
+    scores = {f"de-{to}": {"sacrebleu": {"value": value, "signature": to}} for to, value in (("en", 31.0), ("fr", 9.0))}
+    (tmp_path / "README.md").write_text(translation_card(results_of(TRANSLATED | {"test": scores})), "utf-8")
+    for card in ((tmp_path / "README.md").read_bytes(), card_for_repository(tmp_path / "README.md", "me/x")):
+        [model] = ModelCard(card.decode()).data.to_dict()["model-index"]
+        found = {row["task"]["name"]: [metric["value"] for metric in row["metrics"]] for row in model["results"]}
+        assert found == {"Translation de-en": [31.0], "Translation de-fr": [9.0]}
 
 
 @pytest.mark.parametrize("missing", sorted(TRANSLATED.keys() - {"test", "decoding"}))
