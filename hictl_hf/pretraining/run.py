@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase, set_seed
 
 from ..data.languages import main_part
 from ..data.sampling import TemperatureSampler
+from ..data.tokenization import save_tokenizer
 from ..embedding.sentence_transformers_files import save_sentence_encoder, write_sentence_transformers_files
 from ..errors import BadInput
 from ..files import atomic_directory, only_writer, write_text
@@ -195,7 +196,7 @@ def save(
         model.config.embedding_pooling, model.config.embedding_layer = pooling
     with atomic_directory(Path(output_dir) / MODEL) as folder:
         model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        save_tokenizer(tokenizer, folder)
         write_sentence_transformers_files(folder, model.config, getattr(model, "projection", None))
         write_text(folder / "README.md", model_card(results))
     with atomic_directory(Path(output_dir) / ENCODER) as folder:

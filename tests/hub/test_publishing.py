@@ -97,6 +97,8 @@ def test_a_run_arrives_whole_in_one_commit(hub: Hub, run: Path, capsys: pytest.C
     assert without_cards(files) == expected(run)
     assert {*MODELS, *CODE, *(f"encoder/{name}" for name in MODELS)} <= files.keys()
     assert {"report.html", "results.json", "pictures/losses.png"} <= files.keys()
+    names = ("tokenizer_config.json", "encoder/tokenizer_config.json")  # transformers 4 reads ours, and the card's code
+    assert len({files[name] for name in names}) == 1  # takes the first for the encoder
     assert hub.private == {"me/x": True} and len(hub.commits["me/x"]) == 1
     assert capsys.readouterr().out.strip() == f"{hub.url}/me/x/commit/{hub.commits['me/x'][0]}"
     assert (run / "checkpoint" / "README.md").read_bytes() != files["README.md"]  # that does not know its repository
