@@ -56,7 +56,7 @@ def model_card(results: PretrainingResults) -> str:
         else "held-out sentences of the training corpus",
         noise=escape_markdown(_noise(results)),
         architecture=_family(results).title,
-        snippet=transformers_snippet(YOUR_REPOSITORY, _family(results).title),
+        snippet=transformers_snippet(YOUR_REPOSITORY, results),
         pooling=escape_markdown(_pooling(results)),
         sentence_transformers=sentence_transformers_snippet(YOUR_REPOSITORY, ", trust_remote_code=True"),
         name=json.dumps(YOUR_REPOSITORY),
@@ -117,26 +117,27 @@ def card_metadata(results: PretrainingResults) -> ModelCardData:
     )
 
 
-def transformers_snippet(repository: str, architecture: str) -> str:
+def transformers_snippet(repository: str, results: PretrainingResults) -> str:
     """Example code that loads a published model, or a copy of its repository, with transformers alone."""
     name = json.dumps(repository)
-    return snippet_of(name, f'{name}, subfolder="encoder"', name, architecture)
+    return snippet_of(name, f'{name}, subfolder="encoder"', name, results)
 
 
 def run_snippet(folder: str, results: PretrainingResults) -> str:
     """The same of the model in the output folder of its run."""
     encoder, model = (json.dumps(f"{folder}/{part}") for part in ("encoder", "checkpoint"))
-    return snippet_of(encoder, encoder, model, _family(results).title)
+    return snippet_of(encoder, encoder, model, results)
 
 
-def snippet_of(tokenizer: str, encoder: str, model: str, architecture: str) -> str:
+def snippet_of(tokenizer: str, encoder: str, model: str, results: PretrainingResults) -> str:
     """Example code, given what `from_pretrained` of each part takes."""
+    texts = _texts(results.config.get("embedding_prompt") or "")
     return f"""from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained({tokenizer})
-batch = tokenizer(["Good morning.", "Guten Morgen."], padding=True, return_tensors="pt")
+batch = tokenizer({texts}, padding=True, return_tensors="pt")
 
-# The plain {architecture} encoder, to fine-tune or to pool; it needs none of our code.
+# The plain {_family(results).title} encoder, to fine-tune or to pool; it needs none of our code.
 encoder = AutoModel.from_pretrained({encoder})
 states = encoder(**batch).last_hidden_state  # (sentences, tokens, hidden size)
 
@@ -169,10 +170,15 @@ from transformers import AutoModel, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained({json.dumps(name)})
 encoder = AutoModel.from_pretrained({json.dumps(name)})
-texts = {json.dumps([prompt + text for text in TEXTS], ensure_ascii=False)}
+texts = {_texts(prompt)}
 batch = tokenizer({given}, padding=True, truncation=True, max_length={own_max_length(config)}, return_tensors="pt")
 with torch.no_grad():
     states = encoder(**batch{", " * inner}{read}  # (sentences, tokens, d){vectors}"""
+
+
+def _texts(prompt: str) -> str:
+    """The sentences of example code, each after a prompt."""
+    return json.dumps([prompt + text for text in TEXTS], ensure_ascii=False)
 
 
 def _fills_masks(results: PretrainingResults) -> bool:

@@ -17,7 +17,7 @@ from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.embedding.sentence_transformers_files import save_sentence_encoder
 from hictl_hf.hub.cards import YOUR_FOLDER
 from hictl_hf.models.encoder_export import has_pooler
-from hictl_hf.pretraining.card import encoder_card, model_card
+from hictl_hf.pretraining.card import encoder_card, model_card, run_snippet
 from hictl_hf.pretraining.results import PretrainingResults
 
 MakeModel = Callable[..., Any]
@@ -114,6 +114,16 @@ def test_the_code_of_the_encoders_card_gives_its_vectors(
     exec(snippet.replace(YOUR_FOLDER, str(tmp_path)), found)
     expected = embed_sentences(model, tokenizer, ["Good morning.", "Guten Morgen."])
     np.testing.assert_allclose(found["vectors"].numpy(), expected, rtol=0, atol=1e-5)
+
+
+def test_the_code_of_the_card_puts_the_prompt_before_texts() -> None:
+    for prompt, text in (
+        ("query: ", '["query: Good morning.", "query: Guten Morgen."]'),
+        (None, '["Good morning.", "G'),
+    ):
+        results = typed(RESULTS | {"settings": {"config": {"embedding_prompt": prompt}}})
+        assert f"tokenizer({text}" in snippets_of(model_card(results))[0]
+        assert f"tokenizer({text}" in run_snippet("runs/a", results)
 
 
 def test_the_code_of_the_encoders_card_ends_at_the_states_if_the_encoder_lacks_the_projection() -> None:
