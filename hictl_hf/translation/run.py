@@ -4,11 +4,12 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from transformers import set_seed
 
-from ..files import atomic_directory, write_text
+from ..files import atomic_directory, only_writer, write_text
 from ..hub.loading import check_vocabulary, load_tokenizer, warn_of_other_ids
 from ..hub.publishing import push, reserve
 from ..reports.results import library_versions
@@ -36,6 +37,12 @@ def run_translation(args: TranslationArguments, command: str = "") -> Translatio
     Raises:
         BadInput: data, settings or the model cannot be used; before anything is trained.
     """
+    with only_writer(args.output_dir) if args.process_index == 0 else nullcontext():
+        return go_on(args, command)
+
+
+def go_on(args: TranslationArguments, command: str) -> TranslationResults:
+    """The steps of `run_translation`, in the output folder that no other run writes into."""
     if is_finished(args):
         return finish(args)
     refuse_unsupported_devices(args, TranslationTrainer.how_to_save_memory)

@@ -6,6 +6,7 @@ Finished parts are not repeated: predictions are kept in `predictions/`, in the 
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from ..errors import BadInput
-from ..files import write_json
+from ..files import only_writer, write_json
 from ..processes import ALONE, Processes
 from ..reports.results import library_versions
 from ..training.arguments import refuse_several_gpus, warn_of_other_accelerators
@@ -62,6 +63,15 @@ def run_xtreme(
     Raises:
         BadInput: examples, settings or the encoder cannot be used; before anything is trained or written.
     """
+    with ExitStack() as held:
+        processes.on_main(lambda: held.enter_context(only_writer(args.output_dir)))
+        return go_on(args, command, tasks, processes)
+
+
+def go_on(
+    args: XtremeArguments, command: str, tasks: Sequence[XtremeTask] | None, processes: Processes
+) -> XtremeResults:
+    """The steps of `run_xtreme`, in the output folder that no other run writes into."""
     tasks = args.chosen_tasks if tasks is None else tasks
     if processes.is_main:
         tell_idle(args, tasks)

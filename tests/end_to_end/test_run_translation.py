@@ -37,6 +37,7 @@ import hictl_hf.translation.run
 from hictl_hf import HictlConfig, HictlForPreTraining, HictlModel
 from hictl_hf.data.tokenization import train_tokenizer
 from hictl_hf.errors import BadInput
+from hictl_hf.files import only_writer
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.training.checkpoints import newest_first
 from hictl_hf.translation.arguments import TranslationArguments
@@ -438,6 +439,14 @@ def test_sigterm_ends_a_run_with_143_and_the_same_command_goes_on(
     assert ended.value.code == 143 and newest_first(tmp_path)[0].name == "checkpoint-3"
     results = main(short(world, tmp_path))
     assert results["chosen"]["state"] == "step 4, the last"
+
+
+def test_two_runs_do_not_write_into_one_folder(world: Path, tmp_path: Path) -> None:
+    """The second one would go on from a checkpoint of the first, and remove those that it needs."""
+    with only_writer(tmp_path / "out"), pytest.raises(BadInput, match="out: another run that has not ended writes"):
+        main(short(world, tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+    main(short(world, tmp_path / "out", "--max_steps", "1"))  # the first one has ended
 
 
 @pytest.mark.parametrize("schedule", [("steps", "2"), ("epoch", "2")], ids=["steps", "epochs"])

@@ -30,7 +30,7 @@ from hictl_hf.cli import xtreme as xtreme_command
 from hictl_hf.embedding.encoder import embed_at_poolings
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
-from hictl_hf.files import write_json
+from hictl_hf.files import only_writer, write_json
 from hictl_hf.processes import Processes
 from hictl_hf.retrieval.bitext import Bitext, retrieval_accuracy
 from hictl_hf.xtreme import XtremeArguments
@@ -202,6 +202,14 @@ def test_jobs_of_several_processes_make_what_one_process_makes(
 def test_the_same_folder_with_other_settings_is_refused(run: Path, xtreme_folder: Path, encoder: str) -> None:
     with pytest.raises(BadInput, match=r"begun with .*pooling was 'mean' and is 'cls'"):
         main(arguments(xtreme_folder, encoder, run, "--sweep_layers", "true", "--pooling", "cls"))
+
+
+def test_two_runs_do_not_write_into_one_folder(xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:
+    command = [*arguments(xtreme_folder, encoder, tmp_path / "out"), "--tasks", "tatoeba", "--languages", "de"]
+    with only_writer(tmp_path / "out"), pytest.raises(BadInput, match="out: another run that has not ended writes"):
+        main(command)
+    assert not (tmp_path / "out").exists()
+    main(command)  # the first one has ended
 
 
 def test_a_wrong_argument_does_not_occupy_the_folder(xtreme_folder: Path, encoder: str, tmp_path: Path) -> None:
