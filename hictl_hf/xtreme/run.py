@@ -79,8 +79,10 @@ def go_on(
         refuse_several_gpus(torch.cuda.device_count())
         warn_of_other_accelerators()
     folder, settings = Path(args.output_dir), asdict(args)
-    without_labels = {name: value for name, value in settings.items() if name != "labels"}  # which may come later
-    refuse_other_settings(folder / SETTINGS_FILE, without_labels)
+    may_change = ("labels", "output_dir")  # labels may come later, and the folder may be moved
+    refuse_other_settings(
+        folder / SETTINGS_FILE, {name: value for name, value in settings.items() if name not in may_change}
+    )
     config, tokenizer = load_config_and_tokenizer(args)
     data = read_data(tasks, args)
     check_encoder(args, config, tokenizer, data)
