@@ -306,7 +306,8 @@ class FineTunedModels:
             return found if found.trained_on else replace(found, trained_on=trained_on)
         logger.info("%s: %d rows of up to %d tokens", place, len(train), config.max_length)
         encoder = encoder_place(self.args.checkpoint)
-        tuned = FineTuned(load_model(features.model_class, encoder, features.labels, seed), features)
+        model = load_model(features.model_class, encoder, features.labels, seed)
+        tuned = FineTuned(model.to(device()), features)  # there too where an earlier call has trained it
 
         def score_on_dev(model: PreTrainedModel) -> float:
             return self.score_on_dev(data, replace(tuned, model=model), tuple(trained_on.languages))

@@ -1,6 +1,7 @@
 """Fine-tuned models: their candidates, training languages and names, and tasks that are refused before training."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +11,12 @@ from toy_families import bytes_as_letters
 from transformers import PreTrainedTokenizerBase
 
 from hictl_hf.errors import BadInput
+from hictl_hf.xtreme import fine_tuned_models
 from hictl_hf.xtreme.arguments import XtremeArguments
 from hictl_hf.xtreme.data import TaskData
 from hictl_hf.xtreme.fine_tuned_models import FineTunedModels, device
+from hictl_hf.xtreme.fine_tuning import FineTuningConfig
+from hictl_hf.xtreme.results import TrainingExamples
 from hictl_hf.xtreme.setup import read_data
 from hictl_hf.xtreme.tasks import TASKS
 
@@ -99,6 +103,25 @@ def test_fine_tuning_uses_the_devices_of_pre_training(monkeypatch: pytest.Monkey
     assert device() == torch.device("cuda")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     assert device() == torch.device("cpu")
+
+
+def test_a_model_that_an_interrupted_call_has_trained_is_scored_on_the_gpu_too(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "device": lambda: torch.device("meta"),
+        "encoder_place": str,
+        "load_model": lambda *_: torch.nn.Linear(1, 1),
+        "fine_tune": lambda model, *_, **how: torch.nn.Linear(1, 1).to(model.weight.device),  # as where it is loaded
+    }.items():
+        monkeypatch.setattr(fine_tuned_models, name, value)
+    found: list[str] = []
+    monkeypatch.setattr(FineTunedModels, "score_on_dev", lambda *given: found.append(given[2].model.weight.device.type))
+    features: Any = SimpleNamespace(model_class=None, labels=(), encode=lambda *_, **how: None)
+    data, config = TaskData(TABLE["pawsx"], dev={"en": Dataset.from_dict({})}), FineTuningConfig(1e-3, 1, 1, 64)
+    examples = TrainingExamples(languages=["en"], rows=0)
+    models(tokenizer).candidate(data, Dataset.from_dict({}), examples, features, config, 1, tmp_path / "00")
+    assert found == ["meta"]
 
 
 def test_a_context_without_tokens_is_refused_before_training(
