@@ -140,12 +140,18 @@ def join() -> Processes:
     _joined.wait()
     state.destroy_process_group()
     os.environ["RANK"] = str(_joined.index)  # `errors.run` reads it
-    for name in [*SIZES, *LOCAL_RANKS, *(name for name in os.environ if name.startswith("ACCELERATE_"))]:
-        if name != "ACCELERATE_MIXED_PRECISION":  # of each process; `xtreme` fine-tunes in it
-            os.environ.pop(name, None)
+    forget_launcher()
     if not _joined.is_main:
         be_silent()
     return _joined
+
+
+def forget_launcher() -> None:
+    """Unset what a launcher has set, of which libraries would see several processes, but not the precision and the
+    device of each, in which `xtreme` fine-tunes."""
+    for name in [*SIZES, *LOCAL_RANKS, *(name for name in os.environ if name.startswith("ACCELERATE_"))]:
+        if name not in ("ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU"):
+            os.environ.pop(name, None)
 
 
 def see_own_gpu() -> None:

@@ -22,7 +22,17 @@ from hictl_hf import errors, processes
 from hictl_hf.cli.main import main_of
 from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
-from hictl_hf.processes import ALONE, Processes, hides_progress, is_first, join, refuse_streams, see_own_gpu
+from hictl_hf.processes import (
+    ALONE,
+    Processes,
+    forget_launcher,
+    hides_progress,
+    is_first,
+    join,
+    refuse_streams,
+    see_own_gpu,
+)
+from hictl_hf.training.arguments import gpu_is_used
 
 ROOT = Path(__file__).parents[1]
 
@@ -116,6 +126,17 @@ def test_a_process_sees_its_own_gpu(
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     see_own_gpu()
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == own
+
+
+def test_a_process_keeps_the_precision_and_the_device_that_a_launcher_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_CPU": "true"}
+    for name, value in {**kept, "ACCELERATE_USE_FSDP": "true", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    forget_launcher()
+    assert {name: value for name, value in os.environ.items() if name.startswith("ACCELERATE_")} == kept
+    assert not {"WORLD_SIZE", "LOCAL_RANK"} & {*os.environ}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert not gpu_is_used()
 
 
 def test_a_process_that_waited_for_one_that_ended_says_so_in_one_line() -> None:
