@@ -263,7 +263,8 @@ class FineTuningTrainer(RobustTrainer):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         assert self.score is not None
-        return self.finish_evaluation({"eval_score": self.score(self.accelerator.unwrap_model(self.model))})
+        score = self.score(self.accelerator.unwrap_model(self.model))
+        return self.finish_evaluation({"eval_score": self.from_main(score)})
 
 
 def answer_loss(outputs: Any, batch: dict[str, Tensor]) -> Tensor:

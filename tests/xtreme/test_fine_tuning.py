@@ -28,6 +28,7 @@ from transformers import (
 from hictl_hf import HictlForQuestionAnswering, HictlForSequenceClassification, HictlForTokenClassification
 from hictl_hf.errors import BadInput
 from hictl_hf.files import write_json
+from hictl_hf.training import trainer as trainer_module
 from hictl_hf.training.checkpoints import newest_first, verify_checkpoint
 from hictl_hf.xtreme.fine_tuning import (
     FineTuningConfig,
@@ -257,6 +258,20 @@ def test_rows_of_similar_length_come_together_only_when_asked_for() -> None:
         batches = [lengths[order[at : at + 8]] for at in range(0, 1000, 8)]
         waste.append(sum(8 * batch.max() - batch.sum() for batch in batches) / lengths.sum())
     assert waste[0] > 0.8 and waste[1] < 0.1
+
+
+def test_all_processes_decide_by_the_score_of_the_main_one(
+    kinds: Kinds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GPUs may round otherwise, and a process that saves another best state would wait for the rest."""
+    kind, examples, model = kinds["pairs"]
+    args = TrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
+    trainer = FineTuningTrainer(
+        model, args, train_dataset=kind.encode(examples, training=True), processing_class=kind.tokenizer,
+        score=lambda _: 0.25,
+    )  # fmt: skip
+    monkeypatch.setattr(trainer_module, "broadcast_object_list", lambda values: [values[0] * 2])
+    assert trainer.evaluate()["eval_score"] == 0.5
 
 
 # --- interrupted runs -----------------------------------------------------------------------------------------------
