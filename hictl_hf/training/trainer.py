@@ -22,14 +22,20 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerControl
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
 from ..errors import BadInput
 from ..files import let_others_read, writing
 from ..models.supported_versions import overrides_private, warn_if_untested
 from .arguments import refuse_unsupported_devices
 from .callbacks import ReadsCheckpoints, RunFingerprint, StepGuard
-from .checkpoints import check_checkpoint, last_complete_checkpoint, remove_broken_checkpoints, write_manifest
+from .checkpoints import (
+    check_checkpoint,
+    last_complete_checkpoint,
+    newest_first,
+    remove_broken_checkpoints,
+    write_manifest,
+)
 from .fields import idle_steps
 from .passes import Passes, knows_no_end
 
@@ -284,10 +290,22 @@ class RobustTrainer(Trainer):
         """Add the state of this process to a checkpoint that is not complete yet; each process calls this."""
 
     def remove_old_checkpoints(self, run: str, limit: int | None) -> None:
-        """Remove broken checkpoints, and all but the newest `limit` and the best one; no limit: none."""
-        if limit:
-            remove_broken_checkpoints(run)
-            rotate_checkpoints(run, limit, self.state.best_model_checkpoint, use_mtime=True)
+        """Remove broken checkpoints, and all but the newest `limit` and the best one; no limit: none.
+
+        The newest by their steps, as a copied run has the times of copying. Later steps than this one are the oldest:
+        they are of a run that was resumed before them.
+        """
+        if not limit:
+            return
+        remove_broken_checkpoints(run)
+        this, best = (
+            f"{PREFIX_CHECKPOINT_DIR}-{step}" for step in (self.state.global_step, self.state.best_global_step)
+        )
+        names = [path.name for path in newest_first(run)]
+        names = names[names.index(this) :] + names[: names.index(this)]
+        others = [name for name in names if name not in (this, best)]
+        for name in others[max(limit - (len(names) - len(others)), 0) :]:
+            shutil.rmtree(Path(run, name), ignore_errors=True)
 
     # --- loss or gradient that is not finite --------------------------------------------------------------------------
 

@@ -225,6 +225,18 @@ def test_older_checkpoints_go_only_when_the_new_one_is_whole(tmp_path: Path, mon
     assert trainer.args.save_total_limit == 1
 
 
+@pytest.mark.parametrize(("copied", "kept"), [((4, 6, 8), [6, 8, 10]), ((4, 8, 12), [4, 8, 10])])
+def test_the_steps_of_checkpoints_say_which_are_older_also_in_a_copy(
+    copied: tuple[int, ...], kept: list[int], tmp_path: Path, saved: Path
+) -> None:
+    """Of a run that was copied, and of one that goes on from before its last checkpoint."""
+    for age, step in enumerate(copied):
+        shutil.copytree(saved / f"checkpoint-{step}", folder := tmp_path / f"checkpoint-{step}")
+        os.utime(folder, (age := time.time() - 1000 - 100 * age, age))  # the last was copied first
+    trained(toy_trainer(tmp_path, save_total_limit=3, max_steps=10), f"{tmp_path}/checkpoint-8")
+    assert checkpoints(tmp_path) == kept
+
+
 def test_what_a_killed_attempt_left_is_not_in_the_checkpoint(tmp_path: Path) -> None:
     left = tmp_path / "checkpoint-4"
     left.mkdir()
