@@ -38,8 +38,8 @@ class SentenceProjection(nn.Linear):
         self.activation = ACT2FN[config.projection_activation]
 
     def forward(self, states: Tensor) -> Tensor:
-        """(N, r) r of the pooled states (N, d)."""
-        projected: Tensor = self.activation(super().forward(states))
+        """(N, r) r of the pooled states (N, d), of which means are in fp32 whatever the model is in."""
+        projected: Tensor = self.activation(super().forward(states.to(self.weight.dtype)))
         return projected
 
 

@@ -585,8 +585,9 @@ def test_under_half_precision_the_contrasts_are_computed_in_fp32(
     assert {outputs[loss].dtype for loss in ("loss", *LOSSES)} == {torch.float32}
 
 
-def test_a_model_in_half_precision_takes_a_step(toy_model: MakeModel, toy_batch: MakeBatch) -> None:
-    model = toy_model().to(torch.bfloat16)
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_model_in_half_precision_takes_a_step(toy_model: MakeModel, toy_batch: MakeBatch, pooling: str) -> None:
+    model = toy_model(sentence_pooling=pooling).to(torch.bfloat16)
     model.sentence_probability.record(torch.tensor(0.1))
     outputs = model(**toy_batch())
     outputs.loss.backward()
