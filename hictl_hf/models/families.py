@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
+from torch.nn import Module
 from transformers.activations import gelu
 
 OURS = "hictl"
@@ -21,7 +22,16 @@ Head = tuple[Tensor, Tensor, Tensor | None]
 
 
 def weight_and_bias(layer: Any) -> tuple[Tensor, Tensor | None]:
-    """Those of an output layer; peft's wrapper for `trainable_token_indices` passes on the weight only."""
+    """Those of an output layer; peft's wrapper for `trainable_token_indices` passes on the weight only.
+
+    Raises:
+        ValueError: the layer has an adapter such as LoRA's, which is no part of its weight.
+    """
+    if isinstance(getattr(layer, "base_layer", None), Module):
+        raise ValueError(
+            "the output layer of the language model has an adapter, which its loss would neither read nor train; leave "
+            "the layer out of target_modules, or name it in modules_to_save"
+        )
     return layer.weight, (layer if hasattr(layer, "bias") else layer.original_module).bias
 
 

@@ -205,6 +205,14 @@ def test_a_few_tokens_that_peft_trains_get_the_gradient_of_their_rows(
     close(rows.grad, whole.get_input_embeddings().weight.grad[tokens])
 
 
+def test_an_adapter_of_the_output_layer_is_refused_as_no_loss_would_train_it(published: Callable[[str], Path]) -> None:
+    peft = pytest.importorskip("peft")
+    model = HictlForPreTraining.from_pretrained(published("eurobert"), **OBJECTIVE)
+    settings = peft.LoraConfig(target_modules=["q_proj", "lm_head"])
+    with pytest.raises(ValueError, match="leave the layer out of target_modules"):
+        peft.get_peft_model(model, settings)(**Pairs().batch())
+
+
 @each_family
 def test_every_class_refuses_the_configuration_of_another_family(name: str) -> None:
     names = [FAMILIES[name].class_name(kind) for kind in (*KINDS.values(), "ForConditionalGeneration")]
