@@ -106,8 +106,9 @@ class RunPlan:
         """Memory and time on 8 GPUs, or on as many as there are processes, as docs/scale.md computes them."""
         gpus = self.processes if self.processes > 1 else 8
         rows = [["parameters", f"{shape.parameters:,}"]]
-        for name, row in {"pairs of 25 words": PAIR, f"{self.longest} tokens": (self.longest,) * 3}.items():
-            parts = gigabytes(shape, row, self.micro_batch, gpus, self.contrasted(gpus))
+        lengths = {"pairs of 25 words": (PAIR[0], PAIR[-1]), f"{self.longest} tokens": (self.longest,) * 2}
+        for name, (alone, joined) in lengths.items():
+            parts = gigabytes(shape, shape.row(alone, joined), self.micro_batch, gpus, self.contrasted(gpus))
             state, head, plain, checkpointed, level = parts
             both = [f"{state + head + acts + level:.1f}" for acts in (plain, checkpointed)]
             rows.append([f"GB on one GPU, {name}", f"{both[0]}; {both[1]} with --activation_checkpointing true"])
@@ -125,12 +126,13 @@ class RunPlan:
     def step_milliseconds(self, shape: Shape, gpu: str, gpus: int) -> float:
         """Milliseconds of an optimiser step: its micro-batches, and once AdamW and the all-reduce.
 
-        The gradient cache contrasts once, and encodes all sentences, half of the tokens, forward once more.
+        The gradient cache contrasts once, and encodes all sentences, by default half of the tokens, forward once more.
         """
         parts = milliseconds(shape, gpu, self.micro_batch, gpus, contrasted=self.contrasted(gpus))
         compute, contrast, adam, late = parts
         if self.gradient_cache and self.micro_batches > 1:
-            return self.micro_batches * compute * 7 / 6 + contrast + adam + late
+            sentences = shape.inputs[0] * PAIR[0] / max(sum(shape.row(PAIR[0], PAIR[-1])), 1)
+            return self.micro_batches * compute * (1 + sentences / 3) + contrast + adam + late
         return self.micro_batches * (compute + contrast) + adam + late
 
 
@@ -166,7 +168,7 @@ def shares_of(args: PretrainingArguments, names: Sequence[Resolved]) -> list[flo
 
 
 def shape_of(args: PretrainingArguments) -> Shape | None:
-    """The sizes of the encoder, or of a new model of `config_name` and `config_overrides`.
+    """The sizes of the encoder, or of a new model of `config_name` and `config_overrides`, and what it encodes.
 
     `None` if they cannot be read, or are those of an encoder that HiCTL does not train.
     """
@@ -187,7 +189,10 @@ def shape_of(args: PretrainingArguments) -> Shape | None:
     layers = model.base_model.get_submodule(model.family.layers)
     counted = [sum(weight.numel() for weight in part.parameters()) for part in (layers, model)]
     sizes = config.num_hidden_layers, config.hidden_size, config.intermediate_size, config.vocab_size
-    return Shape(*sizes, (counted[0], counted[1]))
+    clean = config.word_level_input == "clean"
+    masked = config.lm_weight > 0 or (config.word_weight > 0 and not clean)
+    inputs = 2 * (config.sentence_weight > 0), masked + (config.word_weight > 0 and clean)
+    return Shape(*sizes, (counted[0], counted[1]), inputs)
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ GPUS = {  # FLOP/s in bf16 and in fp32, bytes/s of memory: the makers' peaks; th
 class Shape(NamedTuple):
     """The sizes of an encoder: layers, d, f of the feed-forward part, V words.
 
-    `counted`: parameters of the layers, and all in training; `None`: as XLM-R has them.
+    `counted`: parameters of the layers, and all in training; `None`: as XLM-R has them. `inputs`: how many are encoded
+    of an example, sentences alone and x∘y, which a word level that reads it unmasked encodes once more.
     """
 
     layers: int
@@ -29,6 +30,7 @@ class Shape(NamedTuple):
     f: int
     words: int
     counted: tuple[int, int] | None = None
+    inputs: tuple[int, int] = (2, 1)
 
     @property
     def encoder(self) -> int:
@@ -36,6 +38,10 @@ class Shape(NamedTuple):
         if self.counted:
             return self.counted[0]
         return self.layers * (4 * self.d * self.d + 2 * self.d * self.f + 9 * self.d + self.f)
+
+    def row(self, alone: int, joined: int) -> tuple[int, ...]:
+        """The tokens of each input of an example, given those of a sentence and of x∘y."""
+        return (alone,) * self.inputs[0] + (joined,) * self.inputs[1]
 
     @property
     def embeddings(self) -> int:
@@ -74,10 +80,11 @@ def milliseconds(
     `contrasted`: as in `gigabytes`.
     """
     bf16, fp32, memory, share = GPUS[gpu]
-    attention = 12 * shape.layers * shape.d * sum(length**2 for length in PAIR)
+    row = shape.row(PAIR[0], PAIR[-1])
+    attention = 12 * shape.layers * shape.d * sum(length**2 for length in row)
     masked = 0.25 * (PAIR[-1] - 4)  # a quarter of x∘y without its special tokens
     head = 6 * masked * (shape.embeddings + shape.d * shape.d)
-    compute = pairs * (6 * shape.encoder * sum(PAIR) + attention + head) / (share * bf16)
+    compute = pairs * (6 * shape.encoder * sum(row) + attention + head) / (share * bf16)
     # 4 d FLOP and 240 bytes of memory traffic an entry of the Gram matrix, counted on a CPU
     contrast = (2 * (contrasted or pairs * gpus)) ** 2 * (4 * shape.d / (share * fp32) + 240 / memory)
     reduce = 2 * (gpus - 1) / gpus * 4 / bandwidth  # of one parameter

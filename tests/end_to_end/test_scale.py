@@ -205,6 +205,8 @@ def test_numbers_in_sentences_are_those_of_the_tables(computed: dict[str, Any]) 
     for model, saved in (("base", 2), ("large", 4)):  # seven of eight parts of the moments
         assert round(8 * 7 / 8 * computed["sizes"](model)[2] / 1e9) == saved
     assert round(10 * 2048**2 / 1e9, 2) == 0.04
+    assert f"GPU\ncomputes to {sum(milliseconds('base', 'H100', 1024, 1)):.0f} ms;" in PAGE
+    assert f"an H100 computes for {milliseconds('XL', 'H100')[0] / 1000:.1f} s." in PAGE
 
 
 def test_negatives_on_the_page_are_those_that_a_run_logs(caplog: pytest.LogCaptureFixture) -> None:

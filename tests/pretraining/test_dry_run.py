@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -221,6 +222,33 @@ def test_memory_is_that_of_the_layers_kept_and_of_the_longest_input(
     parts = gigabytes(found.shape, (40, 40, 40), 64, 8)
     total = sum(parts[:3]) + parts[4]
     assert f"GB on one GPU, 40 tokens{total:.1f};" in found.costs(found.shape).text().replace("  ", "")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "row"),
+    [
+        ({}, (27, 27, 54)),
+        ({"word_level_input": "clean"}, (27, 27, 54, 54)),  # the paper's settings
+        ({"word_level_input": "clean", "lm_weight": 0}, (27, 27, 54)),
+        ({"word_level_input": "clean", "word_weight": 0}, (27, 27, 54)),
+        ({"sentence_weight": 0}, (54,)),
+        ({"lm_weight": 0, "word_weight": 0}, (27, 27)),
+        ({"lm_weight": 0, "word_weight": 0, "sentence_weight": 0}, ()),
+    ],
+)
+def test_memory_and_time_count_the_inputs_that_the_objectives_encode(
+    overrides: dict[str, Any], row: tuple[int, ...]
+) -> None:
+    usual = {"vocab_size": 99, "hidden_size": 768, "num_attention_heads": 12}
+    args = PretrainingArguments(train_file=["x"], config_overrides=usual)
+    default, found = shape_of(args), shape_of(replace(args, config_overrides=usual | overrides))
+    assert default and found and default._replace(inputs=found.inputs) == found
+    assert found.row(27, 54) == row
+    planned = RunPlan([], [], found, 10, 128, 8, 8, gradient_cache=True)
+    parts = gigabytes(found, row, 128, 8, 8 * 8 * 128)
+    assert f"{sum(parts[:3]) + parts[4]:.1f};" in planned.costs(found).text()
+    compute, more = (planned.step_milliseconds(shape, "H100", 8) for shape in (default, found))
+    assert (compute < more) == (len(row) == 4) and (compute == more) == (row == (27, 27, 54))
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
