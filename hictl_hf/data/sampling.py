@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import Sampler
 
+from ..errors import BadInput
+
 # Lengths are sorted within pools of this many batches: little padding, and still a new order in each epoch.
 BATCHES_SORTED_TOGETHER = 50
 # A group is looked for among so many examples, or so many batches if those have more.
@@ -49,11 +51,20 @@ def language_shares(
         text_alpha, pair_alpha: exponents of monolingual text and of pairs.
         text_share: sampling rate of all monolingual text if there are pairs, too; `None`: its share of the examples.
 
+    Raises:
+        BadInput: the text_share leaves out all there is: 1 where there are only pairs, 0 where there is only text.
+
     >>> language_shares({("en", None): 900, ("sw", None): 100}, text_alpha=0.5)
     {('en', None): 0.75, ('sw', None): 0.25}
     """
     text = {languages: number for languages, number in sizes.items() if languages[1] is None}
     pairs = {languages: number for languages, number in sizes.items() if languages[1] is not None}
+    for share, kept, there in ((1, text, "pairs"), (0, pairs, "monolingual texts")):
+        if text_share == share and not kept and sizes:
+            raise BadInput(
+                f"text_share is {share}, which leaves out all {there}, and the training data has nothing else; give "
+                "other data, or leave text_share out"
+            )
     if text_share is None or not text or not pairs:
         text_share = sum(text.values()) / sum(sizes.values())
     shares: dict[Languages, float] = {}

@@ -16,6 +16,7 @@ from hictl_hf.data.sampling import (
     language_shares,
     shuffle_by_length,
 )
+from hictl_hf.errors import BadInput
 
 ROWS: dict[Languages, int] = {("en", None): 130, ("sw", None): 10, ("en", "de"): 80, ("en", "sw"): 20}
 
@@ -86,6 +87,14 @@ def test_a_single_kind_has_everything(kind: str | None) -> None:
 
 
 # --- which rows an epoch has ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("share", "only", "named"), [(1, "de", "pairs"), (0, None, "monolingual texts")])
+def test_a_share_that_leaves_nothing_is_refused(share: float, only: str | None, named: str) -> None:
+    """Such as recipes/ablations/full-without-mt-data.json with pairs alone, which would be trained on."""
+    with pytest.raises(BadInput, match=f"text_share is {share}, which leaves out all {named}, and the training data"):
+        language_shares({("en", only): 3}, text_share=float(share))
+    assert language_shares({("en", only): 3}, text_share=1.0 - share) == {("en", only): 1}
 
 
 @pytest.mark.parametrize("text_share", [0.5, 0.1, 0.9])
