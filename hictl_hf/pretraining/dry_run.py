@@ -192,7 +192,7 @@ def shape_of(args: PretrainingArguments) -> Shape | None:
     clean = config.word_level_input == "clean"
     masked = config.lm_weight > 0 or (config.word_weight > 0 and not clean)
     inputs = 2 * (config.sentence_weight > 0), masked + (config.word_weight > 0 and clean)
-    return Shape(*sizes, (counted[0], counted[1]), inputs)
+    return Shape(*sizes, (counted[0], counted[1]), inputs, config.lm_weight > 0)
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ class Shape(NamedTuple):
     """The sizes of an encoder: layers, d, f of the feed-forward part, V words.
 
     `counted`: parameters of the layers, and all in training; `None`: as XLM-R has them. `inputs`: how many are encoded
-    of an example, sentences alone and x∘y, which a word level that reads it unmasked encodes once more.
+    of an example, sentences alone and x∘y, which a word level that reads it unmasked encodes once more. `lm`: whether
+    masked tokens reach the head.
     """
 
     layers: int
@@ -31,6 +32,7 @@ class Shape(NamedTuple):
     words: int
     counted: tuple[int, int] | None = None
     inputs: tuple[int, int] = (2, 1)
+    lm: bool = True
 
     @property
     def encoder(self) -> int:
@@ -66,7 +68,7 @@ def gigabytes(
     copied = 4 if gpus > 1 else 0  # by DDP
     state = (4 + 4 + 8 + copied) * shape.parameters  # weights, gradients, moments, DDP's buckets
     # gradient of E before DDP's bucket, bf16 copy; a block of logits and their softmax
-    head = (copied + 4 + 2) * shape.embeddings + (2 + 2) * 2**28
+    head = (copied + 4 + 2 * shape.lm) * shape.embeddings + shape.lm * (2 + 2) * 2**28
     layer = 24 * shape.d + 4.5 * shape.f
     activations = layer * shape.layers * tokens, (4 * shape.d * shape.layers + layer) * tokens
     return [number / 1e9 for number in (state, head, *activations, 10 * sentences**2)]
@@ -82,7 +84,7 @@ def milliseconds(
     bf16, fp32, memory, share = GPUS[gpu]
     row = shape.row(PAIR[0], PAIR[-1])
     attention = 12 * shape.layers * shape.d * sum(length**2 for length in row)
-    masked = 0.25 * (PAIR[-1] - 4)  # a quarter of x∘y without its special tokens
+    masked = shape.lm * 0.25 * (PAIR[-1] - 4)  # a quarter of x∘y without its special tokens
     head = 6 * masked * (shape.embeddings + shape.d * shape.d)
     compute = pairs * (6 * shape.encoder * sum(row) + attention + head) / (share * bf16)
     # 4 d FLOP and 240 bytes of memory traffic an entry of the Gram matrix, counted on a CPU

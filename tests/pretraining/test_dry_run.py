@@ -242,13 +242,13 @@ def test_memory_and_time_count_the_inputs_that_the_objectives_encode(
     usual = {"vocab_size": 99, "hidden_size": 768, "num_attention_heads": 12}
     args = PretrainingArguments(train_file=["x"], config_overrides=usual)
     default, found = shape_of(args), shape_of(replace(args, config_overrides=usual | overrides))
-    assert default and found and default._replace(inputs=found.inputs) == found
-    assert found.row(27, 54) == row
+    assert default and found and default._replace(inputs=found.inputs, lm=found.lm) == found
+    assert found.row(27, 54) == row and found.lm == ("lm_weight" not in overrides)
     planned = RunPlan([], [], found, 10, 128, 8, 8, gradient_cache=True)
     parts = gigabytes(found, row, 128, 8, 8 * 8 * 128)
     assert f"{sum(parts[:3]) + parts[4]:.1f};" in planned.costs(found).text()
     compute, more = (planned.step_milliseconds(shape, "H100", 8) for shape in (default, found))
-    assert (compute < more) == (len(row) == 4) and (compute == more) == (row == (27, 27, 54))
+    assert (compute < more) == (len(row) == 4) and (compute == more) == (found.lm and row == (27, 27, 54))
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:

@@ -33,6 +33,13 @@ def test_more_contrasted_pairs_cost_the_sentence_level_alone() -> None:
     assert four[1] == pytest.approx(16 * one[1]) and [four[0], *four[2:]] == [one[0], *one[2:]]
 
 
+def test_without_the_language_model_the_head_costs_nothing() -> None:
+    full, alone = (gigabytes(TOY._replace(lm=lm), (3, 3, 6), gpus=1) for lm in (True, False))
+    assert alone[1] * 1e9 == pytest.approx(4 * 400) and alone[2:] == full[2:], "the gradient of E"
+    full, alone = (milliseconds(TOY._replace(lm=lm), "H100") for lm in (True, False))
+    assert (full[0] - alone[0]) * 0.33 * 989e9 == pytest.approx(128 * 6 * 0.25 * 50 * (400 + 16))
+
+
 def test_counted_parameters_take_the_place_of_the_formula() -> None:
     counted = TOY._replace(counted=(344, 5000))
     assert (counted.encoder, counted.parameters) == (344, 5000)
