@@ -63,7 +63,7 @@ def language_shares(
         if text_share == share and not kept and sizes:
             raise BadInput(
                 f"text_share is {share}, which leaves out all {there}, and the training data has nothing else; give "
-                "other data, or leave text_share out"
+                "other data, or another text_share"
             )
     if text_share is None or not text or not pairs:
         text_share = sum(text.values()) / sum(sizes.values())
