@@ -31,13 +31,12 @@ def main(checkpoint: str, pairs: str, folder: str, steps: int = 100) -> dict[str
     prompt = model.config.embedding_prompt or ""  # that its sentences are read with
     texts, space = load_corpus([pairs])[0], space_of(tokenizer, prompt)
     tokens, _ = tokenize_corpus(texts, tokenizer, max_length=longest, space=space)
-    rows = [{"x": row["x"], "y": row["y"], "seed": number} for number, row in enumerate(tokens)]
     arguments = TrainingArguments(
         f"{folder}/training", max_steps=steps, per_device_train_batch_size=32, learning_rate=1e-3, warmup_steps=10,
         logging_steps=max(steps // 5, 1), save_strategy="no", remove_unused_columns=False, disable_tqdm=True,
     )  # fmt: skip
     collator = PretrainingCollator(tokenizer, max_length=longest, prompt=prompt_tokens(tokenizer, prompt))
-    trainer = HictlTrainer(model, arguments, train_dataset=rows, data_collator=collator)
+    trainer = HictlTrainer(model, arguments, train_dataset=tokens, data_collator=collator)
     trainer.train()
 
     adapted.save_pretrained(f"{folder}/adapter")
