@@ -46,6 +46,7 @@ def sentence_transformers_loss(
 
 
 def anchors_and_positives(batch: Batch) -> list[Batch]:
-    """x and y as two columns of features, which the loss cuts to their longest."""
-    ids, masks = batch["sentence_input_ids"].chunk(2), batch["sentence_attention_mask"].chunk(2)
-    return [{"input_ids": column, "attention_mask": mask} for column, mask in zip(ids, masks)]
+    """x and y as two columns of features, each padded to its longest, as its collator does."""
+    columns = zip(batch["sentence_input_ids"].chunk(2), batch["sentence_attention_mask"].chunk(2))
+    longest = [(ids, mask, int(mask.sum(-1).max())) for ids, mask in columns]
+    return [{"input_ids": ids[:, :end], "attention_mask": mask[:, :end]} for ids, mask, end in longest]

@@ -191,7 +191,8 @@ def test_the_contrast_of_sentence_transformers_encodes_each_side_once() -> None:
         lambda _, positional, named: calls.append(named["input_ids"].shape), with_kwargs=True
     )
     networks.loss("sentence_transformers", batch).backward()
-    assert [shape[0] for shape in calls] == [4, 4]
+    longest = [int(mask.sum(-1).max()) for mask in batch["sentence_attention_mask"].chunk(2)]
+    assert calls == [(4, longest[0]), (4, longest[1])] and longest[0] != longest[1], "each padded as by its collator"
 
 
 def test_a_step_with_the_encoder_frozen_is_compared_with_such_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
