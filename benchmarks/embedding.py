@@ -119,7 +119,8 @@ def make_encoders(folder: str) -> dict[str, Callable[[list[str]], np.ndarray]]:
     for name in PRECISIONS:
         model, tokenizer = load_encoder(folder, name, "cpu")
         pooling = Pooling("mean", model.config.num_hidden_layers)
-        encoders[name] = partial(embed_sentences, model, tokenizer, pooling=pooling)
+        reading = {"pooling": pooling, "prompt": "", "normalize": True, "max_length": LONGEST}  # as the baseline
+        encoders[name] = partial(embed_sentences, model, tokenizer, **reading)
     return encoders
 
 

@@ -195,6 +195,24 @@ def test_the_contrast_of_sentence_transformers_encodes_each_side_once() -> None:
     assert calls == [(4, longest[0]), (4, longest[1])] and longest[0] != longest[1], "each padded as by its collator"
 
 
+def test_embedding_is_compared_on_the_same_text_whatever_the_encoder_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An adapted encoder has a prompt, which the baseline, made of its parts, does not have."""
+    pytest.importorskip("sentence_transformers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+        embedding = importlib.import_module("embedding")
+    small = {"num_hidden_layers": 1, "hidden_size": 24, "num_attention_heads": 2, "intermediate_size": 24}
+    for name, value in (("SIZES", small), ("VOCABULARY", 400), ("TRAINED_VOCABULARY", 300)):
+        monkeypatch.setattr(embedding, name, value)
+    texts = [f"the {color} house of {person}" for color in ("red", "blue", "old") for person in ("Ann", "Bob", "Eve")]
+    with embedding.encoder_folder(None, texts) as folder:
+        config = json.loads((Path(folder) / "config.json").read_text())
+        own = {"embedding_prompt": "the house ", "embedding_normalize": False, "embedding_max_length": 5}
+        (Path(folder) / "config.json").write_text(json.dumps(config | own))
+        encoders = embedding.make_encoders(folder)
+        torch.testing.assert_close(encoders["fp32"](texts), encoders[embedding.BASELINE](texts), atol=1e-5, rtol=0)
+
+
 def test_a_step_with_the_encoder_frozen_is_compared_with_such_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(translation, "VOCABULARY", 40)
     monkeypatch.setattr(translation, "CUT", 20)
