@@ -48,6 +48,8 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, max_length: int =
         '<s>'
     """
     check_protobuf()
+    if isinstance(sentences, str):
+        list_of_texts(sentences)  # refuses it: its characters would be the sentences
     # SentencePiece leaves out sentences of more than 4192 bytes, and a character has at most 4
     parts = chain.from_iterable(
         wrap(text, 1000, break_on_hyphens=False) if len(text) > 1000 else [text] for text in sentences

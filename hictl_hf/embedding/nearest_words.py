@@ -22,6 +22,7 @@ from ..data.languages import script_of
 from ..data.layout import pieces_shown, words_never_sampled
 from ..data.records import checked_text
 from ..data.text_encoding import encode_texts
+from ..data.tokenization import list_of_texts
 from ..errors import BadInput, BrokenRow
 from ..models.families import longest_input
 from ..models.word_sampling import cosines
@@ -92,7 +93,7 @@ class Explainer:
         languages[list(self.special)] = ""
         self.groups = {name: np.flatnonzero(languages == name) for name in dict.fromkeys(languages) if name}
         lines: dict[str, int] = {}
-        for number, text in enumerate(among, start=1):
+        for number, text in enumerate(list_of_texts(among), start=1):
             if text.strip():
                 lines.setdefault(text, number)
         self.texts, self.lines = list(lines), list(lines.values())

@@ -21,6 +21,7 @@ import numpy as np
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.tokenization import list_of_texts
 from ..embedding.encoder import embed_sentences
 from ..embedding.pooling import Pooling
 from ..processes import ALONE, Processes, hides_progress
@@ -93,7 +94,7 @@ def mine(
     Args:
         pooling, prompt, max_length: as in `embedding.embed_sentences`.
     """
-    x, y = list(dict.fromkeys(x)), list(dict.fromkeys(y))
+    x, y = (list(dict.fromkeys(list_of_texts(side))) for side in (x, y))
     vectors_x, vectors_y = (
         embed_sentences(model, tokenizer, side, pooling, prompt=prompt, max_length=max_length, progress=True)
         for side in (x, y)

@@ -23,6 +23,7 @@ from ..data.layout import (
     single_bytes,
 )  # fmt: skip
 from ..data.text_encoding import encode_texts
+from ..data.tokenization import list_of_texts
 from ..errors import BadInput
 
 Counts = NDArray[np.int64]  # (vocabulary,) how often each id occurs
@@ -35,7 +36,7 @@ def choose_target_ids(
     texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, size: int | None = None
 ) -> list[int] | None:
     """The ids for translations like these texts; see `ids_to_keep`."""
-    counts, written = np.zeros(len(tokenizer), np.int64), list(texts)
+    counts, written = np.zeros(len(tokenizer), np.int64), list_of_texts(texts)
     for start in range(0, len(written), CHUNK):
         ids = encode_texts(tokenizer, written[start : start + CHUNK], add_special_tokens=False)["input_ids"]
         counts += np.bincount([number for row in ids for number in row], minlength=len(counts))

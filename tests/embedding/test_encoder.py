@@ -28,13 +28,17 @@ from transformers import (
 
 from hictl_hf import HictlForMaskedLM, HictlForPreTraining, HictlModel, export_encoder
 from hictl_hf.data.text_encoding import special_tokens_around
+from hictl_hf.data.tokenization import train_tokenizer
 from hictl_hf.dtypes import QuantizedLinear
 from hictl_hf.embedding.encoder import check_model_type, embed_at_poolings, embed_sentences, load_encoder
+from hictl_hf.embedding.nearest_words import Explainer
 from hictl_hf.embedding.onnx_export import SentenceEncoder
 from hictl_hf.embedding.pooling import Pooling, all_poolings, own_pooling
 from hictl_hf.errors import BadInput
 from hictl_hf.models.configuration_hictl import CONFIGS
 from hictl_hf.models.modeling_hictl import new_model
+from hictl_hf.retrieval.mining import mine
+from hictl_hf.translation.target_vocabulary import choose_target_ids
 
 EVERYWHERE = all_poolings(layers=[0, 1, 2], last_layer=2, projection=True)
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -319,6 +323,24 @@ def test_what_is_no_list_of_texts_is_refused_in_words(
 ) -> None:
     with pytest.raises(BadInput, match=message):
         embed_sentences(model, tokenizer, given)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda text, model, tokenizer: mine(text, ["das Haus"], model, tokenizer),
+        lambda text, model, tokenizer: mine(["the house"], text, model, tokenizer),
+        lambda text, model, tokenizer: Explainer(model, tokenizer, among=text),
+        lambda text, model, tokenizer: train_tokenizer(text, 100),
+        lambda text, model, tokenizer: choose_target_ids(text, tokenizer),
+    ],
+)
+def test_the_characters_of_a_file_name_are_no_sentences(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, use: Callable[..., Any]
+) -> None:
+    """As in `hictl mine news.de news.en`, which takes files."""
+    with pytest.raises(BadInput, match="sentences is 'news.de', of type str; allowed is a list of texts"):
+        use("news.de", model, tokenizer)
 
 
 @pytest.mark.parametrize(
