@@ -332,7 +332,8 @@ class Shard:
         at_once = max(1, AT_ONCE // width)
         for begin in range(0, self.rows, at_once):
             here = slice(begin, min(begin + at_once, self.rows))
-            given = np.require(source[start + here.start : start + here.stop], requirements=["C", "W"])
+            given = source[start + here.start : start + here.stop]
+            given = np.require(given, given.dtype.newbyteorder("="), ["C", "W"])  # as PyTorch takes them
             fine, coarse = self.fine[here].copy_(torch.from_numpy(given)), self.coarse[here]
             if not fine.isfinite().all():
                 raise ValueError("a vector has infinity or NaN; allowed are finite numbers.")
@@ -396,7 +397,7 @@ def padded(rows: int) -> int:
 
 
 def fine_kind(x: Source, y: Source) -> torch.dtype:
-    return torch.float64 if np.float64 in (x.dtype, y.dtype) else torch.float32
+    return torch.float64 if "d" in (x.dtype.char, y.dtype.char) else torch.float32  # of any byte order
 
 
 def faster_precision(device: torch.device) -> Precision:

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 ROWS_AT_ONCE = 2**14  # of a file of vectors
 OF_THE_SEARCH = ("neighbours", "index", "index_parameters", "max_memory", "device")  # no vector depends on them
-VECTORS = "an array (lines, d) of floating-point numbers in .npy"
+VECTORS = "an array (lines, d) of floating-point numbers of 16, 32 or 64 bits in .npy"
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def vectors_in_file(side: Side, file: str | None) -> SomeRows | None:
         return None
     with as_bad_input(file, VECTORS, "Make them by hictl embed."):
         vectors = np.load(file, mmap_mode="r", allow_pickle=False)
-        if vectors.ndim != 2 or vectors.dtype.kind != "f":
+        if vectors.ndim != 2 or vectors.dtype.kind != "f" or vectors.itemsize > 8:
             raise BadInput(f"{file}: is an array {vectors.shape} of {vectors.dtype}; allowed is {VECTORS}.")
     if len(vectors) != side.given:
         found = f"has {len(vectors):,} vectors, and {side.name} {side.given:,} lines"

@@ -454,6 +454,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         "v.npy: has 2 vectors, and .*x.txt 15 lines; allowed is one for each",
     ),
     "shape of vectors": ({"x_vectors": "flat.npy"}, r"flat.npy: is an array \(3,\) of int64; allowed is an array"),
+    "long vectors": ({"x_vectors": "long.npy"}, r"long.npy: is an array .* of .*; allowed is an array .* 64 bits"),
     "pickled vectors": ({"x_vectors": "pickle.npy"}, "pickle.npy: cannot be read"),
     "width of vectors": ({"x_vectors": "wide.npy"}, "vectors have .* numbers; allowed are those of one model"),
     "vectors that are no numbers": (
@@ -475,6 +476,7 @@ def test_faults_are_told_in_one_line(
     (tmp_path / "latin.txt").write_bytes("gut\nschön\n".encode("latin-1"))
     arrays: dict[str, Any] = {"v": np.ones((2, 32)), "flat": np.arange(3), "wide": np.ones((15, 7), np.float32)}
     arrays |= {"nan": np.where(np.arange(15) == 13, np.nan, np.ones((32, 15))).T, "pickle": np.array([{}], object)}
+    arrays["long"] = np.ones((2, 3), np.longdouble)
     for name, array in arrays.items():
         np.save(f"{name}.npy", array)
     settings, message = FAULTS[fault]

@@ -253,6 +253,13 @@ def test_vectors_that_must_not_be_written_are_searched_without_a_warning(tmp_pat
     assert all(np.array_equal(*sides) for one, other in zip(found, expected) for sides in zip(one, other))
 
 
+@pytest.mark.parametrize("kind", [">f8", ">f4", ">f2"])
+def test_the_order_of_bytes_does_not_matter(kind: str) -> None:
+    x, y = (side.astype(kind) for side in CASES["double"])
+    expected = search_both(x.astype(x.dtype.newbyteorder("=")), y.astype(y.dtype.newbyteorder("=")), 3)
+    assert_same(search_both(x, y, 3), expected)
+
+
 def test_what_cannot_be_searched_is_refused() -> None:
     x = np.ones((3, 2), np.float32)
     for bad in (np.nan, np.inf):
