@@ -30,6 +30,7 @@ from transformers import (
     XLMRobertaModel,
 )
 from transformers.masking_utils import create_bidirectional_mask
+from transformers.utils import CONFIG_NAME
 from transformers.utils import logging as transformers_logging
 
 from ..data.text_encoding import encode_texts, special_tokens_around
@@ -153,6 +154,8 @@ def check_model_type(name: str, revision: str | None = None) -> dict[str, Any]:
             raise BadInput(f"{name}: {problem_of_files([ADAPTER])}")
         kind = f"is a model of type {short_repr(found)}" if found else "has no config.json that names a model_type"
         raise BadInput(f"{name}: {kind}; allowed are {OURS}, {families_named()}.")
+    if values.get("is_decoder"):  # each token would see only those before it
+        raise BadInput(f"{name}/{CONFIG_NAME}: is_decoder is true; allowed is false. Give an encoder.")
     return values
 
 

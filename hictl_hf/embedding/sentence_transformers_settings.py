@@ -354,8 +354,6 @@ def apply_settings(
     if not 0 <= layer <= last or settings.dense and layer != last:
         allowed = f"is {last if settings.dense else f'0 to {last}'}"
         raise files.refusal("", TRANSFORMER_FILES[0], f"the layer read is {settings.layer}", allowed)
-    if getattr(config, "is_decoder", False):  # each token would see only those before it
-        raise files.refusal(settings.transformer_folder, CONFIG_NAME, "is_decoder is true", "is false")
     refuse_special_tokens(files, settings.prompts, tokenizer)
     if settings.dense:
         model.projection = load_dense(files, settings, config.hidden_size)

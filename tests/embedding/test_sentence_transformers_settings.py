@@ -573,10 +573,13 @@ def test_modules_of_one_name_are_refused_of_which_the_library_keeps_the_last(
         load_encoder(folder)
 
 
+@pytest.mark.parametrize("plain", [False, True])
 def test_a_decoder_is_refused_whose_tokens_see_only_those_before_them(
-    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+    plain: bool, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
     folder = write_folder(tmp_path, tokenizer)
+    if plain:
+        (folder / "modules.json").unlink()
     values = json.loads((folder / "config.json").read_text("utf-8"))
     write_json(folder / "config.json", values | {"is_decoder": True})
     with pytest.raises(BadInput, match="config.json: is_decoder is true; allowed is false"):
