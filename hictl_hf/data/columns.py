@@ -21,7 +21,9 @@ def is_a_table(path: str) -> bool:
 
 
 def check_column(paths: Sequence[str], column: str | None) -> None:
-    """Raise `BadInput` for a table without `--column`, and for another file with it."""
+    """Raise `BadInput` for a table without `--column`, and for another file, or standard input, with it."""
+    if column is not None and not paths:
+        raise BadInput(f"column is {column}, and input is not given; allowed with --column are tables. Name them.")
     for path in paths:
         if (is_table := is_a_table(path)) != (column is not None):
             raise BadInput(

@@ -369,6 +369,12 @@ def test_settings_that_make_no_sense_are_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
+def test_standard_input_has_no_column() -> None:
+    """It was read as no line at all: `hictl translate` wrote nothing, with status 0."""
+    with pytest.raises(BadInput, match="column is text, and input is not given"):
+        EmbedArguments(model="m", output="a.npy", column="text")
+
+
 def test_what_no_encoder_has_is_refused_before_the_text_is_read() -> None:
     for value, message in (
         ({"precision": "fp16"}, "precision is 'fp16'"),
