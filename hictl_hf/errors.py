@@ -111,6 +111,8 @@ def run(main: Callable[..., object], argv: Sequence[str] | None = None, **settin
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: where it is ASCII or Latin-1
     if sys.stdin is None:  # closed by the shell: nothing to read
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  # until the end of the process
+    if sys.stderr is None:  # progress bars of libraries write to it
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     try:
         main(argv, **settings)
         leave_process_group()

@@ -280,16 +280,21 @@ def test_a_character_that_standard_output_lacks_is_written_as_an_escape() -> Non
 
 
 READ = """
+import sys
 from hictl_hf.cli.main import run
 from hictl_hf.data.lines import open_output, read_texts
 def main(argv):
+    sys.stderr.write("")  # as a progress bar does
     with open_output(None) as output:
         output.writelines(read_texts([]))
 run(main)
 """
 
 
-@pytest.mark.parametrize("closed, status, message", [("<&-", 0, ""), (">&-", 1, "error: standard output is closed.*")])
+@pytest.mark.parametrize(
+    "closed, status, message",
+    [("<&-", 0, ""), (">&-", 1, "error: standard output is closed.*"), ("2>&-", 0, ""), ("<&- 2>&-", 0, "")],
+)
 def test_a_standard_stream_that_the_shell_closed_is_no_traceback(closed: str, status: int, message: str) -> None:
     command = ["sh", "-c", f'"$0" -c "$1" {closed}', sys.executable, READ]
     ended = subprocess.run(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
