@@ -15,6 +15,7 @@ from ..embedding.mteb_evaluation import KIND, as_table, evaluate_mteb, load_task
 from ..errors import BadInput
 from ..files import check_place, write_json
 from ..parsing import CommandParser, parse_flags
+from ..reports.results import RESULTS_FILE, refuse_other_results
 from .logs import log_to_terminal
 
 GROUPS = {
@@ -65,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parse_flags(make_parser(), argv)
     log_to_terminal()
     check_place(args.output, folder=True)
+    refuse_other_results(args.output, "protocol")
     tasks = [load_task(name, args.subsets, args.data) for name in args.tasks]
     known = {subset for task in tasks for subset in task.hf_subsets}
     if unknown := [subset for subset in args.subsets if subset not in known]:  # MTEB leaves it out
@@ -74,6 +76,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     pooling = args.chosen_pooling(model)
     results = evaluate_mteb(model, tokenizer, tasks, args.output, args.max_seq_length, pooling)
     results["protocol"] |= {"model": args.model, "precision": args.precision, "data": args.data or "Hugging Face Hub"}
-    write_json(Path(args.output) / "results.json", results)
+    write_json(Path(args.output) / RESULTS_FILE, results)
     print(as_table(results).text())
     return results

@@ -19,6 +19,7 @@ from ..embedding.encoder import check_device, check_reading, default_precision, 
 from ..embedding.pooling import chosen_prompt
 from ..files import check_place
 from ..parsing import CommandParser, parse_flags, refuse_missing
+from ..reports.results import refuse_other_results
 from ..retrieval.comparison import Comparison, as_table, find_hits, read_pairs, reading_table, write_comparison
 from .logs import log_to_terminal
 
@@ -77,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> Comparison:
         refuse_missing(name)  # before any is read
     if args.output:
         check_place(args.output, folder=True)
+        refuse_other_results(args.output, "encoders")
     pairs = read_pairs(args.test_file)
     precision: Any = args.precision or default_precision(args.device)
     encoders = []

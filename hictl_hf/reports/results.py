@@ -5,6 +5,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -217,6 +218,17 @@ def _json_name(kind: Any) -> str:
 
 def _is_required(item: Field[Any]) -> bool:
     return item.default is MISSING and item.default_factory is MISSING
+
+
+def refuse_other_results(folder: str | Path, key: str) -> None:
+    """Raise `BadInput` if a folder has a `results.json` without this key, so of another kind, which would be lost."""
+    file = Path(folder) / RESULTS_FILE
+    if not file.exists():
+        return
+    with suppress(OSError, ValueError, TypeError):
+        if key in dict(json.loads(file.read_text("utf-8"))):
+            return
+    raise BadInput(f"{folder}: has the {RESULTS_FILE} of something else, which would be replaced; choose another folder")
 
 
 def duration(seconds: float) -> str:

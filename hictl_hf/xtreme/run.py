@@ -18,7 +18,7 @@ import torch
 from ..errors import BadInput
 from ..files import only_writer, write_json
 from ..processes import ALONE, Processes
-from ..reports.results import library_versions
+from ..reports.results import library_versions, refuse_other_results
 from ..training.arguments import refuse_several_gpus, warn_of_other_accelerators
 from ..training.fingerprint import SETTINGS_FILE, refuse_other_settings, remember_settings
 from ..version import __version__
@@ -80,9 +80,9 @@ def go_on(
         warn_of_other_accelerators()
     folder, settings = Path(args.output_dir), asdict(args)
     may_change = ("labels", "output_dir")  # labels may come later, and the folder may be moved
-    refuse_other_settings(
-        folder / SETTINGS_FILE, {name: value for name, value in settings.items() if name not in may_change}
-    )
+    decisive = {name: value for name, value in settings.items() if name not in may_change}
+    if not refuse_other_settings(folder / SETTINGS_FILE, decisive):
+        refuse_other_results(folder, "setting")
     config, tokenizer = load_config_and_tokenizer(args)
     data = read_data(tasks, args)
     check_encoder(args, config, tokenizer, data)

@@ -54,6 +54,18 @@ def test_each_encoder_is_read_as_its_folder_says(
     assert results["command"].startswith(f"hictl score-retrieval {checkpoints[0]} ")
 
 
+def test_the_results_of_a_run_are_not_replaced(checkpoints: list[Path], source: str, tmp_path: Path) -> None:
+    command = [str(checkpoints[0]), "--test_file", source, "--output", str(tmp_path)]
+    for kept in ('{"history": []}', "[", "1"):
+        (tmp_path / "results.json").write_text(kept)
+        with pytest.raises(BadInput, match="has the results.json of something else, which would be replaced"):
+            main(command)
+        assert (tmp_path / "results.json").read_text() == kept
+    (tmp_path / "results.json").unlink()
+    main(command)
+    main(command)  # its own
+
+
 def test_flags_override_what_the_folder_says(
     checkpoints: list[Path], sides: tuple[list[str], list[str]], source: str
 ) -> None:

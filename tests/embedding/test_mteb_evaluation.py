@@ -136,6 +136,12 @@ def test_an_output_that_cannot_be_is_refused_before_anything_is_read(tmp_path: P
         main(["--model", "nowhere", "--tasks", "Tatoebra", "--output", str(tmp_path / "taken")])
 
 
+def test_the_results_of_a_run_are_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text('{"history": []}')
+    with pytest.raises(BadInput, match="has the results.json of something else"):
+        main(["--model", "nowhere", "--output", str(tmp_path)])
+
+
 def test_a_subset_of_no_task_is_refused_before_the_model_is_read(tmp_path: Path) -> None:
     tasks = ["--tasks", "Tatoeba", "BUCC.v2", "--subsets", "deu-eng", "de-en"]
     given = ["--model", str(tmp_path), "--output", str(tmp_path / "out"), *tasks]

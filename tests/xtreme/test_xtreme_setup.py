@@ -71,6 +71,12 @@ def test_a_folder_without_an_encoder_is_refused(tmp_path: Path) -> None:
         load_config_and_tokenizer(XtremeArguments(model_name_or_path=str(tmp_path)))
 
 
+def test_the_results_of_a_run_of_another_kind_are_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text('{"history": []}')
+    with pytest.raises(BadInput, match="has the results.json of something else, which would be replaced"):
+        run_xtreme(XtremeArguments(model_name_or_path="x", tasks=["tatoeba"], output_dir=str(tmp_path)))
+
+
 def test_several_gpus_of_one_process_are_refused_before_anything_is_read_where_a_model_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
