@@ -15,6 +15,9 @@ from ..errors import add_debug
 from .main import COMMANDS, parser_of
 
 SCRIPTS = {shell: Path(__file__).parent / "completions" / f"hictl.{shell}" for shell in ("bash", "zsh")}
+# In shtab's script for bash: after a flag that takes files, such as --train_file, no other flag was completed.
+FLAGS_UNLESS_FILES = """ &&
+        ( -z "$current_action_compgen" || "$current_action_is_positional" = true )"""
 
 
 def make_parser() -> ArgumentParser:
@@ -46,8 +49,11 @@ def make_script(shell: str) -> str:
     parser = ArgumentParser("hictl")
     commands = parser.add_subparsers(dest="command")
     for name, purpose in COMMANDS.items():
-        command = commands.add_parser(name, help=purpose, parents=[parser_of(name)], add_help=False)
+        given = parser_of(name)
+        command = commands.add_parser(name, help=purpose, parents=[given], add_help=False)
+        if "RECIPE" in (given.usage or ""):
+            command.add_argument("recipe", nargs="?", help="JSON or YAML file of settings")
         for action in command._actions:
             if action.type in (None, str, Path) and action.choices is None and action.nargs != 0:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
-    return shtab.complete(parser, shell)
+    return shtab.complete(parser, shell).replace(FLAGS_UNLESS_FILES, "")

@@ -108,6 +108,7 @@ _shtab_hictl_demo___guard_data_COMPGEN=_shtab_compgen_files
 _shtab_hictl_demo___reordering_COMPGEN=_shtab_compgen_files
 _shtab_hictl_demo___group_by_similarity_COMPGEN=_shtab_compgen_files
 _shtab_hictl_demo___group_by_similarity_COMPGEN=_shtab_compgen_files
+_shtab_hictl_pretrain_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_hictl_pretrain___output_dir_COMPGEN=_shtab_compgen_files
 _shtab_hictl_pretrain___output_dir_COMPGEN=_shtab_compgen_files
 _shtab_hictl_pretrain___lr_scheduler_kwargs_COMPGEN=_shtab_compgen_files
@@ -186,6 +187,7 @@ _shtab_hictl_pretrain___guard_data_COMPGEN=_shtab_compgen_files
 _shtab_hictl_pretrain___reordering_COMPGEN=_shtab_compgen_files
 _shtab_hictl_pretrain___group_by_similarity_COMPGEN=_shtab_compgen_files
 _shtab_hictl_pretrain___group_by_similarity_COMPGEN=_shtab_compgen_files
+_shtab_hictl_xtreme_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_hictl_xtreme___model_name_or_path_COMPGEN=_shtab_compgen_files
 _shtab_hictl_xtreme___model_name_or_path_COMPGEN=_shtab_compgen_files
 _shtab_hictl_xtreme___tokenizer_name_COMPGEN=_shtab_compgen_files
@@ -208,6 +210,7 @@ _shtab_hictl_xtreme___score_split_COMPGEN=_shtab_compgen_files
 _shtab_hictl_xtreme___labels_COMPGEN=_shtab_compgen_files
 _shtab_hictl_xtreme___pooling_COMPGEN=_shtab_compgen_files
 _shtab_hictl_xtreme___score_COMPGEN=_shtab_compgen_files
+_shtab_hictl_train_translation_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_hictl_train_translation___output_dir_COMPGEN=_shtab_compgen_files
 _shtab_hictl_train_translation___output_dir_COMPGEN=_shtab_compgen_files
 _shtab_hictl_train_translation___lr_scheduler_type_COMPGEN=_shtab_compgen_files
@@ -1090,8 +1093,7 @@ _shtab_hictl() {
   # Generate the completions
 
   COMPREPLY=()
-  if [[ $pos_only = 0 && "$completing_word" == -* &&
-        ( -z "$current_action_compgen" || "$current_action_is_positional" = true ) ]]; then
+  if [[ $pos_only = 0 && "$completing_word" == -* ]]; then
     # optional argument started: use option strings
     while IFS= read -r line; do COMPREPLY+=("$line"); done < <(
       compgen -W "${current_option_strings[*]}" -- "$completing_word")

@@ -555,6 +555,7 @@ _shtab_hictl_pretrain_options=(
   {--shard_parameters,--shard-parameters}"[Divide weights, gradients and optimizer states among the processes (FSDP2). (default\: False)]:shard_parameters:"
   {--evaluate_layers,--evaluate-layers}"[Layers whose sentence vectors are evaluated, 0 being the embeddings\; by default all, or the one that is trained and read.]:evaluate_layers:"
   {--dry_run,--dry-run}"[Only resolve all names, and print shares, sizes, steps, and the memory and time to expect\; exit with status 1 if a name does not resolve. (default\: False)]:dry_run:"
+  ":JSON or YAML file of settings:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -771,6 +772,7 @@ _shtab_hictl_train_translation_options=(
   {--length_penalty,--length-penalty}"[log-probability \/ length \*\* this\; the paper\: 1.0, and 0.6 on WMT14 en-de. (default\: 1.0)]:length_penalty:"
   {--max_length_a,--max-length-a}"[A translation has at most a \* source tokens \+ b ... (default\: 1.2)]:max_length_a:"
   {--max_length_b,--max-length-b}"[... tokens, this being b, and never more than 200. (default\: 10)]:max_length_b:"
+  ":JSON or YAML file of settings:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -854,6 +856,7 @@ _shtab_hictl_xtreme_options=(
   {--no_do_predict,--no-do-predict}"[The same as --do_predict false.]"
   "--score[Only score this folder of predictions against --labels, and print JSON.]:score:_files"
   "--debug[Show the Python traceback of an error instead of one line.]"
+  ":JSON or YAML file of settings:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
