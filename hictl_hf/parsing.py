@@ -167,6 +167,8 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
         meant = meant or (f"did you mean {nearest}? " if nearest else "")
         if not (DASHES.match(unknown[0]) or nearest and "=" in unknown[0]):
             meant = "".join(f"files are named by {flag}; " for flag in ("--input", "--train_file") if flag in known)
+            if "RECIPE" in (parser.usage or "") and unknown[0].endswith(SUFFIXES):
+                meant = "a recipe is the first argument; "
         raise BadInput(f"{' '.join(unknown)}: unknown argument; {meant}--help lists all arguments")
     try:
         settings, *rest = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)

@@ -123,7 +123,7 @@ def read_recipe(path: str, kind: type[Any], within: Sequence[Path] = ()) -> dict
     if place in within:
         raise BadInput(f"{path}: {BASED_ON} leads back to this recipe; leave it out")
     known = [item.name for item in fields(kind) if item.init]
-    if unknown := sorted(recipe.keys() - set(known)):
+    if unknown := sorted(map(str, recipe.keys() - set(known))):
         nearest = nearest_flag(unknown[0], known)
         meant = answer(unknown, known) or (f"did you mean {nearest}? " if nearest else "")
         raise BadInput(f"{path}: unknown settings: {', '.join(unknown)}; {meant}--help lists all settings")

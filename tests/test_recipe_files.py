@@ -92,6 +92,12 @@ def test_a_setting_that_a_recipe_has_twice_is_refused(name: str, text: str, tmp_
         parse_arguments([str(tmp_path / name)])
 
 
+def test_a_key_that_is_no_name_is_an_unknown_setting(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("~: 1\nsed: 1\n", "utf-8")
+    with pytest.raises(BadInput, match="a.yaml: unknown settings: None, sed; --help"):
+        parse_arguments([str(tmp_path / "a.yaml")])
+
+
 @pytest.mark.parametrize(
     ("named", "message"),
     [

@@ -223,6 +223,8 @@ def test_the_flag_that_was_meant_is_named() -> None:
             cli.main_of("embed")([*REQUIRED["embed"], word])
     with pytest.raises(BadInput, match="lines.txt: unknown argument; files are named by --input; --help"):
         cli.main_of("embed")([*REQUIRED["embed"], "lines.txt"])
+    with pytest.raises(BadInput, match=r"a\.yaml: unknown argument; a recipe is the first argument; --help"):
+        cli.main_of("pretrain")(["--seed", "1", "a.yaml"])
 
 
 @pytest.mark.parametrize("message", ["a.txt:3: is wrong", "Caught in worker 0.\nhictl_hf.BadInput: a.txt:3: is wrong"])
@@ -612,6 +614,9 @@ def bash_completion() -> Path:
         (["pretrain", "--save_strat"], ["--save_strategy"]),
         (["pretrain", "--save_strategy", "ep"], ["epoch"]),
         (["translate", "--model", "run_trans"], ["run_translation.py"]),
+        (["translate", "--input", "README.md", "--target_lan"], ["--target_lang"]),
+        (["pretrain", "run_trans"], ["run_translation.py"]),
+        (["pretrain", "a.json", "--train_file", "README.md", "--save_strat"], ["--save_strategy"]),
     ],
 )
 def test_bash_completes_commands_flags_choices_and_files(
