@@ -51,6 +51,8 @@ def check_place(path: str | Path, folder: bool = False) -> None:
         allowed = f"allowed is the path of a {'folder' if folder else 'file'}. Choose another output."
         raise BadInput(f"{path}: is standard output, a pipe or a device; {allowed}")
     allowed = f"allowed is a path where a {'folder' if folder else 'file'} can be written. Choose another output."
+    if folder and str(path) != str(path).encode(errors="ignore").decode():  # where tokenizers save nothing
+        raise BadInput(f"{path}: is no name in UTF-8; {allowed}")
     output = Path(os.path.realpath(path))
     for link in (output, *((Path(path), *Path(path).parents) if folder else ())):  # mkdir makes no folder of a link
         if link.is_symlink() and not link.exists():

@@ -128,6 +128,9 @@ def test_a_new_folder_is_empty(tmp_path: Path) -> None:
 def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     check_place(tmp_path / "new" / "a.txt")
     check_place(tmp_path, folder=True)
+    check_place(tmp_path / "a\udcff.txt")
+    with pytest.raises(BadInput, match="is no name in UTF-8"):
+        check_place(tmp_path / "a\udcff", folder=True)
     file = write_text(tmp_path / "file", "x")
     for path, folder, found in (
         (tmp_path, False, "is a folder"),
