@@ -176,23 +176,28 @@ class RobustTrainer(Trainer):
 
     @contextmanager
     def noting_sigterm(self) -> Iterator[None]:
-        """Handle SIGTERM at the end of the running step; one after the last step is raised again for the previous
-        handler."""
+        """Handle SIGTERM, and SIGHUP of a terminal that is closed, at the end of the running step; one after the last
+        step is raised again, as SIGTERM, for the previous handler."""
         self.terminated = self.sigterm_received = False
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
-        def note(*_: Any) -> None:
-            self.sigterm_received = True
+        terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
 
-        before = signal.signal(signal.SIGTERM, note)
+        def note(number: int, _: Any) -> None:
+            self.sigterm_received = True
+            for descriptor in terminals if number == signal.SIGHUP else ():  # closed: each write would be an error
+                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+        before = {number: signal.signal(number, note) for number in signals_that_end()}
         self.training.value = True
         try:
             yield
         finally:
             self.training.value = False
-            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+            for number, handler in before.items():
+                signal.signal(number, handler or signal.SIG_DFL)
         if self.sigterm_received and not self.terminated:
             signal.raise_signal(signal.SIGTERM)
 
@@ -399,12 +404,20 @@ class RobustTrainer(Trainer):
         super().log(logs, start_time)
 
 
+def signals_that_end() -> list[signal.Signals]:
+    """SIGTERM, and SIGHUP where it would end the process: `nohup` ignores it."""
+    hangs_up = signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+    return [signal.SIGTERM, signal.SIGHUP] if hangs_up else [signal.SIGTERM]
+
+
 def outlive_sigterm(worker: int, training: Any, start: Callable[[int], None] | None = None) -> None:
     """`worker_init_fn` of workers that ignore SIGTERM while `training.value` is true.
 
     Schedulers send SIGTERM to all processes, and a worker that dies raises an exception in the step that is to be
     saved. After training the parent ends the workers that an error has left with SIGTERM, and waits for them.
     """
-    signal.signal(signal.SIGTERM, lambda *_: training.value or os._exit(0))
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the latter is the parent's handler, or nohup's
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: training.value or os._exit(0))
     if start is not None:
         start(worker)

@@ -50,7 +50,7 @@ from hictl_hf.training.checkpoints import (
     verify_checkpoint,
     write_manifest,
 )
-from hictl_hf.training.trainer import RobustTrainer, nan_unless_finite
+from hictl_hf.training.trainer import RobustTrainer, nan_unless_finite, signals_that_end
 
 VOCABULARY, ROWS, LENGTH = 60, 24, 8
 STEPS, EPOCH = 12, 6  # optimiser steps of a run, and of an epoch
@@ -400,12 +400,21 @@ def test_a_sigterm_after_the_last_step_acts_as_it_did_before(tmp_path: Path) -> 
         signal.signal(signal.SIGTERM, before)
 
 
-def test_the_workers_that_load_rows_outlive_sigterm(tmp_path: Path, uninterrupted: tuple[Any, ...]) -> None:
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_the_workers_that_load_rows_outlive_sigterm(
+    tmp_path: Path, uninterrupted: tuple[Any, ...], name: str, request: pytest.FixtureRequest
+) -> None:
+    """SIGHUP is sent to all processes of a terminal that is closed."""
+    number = getattr(signal, name)
+    before = signal.signal(number, signal.SIG_DFL)  # `nohup pytest` ignores SIGHUP
+    request.addfinalizer(lambda: signal.signal(number, before))
+
     def terminate_all(**_: Any) -> None:
         processes = [*(worker.pid for worker in multiprocessing.active_children()), os.getpid()]
         assert len(processes) == 3
         # of another process, as PyTorch's workers end quietly when their parent sends it
-        kill = f"import os; [os.kill(process, {signal.SIGTERM:d}) for process in {processes}]"
+        kill = f"import os; [os.kill(process, {number:d}) for process in {processes}]"
         subprocess.run([sys.executable, "-c", kill], check=True)
         time.sleep(0.2)  # their death would be an exception here
 
@@ -415,6 +424,14 @@ def test_the_workers_that_load_rows_outlive_sigterm(tmp_path: Path, uninterrupte
     assert not multiprocessing.active_children()
     resumed = trained(toy_trainer(tmp_path, dataloader_num_workers=2), resume=True)
     assert not differing(state_of(resumed), uninterrupted[0])
+
+
+def test_nohup_is_not_undone() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert signals_that_end() == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_training_outside_the_main_thread_leaves_signals_alone(tmp_path: Path, uninterrupted: tuple[Any, ...]) -> None:
