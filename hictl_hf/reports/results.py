@@ -228,7 +228,7 @@ def refuse_other_results(folder: str | Path, key: str) -> None:
     with suppress(OSError, ValueError, TypeError):
         if key in dict(json.loads(file.read_text("utf-8"))):
             return
-    raise BadInput(f"{folder}: has the {RESULTS_FILE} of something else, which would be replaced; choose another folder")
+    raise BadInput(f"{folder}: has the {RESULTS_FILE} of something else, which would be replaced; choose another one")
 
 
 def duration(seconds: float) -> str:

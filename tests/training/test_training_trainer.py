@@ -400,7 +400,6 @@ def test_a_sigterm_after_the_last_step_acts_as_it_did_before(tmp_path: Path) -> 
         signal.signal(signal.SIGTERM, before)
 
 
-
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_the_workers_that_load_rows_outlive_sigterm(
     tmp_path: Path, uninterrupted: tuple[Any, ...], name: str, request: pytest.FixtureRequest
