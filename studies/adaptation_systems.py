@@ -109,6 +109,16 @@ SYSTEMS = {
         loss=CONTRAST,
         loss_settings=BOTH_DIRECTIONS,
         harder=SIMILAR,
+        seeds=THREE,
+    ),
+    "st-similar-1e-4": System(
+        "both directions, batches of similar pairs, rate 1e-4",
+        OTHERS,
+        settings={"learning_rate": 1e-4},
+        loss=CONTRAST,
+        loss_settings=BOTH_DIRECTIONS,
+        harder=SIMILAR,
+        seeds=THREE,
     ),
     "st-cached": System(
         "both directions, 64 pairs a step (gradient cache)",
