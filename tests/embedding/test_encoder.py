@@ -338,7 +338,7 @@ def test_what_is_no_list_of_texts_is_refused_in_words(
 def test_the_characters_of_a_file_name_are_no_sentences(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, use: Callable[..., Any]
 ) -> None:
-    """As in `hictl mine news.de news.en`, which takes files."""
+    """`hictl mine news.de news.en` takes files, these functions do not."""
     with pytest.raises(BadInput, match="sentences is 'news.de', of type str; allowed is a list of texts"):
         use("news.de", model, tokenizer)
 

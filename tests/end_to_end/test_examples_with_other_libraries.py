@@ -109,7 +109,7 @@ def test_fewer_bits_take_less_room_and_leave_vectors_near(folder: str, demo: Pat
 
 
 def test_fewer_bits_are_compared_at_the_pooling_of_a_folder_of_sentence_transformers(demo: Path) -> None:
-    """As of BGE-M3, whose `config.json` does not name the first token, which is read."""
+    """BGE-M3 is such a folder: its `config.json` does not name the first token, which is read."""
     encoder = AutoModel.from_pretrained(demo / "encoder")
     encoder.config.update({"embedding_pooling": "cls", "embedding_layer": encoder.config.num_hidden_layers})
     write_sentence_transformers_files(demo / "encoder", encoder.config)

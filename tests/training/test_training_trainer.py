@@ -229,7 +229,7 @@ def test_older_checkpoints_go_only_when_the_new_one_is_whole(tmp_path: Path, mon
 def test_the_steps_of_checkpoints_say_which_are_older_also_in_a_copy(
     copied: tuple[int, ...], kept: list[int], tmp_path: Path, saved: Path
 ) -> None:
-    """Of a run that was copied, and of one that goes on from before its last checkpoint."""
+    """One run was copied, the other goes on from before its last checkpoint."""
     for age, step in enumerate(copied):
         shutil.copytree(saved / f"checkpoint-{step}", folder := tmp_path / f"checkpoint-{step}")
         os.utime(folder, (age := time.time() - 1000 - 100 * age, age))  # the last was copied first
