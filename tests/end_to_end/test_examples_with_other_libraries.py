@@ -40,7 +40,7 @@ def example(name: str) -> Callable[..., Any]:
 def test_lora_trains_a_small_adapter_that_merged_is_a_plain_encoder(
     demo: Path, sentences: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peft, library = pytest.importorskip("peft"), pytest.importorskip("sentence_transformers")
+    peft = pytest.importorskip("peft")
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", demo / "cache")
     lines = [f'{{"en": "{x}", "de": "{y}"}}\n' for x, y in zip(sentences["en"], sentences["de"])]
     (demo / "pairs.jsonl").write_text("".join(lines), "utf-8")
@@ -54,8 +54,6 @@ def test_lora_trains_a_small_adapter_that_merged_is_a_plain_encoder(
     adapted = peft.PeftModel.from_pretrained(before, demo / "lora/adapter")
     vectors = embed_sentences(adapted.base_model.model, tokenizer, texts)
     np.testing.assert_allclose(embed_sentences(merged, tokenizer, texts), vectors, atol=1e-5)
-    reader = library.SentenceTransformer(str(demo / "lora/encoder"), device="cpu")
-    np.testing.assert_allclose(reader.encode(texts), vectors, atol=1e-5)
     assert np.abs(vectors - start).max() > 1e-3
     words = AutoModel.from_pretrained(demo / "encoder").get_input_embeddings().weight
     assert torch.equal(merged.get_input_embeddings().weight, words), "they stand still"
