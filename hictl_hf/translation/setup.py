@@ -228,8 +228,8 @@ def check_new_decoder(args: TranslationArguments, config: Any) -> None:
             raise ValueError(f"it states {layers:,} layers; allowed are {MOST_LAYERS:,}")
         if made.decoder_dropout is None and not made.like_the_decoder().hidden_dropout_prob:
             logger.warning(
-                "the new decoder has no dropout, as %s says 0 for its encoder, which pre-training with --dropout 0 "
-                "leaves there; to train it with dropout: --config_overrides decoder_dropout=0.1",
+                "the new decoder has no dropout, as %s says 0 for its encoder; to train it with dropout: "
+                "--config_overrides decoder_dropout=0.1",
                 args.model_name_or_path,
             )  # fmt: skip
         with torch.random.fork_rng(devices=[]), torch.device("meta"):  # neither memory, nor other random numbers later

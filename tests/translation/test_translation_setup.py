@@ -156,11 +156,12 @@ def test_a_decoder_that_can_be_made_passes_and_draws_no_random_number(encoder: P
 def test_a_decoder_without_dropout_is_told_unless_it_was_asked_for(
     encoder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Pre-training with --dropout 0, as recipes/adapt.json has it, leaves that in the checkpoint's configuration."""
+    """The configuration of the demo's encoder says 0; --dropout of a pre-training run is not recorded there."""
     for given, told in ((["decoder_dropout=0"], False), (["decoder_dropout=0.1"], False), ([], True)):
         args = arguments(encoder, *(["--config_overrides", *given] if given else []))
         check_new_decoder(args, load_config(args))
         assert ("the new decoder has no dropout" in caplog.text) == told
+    assert "pre-training" not in caplog.text
 
 
 @pytest.mark.parametrize("is_continued", [False, True])
