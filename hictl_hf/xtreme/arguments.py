@@ -25,7 +25,10 @@ class XtremeArguments(ModelArguments):
 
     model_name_or_path: str | None = field(
         default=None,
-        metadata={"help": "Folder or Hub name of the encoder: HiCTL, XLM-R, mBERT, any with a fast tokenizer."},
+        metadata={
+            "help": "Folder or Hub name of the encoder: HiCTL, XLM-R, mBERT or another; tagging and question answering "
+            "need a fast tokenizer."
+        },
     )
     data: str = field(
         default="hub", metadata={"help": "Folder made by XTREME's download_data.sh, or hub: the Hugging Face Hub."}

@@ -822,7 +822,7 @@ _shtab_hictl_tsne_defaults_added=0
 
 _shtab_hictl_xtreme_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  {--model_name_or_path,--model-name-or-path}"[Folder or Hub name of the encoder\: HiCTL, XLM-R, mBERT, any with a fast tokenizer.]:model_name_or_path:_files"
+  {--model_name_or_path,--model-name-or-path}"[Folder or Hub name of the encoder\: HiCTL, XLM-R, mBERT or another\; tagging and question answering need a fast tokenizer.]:model_name_or_path:_files"
   {--tokenizer_name,--tokenizer-name}"[Folder or Hub name of a tokenizer\; by default that of model_name_or_path.]:tokenizer_name:_files"
   {--model_revision,--model-revision}"[Branch, tag or commit of what is loaded from the Hub\: model, tokenizer, config. (default\: main)]:model_revision:_files"
   "--data[Folder made by XTREME\'s download_data.sh, or hub\: the Hugging Face Hub. (default\: hub)]:data:_files"
