@@ -1,6 +1,6 @@
 """`hictl pretrain`: pre-train an encoder, from XLM-R or from scratch (`pretraining.run.pretrain`).
 
-hictl pretrain recipes/adapt.json --model_name_or_path intfloat/multilingual-e5-base --train_file pairs.tsv
+hictl pretrain recipes/adapt.json --prompt "query: " --train_file pairs.tsv --output_dir runs/adapted
 hictl pretrain recipes/ccnet100-mt/large.json --dry_run
 hictl pretrain --model_name_or_path xlm-roberta-base --train_file 'corpus.{en,de}' de:news.txt --output_dir runs/de
 """

@@ -3,7 +3,7 @@
 
     hictl score-retrieval runs/demo/checkpoint --test_file 'test.{en,de}'
     hictl score-retrieval intfloat/multilingual-e5-base runs/adapted/encoder --prompt "query: " --test_file test.jsonl
-    hictl score-retrieval e5 adapted/encoder --test_file 'tatoeba.bre-eng.{eng,bre}' --output runs/adapted/breton
+    hictl score-retrieval e5 adapted/encoder --prompt "query: " --test_file 'tatoeba.bre-eng.{eng,bre}' --output runs/b
 
 Each source (docs/data_formats.md) is a test set, and every row counts. Other encoders are compared with the first one.
 """
