@@ -16,6 +16,8 @@ from .gpu import products_in_tf32
 from .linear_cross_entropy import gradient_buffer
 from .negatives import (
     SMALLEST,
+    SPACES,
+    check_choice,
     interpolate_hard_negatives,
     interpolation_weights,
     inverse_lengths,
@@ -57,6 +59,7 @@ def sentence_contrast(
     Returns:
         () the loss, to which an anchor without a negative adds 0, and () the mean λ of the negatives.
     """
+    check_choice("space", space, SPACES)
     divisor = max(len(sentences), 1) if items is None else items
     if lambda_gradient:
         return contrast_through_lambda(sentences, negatives, temperature, strength, space, divisor)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hictl_hf.models.losses import sentence_contrast
 from hictl_hf.models.negatives import in_batch_negatives, interpolate_hard_negatives
 
 SPACES = ("unit", "raw")
@@ -42,6 +43,14 @@ def test_negatives_of_three_pairs_of_which_two_share_a_text() -> None:
     pair = torch.tensor([[0, 0, 1, 0, 0, 1], [0, 0, 1, 0, 0, 1], [1, 1, 0, 1, 1, 0]] * 2).bool()
     for duplicates, expected in {"keep": keep, "text": text, "pair": pair}.items():
         assert torch.equal(in_batch_negatives(texts, duplicates), expected), duplicates
+
+
+def test_a_mistyped_choice_is_refused_as_another_one_would_be_taken() -> None:
+    with pytest.raises(ValueError, match="duplicates is 'pairs'; it must be one of 'pair', 'text', 'keep'"):
+        in_batch_negatives(torch.arange(4), "pairs")
+    for contrast in (interpolate_hard_negatives, sentence_contrast):
+        with pytest.raises(ValueError, match="space is 'Unit'; it must be one of 'unit', 'raw'"):
+            contrast(sentences_of(2), NO_DUPLICATES[2], 0.5, space="Unit")
 
 
 @pytest.mark.parametrize("duplicates", DUPLICATES)
