@@ -45,7 +45,8 @@ def sentence_contrast(
     """L_S: the mean of -log exp(s⁺/τ) / (exp(s⁺/τ) + Σ exp(s⁻/τ)) over the anchors (equations 2 to 4).
 
     s⁻ are similarities to negatives that were moved towards the query (`interpolate_hard_negatives`). The gradient is
-    computed in the forward pass, some queries at a time; no array is larger than (N, N).
+    computed in the forward pass, some queries at a time; no array is larger than (N, N). Sentences in half precision,
+    also under autocast, are contrasted in fp32.
 
     Args:
         sentences: (N, d) representations; the positive of row i is row (i + N/2) mod N.
@@ -61,10 +62,11 @@ def sentence_contrast(
     """
     check_choice("space", space, SPACES)
     divisor = max(len(sentences), 1) if items is None else items
-    if lambda_gradient:
-        return contrast_through_lambda(sentences, negatives, temperature, strength, space, divisor)
-    arguments = sentences, negatives, temperature, strength, space, divisor
-    return SentenceContrast.apply(*arguments)  # type: ignore[no-untyped-call]
+    with torch.autocast(sentences.device.type, enabled=False):
+        arguments = in_full_precision(sentences), negatives, temperature, strength, space, divisor
+        if lambda_gradient:
+            return contrast_through_lambda(*arguments)
+        return SentenceContrast.apply(*arguments)  # type: ignore[no-untyped-call]
 
 
 def contrast_through_lambda(
@@ -198,7 +200,7 @@ def word_contrast(
     vocabulary that occur are read, each once however many pairs share it.
 
     Args:
-        queries: (n, d) first tokens q̄ of x∘y.
+        queries: (n, d) first tokens q̄ of x∘y; half precision is converted to fp32.
         vocabulary: (V, d) word embeddings e.
         bag: (n, B) ids of the unique words of x and y, -1 beyond their number.
         sampled: (n, m) ids of negative words, -1 beyond their number.
@@ -210,7 +212,7 @@ def word_contrast(
         the losses is added in place: only this function, `tied_embedding` or `linear_cross_entropy` may use it.
     """
     words, indices = list_words(bag, sampled) if occurring is None else occurring
-    arguments = queries, vocabulary, bag, sampled, words, indices, temperature, tf32
+    arguments = in_full_precision(queries), vocabulary, bag, sampled, words, indices, temperature, tf32
     return WordContrast.apply(*arguments)  # type: ignore[no-untyped-call]
 
 

@@ -275,11 +275,10 @@ class HictlObjective(FamilyMaskedLM):
         texts = torch.arange(len(sentences), device=sentences.device) if texts is None else texts
         negatives = in_batch_negatives(texts, config.duplicates, config.same_side_negatives)
         strength = config.hard_negative_zeta * self.sentence_probability.mean() if config.hard_negatives else 0.0
-        with torch.autocast(sentences.device.type, enabled=False):
-            loss, mean_lambda = sentence_contrast(
-                in_full_precision(sentences), negatives, config.sentence_temperature, strength,
-                config.hard_negative_space, items, config.hard_negative_lambda_gradient,
-            )  # fmt: skip
+        loss, mean_lambda = sentence_contrast(
+            sentences, negatives, config.sentence_temperature, strength, config.hard_negative_space, items,
+            config.hard_negative_lambda_gradient,
+        )  # fmt: skip
         if gather:
             loss = loss / torch.distributed.get_world_size()
         return SentenceLevel(loss, mean_lambda, negatives.count_nonzero() / len(negatives))

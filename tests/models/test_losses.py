@@ -554,6 +554,23 @@ def test_a_vocabulary_in_bfloat16_is_contrasted_in_the_precision_of_the_queries(
     assert_close((half.grad.float(),), (exact.grad,), tolerance=1e-2)
 
 
+@pytest.mark.parametrize("lambda_gradient", [False, True])
+@pytest.mark.parametrize("space", SPACES)
+def test_half_precision_and_autocast_are_contrasted_in_fp32(space: str, lambda_gradient: bool) -> None:
+    negatives, half = in_batch_negatives(torch.arange(8)), random_normal(8, 6).bfloat16()
+    settings = negatives, 0.05, 0.5, space, None, lambda_gradient
+    expected = sentence_contrast(half.float(), *settings)
+    for sentences in (half.requires_grad_(), half.detach().float()):
+        with torch.autocast("cpu", torch.bfloat16):
+            found = sentence_contrast(sentences, *settings)
+        torch.testing.assert_close(found, expected)
+    sentence_contrast(half, *settings)[0].backward()
+    assert half.grad.dtype == torch.bfloat16 and half.grad.isfinite().all()
+    queries, vocabulary = queries_and_words(dtype=torch.bfloat16)
+    exact = word_losses(queries.float(), vocabulary, BAG, SAMPLED, 0.2)
+    torch.testing.assert_close(word_losses(queries, vocabulary, BAG, SAMPLED, 0.2), exact)
+
+
 def test_word_losses_follow_their_pairs_and_padding_changes_nothing() -> None:
     queries, vocabulary = random_normal(3, 5), random_normal(12, 5, seed=1)
     losses, order = word_losses(queries, vocabulary, BAG, SAMPLED), torch.tensor([2, 0, 1])
