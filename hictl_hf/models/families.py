@@ -27,12 +27,17 @@ def weight_and_bias(layer: Any) -> tuple[Tensor, Tensor | None]:
     Raises:
         ValueError: the layer has an adapter such as LoRA's, which is no part of its weight.
     """
+    refuse_adapter("the output layer of the language model", layer)
+    return layer.weight, (layer if hasattr(layer, "bias") else layer.original_module).bias
+
+
+def refuse_adapter(name: str, layer: Any) -> None:
+    """Raise `ValueError` for a layer with an adapter such as LoRA's: it is no part of the weight that a loss reads."""
     if isinstance(getattr(layer, "base_layer", None), Module):
         raise ValueError(
-            "the output layer of the language model has an adapter, which its loss would neither read nor train; leave "
-            "the layer out of target_modules, or name it in modules_to_save"
+            f"{name} has an adapter, which the losses that read its weight would neither read nor train; leave the "
+            "layer out of target_modules, or name it in modules_to_save"
         )
-    return layer.weight, (layer if hasattr(layer, "bias") else layer.original_module).bias
 
 
 def roberta_head(model: Any, hidden: Tensor) -> Head:

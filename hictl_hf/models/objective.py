@@ -17,6 +17,7 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.utils import can_return_tuple
 
+from .families import refuse_adapter
 from .gathering import count_rows, gather_sentences, gather_texts
 from .gpu import on_device
 from .linear_cross_entropy import linear_cross_entropy
@@ -28,6 +29,8 @@ from .packing import PackedRows, accept_packed_rows
 from .sentence_probability import SentenceProbability
 from .supported_versions import overrides_private
 from .word_sampling import sample_words_and_list
+
+WORDS = "the layer of word embeddings"
 
 
 class SentenceProjection(nn.Linear):
@@ -256,8 +259,10 @@ class HictlObjective(FamilyMaskedLM):
 
     def masked_token_loss(self, hidden: Tensor, embeddings: Tensor, targets: Tensor, items: Tensor | None) -> Tensor:
         """() L_LM: cross-entropy of the masked tokens from their hidden states (m, d); no others reach the head."""
+        words = self.get_input_embeddings()
         hidden, weight, bias = self.family.lm_head(self, hidden)
-        if weight is self.get_input_embeddings().weight:
+        if weight is words.weight:
+            refuse_adapter(WORDS, words)
             weight = embeddings
         return linear_cross_entropy(
             hidden, weight, weight.new_zeros(len(weight)) if bias is None else bias, targets, items
@@ -296,6 +301,7 @@ class HictlObjective(FamilyMaskedLM):
 
         Also returns the vocabulary (V, d) for its next use, to whose gradient that of these losses is added.
         """
+        refuse_adapter(WORDS, self.get_input_embeddings())
         config = self.config
         special = torch.tensor([i for i in config.special_token_ids or () if i < len(vocabulary)], dtype=bag.dtype)
         excluded = torch.cat([bag, on_device(special, bag.device).expand(len(bag), -1)], 1)

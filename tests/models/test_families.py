@@ -213,6 +213,21 @@ def test_an_adapter_of_the_output_layer_is_refused_as_no_loss_would_train_it(pub
         peft.get_peft_model(model, settings)(**Pairs().batch())
 
 
+def test_an_adapter_of_the_word_embeddings_is_refused_where_a_loss_would_read_the_frozen_ones(
+    published: Callable[[str], Path],
+) -> None:
+    peft, embeddings = pytest.importorskip("peft"), {"bert": "word_embeddings", "modernbert": "tok_embeddings"}
+    for name, layer in embeddings.items():
+        for weights in ({"lm_weight": 0}, {"word_weight": 0}, {"lm_weight": 0, "word_weight": 0}):
+            model = HictlForPreTraining.from_pretrained(published(name), **{**OBJECTIVE, **weights})
+            adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=[layer]))
+            if len(weights) == 1:
+                with pytest.raises(ValueError, match="the layer of word embeddings has an adapter"):
+                    adapted(**Pairs().batch())
+            else:  # L_S reads what the encoder computes with the adapter
+                assert adapted(**Pairs().batch()).loss.isfinite()
+
+
 @each_family
 def test_every_class_refuses_the_configuration_of_another_family(name: str) -> None:
     names = [FAMILIES[name].class_name(kind) for kind in (*KINDS.values(), "ForConditionalGeneration")]
