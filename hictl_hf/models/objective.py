@@ -132,7 +132,8 @@ class HictlObjective(FamilyMaskedLM):
             ValueError: arguments that pre-training does not use, no loss to train, or `nn.DataParallel`.
             TypeError: an unknown argument.
         """
-        if sentence_input_ids is None and bag is None and example_seeds is None and items_in_batch is None:
+        is_masked_lm = sentence_input_ids is None and bag is None and example_seeds is None and items_in_batch is None
+        if is_masked_lm and not lm_head_only:
             return self.forward_masked_lm(
                 input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids,
                 position_ids=position_ids, inputs_embeds=inputs_embeds, labels=labels, **kwargs,

@@ -243,6 +243,10 @@ def test_while_its_head_is_taught_the_language_model_does_not_move_the_encoder(
     assert alone.keys() == {"lm_head.bias", "lm_head.dense.weight", "lm_head.dense.bias"} | {
         f"lm_head.layer_norm.{kind}" for kind in ("weight", "bias")
     }
+    masked = {name: each for name, each in toy_batch().items() if name in ("input_ids", "attention_mask", "labels")}
+    model = toy_model()
+    model(**masked, lm_head_only=True).loss.backward()  # without inputs of the other losses, too
+    assert {name for name, weight in model.named_parameters() if weight.grad is not None} == alone.keys()
     with_all, without = gradients(), gradients(lm_weight=0)
     for name, gradient in without.items():
         close(with_all[name], gradient)
