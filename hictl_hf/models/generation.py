@@ -68,9 +68,10 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
             start_ids: (n,) start ids, in place of target languages.
 
         Raises:
-            ValueError: the target language is unknown, or one of several was not chosen; an option needs a token that
-                the decoder lacks, or does not work with this model; there is no `attention_mask`, and padding is the
-                same token as the end.
+            ValueError: more than one of `target_language`, `start_ids`, `decoder_start_token_id` is given; the target
+                language is unknown, or one of several was not chosen; an option needs a token that the decoder lacks,
+                or does not work with this model; there is no `attention_mask`, and padding is the same token as the
+                end.
         """
         if generation_config is not None and generation_config.is_assistant:  # called by another model, in target ids
             prompt = kwargs["decoder_input_ids"]
@@ -119,6 +120,9 @@ class TargetIdGenerationMixin(TargetIdsModel, GenerationMixin):
         self, start: Any, target_language: str | Sequence[str] | None, start_ids: Tensor | None
     ) -> int | list[int] | Any:
         """The start id of all examples, or of each, from the arguments of `generate`; `None` if they name none."""
+        given = {"decoder_start_token_id": start, "target_language": target_language, "start_ids": start_ids}
+        if len(names := [name for name, value in given.items() if value is not None]) > 1:
+            raise ValueError(f"{' and '.join(names)} are given; allowed is one of them")
         if start_ids is not None:
             return start_ids.tolist()
         if isinstance(target_language, str):

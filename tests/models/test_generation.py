@@ -47,8 +47,11 @@ def test_a_prompt_begins_with_the_start_id(prompt: list[list[int]], model: Any) 
 
 def test_where_the_start_id_comes_from(model: Any) -> None:
     assert model.chosen_start(None, None, None) is None and model.chosen_start(2, None, None) == 2
-    assert model.chosen_start(2, "fr", None) == 7 and model.chosen_start(None, ["fr", "de"], None) == [7, 6]
-    assert model.chosen_start(None, "fr", torch.tensor([6])) == [6]
+    assert model.chosen_start(None, "fr", None) == 7 and model.chosen_start(None, ["fr", "de"], None) == [7, 6]
+    assert model.chosen_start(None, None, torch.tensor([6])) == [6]
+    for given in ((2, "fr", None), (None, "fr", torch.tensor([6])), (2, None, torch.tensor([6]))):
+        with pytest.raises(ValueError, match=" and .* are given; allowed is one of them"):
+            model.chosen_start(*given)
 
 
 def test_a_streamer_gets_tokenizer_ids(model: Any) -> None:
