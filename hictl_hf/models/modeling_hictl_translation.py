@@ -78,7 +78,8 @@ class HictlForConditionalGeneration(TranslationModel, XLMRobertaPreTrainedModel)
         chosen = {
             "tie_word_embeddings": True,  # of the decoder
             "decoder_vocab_size": None if target_token_ids is None else len(ids),
-            "target_languages": None if target_languages is None else list(target_languages),
+            # of one text, such as "de", a list would be its letters; the configuration refuses it
+            "target_languages": target_languages if isinstance(target_languages, str | None) else [*target_languages],
         }
         model = made(made.config_class(**{**inherited, **chosen, **settings}))
         weights = source.state_dict()

@@ -156,7 +156,7 @@ def checked_target_ids(ids: Sequence[int] | None, family: Family, vocab_size: in
             f"target_token_ids are not given, and an encoder of {family.title} does not name its special tokens; make "
             "them by hictl_hf.translation.choose_target_ids(texts, tokenizer)"
         )
-    found = list(range(vocab_size) if ids is None else ids)
+    found = [*range(vocab_size)] if ids is None else [int(number) for number in ids]  # those of a model are a tensor
     special, words = found[:SPECIALS], found[SPECIALS:]
     layout = [*family.special_ids] if family.special_ids else special
     ascending = all(a < b for a, b in zip(words, words[1:])) and not {*special} & {*words}

@@ -1050,6 +1050,10 @@ def test_the_encoder_of_a_translation_model_can_begin_another(tmp_path: Path, tr
     other = HictlForConditionalGeneration.from_encoder(tmp_path, target_languages=["ro"], decoder_layers=1)
     assert other.config.decoder_vocab_size is None and other.config.target_languages == ["ro"]
     again = HictlForConditionalGeneration.from_encoder(model, WORDS, decoder_layers=1)
+    assistant = HictlForConditionalGeneration.from_encoder(model, model.target_token_ids, decoder_layers=1)
+    assert assistant.target_token_ids.tolist() == WORDS
+    with pytest.raises(Exception, match="target_languages"):  # no letters of its name
+        HictlForConditionalGeneration.from_encoder(model, target_languages="ro", decoder_layers=1)
     for each in (other, again):
         for name, value in each.roberta.state_dict().items():
             close(value, model.roberta.state_dict()[name].float())
