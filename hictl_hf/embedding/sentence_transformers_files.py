@@ -6,6 +6,7 @@ version 5.4 or above. Layers above the one read are kept and computed: fine-tuni
 report the weights of skipped layers as "unexpected".
 """
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from ..data.tokenization import save_tokenizer
 from ..errors import BadInput
 from ..files import write_json
-from ..models.encoder_export import export_encoder
+from ..models.encoder_export import export_encoder, pooling_of_encoder
 from .pooling import chosen_prompt, own_max_length, own_normalize, own_pooling
 from .sentence_transformers_settings import ACTIVATIONS
 
@@ -31,7 +32,9 @@ def save_sentence_encoder(model: Any, tokenizer: PreTrainedTokenizerBase, folder
     """
     export_encoder(model, folder)
     save_tokenizer(tokenizer, folder)
-    write_sentence_transformers_files(folder, model.config, getattr(model, "projection", None))
+    config = copy.copy(model.config)
+    config.embedding_pooling = pooling_of_encoder(model)
+    write_sentence_transformers_files(folder, config, getattr(model, "projection", None))
 
 
 def write_sentence_transformers_files(

@@ -20,6 +20,14 @@ def has_pooler(model: Any) -> bool:
     return config.projects_first_token and model.projection.out_features == config.hidden_size
 
 
+def pooling_of_encoder(model: Any) -> str:
+    """The pooling of the exported encoder: the model's, or if that is a projection which the model does not have, as a
+    fine-tuned one, `sentence_pooling`."""
+    pooling: str = model.config.embedding_pooling or model.config.sentence_pooling
+    lacks_it = pooling == "projection" and not hasattr(model, "projection")
+    return model.config.sentence_pooling if lacks_it else pooling
+
+
 def export_encoder(model: Any, folder: str | Path) -> None:
     """Write the encoder as a directory of its family, such as plain `xlm-roberta`, which loads without this package.
 
@@ -41,7 +49,7 @@ def export_encoder(model: Any, folder: str | Path) -> None:
     if family.model_type == "modernbert":  # for transformers 4, which would take its defaults and give other vectors
         theta = {kind: rope["rope_theta"] for kind, rope in config.rope_parameters.items()}
         config.global_rope_theta, config.local_rope_theta = theta["full_attention"], theta["sliding_attention"]
-    config.embedding_pooling = model.config.embedding_pooling or model.config.sentence_pooling
+    config.embedding_pooling = pooling_of_encoder(model)
     encoder = plain_model(config).to(dtype=model.dtype)
     weights = model.base_model.state_dict()
     if family.pooler:

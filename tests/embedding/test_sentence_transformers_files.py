@@ -15,6 +15,7 @@ from hictl_hf.embedding.encoder import embed_sentences, load_encoder
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.embedding.sentence_transformers_files import save_sentence_encoder, write_sentence_transformers_files
 from hictl_hf.errors import BadInput
+from hictl_hf.models.encoder_export import export_encoder
 
 MakeModel = Callable[..., PreTrainedModel]
 LAST = 2
@@ -171,6 +172,20 @@ def test_the_encoder_of_a_fine_tuned_model_is_saved_without_its_head(
     np.testing.assert_array_equal(*vectors)
     pooling = json.loads((tmp_path / "1_Pooling/config.json").read_text("utf-8"))
     assert pooling["pooling_mode_mean_tokens"] and not pooling["pooling_mode_cls_token"]
+
+
+def test_a_fine_tuned_model_of_an_encoder_that_was_read_at_its_projection_is_saved_with_the_first_token(
+    model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase, sentences: dict[str, list[str]], tmp_path: Path
+) -> None:
+    model = model_for_text(HictlForSequenceClassification, num_labels=3, embedding_pooling="projection").eval()
+    save_sentence_encoder(model, tokenizer, tmp_path / "both")
+    export_encoder(model, tmp_path / "plain")
+    tokenizer.save_pretrained(tmp_path / "plain")
+    expected = embed_sentences(model, tokenizer, sentences["en"][:6], Pooling("cls", LAST))
+    for folder in ("both", "plain"):
+        found = embed_sentences(*load_encoder(tmp_path / folder), sentences["en"][:6])
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    assert model.config.embedding_pooling == "projection"
 
 
 def test_a_sparse_encoder_reads_the_language_model_head_of_a_checkpoint(
