@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.tokenization import list_of_texts
 from ..errors import BadInput, short_repr
 from ..files import partial_file
 from ..processes import ALONE, Processes, hides_progress
@@ -53,6 +54,10 @@ class VectorFileConfig:
     lines_at_once: int = LINES_AT_ONCE
     """Lines of a block, which are sorted by length and stored together."""
 
+    def __post_init__(self) -> None:
+        if self.stored not in STORED:  # integers would be 0
+            raise BadInput(f"stored is {self.stored!r}; allowed are {', '.join(STORED)}")
+
 
 def embed_to_file(
     model: PreTrainedModel,
@@ -75,9 +80,14 @@ def embed_to_file(
         processes: that share the blocks; each of them makes the same call.
 
     Raises:
-        BadInput: OUTPUT.partial was begun with other texts, another model or other settings; or there is no text.
+        BadInput: OUTPUT.partial was begun with other texts, another model or other settings; or there is no text; or
+            the output has another ending.
     """
     config, output = resolved(config, model.config), Path(output).resolve()
+    if output.suffix not in OUTPUTS:
+        raise BadInput(f"output is {output}; allowed are names that end in {' or '.join(OUTPUTS)}")
+    if isinstance(texts, str):
+        list_of_texts(texts)  # refuses it: its characters would be the texts
     is_array = output.suffix == ".npy"
 
     def embed(block: Sequence[str]) -> NDArray[np.floating]:

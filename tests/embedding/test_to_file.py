@@ -2,13 +2,24 @@
 
 import mmap
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet
 import pytest
 from transformers import XLMRobertaConfig
 
-from hictl_hf.embedding.to_file import VectorFileConfig, as_stored, as_table, join_arrays, join_tables, resolved
+from hictl_hf.embedding.pooling import Pooling
+from hictl_hf.embedding.to_file import (
+    VectorFileConfig,
+    as_stored,
+    as_table,
+    embed_to_file,
+    join_arrays,
+    join_tables,
+    resolved,
+)
 from hictl_hf.errors import BadInput
 
 FULL = Path("/dev/full")
@@ -75,6 +86,19 @@ def test_a_vector_that_is_no_number_is_refused_with_its_text() -> None:
         as_stored(large, LINES, "float16")
     with pytest.raises(BadInput, match="the vector of 'line 4' has infinity or NaN in float32; .* Check the model's w"):
         as_stored(broken, LINES, "float32")
+
+
+def test_what_would_be_another_file_than_asked_for_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="stored is 'int8'; allowed are float32, float16"):
+        VectorFileConfig(stored="int8")
+    model: Any = SimpleNamespace(config=XLMRobertaConfig(max_position_embeddings=130))
+    for output, texts, found in (
+        ("a.csv", iter(LINES), "output is .*a.csv; allowed are names that end in .npy or .parquet"),
+        ("a.npy", "line", "sentences is 'line', of type str; allowed is a list of texts"),
+    ):
+        with pytest.raises(BadInput, match=found):
+            embed_to_file(model, model, texts, tmp_path / output, Pooling("mean", 1))  # type: ignore[arg-type]
+        assert not any(tmp_path.iterdir())
 
 
 def test_what_is_left_to_the_model_is_filled_in_so_that_it_is_compared() -> None:
