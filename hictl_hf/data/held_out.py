@@ -48,6 +48,8 @@ def split_held_out(
     """
     if per_language < 1:
         raise ValueError(f"per_language is {per_language}; allowed is 1 or more. To hold out nothing, do not split.")
+    if isinstance(parts, str) or "train" in parts or not 0 < len(parts) == len({*parts}):
+        raise ValueError(f"parts is {parts!r}; allowed are names of held-out parts, each once; train is what is left")
     in_train, chosen = choose_held_out(*example_hashes(dataset, seed), per_language, parts, keep_half)
     held_out = {part: dataset.select(indices) for part, indices in chosen.items()}
     return {"train": dataset.select(np.flatnonzero(in_train)), **held_out}

@@ -3,6 +3,7 @@
 import random
 import unicodedata
 from collections import defaultdict
+from collections.abc import Sequence
 from hashlib import sha256
 
 import datasets
@@ -157,6 +158,13 @@ def test_texts_without_translation_are_never_held_out() -> None:
 
 def test_parts_can_be_named() -> None:
     assert list(split_held_out(table(noisy_corpus(0)), 3, seed=0, parts=("validation",))) == ["train", "validation"]
+
+
+@pytest.mark.parametrize("parts", ["dev", ("train", "test"), ("dev", "dev"), ()])
+def test_names_that_are_no_held_out_parts_are_refused(parts: Sequence[str]) -> None:
+    """Of "train" the held-out part would take the place; a text would name a part by each of its letters."""
+    with pytest.raises(ValueError, match="parts is .*; allowed are names of held-out parts, each once; train is what"):
+        split_held_out(table(noisy_corpus(0)), 3, seed=0, parts=parts)
 
 
 def test_nothing_to_hold_out_is_refused() -> None:
