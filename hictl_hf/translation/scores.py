@@ -133,7 +133,7 @@ def score_translations(
 
     Raises:
         ValueError: there is nothing to score, line numbers differ, or COMET has no sources.
-        BadInput: a metric is unknown, or a package of it is not installed.
+        BadInput: a metric or the language is unknown, or a package of it is not installed.
     """
     check_lines(hypotheses, references)
     how = tokenizer, tokenize, lowercase, strict
@@ -169,7 +169,7 @@ def paired_bootstrap(
 
     Raises:
         ValueError: there is nothing to score, numbers of lines differ, or a metric is COMET.
-        BadInput: a metric is unknown, or a package of it is not installed.
+        BadInput: a metric or the language is unknown, or a package of it is not installed.
     """
     check_lines(baseline, references)
     check_lines(system, references)
@@ -205,8 +205,12 @@ def measure_of(
     lowercase: bool,
     strict: bool,
 ) -> Measure:
+    if name != "chrf":
+        check_language(language)
     if name == "multi-bleu":
         words = tokenizer or MosesTokenizer(language)
+        if isinstance(words, str) and words != "tokenised":
+            raise BadInput(f"tokenizer is {words!r}; allowed are a MosesTokenizer and 'tokenised'")
         if words != "tokenised":
             warn_of_unspaced(language, "Moses' tokenizer")
         return multi_bleu(words if isinstance(words, MosesTokenizer) else None, lowercase, strict)
@@ -304,6 +308,11 @@ def score_by_comet(
 
 
 def check_lines(hypotheses: Sequence[str], references: Streams) -> None:
+    if isinstance(hypotheses, str) or any(isinstance(stream, str) for stream in references):
+        raise ValueError(
+            "a text is given in place of texts; allowed is a list of translations, and of references a list of such "
+            "lists: one reference of each as [references]"
+        )
     if not references or not len(hypotheses):
         raise ValueError("no translations or no references; allowed is one or more of each.")
     for number, stream in enumerate(references, start=1):

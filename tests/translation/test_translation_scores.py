@@ -235,6 +235,8 @@ def test_what_cannot_be_scored_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         score_translations(["a"], [["a"]], "de", ["sacrebleu"], tokenize="moses")
     for hypotheses, references, found in (
         (["a"], [["a"], ["a", "b"]], "1 translations for 2 lines of reference 2"),
+        (["a"], ["b"], "a text is given in place of texts; .* as .references."),
+        ("a", [["b"]], "a text is given in place of texts"),
         ([], [[]], "no translations or no references"),
         (["a"], [], "no translations or no references"),
     ):
@@ -242,6 +244,13 @@ def test_what_cannot_be_scored_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
             score_translations(hypotheses, references, "de")
         with pytest.raises(ValueError, match=found):
             paired_bootstrap(hypotheses, hypotheses, references, "de")
+    for code, right in {"cn": "zh", "zho": "zh", "jp": "ja"}.items():  # 13a would make one word of each sentence
+        with pytest.raises(BadInput, match=f"the language is '{code}'; .* Write {right}"):
+            score_translations(["a"], [["a"]], code)
+        with pytest.raises(BadInput, match=f"the language is '{code}'; .* Write {right}"):
+            paired_bootstrap(["a"], ["a"], [["a"]], code)
+    with pytest.raises(BadInput, match="tokenizer is 'moses'; allowed are a MosesTokenizer and 'tokenised'"):
+        score_translations(["a"], [["a"]], "de", ["multi-bleu"], tokenizer="moses")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="give sources"):
         score_translations(["a"], [["a"]], "de", ["comet"])
     with pytest.raises(ValueError, match="COMET has no sums to sample"):
