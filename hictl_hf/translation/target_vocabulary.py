@@ -32,9 +32,7 @@ UNKNOWN_SHARE = 0.1  # of a language's tokens; a vocabulary made for it lacks al
 CHUNK = 50_000  # examples, or texts, counted at a time
 
 
-def choose_target_ids(
-    texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, size: int | None = None
-) -> list[int] | None:
+def choose_target_ids(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, size: int | None = None) -> list[int]:
     """The ids for translations like these texts; see `ids_to_keep`."""
     counts, written = np.zeros(len(tokenizer), np.int64), list_of_texts(texts)
     for start in range(0, len(written), CHUNK):
@@ -62,8 +60,9 @@ def ids_to_keep(counts: Counts, tokenizer: PreTrainedTokenizerBase, size: int | 
         return in_order(special, needed | {*others})
     if size < len(needed):
         raise BadInput(
-            f"--trim_target_vocab {size}: the special tokens and the characters of {', '.join(sorted(scripts - {''}))} "
-            f"are already {len(needed)} of {len(counts)} ids; allowed is a number above that, auto, or off"
+            f"{size} target ids are asked for (size, --trim_target_vocab): the special tokens and the characters of "
+            f"{', '.join(sorted(scripts - {''}))} are already {len(needed)} of {len(counts)} ids; allowed is "
+            f"{len(needed)} or more, or no size (None, auto)"
         )
     return in_order(special, needed | {*others[: size - len(needed)]})
 

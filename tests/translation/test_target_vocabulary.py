@@ -110,7 +110,9 @@ def test_a_size_keeps_the_most_frequent_of_the_longer_pieces(many_scripts: PreTr
     fewer = ids_to_keep(counts, many_scripts, size=len(everything) - 2)
     assert {*everything} - {*fewer} == {*latin[3:5]}
     characters = len(everything) - 5
-    with pytest.raises(BadInput, match=f"characters of LATIN are already {characters} of {len(counts)} ids"):
+    with pytest.raises(
+        BadInput, match=f"of LATIN are already {characters} of {len(counts)} ids; allowed is {characters} "
+    ):
         ids_to_keep(counts, many_scripts, size=characters - 1)
 
 
