@@ -115,6 +115,8 @@ def load_translator(
     else:
         network = model
         refuse_offloaded(network)
+        if dtype not in (None, "int8") and isinstance(network.lm_head, QuantizedHead):
+            raise BadInput(f"dtype is {dtype!r}, and the model is in int8; load it anew")
     if tokenizer is None:
         raise BadInput("a loaded model was given without its tokenizer; give both")
     network = network.to(device)

@@ -109,6 +109,10 @@ def test_fewer_bits_give_nearly_the_same_scores(
     differences = [abs(a.score - b.score) for (a,), (b,) in zip(expected, found)]
     assert sum(differences) / len(differences) < error
     assert isinstance(small.lm_head, QuantizedHead) == (dtype == "int8")
+    if dtype == "int8":
+        assert load_translator(small, tokenizer, dtype)[0] is load_translator(small, tokenizer)[0] is small
+        with pytest.raises(BadInput, match="dtype is 'float32', and the model is in int8; load it anew"):
+            load_translator(small, tokenizer, "float32", "cpu")
     assert next(small.decoder.parameters()).dtype == (torch.bfloat16 if dtype == "bfloat16" else torch.float32)
 
 
