@@ -27,7 +27,7 @@ ROWS_PER_BATCH = 10_000  # of the Arrow file
 
 
 def load_corpus(
-    sources: Sequence[str],
+    sources: Sequence[str | os.PathLike[str]],
     cleaning: Cleaning = DEFAULT_CLEANING,
     strict: bool = False,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -38,20 +38,20 @@ def load_corpus(
     folder = Path(cache_dir or Path(datasets.config.HF_DATASETS_CACHE) / "hictl_hf")
     path, report.hash = write_arrow(tqdm(rows, desc="reading", unit=" rows", disable=None), folder)
     if not report.kept:
-        found = f"{', '.join(sources)}: no row is left after cleaning; at least one is needed"
+        found = f"{', '.join(map(str, sources))}: no row is left after cleaning; at least one is needed"
         raise BadInput(f"{found}. Correct the sources by the reasons here, or relax the cleaning.\n{report.summary()}")
     for doubt in named_twice(report.doubts.languages):
         logger.warning(doubt)
     return datasets.Dataset.from_file(str(path)), report
 
 
-def rows_of(sources: Sequence[str], report: CorpusReport) -> Iterator[Row]:
+def rows_of(sources: Sequence[str | os.PathLike[str]], report: CorpusReport) -> Iterator[Row]:
     """Yield the rows of all sources in order."""
-    if isinstance(sources, str) or not sources:
+    if isinstance(sources, str | os.PathLike) or not sources:
         raise BadInput(f"sources is {sources!r}; allowed is a list of one or more sources. Write ['corpus.jsonl'].")
     for source in sources:
         yield from read_rows(source, report)
-        report.doubts.log(source)
+        report.doubts.log(str(source))
 
 
 def spread(examples: int, wanted: int) -> NDArray[np.int64]:

@@ -82,7 +82,7 @@ class Shard:
         return self.name.lower().endswith(CATALOGUES)
 
 
-def read_rows(source: str, report: SkipCounter) -> Iterator[Row]:
+def read_rows(source: str | os.PathLike[str], report: SkipCounter) -> Iterator[Row]:
     """Yield the rows of a source in order; a record in more than two languages pairs the first with each other one."""
     for shard in list_shards(source):
         compare_lengths(shard.aligned)
@@ -104,9 +104,9 @@ def read_shard(shard: Shard, cursor: Cursor, report: SkipCounter) -> Iterator[li
         raise BadInput(f"{shard.name}: holds no rows; allowed is one or more. Fill it or leave it out.")
 
 
-def list_shards(source: str) -> Iterator[Shard]:
+def list_shards(source: str | os.PathLike[str]) -> Iterator[Shard]:
     """Yield the shards of a source in order of names, without opening them; only of a zip archive the list is read."""
-    source = with_home(source)
+    source = with_home(os.fspath(source))
     refuse_names_of_languages(source)
     named = None if TWO_FILES.fullmatch(source) else ONE_LANGUAGE.fullmatch(source)
     if named and has_role(named["language"]):

@@ -8,6 +8,7 @@ import pytest
 
 from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.data.corpus import load_corpus, sample_rows, spread
+from hictl_hf.data.sources import read_rows
 from hictl_hf.errors import BadInput
 
 COLUMNS = ["x", "y", "x_lang", "y_lang"]
@@ -73,6 +74,13 @@ def test_a_corpus_of_which_nothing_is_left_is_refused_with_its_summary(tmp_path:
 def test_sources_are_a_list(sources: object, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="allowed is a list"):
         load_corpus(sources, cache_dir=tmp_path)  # type: ignore[arg-type]
+
+
+def test_a_source_may_be_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("en\tde\nthe house\tdas Haus\n")
+    rows, _ = load_corpus([path], cache_dir=tmp_path / "cache")
+    assert rows["x"][:] == ["the house"] and len([*read_rows(path, CorpusReport())]) == 1
 
 
 def test_the_example_in_the_document_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
