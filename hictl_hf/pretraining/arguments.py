@@ -22,7 +22,7 @@ from ..training.arguments import (
     repository_to_publish_to,
 )
 from ..training.fields import NO_SLICES, UNUSED, differs, refuse_unused
-from ..training.model_and_data import DataArguments, ModelArguments
+from ..training.model_and_data import DataArguments, ModelArguments, make_lists
 
 UNUSED_HERE = UNUSED | {
     "label_smoothing_factor": "the language model predicts the original tokens",
@@ -47,6 +47,7 @@ NOT_OVERRIDDEN = {  # fields of the configuration that the run sets itself
     "special_token_ids": "they follow from the tokenizer",
     "embedding_lower_case": "texts are trained on as they are",
 }
+LISTS = ("train_file", "validation_file", "guard_data", "guard_languages")
 MIXING = ("text_alpha", "pair_alpha", "text_share")
 
 
@@ -177,6 +178,7 @@ class PretrainingDataArguments(DataArguments):
 
     def check_data(self) -> None:
         """Raise `BadInput` for sources that are missing, or that do not go together."""
+        make_lists(self, LISTS)
         self.check_data_arguments()
         if not self.train_file:
             raise BadInput(

@@ -1,6 +1,7 @@
 """Arguments of the model and of the data, under the names of transformers' example scripts, for all kinds of run."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,14 @@ OF_THE_WEIGHTS = (  # fields that change what weights of the same shape compute
     "hidden_act", "hidden_activation", "layer_norm_eps", "norm_eps", "rms_norm_eps", "tie_word_embeddings", "legacy",
     "relative_attention", "max_relative_positions", "pos_att_type", "position_biased_input",
 )  # fmt: skip
+
+
+def make_lists(args: Any, names: Iterable[str]) -> None:
+    """Make each of these arguments a list of texts, as flags do: the letters of one text would be sources."""
+    for name in names:
+        value = getattr(args, name) or []
+        values = [value] if isinstance(value, str | os.PathLike) else value
+        setattr(args, name, [os.fspath(each) for each in values])
 
 
 @dataclass

@@ -26,7 +26,7 @@ from ..training.arguments import (
 )  # fmt: skip
 from ..training.checkpoints import resume_choice
 from ..training.fields import NO_SLICES, UNUSED, refuse_unused
-from ..training.model_and_data import DataArguments, ModelArguments
+from ..training.model_and_data import DataArguments, ModelArguments, make_lists
 from .beam_search import BeamSearchConfig
 from .corpus import Direction, directions_between
 from .moses import MosesTokenizer
@@ -272,9 +272,7 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
     def __post_init__(self) -> None:
         self.publish_to = repository_to_publish_to(self)
         refuse_unused(self, UNUSED_HERE)
-        for name in LISTS:
-            if isinstance(value := getattr(self, name), str):
-                setattr(self, name, [value])
+        make_lists(self, LISTS)
         self.trim_target_vocab = str(self.trim_target_vocab)
         self.config_overrides = read_overrides(self.config_overrides)
         read_dictionaries(self, DICTIONARIES)

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..data.languages import wanted_language
 from ..errors import BadInput
 from ..training.arguments import precision_of_launcher
-from ..training.model_and_data import ModelArguments
+from ..training.model_and_data import ModelArguments, make_lists
 from .data import DataSource, Splits, split_of
 from .paper import SETTINGS
 from .tasks import TASKS, XtremeTask
@@ -92,6 +92,7 @@ class XtremeArguments(ModelArguments):
     )
 
     def __post_init__(self) -> None:
+        make_lists(self, ("tasks", "languages"))
         self.tasks = list(NAMES) if "all" in self.tasks else self.tasks
         for name, allowed in (
             ("setting", SETTINGS), ("size", (None, *SIZES)), ("select_on", SELECT_ON), ("pooling", POOLINGS),

@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from parsers import parse_arguments
 
 from hictl_hf.errors import BadInput
+from hictl_hf.pretraining import PretrainingArguments
 
 NEEDED = ["--train_file", "corpus.jsonl"]
 
@@ -20,6 +22,14 @@ def test_a_recipe_and_flags_give_the_same_arguments_and_flags_win(tmp_path: Path
     assert (one.train_file, one.max_steps, one.mlm_probability) == (["corpus.jsonl"], 7, 0.2)
     assert (other.train_file, other.max_steps, other.mlm_probability) == (one.train_file, 7, 0.2)
     assert parse_arguments([str(recipe), "--max_steps", "9"]).max_steps == 9
+
+
+def test_one_text_or_path_is_a_list_of_one(tmp_path: Path) -> None:
+    pairs: Any = {"train_file": tmp_path / "a.tsv", "validation_file": "b.tsv"}
+    guard: Any = {"guard_languages": "de", "guard_data": ("c",)}
+    found = PretrainingArguments(output_dir=str(tmp_path), **pairs, **guard)
+    assert (found.train_file, found.validation_file) == ([str(tmp_path / "a.tsv")], ["b.tsv"])
+    assert (found.guard_languages, found.guard_data) == (["de"], ["c"])
 
 
 @pytest.mark.parametrize(

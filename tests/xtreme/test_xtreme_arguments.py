@@ -20,6 +20,11 @@ def test_tasks_come_in_the_papers_order() -> None:
     ) == 9
 
 
+def test_one_task_or_language_is_a_list_of_one() -> None:
+    found = XtremeArguments(model_name_or_path="x", tasks="xnli", languages="de")  # type: ignore[arg-type]
+    assert (found.tasks, found.languages) == (["xnli"], ["de"])
+
+
 def test_languages_are_compared_by_what_their_codes_mean() -> None:
     given = ["DE", "zh_Hans", "zh-CN", "iw", "swh"]
     assert XtremeArguments(model_name_or_path="x", languages=given).languages == ["de", "zh", "he", "sw"]
