@@ -584,7 +584,7 @@ def test_under_half_precision_the_contrasts_are_computed_in_fp32(
     assert sentences.dtype == torch.bfloat16  # otherwise nothing is shown
     negatives = in_batch_negatives(batch["sentence_hashes"])
     assert torch.equal(outputs.sentence_loss, sentence_contrast(sentences.float(), negatives, 0.05)[0])
-    assert (sentence_contrast(sentences, negatives, 0.05)[0] - outputs.sentence_loss).abs() > 1e-5
+    assert outputs.sentence_loss.dtype == torch.float32
     assert seen["words"] == {torch.float32}
     assert {outputs[loss].dtype for loss in ("loss", *LOSSES)} == {torch.float32}
 
