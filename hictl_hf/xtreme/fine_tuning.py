@@ -189,6 +189,7 @@ def fine_tune(
     if trainer.terminated:
         raise SystemExit(TERMINATED)
     trainer.save_model(str(finished))
+    trainer.accelerator.wait_for_everyone()  # others may still read the best checkpoint
     if args.should_save:
         let_others_read(finished)
         write_manifest(finished)
@@ -280,6 +281,8 @@ def answer_loss(outputs: Any, batch: dict[str, Tensor]) -> Tensor:
 
 class TrainingOrder(Sampler[int]):
     """Sampler of every row once an epoch, in an order that depends on seed and epoch only.
+
+    Of several processes, accelerate fills up the last batch of each with the first rows of the epoch.
 
     Args:
         lengths: (rows,) tokens of each row.

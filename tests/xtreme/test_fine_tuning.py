@@ -4,6 +4,7 @@ kept, and logits are those of each row alone."""
 import copy
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from hashlib import sha256
@@ -24,6 +25,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     TrainingArguments,
 )
+from two_processes import found_by_two
 
 from hictl_hf import HictlForQuestionAnswering, HictlForSequenceClassification, HictlForTokenClassification
 from hictl_hf.errors import BadInput
@@ -377,6 +379,40 @@ def test_a_finished_run_is_loaded_and_its_checkpoints_are_gone(
     next((tmp_path / "model").glob("*.safetensors")).write_bytes(b"broken")  # killed while the model was saved
     model.load_state_dict(start)
     assert equal(weights(fine_tune(model, kind.tokenizer, features, SETTINGS, tmp_path)), expected) and at.steps == 6
+
+
+class Falling:
+    """The first state that it scores is the best."""
+
+    score = 0.0
+
+    def __call__(self, _: PreTrainedModel) -> float:
+        self.score -= 1
+        return self.score
+
+
+def fine_tuned_by_two(model: PreTrainedModel, kind: TaskFeatures, features: Dataset, folder: Path) -> dict[str, Tensor]:
+    """The weights after a run in which the second process is slow to read the best state."""
+    load = FineTuningTrainer._load_best_model
+
+    def load_later(trainer: FineTuningTrainer) -> None:
+        time.sleep(2 * trainer.args.process_index)
+        load(trainer)
+
+    FineTuningTrainer._load_best_model = load_later  # type: ignore[method-assign]
+    settings = replace(SETTINGS, evaluate_every=2)
+    return weights(fine_tune(model, kind.tokenizer, features, settings, folder, Falling()))
+
+
+@pytest.mark.slow
+def test_all_processes_have_the_best_state(kinds: Kinds, tmp_path: Path) -> None:
+    """The main one removed its checkpoint when it had read it itself."""
+    kind, examples, model = kinds["pairs"]
+    features = kind.encode(examples, training=True)
+    one, other = found_by_two(tmp_path, fine_tuned_by_two, model, kind, features, tmp_path / "run")
+    assert equal(one, other) and not newest_first(tmp_path / "run")
+    last = fine_tune(model, kind.tokenizer, features, SETTINGS, tmp_path / "last")
+    assert not equal(one, weights(last))
 
 
 # --- models and their logits ----------------------------------------------------------------------------------------
