@@ -98,8 +98,9 @@ def train_and_report(args: PretrainingArguments, command: str) -> PretrainingRes
     if trainer.is_world_process_zero():
         save(args.output_dir, complete, tokenizer, results)
         report(args.output_dir, results, before, after)
-        if args.publish_to:
-            push(args.output_dir, args.publish_to)
+    trainer.accelerator.wait_for_everyone()  # or a launcher might end the main process because the others are done
+    if args.publish_to and trainer.is_world_process_zero():  # may last longer than others wait
+        push(args.output_dir, args.publish_to)
     return results
 
 

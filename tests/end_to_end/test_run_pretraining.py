@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from parsers import parse_arguments
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
@@ -530,6 +531,16 @@ def run_script(argv: Sequence[str], folder: Path, end: bool = False, launcher: S
         process.terminate()
     output, _ = process.communicate(timeout=300)
     return process.returncode, output
+
+
+def test_the_other_processes_wait_until_all_is_saved(
+    tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr("hictl_hf.pretraining.run.report", lambda *_: done.append("reported"))
+    monkeypatch.setattr(Accelerator, "wait_for_everyone", lambda _: done.append("waited"))
+    main(flags(files, tmp_path / "out", "--max_steps", "1"))
+    assert done[-2:] == ["reported", "waited"]
 
 
 @pytest.fixture
