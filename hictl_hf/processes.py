@@ -100,8 +100,8 @@ def current() -> Processes:
 
 
 def hides_progress() -> bool | None:
-    """`disable` of a tqdm progress bar: shown by the main process, on a terminal."""
-    return None if _joined.is_main else True
+    """`disable` of a tqdm progress bar: shown by the main process, on a terminal; also of those of a training."""
+    return None if _joined.is_main and is_first() else True
 
 
 def is_first() -> bool:
@@ -166,13 +166,20 @@ def see_own_gpu() -> None:
 
 def be_silent() -> None:
     """Show nothing of this process but errors."""
-    import datasets
-    from huggingface_hub.utils.tqdm import disable_progress_bars
     from transformers.utils import logging as transformers_logging
 
     sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # until the end of the process
     logging.disable(logging.WARNING)
     transformers_logging.set_verbosity_error()  # also hides the Trainer's progress
+    hide_bars()
+
+
+def hide_bars() -> None:
+    """Show no progress bars of other libraries."""
+    import datasets
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+    from transformers.utils import logging as transformers_logging
+
     transformers_logging.disable_progress_bar()
     datasets.disable_progress_bars()
     disable_progress_bars()

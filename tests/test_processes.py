@@ -19,6 +19,8 @@ from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-de
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from hictl_hf import errors, processes
+from hictl_hf.cli import logs
+from hictl_hf.cli.logs import log_to_terminal
 from hictl_hf.cli.main import main_of
 from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
@@ -101,6 +103,20 @@ def test_without_a_launcher_there_is_one_process(monkeypatch: pytest.MonkeyPatch
     assert "WORLD_SIZE" not in os.environ, "libraries would read a number"
     monkeypatch.setattr(processes, "_joined", Processes(1, 2))
     assert join() == Processes(1, 2) and hides_progress()
+
+
+@pytest.mark.parametrize(("rank", "hidden"), [("0", None), ("1", True)])
+def test_of_the_processes_of_a_training_the_first_shows_progress(
+    rank: str, hidden: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank}.items():
+        monkeypatch.setenv(name, value)
+    asked: list[None] = []
+    monkeypatch.setattr(logs, "hide_bars", lambda: asked.append(None))
+    log_to_terminal()
+    assert hides_progress() is hidden and len(asked) == bool(hidden)
+    bars = [path.name for path in (ROOT / "hictl_hf").rglob("*.py") if "disable=None" in path.read_text("utf-8")]
+    assert not bars, "they would be shown by each process"
 
 
 def test_variables_left_of_another_program_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

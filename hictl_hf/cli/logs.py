@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from huggingface_hub.utils.logging import disable_propagation
 
 from ..errors import without_controls
+from ..processes import hide_bars, is_first
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -31,3 +32,5 @@ def log_to_terminal(ours: int = logging.INFO, others: int = logging.WARNING) -> 
     handler.setFormatter(PlainFormatter("%(message)s"))
     logging.basicConfig(level=others, handlers=[handler])
     logging.getLogger("hictl_hf").setLevel(ours)
+    if not is_first():
+        hide_bars()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from ..errors import BadInput
+from ..processes import hides_progress
 from .cleaning import DEFAULT_CLEANING, Cleaning, CorpusReport, clean_rows
 from .doubts import named_twice
 from .records import Row
@@ -36,7 +37,7 @@ def load_corpus(
     report = CorpusReport(strict)
     rows = clean_rows(rows_of(sources, report), cleaning, report)
     folder = Path(cache_dir or Path(datasets.config.HF_DATASETS_CACHE) / "hictl_hf")
-    path, report.hash = write_arrow(tqdm(rows, desc="reading", unit=" rows", disable=None), folder)
+    path, report.hash = write_arrow(tqdm(rows, desc="reading", unit=" rows", disable=hides_progress()), folder)
     if not report.kept:
         found = f"{', '.join(map(str, sources))}: no row is left after cleaning; at least one is needed"
         raise BadInput(f"{found}. Correct the sources by the reasons here, or relax the cleaning.\n{report.summary()}")

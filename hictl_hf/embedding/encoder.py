@@ -50,6 +50,7 @@ from ..hub.loading import (
 from ..models.families import OURS, families_named, family_of
 from ..models.modeling_hictl import HictlForPreTraining
 from ..parsing import refuse_run
+from ..processes import hides_progress
 from ..training.eval_mode import eval_mode
 from .pooling import (
     POOLINGS,
@@ -286,7 +287,7 @@ def embed_tokens(
     read = {pooling.layer for pooling in poolings}
     with eval_mode(model):
         layers = layers_of(encoder, max(read), precision)
-        with tqdm(total=len(tokens), desc="embed", disable=None if progress else True, leave=False) as bar:
+        with tqdm(total=len(tokens), desc="embed", disable=hides_progress() if progress else True, leave=False) as bar:
             for batch in batches:
                 rows = [torch.tensor(tokens[number]) for number in batch]
                 padding = encoder.config.pad_token_id or 0  # a configuration may name none; padding is masked

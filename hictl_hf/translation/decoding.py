@@ -17,6 +17,7 @@ from ..data.tokenization import list_of_texts, token_batches
 from ..errors import BadInput, short_repr
 from ..models.families import longest_input
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
+from ..processes import hides_progress
 from ..training.eval_mode import eval_mode
 from .beam_search import BeamSearchConfig, search
 
@@ -85,7 +86,7 @@ def translate(
     most = min(settings.max_length, model.decoder.config.max_position_embeddings - model.first_position)
     end, stopped = end_of_text(tokenizer), 0
     found = {}
-    bar = tqdm(total=len(jobs), desc="translate", unit=" texts", disable=None if progress else True)
+    bar = tqdm(total=len(jobs), desc="translate", unit=" texts", disable=hides_progress() if progress else True)
     with eval_mode(model), bar:
         for batch in token_batches([len(source) for source in sources], max_tokens or tokens_at_once(model)):
             ids = {"input_ids": [sources[number] for number in batch]}

@@ -38,6 +38,7 @@ from ..errors import BadInput
 from ..files import let_others_read
 from ..hub.loading import FIX, refuse_lacking
 from ..models.supported_versions import overrides_private
+from ..processes import hides_progress
 from ..training.arguments import gpu_is_used
 from ..training.checkpoints import last_complete_checkpoint, newest_first, verify_checkpoint, write_manifest
 from ..training.eval_mode import eval_mode
@@ -336,7 +337,7 @@ def predict_logits(
     features = features.select_columns([name for name in input_columns(tokenizer) if name in features.column_names])
     logits: list[Any] = [None] * len(order)
     starts = range(0, len(order), batch_size)
-    bar = tqdm(starts, desc="predict", disable=None if progress else True, leave=False)
+    bar = tqdm(starts, desc="predict", disable=hides_progress() if progress else True, leave=False)
     with eval_mode(model):
         for start in bar:
             rows = order[start : start + batch_size]
