@@ -185,6 +185,16 @@ def hide_bars() -> None:
     disable_progress_bars()
 
 
+def refuse_unjoined() -> None:
+    """Raise `BadInput` in one of several processes that has not joined the others: each would do the work of all."""
+    if found := [f"{name}={os.environ[name]}" for name in SIZES if int(os.environ.get(name) or 1) > 1]:
+        raise BadInput(
+            f"{found[0]} in the environment, and this process has not joined the others; call "
+            "hictl_hf.processes.join() before a GPU is used, and give what it returns as processes; for one process "
+            "unset it"
+        )
+
+
 def is_shared_badly(path: str) -> bool:
     """Whether several processes cannot share a file: standard input or output, a device or a pipe."""
     return path == "-" or path.startswith("/dev/") or (os.path.exists(path) and not os.path.isfile(path))

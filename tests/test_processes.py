@@ -35,6 +35,7 @@ from hictl_hf.processes import (
     see_own_gpu,
 )
 from hictl_hf.training.arguments import gpu_is_used
+from hictl_hf.xtreme.run import run_xtreme
 
 ROOT = Path(__file__).parents[1]
 
@@ -117,6 +118,14 @@ def test_of_the_processes_of_a_training_the_first_shows_progress(
     assert hides_progress() is hidden and len(asked) == bool(hidden)
     bars = [path.name for path in (ROOT / "hictl_hf").rglob("*.py") if "disable=None" in path.read_text("utf-8")]
     assert not bars, "they would be shown by each process"
+
+
+def test_a_process_that_has_not_joined_the_others_does_not_run_xtreme(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would write into the same folder, and wait for the others in its first training."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    nothing: Any = None
+    with pytest.raises(BadInput, match="^WORLD_SIZE=2 in the environment, and this process has not joined .*unset it$"):
+        run_xtreme(nothing)
 
 
 def test_variables_left_of_another_program_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

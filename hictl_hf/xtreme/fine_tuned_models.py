@@ -3,7 +3,6 @@
 import itertools
 import json
 import logging
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -90,7 +89,7 @@ class FineTunedModels:
             return
         candidates, on_target = self.candidates(data.task.source), self.args.select_on == "target"
         for settings, _ in candidates:
-            rows_at_once(settings.batch_size, self.args.micro_batches, int(os.environ.get("WORLD_SIZE") or 1))
+            rows_at_once(settings.batch_size, self.args.micro_batches, 1)
         if self.longest < (shortest := data.task.format.features.shortest):
             raise BadInput(
                 f"{data.task.name}: needs rows of {shortest} tokens or more, {self.args.model_name_or_path} "

@@ -17,7 +17,7 @@ import torch
 
 from ..errors import BadInput
 from ..files import only_writer, write_json
-from ..processes import ALONE, Processes
+from ..processes import ALONE, Processes, refuse_unjoined
 from ..reports.results import library_versions, refuse_other_results
 from ..training.arguments import refuse_several_gpus, warn_of_other_accelerators
 from ..training.fingerprint import SETTINGS_FILE, refuse_other_settings, remember_settings
@@ -57,12 +57,14 @@ def run_xtreme(
     """Run the tasks of the arguments, or custom ones; write and return what is in `results.json`.
 
     Args:
-        processes: that share training and predictions (`sharing`); each of them makes the same call, and all but the
-            main one return results without tasks.
+        processes: that share training and predictions (`sharing`); `processes.join` returns them. Each makes the same
+            call, and all but the main one return results without tasks.
 
     Raises:
         BadInput: examples, settings or the encoder cannot be used; before anything is trained or written.
     """
+    if processes.number == 1:
+        refuse_unjoined()
     with ExitStack() as held:
         processes.on_main(lambda: held.enter_context(only_writer(args.output_dir)))
         return go_on(args, command, tasks, processes)
