@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None, program: str = "hictl pretrain") -> 
     args: PretrainingArguments = parse_flags_or_recipe(argv, PretrainingArguments, make_parser())
     log_to_terminal(level_of(args), args.get_process_log_level())
     if args.dry_run:
-        return show(plan(args))
+        return show(plan(args)) if args.should_log else {}
     results = pretrain(args, command=shlex.join([*program.split(), *argv]))
     if args.should_log:
         print(retrieval_table(results))

@@ -187,6 +187,19 @@ def test_a_dry_run_is_not_trained(tmp_path: Path) -> None:
         pretrain(args)
 
 
+def test_of_several_processes_one_prints_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("ein Haus\n", "utf-8")
+    given = ["--dry_run", "--train_file", f"de:{tmp_path}/a.txt", "--config_overrides", "vocab_size=99"]
+    printed = []
+    for is_told in (True, False):
+        monkeypatch.setattr(PretrainingArguments, "should_log", is_told)
+        command.main([*given, "--use_cpu", "true"])
+        printed.append(capsys.readouterr().out)
+    assert "every name resolves" in printed[0] and not printed[1]
+
+
 def test_weights_that_a_run_would_refuse_do_not_resolve(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     assert "has no weights in safetensors" in resolve_model("model_name_or_path", str(tmp_path)).problem
