@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 READERS_ARE_ASKED_EVERY = 0.5  # seconds
 TERMINATED = 128 + signal.SIGTERM  # exit status of a process that SIGTERM ended
+PREPARED = "_is_accelerate_prepared"  # accelerate's mark of a model, which it prepares once
 
 
 def nan_unless_finite(loss: Tensor) -> Tensor:
@@ -113,7 +114,7 @@ class RobustTrainer(Trainer):
     def prepare_model(self, model: PreTrainedModel) -> None:
         """Make a model ready to be trained: the one given, or each that `model_init` makes."""
         # accelerate marks a model that a Trainer before this one trained, and would leave out autocast and compiling
-        vars(model).pop("_is_accelerate_prepared", None)
+        vars(model).pop(PREPARED, None)
         if hasattr(model, "all_tied_weights_keys"):
             model.register_load_state_dict_pre_hook(add_tied_weights)
 
@@ -146,6 +147,8 @@ class RobustTrainer(Trainer):
         self.args.eval_on_start &= not resume_from_checkpoint  # a resumed run did so
         self.skip_to = None if self.args.ignore_data_skip else self.resumed_from
         self.args.ignore_data_skip |= knows_no_end(self)  # `Passes` do so
+        if self.args.world_size > 1 and self.model_wrapped is self.model:  # `predict` marks it: DDP would be left out
+            vars(self.model).pop(PREPARED, None)
         try:
             with self.noting_sigterm():
                 self.skipped_since_begin = 0

@@ -780,6 +780,20 @@ def test_an_upload_may_last_longer_than_processes_wait_for_each_other(tmp_path: 
     assert [path.name for path in newest_first(tmp_path)] == ["checkpoint-2"]
 
 
+def weights_after_a_prediction(folder: Path) -> dict[str, Tensor]:
+    trainer = toy_trainer(folder, max_steps=2, save_strategy="no")
+    trainer.predict(trainer.eval_dataset)
+    trainer.train()
+    return weights_of(trainer)
+
+
+@pytest.mark.slow
+def test_processes_that_predict_before_they_train_learn_the_same_weights(tmp_path: Path) -> None:
+    """accelerate takes the model for prepared then, and each process would train its own."""
+    first, second = found_by_two(tmp_path, weights_after_a_prediction, tmp_path)
+    assert all(weight.equal(second[name]) for name, weight in first.items())
+
+
 def warnings_with_separate_folders(folder: Path) -> list[str]:
     """The warnings of a process that writes to another folder than the others, as on a disk of its machine."""
     said = logging.handlers.BufferingHandler(1000)
