@@ -5,7 +5,6 @@ Each use has a line why. Overrides have it in their docstring, and `overrides_pr
 
 import argparse
 import ast
-import configparser
 import inspect
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ import pytest
 import sacrebleu.significance
 import torch
 from sacrebleu.metrics.base import Metric
-from torch.nn.attention.varlen import varlen_attn
 from transformers import (
     DynamicCache,
     EncoderDecoderCache,
@@ -76,7 +74,7 @@ CALLED = {
         sacrebleu.significance, "stats metric n_samples", "PairedTest gives no interval of a difference"
     ),
     "_extract_corpus_statistics": Used(Metric, "self hypotheses references", "what _bootstrap_resample takes"),
-    "_flash_attention_forward": Used(torch.ops.aten, "", "`varlen_attn`, which wraps it, passes a dropout of 0"),
+    "_flash_attention_forward": Used(torch.ops.aten, "", "`varlen_attn`, its wrapper, has no dropout"),
     "_get_output_dir": Used(Trainer, "self trial", "where checkpoints are in a hyper-parameter search"),
     "_int_mm": Used(torch, "", "PyTorch's one product of int8 matrices"),
     "_load_rng_state": Used(Trainer, "self checkpoint", "the random state of a checkpoint, after the skipped batches"),
@@ -197,10 +195,7 @@ def test_the_attention_kernels_of_pytorch_take_what_they_are_given() -> None:
     names = "query key value cum_seq_q cum_seq_k max_q max_k dropout_p is_causal return_debug_mask scale"
     assert [argument.name for argument in schema.arguments][:11] == names.split()
     assert schema.returns[0].type.kind() == "TensorType"
-    assert {"scale", "window_size"} <= {*inspect.signature(varlen_attn).parameters}
-    config = configparser.ConfigParser()
-    config.read(PACKAGE.parent / "setup.cfg", "utf-8")
-    assert "torch>=2.11" in config["options"]["install_requires"].split()  # the first with this `scale`
+    assert {"window_size_left", "window_size_right"} <= {argument.name for argument in schema.arguments}
 
 
 def test_what_is_passed_through_xlm_r_reaches_attention(monkeypatch: pytest.MonkeyPatch) -> None:

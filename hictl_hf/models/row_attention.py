@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.utils import is_flash_attn_2_available
 
 from .gpu import on_device
@@ -99,11 +98,10 @@ def has_query(counts: tuple[int, int]) -> bool:
 
 def kernel_of(
     query: Tensor, dropout: float, short: bool = False
-) -> Literal["short rows", "flash_attn", "varlen", "aten", "by length"]:
+) -> Literal["short rows", "flash_attn", "aten", "by length"]:
     """The attention kernel for packed rows of (tokens, h, d) that exists on this device, for this dtype and size.
 
-    Ours where rows `are_short`; flash-attn's; PyTorch's `varlen_attn`; with dropout, which that does not have, the
-    operator behind it; else one call for all rows of a length.
+    Ours where rows `are_short`; flash-attn's; PyTorch's; else one call for all rows of a length.
     """
     size = query.shape[-1]
     if not query.is_cuda or query.dtype not in (torch.float16, torch.bfloat16) or size % 8 or size > 256:
@@ -119,7 +117,7 @@ def kernel_of(
         return "flash_attn"
     if not torch.backends.cuda.is_flash_attention_available():  # how this PyTorch was built
         return "by length"
-    return "aten" if dropout else "varlen"
+    return "aten"
 
 
 def has_no_wide_backward(capability: tuple[int, int]) -> bool:
@@ -157,8 +155,6 @@ def attend_within_rows(
     if limits is None and query.is_cuda:
         limits = limits_of(lengths, attending, query)
     kernel = kernel_of(query, dropout, short=window is None and limits is not None and bool(limits.blocks))
-    if window is not None and kernel == "aten":
-        kernel = "by length"
     if kernel == "by length":
         if query.device.type == "cpu" and query.dtype == torch.bfloat16:  # its backward pass is several times slower
             with torch.autocast("cpu", enabled=False):
@@ -180,15 +176,11 @@ def attend_within_rows(
         settings: dict[str, Any] = {} if window is None else {"window_size": (window - 1, window - 1)}
         attended: Tensor = attention(query, key, value, *numbers, dropout_p=dropout, softmax_scale=scaling, **settings)
         return attended
-    if kernel == "varlen":
-        from torch.nn.attention.varlen import varlen_attn
-
-        near: dict[str, Any] = {} if window is None else {"window_size": (window - 1, window - 1)}
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # PyTorch 2.15 prefers cuDNN, which plans for each new shape
-            return varlen_attn(query, key, value, *numbers, scale=scaling, **near)  # type: ignore[return-value]
-    # private, as `varlen_attn` passes it a dropout of 0, and nested tensors, which pass theirs, cost more than it
+    near = {} if window is None else {"window_size_left": window - 1, "window_size_right": window - 1}
+    # private: `varlen_attn`, which wraps it, has no dropout and prefers cuDNN from PyTorch 2.14 on, which plans anew
+    # for each shape; nested tensors cost more
     operator = torch.ops.aten._flash_attention_forward
-    return operator(query, key, value, *numbers, dropout, False, False, scale=scaling)[0]
+    return operator(query, key, value, *numbers, dropout, False, False, scale=scaling, **near)[0]
 
 
 def attend_by_length(

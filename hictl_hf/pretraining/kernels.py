@@ -12,8 +12,7 @@ from ..models.row_attention import are_short, has_no_wide_backward, kernel_of
 KERNELS = {
     "short rows": "small blocks (Triton) where rows are short",
     "flash_attn": "flash-attn's, one call for all rows",
-    "varlen": "PyTorch's, one call for all rows",
-    "aten": "PyTorch's with dropout, one call for all rows",
+    "aten": "PyTorch's, one call for all rows",
     "by length": "one call for each length of rows, which is slow with many lengths",
 }
 

@@ -346,9 +346,9 @@ def test_gathering_waits_once_for_all_processes(
 @pytest.mark.parametrize(
     ("kernel", "device", "size", "dropout", "dtype"),
     [
-        ("varlen", {}, 64, 0.0, torch.bfloat16),
+        ("aten", {}, 64, 0.0, torch.bfloat16),
         ("aten", {}, 64, 0.1, torch.bfloat16),
-        ("varlen", {}, 256, 0.0, torch.float16),
+        ("aten", {}, 256, 0.0, torch.float16),
         ("by length", {}, 64, 0.0, torch.float32),
         ("by length", {}, 12, 0.0, torch.bfloat16),
         ("by length", {}, 264, 0.0, torch.bfloat16),
@@ -359,7 +359,7 @@ def test_gathering_waits_once_for_all_processes(
         ("by length", {"capability": (8, 9)}, 256, 0.1, torch.bfloat16),  # an RTX 4090: no backward pass of wide heads
         ("by length", {"capability": (8, 6)}, 200, 0.0, torch.bfloat16),
         ("by length", {"installed": True, "capability": (12, 0)}, 256, 0.1, torch.bfloat16),
-        ("varlen", {"capability": (8, 9)}, 256, 0.0, torch.bfloat16),
+        ("aten", {"capability": (8, 9)}, 256, 0.0, torch.bfloat16),
         ("aten", {"capability": (8, 9)}, 192, 0.1, torch.bfloat16),
         ("aten", {"capability": (8, 0)}, 256, 0.1, torch.bfloat16),
         ("aten", {"capability": (10, 0)}, 256, 0.1, torch.bfloat16),
@@ -381,7 +381,7 @@ def test_every_gpu_has_a_kernel_that_it_can_run(
         found = [
             value.cpu().float() for value in with_gradients(attend_within_rows, lengths, attending, states, dropout)
         ]
-        kernels = {"varlen": "_varlen_attn", "aten": "_flash_attention_forward", "flash_attn": "flash_attn"}
+        kernels = {"aten": "_flash_attention_forward", "flash_attn": "flash_attn"}
         assert {name: gpu.launches[name] for name in kernels.values() if gpu.launches[name]} == (
             {} if kernel == "by length" else {kernels[kernel]: 1}
         )
@@ -394,10 +394,10 @@ def test_every_gpu_has_a_kernel_that_it_can_run(
 
 @pytest.mark.parametrize(
     ("kernel", "installed", "dropout"),
-    [("_varlen_attn", False, 0.0), ("flash_attn", True, 0.0), (None, False, 0.1)],  # "aten" gets no window
+    [("_flash_attention_forward", False, 0.0), ("flash_attn", True, 0.0), ("_flash_attention_forward", False, 0.1)],
 )
 def test_tokens_attend_within_their_window_by_every_kernel(
-    kernel: str | None, installed: bool, dropout: float, monkeypatch: pytest.MonkeyPatch
+    kernel: str, installed: bool, dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in ModernBERT's local layers, for rows that are longer than the window; with shorter ones it is none."""
     monkeypatch.setattr(row_attention, "is_flash_attn_2_available", lambda: installed)
@@ -413,15 +413,14 @@ def test_tokens_attend_within_their_window_by_every_kernel(
             found = [value.cpu().float() for value in found]
         if not dropout:
             torch.testing.assert_close(found, expected, rtol=0.02, atol=0.03)
-        named = kernel or ("_flash_attention_forward" if window == 20 else "_scaled_dot_product_efficient_attention")
-        assert gpu.launches[named] and (kernel or window == 20 or not gpu.launches["_flash_attention_forward"])
+        assert gpu.launches[kernel]
 
 
 @pytest.mark.parametrize(
     ("line", "device", "size", "settings", "dropout"),
     [
         ("PyTorch's, one call for all rows", {}, 64, {"bf16": True}, 0.0),
-        ("PyTorch's with dropout, one call for all rows", {}, 64, {"bf16": True}, 0.1),
+        ("PyTorch's, one call for all rows", {}, 64, {"bf16": True}, 0.1),
         ("slow with many lengths; other kernels need half precision: give --bf16 true", {}, 64, {}, 0.0),
         ("need compute capability 8.0, and this GPU has 7.5", {"capability": (7, 5)}, 64, {"fp16": True}, 0.0),
         ("need heads of a multiple of 8, at most 256, and these have 12", {}, 12, {"bf16": True}, 0.1),
@@ -491,7 +490,7 @@ def test_modernbert_packs_rows_on_a_gpu(gpu: Gpu, toy_batch: MakeBatch) -> None:
     expected = deepcopy(model).eval()(**batch).loss
     with torch.autocast("cuda", torch.bfloat16):
         found = model.eval().to("cuda")(**on_gpu(batch)).loss
-    assert gpu.launches["_varlen_attn"] > 0 and abs(found.item() - expected.item()) < 0.02 * expected.item()
+    assert gpu.launches["_flash_attention_forward"] > 0 and abs(found.item() - expected.item()) < 0.02 * expected.item()
 
 
 @pytest.mark.parametrize(("dtype", "settings"), [(torch.float16, {"fp16": True}), (torch.bfloat16, {"bf16": True})])

@@ -107,7 +107,7 @@ NO_LAUNCH = {
 }  # fmt: skip
 MANY_LAUNCHES = {  # about
     "sort": 4, "_unique2": 8, "nonzero": 4, "nonzero_static": 4, "cumsum": 2, "topk": 3, "argsort": 4,
-    "_varlen_attn_backward": 4, "_flash_attention_backward": 4, "_scaled_dot_product_flash_attention_backward": 4,
+    "_flash_attention_backward": 4, "_scaled_dot_product_flash_attention_backward": 4,
     "_scaled_dot_product_efficient_attention_backward": 3, "flash_attn_backward": 4,
 }  # fmt: skip
 INDEXING = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}

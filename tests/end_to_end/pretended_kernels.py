@@ -7,7 +7,6 @@ import pretended_gpu
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend
 
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
@@ -167,32 +166,21 @@ def by_row_backward(
     return tuple(torch.cat(parts).to(q.dtype) for parts in zip(*found))
 
 
-def varlen(q: Any, k: Any, v: Any, eq: Any, ek: Any, mq: int, mk: int, causal: bool = False, scale: Any = None,
-           window: Any = None, *more: Any) -> Any:  # fmt: skip
-    needs(len(more) < 5 or more[4] == SDPBackend.FLASH_ATTENTION.value, "PyTorch took another kernel for it")
-    out, logsum = by_row(q, k, v, eq, ek, mq, mk, dropout=0.0, scale=scale, seed=[0], window=window)
-    return out, logsum, torch.zeros(2, dtype=torch.uint64)
-
-
-def varlen_backward(
-    grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, eq: Any, ek: Any, mq: int, mk: int, causal: bool, rng: Any,
-    scale: Any = None, window: Any = None, *_: Any,
-) -> Any:  # fmt: skip
-    return by_row_backward(grad, q, k, v, eq, ek, mq, mk, dropout=0.0, scale=scale, seed=[0], window=window)
-
-
 def flash(q: Any, k: Any, v: Any, eq: Any, ek: Any, mq: int, mk: int, dropout: float, causal: bool, debug: bool,
-          *, scale: Any = None, **_: Any) -> Any:  # fmt: skip
-    seed = new_seed(dropout)
-    out, logsum = by_row(q, k, v, eq, ek, mq, mk, dropout=dropout, scale=scale, seed=seed)
+          *, scale: Any = None, window_size_left: Any = None, window_size_right: Any = None,
+          **_: Any) -> Any:  # fmt: skip
+    seed, window = new_seed(dropout), None if window_size_left is None else (window_size_left, window_size_right)
+    out, logsum = by_row(q, k, v, eq, ek, mq, mk, dropout=dropout, scale=scale, seed=seed, window=window)
     return out, logsum, seed, torch.empty(0), torch.empty(0)
 
 
 def flash_backward(
     grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, eq: Any, ek: Any, mq: int, mk: int, dropout: float,
-    causal: bool, seed: Any, unused: Any, *, scale: Any = None, **_: Any,
+    causal: bool, seed: Any, unused: Any, *, scale: Any = None, window_size_left: Any = None,
+    window_size_right: Any = None, **_: Any,
 ) -> Any:  # fmt: skip
-    return by_row_backward(grad, q, k, v, eq, ek, mq, mk, dropout=dropout, scale=scale, seed=seed)
+    window = None if window_size_left is None else (window_size_left, window_size_right)
+    return by_row_backward(grad, q, k, v, eq, ek, mq, mk, dropout=dropout, scale=scale, seed=seed, window=window)
 
 
 KERNELS: dict[str, Any] = {
@@ -202,8 +190,6 @@ KERNELS: dict[str, Any] = {
     "_scaled_dot_product_efficient_attention_backward": sdp_efficient_backward,
     "_flash_attention_forward": flash,
     "_flash_attention_backward": flash_backward,
-    "_varlen_attn": varlen,
-    "_varlen_attn_backward": varlen_backward,
 }
 
 

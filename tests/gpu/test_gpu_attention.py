@@ -76,7 +76,6 @@ def without_package(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_kernels(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("torch.nn.attention.varlen.varlen_attn", refuse)
     patch.setattr(torch.ops.aten, "_flash_attention_forward", refuse)
     if find_spec("flash_attn"):
         patch.setattr("flash_attn.flash_attn_varlen_func", refuse)
