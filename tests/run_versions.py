@@ -40,6 +40,7 @@ COMPLETE = (
     "end_to_end/test_training_features.py",
 )  # fmt: skip
 OF_COMPLETE = ("ctranslate2", "mining", "mteb", "onnx", "page")  # extras that these tests need, too
+IMPORTED = ("ctranslate2", "faiss", "gradio", "mteb", "onnxruntime", "onnxscript", "sentence_transformers")  # of them
 
 
 def floors(extras: Sequence[str]) -> dict[str, str]:
@@ -79,6 +80,8 @@ def make_environment(name: str, quick: bool) -> Path:
     own = folder / "bin/python"
     pip = [str(own), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
     subprocess.run([*pip, *pins, "-e", f".[{','.join(extras)}]"], cwd=ROOT, check=True)
+    if not quick:  # tests skip what cannot be imported
+        subprocess.run([str(own), "-c", f"import {', '.join(IMPORTED)}"], check=True)
     return own
 
 

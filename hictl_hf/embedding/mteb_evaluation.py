@@ -31,12 +31,12 @@ def load_task(name: str, subsets: Sequence[str] = (), folder: str | Path | None 
     """Load a task of MTEB by name, with its data if they come from a folder.
 
     Raises:
-        BadInput: mteb is not installed, or the task is unknown, of another type or not in the folder.
+        BadInput: mteb cannot be imported, or the task is unknown, of another type or not in the folder.
     """
     try:
         import mteb
     except ImportError as error:
-        raise BadInput("mteb is not installed; pip install 'hictl_hf[mteb]'") from error
+        raise BadInput(f"mteb cannot be imported ({error}); pip install --upgrade 'hictl_hf[mteb]'") from error
     with as_bad_input(name, f"MTEB's name of a task of the type {KIND}, and of its subsets", "Check the names."):
         kind = mteb.get_task(name).metadata.type
         if kind != KIND:

@@ -1,7 +1,9 @@
 """MTEB's scores are those of our own vectors and search, from local files, without a network."""
 
 import json
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 from hictl_hf.retrieval.bitext import retrieval_accuracy
 
-pytest.importorskip("mteb", reason="pip install 'hictl_hf[mteb]'")
+if find_spec("mteb") is None:  # one that cannot be imported is no reason to skip
+    pytest.skip("pip install 'hictl_hf[mteb]'", allow_module_level=True)
 CODES = {"de": "deu", "sw": "swh"}
 
 
@@ -158,3 +161,9 @@ def test_sides_of_unequal_length_are_refused(data: Path, tmp_path: Path) -> None
         load_task("Tatoeba", [], tmp_path)
     with pytest.raises(BadInput, match=r"has no tatoeba\.fra-eng\.eng"):
         load_task("Tatoeba", ["fra-eng"], data)
+
+
+def test_the_reason_why_mteb_cannot_be_imported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mteb", None)
+    with pytest.raises(BadInput, match="mteb cannot be imported .import of mteb halted.*pip install --upgrade"):
+        load_task("Tatoeba")
