@@ -43,7 +43,7 @@ def encode_ours(model: HictlForPreTraining, batch: Batch) -> Part:
 def language_model_ours(model: HictlForPreTraining, hidden: Tensor, batch: Batch) -> Part:
     """L_LM from the hidden states (m, d) of the masked words."""
     targets = batch["labels"][batch["labels"] != -100]
-    return model.masked_word_loss(hidden, model.get_input_embeddings().weight, targets, None), None
+    return model.masked_token_loss(hidden, model.get_input_embeddings().weight, targets, None), None
 
 
 def word_ours(model: HictlForPreTraining, queries: Tensor, batch: Batch, temperature: float) -> Part:

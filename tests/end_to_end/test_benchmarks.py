@@ -2,7 +2,10 @@
 
 import importlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,13 +16,16 @@ import torch
 
 from hictl_hf import HictlConfig
 
-with pytest.MonkeyPatch.context() as patch:  # the benchmarks are no package
-    patch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+with pytest.MonkeyPatch.context() as patch:  # they are no package
+    patch.syspath_prepend(BENCHMARKS)
     measure, run = importlib.import_module("measure"), importlib.import_module("run")
     cells, variants = importlib.import_module("cells"), importlib.import_module("variants")
     floor, workload = importlib.import_module("floor"), importlib.import_module("workload")
     gpu, compare = importlib.import_module("gpu"), importlib.import_module("compare")
-    translation = importlib.import_module("translation")
+    translation, step_parts = importlib.import_module("translation"), importlib.import_module("parts")
+    hard_negatives = importlib.import_module("hard_negatives")
 
 PART, BLOCK = 250, 64 * 1024  # megabytes; bytes of a block that glibc keeps when it is freed below another
 
@@ -195,11 +201,54 @@ def test_the_contrast_of_sentence_transformers_encodes_each_side_once() -> None:
     assert calls == [(4, longest[0]), (4, longest[1])] and longest[0] != longest[1], "each padded as by its collator"
 
 
+def test_every_part_of_the_step_is_timed_and_has_a_floor() -> None:
+    words = workload.random_workload()
+    (batch,), _ = words.draw("lognormal", 4, 1, lambda _: True)
+    networks = variants.Networks(variants.make_config(words.tokenizer, 1, 24), words.tokenizer)
+    measured = step_parts.measure_parts(networks, batch, rounds=2)
+    inside = {"encoder", "head", "sentence level", "word level", "optimiser", "rest"}
+    assert {*measured["seconds"]} == inside | {"step"} and {*measured["floor"]} < inside | {"step"}
+    assert sum(measured["seconds"][name] for name in inside) == pytest.approx(measured["seconds"]["step"])
+    assert {*measured["share_of_contrasts"]} == {"1.0", "0.05"}
+
+
+@pytest.mark.parametrize("form", hard_negatives.FORMS[64])
+def test_every_form_of_the_sentence_level_is_timed(form: str) -> None:
+    hard_negatives.make_call(form, 4)()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        "mining.py --quick",
+        "stream.py --rows 300",
+        "gradient_cache.py --batch 4 --micro_batch 2 --layers 1 --hidden_size 24 --rounds 1 --pairs {pairs}",
+    ],
+)
+def test_the_other_benchmarks_run_to_their_end(command: str, tmp_path: Path) -> None:
+    pytest.importorskip("faiss", reason="pip install 'hictl_hf[mining]'")
+    words = [
+        f"{color} {thing} {number}" for color in ("red", "blue") for thing in ("house", "boat") for number in range(9)
+    ]
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text(
+        "".join(json.dumps({"translation": {"en": f"the {text}", "de": f"das {text}"}}) + "\n" for text in words)
+    )
+    name, *flags = command.format(pairs=pairs).split()
+    subprocess.run(
+        [sys.executable, BENCHMARKS / name, *flags],
+        cwd=tmp_path,
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(BENCHMARKS.parent)},
+    )
+
+
 def test_embedding_is_compared_on_the_same_text_whatever_the_encoder_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """An adapted encoder has a prompt, which the baseline, made of its parts, does not have."""
     pytest.importorskip("sentence_transformers")
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+        patch.syspath_prepend(BENCHMARKS)
         embedding = importlib.import_module("embedding")
     small = {"num_hidden_layers": 1, "hidden_size": 24, "num_attention_heads": 2, "intermediate_size": 24}
     for name, value in (("SIZES", small), ("VOCABULARY", 400), ("TRAINED_VOCABULARY", 300)):
