@@ -197,7 +197,6 @@ class PackedPass:
     @torch.compiler.disable
     def attending_states(self, block: nn.Module, states: Tensor) -> Tensor:
         """(1, tokens or k, d) the states of the tokens that attend in this block, of (1, tokens, d) all states."""
-        self.reached = True
         kept = self.rows.kept
         return states.index_select(1, kept) if block is self.last_block and kept is not None else states
 
