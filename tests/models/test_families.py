@@ -269,6 +269,18 @@ def test_packed_rows_give_what_padded_ones_give(name: str, pooling: str, publish
     close(*found)
 
 
+@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.packs])
+def test_attention_has_its_dropout_in_packed_and_in_padded_rows(name: str, published: Callable[[str], Path]) -> None:
+    rate = next(key for key in ("attention_dropout", "attention_probs_dropout_prob") if hasattr(plain_config(name), key))
+    model = HictlForPreTraining.from_pretrained(published(name), **OBJECTIVE, **{rate: 0.5})
+    packed = Pairs().batch()
+    padded = {key: packed[key] for key in ("input_ids", "attention_mask", "labels")}
+    for batch in (packed, padded):
+        for training in (True, False):
+            one, other = (model.train(training)(**batch).loss.item() for _ in range(2))
+            assert (one != other) == training
+
+
 @each_family
 def test_the_page_on_lora_names_all_new_parts_of_a_classifier(
     name: str, published: Callable[[str], Path], tmp_path: Path

@@ -191,6 +191,14 @@ def test_look_ups_may_follow_one_another_and_the_embeddings_be_used_besides() ->
     torch.testing.assert_close(after_backward(several, problem()), after_backward(one_by_one, problem()), **EXACT)
 
 
+def test_look_ups_add_to_the_gradient_of_a_sum_which_is_one_number_seen_often() -> None:
+    given = problem()
+    rows, shared = tied_embedding(given["embeddings"], given["ids"], PADDING)
+    (rows.sum() + 2 * shared.sum()).backward()
+    times = torch.bincount(given["ids"].flatten(), minlength=V).index_fill(0, torch.tensor(PADDING), 0)
+    assert torch.equal(given["embeddings"].grad, (2.0 + times.double())[:, None].expand(V, D))
+
+
 # --- ordinary autograd ----------------------------------------------------------------------------------------------
 
 

@@ -316,10 +316,13 @@ def test_the_floor_is_reached_by_two_opposite_pairs(space: str) -> None:
     [([1, 2], "pair"), ([1, 1], "keep"), ([1] * 6, "pair"), ([1] * 6, "text"), ([], "pair")],
     ids=["one pair", "one pair of equal texts", "all texts equal: pair", "all texts equal: text", "no pair"],
 )
-def test_without_negatives_the_loss_and_its_gradient_are_zero(texts: list[int], duplicates: str, space: str) -> None:
+@pytest.mark.parametrize("lambda_gradient", [False, True])
+def test_without_negatives_the_loss_and_its_gradient_are_zero(
+    lambda_gradient: bool, texts: list[int], duplicates: str, space: str
+) -> None:
     sentences = random_normal(len(texts), 3).requires_grad_()
     negatives = in_batch_negatives(torch.tensor(texts), duplicates)
-    loss, mean_lambda = sentence_contrast(sentences, negatives, 0.05, 0.9, space)
+    loss, mean_lambda = sentence_contrast(sentences, negatives, 0.05, 0.9, space, None, lambda_gradient)
     loss.backward()
     assert loss == 0 and (sentences.grad == 0).all() and mean_lambda == 1
 
@@ -663,7 +666,7 @@ def test_the_gradient_through_lambda_is_that_of_finite_differences(space: str) -
     sentences = torch.randn(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
     negatives = in_batch_negatives(torch.arange(8))
     (through, moved), (fixed, same) = (
-        sentence_contrast(sentences, negatives, 0.5, 0.8, space, lambda_gradient=chosen) for chosen in (True, False)
+        sentence_contrast(sentences, negatives, 0.5, 0.8, space, 20, chosen) for chosen in (True, False)
     )
     torch.testing.assert_close((through, moved), (fixed, same))
     assert moved < 1

@@ -96,6 +96,11 @@ def test_a_single_pair_has_no_negatives(duplicates: str) -> None:
     assert not in_batch_negatives(torch.tensor([3, 4]), duplicates).any()
 
 
+def test_an_x_without_a_y_is_refused() -> None:
+    with pytest.raises(ValueError, match="there are 5 sentences; each x needs its y"):
+        in_batch_negatives(torch.arange(5))
+
+
 # --- hard negatives -------------------------------------------------------------------------------------------------
 
 
@@ -253,11 +258,12 @@ def test_degenerate_sentences_have_finite_scores_and_gradients(
     assert ((lambdas >= 0) & (lambdas <= 1)).all()
 
 
+@pytest.mark.parametrize("lambda_gradient", [False, True])
 @pytest.mark.parametrize("space", SPACES)
-def test_a_positive_equal_to_its_query_pulls_every_negative_onto_it(space: str) -> None:
+def test_a_positive_equal_to_its_query_pulls_every_negative_onto_it(space: str, lambda_gradient: bool) -> None:
     # d⁺ = 0, so λ = (0 / d⁻)^0.5 = 0 and k̂ = q: the score is that of the positive, 1. By logarithms, λ is almost 0
     sentences = torch.tensor(EDGES["positive equal to its query"])
-    scores, lambdas = interpolate_hard_negatives(sentences, NO_DUPLICATES[2], 0.5, space)
+    scores, lambdas = interpolate_hard_negatives(sentences, NO_DUPLICATES[2], 0.5, space, lambda_gradient)
     assert lambdas[0].tolist() == pytest.approx([1, 0, 1, 0], abs=1e-8)
     assert scores[0].tolist() == pytest.approx([1, 1, 1, 1])
 

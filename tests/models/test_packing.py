@@ -96,6 +96,12 @@ def test_a_buffer_becomes_one_padded_batch(worked_by_hand: tuple[Batches, Packed
     assert mask.tolist() == [[True, False, False], *[[True, True, False]] * 3, [True] * 3]
 
 
+def test_means_of_rows_are_summed_in_fp32() -> None:
+    rows = PackedRows({"long": (torch.ones(2, 600).long(), None)})
+    means = rows.means("long", torch.ones(1200, 3, dtype=torch.bfloat16))  # which counts to 256
+    assert means.dtype == torch.float32 and means.tolist() == [[1, 1, 1]] * 2
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_every_token_is_in_the_buffer_once_and_found_again(seed: int) -> None:
     batches = random_batches(seed)
@@ -151,11 +157,14 @@ def test_masks_and_labels_of_another_shape_than_their_ids_are_refused() -> None:
 # --- attention within rows ------------------------------------------------------------------------------------------
 
 
-def attend_one_by_one(lengths: list[int], attending: list[int], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """(k, h, d) softmax(q kᵀ / √d) v of each row and head alone."""
+def attend_one_by_one(
+    lengths: list[int], attending: list[int], query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: float
+) -> Tensor:
+    """(k, h, d) softmax(scaling q kᵀ) v of each row and head alone."""
+    assert not dropout
     outputs = []
     for q, k, v in zip(query.split(attending), key.split(lengths), value.split(lengths)):
-        scores = torch.einsum("ihd,jhd->hij", q, k) / q.shape[-1] ** 0.5
+        scores = torch.einsum("ihd,jhd->hij", q, k) * scaling
         outputs.append(torch.einsum("hij,jhd->ihd", scores.softmax(-1), v))
     return torch.cat(outputs)
 
@@ -175,13 +184,13 @@ def attend_one_by_one(lengths: list[int], attending: list[int], query: Tensor, k
 )
 def test_rows_attend_to_themselves_alone_with_the_right_gradients(lengths: list[int], attending: list[int]) -> None:
     results = []
-    for attend, settings in ((attend_within_rows, (0.0, 5**-0.5)), (attend_one_by_one, ())):
+    for attend in (attend_within_rows, attend_one_by_one):
         torch.manual_seed(3)
         states = [
             torch.randn(tokens, 2, 5, dtype=torch.float64).requires_grad_()
             for tokens in (sum(attending), sum(lengths), sum(lengths))
         ]
-        output = attend(lengths, attending, *states, *settings)
+        output = attend(lengths, attending, *states, 0.0, 0.7)  # another scale than 1 / √5
         gradients = torch.autograd.grad((output * torch.randn(output.shape, dtype=torch.float64)).sum(), states)
         results.append([output.detach(), *gradients])
     if max(lengths) > 1:  # one token has no choice
@@ -195,7 +204,7 @@ def test_on_a_cpu_half_precision_attends_in_fp32_and_comes_back() -> None:
     states = [torch.randn(13, 2, 8, dtype=torch.bfloat16) for _ in range(3)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         output = attend_within_rows(lengths, lengths, *states, 0.0, 8**-0.5)
-    expected = attend_one_by_one(lengths, lengths, *(part.float() for part in states))
+    expected = attend_one_by_one(lengths, lengths, *(part.float() for part in states), 0.0, 8**-0.5)
     assert output.dtype == torch.bfloat16
     torch.testing.assert_close(output, expected.bfloat16(), rtol=2**-8, atol=1e-6)  # no more than the last rounding
 

@@ -598,6 +598,7 @@ def test_texts_are_not_predicted_and_examples_are(
         with pytest.raises(ValueError, match="test_dataset is .*; allowed are examples of tokens.* evaluate scores"):
             trainer.predict(texts)
     examples = [{"x": row["x"], "y": row["y"], "seed": at} for at, row in enumerate(tokens.select(range(4)))]
+    trainer.gather_sentences = True  # as with several processes, in training alone
     assert trainer.predict(examples).metrics["test_loss"] > 0
 
 

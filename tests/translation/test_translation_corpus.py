@@ -286,7 +286,7 @@ def test_every_row_comes_once_and_no_batch_has_too_many_tokens(rows: int, max_to
         )
 
 
-@pytest.mark.parametrize(("rows", "processes"), [(3, 2), (5, 3), (7, 4)])
+@pytest.mark.parametrize(("rows", "processes"), [(3, 2), (4, 3), (5, 3), (7, 4)])
 def test_batches_of_one_row_are_not_halved(rows: int, processes: int) -> None:
     width = np.full(rows, 10)
     with pytest.raises(BadInput, match=f"{rows} rows of up to 10 tokens .* of 19 tokens for {processes} processes"):
