@@ -119,7 +119,7 @@ def search(
         found += [ended] if ended.sentences else []
         going_on = ends.long().argsort(dim=-1, stable=True)[:, : settings.num_beams]
         beams.grow(*(each.gather(1, going_on) for each in (scores, parents, next_tokens)))
-        if len(beams.sentences) - len(staying) >= max(1, len(beams.sentences) // COMPACT_AT) or not staying:
+        if len(beams.sentences) - len(staying) >= max(1, len(beams.sentences) // COMPACT_AT):
             beams.keep(staying)
     return best_hypotheses(model, found, settings, len(input_ids))
 
