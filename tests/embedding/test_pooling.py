@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import PreTrainedModel, XLMRobertaConfig, XLMRobertaModel
+from transformers import DebertaV2Config, PreTrainedModel, XLMRobertaConfig, XLMRobertaModel
 
 from hictl_hf.embedding.pooling import (
     DenseLayers,
@@ -45,6 +45,11 @@ def test_a_model_is_read_where_its_configuration_says(toy_config: Callable[..., 
     assert own_pooling(toy_config()) == Pooling("cls", 2)
     assert own_pooling(toy_config(embedding_pooling="mean", embedding_layer=0)) == Pooling("mean", 0)
     assert own_pooling(toy_config(embedding_pooling="projection")) == Pooling("projection", 2)
+    stated = toy_config(embedding_pooling="mean", embedding_layer=0)
+    changes = ("cls",), (None, 1), ("projection",)  # which reads the last layer
+    assert [chosen_pooling(stated, *each) for each in changes] == [
+        Pooling("cls", 0), Pooling("mean", 1), Pooling("projection", 2)
+    ]  # fmt: skip
 
 
 def test_a_plain_encoder_is_read_at_the_mean_of_its_last_layer_which_is_said_once(
@@ -67,7 +72,10 @@ def test_length_normalisation_and_case_are_those_of_the_configuration_or_the_usu
         max_position_embeddings=514, embedding_max_length=300, embedding_normalize=False, embedding_lower_case=True
     )
     assert own_max_length(stated) == 300 and not own_normalize(stated) and own_text(stated, "Das HAUS") == "das haus"
-    stated.embedding_max_length = 8192
+    relative = DebertaV2Config(max_position_embeddings=512, position_biased_input=False)
+    assert own_max_length(relative) == 256
+    stated.embedding_max_length = relative.embedding_max_length = 8192
+    assert own_max_length(relative) == 8192, "relative positions have no end"
     assert own_max_length(stated) == own_max_length(toy_config(max_position_embeddings=514)) + 256 == 512
 
 

@@ -271,7 +271,9 @@ def test_packed_rows_give_what_padded_ones_give(name: str, pooling: str, publish
 
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.packs])
 def test_attention_has_its_dropout_in_packed_and_in_padded_rows(name: str, published: Callable[[str], Path]) -> None:
-    rate = next(key for key in ("attention_dropout", "attention_probs_dropout_prob") if hasattr(plain_config(name), key))
+    rate = next(
+        key for key in ("attention_dropout", "attention_probs_dropout_prob") if hasattr(plain_config(name), key)
+    )
     model = HictlForPreTraining.from_pretrained(published(name), **OBJECTIVE, **{rate: 0.5})
     packed = Pairs().batch()
     padded = {key: packed[key] for key in ("input_ids", "attention_mask", "labels")}

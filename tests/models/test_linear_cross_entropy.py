@@ -299,10 +299,13 @@ def test_embeddings_that_changed_since_the_forward_pass_are_not_silently_used() 
 
 @pytest.mark.parametrize("scale", [1e-2, 1.0])
 @pytest.mark.parametrize("number", [6, 50])
+@pytest.mark.parametrize("words", [10, 3000])
 def test_in_half_precision_errors_are_no_larger_than_those_of_pytorch(
-    number: int, scale: float, monkeypatch: pytest.MonkeyPatch
+    words: int, number: int, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In 300 slices, each of which adds too little to be seen by a sum in half precision."""
+    """In 300 slices, each of which adds too little to be seen by a sum in half precision; and in one, whose logarithm
+    would be rounded."""
+    monkeypatch.setattr(vocabulary, "WORDS_AT_ONCE", words)
     monkeypatch.setattr(vocabulary, "rows_at_once", lambda _: 16)
     random = torch.Generator().manual_seed(0)
     embeddings = torch.randn(3000, 32, generator=random) * 0.3 + torch.randn(32, generator=random)

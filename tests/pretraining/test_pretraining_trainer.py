@@ -670,8 +670,8 @@ def test_sigterm_of_another_process_comes_with_the_sums_of_the_step(
 def test_a_step_without_negatives_does_not_count_for_p_avg(build: Callable[..., HictlTrainer]) -> None:
     trainer = build()
     probability = trainer.model.sentence_probability
-    for negatives in (2.0, 0.0, 1.0):
+    for negatives in (2.0, 0.0, 1.0, 0.0):
         trainer.finish_step({"sentence_loss": torch.tensor(negatives), "negatives_per_anchor": torch.tensor(negatives),
                              "rows": torch.tensor(1.0)})  # fmt: skip
     assert int(probability.steps) == 2
-    torch.testing.assert_close(probability.recent[:2], torch.tensor([-2.0, -1.0]).exp())
+    torch.testing.assert_close(probability.recent[:3], torch.tensor([-2.0, -1.0, -torch.inf]).exp())

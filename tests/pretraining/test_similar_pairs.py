@@ -86,6 +86,13 @@ def test_of_two_languages_that_are_equally_common_the_first_is_compared(language
     assert not second_is_compared(made).any()
 
 
+def test_the_language_of_most_examples_is_compared_not_that_of_most_pairs_of_languages() -> None:
+    groups = {("en", "de"): np.arange(90), ("el", "sw"): np.arange(90, 105), ("sw", None): np.arange(105, EXAMPLES)}
+    shares = {languages: len(members) / EXAMPLES for languages, members in groups.items()}
+    made = TemperatureSampler(np.full(EXAMPLES, 3), groups, shares, 16, 1)
+    assert not second_is_compared(made).any(), "en, of 90; sw is of two groups, but of 30"
+
+
 @pytest.mark.parametrize("size", [2, 5, 8, 40])
 @pytest.mark.parametrize("different", [40, 9, 3])
 def test_groups_are_those_of_the_slow_definition(size: int, different: int) -> None:
@@ -212,6 +219,7 @@ def test_all_steps_of_a_run_are_grouped(
     trainer.train()
     assert isinstance(trainer.batches, TemperatureSampler) and trainer.state.global_step == 13
     assert trainer.batches.grouped_draws == len(corpus) + 3 * 8, "ten steps of eight are an epoch"
+    assert not trainer.batches.grouped_over_processes, "which only gathered sentences are"
 
 
 @pytest.mark.parametrize("at_once", [3, 1000])

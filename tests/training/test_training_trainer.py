@@ -355,8 +355,9 @@ def test_sigterm_saves_the_running_step_and_the_resumed_run_is_as_one_that_was_l
     assert not differing(state_of(resumed), state_of(expected))
     if strategy != "epochs":  # HF forgets the losses between the last log and a checkpoint
         assert logs_of(resumed) == logs_of(expected)
-    evaluated = [[log["step"] for log in logs_of(each) if "eval_loss" in log] for each in (resumed, expected)]
-    assert evaluated[0] == evaluated[1]
+    for name in ("loss", "eval_loss"):
+        steps = [[log["step"] for log in logs_of(each) if name in log] for each in (resumed, expected)]
+        assert steps[0] == steps[1]
     assert resumed.state.best_metric == expected.state.best_metric
 
 
@@ -522,6 +523,8 @@ def test_logs_of_losses_leave_out_skipped_steps_and_tell_how_many_they_were(tmp_
         assert trainer.state.log_history[-1]["train_loss"] == pytest.approx(mean, rel=1e-5)
     resumed = trained(toy_trainer(tmp_path, callbacks=[Poison([9, 11])], **settings), f"{tmp_path}/checkpoint-7")
     assert resumed.skipped_steps == 5
+    mean = sum(losses[step] for step in (8, 10, 12)) / 3
+    assert resumed.state.log_history[-1]["train_loss"] == pytest.approx(mean, rel=1e-5)
     assert "NaN" not in (tmp_path / "checkpoint-12" / "trainer_state.json").read_text()
 
 

@@ -20,7 +20,7 @@ from hictl_hf.errors import BadInput
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.translation import decoding
 from hictl_hf.translation.beam_search import BeamSearchConfig
-from hictl_hf.translation.decoding import Translation, translate
+from hictl_hf.translation.decoding import Translation, refuse_long_texts, tokenize, translate
 from hictl_hf.translation.pipeline import translation_pipeline
 
 END = 2
@@ -36,10 +36,17 @@ def test_translations_come_back_in_order_each_as_generate_gives_it_alone(
     tokenizer: PreTrainedTokenizerBase,
     texts_to_translate: list[str],
     max_tokens: int | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    shapes, search = [], decoding.search
+    monkeypatch.setattr(
+        decoding, "search", lambda model, ids, *more: shapes.append(ids.shape) or search(model, ids, *more)
+    )
     languages = ["de" if number % 2 else "fr" for number in range(len(texts_to_translate))]
     found = translate(translator, tokenizer, texts_to_translate, SHORT, languages, max_tokens, progress=False)
     assert len({row[0].text for row in found}) > 4, "the toy translator says the same of everything"
+    assert all(rows == 1 or rows * width <= (max_tokens or 512) for rows, width in shapes)
+    assert (max(rows for rows, _ in shapes) > 1) == (max_tokens != 1)
     for text, language, (best,) in zip(texts_to_translate, languages, found, strict=True):
         if not text.strip():
             assert best == Translation("", 0.0, 0)
@@ -95,6 +102,17 @@ def test_what_is_too_long_is_refused_or_cut_and_counted(
     assert found[1][0].text == tokenizer.decode(ids[0], skip_special_tokens=True)
 
 
+def test_a_text_that_fills_the_model_is_read(tokenizer: PreTrainedTokenizerBase) -> None:
+    texts = {len(tokenizer(text)["input_ids"]): text for text in (" ".join("a" * number) for number in range(1, 70))}
+    assert len(tokenize([texts[64]], tokenizer, 64)[0]) == 64
+    refuse_long_texts([("a:1", texts[64])], tokenizer, 64)
+    with pytest.raises(BadInput, match="has 65 tokens; allowed are 64"):
+        tokenize([texts[65]], tokenizer, 64)
+    for text in (texts[65], "\ufdfa" * 25):  # 25 characters, of which each is 18 letters
+        with pytest.raises(BadInput, match=r"a:1: has \d+ tokens; allowed are 64"):
+            refuse_long_texts([("a:1", text)], tokenizer, 64)
+
+
 def test_translations_that_the_limit_ends_are_counted(
     translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -108,6 +126,13 @@ def test_translations_that_the_limit_ends_are_counted(
     low = BeamSearchConfig(num_beams=3, max_length_a=0, max_length_b=5, max_length=9)
     translate(translator, tokenizer, ["a dog"], low, "de", progress=False)
     assert not caplog.text
+    translate(translator, tokenizer, ["a dog"], BeamSearchConfig(num_beams=1, max_length_b=100), "de", progress=False)
+    assert "1 of 1 translations were stopped at 64 tokens" in caplog.text, "the positions of the model"
+    caplog.clear()
+    with torch.no_grad():
+        translator.lm_head.bias[END] = 1e6
+    ((best,),) = translate(translator, tokenizer, ["a dog"], BeamSearchConfig(num_beams=3, max_length=1), "de")
+    assert best.tokens == 1 and not caplog.text, "it is complete"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """A run on XTREME goes on with its settings and examples, also where 0.7.5 began it."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,12 @@ def test_files_are_kept_only_with_the_examples_they_were_made_from(tmp_path: Pat
     made.paths[1].write_text("O\n", "utf-8")
     with pytest.raises(BadInput, match=r"test-de.tsv: the examples of panx de are not .* \(hash aaaa, not bbbb\)"):
         refuse_other_examples(tmp_path, [made])
-    (tmp_path / EXAMPLES_FILE).write_text('{"panx de": "aaaa"}', "utf-8")
+    (tmp_path / EXAMPLES_FILE).unlink()  # as before there was a record
     assert refuse_other_examples(tmp_path, [made]) == {"panx de": "aaaa"}
+    (tmp_path / EXAMPLES_FILE).write_text('{"panx de": "aaaa"}', "utf-8")
+    assert refuse_other_examples(tmp_path, [made]) == {"panx de": "aaaa"} and made.paths[1].exists()
+    labels_came = replace(made, hash="dddd", unlabelled="aaaa")
+    assert refuse_other_examples(tmp_path, [labels_came]) == {"panx de": "dddd"} and not made.paths[1].exists()
 
 
 def test_damaged_hashes_are_refused_with_the_file(tmp_path: Path) -> None:
