@@ -1,5 +1,6 @@
 """What a row becomes: joined, cut, masked at the stated rates, reordered by words, its bag filled; all by its seed."""
 
+import copy
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from hictl_hf.data.tokenization import prompt_tokens
 from hictl_hf.errors import BadInput
 from hictl_hf.models.configuration_hictl import HictlConfig
 from hictl_hf.models.outputs import PreTrainingBatch
+from hictl_hf.models.word_sampling import UniformNumbers
 
 Row = dict[str, Any]
 LONE = "▁"
@@ -64,6 +66,24 @@ def test_examples_that_are_no_tokens_of_texts_are_refused(
     change(rows[0], tokenizer)
     with pytest.raises(BadInput, match=found):
         PretrainingCollator(tokenizer)(rows)
+
+
+def test_a_text_may_begin_with_an_unknown_word_where_that_is_also_the_padding(
+    tokenizer: PreTrainedTokenizerBase, rows: list[Row]
+) -> None:
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.pad_token = tokenizer.unk_token
+    rows[0].update(x=[tokenizer.unk_token_id, *rows[0]["x"]])
+    assert tokenizer.pad_token_id in PretrainingCollator(tokenizer)(rows)["sentence_input_ids"][0]
+
+
+def test_masks_do_not_follow_the_numbers_that_word_negatives_are_drawn_by(
+    tokenizer: PreTrainedTokenizerBase, rows: list[Row]
+) -> None:
+    batch = PretrainingCollator(tokenizer, mlm_probability=0.5, tlm_probability=0.5)(rows)
+    masked, seen = batch["labels"] != -100, batch["attention_mask"].bool()
+    numbers = UniformNumbers(batch["example_seeds"]).next(3 * masked.shape[1]).view(*masked.shape, 3)
+    assert 0.3 < ((numbers[..., 0] < 0.5) == masked)[seen].double().mean() < 0.7
 
 
 def test_examples_without_a_seed_are_masked_anew_in_each_call(

@@ -612,7 +612,9 @@ def test_dense_layers_are_read_in_any_precision(
     folder = write_folder(tmp_path, tokenizer, DENSE)
     model, tokenizer = load_encoder(folder, "bf16", "cpu")
     assert isinstance(model.projection, DenseLayers)
-    np.testing.assert_allclose(embed_sentences(model, tokenizer, texts), encoded(folder, texts), rtol=0, atol=0.2)
+    found, expected = embed_sentences(model, tokenizer, texts), encoded(folder, texts)
+    cosines = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
+    assert cosines.min() > 0.99 and np.linalg.norm(found) == pytest.approx(np.linalg.norm(expected), rel=0.01)
 
 
 # --- the Hub ----------------------------------------------------------------------------------------------------------

@@ -360,7 +360,9 @@ def test_share_0_is_the_start_and_share_1_the_trained_encoder(encoder: str, tmp_
     np.testing.assert_allclose(start[0], mean / mean.norm(), atol=1e-5)
 
 
-def test_a_tiny_low_resource_study(source: Path, encoder: str, tmp_path: Path, tiny: None) -> None:
+def test_a_tiny_low_resource_study(
+    source: Path, encoder: str, tmp_path: Path, tiny: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = tmp_path / "study"
     low = ["--languages", "bre", "--train_file", str(source / "locale")]
     argv = ["--data", str(source), "--encoder", encoder, "--output", str(output), *low]
@@ -371,6 +373,7 @@ def test_a_tiny_low_resource_study(source: Path, encoder: str, tmp_path: Path, t
     assert page.startswith(marks("-low")[0]) and "| mean | Breton | Tatoeba, 18 others |" in page
     with pytest.raises(SystemExit):
         adaptation.main([*argv[:6], "--languages", "bre"])
+    assert "--languages and --train_file are given together" in capsys.readouterr().err
 
 
 @pytest.mark.slow

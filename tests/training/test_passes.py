@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from datasets import Dataset
 from torch import Tensor
+from torch.utils.data import IterableDataset
 from toy_trainer import SETTINGS, weights_of
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
@@ -27,13 +29,23 @@ class Recording(HictlTrainer):
         return batches, items
 
 
+class Drawn(IterableDataset[dict[str, Any]]):
+    """Rows in an order that PyTorch's generator gives anew in each pass."""
+
+    def __init__(self, rows: Dataset) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self.rows[at] for at in torch.randperm(len(self.rows)).tolist())
+
+
 @pytest.fixture
 def trainer(
     model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, tokens: Dataset, tmp_path: Path
 ) -> Callable[..., Recording]:
-    def make(**settings: Any) -> Recording:
+    def make(drawn: bool = False, **settings: Any) -> Recording:
         rows = tokens.select(range(ROWS)).select_columns(["x", "y"]).add_column("seed", [*range(ROWS)])
-        stream = rows.to_iterable_dataset(num_shards=2).shuffle(seed=1, buffer_size=5)
+        stream = Drawn(rows) if drawn else rows.to_iterable_dataset(num_shards=2).shuffle(seed=1, buffer_size=5)
         plan = {"gradient_accumulation_steps": 2, "max_steps": STEPS, "save_strategy": "steps", "save_steps": 2}
         args = TrainingArguments(str(tmp_path), **{**SETTINGS, **plan, **settings})
         collator = PretrainingCollator(tokenizer, max_length=62)
@@ -57,6 +69,16 @@ def test_a_resumed_run_reads_on_where_it_was(step: int, trainer: Callable[..., R
     assert [log["epoch"] for log in resumed.state.log_history] == [log["epoch"] for log in complete.state.log_history]
     found, expected = weights_of(resumed), weights_of(complete)
     assert all(found[name].equal(expected[name]) for name in expected)
+
+
+def test_a_pass_in_an_order_that_pytorch_drew_is_resumed_in_this_order(
+    trainer: Callable[..., Recording], tmp_path: Path
+) -> None:
+    complete = trainer(drawn=True, save_steps=1)
+    complete.train()
+    resumed = trainer(drawn=True, save_steps=1)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert resumed.seeds == complete.seeds[1:]
 
 
 def test_what_is_due_at_the_end_of_a_pass_is_done(trainer: Callable[..., Recording], tmp_path: Path) -> None:

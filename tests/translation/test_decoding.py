@@ -183,6 +183,9 @@ def test_languages_are_asked_for_and_known(
     ):
         with pytest.raises(BadInput, match=told):
             translate(translator, tokenizer, ["a dog"], SHORT, language)
+    assert translate(translator, tokenizer, ["a dog"], SHORT, "deu") == translate(
+        translator, tokenizer, ["a dog"], SHORT, "de"
+    )
     with pytest.raises(BadInput, match="2 target languages for 1 texts"):
         translate(translator, tokenizer, ["a dog"], SHORT, ["de", "fr"])
 
