@@ -30,7 +30,8 @@ def test_the_best_words_are_those_of_all_scores(
 ) -> None:
     monkeypatch.setattr("hictl_hf.translation.output_layer.CPU_SLICE", at_once)
     torch.manual_seed(words)
-    head, suppressed = nn.Linear(DIMENSIONS, words), [1, 17, words - 1]
+    head, suppressed = nn.Linear(DIMENSIONS, words), [0, 1, 17, words - 1]
+    head.bias[0] = 9  # the likeliest of all is suppressed, and the first of its slice
     states, scores = 3 * torch.randn(SENTENCES, BEAMS, DIMENSIONS), -torch.rand(SENTENCES, BEAMS)
     word_bias = torch.randn(SENTENCES, words) if biased else None
     logits = head(states) + (0 if word_bias is None else word_bias[:, None])
