@@ -192,6 +192,7 @@ def test_of_several_processes_one_prints_the_plan(
 ) -> None:
     (tmp_path / "a.txt").write_text("ein Haus\n", "utf-8")
     given = ["--dry_run", "--train_file", f"de:{tmp_path}/a.txt", "--config_overrides", "vocab_size=99"]
+    monkeypatch.setattr(command, "log_to_terminal", lambda *_: None)  # its levels stay for the tests after this one
     printed = []
     for is_told in (True, False):
         monkeypatch.setattr(PretrainingArguments, "should_log", is_told)
