@@ -711,7 +711,7 @@ def replaced(arguments: list[str], **changes: str | None) -> list[str]:
         ({"+step": "3"}, "step is 3; allowed are 1, 2"),
         ({"+metric": "bleu"}, "metric is 'bleu'; allowed are sacrebleu, multi-bleu, chrf, comet"),
         ({"+trim_target_vocab": "some"}, "trim_target_vocab is 'some'; allowed are auto, off, or a number"),
-        ({"+trim_target_vocab": "10"}, r"size, --trim_target_vocab\): the special tokens and the characters of GREEK are"),
+        ({"+trim_target_vocab": "10"}, r"trim_target_vocab\): the special tokens and the characters of GREEK are"),
         ({"+cleaning": '{"nothing": 1}'}, "cleaning has no field nothing"),
         ({"+max_length_b": "0"}, "max_length_a, max_length_b and max_length are 1.2, 0 and 200; allowed are 0, 1"),
         ({"target_lang": "cn"}, "the language is 'cn'; allowed are codes of ISO 639, such as de or pt-BR. Write zh"),
