@@ -125,7 +125,7 @@ def test_outputs_and_gradients_are_those_of_each_row_alone(
 ) -> None:
     given = random_states(ATTENDING[attending], LENGTHS, size, dtype)
     exact, own = given.copy("cpu", torch.float64), given.copy(device, dtype)
-    expected = attend_one_by_one(LENGTHS, ATTENDING[attending], *exact)
+    expected = attend_one_by_one(LENGTHS, ATTENDING[attending], *exact, 0.0, size**-0.5)
     found = attend(LENGTHS, ATTENDING[attending], own, dropout=0.0)
     assert found.shape == expected.shape and found.dtype == dtype and found.device.type == device
     assert share_of_norm(found, expected.detach()) < TOLERANCES[dtype]
@@ -178,7 +178,7 @@ def test_the_mean_over_what_is_dropped_is_the_output_without_dropout(device: str
     torch.manual_seed(3)
     with torch.no_grad():
         found = attend([length] * number, [length] * number, own, DROPOUT).cpu().double().unflatten(0, (number, -1))
-    expected = attend_one_by_one([length], [length], *(state.double() for state in one))
+    expected = attend_one_by_one([length], [length], *(state.double() for state in one), 0.0, 32**-0.5)
     assert share_of_norm(found.mean(0), expected) < 0.05
     assert all(share_of_norm(row, expected) > 0.2 for row in found[:20])
     assert share_of_norm(found[0], found[1]) > 0.2
