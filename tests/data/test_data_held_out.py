@@ -162,7 +162,7 @@ def test_parts_can_be_named() -> None:
 
 @pytest.mark.parametrize("parts", ["dev", ("train", "test"), ("dev", "dev"), ()])
 def test_names_that_are_no_held_out_parts_are_refused(parts: Sequence[str]) -> None:
-    """Of "train" the held-out part would take the place; a text would name a part by each of its letters."""
+    """A part "train" would replace the rows to train on; each letter of a text would be a part."""
     with pytest.raises(ValueError, match="parts is .*; allowed are names of held-out parts, each once; train is what"):
         split_held_out(table(noisy_corpus(0)), 3, seed=0, parts=parts)
 

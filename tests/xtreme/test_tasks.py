@@ -21,7 +21,7 @@ def test_a_row_has_what_a_run_needs(task: XtremeTask) -> None:
 
 
 def test_hyperparameters_are_those_of_xtremes_scripts() -> None:
-    """Of train_xnli.sh, train_pawsx.sh, train_udpos.sh, train_panx.sh and train_qa.sh, for XLM-R base and large."""
+    """Those in train_xnli.sh, train_pawsx.sh, train_udpos.sh, train_panx.sh and train_qa.sh: XLM-R base and large."""
     questions = FineTuningConfig(3e-5, 32, 3, 384, warmup=500, weight_decay=1e-4)
     of_base = {
         "xnli": FineTuningConfig(2e-5, 32, 5, 128, evaluate_every=100),
