@@ -189,7 +189,7 @@ def refuse_unjoined() -> None:
     """Raise `BadInput` in one of several processes that has not joined the others: each would do the work of all."""
     if found := [f"{name}={os.environ[name]}" for name in SIZES if int(os.environ.get(name) or 1) > 1]:
         raise BadInput(
-            f"{found[0]} in the environment, and this process has not joined the others; call "
+            f"{', '.join(found)} in the environment, and this process has not joined the others; call "
             "hictl_hf.processes.join() before a GPU is used, and give what it returns as processes; for one process "
             "unset it"
         )

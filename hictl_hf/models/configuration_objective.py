@@ -34,6 +34,12 @@ LEAST = {
 NAMED_IDS = ("pad", "bos", "eos", "cls", "sep", "mask", "unk")
 
 
+def check_choice(name: str, value: str | None, allowed: tuple[str | None, ...]) -> None:
+    """Raise `ValueError` for an unknown value."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}")
+
+
 @dataclass(kw_only=True, repr=False, eq=False)
 class ObjectiveConfig(Base):
     """HiCTL's fields (Wei et al., 2021), for the configuration of an encoder of any family.
@@ -130,10 +136,7 @@ class ObjectiveConfig(Base):
         """Raise `ValueError` for a value that the objectives do not support."""
         super().validate_architecture()
         for name, allowed in self.choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(map(repr, allowed))}"
-                )
+            check_choice(name, getattr(self, name), allowed)
         for name in ("lm_weight", "sentence_weight", "word_weight"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or a positive number")

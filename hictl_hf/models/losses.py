@@ -12,12 +12,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from .configuration_objective import CHOICES, check_choice
 from .gpu import products_in_tf32
 from .linear_cross_entropy import gradient_buffer
 from .negatives import (
     SMALLEST,
-    SPACES,
-    check_choice,
     interpolate_hard_negatives,
     interpolation_weights,
     inverse_lengths,
@@ -60,7 +59,7 @@ def sentence_contrast(
     Returns:
         () the loss, to which an anchor without a negative adds 0, and () the mean λ of the negatives.
     """
-    check_choice("space", space, SPACES)
+    check_choice("space", space, CHOICES["hard_negative_space"])
     divisor = max(len(sentences), 1) if items is None else items
     with torch.autocast(sentences.device.type, enabled=False):
         arguments = in_full_precision(sentences), negatives, temperature, strength, space, divisor

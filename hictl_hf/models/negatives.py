@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-SPACES = ("unit", "raw")
+from .configuration_objective import CHOICES, check_choice
+
 SMALLEST = 1e-12  # below any squared length that occurs; keeps roots and quotients finite
 
 
@@ -24,7 +25,7 @@ def in_batch_negatives(texts: Tensor, duplicates: str = "pair", same_side: bool 
             pair that shares a text with the query's ("pair"): it is a translation, too.
         same_side: whether an x has other x as negatives, and a y other y; without them there are n - 1 negatives.
     """
-    check_choice("duplicates", duplicates, ("pair", "text", "keep"))
+    check_choice("duplicates", duplicates, CHOICES["duplicates"])
     if len(texts) % 2:
         raise ValueError(f"there are {len(texts)} sentences; each x needs its y: x_1 … x_n, then y_1 … y_n")
     pairs = len(texts) // 2
@@ -65,7 +66,7 @@ def interpolate_hard_negatives(
     Returns:
         (N, N) scores, and (N, N) λ, which is 1 wherever nothing moved.
     """
-    check_choice("space", space, SPACES)
+    check_choice("space", space, CHOICES["hard_negative_space"])
     points = F.normalize(sentences, dim=-1) if space == "unit" else sentences
     squares, near = squared_lengths(points)
     gram = points @ points.T
@@ -75,12 +76,6 @@ def interpolate_hard_negatives(
     if space == "unit":
         return mixed, lambdas
     return mixed * inverse_lengths(squares[:, None], mixed_squares(mixed, gram, squares, lambdas)), lambdas
-
-
-def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Raise `ValueError` for an unknown value, which would be taken for the last one."""
-    if value not in allowed:
-        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}")
 
 
 def squared_lengths(points: Tensor) -> tuple[Tensor, Tensor]:
