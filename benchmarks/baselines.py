@@ -41,7 +41,9 @@ def sentence_transformers_loss(
     transformer.model = network.roberta
     pooling = Pooling(network.config.hidden_size, pooling_mode="cls")
     model = SentenceTransformer(modules=[transformer, pooling], device=str(network.device))
-    model.forward = torch.autocast(network.device.type, torch.bfloat16, enabled=bf16)(model.forward)
+    model.forward = torch.autocast(network.device.type, torch.bfloat16, enabled=bf16)(  # type: ignore[method-assign]
+        model.forward
+    )
     return MultipleNegativesRankingLoss(model)
 
 

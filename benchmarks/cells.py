@@ -121,7 +121,8 @@ def time_steps(
         return turn
 
     seconds = take_turns({"rates": find_rates} | {v.row: step_of(v) for v in variants}, len(batches), on_done)
-    usual = Rates(*(None if None in each else median(each) for each in zip(*map(dataclasses.astuple, rates))))
+    kinds: Any = ((None if None in each else median(each)) for each in zip(*map(dataclasses.astuple, rates)))
+    usual = Rates(*kinds)
     floors = {
         row: [ideal_step(batch, networks, usual, "bf16" in row, "least" in row) for batch in batches[1:]]
         for row in ("floor_fp32", "least_floor_fp32", "floor_bf16", "least_floor_bf16")[: 2 + 2 * bf16]

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -133,7 +134,7 @@ def serve(folder: Path) -> None:
     print(json.dumps({"package": str(Path(hictl_hf.__file__).resolve().parent)}), flush=True)
     for line in sys.stdin:
         batch = batches[int(line)]
-        print(json.dumps(seconds_of(lambda batch=batch: step(batch))._asdict()), flush=True)
+        print(json.dumps(seconds_of(partial(step, batch))._asdict()), flush=True)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def measure_embedding(folder: str, sentences: list[str], rounds: int, tatoeba: s
     with tqdm(total=rounds * len(encoders), unit=" turns") as bar:
         on_done = partial(tell, bar, "embedding")
         timings = take_turns({name: partial(turn, name) for name in encoders}, rounds, on_done)
-    rows = {
+    rows: dict[str, dict[str, Any]] = {
         name: {"cpu_seconds": median(each.cpu for each in seconds), "cpu_rounds": [each.cpu for each in seconds]}
         for name, seconds in timings.items()
     }
@@ -119,8 +119,8 @@ def make_encoders(folder: str) -> dict[str, Callable[[list[str]], np.ndarray]]:
     for name in PRECISIONS:
         model, tokenizer = load_encoder(folder, name, "cpu")
         pooling = Pooling("mean", model.config.num_hidden_layers)
-        reading = {"pooling": pooling, "prompt": "", "normalize": True, "max_length": LONGEST}  # as the baseline
-        encoders[name] = partial(embed_sentences, model, tokenizer, **reading)
+        as_baseline: dict[str, Any] = {"pooling": pooling, "prompt": "", "normalize": True, "max_length": LONGEST}
+        encoders[name] = partial(embed_sentences, model, tokenizer, **as_baseline)
     return encoders
 
 
@@ -134,7 +134,7 @@ def tatoeba_accuracy(encode: Callable[[list[str]], np.ndarray], folder: str) -> 
     """Percent, the mean of both directions and of all languages in the folder."""
     pairs = local_pairs("Tatoeba", Path(folder), []).values()
     return fmean(
-        fmean(retrieval_accuracy(*(encode(list(rows[side])) for side in ("sentence1", "sentence2")))) for rows in pairs
+        fmean(retrieval_accuracy(encode(list(rows["sentence1"])), encode(list(rows["sentence2"])))) for rows in pairs
     )
 
 

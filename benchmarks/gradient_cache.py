@@ -41,7 +41,10 @@ class Step:
         self.trainer = HictlTrainer(network, settings, gradient_cache=form == "with the cache")
         self.optimizer = torch.optim.AdamW(network.parameters(), lr=1e-5, fused=True)
         self.number = 1 if form == FORMS[0] else arguments.batch // arguments.micro_batch
-        self.draw = lambda: workload.draw("real", arguments.micro_batch, self.number, lambda _: True)[0]
+        self.workload, self.micro_batch = workload, arguments.micro_batch
+
+    def draw(self) -> list[Batch]:
+        return self.workload.draw("real", self.micro_batch, self.number, lambda _: True)[0]
 
     def __call__(self, batches: list[Batch]) -> None:
         network, dtype = self.trainer.model, self.dtype
@@ -90,13 +93,19 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "seconds": seconds,
         "memory": memory,
         "time_ratio": seconds[FORMS[2]] / seconds[FORMS[1]],
-        "memory_ratio": memory[FORMS[2]]["peak_mb"] / memory[FORMS[0]]["peak_mb"],
-        "transient_memory_ratio": memory[FORMS[2]]["transient_mb"] / memory[FORMS[0]]["transient_mb"],
+        "memory_ratio": ratio_of(memory, "peak_mb"),
+        "transient_memory_ratio": ratio_of(memory, "transient_mb"),
     }
     print(json.dumps(results, indent=1))
     if arguments.output:
         Path(arguments.output).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return results
+
+
+def ratio_of(memory: dict[str, dict[str, float | None]], kind: str) -> float | None:
+    """Of the step with the cache to the micro-batch alone; `None` where one of them is not known."""
+    with_cache, alone = memory[FORMS[2]][kind], memory[FORMS[0]][kind]
+    return with_cache / alone if with_cache and alone else None
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

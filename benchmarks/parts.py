@@ -100,8 +100,8 @@ def parts_of_step(networks: Networks, batch: Batch) -> dict[str, Action]:
         outputs, gradients = ([loss], [None]) if vocabulary is None else ([loss, vocabulary], [None, given])
         torch.autograd.grad(outputs, inputs, gradients, allow_unused=True)
 
-    step = {
+    of_step: dict[str, Action] = {
         "gradients": partial(step.gradients, batch),
         "optimiser": networks.optimizer(ours=True, fused=True).step,
     }
-    return step | {name: partial(differentiate, part) for name, part in parts.items()}
+    return of_step | {name: partial(differentiate, part) for name, part in parts.items()}

@@ -216,7 +216,7 @@ def draw_chart(cell: Cell, path: Path) -> None:
 def write_beside_bar(axes: Axes, row: str, seconds: float, label: str) -> None:
     weight = "bold" if row in FLOOR_OF else "normal"
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
-    place = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
+    place: dict[str, Any] = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
     axes.annotate(label, (seconds, row), fontweight=weight, bbox=box, **place)
 
 

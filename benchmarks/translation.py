@@ -41,7 +41,7 @@ CUT = 16_000
 LONGEST = 128  # tokens of a text; longer ones are left out
 BATCH = 8  # sentences the baseline translates at once
 SMOOTHING = 0.1
-SIZES = {
+SIZES: dict[str, Any] = {
     "hidden_size": 384,
     "num_attention_heads": 12,
     "intermediate_size": 1536,
@@ -50,7 +50,7 @@ SIZES = {
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
 }
-DECODERS = {"hf": None, "ours_cut": CUT, "ours": VOCABULARY}
+DECODERS = {"hf": VOCABULARY, "ours_cut": CUT, "ours": VOCABULARY}
 STEPS = {  # whether the encoder is frozen
     "hf_step": False,
     "hf_step_frozen_encoder": True,
@@ -107,9 +107,9 @@ def measure_translation(pairs: Pairs, quick: bool) -> dict[str, Any]:
         [name for name in names if not (quick and name in LEFT_OUT_QUICKLY)] for names in (DECODERS, STEPS)
     )
     weighed = [(decoding_to_weigh, name) for name in decoders] + [(step_to_weigh, name) for name in steps]
-    weighed = [] if quick else weighed
+    weighed, memory = [] if quick else weighed, {}
     with tqdm(total=len(weighed) + rounds * (len(decoders) + len(steps)), unit=" turns") as bar:
-        on_done, memory = partial(tell, bar, "translation"), {}
+        on_done = partial(tell, bar, "translation")
         for make, name in weighed:
             memory[name] = peak_memory(make, name, few)
             on_done(f"{name}, memory")
@@ -119,7 +119,7 @@ def measure_translation(pairs: Pairs, quick: bool) -> dict[str, Any]:
         of_step = BATCH if quick else 2 * BATCH
         batches = [pairs[at : at + of_step] for at in range(0, len(pairs) - of_step, of_step)]
         timings |= take_turns(turns_of_steps(steps, batches), rounds, on_done)
-    rows = {
+    rows: dict[str, dict[str, Any]] = {
         name: {"cpu_seconds": median(each.cpu for each in seconds), "cpu_rounds": [each.cpu for each in seconds]}
         | memory.get(name, {})
         for name, seconds in timings.items()

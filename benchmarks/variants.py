@@ -83,6 +83,7 @@ LABELS = {
 
 def make_config(tokenizer: PreTrainedTokenizerBase, layers: int, hidden_size: int = 384) -> HictlConfig:
     """An encoder of the shape of multilingual MiniLM (12×384) or XLM-R base (12×768), with XLM-R's vocabulary."""
+    without_dropout: dict[str, Any] = dict.fromkeys(DROPOUT, 0.0)
     return HictlConfig(
         vocab_size=VOCABULARY,
         hidden_size=hidden_size,
@@ -92,7 +93,7 @@ def make_config(tokenizer: PreTrainedTokenizerBase, layers: int, hidden_size: in
         max_position_embeddings=514,
         type_vocab_size=1,
         special_token_ids=sorted(tokenizer.all_special_ids),
-        **dict.fromkeys(DROPOUT, 0.0),
+        **without_dropout,
     )
 
 
@@ -128,7 +129,7 @@ class Networks:
 
     def network(self, method: str) -> HictlForPreTraining | NaiveHictl:
         if method == "compiled":
-            return self.compiled  # type: ignore[no-any-return]  # a module around ours
+            return self.compiled  # a module around ours
         return self.ours if method == "ours" else self.naive
 
     def optimizer(self, ours: bool, fused: bool) -> torch.optim.AdamW:

@@ -51,7 +51,8 @@ class Workload:
         self, text: str, pairs: int, number: int, fits: Callable[[Batch], bool] | None = None
     ) -> tuple[list[Batch], int]:
         """Random batches, and how many were drawn again because the naive step would not fit into memory with them."""
-        rows, random, batches, refused = self.texts[text], np.random.default_rng([SEED, pairs]), [], 0
+        rows, random, refused = self.texts[text], np.random.default_rng([SEED, pairs]), 0
+        batches: list[Batch] = []
         while len(batches) < number:
             chosen = random.choice(len(rows), pairs, replace=len(rows) < pairs)
             batch = self.collator([{**rows[row], "seed": example_seed(SEED, len(batches), row)} for row in chosen])

@@ -25,7 +25,10 @@ with pytest.MonkeyPatch.context() as patch:  # they are no package
     floor, workload = importlib.import_module("floor"), importlib.import_module("workload")
     gpu, compare = importlib.import_module("gpu"), importlib.import_module("compare")
     translation, step_parts = importlib.import_module("translation"), importlib.import_module("parts")
-    hard_negatives = importlib.import_module("hard_negatives")
+    hard_negatives, gradient_cache = (
+        importlib.import_module("hard_negatives"),
+        importlib.import_module("gradient_cache"),
+    )
 
 PART, BLOCK = 250, 64 * 1024  # megabytes; bytes of a block that glibc keeps when it is freed below another
 
@@ -243,6 +246,14 @@ def test_the_other_benchmarks_run_to_their_end(command: str, tmp_path: Path) -> 
         check=True,
         env=os.environ | {"PYTHONPATH": str(BENCHMARKS.parent)},
     )
+
+
+def test_a_system_that_cannot_tell_its_memory_has_no_ratio_of_it() -> None:
+    known = {"transient_mb": 3.0, "peak_mb": 8.0}
+    memory = {form: measure.UNKNOWN for form in gradient_cache.FORMS} | {gradient_cache.FORMS[2]: known}
+    assert gradient_cache.ratio_of(memory, "peak_mb") is None
+    memory[gradient_cache.FORMS[0]] = {"transient_mb": 2.0, "peak_mb": 4.0}
+    assert [gradient_cache.ratio_of(memory, kind) for kind in known] == [1.5, 2.0]
 
 
 def test_embedding_is_compared_on_the_same_text_whatever_the_encoder_says(monkeypatch: pytest.MonkeyPatch) -> None:
