@@ -31,6 +31,7 @@ class System:
         loss, loss_settings: name and arguments of a loss of sentence-transformers.
         harder: what makes its negatives harder: `MINED` ones, as `mine_hard_negatives` finds them, or the batches of
             `SIMILAR` pairs that the recipe has.
+        dropout: of sentence-transformers' training, instead of the encoder's.
         score_trained: also test the trained weights that are not averaged with the start.
         mine: also test BUCC, which takes half as long as all others.
     """
@@ -42,6 +43,7 @@ class System:
     loss: str = ""
     loss_settings: Mapping[str, Any] = field(default_factory=dict)
     harder: str = ""
+    dropout: float | None = None
     seeds: tuple[int, ...] = ONE
     recipe: str = "studies/recipes/at_random.json"
     score_trained: bool = False
@@ -120,6 +122,16 @@ SYSTEMS = {
         harder=SIMILAR,
         seeds=THREE,
     ),
+    "st-similar-1e-4-no-dropout": System(
+        "both directions, batches of similar pairs, rate 1e-4, dropout 0",
+        OTHERS,
+        settings={"learning_rate": 1e-4},
+        loss=CONTRAST,
+        loss_settings=BOTH_DIRECTIONS,
+        harder=SIMILAR,
+        dropout=0.0,
+        seeds=THREE,
+    ),
     "st-cached": System(
         "both directions, 64 pairs a step (gradient cache)",
         OTHERS,
@@ -157,8 +169,10 @@ def settings_of(name: str) -> dict[str, Any]:
 def loss_of(name: str) -> dict[str, Any]:
     """Return what a row of sentence-transformers learns by."""
     system = SYSTEMS[name]
-    harder = {"harder": system.harder} if system.harder else {}
-    return {"loss": system.loss, "loss_settings": dict(system.loss_settings), **harder}
+    changes: dict[str, Any] = {"harder": system.harder} if system.harder else {}
+    if system.dropout is not None:
+        changes["encoder_dropout"] = system.dropout
+    return {"loss": system.loss, "loss_settings": dict(system.loss_settings), **changes}
 
 
 def repeats_ours(name: str) -> bool:

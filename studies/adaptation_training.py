@@ -23,7 +23,7 @@ from hictl_hf.files import write_json
 from hictl_hf.parsing import parse_flags_or_recipe
 from hictl_hf.pretraining.arguments import PretrainingArguments
 from hictl_hf.pretraining.corpora import read_corpora
-from hictl_hf.pretraining.setup import load_or_make_model, load_or_train_tokenizer, make_trainer
+from hictl_hf.pretraining.setup import load_or_make_model, load_or_train_tokenizer, make_trainer, set_dropout
 from hictl_hf.pretraining.similar_pairs import group_by_similarity, groups_of_similar
 from hictl_hf.pretraining.start import apply_defaults, recognise
 from hictl_hf.training.callbacks import TrainingTime
@@ -129,7 +129,7 @@ def train(job: Mapping[str, Any]) -> dict[str, Any]:
     set_seed(run["seed"])
     needed = int(SPARE[job.get("harder", "")] * job["steps"] * size) + size
     drawn = drawn_pairs(Path(job["run"]), needed, Path(job["drawn"]))
-    model = sentence_encoder(run["model_name_or_path"], run["max_seq_length"])
+    model = sentence_encoder(run["model_name_or_path"], run["max_seq_length"], job.get("encoder_dropout"))
     loss = getattr(losses, job["loss"])(model, **job["loss_settings"])
     began = process_time()
     columns = columns_of(job, run, drawn, model)
@@ -211,13 +211,19 @@ def mined_negatives(drawn: Sequence[Pair], model: Any, prompt: str | None) -> di
     return {(row["english"], row["translation"]): row["negative"] for row in mined}
 
 
-def sentence_encoder(folder: str, max_length: int) -> Any:
-    """Return an encoder of sentence-transformers in fp32, read at the mean of the last layer."""
+def sentence_encoder(folder: str, max_length: int, dropout: float | None = None) -> Any:
+    """Return an encoder of sentence-transformers in fp32, read at the mean of the last layer.
+
+    Args:
+        dropout: of training; its configuration's by default.
+    """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     transformer = Transformer(folder, max_seq_length=max_length, model_kwargs={"dtype": "float32"})
+    if dropout is not None:
+        set_dropout(transformer, dropout)
     size = transformer.model.config.hidden_size
     return SentenceTransformer(modules=[transformer, Pooling(size, pooling_mode="mean")], device="cpu")
 

@@ -145,6 +145,8 @@ def test_pairs_at_random_are_all_that_distinguishes_the_two_recipes() -> None:
     assert recipe_of("similar-pairs") == recipe_of("ours") | {"group_by_similarity": "sentences"}
     for name in ("st-similar", "st-mined"):
         assert settings_of(name) == settings_of(REFERENCE) | {"harder": SYSTEMS[name].harder}
+    without_dropout = settings_of("st-similar-1e-4") | {"encoder_dropout": 0.0}
+    assert settings_of("st-similar-1e-4-no-dropout") == without_dropout
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -234,6 +236,18 @@ def test_others_train_on_batches_of_similar_pairs(encoder: str) -> None:
     assert {*zip(columns["english"], columns["translation"])} <= {*map(in_order, pairs)}
     with pytest.raises(RuntimeError, match="pairs for 50 steps of 2: SPARE is too small"):
         adaptation_training.columns_of(job | {"steps": 50}, run, pairs, model)
+
+
+def test_others_train_without_dropout_where_a_row_says_so(encoder: str) -> None:
+    pytest.importorskip("sentence_transformers")
+
+    def same_twice(dropout: float | None) -> bool:
+        model = adaptation_training.sentence_encoder(encoder, 128, dropout).train()
+        features = model.tokenize(["a sentence of several words"])
+        first, second = (model(dict(features))["sentence_embedding"] for _ in range(2))
+        return torch.equal(first, second)
+
+    assert same_twice(0.0) and not same_twice(None)
 
 
 def test_mined_negatives_are_the_nearest_that_the_margin_allows(encoder: str) -> None:
