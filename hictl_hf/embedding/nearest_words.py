@@ -24,7 +24,7 @@ from ..data.records import checked_text
 from ..data.text_encoding import encode_texts
 from ..data.tokenization import list_of_texts
 from ..errors import BadInput, BrokenRow
-from ..models.families import longest_input
+from ..models.families import longest_input, refuse_adapter
 from ..models.word_sampling import cosines
 from ..reports.tables import Cell, Table
 from .encoder import embed_sentences
@@ -85,6 +85,7 @@ class Explainer:
         among: Sequence[str] = (),
         pooling: Pooling | None = None,
     ) -> None:
+        refuse_adapter("the layer of word embeddings", model.get_input_embeddings())
         self.model, self.tokenizer, self.pooling = model, tokenizer, pooling
         self.pieces = pieces_shown(tokenizer)
         self.special = set(words_never_sampled(tokenizer, len(tokenizer)))

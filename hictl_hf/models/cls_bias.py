@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .families import refuse_adapter
+
 
 class ClsBias:
     """The bias of a translation model, as `config.cls_bias` says."""
@@ -41,10 +43,11 @@ class ClsBias:
         """(n, W) the [CLS] bias of each target word's logit, in fp32 or fp64; `None` without a bias.
 
         Raises:
-            ValueError: the output layer's weights are offloaded, which this reads itself.
+            ValueError: the output layer, whose weights this reads itself, is offloaded or has an adapter.
         """
         if self.config.cls_bias == "none":
             return None
+        refuse_adapter("the output layer, which cls_bias reads,", self.lm_head)
         queries, words = self.cls_states(encoder_states, attention_mask), self.lm_head.weight
         if words.device.type == "meta" != queries.device.type:
             raise ValueError(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers
 
-from .families import OURS
+from .families import OURS, refuse_adapters
 
 OF_THE_MODEL = {"model_type", "architectures", "transformers_version", "auto_map"}
 
@@ -38,7 +38,11 @@ def export_encoder(model: Any, folder: str | Path) -> None:
 
     Args:
         model: a `HictlForPreTraining`, or a fine-tuned `HictlForSequenceClassification` and the like, of any family.
+
+    Raises:
+        ValueError: an adapter, such as LoRA's, is not merged.
     """
+    refuse_adapters(model)
     family = model.config.family
     plain_config, plain_model = (getattr(transformers, family.prefix + kind) for kind in ("Config", "Model"))
     ours = {field.name for field in fields(model.config)} - {field.name for field in fields(plain_config)}

@@ -32,12 +32,18 @@ def weight_and_bias(layer: Any) -> tuple[Tensor, Tensor | None]:
 
 
 def refuse_adapter(name: str, layer: Any) -> None:
-    """Raise `ValueError` for a layer with an adapter such as LoRA's: it is no part of the weight that a loss reads."""
+    """Raise `ValueError` for a layer with an adapter such as LoRA's: it is no part of the weight that is read here."""
     if isinstance(getattr(layer, "base_layer", None), Module):
         raise ValueError(
-            f"{name} has an adapter, which the losses that read its weight would neither read nor train; leave the "
-            "layer out of target_modules, or name it in modules_to_save"
+            f"{name} has an adapter that is not merged, and its weight is read here without it; call "
+            "merge_and_unload(), or to train leave the layer out of target_modules, or name it in modules_to_save"
         )
+
+
+def refuse_adapters(model: Module) -> None:
+    """Raise `ValueError` for a model in which an adapter is not merged, of which the weights are to be written."""
+    for name, layer in model.named_modules():
+        refuse_adapter(name, layer)
 
 
 def roberta_head(model: Any, hidden: Tensor) -> Head:

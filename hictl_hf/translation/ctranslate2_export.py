@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerBase, XLMRobertaModel
 
 from ..errors import BadInput
 from ..files import atomic_directory, new_folder
+from ..models.families import refuse_adapters
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 
 NEVER = -1e9  # bias of suppressed tokens
@@ -39,7 +40,7 @@ def export_ctranslate2(
     """Write the model for CTranslate2 to a new or empty folder, and return it.
 
     Args:
-        model: in float32.
+        model: in float32, without an adapter that is not merged.
         quantization: "int8", "float16" and others of CTranslate2; `None`: float32.
         allow_drop_bias: export a model with a [CLS] bias without it.
     """
@@ -53,6 +54,7 @@ def export_ctranslate2(
             f"the model has the [CLS] bias {model.config.cls_bias!r}, which CTranslate2 has no place for; allowed is "
             "cls_bias 'none'. Train without it, or drop it, which changes translations: --allow_drop_bias."
         )
+    refuse_adapters(model)
     folder = new_folder(folder)
     languages, words = model.config.target_languages or [], len(model.target_token_ids)
     spec = transformer_spec(model)

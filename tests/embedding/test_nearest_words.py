@@ -266,3 +266,14 @@ def test_tables_hold_no_control_characters_and_no_long_lines() -> None:
     assert "above" not in word_table(words).text()
     words = {ALL_LANGUAGES: [NearWord("▁a", 0.5, -0.125, "")]}
     assert "▁a     0.500      -0.125" in word_table(words).text()
+
+
+def test_word_embeddings_with_an_adapter_are_refused_until_it_is_merged(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    peft = pytest.importorskip("peft")
+    settings = peft.LoraConfig(target_modules=["word_embeddings"], init_lora_weights=False)
+    adapted = peft.get_peft_model(model_for_text(), settings)
+    with pytest.raises(ValueError, match="word embeddings has an adapter that is not merged"):
+        Explainer(adapted, tokenizer)
+    assert Explainer(adapted.merge_and_unload(), tokenizer).words("the cat")

@@ -80,3 +80,18 @@ def test_transformers_4_finds_the_rotary_bases_of_modernbert(tmp_path: Path) -> 
     assert {kind: base["rope_theta"] for kind, base in rope.items()} == {
         kind: base["rope_theta"] for kind, base in bases.items()
     }
+
+
+@pytest.mark.parametrize("layer", ["query", "projection"])
+def test_an_adapter_is_merged_before_the_encoder_is_written(
+    layer: str, tmp_path: Path, toy_model: Callable[..., PreTrainedModel]
+) -> None:
+    peft = pytest.importorskip("peft")
+    model = toy_model()
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=[layer], init_lora_weights=False))
+    with pytest.raises(ValueError, match=rf"{layer} has an adapter that is not merged"):
+        export_encoder(model, tmp_path)
+    assert not [*tmp_path.iterdir()]
+    export_encoder(adapted.merge_and_unload(), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    assert torch.equal(weights["pooler.dense.weight"], model.projection.weight)

@@ -231,6 +231,20 @@ def test_the_bias_changes_what_is_said(translator: MakeModel) -> None:
     assert all((logits[a] - logits[b]).abs().max() > 0.01 for a in logits for b in logits if a != b)
 
 
+def test_a_cosine_bias_is_refused_where_it_would_not_read_an_adapter_of_the_output_layer(translator: MakeModel) -> None:
+    peft = pytest.importorskip("peft")
+    settings = peft.LoraConfig(target_modules=["lm_head"], init_lora_weights=False)
+    for bias in ("dot", "cosine"):
+        model = translator(cls_bias=bias, languages=None)
+        adapted = peft.get_peft_model(model, settings)
+        if bias == "dot":  # it is added to the states
+            assert adapted(**source(), labels=padded(LABELS, -100)).loss.isfinite()
+            continue
+        for say in (lambda: adapted(**source(), labels=padded(LABELS, -100)), lambda: model.generate(**source())):
+            with pytest.raises(ValueError, match="output layer, which cls_bias reads, has an adapter that is not"):
+                say()
+
+
 def test_the_similarities_of_cls_worked_by_hand(translator: MakeModel) -> None:
     model = translator(cut=False, cls_bias="dot", cls_bias_scale="fixed")
     words = model.lm_head.weight.data.zero_()

@@ -117,6 +117,17 @@ def test_a_bias_is_refused_and_dropped_only_when_that_is_allowed(
     compare(model, tokenizer, tmp_path / "ct2", texts)
 
 
+def test_an_adapter_is_merged_before_the_export(
+    make_model: Callable[..., HictlForConditionalGeneration], tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    peft, model = pytest.importorskip("peft"), make_model()
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["query"], init_lora_weights=False))
+    with pytest.raises(ValueError, match="query has an adapter that is not merged"):
+        export_ctranslate2(model, tokenizer, tmp_path)
+    merged = adapted.merge_and_unload().eval()
+    compare(merged, tokenizer, export_ctranslate2(merged, tokenizer, tmp_path), ["the cat"])
+
+
 def test_an_export_that_is_interrupted_is_made_again(
     make_model: Callable[..., HictlForConditionalGeneration], tokenizer: PreTrainedTokenizerBase, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
