@@ -9,7 +9,7 @@ import transformers
 
 from .families import OURS, refuse_adapters
 
-OF_THE_MODEL = {"model_type", "architectures", "transformers_version", "auto_map"}
+OF_THE_MODEL = {"model_type", "architectures", "transformers_version", "auto_map", "is_encoder_decoder"}
 
 
 def has_pooler(model: Any) -> bool:

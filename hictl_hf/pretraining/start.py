@@ -112,6 +112,11 @@ def recognise(encoder: str | None) -> Start:
         check_trainable(encoder, settings)  # refuses weights in a sub-folder
     values = check_model_type(encoder)
     check_weights(encoder)
+    if any(name.endswith("ForConditionalGeneration") for name in values.get("architectures") or ()):
+        raise BadInput(
+            f"{encoder}: is a translation model, whose decoder would be taken for a language-model head; allowed are "
+            "encoders. Write its encoder by hictl_hf.export_encoder(model, folder), and save the tokenizer there, too"
+        )
     config = load_config(encoder)
     if is_pretraining_model(values):
         adapted = not config.sentence_projection or config.has_dense_layer

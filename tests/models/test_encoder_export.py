@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from toy_families import SHAPES
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 
+from hictl_hf import HictlForConditionalGeneration
 from hictl_hf.embedding.pooling import own_pooling
 from hictl_hf.models.configuration_hictl import HictlConfig, config_class
 from hictl_hf.models.encoder_export import export_encoder
@@ -95,3 +96,10 @@ def test_an_adapter_is_merged_before_the_encoder_is_written(
     export_encoder(adapted.merge_and_unload(), tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     assert torch.equal(weights["pooler.dense.weight"], model.projection.weight)
+
+
+def test_the_encoder_of_a_translation_model_is_written_as_one_without_a_decoder(
+    tmp_path: Path, toy_config: Callable[..., HictlConfig]
+) -> None:
+    export_encoder(HictlForConditionalGeneration(toy_config(decoder_layers=1)), tmp_path)
+    assert not AutoConfig.from_pretrained(tmp_path).is_encoder_decoder

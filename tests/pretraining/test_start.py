@@ -9,7 +9,7 @@ from parsers import parse_arguments
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaForMaskedLM, XLMRobertaModel
 
-from hictl_hf import HictlForPreTraining, export_encoder
+from hictl_hf import HictlForConditionalGeneration, HictlForPreTraining, export_encoder
 from hictl_hf.embedding.encoder import load_encoder
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
@@ -234,3 +234,15 @@ def test_a_sentence_encoder_in_a_sub_folder_is_refused_for_that(tmp_path: Path) 
     (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}', "utf-8")
     with pytest.raises(BadInput, match="ask for weights in a sub-folder, which training does not support; allowed is"):
         recognise(str(tmp_path))
+
+
+@pytest.mark.parametrize("words", [None, 40])
+def test_a_translation_model_is_no_start_but_its_encoder_is(
+    words: int | None, tmp_path: Path, model_for_text: MakeModel
+) -> None:
+    model = model_for_text(HictlForConditionalGeneration, decoder_layers=1, decoder_vocab_size=words)
+    model.save_pretrained(tmp_path / "model")
+    with pytest.raises(BadInput, match="is a translation model, whose decoder .*; allowed are encoders"):
+        recognise(str(tmp_path / "model"))
+    export_encoder(model, tmp_path / "encoder")
+    assert not recognise(str(tmp_path / "encoder")).lm_head
