@@ -258,8 +258,10 @@ class FineTuningTrainer(RobustTrainer):
     ) -> Any:
         outputs = model(**inputs)
         mean = answer_loss(outputs, inputs) if "start_positions" in inputs else outputs.loss
+        if not (items := self.count_items(inputs)):  # the mean over no label is NaN
+            mean = outputs.logits.sum() * 0
         # DDP averages gradients over processes; here they are to be summed
-        share = self.count_items(inputs) / num_items_in_batch * self.accelerator.num_processes
+        share = items / num_items_in_batch.clamp_min(1) * self.accelerator.num_processes
         loss = nan_unless_finite(mean * share)
         return (loss, outputs) if return_outputs else loss
 

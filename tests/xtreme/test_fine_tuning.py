@@ -167,6 +167,36 @@ def test_loss_and_gradient_are_those_of_the_whole_batch_however_it_is_divided(
             torch.testing.assert_close(found[key], wanted[key], rtol=1e-3, atol=1e-5)
 
 
+def test_rows_without_a_tag_add_nothing_however_the_batch_is_divided(
+    kinds: Kinds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, examples, model = kinds["tagging"]
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    features = kind.encode(examples, training=True)
+    order = list(TrainingOrder(row_lengths(features), 8, seed=42, similar_lengths=False))
+    untagged = {*order[:8], *order[9:12]}  # a step without a tag, and parts of another
+    labels = [[-100] * len(row) if at in untagged else row for at, row in enumerate(features["labels"][:])]
+    features = features.remove_columns("labels").add_column("labels", labels)
+    steps: list[tuple[float, dict[str, Tensor]]] = []
+
+    def note(self: FineTuningTrainer, model: torch.nn.Module, grad_norm: Tensor) -> Tensor:
+        scale = max(1.0, float(grad_norm))  # by which clipping divides
+        steps.append((sum(map(float, self.step_losses)), {n: g * scale for n, g in gradients(model).items()}))
+        return grad_norm
+
+    monkeypatch.setattr(FineTuningTrainer, "_get_grad_norm", note)
+    still = replace(SETTINGS, epochs=1, learning_rate=0.0)
+    for parts in (1, 8):
+        fine_tune(model, kind.tokenizer, features, still, tmp_path / str(parts), micro_batches=parts)
+    assert [loss == 0 for loss, _ in steps] == 2 * [True, False, False]
+    for (loss, found), (expected_loss, expected) in zip(steps[3:], steps[:3]):
+        assert loss == pytest.approx(expected_loss, rel=1e-5)
+        for name in expected:
+            torch.testing.assert_close(found[name], expected[name], rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["pairs", "tagging", "questions"])
 def test_rows_are_padded_on_the_right_whatever_the_tokenizer_does(kinds: Kinds, name: str, tmp_path: Path) -> None:
     """Heads read the first token in the first column, and answers are places in a row."""
