@@ -4,6 +4,7 @@ All results are exact, and memory is linear in the number of sentences.
 """
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -163,15 +164,17 @@ def mine_bitext(
         margin, direction, threshold: as in `pair_neighbours`.
         neighbours: k, over whose cosines the margin averages; fewer if the other side has fewer sentences.
     """
-    check_ways(margin, direction)
+    check_ways(margin, direction, threshold)
     return pair_neighbours(*search_both(UnitRows(x), UnitRows(y), neighbours), margin, direction, threshold)
 
 
-def check_ways(margin: str, direction: str) -> None:
-    """Raise `ValueError` for an unknown margin or direction."""
+def check_ways(margin: str, direction: str, threshold: float) -> None:
+    """Raise `ValueError` for an unknown margin or direction, and for a threshold that no score is above."""
     for value, allowed in ((margin, get_args(Margin)), (direction, get_args(Direction))):
         if value not in allowed:
             raise ValueError(f"{value!r} is no way to mine; allowed are {', '.join(allowed)}.")
+    if math.isnan(threshold):
+        raise ValueError("threshold is nan; allowed are numbers, and -inf for all pairs.")
 
 
 def pair_neighbours(

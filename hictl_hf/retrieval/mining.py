@@ -61,9 +61,10 @@ class MiningConfig:
     max_memory: int = MEMORY
     """Bytes that a search may need in addition to the vectors, which may be memory maps; with an index, of a shard."""
     device: str = "cpu"
+    """Of an exact search; an index is searched on the CPU."""
 
     def __post_init__(self) -> None:
-        check_ways(self.margin, self.direction)
+        check_ways(self.margin, self.direction, self.threshold)
         if self.index_parameters and not self.index:
             raise ValueError("index_parameters is given without an index; allowed is both, or none of them.")
         if self.neighbours < 1:

@@ -289,6 +289,11 @@ def test_unknown_ways_to_mine_are_refused(way: dict[str, Any]) -> None:
         mine_bitext(np.eye(2), np.eye(2), **way)
 
 
+def test_a_threshold_that_no_score_is_above_is_refused() -> None:
+    with pytest.raises(ValueError, match="threshold is nan; allowed are numbers"):
+        mine_bitext(np.eye(2), np.eye(2), threshold=np.nan)
+
+
 CASES = json.loads((Path(__file__).parents[1] / "xtreme_cases" / "mining.json").read_text("utf-8"))
 
 

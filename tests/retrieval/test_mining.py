@@ -224,6 +224,7 @@ def test_what_a_search_takes_is_said_in_words() -> None:
         ({"direction": "both"}, "'both' is no way to mine"),
         ({"index_parameters": "nprobe=4"}, "index_parameters is given without an index"),
         ({"neighbours": 0}, "neighbours is 0; allowed is 1 or more"),
+        ({"threshold": np.nan}, "threshold is nan; allowed are numbers"),
     ],
 )
 def test_unknown_settings_are_refused(way: dict[str, Any], message: str) -> None:
