@@ -90,7 +90,7 @@ class TemperatureSampler(Sampler[NDArray[np.int64]]):
     Args:
         lengths: (examples,) tokens of each example.
         groups: indices of the examples of each language or language pair.
-        shares: from `language_shares`.
+        shares: from `language_shares`; they add up to 1.
         batch_size: examples of an optimiser step, over its micro-batches and all processes.
         micro_batches: micro-batches of an optimiser step in each process.
         process, processes: index of this process, and the number of processes.
@@ -121,6 +121,8 @@ class TemperatureSampler(Sampler[NDArray[np.int64]]):
         self.lengths, self.groups, self.batch_size, self.seed, self.epoch = lengths, groups, batch_size, seed, 0
         self.micro_batches, self.process, self.processes = micro_batches, process, processes
         exact = np.array([shares[languages] for languages in groups]) * len(lengths)
+        if not (exact >= 0).all() or not np.isclose(exact.sum(), len(lengths)):
+            raise ValueError(f"shares are {dict(shares)}; allowed are numbers that add up to 1, of all groups")
         # largest remainder: round the expected draws down, then give one more to the largest fractions
         self.draws = np.floor(exact).astype(int)
         self.draws[np.argsort(self.draws - exact, kind="stable")[: len(lengths) - self.draws.sum()]] += 1

@@ -97,6 +97,13 @@ def test_a_share_that_leaves_nothing_is_refused(share: float, only: str | None, 
     assert language_shares({("en", only): 3}, text_share=1.0 - share) == {("en", only): 1}
 
 
+@pytest.mark.parametrize("shares", [(1, 1), (0.2, 0.2), (1.5, -0.5), (float("nan"), 1)])
+def test_shares_that_do_not_add_up_to_one_are_refused(shares: tuple[float, float]) -> None:
+    groups: dict[Languages, np.ndarray] = {("en", "de"): np.arange(10), ("en", "fr"): np.arange(10, 20)}
+    with pytest.raises(ValueError, match="allowed are numbers that add up to 1"):
+        TemperatureSampler(np.ones(20, int), groups, dict(zip(groups, shares)), 4, 1)
+
+
 @pytest.mark.parametrize("text_share", [0.5, 0.1, 0.9])
 def test_an_epoch_has_as_many_rows_as_the_corpus_in_the_shares_asked_for(text_share: float) -> None:
     mixture, shares = sampler(text_share=text_share), language_shares(ROWS, text_share=text_share)
