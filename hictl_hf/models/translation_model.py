@@ -130,7 +130,8 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
 
         Args:
             input_ids, token_type_ids: (n, S) source, tokenizer ids; a family without token types ignores them.
-            attention_mask: (n, S) 1 on tokens, 0 on padding: on either side, with `inputs_embeds` on the right.
+            attention_mask: (n, S) 1 on tokens, 0 on padding: on either side; on the right with `inputs_embeds`, and
+                with an encoder of BERT, whose positions count padding.
             decoder_input_ids, decoder_attention_mask: (n, T) target and start ids; by default the labels shifted right.
             encoder_outputs: the output of `get_encoder()`, in place of a source.
             labels: (n, T) tokenizer ids, -100 where there is none; tokens outside the target vocabulary become `<unk>`.
@@ -265,6 +266,8 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
             if self.training and torch.is_grad_enabled() and self.config.decoder_vocab_size is not None:
                 warnings.warn(LOSS_ELSEWHERE, stacklevel=2)
             return None
+        if not 0 <= smoothing <= 1:
+            raise ValueError(f"label_smoothing is {smoothing}; allowed are numbers from 0 to 1")
         labels = labels.to(hidden.device if logits is None else logits.device)
         read = labels != IGNORED
         items = read.sum().clamp_min(1) if items is None else items

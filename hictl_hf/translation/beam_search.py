@@ -56,7 +56,7 @@ class BeamSearchConfig:
         if not abs(self.length_penalty) <= LARGEST_PENALTY:
             allowed = f"allowed are numbers from -{LARGEST_PENALTY} to {LARGEST_PENALTY}"
             raise BadInput(f"length_penalty is {self.length_penalty}; {allowed}")
-        if not 0 <= self.max_length_a < math.inf or self.max_length_b < 1 or self.max_length < 1:
+        if not (0 <= self.max_length_a < math.inf and self.max_length_b >= 1 and self.max_length >= 1):
             raise BadInput(
                 f"max_length_a, max_length_b and max_length are {self.max_length_a}, {self.max_length_b} and "
                 f"{self.max_length}; allowed are 0, 1 and 1 or more"
@@ -97,7 +97,7 @@ def search(
 
     Args:
         model: in eval mode.
-        input_ids: (n, S), padded on either side.
+        input_ids: (n, S), padded as the model's `forward` takes them.
         attention_mask: (n, S).
         start_ids: (n,) start tokens, see `model.start_ids_of`.
         limits: (n,) most tokens of a hypothesis, `</s>` included; `None`: those of the settings.

@@ -296,6 +296,14 @@ def test_a_batch_without_labels_to_learn_from_has_loss_zero(translator: MakeMode
         assert loss == 0
 
 
+@pytest.mark.parametrize("smoothing", [10.0, -0.1, float("nan")])
+def test_a_smoothing_that_is_no_share_is_refused(smoothing: float, translator: MakeModel) -> None:
+    model = translator(languages=None)
+    for training in (True, False):
+        with pytest.raises(ValueError, match=f"label_smoothing is {smoothing}; allowed are numbers from 0 to 1"):
+            model.train(training)(**source(), labels=padded(LABELS, -100), label_smoothing=smoothing)
+
+
 @pytest.mark.parametrize("cut", [True, False])
 def test_a_loss_outside_of_the_model_is_warned_of_where_tokens_have_other_ids(
     cut: bool, translator: MakeModel, recwarn: pytest.WarningsRecorder

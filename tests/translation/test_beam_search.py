@@ -271,6 +271,7 @@ def test_the_decoder_has_no_more_positions_than_it_has(
     ("settings", "told"),
     [({"best": 6}, "best is 6"), ({"num_beams": 0, "best": 0}, "best is 0"), ({"max_length_b": 0}, "max_length_b"),
      ({"max_length_a": math.inf}, "max_length_a"), ({"max_length_a": math.nan}, "max_length_a"),
+     ({"max_length": math.nan}, "max_length"), ({"max_length_b": math.nan}, "max_length_b"),
      ({"length_penalty": math.nan}, "length_penalty is nan; allowed are numbers from -50 to 50"),
      ({"length_penalty": 300}, "length_penalty is 300")],
 )  # fmt: skip
