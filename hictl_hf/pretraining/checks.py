@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import BadInput
 from ..hub.loading import model_errors, refuse_not_finite
 from ..models.modeling_hictl import new_model
+from ..training.arguments import read_dictionary
 from ..training.fields import BY_METRIC, differs
 from ..training.model_and_data import OF_THE_WEIGHTS
 from .arguments import PretrainingArguments
@@ -75,11 +76,36 @@ def check_before_reading(args: PretrainingArguments, start: Start, tokenizer: Pr
             f"evaluate_layers is {args.evaluate_layers}, but the model is evaluated at its dense layer alone "
             "(projection_bias or projection_activation in its configuration); leave it out"
         )
+    warn_of_idle(args, config, start)
     check_name_of_metric(args, config)
     if config.sentence_weight > 0 and pairs_contrasted(args, args.gather_sentences, args.gradient_cache)[0] == 1:
         raise BadInput(NO_NEGATIVES)
     if tokenizer is not None:
         make_collator(args, config, tokenizer)  # refuses a prompt without room for text
+
+
+def warn_of_idle(args: PretrainingArguments, config: Any, start: Start) -> None:
+    """Log settings that are given and that nothing reads, and a start that is not read where it is trained."""
+    given, last = read_dictionary("config_overrides", args.config_overrides), config.num_hidden_layers
+    masked = config.lm_weight or config.word_weight and config.word_level_input == "masked"
+    warmup = args.lm_head_warmup_steps not in (None, 0, start.lm_head_warmup_steps)
+    idle = {"lm_head_warmup_steps": "lm_weight is 0"} if warmup and not config.lm_weight else {}
+    if not masked:
+        rates = ("mlm_probability", "tlm_probability")
+        idle |= {name: "no loss reads masked tokens" for name in rates if differs(args, name)}
+    if not config.hard_negatives and "hard_negatives" not in given:
+        why = "hard_negatives is false with this start; set it to true in config_overrides"
+        names = ("hard_negative_space", "hard_negative_zeta", "hard_negative_lambda_gradient")
+        idle |= {name: why for name in names if name in given}
+    for name, why in idle.items():
+        logger.warning("%s has no effect: %s", name, why)
+    if start.pooling is not None and 0 < start.pooling.layer < last and config.sentence_weight > 0:
+        layer = start.pooling.layer
+        logger.warning(
+            "%s is read at layer %d, and training acts on that of layer %d, the last; to train the vector that is "
+            "read, leave out the layers above it: --config_overrides num_hidden_layers=%d",
+            args.model_name_or_path, layer, last, layer,
+        )  # fmt: skip
 
 
 def config_of_run(args: PretrainingArguments, start: Start, tokenizer: PreTrainedTokenizerBase | None) -> Any:

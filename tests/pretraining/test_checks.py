@@ -12,10 +12,11 @@ import torch
 from parsers import parse_arguments
 from safetensors.torch import load_file, save_file
 
+from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining import run
 from hictl_hf.pretraining.checks import check_before_reading
-from hictl_hf.pretraining.start import Start, recognise
+from hictl_hf.pretraining.start import SENTENCE_ENCODER, Start, recognise
 
 NEW = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 EVALUATED = ("--eval_strategy", "steps")
@@ -228,3 +229,48 @@ def test_a_metric_that_chooses_nothing_is_named(caplog: pytest.LogCaptureFixture
 def test_flags_without_effect_or_sense_are_refused(flags: tuple[str, ...], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         parse_arguments(["--train_file", "x", *flags])
+
+
+LENGTH = ("--train_file", "x", "--max_seq_length", "60")
+
+
+@pytest.mark.parametrize(
+    ("flags", "changes", "named"),
+    [
+        (("--lm_head_warmup_steps", "7"), {"lm_weight": 0}, ["lm_head_warmup_steps"]),
+        (("--lm_head_warmup_steps", "7"), {}, []),
+        (("--lm_head_warmup_steps", "0"), {"lm_weight": 0}, []),
+        (("--mlm_probability", "0.3"), {"lm_weight": 0}, []),  # the word level reads masked tokens, too
+        (("--mlm_probability", "0.3"), {"lm_weight": 0, "word_weight": 0}, ["mlm_probability"]),
+        (("--tlm_probability", "0.3"), {"lm_weight": 0, "word_level_input": "clean"}, ["tlm_probability"]),
+    ],
+)
+def test_settings_that_no_loss_reads_are_named(
+    flags: tuple[str, ...], changes: dict[str, Any], named: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    args = parse_arguments([*LENGTH, *flags, "--config_overrides", json.dumps(NEW | changes)])
+    check_before_reading(args, Start(), None)
+    assert re.findall(r"(\w+) has no effect", caplog.text) == named
+
+
+def test_strength_of_hard_negatives_that_a_sentence_encoder_does_not_have_is_named(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = Start(SENTENCE_ENCODER, Pooling("mean", 2))
+    for changes, named in (({}, True), ({"hard_negatives": True}, False), ({"hard_negatives": False}, False)):
+        caplog.clear()
+        overrides = json.dumps({"hard_negative_zeta": 0.5} | changes)
+        flags = ("--model_name_or_path", str(folder / "start"), "--config_overrides", overrides)
+        check_before_reading(parse_arguments([*LENGTH, *flags]), start, None)
+        assert ("hard_negative_zeta has no effect: hard_negatives is false" in caplog.text) is named
+
+
+def test_a_start_that_is_read_at_an_inner_layer_is_told_where_it_is_trained(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = Start(SENTENCE_ENCODER, Pooling("mean", 1))
+    for changes, told in (({}, True), ({"sentence_weight": 0}, False), ({"num_hidden_layers": 1}, False)):
+        caplog.clear()
+        flags = ("--model_name_or_path", str(folder / "start"), "--config_overrides", json.dumps(changes))
+        check_before_reading(parse_arguments([*LENGTH, *flags]), start, None)
+        assert ("is read at layer 1, and training acts on that of layer 2, the last" in caplog.text) is told
