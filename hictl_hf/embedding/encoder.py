@@ -47,7 +47,7 @@ from ..hub.loading import (
     problem_of_files,
     refuse_lacking,
 )
-from ..models.families import OURS, families_named, family_of
+from ..models.families import OURS, families_named, family_of, refuse_adapters
 from ..models.modeling_hictl import HictlForPreTraining
 from ..parsing import refuse_run
 from ..processes import hides_progress
@@ -395,6 +395,7 @@ def converted(layers: nn.ModuleList, precision: Precision) -> nn.ModuleList:
         return layers
     if device.type != "cpu":
         raise BadInput(f"precision is int8 and the device {device}; allowed is int8 on a CPU. Use bf16 on a GPU.")
+    refuse_adapters(layers)
     return with_int8_linear_layers(copy.deepcopy(layers).float())
 
 

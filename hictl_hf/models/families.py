@@ -41,7 +41,7 @@ def refuse_adapter(name: str, layer: Any) -> None:
 
 
 def refuse_adapters(model: Module) -> None:
-    """Raise `ValueError` for a model in which an adapter is not merged, of which the weights are to be written."""
+    """Raise `ValueError` for a model in which an adapter is not merged, where its weights are written or quantized."""
     for name, layer in model.named_modules():
         refuse_adapter(name, layer)
 

@@ -23,7 +23,7 @@ from ..data.tokenization import list_of_texts
 from ..dtypes import has_fast_bf16, warn_where_slow
 from ..errors import BadInput, as_bad_input
 from ..hub.loading import check_sizes
-from ..models.families import family_of
+from ..models.families import family_of, refuse_adapters
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from .beam_search import BeamSearchConfig
 from .decoding import refuse_offloaded, translate
@@ -162,6 +162,7 @@ class QuantizedHead(nn.Module):
 def quantize(model: HictlForConditionalGeneration) -> HictlForConditionalGeneration:
     """Quantize the linear layers of a model to int8, in place."""
     if not isinstance(model.lm_head, QuantizedHead):
+        refuse_adapters(model)
         quantize_dynamic(model.get_encoder(), inplace=True)
         quantize_dynamic(model.decoder, inplace=True)
         model.add_module("lm_head", QuantizedHead(model.lm_head))

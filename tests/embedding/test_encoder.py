@@ -675,6 +675,8 @@ def test_the_layers_of_a_model_of_peft_have_its_adapter(
         found, before, alike = (embed_sentences(model, tokenizer, texts, pooling) for model in (adapted, plain, merged))
         np.testing.assert_allclose(found, alike, atol=1e-5)
         assert np.abs(found - before).max() > 1e-2
+    with pytest.raises(ValueError, match="query has an adapter that is not merged"):
+        embed_sentences(adapted, tokenizer, texts, precision="int8")
 
 
 @pytest.mark.parametrize(

@@ -240,9 +240,10 @@ def test_a_cosine_bias_is_refused_where_it_would_not_read_an_adapter_of_the_outp
         if bias == "dot":  # it is added to the states
             assert adapted(**source(), labels=padded(LABELS, -100)).loss.isfinite()
             continue
-        for say in (lambda: adapted(**source(), labels=padded(LABELS, -100)), lambda: model.generate(**source())):
-            with pytest.raises(ValueError, match="output layer, which cls_bias reads, has an adapter that is not"):
-                say()
+        with pytest.raises(ValueError, match="output layer, which cls_bias reads, has an adapter that is not"):
+            adapted(**source(), labels=padded(LABELS, -100))
+        with pytest.raises(ValueError, match="output layer, which cls_bias reads, has an adapter that is not"):
+            model.generate(**source())
 
 
 def test_the_similarities_of_cls_worked_by_hand(translator: MakeModel) -> None:

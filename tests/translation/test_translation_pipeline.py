@@ -94,6 +94,16 @@ def test_a_model_that_is_already_loaded_keeps_its_numbers_unless_told(
     assert load_translator(translator, tokenizer, "float32", "cpu")[0].dtype == torch.float32
 
 
+def test_an_adapter_is_merged_before_weights_are_made_smaller(
+    translator: HictlForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    peft = pytest.importorskip("peft")
+    adapted = peft.get_peft_model(translator, peft.LoraConfig(target_modules=["query"], init_lora_weights=False))
+    with pytest.raises(ValueError, match="query has an adapter that is not merged"):
+        translation_pipeline(translator, tokenizer, "int8", "cpu")
+    translation_pipeline(adapted.merge_and_unload(), tokenizer, "int8", "cpu")
+
+
 @pytest.mark.parametrize(("dtype", "error"), [("bfloat16", 0.1), ("int8", 0.1)])
 @pytest.mark.parametrize("bias", ["none", "dot", "cosine"])
 def test_fewer_bits_give_nearly_the_same_scores(
