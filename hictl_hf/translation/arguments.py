@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig
 from ..data.cleaning import Cleaning
 from ..data.languages import language_code, parse_tag
 from ..errors import BadInput
+from ..models.configuration_decoder import DecoderConfig
 from ..models.configuration_hictl import CONFIGS
 from ..parsing import read_overrides
 from ..training.arguments import (
@@ -345,8 +346,12 @@ class TranslationArguments(TranslationDataArguments, TranslationModelArguments, 
                 )
         if self.multi_bleu and self.metric != "multi-bleu":  # a recipe may have it for other flags
             logger.warning("multi_bleu has no effect with --metric %s; it is read by multi-bleu alone", self.metric)
-        if self.cls_bias == "none" and self.cls_bias_scale:
+        overrides = read_dictionary("config_overrides", self.config_overrides)
+        bias = overrides.get("cls_bias") or self.cls_bias or DecoderConfig.cls_bias
+        if bias == "none" and self.cls_bias_scale:
             logger.warning("cls_bias_scale has no effect with --cls_bias none")
+        if bias != "cosine" and "cls_bias_temperature" in overrides:
+            logger.warning("cls_bias_temperature has no effect with --cls_bias %s; it is read by cosine alone", bias)
         MosesTokenizer("", **read_dictionary("multi_bleu", self.multi_bleu))  # raises `BadInput` for other values
         if not self.predict_with_generate:
             raise BadInput("predict_with_generate is false, but scores are those of translations; leave it out")

@@ -55,6 +55,12 @@ def test_a_scale_of_no_bias_is_named(caplog: pytest.LogCaptureFixture) -> None:
     assert parsed(*given, "none") and "cls_bias_scale has no effect with --cls_bias none" in caplog.text
 
 
+def test_a_temperature_that_the_bias_does_not_read_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    given = ("--model_name_or_path", "x", "--config_overrides", "cls_bias_temperature=0.5")
+    assert parsed(*given, "--cls_bias", "cosine") and not caplog.text
+    assert parsed(*given) and "cls_bias_temperature has no effect with --cls_bias dot" in caplog.text
+
+
 def test_states_are_saved_when_they_are_validated() -> None:
     given = ("--model_name_or_path", "x", "--eval_strategy", "steps", "--eval_steps", "7")
     found = parsed(*given, "--validation_file", "b.{en,de}", "--average_checkpoints", "4")
