@@ -4,15 +4,16 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from parsers import parse_arguments
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaForMaskedLM, XLMRobertaModel
 
 from hictl_hf import HictlForConditionalGeneration, HictlForPreTraining, export_encoder
-from hictl_hf.embedding.encoder import load_encoder
-from hictl_hf.embedding.pooling import Pooling
-from hictl_hf.embedding.sentence_transformers_files import write_sentence_transformers_files
+from hictl_hf.embedding.encoder import embed_sentences, load_encoder
+from hictl_hf.embedding.pooling import Pooling, own_pooling
+from hictl_hf.embedding.sentence_transformers_files import save_sentence_encoder, write_sentence_transformers_files
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.arguments import PretrainingArguments
 from hictl_hf.pretraining.setup import config_settings, load_or_make_model, vocabulary_size
@@ -246,3 +247,16 @@ def test_a_translation_model_is_no_start_but_its_encoder_is(
         recognise(str(tmp_path / "model"))
     export_encoder(model, tmp_path / "encoder")
     assert not recognise(str(tmp_path / "encoder")).lm_head
+
+
+def test_layers_above_the_one_that_is_read_may_be_left_out(
+    tmp_path: Path, model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """As the warning of a start that is read at an inner layer says."""
+    save_sentence_encoder(model_for_text(embedding_pooling="mean", embedding_layer=1), tokenizer, tmp_path)
+    flags = ("--max_seq_length", "60", "--config_overrides", '{"num_hidden_layers": 1}')
+    args = arguments("--model_name_or_path", str(tmp_path), *flags)
+    model, _ = load_or_make_model(args, tokenizer, recognise(args.checkpoint))
+    assert own_pooling(model.config) == Pooling("mean", model.config.num_hidden_layers) == Pooling("mean", 1)
+    vectors = [embed_sentences(each, tokenizer, ["the cat"]) for each in (model.eval(), load_encoder(tmp_path)[0])]
+    np.testing.assert_allclose(*vectors, atol=1e-6)
