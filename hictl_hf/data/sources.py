@@ -15,7 +15,7 @@ from functools import cache, partial
 from ..errors import BadInput, as_bad_input, nearest_name
 from ..files import with_home
 from .archives import archive_corpora
-from .compression import listed, with_compressions
+from .compression import compression_of, listed, with_compressions
 from .formats import (
     FORMATS,
     check_moses,
@@ -247,6 +247,10 @@ def find_files(source: str, endings: Collection[str]) -> list[str]:
         paths = [path for path in paths if ending_of(path) in endings]
         if unread and len(endings) > 1:  # of a package all but its catalogues is code
             logger.info("%s: not read: %d files with other endings, such as %s", source, len(unread), unread[0])
+    paths = without_links(paths)
+    there = {*paths}
+    if twice := [path for path in paths if (ending := compression_of(path)) and path[: -len(ending)] in there]:
+        log_copies(source, *twice)
     if others := files_of_other_splits(paths):
         log_other_splits(source, *others)
     if not paths:
@@ -256,6 +260,14 @@ def find_files(source: str, endings: Collection[str]) -> list[str]:
             f"{OTHER_NAMES}, a Hub dataset as hub:name:config:split."
         )
     return paths
+
+
+def without_links(paths: Sequence[str]) -> list[str]:
+    """Return each file once, sorted: a folder may link to a file in it, or to itself, which `glob` follows 40 times."""
+    places = {path: os.path.realpath(path) for path in paths}
+    first = {places[path]: path for path in sorted(paths, reverse=True)}
+    first |= {place: path for path, place in places.items() if os.path.abspath(path) == place}  # its own name
+    return sorted(first.values())
 
 
 def files_of_other_splits(paths: Sequence[str]) -> list[str]:
@@ -270,6 +282,15 @@ def files_of_other_splits(paths: Sequence[str]) -> list[str]:
     splits = {path: {*map(str.lower, SPLIT.findall(path[begin:]))} for path in paths}
     trained = {path for path, names in splits.items() if names & OF_TRAIN}
     return [path for path, names in splits.items() if names - OF_TRAIN and path not in trained] if trained else []
+
+
+@cache
+def log_copies(source: str, first: str, *others: str) -> None:
+    """Log once that a source has files both compressed and not, of the same names."""
+    logger.warning(
+        "%s: %d of its files are there without compression, too, such as %s, and both are read; remove one if they are "
+        "the same", source, 1 + len(others), first,
+    )  # fmt: skip
 
 
 @cache

@@ -221,6 +221,31 @@ def test_files_of_dev_and_test_among_those_of_train_are_logged_once(
     assert all(f"such as {tmp_path / name}, and are read" in caplog.text for name in told)
 
 
+def test_a_file_is_read_once_whatever_links_to_it(tmp_path: Path) -> None:
+    """A link to a folder above it leads through itself, 40 times."""
+    place = tmp_path / "data"
+    place.mkdir()
+    for path in (place / "b.jsonl", tmp_path / "elsewhere.jsonl"):
+        path.write_text('{"en": "1", "de": "1"}\n', "utf-8")
+    (place / "latest").symlink_to(place)
+    (place / "a.jsonl").symlink_to("b.jsonl")
+    for name in ("c.jsonl", "d.jsonl"):
+        (place / name).symlink_to(tmp_path / "elsewhere.jsonl")
+    assert [shard.name for shard in list_shards(place)] == [f"{place}/b.jsonl", f"{place}/c.jsonl"]
+    assert [shard.name for shard in list_shards(f"{place}/a.*")] == [f"{place}/a.jsonl"]
+
+
+def test_files_that_are_there_compressed_and_not_are_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a.jsonl", "a.jsonl.GZ", "b.jsonl.gz", "b.csv"):
+        (tmp_path / name).write_text("x", "utf-8")
+    for _ in range(2):
+        assert len(list(list_shards(tmp_path))) == 4
+    (message,) = caplog.messages
+    assert "1 of its files are there without compression, too, such as " in message and "a.jsonl.GZ" in message
+
+
 def test_nothing_is_opened_before_the_first_row_is_asked_for() -> None:
     rows = read_rows("missing.jsonl", Skips())
     with pytest.raises(BadInput, match="missing.jsonl"):
