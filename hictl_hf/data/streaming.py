@@ -26,6 +26,7 @@ from ..errors import BadInput, short_repr
 from .catalogue_text import Change
 from .cleaning import DEFAULT_CLEANING, Cleaning, CorpusReport, Reason, clean_rows
 from .doubts import LEAST, named_twice
+from .formats import compare_lengths
 from .held_out import comparable
 from .records import Cursor
 from .sampling import Languages, example_seed, language_shares
@@ -117,6 +118,16 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
         self.held_out, self.space = held_out, space
         self.looked_at: set[str] = set()  # languages of which it was logged if the tokenizer does not know them
         self.batches, self.states = 0, list[dict[str, Any] | None]([None] * readers)
+
+    def refuse_unequal_files(self) -> None:
+        """Raise `BadInput` if line-aligned files, of which each process counts some, are of unequal length.
+
+        Reading finds it where the shorter one ends, and then each pair after a line that is missing was a wrong one.
+        """
+        aligned = [shard.aligned for shards in self.shards for shard in shards if shard.aligned]
+        for paths in aligned[self.rank :: self.world_size]:
+            logger.info("counting the lines of %s", ", ".join(paths))
+            compare_lengths(paths)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = get_worker_info()

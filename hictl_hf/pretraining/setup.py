@@ -41,7 +41,6 @@ from ..models.objective import HictlObjective
 from ..retrieval.held_out import pair_names
 from ..training.arguments import plain_settings, read_dictionary, refuse_unknown_fields
 from ..training.callbacks import RunFingerprint, TrainingTime, early_stopping
-from ..training.model_and_data import at_revision
 from .arguments import DECISIVE, DECISIVE_SINCE_0_17, PretrainingArguments
 from .batch_size import fit_micro_batch
 from .corpora import Corpora, comparable_texts, first_tokens, leave_out_same_ids, warn_of_repeats
@@ -103,10 +102,10 @@ def vocabulary_size(settings: Mapping[str, Any]) -> int:
 def config_settings(args: PretrainingArguments) -> dict[str, Any]:
     """The fields of `config_overrides`, over those of the configuration of `config_name`."""
     settings = read_dictionary("config_overrides", args.config_overrides)
-    if not (source := at_revision(args.config_name, args.model_revision)):
+    if not args.config_name:
         return settings
     with model_errors(f"config_name {args.config_name}"):
-        values = check_model_type(source)
+        values = check_model_type(args.config_name, args.model_revision)
     return {name: value for name, value in values.items() if name not in OF_WEIGHTS} | settings
 
 
@@ -441,8 +440,11 @@ def stream_of_batches(
         if idle := [source for source, share in zip(sources, shares) if not share]:
             logger.warning("text_share is %g: never read is %s", args.text_share, ", ".join(idle))
         sources, shares = [list(kept) for kept in zip(*(both for both in zip(sources, shares) if both[1] > 0))]
-    return StreamedBatches(
+    stream = StreamedBatches(
         sources, shares, tokenizer, args.train_batch_size, args.seed, cleaning, args.strict, args.stream_buffer,
         max(args.dataloader_num_workers, 1), args.process_index, args.world_size, held_out,
         space_of(tokenizer, args.prompt or ""),
     )  # fmt: skip
+    if not args.resume_from_checkpoint:
+        stream.refuse_unequal_files()
+    return stream

@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset
 from parsers import parse_arguments
 from toy_families import word_pieces
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaConfig
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, XLMRobertaConfig
 
 from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.data.sampling import TemperatureSampler
@@ -30,6 +30,7 @@ from hictl_hf.pretraining.setup import (
     vocabulary_size,
 )
 from hictl_hf.pretraining.start import Start
+from hictl_hf.training import model_and_data
 from hictl_hf.training.callbacks import TrainingTime
 
 TRAIN = Dataset.from_list(
@@ -156,6 +157,31 @@ def test_sources_of_a_stream_that_are_never_read_are_named(
     assert len(stream.sources) == 1 and caplog.messages == [
         f"text_share is {share}: never read is {kind}".format(tmp_path)
     ]
+
+
+def test_line_aligned_files_of_a_stream_are_counted_before_a_run_begins(tmp_path: Path) -> None:
+    """A line that is missing at the beginning makes all pairs wrong, and a run may end before the file does."""
+    for name, text in {"a.en": "a cat\na dog\n", "a.de": "ein Hund\n"}.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    flags = ["--train_file", f"{tmp_path}/a.{{en,de}}", "--validation_file", "x", "--streaming", "true", "--max_steps"]
+    args = parse_arguments([*flags, "1", "--output_dir", str(tmp_path / "run")])
+    with pytest.raises(BadInput, match="a.en has 2 lines, .*a.de has 1 lines; allowed are files of equal length"):
+        setup.stream_of_batches(args, word_pieces(["a cat"]), frozenset())
+    args.resume_from_checkpoint = "checkpoint-1"  # they were counted before, and have the same sizes
+    setup.stream_of_batches(args, word_pieces(["a cat"]), frozenset())
+
+
+def test_no_weights_are_downloaded_for_a_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Any] = []
+    values = {"model_type": "xlm-roberta", "hidden_size": 8}
+    monkeypatch.setattr(
+        PreTrainedConfig, "get_config_dict", lambda *name, **at: asked.append((name, at)) or (values, {})
+    )
+    monkeypatch.setattr(model_and_data, "snapshot_download", lambda *given, **settings: pytest.fail("downloads all"))
+    flags = ["--config_name", "me/x", "--model_revision", "v1", "--config_overrides", "hidden_size=12"]
+    args = parse_arguments([*flags, "--train_file", "x", "--output_dir", str(tmp_path)])
+    assert setup.config_settings(args) == {"model_type": "xlm-roberta", "hidden_size": 12}
+    assert asked == [(("me/x",), {"revision": "v1"})]
 
 
 @pytest.mark.parametrize(("last", "found"), [(("de", "en"), ["de-en"]), (("en", "fr"), None), (("en", None), None)])
