@@ -86,8 +86,7 @@ def examine() -> Iterator[Finding]:
     yield judge_load(os.getloadavg()[0], cores)
     yield judge_memory(usable_memory())
     yield from examine_space()
-    if any(os.environ.get(name, "") not in ("", "0") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")):
-        yield Finding("note", "hub", "HF_HUB_OFFLINE is set", "Only models and data in the cache can be named.")
+    yield from judge_offline()
 
 
 # --- libraries --------------------------------------------------------------------------------------------------------
@@ -238,6 +237,13 @@ def judge_memory(memory: int) -> Finding:
         fix = "XLM-R base takes 4.5 GB for weights, gradients and Adam, before any batch: train a smaller model."
         return Finding("note", "memory", f"{memory / GIB:.1f} GiB", fix)
     return Finding("ok", "memory", f"{memory / GIB:.1f} GiB")
+
+
+def judge_offline() -> Iterator[Finding]:
+    """Yield whether the Hub is not asked, by the variables as huggingface_hub reads them: false is no truth."""
+    value = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
+    if value.upper() in ("1", "ON", "YES", "TRUE"):
+        yield Finding("note", "hub", "HF_HUB_OFFLINE is set", "Only models and data in the cache can be named.")
 
 
 # --- space ------------------------------------------------------------------------------------------------------------

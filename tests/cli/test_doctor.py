@@ -19,6 +19,7 @@ from hictl_hf.cli.doctor import (
     examine_torch,
     judge_load,
     judge_memory,
+    judge_offline,
     judge_shared_memory,
     judge_space,
     judge_threads,
@@ -96,6 +97,18 @@ def test_the_cache_of_the_hub_is_where_models_are_downloaded(tmp_path: Path, mon
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "models"))
     found = {each.topic: each.found for each in examine_space()}
     assert found["Hub cache"].startswith(f"{tmp_path}/models, ")
+
+
+@pytest.mark.parametrize(
+    ("hub", "transformers", "told"),
+    [("1", "", True), ("true", "", True), ("", "YES", True), ("false", "", False), ("0", "1", False), ("", "", False)],
+)
+def test_the_hub_is_off_where_its_client_reads_so(
+    hub: str, transformers: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", hub)
+    monkeypatch.setenv("TRANSFORMERS_OFFLINE", transformers)
+    assert [each.found for each in judge_offline()] == ["HF_HUB_OFFLINE is set"] * told
 
 
 def test_lines_and_json_say_the_same(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
