@@ -160,7 +160,7 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
     unknown = [flag for flag in flags if flag.partition("=")[0] not in known]
     meant = answer(unknown, {flag.lstrip("-") for flag in known})  # argparse may take it for the beginning of a flag
     if not meant:
-        unknown = parser.parse_known_args(argv)[1]
+        unknown = unknown_words(parser, argv)
     warn_of_replaced(parser, flags)
     if unknown:
         nearest = nearest_flag(unknown[0], known)
@@ -189,6 +189,18 @@ def parse_flags(parser: HfArgumentParser, argv: Sequence[str] | None = None) -> 
         vars(namespace).pop("debug", None)  # `errors.run` reads it
     rest = [namespace for namespace in rest if vars(namespace)]
     return (settings, *rest) if rest else settings
+
+
+def unknown_words(parser: HfArgumentParser, argv: Sequence[str]) -> list[str]:
+    """Return the words that are no arguments, whatever is missing: of --modle, argparse would say that --model is."""
+    required = [action for action in parser._actions if action.required]
+    for action in required:
+        action.required = False
+    try:
+        return parser.parse_known_args(argv)[1]
+    finally:
+        for action in required:
+            action.required = True
 
 
 def warn_of_replaced(parser: HfArgumentParser, flags: Sequence[str]) -> None:

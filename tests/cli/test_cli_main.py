@@ -213,6 +213,9 @@ def test_an_argument_that_nobody_reads_is_refused_in_one_line(name: str) -> None
 def test_the_flag_that_was_meant_is_named() -> None:
     with pytest.raises(BadInput, match="--modle=m: unknown argument; did you mean --model"):
         cli.main_of("translate")(["--model", "m", "--modle=m"])
+    for name in ("translate", "embed", "explain"):  # also where it leaves something missing
+        with pytest.raises(BadInput, match=r"--modle( m)?: unknown argument; did you mean --model"):
+            cli.main_of(name)(["--modle", "m"])
     for word, meant in (
         ("\u2014input", "--input"),
         ("--NORMALIZE", "--normalize"),
