@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 RECIPE = "recipes/demo.json"
 OF_THE_PACKAGE = Path(__file__).parents[1] / RECIPE
-START = "from hictl_hf.cli.main import main; main()"
+# last in the path, for `python -m hictl_hf demo` in a copy that is not installed: -P leaves out the current folder
+START = f"import sys; sys.path.append({str(Path(__file__).parents[2])!r}); from hictl_hf.cli.main import main; main()"
 # glibc keeps freed memory instead of returning it to the system: about 10 % faster. One thread, because on a shared
 # machine threads wait for each other.
 FAST_ON_CPU = {

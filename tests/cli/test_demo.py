@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import hictl_hf
 from hictl_hf.cli import demo
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.arguments import PretrainingArguments
@@ -36,6 +38,14 @@ def test_from_any_folder_it_trains_with_the_recipe_of_the_package(
     assert variables["OMP_NUM_THREADS"] == "3" and variables["MALLOC_TRIM_THRESHOLD_"] == "17179869184"
     settings = read_recipe("recipes/demo.json", PretrainingArguments)
     assert settings["max_steps"] == 740 and settings["output_dir"] == "runs/demo"
+
+
+def test_it_trains_in_a_copy_that_is_not_installed(started: list[Any], tmp_path: Path) -> None:
+    demo.main([])
+    *command, start = started[0][1][:4]
+    code = f"{start.partition('; from')[0]}; from importlib.util import find_spec; print(find_spec('hictl_hf').origin)"
+    found = subprocess.check_output([*command[:1], "-S", *command[1:], code], text=True, cwd=tmp_path, env={})
+    assert found.strip() == hictl_hf.__file__
 
 
 def test_another_file_of_that_name_is_not_the_demo(
