@@ -128,7 +128,7 @@ def refuse_to_overwrite(args: PretrainingArguments) -> None:
     if not args.resume_from_checkpoint and (Path(args.output_dir) / "results.json").exists():
         raise BadInput(f"{args.output_dir}: holds a run that has ended; choose another --output_dir, or remove it")
     there = [each for each in (Path(args.output_dir, name) for name in (MODEL, ENCODER)) if any(each.glob("*"))]
-    if there and not choice:
+    if there and not newest_first(args.output_dir):  # else they are of the run that goes on
         raise BadInput(f"{there[0]}: is there, and the run would replace it; choose another --output_dir, or move it")
 
 

@@ -87,9 +87,12 @@ def test_a_folder_that_is_no_part_of_a_run_is_not_replaced(name: str, tmp_path: 
     (tmp_path / name).mkdir()
     refuse_to_overwrite(arguments(tmp_path))  # it is empty
     (tmp_path / name / "mine.py").write_text("", "utf-8")
-    for flags in ([], ["--resume_from_checkpoint", "false"]):
+    elsewhere = str(checkpoint(tmp_path / "other", 4))
+    for flags in ([], *(["--resume_from_checkpoint", given] for given in ("false", "true", elsewhere))):
         with pytest.raises(BadInput, match=f"{name}: is there, and the run would replace it; choose another"):
             refuse_to_overwrite(arguments(tmp_path, *flags))
+    checkpoint(tmp_path, 4)
+    refuse_to_overwrite(arguments(tmp_path, "--resume_from_checkpoint", "true"))  # its own, by a run that was killed
 
 
 def test_several_gpus_of_one_process_are_refused_before_data_is_read(
