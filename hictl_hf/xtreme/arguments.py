@@ -112,6 +112,8 @@ class XtremeArguments(ModelArguments):
         for name in ("num_train_epochs", "micro_batches", "per_device_eval_batch_size"):
             if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
                 raise BadInput(f"{name} is {value}; allowed are numbers above 0")
+        for name in ("seed", "learning_rate", "per_device_train_batch_size"):  # one given twice would be trained twice
+            setattr(self, name, [*dict.fromkeys(getattr(self, name))])
         if not self.seed or min(self.seed) < 0 or max(self.seed) >= 2**32:
             raise BadInput(f"seed is {self.seed}; allowed are one or more numbers from 0 to 2**32 - 1")
         if not all(0 < rate < math.inf for rate in self.learning_rate):

@@ -56,6 +56,11 @@ def test_wrong_values_are_refused(changes: dict[str, Any], message: str) -> None
         XtremeArguments(**{"model_name_or_path": "x", **changes})
 
 
+def test_a_seed_or_setting_that_is_given_twice_is_trained_once() -> None:
+    found = XtremeArguments(model_name_or_path="x", seed=[2, 1, 2], learning_rate=[1e-5, 1e-5])
+    assert (found.seed, found.learning_rate, found.per_device_train_batch_size) == ([2, 1], [1e-5], [])
+
+
 @pytest.mark.parametrize("launcher", ["no", "bf16"])
 def test_the_precision_of_the_launcher_is_that_of_the_run(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """HF's Trainer takes it, so it belongs to the settings of the run."""
