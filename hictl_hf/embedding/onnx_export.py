@@ -9,6 +9,8 @@ exported. Text is no part of the graph: put the `prompt` of `embedding.json` bef
     batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="np")
     vectors = session.run(["sentence_embedding"], dict(batch))[0]
 
+A tokenizer alone reads "</s>" in a text as a special token, which is text in `embed_sentences`.
+
 This is not the ONNX backend of sentence-transformers: that needs optimum, which does not support transformers 5 yet.
 """
 
