@@ -37,6 +37,13 @@ def save_sentence_encoder(model: Any, tokenizer: PreTrainedTokenizerBase, folder
     write_sentence_transformers_files(folder, config, getattr(model, "projection", None))
 
 
+def write_files_of_checkpoint(folder: str | Path, model: Any) -> None:
+    """Write the files for a model in training, if it is read as sentence-transformers can read it; without them that
+    takes the mean of the last layer, without a word."""
+    if own_pooling(model.config).mode in MODES:
+        write_sentence_transformers_files(folder, model.config, getattr(model, "projection", None))
+
+
 def write_sentence_transformers_files(
     folder: str | Path, config: PreTrainedConfig, projection: nn.Linear | None = None
 ) -> None:

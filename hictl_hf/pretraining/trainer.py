@@ -28,6 +28,7 @@ from ..data.collator import OBJECTIVES, tokens_read
 from ..data.sampling import PretrainingExamples, TemperatureSampler
 from ..data.streaming import StreamedBatches, collate_streamed
 from ..embedding.pooling import Pooling, all_poolings
+from ..embedding.sentence_transformers_files import write_files_of_checkpoint
 from ..errors import BadInput, short_repr
 from ..models.families import longest_input
 from ..models.gathering import stack_pairs, unstack_pairs
@@ -224,12 +225,14 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         self.stream.load_state_dict(json.loads(path.read_text(encoding="utf-8")))
 
     def save_process_state(self, folder: Path) -> None:
-        """Save the position of this process in the stream, and p_avg, which peft does not save with an adapter."""
+        """Save the position of this process in the stream, how sentences are read, and p_avg of an adapter."""
         if self.stream is not None:
             self.stream_file(folder).write_text(json.dumps(self.stream.state_dict()), encoding="utf-8")
         if self.args.should_save and self.is_adapter():
             state = {name: values.tolist() for name, values in self.sentence_probability.state_dict().items()}
             (folder / SENTENCE_PROBABILITY).write_text(json.dumps(state), encoding="utf-8")
+        elif self.args.should_save and not self.is_sharded:
+            write_files_of_checkpoint(folder, self.accelerator.unwrap_model(self.model))
 
     def resume_adapter(self) -> None:
         """Set p_avg to that of the checkpoint of an adapter; those of earlier releases have none."""

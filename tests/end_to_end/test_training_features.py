@@ -430,6 +430,8 @@ def test_a_run_is_pushed_while_it_trains(
     assert not any(name.endswith((".pt", ".pth", ".bin")) or name == "trainer_state.json" for name in root)
     folders = {"checkpoint": {"last-checkpoint"}, "all_checkpoints": {f"checkpoint-{step}" for step in (1, 2, 3)}}
     named = {name.split("/")[0] for name in files if "/" in name and "of-00002" not in name}
+    assert ("modules.json" in root) == ("1_Pooling" in named) == (strategy != "checkpoint")  # of pre-training
+    named -= {"1_Pooling", "2_Normalize"}
     assert named == folders.get(strategy, set())
     for folder in named:
         for name in (path.relative_to(last).as_posix() for path in last.rglob("*") if path.is_file()):
@@ -437,7 +439,8 @@ def test_a_run_is_pushed_while_it_trains(
             (tmp_path / folder / name).write_bytes(files[f"{folder}/{name}"])
         assert verify_checkpoint(tmp_path / folder) is None  # what came back can be resumed from
     assert ("last-checkpoint/model-00001-of-00002.safetensors" in files) == (strategy != "checkpoint")
-    assert not any(is_obsolete(name, {"config.json"}) for name in files if "/" in name)  # the last push leaves them
+    kept = [name for name in files if "checkpoint" in name]
+    assert not any(is_obsolete(name, {"config.json"}) for name in kept)  # the last push leaves them
 
 
 def test_checkpoints_stay_while_they_are_pushed(make_translation: Make, tmp_path: Path, hub: Hub) -> None:

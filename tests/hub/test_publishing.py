@@ -316,7 +316,7 @@ def test_what_an_earlier_push_left_goes_and_the_files_of_others_stay(hub: Hub, r
 def test_a_model_without_files_of_sentence_transformers_is_not_read_by_those_of_an_earlier_push(
     hub: Hub, run: Path, model_for_text: Callable[..., PreTrainedModel], tmp_path: Path
 ) -> None:
-    """A checkpoint pushed during training, or a translation model, has none."""
+    """A translation model has none."""
     push(run, "me/x")
     names = ("2_Dense/config.json", "3_Normalize/config.json", "adapter_config.json", "checkpoint-1/modules.json")
     hub.repositories["me/x"] |= dict.fromkeys((*names, "LICENSE"), b"old")

@@ -38,12 +38,14 @@ from transformers import (
 import hictl_hf.pretraining.trainer
 import hictl_hf.training.trainer
 from hictl_hf.data.collator import PretrainingCollator
+from hictl_hf.embedding.encoder import embed_sentences, load_encoder
 from hictl_hf.embedding.pooling import Pooling
+from hictl_hf.embedding.sentence_transformers_settings import read_sentence_transformers_files
 from hictl_hf.errors import BadInput
 from hictl_hf.pretraining.trainer import HictlTrainer
 from hictl_hf.retrieval.held_out import RetrievalAccuracy, best_pooling, evaluate_retrieval, mean_accuracies
 from hictl_hf.training.arguments import RunArguments
-from hictl_hf.training.checkpoints import write_manifest
+from hictl_hf.training.checkpoints import verify_checkpoint, write_manifest
 
 
 @pytest.fixture(scope="module")
@@ -250,6 +252,25 @@ def test_logs_come_back_from_the_saved_state(build: Callable[..., HictlTrainer],
     assert saved == trainer.state.log_history[: len(saved)]
     assert [sorted({"loss", "eval_retrieval"} & log.keys()) for log in saved] == [["loss"], ["eval_retrieval"]] * 2
     assert json.loads(json.dumps(saved)) == saved
+
+
+def test_a_checkpoint_is_read_by_sentence_transformers_as_by_us(build: Callable[..., HictlTrainer]) -> None:
+    """Without its files the library takes the mean of the last layer, without the prompt, and says nothing."""
+    trainer = trained(build(save_strategy="steps", save_steps=1, max_steps=1))
+    folder = Path(trainer.args.output_dir) / "checkpoint-1"
+    settings = read_sentence_transformers_files(folder)
+    assert settings is not None and (settings.pooling, settings.normalize, settings.default_prompt) == (
+        "cls",
+        True,
+        None,
+    )
+    assert verify_checkpoint(folder) is None and "modules.json" in (folder / "manifest.json").read_text("utf-8")
+    loaded, theirs = load_encoder(folder)
+    vectors = [embed_sentences(model, theirs, ["a b", "c"]) for model in (trainer.model, loaded)]
+    np.testing.assert_allclose(*vectors, atol=1e-6)
+    trainer.model.config.embedding_pooling = "mean without special tokens"  # no pooling of the library
+    trainer.save_process_state(folder / "none")
+    assert not (folder / "none").exists()
 
 
 # --- evaluation -----------------------------------------------------------------------------------------------------
