@@ -26,7 +26,7 @@ from ..errors import BadInput, BrokenRow, as_bad_input, nearest_name, short_repr
 from .compression import COMPRESSIONS, compression_of, with_compressions
 from .language_names import is_language, none_of_languages, not_languages, with_codes
 from .languages import LANGUAGE, is_code, language_code, main_part
-from .lines import LONGEST_LINE, check_kind, first_bytes, noting_quotes, read_lines
+from .lines import LONGEST_LINE, check_kind, count_lines, first_bytes, noting_quotes, read_lines
 from .records import Cursor, Declared, Records, columns_used, skip_to_cursor
 from .translation_memories import read_tmx, read_xliff
 
@@ -292,7 +292,7 @@ def same_but_for_case(path: str) -> str:
 
 def compare_lengths(paths: Collection[str]) -> None:
     """Raise `BadInput` unless line-aligned files have equally many lines, before the first row is read."""
-    refuse_unequal({path: str(sum(1 for _ in read_lines(path, Cursor()))) for path in paths})
+    refuse_unequal({path: str(count_lines(path)) for path in paths})
 
 
 def refuse_unequal(counts: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from ..errors import BadInput, BrokenRow, as_bad_input, nearest_name
 from ..files import DESCRIPTOR, STANDARD_OUTPUT, atomic_file, check_place, is_stream, partial_file
@@ -20,6 +20,7 @@ from .records import Cursor, checked_text
 logger = logging.getLogger(__name__)
 
 LONGEST_LINE = 2**28  # bytes; an archive can hold a line that is longer than the memory
+BLOCK = 2**20  # bytes
 AS_NAMED = "with gzip if it ends in .gz, likewise .bz2, .xz and .zst"
 STANDARD_INPUT = "standard input"
 QUOTED_CELL = re.compile(r'"[^"]*(""[^"]*)+"')
@@ -32,9 +33,7 @@ QUOTED: set[str] = set()  # files of which it was logged
 
 def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:
     """Yield numbered lines without their ends; only a line feed ends a line. Invalid UTF-8 becomes surrogates."""
-    check_compression(path)
-    fix = "Copy or compress the file again."
-    with as_bad_input(path, "UTF-8 text, compressed as its ending says", fix), open_bytes(path) as file:
+    with open_text(path) as file:
         if cursor.offsets[0]:  # a pipe can only be read from its beginning
             file.seek(cursor.offsets[0])
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=cursor.number + 1):
@@ -50,6 +49,28 @@ def read_lines(path: str, cursor: Cursor) -> Iterator[tuple[int, str]]:
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if cursor.wants(number):
                 yield number, _decode(line)
+
+
+def count_lines(path: str) -> int:
+    """Return how many lines `read_lines` yields, ten times as fast."""
+    number, end = 0, b""
+    with open_text(path) as file:
+        while block := file.read(BLOCK):
+            if not end:  # of the block before
+                line = block[: block.find(b"\n") + 1] or block
+                check_encoding(path, line)
+                check_line_ends(path, line)
+            number, end = number + block.count(b"\n"), block[-1:]
+    return number + (end not in (b"", b"\n"))
+
+
+@contextmanager
+def open_text(path: str) -> Iterator[BinaryIO]:
+    """Open a file, decompressed; `BadInput` if it is damaged, or not compressed as its ending says."""
+    check_compression(path)
+    fix = "Copy or compress the file again."
+    with as_bad_input(path, "UTF-8 text, compressed as its ending says", fix), open_bytes(path) as file:
+        yield file
 
 
 def noting_quotes(path: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hictl_hf.data.lines import check_inputs, check_output, open_output, read_lines, read_texts
+from hictl_hf.data import lines
+from hictl_hf.data.lines import check_inputs, check_output, count_lines, open_output, read_lines, read_texts
 from hictl_hf.data.records import Cursor
 from hictl_hf.errors import BadInput
 
@@ -26,8 +27,8 @@ def test_a_pipe_is_read_as_a_file_is() -> None:
 def test_reading_resumes_at_the_offset_after_any_line(tmp_path: Path) -> None:
     path, cursor = tmp_path / "a.txt", Cursor()
     path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\nthree")
-    lines = [(number, line, cursor.offsets[0]) for number, line in read_lines(str(path), cursor)]
-    assert lines == [(1, "one", 8), (2, "two", 12), (3, "three", 17)]  # bytes: 3 of the mark, 5, 4 and 5
+    found = [(number, line, cursor.offsets[0]) for number, line in read_lines(str(path), cursor)]
+    assert found == [(1, "one", 8), (2, "two", 12), (3, "three", 17)]  # bytes: 3 of the mark, 5, 4 and 5
     assert list(read_lines(str(path), Cursor(1, [8]))) == [(2, "two"), (3, "three")]
     assert list(read_lines(str(path), Cursor(part=0, parts=2))) == [(2, "two")]
 
@@ -40,6 +41,41 @@ def test_a_file_of_an_old_mac_is_not_one_line(tmp_path: Path) -> None:
     for content in (b"one\rtwo", b"one\r\r\n", b"one\rtwo\rthree\n"):  # text with a carriage return
         path.write_bytes(content)
         assert len(list(read_lines(str(path), Cursor()))) == 1
+
+
+LONG = b"a" * lines.BLOCK
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n",
+        b"one",
+        b"one\n",
+        b"\xef\xbb\xbfone\r\ntwo\n\nfour\rx",
+        LONG,
+        LONG + b"\n",
+        LONG + b"a\nb",
+        b"\n" + LONG,
+    ],
+)
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_lines_are_counted_as_they_are_read(content: bytes, ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(gzip.compress(content) if ending else content)
+    assert count_lines(str(path)) == len(list(read_lines(str(path), Cursor())))
+
+
+@pytest.mark.parametrize("content", ["one\ntwo".encode("utf-16"), b"one\rtwo\rthree", gzip.compress(b"one")[:-9]])
+def test_what_cannot_be_read_is_not_counted(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / ("a.gz" if content.startswith(b"\x1f") else "a.txt")
+    path.write_bytes(content)
+    with pytest.raises(BadInput) as reading:
+        list(read_lines(str(path), Cursor()))
+    with pytest.raises(BadInput) as counting:
+        count_lines(str(path))
+    assert str(counting.value) == str(reading.value)
 
 
 def test_an_output_has_its_name_once_it_is_complete(tmp_path: Path) -> None:
