@@ -221,7 +221,9 @@ class TrainingTime(TrainerCallback, ExportableState):
         self.seconds, self.cpu_seconds = 0.0, 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        saved = state.stateful_callbacks.get(type(self).__name__, {"args": {}})["args"]
+        # at step 0 HF has stored the time since this object was made, such as that of scoring the start
+        stored = state.stateful_callbacks.get(type(self).__name__, {"args": {}})["args"]
+        saved = stored if state.global_step else {}
         self.before, self.cpu_before = saved.get("seconds", 0.0), saved.get("cpu_seconds", 0.0)
         self.began, self.cpu_began = time(), process_time()
 

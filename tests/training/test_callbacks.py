@@ -129,15 +129,25 @@ def test_a_resumed_run_saves_logs_and_evaluates_when_it_is_asked_to(checkpoint: 
 
 def test_training_time_goes_on_from_the_checkpoint() -> None:
     saved = {"seconds": 100.0, "cpu_seconds": 50.0}
-    clock, state = TrainingTime(), SimpleNamespace(stateful_callbacks={"TrainingTime": {"args": saved}})
+    clock, state = TrainingTime(), SimpleNamespace(global_step=4, stateful_callbacks={"TrainingTime": {"args": saved}})
     clock.on_train_begin(None, state, None)
     clock.on_train_end(None, state, None)
     assert 100 <= clock.seconds < 101 and 50 <= clock.cpu_seconds < 51
 
 
+def test_time_before_training_is_none_of_training(tmp_path: Path) -> None:
+    """A run scores the start first; HF's state of a training that begins has the time since the callback was made."""
+    clock = TrainingTime()
+    clock.began, clock.cpu_began = clock.began - 1000, clock.cpu_began - 1000
+    trained(toy_trainer(tmp_path, max_steps=2, callbacks=[clock]))
+    stored = callbacks_of(tmp_path / "checkpoint-2")["TrainingTime"]["args"]
+    for name in ("seconds", "cpu_seconds"):
+        assert 0 < stored[name] < getattr(clock, name) < 500
+
+
 def test_cpu_time_does_not_grow_while_the_process_sleeps() -> None:
     clock = TrainingTime()
-    clock.on_train_begin(None, SimpleNamespace(stateful_callbacks={}), None)
+    clock.on_train_begin(None, SimpleNamespace(global_step=0, stateful_callbacks={}), None)
     sleep(0.2)
     clock.on_train_end(None, None, None)
     assert clock.seconds >= 0.2 > clock.cpu_seconds >= 0
