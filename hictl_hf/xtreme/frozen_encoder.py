@@ -68,7 +68,7 @@ class FrozenEncoder:
                         "%s: says that it is read at %s of layer %d; XTREME's protocol, or the arguments, say %s of %d"
                     )
                     logger.info(message, name, *own, *self.pooling)
-            self.loaded = encoder.to(device()).eval()
+            self.loaded = encoder.to(device())
         return self.loaded
 
     def release(self) -> None:

@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,6 +60,22 @@ def test_a_sweep_of_0_7_5_is_read_and_not_repeated(tmp_path: Path, tokenizer: Pr
     data = TaskData(TABLE["tatoeba"], test={"de": BITEXT}, references={"de": ["0"]})
     encoder(tmp_path, tokenizer, sweep=True).describe(data, results)
     assert results.layers == {"mean": [1.0, 2.0, 3.0], "cls": [4.0, None, 5.0]} and results.other_direction is None
+
+
+def test_a_sweep_scores_dev_by_the_metric_of_the_task(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both pairs are mined and one is right: F1 is 66.7, precision 50 and recall 100."""
+    dev = Bitext(["a", "b"], ["x", "y"], ["0", "1"], ["0", "1"], frozenset({("0", "0")}))
+    found = encoder(tmp_path, tokenizer, layers=1, sweep=True)
+
+    def embed(bitext: Bitext, poolings: list[Pooling]) -> dict[Pooling, tuple[Any, ...]]:
+        assert bitext is dev
+        return {pooling: (bitext, np.eye(2), np.eye(2)) for pooling in poolings}
+
+    monkeypatch.setattr(found, "embed", embed)
+    sweep = found.sweep(TaskData(TABLE["bucc2018"], dev={"de": dev}, test={"de": BITEXT}))
+    assert sweep.split == "dev" and sweep.languages["de"]["mean"] == pytest.approx([200 / 3, 200 / 3])
 
 
 def test_predictions_and_sweep_are_made_from_test_and_dev(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:

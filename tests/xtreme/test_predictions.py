@@ -1,5 +1,6 @@
 """Predictions from sentence vectors, and references of files that do not fit their examples."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hictl_hf.xtreme.predictions import (
     MINED,
     TAGS,
     VALUES,
+    check_answers,
     check_pairs,
     check_tags,
     check_values,
@@ -30,6 +32,24 @@ def test_lines_are_those_of_the_nearest_candidates_worked_by_hand() -> None:
     assert LINES.retrieve(embedded, None) == ["1", "0"] == LINES.references(BITEXT)
     assert LINES.other_direction(embedded) == 100
     assert LINES.other_direction((BITEXT, VECTORS, VECTORS)) == 0
+
+
+def test_the_other_direction_searches_queries_by_candidates() -> None:
+    assert LINES.other_direction is not None
+    gold = replace(BITEXT, gold=frozenset({("0", "0"), ("1", "1")}))
+    embedded = (gold, VECTORS, np.array([[1, 0], [1, 0.5]], np.float32))  # each query finds its own, "y" finds "a"
+    assert LINES.retrieve is not None and LINES.retrieve(embedded, None) == ["0", "1"]
+    assert LINES.other_direction(embedded) == 50
+
+
+def test_the_threshold_of_mined_pairs_is_that_of_dev() -> None:
+    """Pairs of the unit vectors score 2 and 2, the others 1.48 and 1.33."""
+    assert MINED.retrieve is not None
+    both, one = (replace(BITEXT, gold=frozenset(pairs)) for pairs in ([("0", "0"), ("1", "1")], [("0", "0")]))
+    others = np.array([[1, 0], [1, 1]], np.float32)
+    assert MINED.retrieve((both, VECTORS, others), (both, VECTORS, VECTORS)) == set()
+    assert MINED.retrieve((one, VECTORS, VECTORS), (one, VECTORS, others)) == both.gold
+    assert MINED.retrieve((both, VECTORS, others), (one, VECTORS, others)) == one.gold
 
 
 def test_mined_pairs_need_references_of_dev() -> None:
@@ -70,3 +90,8 @@ def test_references_that_do_not_fit_are_refused() -> None:
         check_values("f", ["0"], BITEXT, ())
     with pytest.raises(BadInput, match=r"f: has \('0', '7'\); allowed are two ids"):
         check_pairs("f", {("0", "7")}, BITEXT, ())
+    asked = Dataset.from_dict({"id": ["a"]})
+    with pytest.raises(BadInput, match="f: has the question 'b'; allowed are answers to each of the 1 that are asked"):
+        check_answers("f", {"a": ["x"], "b": ["y"]}, asked, ())
+    with pytest.raises(BadInput, match="f: has no answer to the question 'a'"):
+        check_answers("f", {"a": []}, asked, ())

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ def test_stages_follow_each_other_and_what_is_there_is_kept(
     done: list[str] = []
 
     def write(path: Path) -> None:
+        sleep(0.05 * (path.name == "2d"))
         done.append(path.name)
         path.write_text(path.name)
 
@@ -36,6 +38,7 @@ def test_stages_follow_each_other_and_what_is_there_is_kept(
         jobs = [Job(path, stage, 1.0, lambda path=path: write(path)) for stage, path in files]
         same = Job(tmp_path / "0a", 0, 1.0, lambda: pytest.fail("done twice"))
         share_jobs([*jobs, same], processes)
+        assert all(path.exists() for _, path in files), "no process goes on before all are done"
 
     (tmp_path / "1c").write_text("there")
     shared_by(number, share)

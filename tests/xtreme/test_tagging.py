@@ -13,7 +13,7 @@ from transformers import BertTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from hictl_hf.errors import BadInput
 from hictl_hf.xtreme.sentence_pairs import TaskFeatures
-from hictl_hf.xtreme.tagging import Tagging
+from hictl_hf.xtreme.tagging import Tagging, space_before_words
 
 TAGS = ("B-LOC", "I-LOC", "O")
 INVISIBLE = "\u200e"  # a word of format characters only
@@ -96,6 +96,14 @@ def test_a_word_is_read_as_after_a_space_if_the_tokenizer_does_not_see_to_it(
     in_text = tokenizer("a cat in berlin", add_special_tokens=False)["input_ids"]
     words = Tagging(tokenizer, 12, TAGS).word_ids(["cat", "in", "berlin"])
     assert in_text[-sum(map(len, words)) :] == [*chain.from_iterable(words)]
+
+
+def test_no_space_is_put_before_words_where_the_tokenizer_adds_one(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Llama 2's adds a second one, of which "▁▁a" is another piece than that of a text; in XLM-R's it has no effect."""
+    llama = Tokenizer(models.BPE({"▁": 0, "a": 1}, []))
+    llama.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    assert space_before_words(PreTrainedTokenizerFast(tokenizer_object=llama)) == ""
+    assert space_before_words(tokenizer) == ""
 
 
 def test_rows_have_no_special_token_where_the_tokenizer_adds_none() -> None:

@@ -11,6 +11,7 @@ from hictl_hf.xtreme.data import (
     DataSource,
     Missing,
     Splits,
+    contents,
     cut,
     read_task,
     references_of,
@@ -61,6 +62,8 @@ def test_a_language_without_files_is_missing_with_the_reason(xtreme_folder: Path
     data = read_task(TABLE["panx"], source, "zero-shot", Splits(), ["en", "de", "fi"], "english", None)
     assert [*data.test] == ["en", "de"] and [*data.train] == ["en"] == [*data.dev]
     assert data.missing == {"fi": "no file panx/test-XX.tsv"} and data.references["de"]
+    data = read_task(TABLE["panx"], source, "translate-train", Splits(), ["en", "de"], "english", None)
+    assert [*data.test] == ["en"] and data.missing == {"de": "no file translate-train/translate_train.panx.txt"}
     with pytest.raises(Missing, match="panx, fi: no file panx/test-XX.tsv; add the file"):
         source.read(TABLE["panx"], "test", "fi")
 
@@ -83,6 +86,12 @@ def test_examples_that_are_trained_on_and_chosen_by_or_scored_are_logged(
     read_task(TABLE["panx"], DataSource(xtreme_folder), "zero-shot", splits, ["en"], "english", None)
     messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(messages) == len(logged) and all(part in text for part, text in zip(logged, messages))
+
+
+def test_a_question_is_the_same_by_whatever_id() -> None:
+    """Those that are trained on are numbered."""
+    one, other = (Dataset.from_dict({"id": [name], "question": ["?"], "context": ["a"]}) for name in ("0", "56be"))
+    assert [*contents(one)] == [*contents(other)]
 
 
 def test_parts_of_two_corpora_are_not_chosen_by_and_that_is_logged(

@@ -54,6 +54,14 @@ def test_files_are_kept_only_with_the_examples_they_were_made_from(tmp_path: Pat
     assert refuse_other_examples(tmp_path, [labels_came]) == {"panx de": "dddd"} and not made.paths[1].exists()
 
 
+def test_what_has_no_labels_to_come_is_never_made_again(tmp_path: Path) -> None:
+    """The hash of a tokenizer is empty where its tokenizer.json is hashed with the weights."""
+    made = Derived("tokenizer of x", (tmp_path,), "aaaa", "files")
+    (tmp_path / EXAMPLES_FILE).write_text('{"tokenizer of x": ""}', "utf-8")
+    with pytest.raises(BadInput, match="the files of tokenizer of x are not those that it was made from"):
+        refuse_other_examples(tmp_path, [made])
+
+
 def test_damaged_hashes_are_refused_with_the_file(tmp_path: Path) -> None:
     for content in ("{", "[1]"):
         (tmp_path / EXAMPLES_FILE).write_text(content, "utf-8")
