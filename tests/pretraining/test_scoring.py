@@ -16,9 +16,11 @@ from hictl_hf.pretraining.results import LanguageAccuracy
 from hictl_hf.pretraining.scoring import (
     DevScores,
     Scores,
+    guard_results,
     pictured_sentences,
     refuse_diverged,
     retrieval_results,
+    score,
     score_dev,
 )
 from hictl_hf.retrieval.held_out import RetrievalAccuracy
@@ -58,6 +60,17 @@ def test_results_are_means_of_both_directions_with_the_pooling_chosen_on_dev() -
     assert results.by_layer == {"mean": [87.5, None, 87.5], "cls": [None, None, 87.5]}
 
 
+def test_results_of_the_guard_are_those_of_its_pairs() -> None:
+    def scores(test: float, guard: float | None) -> Scores:
+        of_test, of_guard = (value and RetrievalAccuracy({"zh": (value, value)}, {"zh": 4}) for value in (test, guard))
+        return Scores(DevScores(Pooling("mean", 1), {}), of_test, {}, of_guard)
+
+    results = guard_results(scores(10.0, 20.0), scores(30.0, 40.0))
+    assert results is not None and (results.untrained, results.hictl) == (20, 40)
+    assert (results.per_language["zh"].untrained, results.per_language["zh"].hictl) == (20, 40)
+    assert guard_results(scores(10.0, None), scores(30.0, None)) is None
+
+
 @pytest.mark.parametrize("quiet", [False, True])
 def test_all_processes_choose_the_pooling_of_the_main_one(quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """GPUs may round differently; of a model in shards all run the same layers, or wait for each other for ever."""
@@ -80,6 +93,26 @@ def test_all_processes_choose_the_pooling_of_the_main_one(quiet: bool, monkeypat
     found = score_dev(trainer, corpora)
     assert (found.pooling, found.dev) == (first, of_main)
     assert asked == [("dev", [first, last]), ("guard", [first])]
+
+
+def test_test_and_guard_pairs_are_scored_at_the_pooling_that_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, chosen = RetrievalAccuracy({"de": (50.0, 50.0)}, {"de": 4}), Pooling("mean", 1)
+    asked: list[Any] = []
+
+    def evaluate(model: Any, tokenizer: Any, pairs: Any, poolings: Any, progress: bool) -> Any:
+        asked.append((pairs, poolings))
+        return dict.fromkeys(poolings, found)
+
+    monkeypatch.setattr(hictl_hf.pretraining.scoring, "evaluate_retrieval", evaluate)
+    monkeypatch.setattr(hictl_hf.pretraining.scoring, "pictured_sentences", lambda test: {})
+    trainer: Any = SimpleNamespace(
+        model=None, processing_class=None, accelerator=SimpleNamespace(unwrap_model=lambda model: model),
+        args=SimpleNamespace(disable_tqdm=True),
+    )  # fmt: skip
+    corpora: Any = SimpleNamespace(dev="dev", test="test", guard_dev="guard", guard_test="test of the guard")
+    scores = score(trainer, corpora, DevScores(chosen, {}))
+    assert scores is not None and scores.test == scores.guard == found
+    assert asked == [("test", [chosen]), ("test of the guard", [chosen])]
 
 
 def test_states_that_are_not_finite_after_training_end_the_run_with_their_reason(

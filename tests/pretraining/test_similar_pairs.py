@@ -222,6 +222,30 @@ def test_all_steps_of_a_run_are_grouped(
     assert not trainer.batches.grouped_over_processes, "which only gathered sentences are"
 
 
+@pytest.mark.parametrize(("cached", "size"), [("false", 8), ("true", 16)])
+def test_a_group_has_all_pairs_that_are_contrasted_with_each_other(
+    cached: str, size: int, corpus: Dataset, tokenizer: PreTrainedTokenizerBase,
+    model_for_text: Callable[..., PreTrainedModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    sizes: list[int] = []
+    monkeypatch.setattr(similar_pairs, "groups_of_similar", lambda *given: sizes.append(given[2]) or np.arange(80))
+    several = "--gradient_accumulation_steps", "2", "--gradient_cache", cached
+    trainer = make(tmp_path, corpus, tokenizer, model_for_text(), *several, "--group_by_similarity", "words")
+    next(iter(trainer.batches or ()))
+    assert sizes == [size]
+
+
+def test_only_sentences_that_the_run_reads_are_embedded(
+    corpus: Dataset, tokenizer: PreTrainedTokenizerBase, model_for_text: Callable[..., PreTrainedModel],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    embedded: list[Any] = []
+    monkeypatch.setattr(similar_pairs, "vectors_of_start", lambda *given: embedded.append(given[2]))
+    trainer = make(tmp_path, corpus, tokenizer, model_for_text(), "--group_by_similarity", "sentences")
+    assert isinstance(trainer.batches, TemperatureSampler)
+    assert embedded[0].tolist() == trainer.batches.examples_in(3 * 8).tolist() and len(embedded[0]) <= 24
+
+
 @pytest.mark.parametrize("at_once", [3, 1000])
 def test_sentences_are_compared_by_the_vectors_that_the_start_has(
     at_once: int, corpus: Dataset, tokenizer: PreTrainedTokenizerBase, model_for_text: Callable[..., PreTrainedModel],
