@@ -577,6 +577,23 @@ def test_a_run_of_which_no_step_was_made_is_no_success(tmp_path: Path) -> None:
     assert trained(toy_trainer(tmp_path / "n", callbacks=[Poison([1, 2])], max_steps=3)).skipped_steps == 2
 
 
+def test_the_loss_of_a_training_leaves_out_its_own_skipped_steps_alone(tmp_path: Path) -> None:
+    poison = Poison([1, 2])
+    trainer = toy_trainer(tmp_path, callbacks=[poison], max_steps=4, save_strategy="no")
+    for skipped in (2, 0):  # the second training of the same trainer is a new one
+        output = trainer.train()
+        losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
+        assert len(losses) == 4 - skipped and trainer.skipped_steps == skipped
+        assert output.training_loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+        assert trainer.args.logging_nan_inf_filter, "the arguments are as before"
+        poison.steps = []
+
+
+def test_sigterm_before_a_step_was_made_is_no_error(tmp_path: Path) -> None:
+    trainer = toy_trainer(tmp_path, callbacks=[Poison(range(99)), AtStep([2], send_sigterm)], save_strategy="no")
+    assert trained(trainer).terminated and trainer.skipped_steps == 2 and checkpoints(tmp_path) == [2]
+
+
 def test_rows_are_written_with_all_their_texts(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     """A batch as that of HiCTL, of two rows and four sentences."""
     trainer = toy_trainer(tmp_path, processing_class=tokenizer)
