@@ -204,6 +204,7 @@ def micro_batches_of(trainer: HictlTrainer, number: int = 3) -> list[dict[str, A
     trainer.gradient_cache = False
     batches, items = trainer.get_batch_samples(iter(trainer.get_train_dataloader()), number, trainer.args.device)
     assert len(batches) == number and items is not None
+    trainer.model.eval()  # as a model that is loaded; a step has dropout
     state = torch.get_rng_state()
     trainer.cache_sentence_level(batches, items["sentence"])
     assert torch.equal(torch.get_rng_state(), state)

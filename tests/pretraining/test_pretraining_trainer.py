@@ -11,6 +11,7 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
+from test_training_trainer import Poison
 from torch import Tensor
 from toy_trainer import (
     BATCH,
@@ -196,6 +197,24 @@ def test_logs_are_means_over_the_steps_since_the_last(build: Callable[..., Hictl
     for log in by_one:
         assert log["loss"] == pytest.approx(sum(log[name] for name in names[:3]), rel=1e-4)
         assert log["negatives_per_anchor"] <= 14
+
+
+def test_a_skipped_step_enters_neither_p_avg_nor_the_logs(build: Callable[..., HictlTrainer]) -> None:
+    trainer = build(max_steps=3, logging_steps=3)
+    trainer.add_callback(Poison([2]))
+    [log] = logs_of(trained(trainer))
+    assert trainer.skipped_steps == 1 and int(trainer.model.sentence_probability.steps) == 2
+    assert log["loss"] == pytest.approx(log["lm_loss"] + log["sentence_loss"] + log["word_loss"], rel=1e-4)
+
+
+def test_a_second_training_logs_its_own_steps(build: Callable[..., HictlTrainer]) -> None:
+    """The first one ends with a step that was not logged."""
+    trainer = build(max_steps=3, logging_steps=2)
+    for _ in range(2):
+        trainer.log_started = 0.0  # long ago
+        [log] = logs_of(trained(trainer))
+        assert log["loss"] == pytest.approx(log["lm_loss"] + log["sentence_loss"] + log["word_loss"], rel=1e-4)
+        assert log["tokens_per_second"] > 1
 
 
 @pytest.mark.parametrize("objective", ["lm", "sentence", "word"])
