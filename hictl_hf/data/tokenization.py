@@ -79,7 +79,10 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, max_length: int =
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
     """Save a tokenizer so that transformers 4 encodes alike: it has other names for two settings, and another default
-    of the third."""
+    of the third. Neither cut nor padding of its last call is in `tokenizer.json`, which `tokenizers` would repeat."""
+    if tokenizer.is_fast:
+        tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.backend_tokenizer.no_padding()
     tokenizer.save_pretrained(folder)
     path = Path(folder, "tokenizer_config.json")
     settings = json.loads(path.read_text("utf-8"))

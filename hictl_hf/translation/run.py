@@ -9,6 +9,7 @@ from pathlib import Path
 
 from transformers import set_seed
 
+from ..data.tokenization import save_tokenizer
 from ..files import atomic_directory, only_writer, write_text
 from ..hub.loading import check_vocabulary, load_tokenizer, warn_of_other_ids
 from ..hub.publishing import push, reserve
@@ -160,7 +161,7 @@ def save(
     if args.train_file:
         with atomic_directory(folder / "model") as place:
             trainer.accelerator.unwrap_model(trainer.model).save_pretrained(place)
-            trainer.processing_class.save_pretrained(place)
+            save_tokenizer(trainer.processing_class, place)
             write_text(place / "README.md", translation_card(results))
     results.write(folder)
 

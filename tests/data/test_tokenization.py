@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 from datasets import Dataset
-from tokenizers import pre_tokenizers
+from tokenizers import Tokenizer, pre_tokenizers
 from toy_families import TOKENIZERS, bytes_as_letters, gemma_pieces
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -62,6 +62,17 @@ def test_a_saved_tokenizer_is_named_as_transformers_4_names_it(family: str, tmp_
     assert type(saved) is type(tokenizer) and saved.all_special_tokens == tokenizer.all_special_tokens
     texts = ["the <region> Haus", "klein"]
     assert saved(texts) == tokenizer(texts) and saved(texts, texts) == tokenizer(texts, texts)
+
+
+def test_a_saved_tokenizer_neither_cuts_nor_pads_as_its_last_call_did(tmp_path: Path) -> None:
+    """The library tokenizers reads both from tokenizer.json."""
+    tokenizer = train_tokenizer(["the small house", "das kleine Haus"] * 9, vocab_size=40)
+    texts = ["das kleine Haus das kleine Haus", "the"]
+    tokenizer(texts, truncation=True, max_length=4, padding="max_length")
+    save_tokenizer(tokenizer, tmp_path)
+    saved = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert [saved.encode(text).ids for text in texts] == tokenizer(texts)["input_ids"]
+    assert len(saved.encode(texts[0]).ids) > 4
 
 
 def test_a_tokenizer_of_defaults_has_no_token_types_in_transformers_4_either(tmp_path: Path) -> None:

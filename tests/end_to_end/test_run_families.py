@@ -207,6 +207,8 @@ def test_both_steps_of_translation_train_resume_and_translate(
     assert any(not torch.equal(weights_of(second)[key], encoder[key]) for key in encoder), "step 2 trains the encoder"
     card = (second / "model/README.md").read_text("utf-8")
     assert f"an encoder, {FAMILIES[name].title}, started from" in card and f"- {name}\n" in card
+    tokenizer_file = second / "model/tokenizer_config.json"
+    assert "TokenizersBackend" not in tokenizer_file.read_text("utf-8"), "transformers 4 does not know it"
     (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in TEXTS), "utf-8")
     translate.main([
         "--model", str(second / "model"), "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt"),
