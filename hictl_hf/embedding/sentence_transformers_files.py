@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..data.tokenization import save_tokenizer
 from ..errors import BadInput
-from ..files import write_json
+from ..files import let_others_read, write_json
 from ..models.encoder_export import export_encoder, pooling_of_encoder
 from .pooling import chosen_prompt, own_max_length, own_normalize, own_pooling
 from .sentence_transformers_settings import ACTIVATIONS
@@ -35,6 +35,7 @@ def save_sentence_encoder(model: Any, tokenizer: PreTrainedTokenizerBase, folder
     config = copy.copy(model.config)
     config.embedding_pooling = pooling_of_encoder(model)
     write_sentence_transformers_files(folder, config, getattr(model, "projection", None))
+    let_others_read(Path(folder))
 
 
 def write_files_of_checkpoint(folder: str | Path, model: Any) -> None:

@@ -81,6 +81,17 @@ def test_the_plain_encoder_keeps_all_layers_and_says_where_it_is_read(
     assert config["model_type"] == "xlm-roberta"
 
 
+def test_others_can_read_the_weights_of_an_encoder(
+    model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    """safetensors 0.8 writes files for their owner alone."""
+    model = model_for_text(projection_size=20, embedding_pooling="projection")
+    save_sentence_encoder(model, tokenizer, tmp_path / "encoder")
+    weights = [*tmp_path.rglob("*.safetensors")]
+    assert len(weights) == 2
+    assert {file.stat().st_mode for file in weights} == {(tmp_path / "encoder/config.json").stat().st_mode}
+
+
 def test_a_pooling_that_the_format_does_not_know_is_refused(tmp_path: Path) -> None:
     config = XLMRobertaConfig(embedding_pooling="mean without special tokens", embedding_layer=1)
     with pytest.raises(BadInput, match="is 'mean without special tokens'; allowed in this format are cls, mean"):
