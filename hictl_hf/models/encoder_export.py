@@ -53,6 +53,8 @@ def export_encoder(model: Any, folder: str | Path) -> None:
     if family.model_type == "modernbert":  # for transformers 4, which would take its defaults and give other vectors
         theta = {kind: rope["rope_theta"] for kind, rope in config.rope_parameters.items()}
         config.global_rope_theta, config.local_rope_theta = theta["full_attention"], theta["sliding_attention"]
+        full = [layer for layer, kind in enumerate(config.layer_types) if kind == "full_attention"]
+        config.global_attn_every_n_layers = full[1] if len(full) > 1 else config.num_hidden_layers
     config.embedding_pooling = pooling_of_encoder(model)
     encoder = plain_model(config).to(dtype=model.dtype)
     weights = model.base_model.state_dict()

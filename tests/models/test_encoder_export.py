@@ -70,6 +70,19 @@ def test_the_weights_are_all_of_those_that_transformers_asks_for(family: str, tm
     assert not any(report.values())
 
 
+@pytest.mark.parametrize(("kinds", "every"), [("fsfs", 2), ("fsss", 4), ("ffff", 1)])
+def test_transformers_4_finds_which_layers_of_modernbert_read_all_tokens(
+    kinds: str, every: int, tmp_path: Path
+) -> None:
+    """It reads no list of layers, and would take every third."""
+    names = [{"f": "full_attention", "s": "sliding_attention"}[kind] for kind in kinds]
+    shape = SHAPES["modernbert"] | {"vocab_size": 40, "layer_types": names}
+    export_encoder(new_model(config_class("modernbert")(**shape)), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    assert config["global_attn_every_n_layers"] == every and config["layer_types"] == names
+    assert AutoModel.from_pretrained(tmp_path).config.layer_types == names
+
+
 def test_transformers_4_finds_the_rotary_bases_of_modernbert(tmp_path: Path) -> None:
     """It would take its defaults, and other vectors would come from mmBERT, whose local base is not the default."""
     bases = {"full_attention": {"rope_theta": 170000.0}, "sliding_attention": {"rope_theta": 130000.0}}
