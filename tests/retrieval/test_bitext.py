@@ -159,9 +159,11 @@ def test_nearest_agrees_with_comparing_one_by_one_in_blocks_of_any_size(seed: in
         assert nearest(queries, candidates, block).tolist() == expected
 
 
-def test_half_precision_is_compared_in_double() -> None:
+def test_half_and_single_precision_are_compared_in_double() -> None:
     queries, candidates = (vectors.astype(np.float16) for vectors in noisy_translations(3))
     assert (nearest(queries, candidates) == nearest(queries.astype(float), candidates.astype(float))).all()
+    close = np.array([[1, 2e-4], [1, 1e-4]], np.float32)  # cosines 1 - 2e-8 and 1 - 5e-9, in single precision both 1
+    assert nearest(np.array([[1, 0]], np.float32), close).tolist() == [1]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

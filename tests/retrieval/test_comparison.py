@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from pictures import is_picture
 from test_held_out import HELD_OUT, Dictionary
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
@@ -49,12 +50,24 @@ def test_sentences_find_each_other_as_in_the_accuracy_worked_by_hand(tokenizer: 
     assert longer.protocol["max_length"] == 64  # all that the encoder reads
 
 
+def test_of_long_sentences_as_much_is_read_as_asked_for(
+    model_for_text: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Sentences that differ after that are equal, and a tie with a wrong one is an error."""
+    alike = ["a b c d e f g", "a b c d e f h"]
+    for longest, is_found in ((4, False), (64, True)):
+        found = find_hits("a", model_for_text(), tokenizer, {"de": (alike, alike)}, max_length=longest)
+        assert found.protocol["max_length"] == longest and (found.hits["de"] == is_found).all()
+
+
 def test_intervals_are_those_of_sentences_drawn_one_by_one() -> None:
     """The slow version draws the sentences of each language, 20,000 times, and averages what is drawn."""
     sizes, random, draws = {"de": 200, "sw": 100}, np.random.default_rng(5), 20_000
     first = hits("a", **{name: random_hits(1, size, 0.5) for name, size in sizes.items()})
     second = hits("b", **{name: first.hits[name] | random_hits(2, size, 0.3) for name, size in sizes.items()})
     comparison, by_language = Comparison([first, second]), []
+    again = Comparison([first, second]).samples
+    assert all((drawn == again[name]).all() for name, drawn in comparison.samples.items())
     for name, size in sizes.items():
         rows = random.integers(size, size=(draws, size))
         by_language.append([100 * each.hits[name].mean(0)[rows].mean(1) for each in (first, second)])

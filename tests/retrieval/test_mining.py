@@ -9,6 +9,7 @@ import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hictl_hf.embedding.encoder import embed_sentences
+from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
 from hictl_hf.processes import Processes
 from hictl_hf.retrieval import mining
@@ -82,6 +83,8 @@ def test_ratios_to_a_mean_that_is_not_positive_are_told(caplog: pytest.LogCaptur
         mine_vectors(x, y, MiningConfig(margin=margin))
         score_pairs(x, y, np.array([[0, 0]]), MiningConfig(margin=margin))
         assert sum("2 of 4 sentences have a mean cosine of 0 or less" in each for each in caplog.messages) == told
+    mine_vectors(*np.eye(2)[:, None], MiningConfig(margin="ratio"))
+    assert caplog.messages[-1].startswith("2 of 2 sentences have a mean cosine of 0 or less")
 
 
 def test_a_row_near_an_earlier_one_is_no_distinct_one() -> None:
@@ -94,6 +97,7 @@ def test_a_row_near_an_earlier_one_is_no_distinct_one() -> None:
         assert find_distinct(x, above).tolist() == expected
     assert len(expected) == 198 and find_distinct(x, 0.6).tolist() != expected
     assert find_distinct(x[:1], 0.5).tolist() == [0]
+    assert find_distinct(np.eye(3), 0.0).tolist() == [0, 1, 2], "above, not at the number"
 
 
 def test_a_kept_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,11 +201,30 @@ def test_sentences_are_embedded_and_mined(
 ) -> None:
     model = model_for_text(initializer_range=0.3)
     x, y = sentences["en"][:12], sentences["en"][6:18]
-    found = mine([*x, x[0]], y, model, tokenizer, MiningConfig(margin="absolute", threshold=0.9999))
+    forward = MiningConfig(margin="absolute", threshold=0.9999, direction="forward")
+    found = mine([*x, x[0]], y, model, tokenizer, forward)
     assert {(pair.x, pair.y) for pair in found if pair.score > 0.9999} >= {(text, text) for text in x[6:]}
     assert len({pair.x for pair in found}) == len(found)
     cosines = [float(a @ b) for a, b in (embed_sentences(model, tokenizer, [p.x, p.y]) for p in found)]
     assert [pair.score for pair in found] == pytest.approx(cosines, abs=1e-5)
+
+
+def test_sentences_are_embedded_as_asked_for(
+    model_for_text: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: dict[str, list[str]],
+) -> None:
+    model, (x, y) = model_for_text(initializer_range=0.3), (sentences["en"][0], sentences["en"][1])
+    asked: dict[str, Any] = {"pooling": Pooling("mean", 1), "prompt": "a b: ", "max_length": 16}
+
+    def score(**reading: Any) -> float:
+        ((found, _, _),) = mine([x], [y], model, tokenizer, MiningConfig(margin="absolute"), **reading)
+        a, b = embed_sentences(model, tokenizer, [x, y], **reading)
+        assert found == pytest.approx(float(a @ b), abs=1e-5)
+        return found
+
+    others = [score(**{key: value for key, value in asked.items() if key != name}) for name in asked]
+    assert all(abs(score(**asked) - each) > 1e-3 for each in others), (score(**asked), others)
 
 
 def test_what_a_search_takes_is_said_in_words() -> None:
