@@ -13,7 +13,7 @@ from hictl_hf.errors import BadInput
 from hictl_hf.processes import ALONE, Processes
 from hictl_hf.retrieval import index_search
 from hictl_hf.retrieval.bitext import UnitRows
-from hictl_hf.retrieval.index_search import IndexSearch, check_index, import_faiss, make_index
+from hictl_hf.retrieval.index_search import IndexSearch, check_index, import_faiss, keep, make_index
 from hictl_hf.retrieval.mining import MiningConfig, mine_vectors
 from hictl_hf.retrieval.nearest_neighbours import Neighbours, Vectors, search_both
 
@@ -118,6 +118,23 @@ def test_few_lists_miss_some(tmp_path: Path) -> None:
         search_both(*map(UnitRows, translations()), K), search(tmp_path, "IVF16,Flat", parameters="nprobe=1")
     )  # fmt: skip
     assert 0.2 < (few.rows == expected.rows).mean() < 0.9
+
+
+@pytest.mark.parametrize(("factory", "rows"), [("IVF64,Flat", 10_000), ("IVF64,PQ8x4fs", 20)])
+def test_where_too_few_are_found_the_first_fills_the_places(factory: str, rows: int, tmp_path: Path) -> None:
+    found = search(tmp_path, factory, rows=rows, parameters="nprobe=1")
+    filled = found.rows == found.rows[:, :1]
+    assert filled[:, 1:].any() and (found.rows >= 0).all()
+    firsts = np.broadcast_to(found.similarities[:, :1], found.rows.shape)
+    np.testing.assert_array_equal(found.similarities[filled], firsts[filled])
+    assert all(len({*row[rest]}) == rest.sum() for row, rest in zip(found.rows, ~filled))
+    path = tmp_path / "000000.npz"
+    with np.load(path) as saved:
+        lost = dict(saved)
+    lost["rows"][3] = -1
+    keep(lost, path)
+    with pytest.raises(BadInput, match="finds no neighbour of 1 sentences; search more by --index_parameters"):
+        search(tmp_path, factory, rows=rows, parameters="nprobe=1")
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (3, 2)])
