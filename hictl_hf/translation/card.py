@@ -48,6 +48,8 @@ def translation_card(results: TranslationResults) -> str:
     trained = [language for language in results.target_languages if language in targets]  # in step 2 not all
     language = (trained or targets)[0]
     target = f", target_language={json.dumps(language)}" if len(targets) > 1 else ""
+    sources = results.languages[: -len(results.target_languages) or None]
+    sentence = "Guten Morgen." if sources[:1] in ([], ["de"]) else f"A sentence in {sources[0]}."
     bias = "" if config.get("cls_bias") == "none" else ", whose logits get a bias from the encoder's first token"
     begun = escape_markdown(results.began_from or "an encoder that was not recorded")
     return render_card(
@@ -64,6 +66,7 @@ def translation_card(results: TranslationResults) -> str:
         name=json.dumps(YOUR_TRANSLATION_REPOSITORY),
         repository=YOUR_TRANSLATION_REPOSITORY,
         target=target,
+        sentence=json.dumps(sentence),
         flag=f" --target_lang {language}" if target else "",
         made=how_it_was_made(results),
         citation=licence_and_citation(),

@@ -87,6 +87,10 @@ def test_a_translation_model_names_the_encoder_it_began_from_if_the_hub_knows_it
 def test_the_python_of_a_translation_card_compiles() -> None:
     [snippet] = re.findall(r"```python\n(.*?)```", translation_card(results_of(TRANSLATED)), flags=re.DOTALL)
     compile(snippet, "card", "exec")
+    assert 'translator(["Guten Morgen."])' in snippet
+    training = {"source_lang": ["el"], "target_lang": ["en"]}
+    greek = TRANSLATED | {"settings": TRANSLATED["settings"] | {"training": training}}
+    assert 'translator(["A sentence in el."])' in translation_card(results_of(greek))
 
 
 def test_text_from_translation_data_never_becomes_markup() -> None:
