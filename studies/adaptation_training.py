@@ -84,7 +84,7 @@ def steps_in(minutes: float, seconds: float) -> int:
 def record(times: StepTimes, before: float = 0.0) -> dict[str, Any]:
     """Return steps and CPU seconds of a training; `before` are those that were spent on all its steps before it."""
     steps = len(times.times) - 1
-    measured = {"steps": steps, "train_cpu_seconds": round(times.seconds + before, 1)}
+    measured = {"steps": steps, "train_cpu_seconds": round(times.seconds + before, 3)}
     if steps > DROPPED:
         measured["seconds_per_step"] = round(seconds_per_step(times.times) + before / steps, 4)
     return measured

@@ -92,8 +92,8 @@ def train_and_report(args: PretrainingArguments, command: str) -> PretrainingRes
     results = collect_results(args, trainer, corpora, before, after)
     results.interpolation = interpolation
     results.start = StartInfo(kind=start.kind, pooling=start.pooling, prompt=args.prompt or None)
-    results.train_seconds, results.command = round(training_time.seconds, 1), command
-    results.train_cpu_seconds = round(training_time.cpu_seconds, 1)
+    results.train_seconds, results.command = round(training_time.seconds, 3), command
+    results.train_cpu_seconds = round(training_time.cpu_seconds, 3)
     complete = gather_model(trainer.model, keep=trainer.is_world_process_zero())
     if trainer.is_world_process_zero():
         save(args.output_dir, complete, tokenizer, results)
