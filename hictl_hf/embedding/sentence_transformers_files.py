@@ -38,10 +38,11 @@ def save_sentence_encoder(model: Any, tokenizer: PreTrainedTokenizerBase, folder
     let_others_read(Path(folder))
 
 
-def write_files_of_checkpoint(folder: str | Path, model: Any) -> None:
+def write_files_of_checkpoint(folder: str | Path, model: Any, sharded: bool) -> None:
     """Write the files for a model in training, if it is read as sentence-transformers can read it; without them that
-    takes the mean of the last layer, without a word."""
-    if own_pooling(model.config).mode in MODES:
+    takes the mean of the last layer, without a word. Of a projection in shards there are no weights to write."""
+    mode = own_pooling(model.config).mode
+    if mode in MODES and not (sharded and mode == "projection"):
         write_sentence_transformers_files(folder, model.config, getattr(model, "projection", None))
 
 

@@ -231,8 +231,8 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         if self.args.should_save and self.is_adapter():
             state = {name: values.tolist() for name, values in self.sentence_probability.state_dict().items()}
             (folder / SENTENCE_PROBABILITY).write_text(json.dumps(state), encoding="utf-8")
-        elif self.args.should_save and not self.is_sharded:
-            write_files_of_checkpoint(folder, self.accelerator.unwrap_model(self.model))
+        elif self.args.should_save:
+            write_files_of_checkpoint(folder, self.accelerator.unwrap_model(self.model), self.is_sharded)
 
     def resume_adapter(self) -> None:
         """Set p_avg to that of the checkpoint of an adapter; those of earlier releases have none."""
