@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def ratio_of(memory: dict[str, dict[str, float | None]], kind: str) -> float | None:
-    """Of the step with the cache to the micro-batch alone; `None` where one of them is not known."""
+    """Return the ratio of the step with the cache to the micro-batch alone; `None` where one of them is not known."""
     with_cache, alone = memory[FORMS[2]][kind], memory[FORMS[0]][kind]
     return with_cache / alone if with_cache and alone else None
 

@@ -61,7 +61,7 @@ class MiningConfig:
     max_memory: int = MEMORY
     """Bytes that a search may need in addition to the vectors, which may be memory maps; with an index, of a shard."""
     device: str = "cpu"
-    """Of an exact search; an index is searched on the CPU."""
+    """Where an exact search runs; an index is searched on the CPU."""
 
     def __post_init__(self) -> None:
         check_ways(self.margin, self.direction, self.threshold)

@@ -252,7 +252,7 @@ def test_a_translation_model_is_no_start_but_its_encoder_is(
 def test_layers_above_the_one_that_is_read_may_be_left_out(
     tmp_path: Path, model_for_text: MakeModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """As the warning of a start that is read at an inner layer says."""
+    """The warning of a start that is read at an inner layer says so."""
     save_sentence_encoder(model_for_text(embedding_pooling="mean", embedding_layer=1), tokenizer, tmp_path)
     flags = ("--max_seq_length", "60", "--config_overrides", '{"num_hidden_layers": 1}')
     args = arguments("--model_name_or_path", str(tmp_path), *flags)
