@@ -77,6 +77,7 @@ def check_before_reading(args: PretrainingArguments, start: Start, tokenizer: Pr
             "(projection_bias or projection_activation in its configuration); leave it out"
         )
     warn_of_idle(args, config, start)
+    warn_of_inner_layer(args, config, start)
     check_name_of_metric(args, config)
     if config.sentence_weight > 0 and pairs_contrasted(args, args.gather_sentences, args.gradient_cache)[0] == 1:
         raise BadInput(NO_NEGATIVES)
@@ -85,8 +86,8 @@ def check_before_reading(args: PretrainingArguments, start: Start, tokenizer: Pr
 
 
 def warn_of_idle(args: PretrainingArguments, config: Any, start: Start) -> None:
-    """Log settings that are given and that nothing reads, and a start that is not read where it is trained."""
-    given, last = read_dictionary("config_overrides", args.config_overrides), config.num_hidden_layers
+    """Log settings that are given and that nothing reads."""
+    given = read_dictionary("config_overrides", args.config_overrides)
     masked = config.lm_weight or config.word_weight and config.word_level_input == "masked"
     warmup = args.lm_head_warmup_steps not in (None, 0, start.lm_head_warmup_steps)
     idle = {"lm_head_warmup_steps": "lm_weight is 0"} if warmup and not config.lm_weight else {}
@@ -99,8 +100,12 @@ def warn_of_idle(args: PretrainingArguments, config: Any, start: Start) -> None:
         idle |= {name: why for name in names if name in given}
     for name, why in idle.items():
         logger.warning("%s has no effect: %s", name, why)
-    if start.pooling is not None and 0 < start.pooling.layer < last and config.sentence_weight > 0:
-        layer = start.pooling.layer
+
+
+def warn_of_inner_layer(args: PretrainingArguments, config: Any, start: Start) -> None:
+    """Log a start that is read below the last layer, whose vectors are those that training acts on."""
+    layer, last = start.pooling.layer if start.pooling else 0, config.num_hidden_layers
+    if 0 < layer < last and config.sentence_weight > 0:
         logger.warning(
             "%s is read at layer %d, and training acts on that of layer %d, the last; to train the vector that is "
             "read, leave out the layers above it: --config_overrides num_hidden_layers=%d",

@@ -48,8 +48,8 @@ def translation_card(results: TranslationResults) -> str:
     trained = [language for language in results.target_languages if language in targets]  # in step 2 not all
     language = (trained or targets)[0]
     target = f", target_language={json.dumps(language)}" if len(targets) > 1 else ""
-    sources = results.languages[: -len(results.target_languages) or None]
-    sentence = "Guten Morgen." if sources[:1] in ([], ["de"]) else f"A sentence in {sources[0]}."
+    source = next(iter(results.source_languages), "de")
+    sentence = "Guten Morgen." if source == "de" else f"A sentence in {source}."
     bias = "" if config.get("cls_bias") == "none" else ", whose logits get a bias from the encoder's first token"
     begun = escape_markdown(results.began_from or "an encoder that was not recorded")
     return render_card(

@@ -120,7 +120,12 @@ class TranslationResults(RunResults):
     @property
     def languages(self) -> list[str]:
         """Source languages, then target languages."""
-        return [code for key in ("source_lang", "target_lang") for code in self._training.get(key) or ()]
+        return self.source_languages + self.target_languages
+
+    @property
+    def source_languages(self) -> list[str]:
+        """Those the run translated from."""
+        return [*(self._training.get("source_lang") or ())]
 
     @property
     def target_languages(self) -> list[str]:
