@@ -64,8 +64,7 @@ class Layout:
 
     def is_header(self, line: str) -> bool:
         """Whether a line names the languages of the columns, in any order, as a header does."""
-        cells = [cell.strip() for name, cell in zip(self.columns, line.split("\t")) if self.is_language(name)]
-        found = [find_language(cell, self.columns) for cell in cells]
+        found = [find_language(cell.strip(), self.columns) for cell in self.texts_of(line.split("\t"))]
         return sorted(found) == sorted(filter(self.is_language, self.columns))
 
     def has_usual_names(self, cells: Sequence[str]) -> bool:
@@ -74,8 +73,12 @@ class Layout:
         >>> [Layout(["_", "en", "de"]).has_usual_names(["id", *names]) for names in (("src", "TGT"), ("text", "Text"))]
         [True, False]
         """
-        names = [cell.strip().lower() for name, cell in zip(self.columns, cells) if self.is_language(name)]
+        names = [cell.strip().lower() for cell in self.texts_of(cells)]
         return len(cells) == len(self.columns) and {*names} <= USUAL_NAMES and len({*names}) == len(names)
+
+    def texts_of(self, cells: Sequence[str]) -> list[str]:
+        """Return the cells in columns of texts."""
+        return [cell for name, cell in zip(self.columns, cells) if self.is_language(name)]
 
     @staticmethod
     def is_language(column: str) -> bool:
@@ -123,9 +126,19 @@ def log_first_line(path: str, line: str) -> None:
     logger.warning("%s: its first line, %s, is read as the names of the columns, not as a pair", path, short_repr(line))
 
 
+@cache
+def log_doubtful_names(source: str, names: str) -> None:
+    """Log once that the names of the columns may be the first pair of a CSV without names."""
+    logger.warning(
+        "%s: has columns called %s; if that is the first pair of a CSV without names, it is not read. Add names",
+        source,
+        names,
+    )
+
+
 def check_first_line(source: str, names: Sequence[str], layout: Layout) -> None:
     """Raise `BadInput` for a first line of a CSV that may be a pair, not names; log what are no usual names."""
-    found = [name for name, column in zip(names, layout.columns) if layout.is_language(column)]
+    found = layout.texts_of(names)
     if not all(map(NAME.fullmatch, found)):
         raise BadInput(
             f"{source}: begins with the line {short_repr(','.join(names))}, which may be a pair; allowed is a line "
@@ -148,6 +161,8 @@ def read_columns(source: str, cursor: Cursor, read: Callable[[str, Cursor], Reco
         )
     if names and source.lower().endswith(CSV):
         check_first_line(source, names, layout)
+    elif source.startswith("hub:") and not all(map(NAME.fullmatch, layout.texts_of(names))):
+        log_doubtful_names(source, short_repr(names))
     for name, column in zip(names, layout.columns):
         if layout.is_language(column) and is_language(name) and not find_language(main_part(name), [main_part(column)]):
             raise BadInput(

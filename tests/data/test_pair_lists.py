@@ -204,6 +204,21 @@ def test_usual_names_in_the_first_line_of_a_list_are_no_pair(
     assert ("is read as the names of the columns, not as a pair" in caplog.text) != is_pair
 
 
+@pytest.mark.parametrize(("first", "is_doubtful"), [("Good morning!,Guten Morgen", True), ("source,target", False)])
+def test_a_pair_in_place_of_names_is_warned_of_in_a_folder_that_datasets_reads(
+    first: str, is_doubtful: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "train.csv").write_text(f"{first}\nthe cat,die Katze\n")
+    for _ in range(2):
+        assert texts(f"en+de:hub:{tmp_path}") == [{"en": "the cat", "de": "die Katze"}]
+    message = (
+        f"hub:{tmp_path}: has columns called ['Good morning!', 'Guten Morgen']; if that is the first pair of a CSV"
+    )
+    assert [message in record.getMessage() for record in caplog.records if "columns" in record.msg] == [
+        True
+    ] * is_doubtful
+
+
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
