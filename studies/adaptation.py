@@ -4,15 +4,16 @@
     python -m studies.adaptation --data shared/data --encoder e5 --systems ours --seeds 1    # one run
     python -m studies.adaptation --report docs/results.md                                    # the page again
     python -m studies.adaptation --data shared/data --encoder e5 --languages bre gle cym oci \\
-        --train_file catalogues/ --output runs/adaptation-low                                # low-resource languages
+        --train_file catalogues/                                                             # low-resource languages
+    python -m studies.adaptation --data shared/data --encoder minilm --prompt "" --minutes 6 --variant english
 
-`--data` is a folder of bitext/, ntrex/ and xtreme/, with `--languages` of tatoeba_low/ and xtreme/; `--encoder` an
-XLM-R encoder. All systems train on the same pairs in the same order (similar pairs in other batches), with the prompt,
-characters, tokens and pairs a step of `recipes/adapt.json`, for as many steps as their first ones say fit into
-`--minutes`. The trained weights are then averaged with those of the start, at the share that is best on dev and guard
-pairs. Everything is read at the mean of the last layer. A row of `SYSTEMS` is a training in a separate process, on one
-thread. Finished steps are not repeated: the same command resumes, and commands for other systems or seeds can run at
-the same time. Only the first steps of a system (`calibration/`) need a machine that does nothing else.
+`--data` is a folder of bitext/, ntrex/ and xtreme/, with `--languages` of tatoeba_low/ and xtreme/. All systems train
+on the same pairs in the same order (similar pairs in other batches), with the prompt, characters, tokens and pairs a
+step of `recipes/adapt.json`, for as many steps as their first ones say fit into `--minutes`. The trained weights are
+then averaged with those of the start, at the share that is best on dev and guard pairs. Everything is read at the mean
+of the last layer. A row of `SYSTEMS` is a training in a separate process, on one thread. Finished steps are not
+repeated: the same command resumes, and commands for other systems or seeds can run at the same time. Only the first
+steps of a system (`calibration/`) need a machine that does nothing else.
 
 The run.json of a run has the hits of every test sentence. `--report` copies them to the evidence and writes the page
 from there, so that runs can be added later.
@@ -54,7 +55,7 @@ from .pretraining import ROOT, call
 from .runs import add_report_arguments, keep_evidence, read_json
 
 EVIDENCE = ROOT / "studies/evidence/adaptation"
-LOW_RESOURCE = "-low"  # at the end of the default folders of runs and evidence with --languages
+LOW_RESOURCE = "low"  # the default --variant with --languages
 CALIBRATION_STEPS = 20
 
 
@@ -62,12 +63,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the requested systems, or write the page."""
     parser = make_parser()
     arguments = parser.parse_args(argv)
-    low = LOW_RESOURCE if arguments.languages else ""
-    output = arguments.output or Path(f"runs/adaptation{low}")
+    variant = arguments.variant or (LOW_RESOURCE if arguments.languages else "")
+    ending = variant and f"-{variant}"
+    output = arguments.output or Path(f"runs/adaptation{ending}")
     if arguments.report:
-        evidence = Path(f"{EVIDENCE}{low}") if arguments.evidence == EVIDENCE else arguments.evidence
+        evidence = Path(f"{EVIDENCE}{ending}") if arguments.evidence == EVIDENCE else arguments.evidence
         keep_evidence(output, evidence)
-        write_page(evidence, arguments.report, low)
+        write_page(evidence, arguments.report, ending)
         return
     if not (arguments.data and arguments.encoder):
         parser.error("--data and --encoder are needed, the folder of the data and that of the start")
@@ -80,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     study.prepare()
     for name, seed in tqdm(planned(arguments.systems, arguments.seeds), unit=" runs"):
         study.run(name, seed)
-    write_page(output, output / "results.md", low)
+    write_page(output, output / "results.md", ending)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -107,7 +109,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--train_file", nargs="+", default=[], metavar="FOLDER", help="sources of pairs of these languages"
     )
     parser.add_argument("--min_characters", type=int, default=1, help="of their shorter side, as in Cleaning [1]")
-    parser.add_argument("--output", type=Path, help="[runs/adaptation, with --languages runs/adaptation-low]")
+    parser.add_argument(
+        "--variant", default="", metavar="NAME", help="of the study, with another start or data [low with --languages]"
+    )
+    parser.add_argument("--output", type=Path, help="[runs/adaptation, of a variant runs/adaptation-NAME]")
     add_report_arguments(parser, EVIDENCE)
     return parser
 

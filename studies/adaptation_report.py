@@ -36,9 +36,9 @@ LOW_TESTS = {"low": "mean", **{name: language for name, (_, language) in LOW.ite
 PICTURED = {"similar-pairs": BLUE, "ours": GREEN, REFERENCE: ORANGE}
 
 
-def marks(low: str) -> tuple[str, str]:
-    """Return the comments around the block of a page; `low` is "-low" for the low-resource languages."""
-    return f"<!-- written by studies/adaptation.py{low} -->", f"<!-- end of adaptation{low} -->"
+def marks(ending: str) -> tuple[str, str]:
+    """Return the comments around the block of a page; `ending` is "-low" for the low-resource languages."""
+    return f"<!-- written by studies/adaptation.py{ending} -->", f"<!-- end of adaptation{ending} -->"
 
 
 @dataclass
@@ -168,21 +168,22 @@ def better_reference(found: Mapping[str, EncoderRuns], test: str, base: str) -> 
 # --- page -------------------------------------------------------------------------------------------------------------
 
 
-def write_page(folder: Path, page: Path, low: str) -> None:
+def write_page(folder: Path, page: Path, ending: str) -> None:
     """Write intervals.json of a folder of runs, and the tables and the picture between the marks of the page."""
     found = find_encoders(folder)
     if not found:
         return
-    scored = {test for each in found.values() for scores in each.scores.values() for test in scores}
-    tests = {test: label for test, label in (LOW_TESTS if low else TESTS).items() if test in scored}
+    trained = [each for name, each in found.items() if name != START] or found.values()
+    scored = {test for each in trained for scores in each.scores.values() for test in scores}
+    tests = {test: label for test, label in (LOW_TESTS if "low" in scored else TESTS).items() if test in scored}
     rows = intervals_of(found, tests)
     write_json(folder / "intervals.json", rows)
     parts = [main_table(rows, tests)]
     pictured = {name: found[name] for name in PICTURED if name in found}
     if pictured:
-        path = draw_shares(pictured, page.parent / f"images/adaptation{low}-shares.png")
+        path = draw_shares(pictured, page.parent / f"images/adaptation{ending}-shares.png")
         parts.append(f"![dev and guard accuracy by share of the trained weights](images/{path.name})")
-    replace_block(page, "\n\n".join(parts), *marks(low))
+    replace_block(page, "\n\n".join(parts), *marks(ending))
 
 
 def section_and_label(name: str) -> tuple[str, str]:
