@@ -17,6 +17,7 @@ IDENTIFIER = re.compile(r"[\W\d_]*|\S*[\d_/]\S*")  # no letter, or one word with
 NUMBER = re.compile(r"(?=.*\d)[\W\d_]+|[-+]?\d+(\.\d*)?[eE][-+]?\d+|(?=\S*\d)(?=\S*[_/#:])[!-~]+")
 
 BOOLEANS = ("true", "false")
+INDEX = re.compile(r"|Unnamed: 0|__index_level_\d+__")  # the names that pandas gives to its row numbers
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,8 @@ def columns_used(names: Collection[str]) -> list[str]:
         return ["translation"]
     if "text" in names and "lang" in names:
         return ["text", "lang"]
+    if len(without_index := [name for name in names if not INDEX.fullmatch(name)]) > 1:
+        names = without_index
     refused = not_languages(names)
     others = [name for name in names if name in refused or not COLUMN.match(name)]
     if not names or others:

@@ -41,6 +41,16 @@ def test_other_columns_are_ignored_next_to_named_ones() -> None:
             columns_used(names)
 
 
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "__index_level_0__"])
+def test_row_numbers_of_pandas_are_ignored_next_to_two_languages(name: str) -> None:
+    for number in ("0", 0):
+        assert checked_texts({name: number, "en": "a", "de": "b"}) == ({"en": "a", "de": "b"}, 0)
+    assert columns_used(["en", "de", name]) == ["en", "de"]
+    for names in ([name, "de"], [name, "en", "score"]):
+        with pytest.raises(BrokenRow, match="allowed are"):
+            columns_used(names)
+
+
 @pytest.mark.parametrize(
     "record",
     [
