@@ -15,7 +15,7 @@ import pyarrow
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
-from ..errors import BadInput
+from ..errors import BadInput, short_repr
 from ..processes import hides_progress
 from .cleaning import DEFAULT_CLEANING, Cleaning, CorpusReport, clean_rows
 from .doubts import named_twice
@@ -48,8 +48,12 @@ def load_corpus(
 
 def rows_of(sources: Sequence[str | os.PathLike[str]], report: CorpusReport) -> Iterator[Row]:
     """Yield the rows of all sources in order."""
-    if isinstance(sources, str | os.PathLike) or not sources:
-        raise BadInput(f"sources is {sources!r}; allowed is a list of one or more sources. Write ['corpus.jsonl'].")
+    listed = isinstance(sources, Sequence) and not isinstance(sources, str)
+    if not listed or not sources or not all(isinstance(source, str | os.PathLike) for source in sources):
+        found = f"sources is {' '.join(short_repr(sources).split())}, of type {type(sources).__name__}"
+        allowed = "a list of one or more names of files, folders and Hub datasets"
+        fix = "Write ['corpus.jsonl'], and rows in memory first to a file: Dataset.to_parquet('corpus.parquet')"
+        raise BadInput(f"{found}; allowed is {allowed}. {fix}.")
     for source in sources:
         yield from read_rows(source, report)
         report.doubts.log(str(source))

@@ -10,7 +10,7 @@ from typing import Any
 
 from huggingface_hub import snapshot_download
 
-from ..errors import BadInput, as_bad_input
+from ..errors import BadInput, as_bad_input, short_repr
 
 MAIN = "main"
 FILES = ("*.json", "*.txt", "*.model", "*.safetensors")  # of a checkpoint: no exports, no pickles
@@ -24,9 +24,14 @@ OF_THE_WEIGHTS = (  # fields that change what weights of the same shape compute
 def make_lists(args: Any, names: Iterable[str]) -> None:
     """Make each of these arguments a list of texts, as flags do: the letters of one text would be sources."""
     for name in names:
-        value = getattr(args, name) or []
-        values = [value] if isinstance(value, str | os.PathLike) else value
-        setattr(args, name, [os.fspath(each) for each in values])
+        value = getattr(args, name)
+        try:
+            values = [value] if isinstance(value, str | os.PathLike) and value else value or []
+            setattr(args, name, [os.fspath(each) for each in values])
+        except (TypeError, ValueError) as error:  # of a table, which is neither true nor false
+            found = f"{name} is {' '.join(short_repr(value).split())}, of type {type(value).__name__}"
+            fix = "Write rows in memory first to a file: datasets.Dataset.to_parquet('corpus.parquet')"
+            raise BadInput(f"{found}; allowed is a list of names. {fix}.") from error
 
 
 @dataclass

@@ -70,8 +70,11 @@ def test_a_corpus_of_which_nothing_is_left_is_refused_with_its_summary(tmp_path:
         load_corpus([source], cache_dir=tmp_path)
 
 
-@pytest.mark.parametrize("sources", [[], "a.jsonl"])
-def test_sources_are_a_list(sources: object, tmp_path: Path) -> None:
+PAIRS = datasets.Dataset.from_list([{"en": "the house", "de": "das Haus"}])
+
+
+@pytest.mark.parametrize("sources", [[], "a.jsonl", PAIRS, PAIRS.to_pandas(), [*PAIRS], [PAIRS], None])
+def test_sources_are_a_list_of_names(sources: object, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="allowed is a list"):
         load_corpus(sources, cache_dir=tmp_path)  # type: ignore[arg-type]
 

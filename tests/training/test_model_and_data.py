@@ -1,12 +1,15 @@
-"""Values of the arguments of the model and the data: files at a revision."""
+"""Values of the arguments of the model and the data: lists of names, files at a revision."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from datasets import Dataset
 from hub_stub import serve
 
 from hictl_hf.errors import BadInput
-from hictl_hf.training.model_and_data import ModelArguments, at_revision
+from hictl_hf.training.model_and_data import ModelArguments, at_revision, make_lists
 
 
 def test_files_at_a_revision_are_those_that_a_model_needs(tmp_path: Path) -> None:
@@ -23,3 +26,12 @@ def test_files_at_a_revision_are_those_that_a_model_needs(tmp_path: Path) -> Non
         asked = len(hub.requests)
         assert ModelArguments("me/x").checkpoint == "me/x" and at_revision(str(tmp_path), "v2") == str(tmp_path)
         assert ModelArguments("me/x", "me/t").tokenizer_source == "me/t" and len(hub.requests) == asked
+
+
+PAIRS = Dataset.from_list([{"en": "the house", "de": "das Haus"}])
+
+
+@pytest.mark.parametrize("rows", [PAIRS, [PAIRS], PAIRS.to_pandas(), [*PAIRS]])
+def test_rows_in_memory_are_refused_where_sources_are_named(rows: Any) -> None:
+    with pytest.raises(BadInput, match=r"train_file is .*, of type \w+; allowed is a list of names. Write rows in mem"):
+        make_lists(SimpleNamespace(train_file=rows), ["train_file"])
