@@ -242,7 +242,8 @@ def find_files(source: str, endings: Collection[str]) -> list[str]:
     pattern = os.path.join(glob.escape(source), "**") if is_folder else source
     paths = sorted(filter(os.path.isfile, glob.glob(pattern, recursive=True)))
     if is_folder:
-        refuse_saved_dataset(source)
+        for folder in sorted({source, *map(os.path.dirname, paths)}):
+            refuse_saved_dataset(folder)
         unread = [path for path in paths if ending_of(path) not in endings]
         paths = [path for path in paths if ending_of(path) in endings]
         if unread and len(endings) > 1:  # of a package all but its catalogues is code

@@ -340,6 +340,9 @@ def test_a_folder_of_save_to_disk_is_told_as_such(tmp_path: Path) -> None:
     for name, fix in (("one", r"load_from_disk\(folder\).to_parquet"), ("several", r"folder\)\['train'\].to_parquet")):
         with pytest.raises(BadInput, match=f"{name}: was written by datasets.save_to_disk, .*{fix}"):
             [*list_shards(str(tmp_path / name))]
+    (tmp_path / "pairs.jsonl").write_text('{"en": "a cat", "de": "eine Katze"}\n')
+    with pytest.raises(BadInput, match="one: was written by datasets.save_to_disk"):
+        [*list_shards(tmp_path)]
 
 
 # The files of a Moses corpus, one of them as the shell makes it of braces without quotes, and the source to write.
