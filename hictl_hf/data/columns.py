@@ -8,7 +8,7 @@ import pyarrow.parquet
 
 from ..errors import BadInput, BrokenRow, as_bad_input, short_repr
 from .compression import compression_of
-from .formats import READ_AHEAD, check_parquet, ending_of, read_cells, read_json_lines, rows_below
+from .formats import READ_AHEAD, check_delimiter, check_parquet, ending_of, read_cells, read_json_lines, rows_below
 from .lines import read_numbered_texts
 from .records import Cursor, checked_text
 
@@ -79,6 +79,8 @@ def read_records(path: str, column: str) -> Iterator[tuple[int, Mapping[str, Any
         if isinstance(header, BrokenRow):
             raise BadInput(f"{path}:{first}: {header}")
         header = [name.strip() for name in header]
+        if column not in header:
+            check_delimiter(f"{path}:{first}", header)
         if header.count(column) > 1:
             raise BadInput(
                 f"{path}:{first}: has {header.count(column)} columns {column!r}; allowed is one. Rename one."

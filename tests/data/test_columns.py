@@ -90,6 +90,7 @@ def test_a_missing_field_is_a_broken_row() -> None:
         ("a.jsonl", b'{"text": "a"}\n\n{"other": "b"}\n', "a.jsonl:3: has the columns"),
         ("a.jsonl", b'{"text": "a"\n', "a.jsonl:1: "),
         ("a.csv", b"id,text\n1,a\n2\n", "a.csv:3: has 1 columns; allowed are 2"),
+        ("a.csv", b"id;text\n1;Yes, sir\n", "a.csv:1: has columns separated by ';'.*Write it with commas"),
         ("a.tsv", b"text\ttext\na\tb\n", "a.tsv:1: has 2 columns 'text'"),
         ("a.parquet", b"not a table", "a.parquet: .*complete Parquet file"),
         ("a.parquet", as_parquet([{"en": "a"}]), r"a.parquet: has the columns \['en'\]"),
