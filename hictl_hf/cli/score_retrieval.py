@@ -18,7 +18,7 @@ from ..embedding.arguments import PoolingArguments
 from ..embedding.encoder import check_device, check_reading, default_precision, load_encoder
 from ..embedding.pooling import chosen_prompt
 from ..files import check_place
-from ..parsing import CommandParser, parse_flags, refuse_missing
+from ..parsing import CommandParser, parse_flags, refuse_missing, refuse_run
 from ..reports.results import refuse_other_results
 from ..retrieval.comparison import Comparison, as_table, find_hits, read_pairs, reading_table, write_comparison
 from .logs import log_to_terminal
@@ -76,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> Comparison:
     log_to_terminal()
     for name in given.models:
         refuse_missing(name)  # before any is read
+        refuse_run(name)
     if args.output:
         check_place(args.output, folder=True)
         refuse_other_results(args.output, "encoders")

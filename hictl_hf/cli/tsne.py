@@ -10,7 +10,7 @@ from ..embedding.arguments import PoolingArguments
 from ..embedding.encoder import check_reading
 from ..errors import BadInput
 from ..files import check_place
-from ..parsing import CommandParser, parse_flags, refuse_missing
+from ..parsing import CommandParser, parse_flags, refuse_missing, refuse_run
 from ..reports.plots import check_picture
 from ..reports.tables import Table
 from ..retrieval.plots import SentenceMap
@@ -62,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> list[SentenceMap]:
     models = [given.first, given.second]
     for name in models:
         refuse_missing(name)  # before any is read
+        refuse_run(name)
     maps = draw_sentence_sets(
         models, args.sentences, args.output, args.sets, args.per_set, args.seed, args.pooling, args.layer
     )

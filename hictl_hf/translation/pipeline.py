@@ -25,6 +25,7 @@ from ..errors import BadInput, as_bad_input
 from ..hub.loading import check_sizes
 from ..models.families import family_of, refuse_adapters
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
+from ..parsing import refuse_run
 from .beam_search import BeamSearchConfig
 from .decoding import refuse_offloaded, translate
 
@@ -134,6 +135,7 @@ def choose_dtype(device: torch.device) -> str:
 def check_translator(model: str | Path) -> None:
     """Raise `BadInput` for a path without a folder, which the Hub would be asked for, and a model without decoder."""
     name = str(model)
+    refuse_run(name)
     path_like = isinstance(model, Path) or name.startswith((".", "/", "runs/")) or name.count("/") > 1
     if path_like and not Path(name).is_dir():
         raise BadInput(f"{name}: is no folder; allowed is {KIND}. {TRAIN}")

@@ -80,6 +80,7 @@ def test_flags_override_what_the_folder_says(
     ("arguments", "message"),
     [
         (["nowhere/at/all", "--test_file", "SOURCE"], "nowhere/at/all"),
+        (["a-model", "RUN", "--test_file", "SOURCE"], "is the folder of a run; allowed is a model in it"),  # before any
         (["FIRST", "--test_file", "none.{en,de}"], "none.en: does not exist"),
         (["FIRST", "--test_file", "SOURCE", "--pooling", "max"], "pooling"),
         (["FIRST", "--test_file", "none.jsonl", "--precision", "fp16"], "precision is 'fp16'; allowed are fp32"),
@@ -89,8 +90,10 @@ def test_flags_override_what_the_folder_says(
     ],
 )
 def test_bad_arguments_are_one_message(
-    arguments: list[str], message: str, checkpoints: list[Path], source: str
+    arguments: list[str], message: str, checkpoints: list[Path], source: str, tmp_path: Path
 ) -> None:
-    places = {"FIRST": str(checkpoints[0]), "SOURCE": source}
+    (tmp_path / "encoder").mkdir()
+    (tmp_path / "encoder" / "config.json").touch()
+    places = {"FIRST": str(checkpoints[0]), "SOURCE": source, "RUN": str(tmp_path)}
     with pytest.raises(BadInput, match=message):
         main([places.get(word, word) for word in arguments])
