@@ -155,6 +155,12 @@ class RobustTrainer(Trainer):
                 output = super().train(resume_from_checkpoint, *args, **kwargs)
                 output = output._replace(training_loss=output.metrics["train_loss"])  # as `log` has changed it
                 self.wait_for(self.checkpoint_readers())
+        except KeyboardInterrupt:
+            if is_main:
+                newest = next(iter(newest_first(self.args.output_dir)), None)
+                saved = f"the newest checkpoint is {newest}; {self.how_to_continue}" if newest else "nothing was saved"
+                logger.warning("Ctrl-C after step %d: %s. SIGTERM (kill) saves the step", self.state.global_step, saved)
+            raise
         finally:
             for name, value in before.items():
                 setattr(self.args, name, value)

@@ -13,6 +13,7 @@ import math
 import multiprocessing
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -400,6 +401,22 @@ def test_a_sigterm_after_the_last_step_acts_as_it_did_before(tmp_path: Path) -> 
         assert received == ["SIGTERM"]
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    ("save_steps", "told"),
+    [(2, "the newest checkpoint is .*/checkpoint-2; continue with --resume_from_checkpoint"), (9, "nothing was saved")],
+)
+def test_ctrl_c_tells_what_is_saved(
+    save_steps: int, told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def interrupt(**_: Any) -> None:
+        raise KeyboardInterrupt
+
+    trainer = toy_trainer(tmp_path, callbacks=[AtStep([3], interrupt)], max_steps=4, save_steps=save_steps)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert re.search(f"Ctrl-C after step 3: {told}", caplog.text)
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
