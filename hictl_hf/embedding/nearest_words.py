@@ -23,7 +23,7 @@ from ..data.layout import pieces_shown, words_never_sampled
 from ..data.records import checked_text
 from ..data.text_encoding import encode_texts
 from ..data.tokenization import list_of_texts
-from ..errors import BadInput, BrokenRow
+from ..errors import BadInput, BrokenRow, short_repr
 from ..models.families import longest_input, refuse_adapter
 from ..models.word_sampling import cosines
 from ..reports.tables import Cell, Table
@@ -65,8 +65,8 @@ class Explainer:
 
     Args:
         model, tokenizer: from `embedding.load_encoder`.
-        rows: texts by language ({"de": "das Haus"}). A piece is assigned to the language with the largest share of the
-            piece among its tokens; without texts, to its Unicode script.
+        rows: texts, each under its language: [{"de": "das Haus"}]. A piece is assigned to the language with the largest
+            share of the piece among its tokens; without texts, to its Unicode script.
         among: sentences to search in, without empty and repeated ones.
         pooling: of sentences; `None`: the model's own. Words are always those near the first token's last state.
 
@@ -196,6 +196,8 @@ def best(similarities: NDArray[np.float32], number: int, among: NDArray[np.int64
 def keep_first(rows: Iterable[Mapping[str, str]], kept: Mapping[str, list[str]]) -> Iterator[Mapping[str, str]]:
     """Yield the rows unchanged and add the first texts of each language to `kept`."""
     for row in rows:
+        if not isinstance(row, Mapping):
+            raise BadInput(f"rows has {short_repr(row)}; allowed are texts under languages: [{{'de': 'das Haus'}}].")
         for language, text in row.items():
             if len(kept[language]) < TEXTS_KEPT and text.strip():
                 kept[language].append(text)

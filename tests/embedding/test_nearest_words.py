@@ -232,6 +232,14 @@ def test_only_a_model_of_the_word_level_objective_goes_without_caution(
         assert len(explainer.words("the cat", number=2)[ALL_LANGUAGES]) == 2
 
 
+@pytest.mark.parametrize("rows", [{"de": "das Haus"}, ["das Haus"]])
+def test_texts_without_their_languages_are_refused(
+    rows: object, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    with pytest.raises(BadInput, match="rows has 'd.*'; allowed are texts under languages"):
+        Explainer(model, tokenizer, rows)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("sentence", "message"),
     [("", "is empty"), (" \n", "is empty"), ("a\0b", "NUL byte"), ("caf\udce9", "invalid UTF-8")],
