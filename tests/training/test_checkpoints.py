@@ -172,8 +172,11 @@ def test_what_was_cut_short_is_removed_and_nothing_else(tmp_path: Path) -> None:
     (unfinished / MANIFEST).unlink()
     (half_deleted / "deeper" / "optimizer.pt").unlink()
     (tmp_path / "checkpoint-of-mine").mkdir()
+    flip_a_byte(save(tmp_path, 4) / "model.safetensors")  # not read, which may take minutes
     remove_broken_checkpoints(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-of-mine"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-4", "checkpoint-of-mine"]
+    assert verify_checkpoint(whole) is None
+    write_manifest(whole)  # again, as after a save that was interrupted
     assert verify_checkpoint(whole) is None
 
 

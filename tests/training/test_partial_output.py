@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ def write(
     def write_part(block: list[str], path: Path) -> None:
         if len(made) == parts:
             raise Killed
+        time.sleep(0.02 * processes.index)  # the main process joins what the others write
         shout(block, path)
         made.append(LINES.index(block[0]) // 3)
 
@@ -96,6 +98,33 @@ def test_any_number_of_processes_makes_what_is_missing(
     assert max(map(len, made)) - min(map(len, made)) <= 1
     assert (tmp_path / "all").read_text() == "".join(f"{line.upper()}\n" for line in LINES)
     assert not folder.exists()
+
+
+def test_what_is_missing_is_shared_evenly(shared_by: Callable[..., list[Any]], tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        write(tmp_path, parts=7)
+    for number in (1, 3, 5):  # as of one of two processes
+        (part,) = (tmp_path / "all.partial").glob(f"{number:06}-*.txt")
+        part.unlink()
+    assert shared_by(2, lambda processes: write(tmp_path, processes)) == [[1, 5], [3, 7]]
+
+
+def test_a_part_and_its_hash_are_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    replace = os.replace
+
+    def note_replace(draft: Path, path: Path) -> None:
+        done.append(f"becomes {path.name}")
+        replace(draft, path)
+
+    monkeypatch.setattr(partial_output, "flush", lambda path: done.append(path.name))
+    monkeypatch.setattr(os, "replace", note_replace)
+    partial = PartialOutput(tmp_path / "all.partial", ".txt", SETTINGS, "hictl shout")
+    partial.write([LINES[:3]], shout)
+    (part,) = (path.name for path in partial.parts)
+    assert done == ["becomes state.json", f".{part}.{os.getpid()}", f"{part}.hash", f"becomes {part}"]
 
 
 def test_parts_of_release_0_10_are_kept(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 
 from hictl_hf.data.collator import PretrainingCollator
 from hictl_hf.pretraining.trainer import HictlTrainer
+from hictl_hf.training.passes import Passes
 
 ROWS, BATCH, STEPS = 20, 8, 6  # of two micro-batches each; a pass has three
 
@@ -84,3 +86,45 @@ def test_a_pass_in_an_order_that_pytorch_drew_is_resumed_in_this_order(
 def test_what_is_due_at_the_end_of_a_pass_is_done(trainer: Callable[..., Recording], tmp_path: Path) -> None:
     trainer(save_strategy="epoch", gradient_accumulation_steps=1).train()
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-6"]
+
+
+class Drawing:
+    """A loader of passes of these lengths, each in an order that PyTorch draws."""
+
+    def __init__(self, *lengths: int) -> None:
+        self.lengths, self.number = lengths, -1
+
+    def set_epoch(self, number: int) -> None:
+        self.number = number
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return ((self.number, place) for place in torch.randperm(self.lengths[self.number]).tolist())
+
+
+def passes(resumed_from: Path | None = None, step: int = 0) -> Passes:
+    """Of 3, 9 and no micro-batches, two in a step."""
+
+    def load_rng_state(path: Path) -> None:
+        assert path == resumed_from
+        torch.manual_seed(9)
+
+    trainer: Any = SimpleNamespace(
+        state=SimpleNamespace(global_step=step), args=SimpleNamespace(gradient_accumulation_steps=2),
+        _load_rng_state=load_rng_state,
+    )  # fmt: skip
+    torch.manual_seed(5)
+    return Passes(Drawing(3, 9, 0, 4), trainer, resumed_from)  # type: ignore[arg-type]
+
+
+def test_passes_follow_each_other_until_one_is_empty() -> None:
+    found = list(passes())
+    assert [number for number, _ in found] == [0] * 3 + [1] * 9
+    assert sorted(found) == [(number, place) for number, length in ((0, 3), (1, 9)) for place in range(length)]
+
+
+def test_a_resumed_run_has_the_orders_of_before_and_then_the_random_state_of_its_checkpoint() -> None:
+    complete, resumed = list(passes()), passes(Path("checkpoint-2"), step=2)
+    torch.rand(3)  # as for new weights
+    batches = iter(resumed)
+    assert torch.rand(()) == torch.rand((), generator=torch.Generator().manual_seed(9))
+    assert list(batches) == complete[4:]

@@ -16,11 +16,12 @@ from hictl_hf.training.arguments import (
     read_dictionaries,
     read_dictionary,
     refuse_impossible,
+    refuse_several_gpus,
     refuse_unknown_keys,
     refuse_unsupported_devices,
     repository_to_publish_to,
 )
-from hictl_hf.training.fields import UNUSED, refuse_unused
+from hictl_hf.training.fields import UNUSED, refuse_optimizer, refuse_unused
 
 
 @pytest.fixture
@@ -86,6 +87,11 @@ def test_arguments_without_effect_are_refused(folder: str) -> None:
         ({"early_stopping_threshold": float("nan")}, "early_stopping_threshold is nan; allowed is 0 or more"),
         ({"save_total_limit": -1}, "save_total_limit is -1; allowed is 0 or more"),
         ({"max_steps": -5}, "max_steps is -5; allowed is 1 or more, or -1"),
+        ({"seed": -1}, "seed is -1; allowed is 0 or more and below 4294967296"),
+        ({"seed": 2**32}, "seed is 4294967296; allowed is 0 or more and below 4294967296"),
+        ({"early_stopping_patience": 1}, "early_stopping_patience is 1 and eval_strategy no; allowed is 1 or more"),
+        ({"ddp_static_graph": True, "auto_find_batch_size": True}, "ddp_static_graph is true with several micro-b"),
+        ({"ddp_timeout": 60}, "ddp_timeout is 60, which transformers does not pass on without a GPU; leave it out"),
     ],
 )
 def test_impossible_numbers_are_refused(folder: str, settings: dict[str, Any], message: str) -> None:
@@ -142,7 +148,16 @@ def test_what_the_trainer_would_refuse_later_is_refused_first(
         {"lr_scheduler_type": "polynomial", "max_steps": 4, "warmup_steps": 0.75},
         {"lr_scheduler_type": "polynomial", "warmup_steps": 0.999},
         {"lr_scheduler_type": "linear", "max_steps": 1, "warmup_steps": 10_000},
-        {"optim": "sgd", "optim_args": "momentum=0.9"},
+        {"optim": "sgd", "optim_args": "momentum=0.9, dampening=0.1"},
+        {"learning_rate": 0.0, "seed": 2**32 - 1},
+        {"num_train_epochs": 0, "max_steps": 1},
+        {"early_stopping_patience": 1, "eval_strategy": "epoch"},
+        {
+            "lr_scheduler_type": "reduce_lr_on_plateau",
+            "eval_strategy": "epoch",
+            "greater_is_better": True,
+            "lr_scheduler_kwargs": {"mode": "max"},
+        },
         {"activation_checkpointing": True, "activation_checkpointing_kwargs": '{"use_reentrant": true}'},
         {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": 2, "offload": False}},
         {"torch_compile": True},
@@ -151,6 +166,24 @@ def test_what_the_trainer_would_refuse_later_is_refused_first(
 )
 def test_what_works_is_let_pass(folder: str, settings: dict[str, Any]) -> None:
     refuse_impossible(arguments(folder, **settings))
+
+
+@pytest.mark.parametrize(("better", "given", "right"), [(True, {}, "max"), (False, {"mode": "max"}, "min")])
+def test_a_learning_rate_that_would_fall_where_the_metric_gets_better_is_refused(
+    better: bool, given: dict[str, str], right: str, folder: str
+) -> None:
+    settings = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch", "lr_scheduler_kwargs": given}
+    mode = given.get("mode", "min")
+    with pytest.raises(BadInput, match=f'whose mode is {mode}, and .* in accuracy; give .*"mode": "{right}"'):
+        refuse_impossible(arguments(folder, metric_for_best_model="accuracy", greater_is_better=better, **settings))
+
+
+@pytest.mark.parametrize("optimizer", ["galore_adamw", "apollo_adamw", "adamw_torch"])
+def test_targets_are_those_of_the_optimizers_that_read_them(optimizer: str, folder: str) -> None:
+    args = arguments(folder, optim=optimizer, optim_target_modules="all-linear")
+    refused = pytest.raises(BadInput, match="optim_target_modules is all-linear, which adamw_torch does not read")
+    with refused if optimizer == "adamw_torch" else nullcontext():
+        refuse_optimizer(args)
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU")
@@ -273,7 +306,14 @@ def test_an_accelerator_without_cuda_is_not_used_and_that_is_said(
     assert caplog.messages == ["training runs on the CPU: it uses GPUs of CUDA or ROCm, and this machine has mps"]
 
 
-@pytest.mark.parametrize("number", [0, 3])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_process_that_would_split_its_batches_over_gpus_is_refused(number: int) -> None:
+    told = pytest.raises(BadInput, match="one process sees 2 GPUs and would split its batches .*CUDA_VISIBLE_DEVICES")
+    with told if number > 1 else nullcontext():
+        refuse_several_gpus(number)
+
+
+@pytest.mark.parametrize("number", [0, 1])
 def test_a_process_that_does_not_see_its_gpu_is_told_before_data_is_read(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +321,6 @@ def test_a_process_that_does_not_see_its_gpu_is_told_before_data_is_read(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     device = torch.device("cuda", 0)
     args: Any = SimpleNamespace(n_gpu=1, device=device, world_size=8, local_process_index=number)
-    told = pytest.raises(BadInput, match="process 3 of its machine sees 1 GPU, .*; where each sees its own alone, set")
+    told = pytest.raises(BadInput, match="process 1 of its machine sees 1 GPU, .*; where each sees its own alone, set")
     with told if number else nullcontext():
         refuse_unsupported_devices(args, "")
