@@ -234,7 +234,7 @@ def draw_by_weight(
             lacking = (words[:, -1:] < 0) & (best > -torch.inf)
             if done == rounds or not lacking.any():
                 break
-        weights = (scores - best.nan_to_num(neginf=0)).exp_().unflatten(1, (-1, WEIGHTS_IN_BLOCK))
+        weights = (scores - best).exp_().unflatten(1, (-1, WEIGHTS_IN_BLOCK))
         ends = weights.sum(-1).cumsum(-1, dtype=torch.float64)  # (n, blocks)
         points = (next(ahead) if rounds else random.next(draws_a_round)) * ends[:, -1:]  # (n, draws)
         blocks = torch.searchsorted(ends, points, right=True).clamp_(max=ends.shape[1] - 1)

@@ -203,7 +203,7 @@ def test_how_many_pairs_are_compared_at_once_changes_no_draw(
 ) -> None:
     queries, vocabulary = random_words(70, 50)
     excluded, draws = torch.arange(70)[:, None] % 50, []
-    for pairs_at_once in (1000, 32, 3, 1):
+    for pairs_at_once in (1000, 32, 3, 1, 0):  # 0: a vocabulary that is larger than the cache
         monkeypatch.setattr(word_sampling, what, pairs_at_once * 50)
         torch.manual_seed(4)
         draws.append(sample_words(queries, vocabulary, excluded, 5, 0.5, torch.arange(70) if seeded else None))
@@ -399,6 +399,30 @@ def test_the_largest_number_of_all_is_below_one_and_proposes_the_last_word(monke
     monkeypatch.setattr(word_sampling, "worthwhile_proposals", lambda *_: 0)
     query, vocabulary = words_with([0.5, 0.5, 0.5])
     assert sample_words(query, vocabulary, NOBODY[:1], 1, 1.0, seeds).tolist() == [[2]]
+
+
+def test_the_smallest_number_of_all_draws_no_word_that_must_not_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_sampling, "worthwhile_proposals", lambda *_: 0)
+    seed = mixed_to(2**64 - 0x9E3779B97F4A7C15)
+    seeds = torch.tensor([seed - 2**64 * (seed >= 2**63)])
+    assert UniformNumbers(seeds).next(1).item() == 0
+    query, vocabulary = words_with([0.5, 0.5, 0.5])
+    assert sample_words(query, vocabulary, torch.tensor([[0]]), 1, 1.0, seeds).tolist() == [[1]]
+
+
+@pytest.mark.parametrize(("temperature", "asked"), [(0.05, 5), (1.0, 5), (1.0, 50)])
+def test_after_enough_rounds_the_words_are_those_of_drawing_until_none_lacks(temperature: float, asked: int) -> None:
+    """As on a GPU, which asks after some rounds whether a pair lacks words that are left."""
+    queries, vocabulary = random_words(20, 2000)
+    excluded = torch.full((20, 1990), -1)
+    excluded[0] = torch.arange(1990)  # ten words are left
+    arguments = queries, excluded, torch.arange(20), vocabulary, asked, temperature
+    expected, _ = word_sampling.draw_in_parts(*arguments, rounds=None)
+    for rounds in (0, 1, 64):
+        words, lacking = word_sampling.draw_in_parts(*arguments, rounds=rounds)
+        assert words.where(words >= 0, expected).equal(expected)
+        assert lacking.equal((words != expected).any(1)) and (rounds or lacking.any())
+    assert not lacking.any()
 
 
 def test_bits_are_shifted_with_zeros_from_the_left() -> None:
