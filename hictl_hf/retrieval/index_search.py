@@ -162,9 +162,7 @@ class IndexSearch:
         if not merged.exists():
             from faiss.contrib.ondisk import merge_ondisk
 
-            data = self.folder / "merged.ivfdata"
-            data.unlink(missing_ok=True)  # of an interrupted merge
-            merge_ondisk(index, [str(part.path) for part in shards], str(data))
+            merge_ondisk(index, [str(part.path) for part in shards], str(self.folder / "merged.ivfdata"))
             write_index(index, merged)
         return [(0, merged)]
 

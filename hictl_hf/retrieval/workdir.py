@@ -168,7 +168,6 @@ class MiningWorkdir:
             file.unlink()
         for index in self.folder.glob("index-*"):
             shutil.rmtree(index)
-        remember_settings(self.state, before | self.searched)
 
     def _check_lines(self, sides: Sequence[Side]) -> None:
         """Refuse a folder that was begun with other lines of a pipe, which has been read and so has no digest."""

@@ -151,6 +151,13 @@ def test_tables_and_files_hold_the_numbers(tmp_path: Path) -> None:
     assert is_picture(tmp_path / "scores/retrieval.png")
 
 
+def test_the_page_is_about_the_first_and_the_last_encoder(tmp_path: Path) -> None:
+    found = np.array([[True, True, True, False]] * 2)
+    encoders = [hits("start", de=found & False), hits("middle", de=found), hits("end", de=found & (np.arange(4) < 1))]
+    text = write_comparison(tmp_path, Comparison(encoders)).read_text("utf-8")
+    assert "Retrieval accuracy 25.0%" in text and "Blue: end. Grey: start." in text
+
+
 def test_one_encoder_has_no_difference(tmp_path: Path) -> None:
     alone = Comparison([hits("start", de=random_hits(0, 20, 0.5))])
     assert "difference" not in as_table(alone).text()

@@ -69,6 +69,8 @@ def test_flat_gives_the_pairs_of_the_exact_search() -> None:
 
 
 def test_all_lists_of_an_inverted_file_have_all_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "50").mkdir()
+    (tmp_path / "50" / "merged.ivfdata").write_bytes(b"of a merge that was interrupted")
     for rows, files in ((10_000, 1), (50, 9)):
         found = search(tmp_path / str(rows), "IVF16,Flat", rows=rows, parameters="nprobe=16")
         np.testing.assert_array_equal(found.rows, search_both(*map(UnitRows, translations()), K)[0].rows)

@@ -239,6 +239,19 @@ def test_a_search_goes_on_in_another_where_one_stopped() -> None:
         assert_same(second.neighbours(), expected)
 
 
+def test_of_equals_the_lower_row_comes_first_whichever_search_found_it() -> None:
+    """Processes compare different strips, and the main one adds what the others have found."""
+    x, y, plan = np.eye(8, dtype=np.float32)[[0] * 80], np.eye(8, dtype=np.float32)[[1, 0] * 50], Plan(32, 32, (32, 32))
+    main, other = Search(x, y, 5, plan), Search(x, y, 5, plan)
+    half = main.count_strips() // 2
+    for search, some in ((main, range(half, 2 * half)), (other, range(half))):
+        for _ in search.strips(some):
+            pass
+    main.load(other.save())
+    assert main.done.all()
+    assert_same(main.neighbours(), search_both(x, y, 5))
+
+
 def test_vectors_that_must_not_be_written_are_searched_without_a_warning(tmp_path: Path) -> None:
     np.save(tmp_path / "vectors.npy", np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32))
     vectors = np.load(tmp_path / "vectors.npy", mmap_mode="r")
