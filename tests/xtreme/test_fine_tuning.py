@@ -40,6 +40,7 @@ from hictl_hf.xtreme.fine_tuning import (
     load_model,
     predict_logits,
     row_lengths,
+    rows_at_once,
 )
 from hictl_hf.xtreme.question_answering import QuestionAnswering
 from hictl_hf.xtreme.sentence_pairs import SentencePairs, TaskFeatures
@@ -231,6 +232,33 @@ def test_a_batch_that_cannot_be_divided_is_refused(kinds: Kinds, tmp_path: Path)
     features = kind.encode(examples, training=True)
     with pytest.raises(BadInput, match="per_device_train_batch_size is 8; allowed are multiples of 3 micro-batches"):
         fine_tune(model, kind.tokenizer, features, SETTINGS, tmp_path, micro_batches=3)
+    assert rows_at_once(12, micro_batches=2, processes=3) == 2
+    with pytest.raises(BadInput, match="per_device_train_batch_size is 0; allowed are multiples of 2 micro-batches"):
+        rows_at_once(0, micro_batches=2, processes=1)
+
+
+def test_rows_of_similar_length_are_those_of_a_step_however_it_is_divided(kinds: Kinds, tmp_path: Path) -> None:
+    kind, examples, model = kinds["pairs"]
+    rows, orders = kind.encode(examples, training=True), []
+    for parts in (1, 4):
+        args = TrainingArguments(
+            str(tmp_path), per_device_train_batch_size=8 // parts, gradient_accumulation_steps=parts, use_cpu=True,
+            report_to="none",
+        )  # fmt: skip
+        trainer = FineTuningTrainer(
+            model, args, train_dataset=rows, processing_class=kind.tokenizer, similar_lengths=True
+        )
+        orders.append(list(trainer._get_train_sampler()))
+    assert orders[0] == orders[1]
+
+
+def test_a_model_that_was_trained_in_bf16_predicts_like_the_one_that_is_loaded(kinds: Kinds, tmp_path: Path) -> None:
+    kind, examples, model = kinds["pairs"]
+    settings = replace(SETTINGS, epochs=1 / 3)
+    trained = fine_tune(model, kind.tokenizer, kind.encode(examples, training=True), settings, tmp_path, bf16=True)
+    loaded = type(model).from_pretrained(tmp_path / "model")
+    one, other = (predict_logits(each, kind.tokenizer, kind.encode(examples)) for each in (trained, loaded))
+    np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("warmup", [2, 1 / 3])  # steps, or their share of 6
@@ -547,7 +575,9 @@ def test_a_prediction_leaves_model_and_tokenizer_as_they_were(kinds: Kinds) -> N
     model.base_model.eval()
     modes = [module.training for module in model.modules()]
     features = task.encode(examples)
-    predict_logits(model, tokenizer, features)
+    expected = predict_logits(model.eval(), task.tokenizer, features)
+    model.train().base_model.eval()
+    np.testing.assert_array_equal(predict_logits(model, tokenizer, features), expected)
     with pytest.raises(RuntimeError, match="no dropout"):
         model.base_model.register_forward_hook(lambda *_: (_ for _ in ()).throw(RuntimeError("no dropout")))
         predict_logits(model, tokenizer, features)
