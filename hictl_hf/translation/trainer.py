@@ -168,15 +168,13 @@ def reported_metrics(metric: str) -> list[str]:
 
 
 def check_metrics(pairs: Sequence[Pair], metric: str, multi_bleu: Mapping[str, Any] | None = None) -> None:
-    """Score a word in each direction before training, to find metrics that cannot be computed; only import COMET.
+    """Score a word in each direction before training, to find metrics that cannot be computed; not COMET.
 
     Raises:
         BadInput: a metric cannot be computed here.
     """
-    names = reported_metrics(metric) if pairs else []
-    check_comet(names)
-    directions, computed = dict.fromkeys(pair.direction for pair in pairs), [name for name in names if name != "comet"]
-    for direction, name in product(directions, computed):
+    names = [name for name in reported_metrics(metric) if name != "comet"]
+    for direction, name in product(dict.fromkeys(pair.direction for pair in pairs), names):
         tokenizer = MosesTokenizer(direction.target, **(multi_bleu or {}))
         try:
             score_translations(["a"], [["a"]], direction.target, [name], tokenizer=tokenizer)
@@ -260,7 +258,7 @@ def average_checkpoints(args: TranslationArguments, trainer: TranslationTrainer,
     model = trainer.accelerator.unwrap_model(trainer.model)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     model.load_state_dict(average_weights(checkpoints), strict=False)
-    steps = ", ".join(sorted((path.name.removeprefix("checkpoint-") for path in checkpoints), key=int))
+    steps = ", ".join(path.name.removeprefix("checkpoint-") for path in reversed(checkpoints))
     mean = replace(chosen, state=f"mean of steps {steps}")
     if chosen.validation is None:
         return mean

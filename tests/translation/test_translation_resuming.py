@@ -8,7 +8,16 @@ import pytest
 from parsers import parse_translation_arguments
 
 from hictl_hf.errors import BadInput
-from hictl_hf.translation.resuming import NEW, RENAMED, is_finished, record_settings, settings_of
+from hictl_hf.translation.corpus import Direction, Pair
+from hictl_hf.translation.resuming import (
+    DECISIVE,
+    NEW,
+    RENAMED,
+    decisive_settings,
+    is_finished,
+    record_settings,
+    settings_of,
+)
 
 
 def arguments(folder: Path, *more: str) -> Any:
@@ -92,5 +101,39 @@ def test_a_folder_that_is_no_part_of_a_run_is_not_replaced(tmp_path: Path) -> No
     (tmp_path / "model" / "mine.py").write_text("", "utf-8")
     with pytest.raises(BadInput, match="model: is there, and the run would replace it; choose another"):
         is_finished(arguments(tmp_path))
+    args = arguments(tmp_path)
+    args.train_file = []
+    assert not is_finished(args)  # a run that only tests saves no model
     record_settings(arguments(tmp_path))
     assert not is_finished(arguments(tmp_path))  # of a run that ended while it was saved
+
+
+def test_languages_are_the_same_however_they_are_written(tmp_path: Path) -> None:
+    record_settings(arguments(tmp_path))
+    before = json.loads((tmp_path / "settings.json").read_text("utf-8"))
+    assert before["source_lang"] == ["en"]
+    (tmp_path / "settings.json").write_text(json.dumps({**before, "source_lang": ["eng"]}), "utf-8")
+    assert not is_finished(arguments(tmp_path))
+    assert not is_finished(arguments(tmp_path, "--source_lang", "eng"))
+    with pytest.raises(BadInput, match=r"source_lang was \[.en.\] and is \[.fr.\]"):
+        is_finished(arguments(tmp_path, "--source_lang", "fr"))
+
+
+def test_a_checkpoint_is_resumed_with_what_its_best_state_was_chosen_by_if_there_is_one(tmp_path: Path) -> None:
+    pairs = [Pair("a", "A", Direction("en", "de"), "x:1")]
+    plain = decisive_settings(arguments(tmp_path), pairs)
+    assert plain.keys() == {*DECISIVE, "processes"}
+    assert decisive_settings(arguments(tmp_path, "--metric", "chrf", "--num_beams", "2"), []) == plain
+    best = ("--validation_file", "b.{en,de}")
+    found = decisive_settings(arguments(tmp_path, *best), pairs)
+    assert found.keys() - plain.keys() == {"metric", "search", "hash of the validation pairs"}
+    for more, name in (
+        (["--metric", "chrf"], "metric"),
+        (["--multi_bleu", '{"lowercase": true}'], "metric"),
+        (["--num_beams", "2"], "search"),
+    ):
+        other = decisive_settings(arguments(tmp_path, *best, *more), pairs)
+        assert [key for key in found if found[key] != other[key]] == [name]
+    for changed in ({"source": "b"}, {"target": "B"}):
+        other = decisive_settings(arguments(tmp_path, *best), [pairs[0]._replace(**changed)])
+        assert [key for key in found if found[key] != other[key]] == ["hash of the validation pairs"]

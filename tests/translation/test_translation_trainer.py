@@ -18,7 +18,14 @@ from datasets import Dataset
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+    TrainerState,
+    TrainingArguments,
+    set_seed,
+)
 from two_processes import found_by_two
 
 from hictl_hf import HictlModel
@@ -26,7 +33,7 @@ from hictl_hf.data.cleaning import CorpusReport
 from hictl_hf.models.modeling_hictl_translation import HictlForConditionalGeneration
 from hictl_hf.processes import Processes
 from hictl_hf.training import trainer as trainer_module
-from hictl_hf.training.checkpoints import newest_first, verify_checkpoint
+from hictl_hf.training.checkpoints import newest_first, verify_checkpoint, write_manifest
 from hictl_hf.translation import trainer as translation_trainer
 from hictl_hf.translation.beam_search import BeamSearchConfig
 from hictl_hf.translation.corpus import (
@@ -39,7 +46,14 @@ from hictl_hf.translation.corpus import (
 )
 from hictl_hf.translation.decoding import Translation
 from hictl_hf.translation.target_vocabulary import choose_target_ids
-from hictl_hf.translation.trainer import TranslationTrainer, average_weights, mean_scores, score_directions
+from hictl_hf.translation.trainer import (
+    TranslationTrainer,
+    average_weights,
+    checkpoints_to_average,
+    mean_scores,
+    reported_metrics,
+    score_directions,
+)
 
 EN_DE, EN_ZH = Direction("en", "de"), Direction("en", "zh")
 MAX_TOKENS, SEED = 210, 3
@@ -344,6 +358,7 @@ def test_validation_is_the_score_of_what_generate_says(material: Material, tmp_p
 
 def test_translations_are_one_line_each(material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def translated(model: Any, tokenizer: Any, texts: list[str], *rest: Any, **settings: Any) -> Any:
+        assert settings == {"progress": False, "cut": True}  # a source that is too long is no error
         return [[Translation(f"{text}\nmore\u2028", -1.0, 9)] for text in texts]
 
     monkeypatch.setattr(translation_trainer, "translate", translated)
@@ -358,6 +373,8 @@ def test_scores_of_one_direction_are_not_named_twice() -> None:
     assert mean_scores(scores) == pytest.approx({"multi-bleu": 100, "chrf": 100})
     assert "-l de lc" in scores[EN_DE]["multi-bleu"].signature and "|data:x" in scores[EN_DE]["chrf"].signature
     assert score_directions([], [], ["chrf"]) == {}
+    assert reported_metrics("multi-bleu") == ["multi-bleu", "sacrebleu", "chrf"]
+    assert reported_metrics("chrf") == ["chrf", "sacrebleu"]
 
 
 def test_the_best_state_is_kept_and_loaded_also_between_saves(
@@ -399,6 +416,54 @@ def test_a_mean_worked_by_hand(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="ids differs"):
         save_file({"ids": torch.tensor([5, 8])}, tmp_path / "2" / "model.safetensors")
         average_weights([tmp_path / "0", tmp_path / "2"])
+
+
+def state_at(step: int) -> TrainerState:
+    """Of a run that saves every second step."""
+    return TrainerState(global_step=step, max_steps=20, save_steps=2)
+
+
+def save_states(run: Path, *steps: int) -> None:
+    for step in steps:
+        folder = run / f"checkpoint-{step}"
+        folder.mkdir()
+        state_at(step).save_to_json(str(folder / "trainer_state.json"))
+        write_manifest(folder)
+
+
+@pytest.mark.parametrize(
+    ("step", "limit", "kept"),
+    [
+        (7, 2, [7, 6, 5, 4]),  # ended by SIGTERM for the second time since step 4
+        (8, 2, [8, 6]),
+        (8, None, [8, 6, 4, 2]),
+    ],
+)
+def test_what_sigterm_saved_takes_no_place_of_a_checkpoint_that_was_due(
+    step: int, limit: int | None, kept: list[int], material: Material, tmp_path: Path
+) -> None:
+    save_states(tmp_path, 2, 4, 5, 6, 7, *range(8, step + 1))
+    trainer = material.trainer(tmp_path, save_strategy="steps", save_steps=2)
+    trainer.state = state_at(step)
+    trainer.remove_old_checkpoints(str(tmp_path), limit)
+    assert [path.name for path in newest_first(tmp_path)] == [f"checkpoint-{number}" for number in kept]
+
+
+def test_a_broken_checkpoint_is_none_of_those_to_keep(material: Material, tmp_path: Path) -> None:
+    save_states(tmp_path, 2, 4, 6)
+    (tmp_path / "checkpoint-5").mkdir()  # killed while it saved
+    trainer = material.trainer(tmp_path, save_strategy="steps", save_steps=2)
+    trainer.state = state_at(6)
+    trainer.remove_old_checkpoints(str(tmp_path), 2)
+    assert [path.name for path in newest_first(tmp_path)] == ["checkpoint-6", "checkpoint-4"]
+
+
+def test_the_mean_is_of_the_last_complete_checkpoints_that_were_due(tmp_path: Path) -> None:
+    save_states(tmp_path, 2, 4, 5, 6, 8, 10)  # 5 by SIGTERM
+    (tmp_path / "checkpoint-8/trainer_state.json").write_text("{}")
+    found = checkpoints_to_average(tmp_path, 3, "steps")
+    assert [path.name for path in found] == ["checkpoint-10", "checkpoint-6", "checkpoint-4"]
+    assert len(checkpoints_to_average(tmp_path, 9, "steps")) == 4
 
 
 def test_the_mean_of_one_checkpoint_is_the_model(material: Material, tmp_path: Path) -> None:
