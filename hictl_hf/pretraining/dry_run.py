@@ -173,13 +173,12 @@ def shape_of(args: PretrainingArguments) -> Shape | None:
     `None` if they cannot be read, or are those of an encoder that HiCTL does not train.
     """
     try:
+        settings = config_settings(args)
         if args.model_name_or_path:
-            kept = {name: value for name, value in config_settings(args).items() if name != "vocab_size"}
-            config: Any = load_config(args.model_name_or_path, revision=args.model_revision, **kept)
+            settings.pop("vocab_size", None)
+            config: Any = load_config(args.model_name_or_path, revision=args.model_revision, **settings)
         else:
-            settings = config_settings(args)
-            kind = config_class(settings.pop("model_type", None))
-            config = kind(**settings)
+            config = config_class(settings.pop("model_type", None))(**settings)
     except (OSError, ValueError):
         return None
     config.pad_token_id = 0  # that of the tokenizer may be beyond a new vocabulary, and no size follows from it

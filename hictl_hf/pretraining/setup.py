@@ -100,8 +100,8 @@ def vocabulary_size(settings: Mapping[str, Any]) -> int:
 
 
 def config_settings(args: PretrainingArguments) -> dict[str, Any]:
-    """The fields of `config_overrides`, over those of the configuration of `config_name`."""
-    settings = read_dictionary("config_overrides", args.config_overrides)
+    """A copy of the fields of `config_overrides`, over those of the configuration of `config_name`."""
+    settings = dict(read_dictionary("config_overrides", args.config_overrides))
     if not args.config_name:
         return settings
     with model_errors(f"config_name {args.config_name}"):

@@ -212,7 +212,9 @@ def test_weights_that_a_run_would_refuse_do_not_resolve(tmp_path: Path) -> None:
 def test_parameters_are_those_of_the_model(family: str) -> None:
     """Not all encoders have XLM-R's: EuroBERT's feed-forward parts are gated, and its head is not tied."""
     sizes = {"vocab_size": 99, "num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 6}
-    shape = shape_of(PretrainingArguments(train_file=["x"], config_overrides={"model_type": family, **sizes}))
+    args = PretrainingArguments(train_file=["x"], config_overrides={"model_type": family, **sizes})
+    shape = shape_of(args)
+    assert args.config_overrides == {"model_type": family, **sizes}  # a run may follow with the same arguments
     weights = dict(new_model(config_class(family)(**sizes, pad_token_id=0)).named_parameters())
     assert shape is not None and shape.parameters == sum(map(torch.Tensor.numel, weights.values()))
     of_layers = sum(weight.numel() for name, weight in weights.items() if re.search(r"\blayers?\.\d", name))
