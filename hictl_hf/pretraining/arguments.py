@@ -381,7 +381,7 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
         if self.group_by_similarity != "no":
             raise BadInput("group_by_similarity looks among examples that are read before training; give no")
         for name in ("eval_strategy", "save_strategy", "logging_strategy"):
-            if getattr(strategy := getattr(self, name), "value", strategy) == "epoch":
+            if getattr(self, name) == "epoch":
                 raise BadInput(f"{name} is epoch, and a stream has no end of an epoch; give steps")
         for name in MIXING if self.stream_shares else ():
             if differs(self, name):

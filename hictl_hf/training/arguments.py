@@ -98,8 +98,7 @@ def refuse_zero_steps(args: Any) -> None:
     """Raise `BadInput` for evaluations or checkpoints every 0 steps, which HF's Trainer reads as every `logging_steps`
     and as the last step alone."""
     for name, kind in (("eval_steps", "eval_strategy"), ("save_steps", "save_strategy")):
-        strategy = getattr(args, kind)
-        if getattr(args, name) == 0 and getattr(strategy, "value", strategy) == "steps":
+        if getattr(args, name) == 0 and getattr(args, kind) == "steps":
             raise BadInput(f"{name} is 0; allowed is more than 0, below 1 a share of all steps; for none: --{kind} no")
 
 
@@ -335,10 +334,10 @@ def repository_to_publish_to(args: TrainingArguments) -> str | None:
         raise BadInput("push_to_hub needs the name of the repository; give --hub_model_id your-name/model")
     if args.hub_revision:
         raise BadInput(f"hub_revision is {args.hub_revision}; allowed is none: a run is pushed to main; leave it out")
-    strategy, allowed = getattr(args.hub_strategy, "value", args.hub_strategy), [each.value for each in HubStrategy]
-    if strategy not in allowed:
-        raise BadInput(f"hub_strategy is {strategy}; allowed are {', '.join(allowed)}")
-    if args.hub_always_push and strategy == HubStrategy.END.value:
+    allowed = [each.value for each in HubStrategy]
+    if args.hub_strategy not in allowed:
+        raise BadInput(f"hub_strategy is {args.hub_strategy}; allowed are {', '.join(allowed)}")
+    if args.hub_always_push and args.hub_strategy == HubStrategy.END:
         raise BadInput("hub_always_push is true, and a run is pushed once; add --hub_strategy every_save")
     args.push_to_hub = False
     return str(args.hub_model_id)

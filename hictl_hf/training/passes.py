@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 from transformers import Trainer
-from transformers.trainer_utils import IntervalStrategy, has_length
+from transformers.trainer_utils import has_length
 
 
 def knows_no_end(trainer: Trainer) -> bool:
     """Whether nobody knows how long a pass over the training examples is, and nothing is to happen at its end."""
     args = trainer.args
-    chosen = (args.eval_strategy, args.save_strategy, args.logging_strategy)
-    return not has_length(trainer.train_dataset) and IntervalStrategy.EPOCH.value not in [each.value for each in chosen]
+    at_end = "epoch" in (args.eval_strategy, args.save_strategy, args.logging_strategy)
+    return not has_length(trainer.train_dataset) and not at_end
 
 
 class Passes:
