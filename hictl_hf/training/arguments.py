@@ -35,6 +35,7 @@ RANGES = {  # least value, and what the value must be below; HF's Trainer checks
     "eval_delay": (0, math.inf), "early_stopping_threshold": (0, math.inf), "save_total_limit": (0, math.inf),
 }  # fmt: skip
 
+BEFORE_5_23 = "activation_checkpointing" not in {known.name for known in fields(TrainingArguments)}
 DICTIONARIES = ("lr_scheduler_kwargs", "activation_checkpointing_kwargs", "gradient_checkpointing_kwargs")
 
 
@@ -66,7 +67,7 @@ class RunArguments(TrainingArguments):
         default=0.0, metadata={"help": "How much more than the best value is better, for early_stopping_patience."}
     )
 
-    if "activation_checkpointing" not in {known.name for known in fields(TrainingArguments)}:  # before 5.23
+    if BEFORE_5_23:  # transformers calls it gradient checkpointing
         activation_checkpointing: bool = field(
             default=False, metadata={"help": "Recompute activations in the backward pass instead of storing them."}
         )
@@ -76,7 +77,7 @@ class RunArguments(TrainingArguments):
 
     def __post_init__(self) -> None:
         choose_precision_and_device(self)
-        if "activation_checkpointing" not in {known.name for known in fields(TrainingArguments)}:
+        if BEFORE_5_23:
             self.gradient_checkpointing |= self.activation_checkpointing
             self.activation_checkpointing = self.gradient_checkpointing
             given = self.activation_checkpointing_kwargs or vars(self)["gradient_checkpointing_kwargs"]
