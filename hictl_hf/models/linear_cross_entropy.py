@@ -6,10 +6,10 @@ that gradient. For autograd all of this is one dense gradient of E: hooks, accum
 repeated backward passes work. Shapes: m masked tokens, V words, d dimensions.
 """
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
@@ -34,6 +34,12 @@ def tied_embedding(embeddings: Tensor, ids: Tensor, padding: int | None = None) 
         is added in place: only this function, `word_contrast` or `linear_cross_entropy` may use them.
     """
     return TiedEmbedding.apply(embeddings, ids, padding)  # type: ignore[no-untyped-call]
+
+
+def can_tie(words: nn.Module) -> TypeGuard[nn.Embedding]:
+    """Whether `tied_embedding` may stand for a look-up in this layer: it is trained, without hooks, and no adapter."""
+    hooks = words._forward_hooks or words._forward_pre_hooks
+    return type(words) is nn.Embedding and words.weight.requires_grad and not hooks
 
 
 class TiedEmbedding(torch.autograd.Function):

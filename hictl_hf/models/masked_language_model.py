@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from .configuration_hictl import LoadsItsFamily
 from .families import Family
-from .linear_cross_entropy import tied_embedding
+from .linear_cross_entropy import can_tie, tied_embedding
 from .outputs import HictlForPreTrainingOutput
 from .packing import PackedPass, PackedRows, accepts_packed_rows, last_packed_block
 
@@ -71,8 +71,7 @@ class FamilyMaskedLM(LoadsItsFamily, PreTrainedModel):
         """M in one pass, of the tokens that are read (reads, d), else of all (tokens, d); E (V, d) for its next use."""
         words = self.get_input_embeddings()
         embeddings = words.weight if embeddings is None else embeddings
-        hooks = words._forward_hooks or words._forward_pre_hooks
-        if type(words) is nn.Embedding and words.weight.requires_grad and not hooks:
+        if can_tie(words):
             embedded, embeddings = tied_embedding(embeddings, rows.input_ids, words.padding_idx)
         else:  # frozen, hooked, or wrapped in an adapter
             embedded, embeddings = words(rows.input_ids), words.weight

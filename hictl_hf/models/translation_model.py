@@ -26,7 +26,7 @@ from transformers.utils import ModelOutput, can_return_tuple
 from .cls_bias import ClsBias
 from .configuration_hictl import LoadsItsFamily
 from .generation import CACHE, TargetIdGenerationMixin, the_cache
-from .linear_cross_entropy import linear_cross_entropy, tied_embedding
+from .linear_cross_entropy import can_tie, linear_cross_entropy, tied_embedding
 from .masked_language_model import refuse_unknown
 from .modeling_hictl import encoder_class
 from .supported_versions import overrides_private, require_parameters
@@ -284,11 +284,9 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
         return self.training and self.config.cls_bias != "cosine" and type(self.lm_head) is nn.Linear
 
     def can_share_gradient(self) -> bool:
-        """Whether look-ups and output layer can share a gradient matrix: the weights are tied and have no hooks."""
+        """Whether look-ups and output layer can share a gradient matrix: their weights are tied."""
         words = self.decoder.get_input_embeddings()
-        hooks = words._forward_hooks or words._forward_pre_hooks
-        tied = words.weight is self.lm_head.weight
-        return tied and type(words) is nn.Embedding and words.weight.requires_grad and not hooks
+        return can_tie(words) and words.weight is self.lm_head.weight
 
     def output_of(self, encoded: Any, decoded: Any, loss: Tensor | None, logits: Tensor | None) -> Seq2SeqLMOutput:
         """Name the outputs of encoder and decoder as transformers does."""
