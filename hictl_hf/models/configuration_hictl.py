@@ -8,7 +8,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig, XLMRobertaConfig
 
 from .configuration_decoder import DecoderConfig
-from .configuration_objective import ZETA, ObjectiveConfig
+from .configuration_objective import ObjectiveConfig
 from .families import FAMILIES, OURS, Family, families_named, family_of
 
 KINDS = {  # of Auto classes, and what the names of model classes end with
@@ -145,4 +145,4 @@ def load_config(name: Any, **kwargs: Any) -> Any:
     return (config_class(model_type) if family_of(model_type) else HictlConfig).from_pretrained(name, **kwargs)
 
 
-__all__ = ["HictlConfig", "LoadsItsFamily", "ObjectiveConfig", "ZETA", "config_class", "load_config", "model_type_of"]
+__all__ = ["HictlConfig", "LoadsItsFamily", "ObjectiveConfig", "config_class", "load_config", "model_type_of"]

@@ -14,10 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import (
-    PreTrainedModel,
-    XLMRobertaModel,
-)
+from transformers import PreTrainedModel, XLMRobertaModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
@@ -26,12 +23,12 @@ from transformers.utils import ModelOutput, can_return_tuple
 from .cls_bias import ClsBias
 from .configuration_hictl import LoadsItsFamily
 from .generation import CACHE, TargetIdGenerationMixin, the_cache
+from .head_loss import IGNORED
 from .linear_cross_entropy import can_tie, linear_cross_entropy, tied_embedding
 from .masked_language_model import refuse_unknown
 from .modeling_hictl import encoder_class
 from .supported_versions import overrides_private, require_parameters
 
-IGNORED = -100  # the label of a position without a loss
 require_parameters(
     XLMRobertaModel.forward,
     "attention_mask", "position_ids", "inputs_embeds", "encoder_hidden_states", "encoder_attention_mask", "use_cache",
@@ -58,12 +55,7 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
     accepts_loss_kwargs = True  # the loss is divided by `num_items_in_batch`
     reads_own_fields = True
     _tied_weights_keys = {"lm_head.weight": "decoder.embeddings.word_embeddings.weight"}
-    _keys_to_ignore_on_load_unexpected = [
-        r"pooler",
-        r"projection",
-        r"sentence_probability",
-        r"lm_head\.(?!weight|bias)",
-    ]
+    _keys_to_ignore_on_load_unexpected = [r"pooler", r"projection", r"sentence_probability", r"lm_head\.(?!weight|bias)"]
     _keys_to_ignore_on_load_missing = [r"target_token_ids"]
 
     def __init__(self, config: Any) -> None:
