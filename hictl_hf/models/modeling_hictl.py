@@ -25,7 +25,7 @@ from .configuration_hictl import HictlConfig, LoadsItsFamily, model_type_of
 from .encoder_export import export_encoder
 from .families import FAMILIES, OURS, Family, family_of
 from .head_loss import divide_by_items
-from .modeling_hictl_families import ENCODER_CLASSES, IGNORED, OF_A_TRANSLATION_MODEL, PRETRAINING_CLASSES
+from .modeling_hictl_families import ENCODER_CLASSES, OF_A_TRANSLATION_MODEL, OF_PRETRAINING, PRETRAINING_CLASSES
 from .objective import HictlObjective
 from .outputs import HictlForPreTrainingOutput
 from .supported_versions import require_parameters
@@ -38,7 +38,7 @@ class HictlModel(LoadsItsFamily, XLMRobertaModel):
 
     config: HictlConfig
     config_class = HictlConfig
-    _keys_to_ignore_on_load_unexpected = [*IGNORED, *OF_A_TRANSLATION_MODEL]
+    _keys_to_ignore_on_load_unexpected = [*OF_PRETRAINING, *OF_A_TRANSLATION_MODEL]
 
     def __init__(self, config: HictlConfig, add_pooling_layer: bool = False) -> None:
         super().__init__(config, add_pooling_layer=add_pooling_layer)
@@ -51,7 +51,7 @@ class HictlForMaskedLM(LoadsItsFamily, XLMRobertaForMaskedLM):
     config_class = HictlConfig
     accepts_loss_kwargs = True  # the Trainer passes `num_items_in_batch`
     forward = divide_by_items(XLMRobertaForMaskedLM.forward)
-    _keys_to_ignore_on_load_unexpected = IGNORED
+    _keys_to_ignore_on_load_unexpected = OF_PRETRAINING
 
 
 class HictlForSequenceClassification(LoadsItsFamily, XLMRobertaForSequenceClassification):
@@ -61,7 +61,7 @@ class HictlForSequenceClassification(LoadsItsFamily, XLMRobertaForSequenceClassi
     config_class = HictlConfig
     accepts_loss_kwargs = True
     forward = divide_by_items(XLMRobertaForSequenceClassification.forward)
-    _keys_to_ignore_on_load_unexpected = [*IGNORED, r"lm_head"]
+    _keys_to_ignore_on_load_unexpected = [*OF_PRETRAINING, r"lm_head"]
 
 
 class HictlForTokenClassification(LoadsItsFamily, XLMRobertaForTokenClassification):
@@ -71,7 +71,7 @@ class HictlForTokenClassification(LoadsItsFamily, XLMRobertaForTokenClassificati
     config_class = HictlConfig
     accepts_loss_kwargs = True
     forward = divide_by_items(XLMRobertaForTokenClassification.forward)
-    _keys_to_ignore_on_load_unexpected = [*IGNORED, r"lm_head"]
+    _keys_to_ignore_on_load_unexpected = [*OF_PRETRAINING, r"lm_head"]
 
 
 class HictlForQuestionAnswering(LoadsItsFamily, XLMRobertaForQuestionAnswering):
@@ -80,7 +80,7 @@ class HictlForQuestionAnswering(LoadsItsFamily, XLMRobertaForQuestionAnswering):
     config: HictlConfig
     config_class = HictlConfig
     accepts_loss_kwargs = False  # the Trainer has no `labels` to count, and divides the mean
-    _keys_to_ignore_on_load_unexpected = [*IGNORED, r"lm_head"]
+    _keys_to_ignore_on_load_unexpected = [*OF_PRETRAINING, r"lm_head"]
 
 
 class HictlForMultipleChoice(LoadsItsFamily, XLMRobertaForMultipleChoice):

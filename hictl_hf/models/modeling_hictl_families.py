@@ -16,7 +16,7 @@ from .objective import HictlObjective
 PRETRAINING_CLASSES: dict[str, type[Any]] = {}
 ENCODER_CLASSES: dict[str, type[Any]] = {}
 """Both by transformers' `model_type`; `modeling_hictl` adds XLM-R's."""
-IGNORED = [r"pooler", r"projection", r"sentence_probability"]  # weights that other heads do not have
+OF_PRETRAINING = [r"pooler", r"projection", r"sentence_probability"]  # weights that models with other heads lack
 OF_A_TRANSLATION_MODEL = [r"^decoder\.", r"^lm_head\.", r"^start_embeddings", r"^target_token_ids", r"^cls_bias_scale"]
 
 
@@ -51,7 +51,7 @@ def make_class(family: Family, kind: str) -> type[Any]:
     if has_labels(parent.forward):
         members |= {"forward": divide_by_items(parent.forward), "accepts_loss_kwargs": True}
     heads = [] if kind == "ForMaskedLM" else [f"^{prefix}" for prefix in family.head_weights]
-    members["_keys_to_ignore_on_load_unexpected"] = [*unexpected, *IGNORED, *heads]
+    members["_keys_to_ignore_on_load_unexpected"] = [*unexpected, *OF_PRETRAINING, *heads]
     if kind == "Model":
         members["_keys_to_ignore_on_load_unexpected"] += OF_A_TRANSLATION_MODEL
         if family.pooler:

@@ -27,6 +27,7 @@ from .head_loss import IGNORED
 from .linear_cross_entropy import can_tie, linear_cross_entropy, tied_embedding
 from .masked_language_model import refuse_unknown
 from .modeling_hictl import encoder_class
+from .modeling_hictl_families import OF_PRETRAINING
 from .supported_versions import overrides_private, require_parameters
 
 require_parameters(
@@ -55,7 +56,7 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
     accepts_loss_kwargs = True  # the loss is divided by `num_items_in_batch`
     reads_own_fields = True
     _tied_weights_keys = {"lm_head.weight": "decoder.embeddings.word_embeddings.weight"}
-    _keys_to_ignore_on_load_unexpected = [r"pooler", r"projection", r"sentence_probability", r"lm_head\.(?!weight|bias)"]
+    _keys_to_ignore_on_load_unexpected = [*OF_PRETRAINING, r"lm_head\.(?!weight|bias)"]
     _keys_to_ignore_on_load_missing = [r"target_token_ids"]
 
     def __init__(self, config: Any) -> None:
