@@ -7,7 +7,7 @@ import logging
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import groupby
+from itertools import compress, groupby
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -88,12 +88,9 @@ def rows_with_queries(lengths: list[int], attending: list[int], states: Tensor) 
     """The keys or values (tokens, h, d) of rows with a query; kernels for variable lengths are given no others."""
     if 0 not in attending:
         return states
-    runs = [(busy, sum(length for _, length in rows)) for busy, rows in groupby(zip(attending, lengths), has_query)]
-    return torch.cat([part for (busy, _), part in zip(runs, states.split([tokens for _, tokens in runs])) if busy])
-
-
-def has_query(counts: tuple[int, int]) -> bool:
-    return counts[0] > 0
+    runs = groupby(zip(attending, lengths), lambda counts: counts[0] > 0)
+    busy, tokens = zip(*((has_query, sum(length for _, length in rows)) for has_query, rows in runs))
+    return torch.cat(list(compress(states.split(tokens), busy)))
 
 
 def kernel_of(
