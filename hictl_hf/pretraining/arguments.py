@@ -209,9 +209,8 @@ class PretrainingDataArguments(DataArguments):
             raise BadInput(
                 "guard_languages needs all of train_file before training; with --streaming give --guard_data"
             )
-        for name in ("max_train_samples", "preprocessing_num_workers"):
+        for name, fix in {"max_train_samples": "--max_steps ends it", "preprocessing_num_workers": WORKERS}.items():
             if getattr(self, name) is not None:
-                fix = {"max_train_samples": "--max_steps ends it", "preprocessing_num_workers": WORKERS}[name]
                 raise BadInput(f"{name} has no effect on a stream, which is read while training: {fix}; leave it out")
 
 
@@ -339,9 +338,7 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
         if self.streaming:
             self.check_stream()
         refuse_unused(self, UNUSED_HERE | dict.fromkeys(OF_DDP if self.shard_parameters else (), IN_SHARDS))
-        for name, least in (
-            ("max_seq_length", SHORTEST_PAIR), ("per_device_train_batch_size", 1), ("gradient_accumulation_steps", 1),
-        ):  # fmt: skip
+        for name, least in (("max_seq_length", SHORTEST_PAIR), ("per_device_train_batch_size", 1)):
             if getattr(self, name) < least:
                 raise BadInput(f"{name} is {getattr(self, name)}; allowed is {least} or more")
         for name in ("text_alpha", "pair_alpha", "text_share", "mlm_probability", "tlm_probability", "dropout"):
