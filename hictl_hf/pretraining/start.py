@@ -30,7 +30,7 @@ class Start:
     """The checkpoint that a run starts from.
 
     Attributes:
-        kind: one of `KINDS`.
+        kind: one of the constants above.
         pooling: how its folder says that its sentence vectors are read; `None` for a model that has none yet: a new
             one, a masked language model, and a HiCTL model whose vectors are a projection in training.
         lm_head: whether it has a trained language-model head.
@@ -79,9 +79,6 @@ class Start:
     def lm_head_warmup_steps(self) -> int:
         """Steps in which a new language-model head is taught, before its loss moves a trained encoder."""
         return 100 if self.is_read and not self.lm_head else 0
-
-
-KINDS = (NEW, MASKED_LM, HICTL, SENTENCE_ENCODER, ENCODER)
 
 
 def apply_defaults(args: PretrainingArguments, start: Start) -> None:
