@@ -145,8 +145,9 @@ def plan(args: PretrainingArguments) -> RunPlan:
     names += [resolve_model(role, name, args.model_revision) for role, name in models]
     return RunPlan(
         names, shares_of(args, names), shape_of(args), args.max_steps if args.max_steps > 0 else None,
-        args.per_device_train_batch_size, args.gradient_accumulation_steps, args.world_size, args.gradient_cache,
-        args.gather_sentences, args.max_seq_length,
+        micro_batch=args.per_device_train_batch_size, micro_batches=args.gradient_accumulation_steps,
+        processes=args.world_size, gradient_cache=args.gradient_cache, gather_sentences=args.gather_sentences,
+        longest=args.max_seq_length,
     )  # fmt: skip
 
 
