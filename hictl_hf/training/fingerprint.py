@@ -5,7 +5,7 @@ of the output folder, or by `callbacks.RunFingerprint` in each checkpoint.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,15 @@ def remember_settings(file: str | Path, settings: Settings) -> None:
     write_json(file, with_version(settings))
 
 
-def refuse_other_settings(file: str | Path, settings: Settings, fix: str = CONTINUE_OR_MOVE) -> bool:
-    """Whether a file has stored settings; `BadInput` if they differ from these."""
+def refuse_other_settings(
+    file: str | Path, settings: Settings, fix: str = CONTINUE_OR_MOVE, upgrade: Callable[[Any], Settings] = dict
+) -> bool:
+    """Whether a file has stored settings; `BadInput` if they differ from these, after an `upgrade` to today's names."""
     file = Path(file)
     if not file.exists():
         return False
     with as_bad_input(str(file), "the settings of a run as JSON", f"Remove {file.parent} to begin anew."):
-        before: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        before = upgrade(json.loads(file.read_text("utf-8")))
         refuse_changes(file.parent, before, settings, fix)
     return True
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ..data.languages import standard_code
-from ..errors import BadInput, as_bad_input
+from ..errors import BadInput
 from ..reports.results import RESULTS_FILE
 from ..training.arguments import plain_settings
 from ..training.checkpoints import newest_first
-from ..training.fingerprint import SETTINGS_FILE, refuse_changes, remember_settings
+from ..training.fingerprint import SETTINGS_FILE, refuse_other_settings, remember_settings
 from .arguments import TranslationArguments
 from .corpus import Pair
 
@@ -59,18 +59,8 @@ def decisive_settings(args: TranslationArguments, validation: Sequence[Pair]) ->
     }
 
 
-def refuse_other_settings(args: TranslationArguments) -> None:
-    """Raise `BadInput` if the folder holds a run with other settings; settings of 0.7.5 are understood."""
-    record = Path(args.output_dir) / SETTINGS_FILE
-    if record.exists():
-        with as_bad_input(str(record), "the settings of a run as JSON", f"Remove {record.parent} to begin anew."):
-            before = upgrade_settings(json.loads(record.read_text("utf-8")))
-        now = with_standard_codes(settings_of(args))
-        refuse_changes(args.output_dir, before, now)
-
-
 def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as earlier releases recorded them, under today's names and with today's codes of languages."""
+    """Settings as earlier releases, from 0.7.5 on, recorded them: with today's names and codes of languages."""
     return with_standard_codes(NEW | {new: settings.get(old) for new, old in RENAMED.items()} | dict(settings))
 
 
@@ -87,11 +77,11 @@ def is_finished(args: TranslationArguments) -> bool:
         BadInput: the folder holds a run with other settings, or of another kind, or a model that would be replaced.
     """
     folder = Path(args.output_dir)
-    refuse_other_settings(args)
-    finished = (folder / RESULTS_FILE).exists()
-    if (newest_first(folder) or finished) and not (folder / SETTINGS_FILE).exists():
+    now, finished = with_standard_codes(settings_of(args)), (folder / RESULTS_FILE).exists()
+    is_recorded = refuse_other_settings(folder / SETTINGS_FILE, now, upgrade=upgrade_settings)
+    if (newest_first(folder) or finished) and not is_recorded:
         raise BadInput(f"{folder}: holds the files of another kind of run; choose another --output_dir")
-    if args.train_file and any((folder / "model").glob("*")) and not (folder / SETTINGS_FILE).exists():
+    if args.train_file and any((folder / "model").glob("*")) and not is_recorded:
         raise BadInput(
             f"{folder}/model: is there, and the run would replace it; choose another --output_dir, or move it"
         )
