@@ -205,13 +205,12 @@ def protocol_table(results: TranslationResults) -> Table:
     """Tabulate the start, data and skipped pairs of a run, and the settings of its search."""
     random = " (new weights)" if results.random_encoder else ""
     vocabulary, seconds = results.target_vocabulary, results.chosen.seconds
-    pairs = {"train": results.rows.train, "validation": results.rows.validation, "test": results.rows.test}
     facts = {
         "began with": f"{results.began_from}{random}",
         "step": results.step,
         "state": results.chosen.state,
         "training": duration(seconds) if seconds else None,
-        **{f"pairs of {name}": _listed(counts) for name, counts in pairs.items()},
+        **{f"pairs of {name}": _listed(counts) for name, counts in vars(results.rows).items()},
         "rows left out": _listed(results.skipped) or "none",
         "sources cut": _listed(results.cut_sources),
         "empty lines of test": _listed(results.empty_lines),
