@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.layout import pieces_shown
 from ..data.text_encoding import encode_texts
+from ..models.configuration_decoder import SPECIALS
 from ..models.modeling_hictl_translation import HictlForConditionalGeneration
 from ..reports.page import Picture
 from ..reports.tables import Cell, Table
@@ -17,7 +18,6 @@ from .plots import plot_attention
 
 PROPOSALS = 10  # for each sentence
 MAX_TOKENS = 30  # on either side of a sentence that is shown
-SPECIAL = 4  # <s> <pad> </s> <unk>, in all vocabularies
 SIDES = {"target": "reference", "translation": "translation"}
 Row = Mapping[str, str]
 
@@ -78,7 +78,7 @@ def proposal_table(
         bias = model.word_bias(states, source["attention_mask"])
         assert bias is not None
         allowed = torch.ones_like(bias[0], dtype=torch.bool)
-        allowed[[*range(SPECIAL), *(model.generation_config.suppress_tokens or ())]] = False
+        allowed[[*range(SPECIALS), *(model.generation_config.suppress_tokens or ())]] = False
         indices = allowed.nonzero().flatten()
         values, best = (bias[0, indices] - bias[0, indices].mean()).topk(min(PROPOSALS, len(indices)))
         ids = model.token_ids(indices[best]).tolist()

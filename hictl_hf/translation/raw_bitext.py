@@ -37,7 +37,7 @@ def find_files(raw: Path, patterns: Sequence[str], languages: Pair, optional: bo
     return found
 
 
-def find_file(raw: Path, name: str, optional: bool = False) -> Path | None:
+def find_file(raw: Path, name: str, optional: bool) -> Path | None:
     """The only file of this name, or of it and .gz, anywhere below a folder; `None` only if it is optional."""
     paths = sorted(path for ending in ("", ".gz") for path in raw.rglob(name + ending) if path.is_file())
     if len(paths) > 1:
