@@ -22,7 +22,7 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from measure import Seconds, seconds_of, take_turns, tell
+from measure import Seconds, cpu_row, seconds_of, take_turns, tell
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Pooling as PoolingModule
 from sentence_transformers.models import Transformer
@@ -92,10 +92,7 @@ def measure_embedding(folder: str, sentences: list[str], rounds: int, tatoeba: s
     with tqdm(total=rounds * len(encoders), unit=" turns") as bar:
         on_done = partial(tell, bar, "embedding")
         timings = take_turns({name: partial(turn, name) for name in encoders}, rounds, on_done)
-    rows: dict[str, dict[str, Any]] = {
-        name: {"cpu_seconds": median(each.cpu for each in seconds), "cpu_rounds": [each.cpu for each in seconds]}
-        for name, seconds in timings.items()
-    }
+    rows = {name: cpu_row(seconds) for name, seconds in timings.items()}
     ratios = {
         f"embed_{name}_vs_{BASELINE}": median(map(truediv, rows[BASELINE]["cpu_rounds"], rows[name]["cpu_rounds"]))
         for name in PRECISIONS

@@ -42,7 +42,7 @@ def floor_by_part(
     return seconds | {"optimiser": ADAMW_BYTES * parameters / rates.stream}
 
 
-def count_operations(size: Size, config: HictlConfig, least: bool = False) -> dict[str, float]:
+def count_operations(size: Size, config: HictlConfig, least: bool) -> dict[str, float]:
     """Floating-point operations: 2 for each multiply-add, and each product of the forward pass makes two backward."""
     d, layers = config.hidden_size, config.num_hidden_layers
     keys_and_values = 2 * d * d  # weights of a layer

@@ -10,7 +10,7 @@ import ctypes
 import gc
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -87,6 +87,12 @@ def time_calls(calls: Mapping[str, Action], rounds: int, calls_before: int = 0) 
 
     timings = take_turns({name: partial(turn, name) for name in calls}, rounds)
     return {name: median(seconds.cpu for seconds in each) for name, each in timings.items()}
+
+
+def cpu_row(rounds: Sequence[Seconds]) -> dict[str, Any]:
+    """Median CPU seconds, and those of each round."""
+    seconds = [each.cpu for each in rounds]
+    return {"cpu_seconds": median(seconds), "cpu_rounds": seconds}
 
 
 def peak_memory(make: Callable[..., tuple[Action, Action]], *arguments: Any) -> dict[str, float | None]:

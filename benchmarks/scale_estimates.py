@@ -33,10 +33,10 @@ def gigabytes(model: str, row: Sequence[int], pairs: int = 128, gpus: int = 8) -
     return estimates.gigabytes(shape_of(model), row, pairs, gpus)
 
 
-def gigabytes_in_shards(model: str, row: Sequence[int], pairs: int = 128, gpus: int = 8) -> list[float]:
+def gigabytes_in_shards(model: str, row: Sequence[int], gpus: int) -> list[float]:
     """Gigabytes on one GPU with shards: share of the state, E and head, layers, activations, sentence level."""
     encoder, _, everything = sizes(model)
-    _, head, _, checkpointed, level = gigabytes(model, row, pairs, gpus)
+    _, head, _, checkpointed, level = gigabytes(model, row, gpus=gpus)
     share = (4 + 4 + 8) * everything / gpus / 1e9  # weights, gradients, moments
     head += (4 + 4) * (everything - encoder) / 1e9  # gathered; its gradient while that is divided
     layer = (2 * (4 + 4) + 4 + 4) * encoder / (XL | MODELS)[model][0] / 1e9  # two gathered, one gradient, buffers
@@ -68,7 +68,7 @@ def make_tables() -> dict[str, list[str]]:
         tables["checkpoints"].append(line(model, size, 2 * size, 3 * size))
     for gpus in (8, 64):
         for name, row in {"pairs": PAIR, "longest texts": LONGEST}.items():
-            parts = gigabytes_in_shards("XL", row, gpus=gpus)
+            parts = gigabytes_in_shards("XL", row, gpus)
             state, head, _, checkpointed, level = gigabytes("XL", row, gpus=gpus)
             sums = sum(parts), state + head + checkpointed + level
             tables["shards"].append(line("XL", gpus, name, *parts, *sums))

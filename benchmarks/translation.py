@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from measure import Action, peak_memory, seconds_of, take_turns, tell
+from measure import Action, cpu_row, peak_memory, seconds_of, take_turns, tell
 from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import EncoderDecoderConfig, EncoderDecoderModel, XLMRobertaConfig
@@ -38,6 +38,7 @@ from hictl_hf.translation.decoding import TOKENS_AT_ONCE
 
 BEGIN, PADDING, END = 0, 1, 2
 CUT = 16_000
+DRAWN = 512  # pairs
 LONGEST = 128  # tokens of a text; longer ones are left out
 BATCH = 8  # sentences the baseline translates at once
 SMOOTHING = 0.1
@@ -89,14 +90,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     return results
 
 
-def draw_pairs(rows: Rows, number: int = 512) -> Pairs:
-    """Random pairs of source and target ids, with special tokens."""
+def draw_pairs(rows: Rows) -> Pairs:
+    """`DRAWN` random pairs of source and target ids, with special tokens."""
     pairs: Pairs = []
     for at in np.random.default_rng(SEED).permutation(len(rows)):
         source, target = [BEGIN, *rows[at]["x"], END], [*rows[at]["y"], END]
         if max(len(source), len(target)) <= LONGEST:
             pairs.append((source, target))
-    return pairs[:number]
+    return pairs[:DRAWN]
 
 
 def measure_translation(pairs: Pairs, quick: bool) -> dict[str, Any]:
@@ -119,11 +120,7 @@ def measure_translation(pairs: Pairs, quick: bool) -> dict[str, Any]:
         of_step = BATCH if quick else 2 * BATCH
         batches = [pairs[at : at + of_step] for at in range(0, len(pairs) - of_step, of_step)]
         timings |= take_turns(turns_of_steps(steps, batches), rounds, on_done)
-    rows: dict[str, dict[str, Any]] = {
-        name: {"cpu_seconds": median(each.cpu for each in seconds), "cpu_rounds": [each.cpu for each in seconds]}
-        | memory.get(name, {})
-        for name, seconds in timings.items()
-    }
+    rows = {name: cpu_row(seconds) | memory.get(name, {}) for name, seconds in timings.items()}
     ratios: dict[str, float | None] = dict.fromkeys(RATIOS)
     for name, (over, under) in RATIOS.items():
         if under in rows:
