@@ -244,6 +244,11 @@ def test_the_model_says_how_it_is_searched_unless_the_call_does(
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
+def german(folder: str, flags: str = "") -> list[str]:
+    """Flags for translations into German by the model in a folder, with others that have no spaces."""
+    return ["--model", folder, "--target_lang", "de", *flags.split()]
+
+
 def typed(monkeypatch: pytest.MonkeyPatch, text: str, terminal: bool = False) -> None:
     """Standard input with this text, as a terminal or as a file."""
     lines = io.TextIOWrapper(io.BytesIO(text.encode("utf-8", "surrogateescape")))
@@ -257,11 +262,8 @@ def test_standard_input_files_and_typed_lines_are_translated_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     expected = [row[0].text for row in translate(translator, tokenizer, texts_to_translate, SHORT, "de")]
-    written, same = (
-        "".join(f"{text}\n" for text in texts_to_translate),
-        ["--model", translator_folder, "--target_lang", "de"],
-    )
-    same += ["--num_beams", "3", "--max_length", "9", "--device", "cpu"]
+    written = "".join(f"{text}\n" for text in texts_to_translate)
+    same = german(translator_folder, "--num_beams 3 --max_length 9 --device cpu")
     (tmp_path / "one.txt").write_text(written[: written.index(texts_to_translate[4])], "utf-8")
     with gzip.open(tmp_path / "two.txt.gz", "wt", encoding="utf-8", newline="\r\n") as file:
         file.write(written[written.index(texts_to_translate[4]) :])
@@ -280,7 +282,7 @@ def test_a_column_of_a_table_is_translated_and_a_table_without_one_is_refused(
     table, lines = tmp_path / "a.jsonl", tmp_path / "a.txt"
     table.write_text("".join(f"{json.dumps({'translation': {'en': text}})}\n" for text in texts))
     lines.write_text("".join(f"{text}\n" for text in texts))
-    same = ["--model", translator_folder, "--target_lang", "de", "--max_length", "9", "--device", "cpu", "--input"]
+    same = german(translator_folder, "--max_length 9 --device cpu --input")
     column = ["--column", "translation.en"]
     main([*same, str(lines)])
     expected = capsys.readouterr().out
@@ -311,7 +313,7 @@ def test_a_typed_line_is_answered_before_the_next_is_read(
     lines = io.TextIOWrapper(Keyboard(b"the cat\na dog\n"))
     monkeypatch.setattr(lines, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", lines)
-    main(["--model", translator_folder, "--target_lang", "de", "--max_length", "4", "--device", "cpu"])
+    main(german(translator_folder, "--max_length 4 --device cpu"))
     assert answered == [0, 1, 1]
 
 
@@ -322,27 +324,12 @@ def test_scores_and_several_translations_are_written_with_the_number_of_the_line
     settings = BeamSearchConfig(num_beams=3, best=2, length_penalty=0.6, max_length_a=0.5, max_length_b=2)
     cat, dog = translate(translator, tokenizer, ["the cat sees cold water", "a dog"], settings, "de")
     typed(monkeypatch, "the cat sees cold water\n\na dog\n")
-    main(
-        ["--model", translator_folder, "--target_lang", "de", "--num_beams", "3", "--best", "2", "--device", "cpu",
-         "--length_penalty", "0.6", "--max_length_a", "0.5", "--max_length_b", "2", "--lines_at_once", "2"]
-    )  # fmt: skip
+    flags = "--num_beams 3 --best 2 --length_penalty 0.6 --max_length_a 0.5 --max_length_b 2 --lines_at_once 2"
+    main(german(translator_folder, f"{flags} --device cpu"))
     rows = [(1, cat[0]), (1, cat[1]), (2, Translation("", 0.0, 0)), (3, dog[0]), (3, dog[1])]
     assert capsys.readouterr().out == "".join(f"{n}\t{each.score:.4f}\t{each.text}\n" for n, each in rows)
     typed(monkeypatch, "a dog\n")
-    main(
-        [
-            "--model",
-            translator_folder,
-            "--target_lang",
-            "de",
-            "--scores",
-            "true",
-            "--max_length",
-            "5",
-            "--dtype",
-            "bfloat16",
-        ]
-    )
+    main(german(translator_folder, "--scores true --max_length 5 --dtype bfloat16"))
     number, score, _ = capsys.readouterr().out.split("\t")
     assert number == "1" and float(score) < 0
 
@@ -369,50 +356,37 @@ def test_the_command_refuses_in_words_before_it_translates(
 ) -> None:
     typed(monkeypatch, "a dog\n")
     with pytest.raises(BadInput, match=told):
-        main(["--model", translator_folder, "--target_lang", "de", *flags])
+        main([*german(translator_folder), *flags])
     assert capsys.readouterr().out == ""
 
 
 def test_broken_bytes_are_named_by_their_line(translator_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     typed(monkeypatch, "a dog\n\udcff\udcfe\n")
     with pytest.raises(BadInput, match="standard input:2: has invalid UTF-8"):
-        main(["--model", translator_folder, "--target_lang", "de"])
+        main(german(translator_folder))
 
 
 def test_a_long_text_is_named_by_its_place_before_others_are_translated(
     translator_folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    long, command = "the cat sees a dog " * 20, ["--model", translator_folder, "--target_lang", "de", "--num_beams"]
+    long, command = "the cat sees a dog " * 20, german(translator_folder, "--num_beams 1")
     for name, text in (("a.txt", "a dog\na dog\n"), ("b.txt", f"\n{long}\n"), ("c.csv", f"id,en\n1,a dog\n2,{long}\n")):
         (tmp_path / name).write_text(text, "utf-8")
     with pytest.raises(BadInput, match=r"b.txt:2: has \d+ tokens; allowed are 64.*--cut true"):
-        main([*command, "1", "--input", str(tmp_path / "a.txt"), str(tmp_path / "b.txt")])
+        main([*command, "--input", str(tmp_path / "a.txt"), str(tmp_path / "b.txt")])
     with pytest.raises(BadInput, match=r"c.csv:3: has \d+ tokens"):
-        main([*command, "1", "--input", str(tmp_path / "c.csv"), "--column", "en"])
+        main([*command, "--input", str(tmp_path / "c.csv"), "--column", "en"])
     assert capsys.readouterr().out == ""
     typed(monkeypatch, f"a dog\n\n{long}\n")
     with pytest.raises(BadInput, match="line 3 of the input: 1 of 1 texts are too long"):
-        main([*command, "1", "--max_length", "4", "--lines_at_once", "1"])
+        main([*command, "--max_length", "4", "--lines_at_once", "1"])
 
 
 def test_a_long_line_is_cut_when_the_command_says_so(
     translator_folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed(monkeypatch, "the cat sees a dog " * 20)
-    main(
-        [
-            "--model",
-            translator_folder,
-            "--target_lang",
-            "de",
-            "--max_length",
-            "4",
-            "--cut",
-            "true",
-            "--device",
-            "cpu",
-        ]
-    )
+    main(german(translator_folder, "--max_length 4 --cut true --device cpu"))
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
@@ -422,7 +396,7 @@ def test_an_input_is_never_written_over(translator_folder: str, tmp_path: Path, 
     (tmp_path / source).write_text("a dog\n")
     flags = ["--input", str(tmp_path / source), "--output", str(tmp_path / output)]
     with pytest.raises(BadInput, match=f"{output}.*is an input.*another"):
-        main(["--model", translator_folder, "--target_lang", "de", *flags])
+        main([*german(translator_folder), *flags])
     assert (tmp_path / source).read_text() == "a dog\n"
 
 
@@ -432,8 +406,7 @@ def test_a_run_that_fails_leaves_the_old_output_and_says_where_its_own_is(
     source, output, link = tmp_path / "source", tmp_path / "output", tmp_path / "link"
     output.write_text("old\n")
     link.symlink_to(output)
-    same = ["--model", translator_folder, "--target_lang", "de", "--max_length", "4", "--lines_at_once", "1"]
-    same += ["--input", str(source), "--output"]
+    same = [*german(translator_folder, "--max_length 4 --lines_at_once 1"), "--input", str(source), "--output"]
     source.write_bytes(b"\xff\n")
     with pytest.raises(BadInput, match="source:1"):
         main([*same, str(output)])
@@ -460,16 +433,7 @@ def test_a_run_that_fails_leaves_the_old_output_and_says_where_its_own_is(
 
 def test_a_name_in_gz_is_packed(translator_folder: str, tmp_path: Path) -> None:
     (tmp_path / "source").write_text("a dog\nthe cat\n")
-    same = [
-        "--model",
-        translator_folder,
-        "--target_lang",
-        "de",
-        "--max_length",
-        "4",
-        "--input",
-        str(tmp_path / "source"),
-    ]
+    same = [*german(translator_folder, "--max_length 4 --input"), str(tmp_path / "source")]
     main([*same, "--output", str(tmp_path / "plain")])
     main([*same, "--output", str(tmp_path / "packed.gz")])
     assert gzip.decompress((tmp_path / "packed.gz").read_bytes()) == (tmp_path / "plain").read_bytes()
@@ -480,6 +444,6 @@ def test_what_is_no_regular_file_is_written_at_once(translator_folder: str, tmp_
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     flags = ["--input", str(tmp_path / "source"), "--output", str(tmp_path / "pipe"), "--max_length", "4"]
-    main(["--model", translator_folder, "--target_lang", "de", *flags])
+    main([*german(translator_folder), *flags])
     assert os.read(reader, 1000).endswith(b"\n")
     os.close(reader)
