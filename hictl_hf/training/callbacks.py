@@ -217,22 +217,19 @@ class TrainingTime(TrainerCallback, ExportableState):
     run was resumed from."""
 
     def __init__(self) -> None:
-        self.before, self.cpu_before, self.began, self.cpu_began = 0.0, 0.0, time(), process_time()
+        self.began, self.cpu_began = time(), process_time()  # earlier by the time before a resumed checkpoint
         self.seconds, self.cpu_seconds = 0.0, 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # at step 0 HF has stored the time since this object was made, such as that of scoring the start
         stored = state.stateful_callbacks.get(type(self).__name__, {"args": {}})["args"]
         saved = stored if state.global_step else {}
-        self.before, self.cpu_before = saved.get("seconds", 0.0), saved.get("cpu_seconds", 0.0)
-        self.began, self.cpu_began = time(), process_time()
+        self.began = time() - saved.get("seconds", 0.0)
+        self.cpu_began = process_time() - saved.get("cpu_seconds", 0.0)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.seconds, self.cpu_seconds = self.state()["args"].values()
 
     def state(self) -> dict[str, Any]:
-        seconds, cpu_seconds = time() - self.began, process_time() - self.cpu_began
-        return {
-            "args": {"seconds": self.before + seconds, "cpu_seconds": self.cpu_before + cpu_seconds},
-            "attributes": {},
-        }
+        past = {"seconds": time() - self.began, "cpu_seconds": process_time() - self.cpu_began}
+        return {"args": past, "attributes": {}}
