@@ -83,28 +83,20 @@ class PartialOutput:
         Raises:
             BadInput: a part was made from other lines, or another command writes parts.
         """
-        with only_writer(self.folder, "--output") if self.processes.is_main else nullcontext():
-            self._write(blocks, write_part, progress)
-
-    def _write(
-        self,
-        blocks: Iterable[list[str]],
-        write_part: Callable[[list[str], Path], None],
-        progress: Callable[[int], object],
-    ) -> None:
         missing = 0
-        for number, block in enumerate(blocks):
-            is_done = self._is_done(number, block)
-            if not is_done and missing % self.processes.number == self.processes.index:
-                with atomic_file(self.parts[number]) as draft:
-                    write_part(block, draft)
-                    flush(draft)
-                    record = hash_of(self.parts[number])
-                    record.write_text(digest(draft), encoding="utf-8")
-                    flush(record)
-            missing += not is_done
-            self.lines += len(block)
-            progress(len(block))
+        with only_writer(self.folder, "--output") if self.processes.is_main else nullcontext():
+            for number, block in enumerate(blocks):
+                is_done = self._is_done(number, block)
+                if not is_done and missing % self.processes.number == self.processes.index:
+                    with atomic_file(self.parts[number]) as draft:
+                        write_part(block, draft)
+                        flush(draft)
+                        record = hash_of(self.parts[number])
+                        record.write_text(digest(draft), encoding="utf-8")
+                        flush(record)
+                missing += not is_done
+                self.lines += len(block)
+                progress(len(block))
         if len(self.parts) < max((len(self.former["lines"]), *(number + 1 for number in self.done))):
             self._refuse_lines()
 
