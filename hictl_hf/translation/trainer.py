@@ -244,11 +244,9 @@ def train(args: TranslationArguments, trainer: TranslationTrainer) -> ChosenStat
     if trainer.terminated:
         raise SystemExit(TERMINATED)
     state, best = trainer.state, trainer.state.best_metric
-    step = f"step {state.global_step}, the last" if best is None else f"step {state.best_global_step}, the best"
-    chosen = ChosenState(
-        state=step if best is None else f"{step} on validation", validation=best,
-        seconds=trainer.pop_callback(TrainingTime).seconds,
-    )  # fmt: skip
+    last, of_best = f"step {state.global_step}, the last", f"step {state.best_global_step}, the best on validation"
+    seconds = trainer.pop_callback(TrainingTime).seconds
+    chosen = ChosenState(state=last if best is None else of_best, validation=best, seconds=seconds)
     return average_checkpoints(args, trainer, chosen) if args.average_checkpoints > 1 else chosen
 
 
