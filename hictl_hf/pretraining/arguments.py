@@ -176,6 +176,11 @@ class PretrainingDataArguments(DataArguments):
         default=256, metadata={"help": "Maximum input length in tokens, of a sentence and of a pair."}
     )
 
+    @property
+    def cleaning_rules(self) -> Cleaning:
+        """What `cleaning` says."""
+        return Cleaning(**read_dictionary("cleaning", self.cleaning))
+
     def check_data(self) -> None:
         """Raise `BadInput` for sources that are missing, or that do not go together."""
         make_lists(self, LISTS)

@@ -17,7 +17,6 @@ from ..data.languages import wanted_language
 from ..data.sampling import TemperatureSampler
 from ..data.tokenization import tokenize_rows
 from ..errors import BadInput
-from ..training.arguments import read_dictionary
 from .arguments import PretrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -67,7 +66,7 @@ class Corpora:
 
 def read_corpora(args: PretrainingArguments) -> Corpora:
     """Read, clean and split the sources; the numbers of rows kept and skipped are logged."""
-    cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
+    cleaning = args.cleaning_rules
     held_out = read_held_out(args, "validation_file", cleaning)
     guard = read_held_out(args, "guard_data", replace(cleaning, languages=()))
     unused = [part.pop("unused") for part in (held_out, guard) if part]

@@ -15,7 +15,6 @@ from huggingface_hub import HfApi, is_offline_mode, snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from transformers.utils import CONFIG_NAME
 
-from ..data.cleaning import Cleaning
 from ..data.sources import list_shards
 from ..data.streaming import NothingLeft, bytes_of, normalized_shares, source_shares
 from ..embedding.encoder import check_model_type
@@ -25,7 +24,6 @@ from ..hub.loading import model_errors, problem_of_files
 from ..models.configuration_hictl import config_class, load_config
 from ..models.modeling_hictl import new_model
 from ..reports.tables import NONE, Table
-from ..training.arguments import read_dictionary
 from ..training.model_and_data import MAIN
 from .arguments import PretrainingArguments
 from .estimates import GPUS, PAIR, Shape, gigabytes, milliseconds
@@ -158,9 +156,8 @@ def shares_of(args: PretrainingArguments, names: Sequence[Resolved]) -> list[flo
     sources = [each for each in names if each.role == "train_file"]
     if any(each.problem or "hub:" in each.name for each in sources):
         return []
-    cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
     try:
-        return source_shares(args.train_file, cleaning, args.text_alpha, args.pair_alpha, args.text_share)
+        return source_shares(args.train_file, args.cleaning_rules, args.text_alpha, args.pair_alpha, args.text_share)
     except NothingLeft as error:
         if args.streaming:
             raise

@@ -14,7 +14,6 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.cleaning import Cleaning
 from ..data.collator import OBJECTIVES, PretrainingCollator
 from ..data.layout import layout_of, words_never_sampled
 from ..data.sampling import PretrainingExamples, TemperatureSampler, language_shares
@@ -433,8 +432,7 @@ def stream_of_batches(
     args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, held_out: Set[str]
 ) -> StreamedBatches:
     """Batches read from the sources during training, mixed by `stream_shares`, else by language and size on disk."""
-    cleaning = Cleaning(**read_dictionary("cleaning", args.cleaning))
-    sources, shares = args.train_file, args.stream_shares
+    sources, shares, cleaning = args.train_file, args.stream_shares, args.cleaning_rules
     if not shares:
         shares = source_shares(sources, cleaning, args.text_alpha, args.pair_alpha, args.text_share)
         if idle := [source for source, share in zip(sources, shares) if not share]:
