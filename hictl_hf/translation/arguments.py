@@ -119,7 +119,7 @@ class TranslationModelArguments(ModelArguments):
             values, _ = PreTrainedConfig.get_config_dict(self.model_name_or_path, revision=self.model_revision)
             return bool(values.get("is_encoder_decoder"))
         except (OSError, ValueError, AttributeError):
-            return None  # `setup.load_config` says why
+            return None  # `setup.config_of_run` says why
 
     def check_model(self) -> None:
         """Raise `BadInput` without a model, and for settings of a new decoder if the model has one."""

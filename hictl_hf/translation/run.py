@@ -24,7 +24,7 @@ from .report import write_translation_report
 from .results import ChosenState, PairCounts, ReportedScore, TargetVocabulary, TranslationResults
 from .resuming import is_finished, record_settings, settings_of
 from .scores import Score
-from .setup import Data, check_new_decoder, load_config, load_or_make_model, make_trainer, read_data, refuse_weights
+from .setup import Data, check_new_decoder, config_of_run, load_or_make_model, make_trainer, read_data, refuse_weights
 from .trainer import TranslationTrainer, check_comet, check_metrics, reported_metrics, score_directions, train
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def go_on(args: TranslationArguments, command: str) -> TranslationResults:
     set_seed(args.seed)
     if isinstance(named := resume_choice(args.resume_from_checkpoint), str):
         check_checkpoint(named, contents=args.process_index == 0)
-    config, tokenizer = load_config(args), load_tokenizer(str(args.tokenizer_source))
+    config, tokenizer = config_of_run(args), load_tokenizer(str(args.tokenizer_source))
     check_vocabulary(str(args.model_name_or_path), tokenizer, config.vocab_size)
     warn_of_other_ids(None if args.random_encoder else args.checkpoint, str(args.tokenizer_source), tokenizer)
     check_new_decoder(args, config)

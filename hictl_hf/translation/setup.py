@@ -20,7 +20,7 @@ from ..errors import BadInput, short_repr
 from ..hub.during_training import push_during_training
 from ..hub.loading import MOST_LAYERS, check_sizes, check_vocabulary, model_errors, place_of, refuse_not_finite
 from ..models.configuration_decoder import UNKNOWN
-from ..models.configuration_hictl import load_config as config_of
+from ..models.configuration_hictl import load_config
 from ..models.families import Family, longest_input
 from ..models.modeling_hictl import encoder_class
 from ..models.modeling_hictl_translation import TRANSLATION_CLASSES, HictlForConditionalGeneration
@@ -152,7 +152,7 @@ def count_long(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest
 # --- model ------------------------------------------------------------------------------------------------------------
 
 
-def load_config(args: TranslationArguments) -> Any:
+def config_of_run(args: TranslationArguments) -> Any:
     """The configuration of the encoder, or of the translation model; `BadInput` where it is neither."""
     name = args.model_name_or_path
     try:
@@ -160,7 +160,7 @@ def load_config(args: TranslationArguments) -> Any:
         if not place_of(place, CONFIG_NAME) and (files := read_sentence_transformers_files(place)):
             raise OSError(f"its files for sentence-transformers say that it is in {transformer_place(place, files)}")
         settings = read_dictionary("encoder_config", args.encoder_config)
-        config = config_of(place, **settings)
+        config = load_config(place, **settings)
         if not args.random_encoder:  # else a configuration without weights is enough
             check_sizes(place)
     except (StrictDataclassError, OSError, ValueError, AttributeError) as error:
@@ -221,7 +221,7 @@ def check_new_decoder(args: TranslationArguments, config: Any) -> None:
     values = {name: getattr(args, name) for name in OF_A_DECODER}
     given = ", ".join(f"--{name} {value}" for name, value in values.items() if value not in (None, {}))
     with model_errors(given or str(args.model_name_or_path)):
-        made = config_of(str(args.checkpoint), **read_dictionary("encoder_config", args.encoder_config), **decoder)
+        made = load_config(str(args.checkpoint), **read_dictionary("encoder_config", args.encoder_config), **decoder)
         made.target_languages = args.target_lang
         made.validate()  # transformers sets what it is given in addition without a look
         if (layers := max(made.num_hidden_layers, made.decoder_layers)) > MOST_LAYERS:

@@ -25,8 +25,8 @@ from hictl_hf.translation.corpus import Direction, Pair
 from hictl_hf.translation.setup import (
     check_new_decoder,
     choose_words,
+    config_of_run,
     count_long,
-    load_config,
     load_or_make_model,
     new_decoder,
     note_held_out,
@@ -141,7 +141,7 @@ def test_several_gpus_of_one_process_are_refused_before_anything_is_read(
     encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
-    monkeypatch.setattr(run, "load_config", lambda *_: pytest.fail("the encoder was read"))
+    monkeypatch.setattr(run, "config_of_run", lambda *_: pytest.fail("the encoder was read"))
     with pytest.raises(BadInput, match="one process sees 2 GPUs"):
         run.run_translation(arguments(encoder))
 
@@ -149,7 +149,7 @@ def test_several_gpus_of_one_process_are_refused_before_anything_is_read(
 def test_a_decoder_that_can_be_made_passes_and_draws_no_random_number(encoder: Path) -> None:
     args = arguments(encoder, "--config_overrides", "decoder_attention_heads=2", "--resume_from_checkpoint", "yes")
     before = torch.get_rng_state()
-    check_new_decoder(args, load_config(args))
+    check_new_decoder(args, config_of_run(args))
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -159,7 +159,7 @@ def test_a_decoder_without_dropout_is_told_unless_it_was_asked_for(
     """The configuration of the demo's encoder says 0; --dropout of a pre-training run is not recorded there."""
     for given, told in ((["decoder_dropout=0"], False), (["decoder_dropout=0.1"], False), ([], True)):
         args = arguments(encoder, *(["--config_overrides", *given] if given else []))
-        check_new_decoder(args, load_config(args))
+        check_new_decoder(args, config_of_run(args))
         assert ("the new decoder has no dropout" in caplog.text) == told
     assert "pre-training" not in caplog.text
 
@@ -186,7 +186,7 @@ def test_more_beams_than_the_words_allow_are_refused_before_training(
     for language, text in (("en", "a dog"), ("de", "ein Hund")):
         (encoder / f"a.{language}").write_text(f"{text}\n", "utf-8")
     given = arguments(encoder, "--num_beams", "90")
-    config = load_config(given)
+    config = config_of_run(given)
     data = read_data(given, config, tokenizer)
     with pytest.raises(BadInput, match=r"num_beams is 90; allowed is up to \d+, half the decoder's \d+ words"):
         load_or_make_model(given, config, tokenizer, data)
@@ -194,7 +194,7 @@ def test_more_beams_than_the_words_allow_are_refused_before_training(
 
 def test_a_folder_that_is_no_encoder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="neither an encoder that HiCTL trains, nor"):
-        load_config(arguments(tmp_path))
+        config_of_run(arguments(tmp_path))
 
 
 def test_the_sub_folder_of_an_encoder_is_named(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_the_sub_folder_of_an_encoder_is_named(tmp_path: Path) -> None:
     write_json(tmp_path / "modules.json", modules)
     write_json(tmp_path / "1/config.json", {"pooling_mode": "mean"})
     with pytest.raises(BadInput, match=f"its files for sentence-transformers say that it is in {tmp_path}/0_T"):
-        load_config(arguments(tmp_path))
+        config_of_run(arguments(tmp_path))
 
 
 def test_a_generation_config_that_is_no_object_is_refused_with_the_model(encoder: Path, tmp_path: Path) -> None:
