@@ -275,7 +275,7 @@ def make_trainer(
     if args.ddp_find_unused_parameters is None:
         # with all objectives, every parameter is used
         args.ddp_find_unused_parameters = len(collator.objectives) < len(OBJECTIVES) or bool(args.lm_head_warmup_steps)
-    tell_untrained_encoder(args, collator.objectives)
+    warn_of_untrained_encoder(args, collator.objectives)
     if args.auto_find_batch_size:
         fit_micro_batch(model, collator, args, args.shard_parameters)
         args.auto_find_batch_size = False  # the Trainer's own search would change the batch
@@ -312,7 +312,7 @@ def make_trainer(
     return trainer
 
 
-def tell_untrained_encoder(args: PretrainingArguments, objectives: Collection[str]) -> None:
+def warn_of_untrained_encoder(args: PretrainingArguments, objectives: Collection[str]) -> None:
     """Warn of a run of L_LM alone that ends within the steps that train its new head only."""
     if {*objectives} == {"lm"} and 0 < args.max_steps <= (args.lm_head_warmup_steps or 0):
         logger.warning(

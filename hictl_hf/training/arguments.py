@@ -128,9 +128,9 @@ def gpu_is_used() -> bool:
 
 
 def warn_of_other_accelerators() -> None:
-    """Log an accelerator that training does not use, unless accelerate's configuration says the CPU anyway."""
-    said = parse_flag_from_env("ACCELERATE_USE_CPU")
-    if torch.accelerator.is_available() and not torch.cuda.is_available() and not said:
+    """Log an accelerator that training does not use, unless accelerate's configuration asks for the CPU anyway."""
+    on_purpose = parse_flag_from_env("ACCELERATE_USE_CPU")
+    if torch.accelerator.is_available() and not torch.cuda.is_available() and not on_purpose:
         kind = torch.accelerator.current_accelerator()
         logger.warning("training runs on the CPU: it uses GPUs of CUDA or ROCm, and this machine has %s", kind)
 
