@@ -93,10 +93,7 @@ class HictlForConditionalGeneration(TranslationModel, XLMRobertaPreTrainedModel)
             length_penalty=1.0,
             early_stopping=True,
             max_length=min(MAX_TRANSLATION_LENGTH, model.decoder.config.max_position_embeddings - model.first_position),
-            suppress_tokens=[
-                model.padding_id,
-                *model.target_ids(torch.tensor(unwanted, dtype=torch.long)).tolist(),
-            ],
+            suppress_tokens=[model.padding_id, *model.target_ids(torch.tensor(unwanted, dtype=torch.long)).tolist()],
         )
         return model.eval()
 

@@ -25,10 +25,7 @@ CAPTIONS = {
             "that lost. The longer the bar, the larger the change; the dashed lines are the means over languages."
         ),
     ),
-    "guard": (
-        "Languages and domains not trained on",
-        "The same for the guard: what was to stay as it is.",
-    ),
+    "guard": ("Languages and domains not trained on", "The same for the guard: what was to stay as it is."),
     "shares": (
         "How much of the start is kept",
         (
@@ -70,13 +67,9 @@ def report(
     pictures.mkdir(parents=True, exist_ok=True)
     for name, retrieval in (("retrieval", results.retrieval), ("guard", results.guard)):
         if retrieval:
-            languages = {
-                name: (row.untrained, row.hictl)
-                for name, row in retrieval.per_language.items()
-                if row.hictl is not None
-            }
-            labels = results.before_label, "HiCTL"
-            drawn[name] = plot_retrieval(languages, pictures / f"{name}.png", labels)
+            languages = retrieval.per_language.items()
+            accuracies = {key: (row.untrained, row.hictl) for key, row in languages if row.hictl is not None}
+            drawn[name] = plot_retrieval(accuracies, pictures / f"{name}.png", (results.before_label, "HiCTL"))
     if (interpolation := results.interpolation) and interpolation.grid:
         drawn["shares"] = plot_shares(to_json(interpolation.grid), interpolation.share, pictures / "shares.png")
     drawn["losses"] = plot_losses(results.history, pictures / "losses.png")

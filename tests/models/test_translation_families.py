@@ -10,12 +10,7 @@ import torch
 import transformers
 from torch import Tensor
 from toy_families import SHAPES
-from transformers import (
-    AutoModel,
-    AutoModelForSeq2SeqLM,
-    DynamicCache,
-    EncoderDecoderCache,
-)
+from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache
 
 from hictl_hf import HictlForConditionalGeneration
 from hictl_hf.errors import BadInput
