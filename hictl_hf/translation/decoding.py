@@ -90,8 +90,7 @@ def translate(
     with eval_mode(model), bar:
         for batch in token_batches([len(source) for source in sources], max_tokens or tokens_at_once(model)):
             ids = {"input_ids": [sources[number] for number in batch]}
-            rows = tokenizer.pad(ids, padding_side="right", return_tensors="pt")
-            rows = rows.to(model.device)
+            rows = tokenizer.pad(ids, padding_side="right", return_tensors="pt").to(model.device)
             hypotheses = search(model, rows["input_ids"], rows["attention_mask"], starts[batch], settings)
             stopped += sum(len(best[0].tokens) >= most and best[0].tokens[-1] != end for best in hypotheses)
             for number, best in zip(batch, hypotheses):

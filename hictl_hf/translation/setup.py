@@ -79,17 +79,15 @@ def read_data(args: TranslationArguments, config: Any, tokenizer: PreTrainedToke
     longest = longest_input(config)
     validation = read_pairs(args.validation_file, args.directions) if args.validation_file else []
     test = read_pairs(args.test_file, args.directions) if args.test_file else []
-    cut = {
-        name: count_long([pair.source for pair in pairs], tokenizer, longest)
-        for name, pairs in (("validation", validation), ("test", test))
-    }
+    held_out = {"validation": validation, "test": test}
+    cut = {name: count_long([pair.source for pair in pairs], tokenizer, longest) for name, pairs in held_out.items()}
     warn_of_spaces([pair.target for pair in (*test, *validation)], tokenizer)
     data = Data(None, validation, test, CorpusReport(), cut, about_preparation(test))
     if args.train_file:
         cleaning = Cleaning(**asdict(ONLY_WHOLE) | read_dictionary("cleaning", args.cleaning))
         pairs, data.report = load_pairs(args.train_file, args.directions, cleaning, args.strict)
         pairs = sample_pairs(pairs, args.max_train_samples, data.report)
-        note_held_out({"validation": validation, "test": test}, pairs, data.report)
+        note_held_out(held_out, pairs, data.report)
         longest = min(args.max_seq_length, args.max_tokens, longest)
         data.train = tokenize_pairs(pairs, tokenizer, longest, data.report, args.preprocessing_num_workers)
         data.counts = count_pieces(data.train, len(tokenizer))

@@ -280,10 +280,7 @@ class Scored(RobustTrainer):
     scores = {2: 3.0, 4: 1.0, 6: 2.0, 8: 5.0, 10: 4.0, 12: 6.0}
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        metrics = {"eval_loss": self.scores[self.state.global_step]}
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
+        return self.finish_evaluation({"eval_loss": self.scores[self.state.global_step]})
 
 
 BEST = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2}
