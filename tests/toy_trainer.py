@@ -117,5 +117,5 @@ def moments_of(trainer: RobustTrainer) -> dict[str, Tensor]:
 
 
 def differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> set[str]:
-    assert one.keys() == other.keys()
+    assert one and one.keys() == other.keys()
     return {name for name in one if not one[name].equal(other[name])}

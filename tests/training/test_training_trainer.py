@@ -29,7 +29,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from toy_trainer import moments_of, trained, weights_of
+from toy_trainer import differing, moments_of, trained, weights_of
 from transformers import (
     PreTrainedTokenizerBase,
     Trainer,
@@ -117,11 +117,6 @@ def state_of(trainer: RobustTrainer) -> dict[str, Tensor]:
     """All parameters and buffers, all the optimiser knows of them, and the learning rate."""
     rate = {"learning rate": torch.tensor(trainer.lr_scheduler.get_last_lr())}
     return weights_of(trainer) | moments_of(trainer) | rate
-
-
-def differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> set[str]:
-    assert one.keys() == other.keys() and len(one) > 100
-    return {name for name in one if not one[name].equal(other[name])}
 
 
 def logs_of(trainer: RobustTrainer, *without: str) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from datasets import Dataset
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
+from toy_trainer import differing
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -119,11 +120,6 @@ def material(
 def weights(trainer: TranslationTrainer) -> dict[str, Tensor]:
     model = trainer.accelerator.unwrap_model(trainer.model)
     return {name: weight.detach().clone() for name, weight in model.named_parameters()}
-
-
-def differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> set[str]:
-    assert one.keys() == other.keys() and len(one) > 30
-    return {name for name in one if not one[name].equal(other[name])}
 
 
 def logs_of(trainer: TranslationTrainer) -> list[dict[str, Any]]:
