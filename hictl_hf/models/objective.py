@@ -210,8 +210,9 @@ class HictlObjective(FamilyMaskedLM):
 
     def tokens_pooled(self, ids: Tensor | None) -> tuple[str, Tensor | None]:
         """The tokens that g reads of the sentences (N, S), as `PackedRows` takes them: the first of each, or all."""
-        first_alone = ids is None or self.config.sentence_pooling == "cls"
-        return "sentences", None if first_alone else torch.ones_like(ids, dtype=torch.bool)
+        if ids is None or self.config.sentence_pooling == "cls":
+            return "sentences", None
+        return "sentences", torch.ones_like(ids, dtype=torch.bool)
 
     def pooled(self, rows: PackedRows, states: Tensor) -> Tensor:
         """(N, d) g(M(x)) of the sentences, from the states of `tokens_pooled`."""
