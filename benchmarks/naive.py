@@ -50,9 +50,8 @@ class NaiveHictl(XLMRobertaForMaskedLM):
         config = self.config
         x_and_y = zip(sentence_input_ids.chunk(2), sentence_attention_mask.chunk(2))
         sentences = torch.cat([self.encode(ids, mask) for ids, mask in x_and_y])  # (N, d)
-        masked = super().forward(
-            input_ids, attention_mask, labels=labels, output_hidden_states=True, return_dict=True
-        )  # scores of V words at every position, padding included
+        # scores of V words at every position, padding included
+        masked = super().forward(input_ids, attention_mask, labels=labels, output_hidden_states=True, return_dict=True)
         sentence_loss = sentence_level(sentences, sentence_hashes, config.hard_negative_zeta * self.p_avg, config)
         word_loss = self.word_level(masked.hidden_states[-1][:, 0], bag, word_negatives)
         total = config.lm_weight * masked.loss + config.sentence_weight * sentence_loss + config.word_weight * word_loss

@@ -169,9 +169,7 @@ def test_two_processes_are_one_with_the_whole_batch(
     model = model_for_text(initializer_range=0.1, **case.model)
     gradients, logs, weights = train(case, found.dtype, model, tokenizer, tokens, tmp_path, **settings)
     rough = 10 if case.model.get("hard_negative_space") == "raw" else 3 if case.cache else 1
-    tolerance = (
-        1e-9 if found.dtype == torch.float64 else rough * 1e-5
-    )  # the encoder's rounding, which raw distances enlarge
+    tolerance = 1e-9 if found.dtype == torch.float64 else rough * 1e-5  # rounding, which raw distances enlarge
     assert len(gradients) == case.steps
     for process in found.processes:
         theirs, their_logs, their_weights = process[name]

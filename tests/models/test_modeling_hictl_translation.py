@@ -74,9 +74,7 @@ def translator(toy_config: Callable[..., HictlConfig]) -> MakeModel:
             model = HictlForConditionalGeneration(config).double().eval()
             nn.init.normal_(model.lm_head.bias, std=0.3)
             nn.init.normal_(model.lm_head.weight, std=0.3)  # of <pad> too, as trained models have it
-            nn.init.normal_(
-                model.decoder.embeddings.position_embeddings.weight, std=2.0
-            )  # lest words repeat themselves
+            nn.init.normal_(model.decoder.embeddings.position_embeddings.weight, std=2.0)  # lest words are repeated
             if model.start_embeddings is not None:
                 nn.init.normal_(model.start_embeddings.weight, std=1.0)
         if cut:

@@ -89,9 +89,7 @@ def test_the_logged_loss_is_that_of_the_whole_batch_in_one_call(build: Callable[
     with torch.no_grad():
         expected = trainer.model(**batch)
     masked = (batch["labels"] != -100).sum(-1)
-    assert (
-        len(masked.view(4, 2).sum(-1).unique()) > 1
-    )  # micro-batches weigh differently: a mean of means would be wrong
+    assert len(masked.view(4, 2).sum(-1).unique()) > 1  # micro-batches differ, so a mean of means would be wrong
     [log] = logs_of(trained(trainer))
     assert log["lm_loss"] == pytest.approx(float(expected.lm_loss), rel=1e-5)
     assert log["word_loss"] == pytest.approx(float(expected.word_loss), rel=1e-5)
