@@ -25,11 +25,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
 
 def test_rows_are_short_by_the_length_that_a_token_sees(kernels: SimpleNamespace) -> None:
     cpu = torch.device("cpu")
-    assert (
-        row_attention.are_short([96], cpu)
-        and row_attention.are_short([1, 3, 96], cpu)
-        and row_attention.are_short([30] * 50 + [233], cpu)
-    )
+    assert all(row_attention.are_short(lengths, cpu) for lengths in ([96], [1, 3, 96], [30] * 50 + [233]))
     assert not row_attention.are_short([97], cpu)
     assert not row_attention.are_short([1] * 50 + [128] * 2, cpu)  # (50 + 2 * 16,384) / 306 is 107
 

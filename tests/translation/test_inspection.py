@@ -120,10 +120,8 @@ def test_the_attention_shown_is_that_of_the_layers(
     assert given["weights"].std() > 0.01
     assert given["sources"] == tokenizer.convert_ids_to_tokens(tokenizer(row["source"])["input_ids"])
     assert given["targets"] == tokenizer.convert_ids_to_tokens(tokenizer(row["translation"])["input_ids"][1:])
-    assert (
-        half_vocabulary_model.decoder.config._attn_implementation == before == "sdpa"
-        and row["source"] in picture.caption
-    )
+    assert half_vocabulary_model.decoder.config._attn_implementation == before == "sdpa"
+    assert row["source"] in picture.caption
     first = given["weights"]
     attention_picture(half_vocabulary_model, tokenizer, row, "zh", Path("a.png"))
     assert not np.allclose(given["weights"], first)  # another start
@@ -142,10 +140,8 @@ def test_an_error_leaves_the_model_as_it_was(
 
     of, name = (half_vocabulary_model.decoder, "forward") if broken == "decoder" else (inspection, "plot_attention")
     monkeypatch.setattr(of, name, fail)
-    modes, attention = (
-        [module.training for module in half_vocabulary_model.train().modules()],
-        half_vocabulary_model.decoder.config._attn_implementation,
-    )
+    modes = [module.training for module in half_vocabulary_model.train().modules()]
+    attention = half_vocabulary_model.decoder.config._attn_implementation
     with pytest.raises(OSError, match="disk is full"):
         look_into(half_vocabulary_model, tokenizer, made(sentences), ["de"] * 8, Path("a.png"))
     assert [module.training for module in half_vocabulary_model.modules()] == modes
