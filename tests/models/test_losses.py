@@ -224,10 +224,8 @@ def test_almost_parallel_sentences_lose_no_more_digits_than_mixtures_that_are_ve
     space: str, spread: float
 ) -> None:
     """An encoder at its start gives such sentences; their distances are small differences of large products."""
-    negatives, given = (
-        in_batch_negatives(torch.arange(16)),
-        random_normal(1, 32) + spread * random_normal(16, 32, seed=1),
-    )
+    negatives = in_batch_negatives(torch.arange(16))
+    given = random_normal(1, 32) + spread * random_normal(16, 32, seed=1)
     given[8:] = given[:8] + spread / 2 * random_normal(8, 32, seed=2)
 
     def gradient(loss_of: Callable[..., Tensor], dtype: torch.dtype) -> Tensor:
@@ -618,10 +616,8 @@ def test_lengths_of_queries_and_words_do_not_matter() -> None:
 def test_empty_bags_and_empty_samples_cost_nothing_and_leave_finite_gradients(
     bag: list[list[int]], sampled: list[list[int]], expected: str, temperature: float, dtype: torch.dtype
 ) -> None:
-    queries, vocabulary = (
-        random_normal(2, 5).to(dtype).requires_grad_(),
-        random_normal(12, 5).to(dtype).requires_grad_(),
-    )
+    queries = random_normal(2, 5).to(dtype).requires_grad_()
+    vocabulary = random_normal(12, 5).to(dtype).requires_grad_()
     losses = word_losses(queries, vocabulary, torch.tensor(bag).long(), torch.tensor(sampled).long(), temperature)
     losses.sum().backward()
     assert losses[1] == 0 and (queries.grad[1] == 0).all()

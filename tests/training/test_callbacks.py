@@ -166,10 +166,8 @@ def test_a_new_best_state_is_saved(
 ) -> None:
     guard = StepGuard(SimpleNamespace(ties_go_to_the_later=ties))  # type: ignore[arg-type]
     args = SimpleNamespace(metric_for_best_model="score", greater_is_better=greater, load_best_model_at_end=True)
-    state, metrics = (
-        SimpleNamespace(best_metric=best),
-        {"eval_other": 9.0} | ({} if value is None else {"eval_score": value}),
-    )
+    state = SimpleNamespace(best_metric=best)
+    metrics = {"eval_other": 9.0} | ({} if value is None else {"eval_score": value})
     for load_best in (True, False):
         args.load_best_model_at_end, control = load_best, SimpleNamespace(should_save=False)
         guard.on_evaluate(args, state, control, metrics=metrics)

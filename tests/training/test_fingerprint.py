@@ -17,10 +17,8 @@ from hictl_hf.version import __version__
 
 
 def test_settings_that_were_stored_are_the_same_and_others_are_named(tmp_path: Path) -> None:
-    file, settings = (
-        tmp_path / "run" / "settings.json",
-        {"seed": 1, "layers": (1, 2), "model": {"size": 4}, "name": None},
-    )
+    file = tmp_path / "run" / "settings.json"
+    settings = {"seed": 1, "layers": (1, 2), "model": {"size": 4}, "name": None}
     assert not refuse_other_settings(file, settings)
     remember_settings(file, settings)
     assert json.loads(file.read_text()) == {**settings, "layers": [1, 2], VERSION: __version__}

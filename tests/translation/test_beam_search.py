@@ -218,10 +218,8 @@ class Adapter(torch.nn.Module):
 def test_an_adapter_on_the_output_layer_is_searched_with(
     bias: str, sharp_model: Callable[..., HictlForConditionalGeneration]
 ) -> None:
-    model, settings = (
-        sharp_model(1, cut=True, cls_bias=bias),
-        BeamSearchConfig(max_length=LIMIT, max_length_b=LIMIT, best=3),
-    )
+    model = sharp_model(1, cut=True, cls_bias=bias)
+    settings = BeamSearchConfig(max_length=LIMIT, max_length_b=LIMIT, best=3)
     ids, mask = batch_of([5, 9, 7])
     starts = model.start_ids_of(["de", "fr", "de"])
     before = search(model, ids, mask, starts, settings)
