@@ -79,6 +79,8 @@ def assert_close_gradients(one: dict[str, Tensor], other: dict[str, Tensor]) -> 
 
 # --- one optimiser step, split or not -------------------------------------------------------------------------------
 
+WHOLE_AND_SPLIT = [{"per_device_train_batch_size": size, "gradient_accumulation_steps": 8 // size} for size in (8, 4)]
+
 
 def test_the_logged_loss_is_that_of_the_whole_batch_in_one_call(build: Callable[..., HictlTrainer]) -> None:
     trainer = build(
@@ -107,12 +109,7 @@ def test_a_step_without_a_masked_token_trains_on_the_other_losses(build: Callabl
 def test_gradient_accumulation_changes_neither_language_model_nor_word_level(
     build: Callable[..., HictlTrainer],
 ) -> None:
-    whole, split = (
-        trained(
-            build(objectives=["lm", "word"], per_device_train_batch_size=size, gradient_accumulation_steps=8 // size)
-        )
-        for size in (8, 4)
-    )
+    whole, split = (trained(build(objectives=["lm", "word"], **how)) for how in WHOLE_AND_SPLIT)
     assert len(gradients_of(whole)) == len(gradients_of(split)) == 3
     for one, other in zip(gradients_of(whole), gradients_of(split), strict=True):
         assert sum(float(gradient.abs().sum()) for gradient in one.values()) > 1
@@ -124,15 +121,8 @@ def test_gradient_accumulation_changes_neither_language_model_nor_word_level(
 
 
 def test_gradient_accumulation_takes_negatives_from_the_sentence_level(build: Callable[..., HictlTrainer]) -> None:
-    whole, split = (
-        trained(
-            build(
-                model={"duplicates": "keep"}, objectives=["sentence"], max_steps=1,
-                per_device_train_batch_size=size, gradient_accumulation_steps=8 // size,
-            )
-        )
-        for size in (8, 4)
-    )  # fmt: skip
+    settings = {"model": {"duplicates": "keep"}, "objectives": ["sentence"], "max_steps": 1}
+    whole, split = (trained(build(**settings, **how)) for how in WHOLE_AND_SPLIT)
     [one], [other] = gradients_of(whole), gradients_of(split)
     assert not torch.allclose(one["projection.weight"], other["projection.weight"], rtol=0.1)
     [log], [split_log] = logs_of(whole), logs_of(split)
