@@ -191,9 +191,8 @@ def first_tokens(tokens: Dataset) -> dict[str, list[int]]:
     """
     found: dict[str, list[int]] = {}
     for side in ("x", "y"):
-        for language, rows in (
-            tokens.select_columns([f"{side}_lang"]).to_pandas().groupby(f"{side}_lang").indices.items()
-        ):
+        languages = tokens.select_columns([f"{side}_lang"]).to_pandas()
+        for language, rows in languages.groupby(f"{side}_lang").indices.items():
             first = tokens.select_columns([side])[rows[:LOOKED_AT]][side]
             found.setdefault(str(language), []).extend(chain.from_iterable(first))
     return found

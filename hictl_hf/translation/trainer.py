@@ -144,9 +144,8 @@ class TranslationTrainer(RobustTrainer):
             [pair.direction.target for pair in own], progress=shown, cut=True,
         )  # fmt: skip
         everyone: list[Any] = [None] * len(pairs)
-        for process, part in enumerate(
-            gather_object([[replace(best, text=one_line(best.text)) for best, *_ in found]])
-        ):
+        lines = [replace(best, text=one_line(best.text)) for best, *_ in found]
+        for process, part in enumerate(gather_object([lines])):
             everyone[process::processes] = part
         return everyone
 
