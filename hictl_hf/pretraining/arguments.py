@@ -353,9 +353,8 @@ class PretrainingArguments(PretrainingDataArguments, PretrainingModelArguments, 
             raise BadInput("dropout is 1, which leaves nothing; allowed is 0 or more and below 1")
         self.check_start()
         self.check_what_to_do()
-        if not (self.held_out_sentences or self.validation_file) and (
-            self.early_stopping_patience or self.eval_on_start
-        ):
+        evaluates = self.early_stopping_patience or self.eval_on_start
+        if evaluates and not (self.held_out_sentences or self.validation_file):
             raise BadInput(
                 "held_out_sentences is 0, so no pairs are held out, and early_stopping_patience and eval_on_start need "
                 "an evaluation; give 1 or more, or --validation_file, or leave them out"
