@@ -178,11 +178,11 @@ REASONS = {  # what transformers' example scripts have -> why a command has not;
         ("fsdp_min_num_params", "fsdp_transformer_layer_cls_to_wrap"),
         {"shard_parameters": "--shard_parameters true divides weights", "": "weights are not divided; leave it out"},
     ),
-    "include_tokens_per_second": {"held_out_sentences": "tokens_per_second is in the logs, always"},
+    "include_tokens_per_second": {"held_out_sentences": "tokens_per_second is in the logs, always", **LONG_GONE},
     **dict.fromkeys(
         (
             "jit_mode_eval", "past_index", "mp_parameters", "ray_scope", "use_legacy_prediction_loop",
-            "include_inputs_for_metrics", "include_tokens_per_second", "dispatch_batches", "split_batches",
+            "include_inputs_for_metrics", "dispatch_batches", "split_batches",
         ),
         LONG_GONE,
     ),

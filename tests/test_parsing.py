@@ -137,6 +137,7 @@ def test_an_old_name_is_answered_with_the_new_one(tmp_path: Path) -> None:
         (parse_arguments, "--num_beams", "num_beams: pre-training writes no translations"),
         (parse_arguments, "--task_name", "task_name: hictl xtreme fine-tunes on tasks"),
         (parse_arguments, "--temperature", "temperature: --config_overrides has sentence_temperature and word_"),
+        (parse_arguments, "--include_tokens_per_second", "tokens_per_second is in the logs, always"),
         (parse_arguments, "--word_weight", "word_weight is a key of --config_overrides '{\"word_weight\": ...}'"),
         (parse_arguments, "--max_characters", "max_characters is a key of --cleaning '{\"max_characters\": ...}'"),
         (parse_translation_arguments, "--streaming", "streaming: the corpus is tokenized once"),
