@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import BadInput, unset_empty
+from .files import is_stream
 
 Item = TypeVar("Item")
 
@@ -195,11 +196,6 @@ def refuse_unjoined() -> None:
         )
 
 
-def is_shared_badly(path: str) -> bool:
-    """Whether several processes cannot share a file: standard input or output, a device or a pipe."""
-    return path == "-" or path.startswith("/dev/") or (os.path.exists(path) and not os.path.isfile(path))
-
-
 def refuse_streams(processes: Processes, **files: str | Sequence[str] | None) -> None:
     """Raise `BadInput` unless several processes have regular files to read and write.
 
@@ -208,7 +204,7 @@ def refuse_streams(processes: Processes, **files: str | Sequence[str] | None) ->
     """
     for name, paths in files.items() if processes.number > 1 else ():
         found = [paths] if isinstance(paths, str) else paths
-        if not found or any(map(is_shared_badly, found)):
+        if not found or any(map(is_stream, found)):
             raise BadInput(
                 f"{name} is {' '.join(found) if found else 'not given'}, with {processes.number} processes; allowed "
                 "with several are regular files. Name some, or start one process."

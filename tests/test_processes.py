@@ -87,6 +87,7 @@ def test_streams_are_refused_with_several_processes(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     several, files = Processes(1, 2), [str(tmp_path / "file"), str(tmp_path / "new")]
     refuse_streams(several, input=files, output=files[1])
+    refuse_streams(several, output="/dev/shm/vectors.npy")  # a folder in memory
     refuse_streams(ALONE, input=[], output=None)
     named = [{"output": name} for name in ("-", "/dev/stdout", "/dev/fd/1")]
     for refused in ({"input": []}, {"output": None}, {"input": [*files, str(tmp_path / "pipe")]}, *named):
