@@ -24,6 +24,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.tokenization import list_of_texts
 from ..embedding.encoder import embed_sentences
 from ..embedding.pooling import Pooling
+from ..files import readable
 from ..processes import ALONE, Processes, hides_progress
 from ..training.partial_output import reading_part
 from .bitext import (
@@ -195,23 +196,15 @@ def describe(x: Source, y: Source, settings: MiningConfig, only_earlier: bool = 
         check_index(settings.index, settings.index_parameters, x.shape[1], min(len(x), len(y)))
         return (
             f"search of {len(x):,} x {len(y):,} vectors of {x.shape[1]} numbers in FAISS's index {settings.index}, in "
-            f"shards of at most {in_words(settings.max_memory)}"
+            f"shards of at most {readable(settings.max_memory)}"
         )
     plan = plan_search(x, y, 1 if only_earlier else settings.neighbours, settings.max_memory, settings.device)
     comparisons = len(x) * len(y) // (2 if only_earlier else 1)
     return (
         f"exact search of {len(x):,} x {len(y):,} vectors of {x.shape[1]} numbers: {comparisons:,} comparisons, at "
-        f"most {in_words(plan.memory)} in addition to the vectors ({min(plan.x, len(x)):,} x {min(plan.y, len(y)):,} "
+        f"most {readable(plan.memory)} in addition to the vectors ({min(plan.x, len(x)):,} x {min(plan.y, len(y)):,} "
         "at a time)"
     )
-
-
-def in_words(size: int) -> str:
-    """
-    >>> in_words(3_210_000_000)
-    '3.21 GB'
-    """
-    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def run(search: Search, kept: Path | None, processes: Processes = ALONE) -> None:
