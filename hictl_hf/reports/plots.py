@@ -103,11 +103,6 @@ def tsne_places(points: Array, perplexity: float, seed: int) -> Array | None:
         return np.asarray(tsne.fit_transform(points))
 
 
-def mean(values: Sequence[float]) -> float:
-    """Return the mean of at least one value."""
-    return sum(values) / len(values)
-
-
 def plot_layers(
     by_layer: Mapping[str, Sequence[float | None]],
     path: str | Path,

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +16,6 @@ from ..reports.plots import (
     ORANGE,
     Array,
     figure_at,
-    mean,
     set_headline,
     write_notice,
 )
@@ -56,9 +56,9 @@ def plot_retrieval(
             write_notice(panels[0], "no language was measured")
             return Path(path)
         compared = [(before, after) for _, before, after in scores if before is not None]
-        means = [(mean([after for _, _, after in scores]), labels[1], BLUE)]
+        means = [(fmean([after for _, _, after in scores]), labels[1], BLUE)]
         if compared:
-            means.insert(0, (mean([before for before, _ in compared]), labels[0], GREY))
+            means.insert(0, (fmean([before for before, _ in compared]), labels[0], GREY))
         largest = max(max(after, before or 0.0) for _, before, after in scores) or 1.0
         for column, axes in enumerate(panels):
             _dumbbells(axes, scores[column * rows : (column + 1) * rows], means)

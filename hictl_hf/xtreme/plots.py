@@ -3,9 +3,10 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ..reports.plots import GREY, figure_at, mean, set_headline, write_notice
+from ..reports.plots import GREY, figure_at, set_headline, write_notice
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,12 +71,12 @@ def _ahead(tasks: Sequence[Mapping[str, float | None]], means: Sequence[float | 
         for language, score in scores.items():
             if score is not None and task_mean is not None:
                 distances[language].append(score - task_mean)
-    return {language: mean(found) if found else -math.inf for language, found in distances.items()}
+    return {language: fmean(found) if found else -math.inf for language, found in distances.items()}
 
 
 def _mean_of_known(scores: Iterable[float | None]) -> float | None:
     known = [score for score in scores if score is not None]
-    return mean(known) if known else None
+    return fmean(known) if known else None
 
 
 def _tile(axes: "Axes", x: float, y: float, score: float | None, bold: bool = False) -> None:
