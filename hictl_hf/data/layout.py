@@ -49,7 +49,8 @@ def layout_of(tokenizer: PreTrainedTokenizerBase) -> Layout:
 
 
 def runs_of_special_ids(tokenizer: PreTrainedTokenizerBase, first: str, second: str | None) -> list[list[int]]:
-    """The special ids before, between and after texts, of which some may be none."""
+    """The special ids before, between and after texts, of which some may be none; without a second text before and
+    after it."""
     if tokenizer.is_fast:
         encoding = encode_texts(tokenizer, first, second)
         ids, sides = encoding["input_ids"], encoding.sequence_ids(0)

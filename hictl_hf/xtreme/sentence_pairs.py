@@ -101,14 +101,6 @@ def input_columns(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     return [name for name in tokenizer.model_input_names if name != "attention_mask"]
 
 
-def special_ids_of_pairs(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """The ids that a fast tokenizer puts before the first text of a pair, and between both; none of some tokenizers."""
-    pair = tokenizer(["a"], ["a"])
-    ids, sides = pair["input_ids"][0], pair.sequence_ids(0)
-    first = [place for place, side in enumerate(sides) if side == 0]
-    return ids[: first[0]], ids[first[-1] + 1 : sides.index(1)]
-
-
 def map_examples(
     examples: Dataset, function: Callable[..., dict[str, Any]], columns: Mapping[str, Any], training: bool
 ) -> Dataset:

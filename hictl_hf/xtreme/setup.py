@@ -9,6 +9,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import ADDED_TOKENS_FILE, FULL_TOKENIZER_FILE, TOKENIZER_CONFIG_FILE
 from transformers.utils import CONFIG_NAME
 
+from ..data.layout import runs_of_special_ids
 from ..data.text_encoding import special_tokens
 from ..embedding.sentence_transformers_settings import (
     PROMPTS_FILE,
@@ -32,7 +33,7 @@ from .data import TaskData, read_task
 from .files import data_hash
 from .fine_tuning import POOLER, empty_encoder, position_embeddings
 from .question_answering import QuestionAnswering
-from .sentence_pairs import SentencePairs, special_ids_of_pairs
+from .sentence_pairs import SentencePairs
 from .tasks import XtremeTask
 
 logger = logging.getLogger(__name__)
@@ -147,7 +148,7 @@ def check_tokenizer(
                 "saved with the model"
             )
     of_pairs = [task.name for task in tasks if task.format.features in (SentencePairs, QuestionAnswering)]
-    if of_pairs and tokenizer.is_fast and not special_ids_of_pairs(tokenizer)[1]:
+    if of_pairs and tokenizer.is_fast and not runs_of_special_ids(tokenizer, "a", "a")[1]:
         message = "%s: its tokenizer puts nothing between two texts; in %s they are read as one text without a border"
         logger.warning(message, place, ", ".join(of_pairs))
 

@@ -14,8 +14,9 @@ import numpy as np
 from datasets import Dataset
 from transformers import AutoModelForTokenClassification, PreTrainedTokenizerBase
 
+from ..data.layout import runs_of_special_ids
 from ..data.text_encoding import encode_texts
-from .sentence_pairs import NUMBER, NUMBERS, Logits, checked_labels, label_ids, map_examples, special_ids_of_pairs
+from .sentence_pairs import NUMBER, NUMBERS, Logits, checked_labels, label_ids, map_examples
 
 IGNORED = -100  # the label of tokens without a loss
 
@@ -103,9 +104,9 @@ class Tagging:
         return next(number for number in named if number is not None)
 
     @cached_property
-    def special_ids(self) -> tuple[list[int], list[int]]:
+    def special_ids(self) -> list[list[int]]:
         """Ids before and after the words, as if a second sentence followed: in XLM-R `<s>` and `</s></s>`."""
-        return special_ids_of_pairs(self.tokenizer)
+        return runs_of_special_ids(self.tokenizer, "a", "a")[:2]
 
     def decode(self, examples: Dataset, features: Dataset, logits: Logits) -> list[list[str]]:
         predictions: list[list[str]] = [[] for _ in range(len(examples))]
