@@ -242,29 +242,28 @@ class FineTunedModels:
 
     def choose(self, data: TaskData, languages: tuple[str, ...], key: str) -> FineTuned:
         """Train every candidate, and keep the one that is best on dev, the first of equals; record the choice."""
-        folder, train, features, examples = self.folder / key, *self.prepared(data, languages)
-        candidates: list[Candidate] = []
-        for number, (config, seed) in enumerate(self.candidates(data.task.source)):
-            place = self.place(data, languages, number)
-            candidates.append(self.candidate(data, train, examples, features, config, seed, place))
+        folder, (train, features) = self.folder / key, self.prepared(data, languages)
+        settings, candidates = self.candidates(data.task.source), list[Candidate]()
+        for number in range(len(settings)):
+            candidates.append(self.candidate(data, languages, number, train, features))
             best = max(candidates, key=lambda each: each.dev or 0)
             for each in candidates:
                 if each is not best:
                     shutil.rmtree(folder / each.folder / "model", ignore_errors=True)
         model = load_model(features.model_class, str(folder / best.folder / "model"), features.labels)
-        trained_on, is_chosen = best.trained_on or examples, len(candidates) > 1 or config.evaluate_every > 0
+        is_chosen = len(candidates) > 1 or settings[0][0].evaluate_every > 0
+        assert best.trained_on is not None
         choice = ModelChoice(
-            chosen=best, candidates=candidates, languages=trained_on.languages, rows=trained_on.rows,
+            chosen=best, candidates=candidates, languages=best.trained_on.languages, rows=best.trained_on.rows,
             select_on=f"{self.args.select_on} {self.args.select_split}" if data.dev and is_chosen else None,
         )  # fmt: skip
         write_json(self.records / f"{key}.json", asdict(choice))
         return FineTuned(model.to(device()), features)
 
-    def prepared(self, data: TaskData, languages: tuple[str, ...]) -> tuple[Dataset, TaskFeatures, TrainingExamples]:
-        """The training set of a model, the conversion of its examples, and its description."""
+    def prepared(self, data: TaskData, languages: tuple[str, ...]) -> tuple[Dataset, TaskFeatures]:
+        """The training set of a model, and the conversion of its examples."""
         train = self.training_set(data, languages)
-        features = self.features_of(data.task, train, self.candidates(data.task.source)[0][0].max_length)
-        return train, features, TrainingExamples(languages=list(languages), rows=len(train))
+        return train, self.features_of(data.task, train, self.candidates(data.task.source)[0][0].max_length)
 
     def place(self, data: TaskData, languages: tuple[str, ...], number: int) -> Path:
         """The folder of a candidate."""
@@ -274,9 +273,7 @@ class FineTunedModels:
 
     def train_candidate(self, data: TaskData, languages: tuple[str, ...], number: int) -> Candidate:
         """Train one candidate of a model, unless that is done."""
-        train, features, examples = self.prepared(data, languages)
-        config, seed = self.candidates(data.task.source)[number]
-        return self.candidate(data, train, examples, features, config, seed, self.place(data, languages, number))
+        return self.candidate(data, languages, number, *self.prepared(data, languages))
 
     def candidates(self, row: XtremeTask) -> list[tuple[FineTuningConfig, int]]:
         """Settings and seed of each candidate: the task's own, with those of the arguments in their place."""
@@ -292,10 +289,18 @@ class FineTunedModels:
         ]
 
     def candidate(
-        self, data: TaskData, train: Dataset, trained_on: TrainingExamples, features: TaskFeatures,
-        config: FineTuningConfig, seed: int, place: Path,
-    ) -> Candidate:  # fmt: skip
-        """Train a candidate, or read the record of an earlier call."""
+        self, data: TaskData, languages: tuple[str, ...], number: int, train: Dataset, features: TaskFeatures
+    ) -> Candidate:
+        """Train a candidate, or read the record of an earlier call.
+
+        Args:
+            languages: of the training set.
+            number: of the candidate among `candidates`.
+            train, features: as `prepared` returns them.
+        """
+        config, seed = self.candidates(data.task.source)[number]
+        trained_on = TrainingExamples(languages=list(languages), rows=len(train))
+        place = self.place(data, languages, number)
         record = place / CANDIDATE_FILE
         if record.exists():
             with as_bad_input(
@@ -309,7 +314,7 @@ class FineTunedModels:
         tuned = FineTuned(model.to(device()), features)  # there too where an earlier call has trained it
 
         def score_on_dev(model: PreTrainedModel) -> float:
-            return self.score_on_dev(data, replace(tuned, model=model), tuple(trained_on.languages))
+            return self.score_on_dev(data, replace(tuned, model=model), languages)
 
         tuned.model = fine_tune(
             tuned.model, self.tokenizer, features.encode(train, training=True), config, place,

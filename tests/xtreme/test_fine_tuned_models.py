@@ -15,9 +15,7 @@ from hictl_hf.xtreme import fine_tuned_models
 from hictl_hf.xtreme.arguments import XtremeArguments
 from hictl_hf.xtreme.data import TaskData
 from hictl_hf.xtreme.fine_tuned_models import FineTunedModels, device
-from hictl_hf.xtreme.fine_tuning import FineTuningConfig
 from hictl_hf.xtreme.question_answering import QuestionAnswering
-from hictl_hf.xtreme.results import TrainingExamples
 from hictl_hf.xtreme.setup import read_data
 from hictl_hf.xtreme.tasks import TASKS
 
@@ -183,10 +181,11 @@ def test_a_model_that_an_interrupted_call_has_trained_is_scored_on_the_gpu_too(
     found: list[str] = []
     monkeypatch.setattr(FineTunedModels, "score_on_dev", lambda *given: found.append(given[2].model.weight.device.type))
     features: Any = SimpleNamespace(model_class=None, labels=(), encode=lambda *_, **how: None)
-    data, config = TaskData(TABLE["pawsx"], dev={"en": Dataset.from_dict({})}), FineTuningConfig(1e-3, 1, 1, 64)
-    examples = TrainingExamples(languages=["en"], rows=0)
+    rows = Dataset.from_dict({})
+    data = TaskData(TABLE["pawsx"], dev={"en": rows})
     how: dict[str, Any] = {"bf16": True, "micro_batches": 2, "similar_lengths": True}
-    models(tokenizer, **how).candidate(data, Dataset.from_dict({}), examples, features, config, 7, tmp_path / "00")
+    tuning = models(tokenizer, output_dir=str(tmp_path), seed=[7], **how)
+    tuning.candidate(data, ("en",), 0, rows, features)
     assert found == ["meta"] and given == {"head": 7, "seed": 7, **how}
 
 
