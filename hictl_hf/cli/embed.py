@@ -12,12 +12,11 @@ Several processes share the blocks of lines (`processes`).
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..data.columns import check_column, read_lines_or_column
 from ..data.lines import check_inputs, check_output
-from ..embedding.arguments import PoolingArguments
-from ..embedding.encoder import check_device, check_reading, default_precision, load_encoder
+from ..embedding.arguments import VectorArguments
+from ..embedding.encoder import load_encoder
 from ..embedding.pooling import chosen_prompt
 from ..embedding.to_file import LINES_AT_ONCE, OUTPUTS, STORED, VectorFileConfig, embed_to_file
 from ..errors import BadInput
@@ -33,7 +32,7 @@ GROUPS = {
 
 
 @dataclass
-class EmbedArguments(PoolingArguments):
+class EmbedArguments(VectorArguments):
     """Arguments of `hictl embed`."""
 
     model: str = field(metadata={"help": "Folder or Hub name of an encoder that HiCTL trains."})
@@ -48,48 +47,28 @@ class EmbedArguments(PoolingArguments):
         },
     )
     column: str | None = field(default=None, metadata={"help": "Text column of the tables; a.b is key b of column a."})
-    prompt: str | None = field(
-        default=None,
-        metadata={"help": 'Text to put before each line, "" for none; default: the model\'s default prompt.'},
-    )
-    prompt_name: str | None = field(
-        default=None, metadata={"help": "Name of one of the model's prompts, such as query, instead of its text."}
-    )
     normalize: bool | None = field(
         default=None,
         metadata={"help": "Scale vectors to length 1: inner products are cosines; default: the model's, or true."},
     )
-    precision: str | None = field(
-        default=None,
-        metadata={
-            "help": "fp32, bf16, or int8 (CPU only): each faster and less exact; default: bf16 on a GPU that has it, "
-            "else fp32."
-        },
-    )
     stored: str = field(default="float32", metadata={"help": f"Dtype of the output: {' or '.join(STORED)}."})
-    max_seq_length: int | None = field(
-        default=None,
-        metadata={"help": "Tokens per line, special tokens included; the rest is cut; default: the model's, or 256."},
-    )
     max_tokens: int | None = field(
         default=None, metadata={"help": "Tokens per batch, padding included; default: 32768 on a GPU, 1024 on a CPU."}
     )
     lines_at_once: int = field(
         default=LINES_AT_ONCE, metadata={"help": "Lines per block; a block is sorted by length and written at once."}
     )
-    device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; default: a GPU if available."})
 
     def __post_init__(self) -> None:
         if not self.output.endswith(OUTPUTS):
             raise BadInput(f"output is {self.output}; allowed are names that end in {' or '.join(OUTPUTS)}")
         if self.stored not in STORED:
             raise BadInput(f"stored is {self.stored!r}; allowed are {', '.join(STORED)}")
-        check_reading(self.precision, self.pooling, self.max_seq_length)
+        super().__post_init__()
         for name in ("lines_at_once", "max_tokens"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise BadInput(f"{name} is {value}; allowed is 1 or more")
         check_column(self.input, self.column)
-        check_device(self.device)
 
 
 def make_parser() -> CommandParser:
@@ -109,15 +88,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     total = sum(1 for _ in read_lines_or_column(args.input, args.column)) if read_twice else None
     if total == 0:
         raise BadInput(f"{', '.join(args.input)}: has no line; allowed is one or more")
-    precision: Any = args.precision or default_precision(args.device)
-    model, tokenizer = load_encoder(args.model, precision, args.device)
+    model, tokenizer = load_encoder(args.model, args.chosen_precision, args.device)
     pooling = args.chosen_pooling(model)
     prompt = chosen_prompt(model.config, args.prompt, args.prompt_name)
     names = ("normalize", "stored", "max_tokens", "lines_at_once")
     config = VectorFileConfig(
         prompt=prompt, max_length=args.max_seq_length, **{name: getattr(args, name) for name in names}
     )
-    remembered = {"column": args.column, "precision": precision}
+    remembered = {"column": args.column, "precision": args.chosen_precision}
     texts = read_lines_or_column(args.input, args.column)
     embed_to_file(
         model, tokenizer, texts, args.output, pooling, config, remembered=remembered, total=total,

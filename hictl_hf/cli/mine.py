@@ -19,8 +19,7 @@ from typing import Any
 from ..data.columns import refuse_tables
 from ..data.compression import compression_of
 from ..data.lines import check_output
-from ..embedding.arguments import PoolingArguments
-from ..embedding.encoder import check_device, check_reading, default_precision
+from ..embedding.arguments import VectorArguments
 from ..errors import BadInput
 from ..files import check_place, is_stream
 from ..parsing import CommandParser, parse_flags
@@ -45,7 +44,7 @@ GROUPS = {
 
 
 @dataclass
-class MineArguments(PoolingArguments):
+class MineArguments(VectorArguments):
     """Arguments of `hictl mine`."""
 
     output: str = field(
@@ -54,17 +53,6 @@ class MineArguments(PoolingArguments):
     model: str | None = field(
         default=None,
         metadata={"help": "Folder or Hub name of an encoder that HiCTL trains; not needed if all vectors are given."},
-    )
-    max_seq_length: int | None = field(
-        default=None,
-        metadata={"help": "Tokens per line, special tokens included; the rest is cut; default: the model's, or 256."},
-    )
-    prompt: str | None = field(
-        default=None,
-        metadata={"help": 'Text to put before each sentence, "" for none; default: the model\'s default prompt.'},
-    )
-    prompt_name: str | None = field(
-        default=None, metadata={"help": "Name of one of the model's prompts, such as query, instead of its text."}
     )
     margin: str = field(
         default="ratio",
@@ -123,14 +111,6 @@ class MineArguments(PoolingArguments):
         default=None, metadata={"help": "Vectors of the first file (.npy), for example of hictl embed."}
     )
     y_vectors: str | None = field(default=None, metadata={"help": "Vectors of the second file (.npy)."})
-    precision: str | None = field(
-        default=None,
-        metadata={
-            "help": "Precision of the encoder: fp32, bf16, or int8 (CPU only); default: bf16 on a GPU that has it, "
-            "else fp32."
-        },
-    )
-    device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; default: a GPU if available."})
 
     def __post_init__(self) -> None:
         if self.deduplicate is not None and not -1 <= self.deduplicate < 1:
@@ -145,8 +125,7 @@ class MineArguments(PoolingArguments):
             raise BadInput(f"output is {self.output}; allowed are names without {ending}: the output is plain text")
         if not self.model and (self.prompt or self.prompt_name):
             raise BadInput("a prompt is given without a model; allowed is a prompt with --model. Omit it.")
-        check_reading(self.precision, self.pooling, self.max_seq_length)
-        check_device(self.device)
+        super().__post_init__()
 
     def check(self, files: Sequence[str]) -> None:
         """Raise `BadInput` unless the files and arguments fit the mode: mining, --pairs or --deduplicate."""
@@ -178,10 +157,9 @@ class MineArguments(PoolingArguments):
     @property
     def source(self) -> VectorSource:
         """The encoder or the files that the vectors come from."""
-        precision: Any = self.precision or default_precision(self.device)
         files = (self.x_vectors, self.y_vectors)
         reading = (self.prompt, self.prompt_name, self.pooling, self.layer, self.max_seq_length)
-        return VectorSource(self.model, precision, self.device, files, *reading)
+        return VectorSource(self.model, self.chosen_precision, self.device, files, *reading)
 
     @property
     def config(self) -> MiningConfig:

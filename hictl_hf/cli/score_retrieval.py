@@ -12,10 +12,9 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from ..embedding.arguments import PoolingArguments
-from ..embedding.encoder import check_device, check_reading, default_precision, load_encoder
+from ..embedding.arguments import VectorArguments
+from ..embedding.encoder import load_encoder
 from ..embedding.pooling import chosen_prompt
 from ..files import check_place
 from ..parsing import CommandParser, parse_flags, refuse_missing, refuse_run
@@ -31,7 +30,7 @@ GROUPS = {
 
 
 @dataclass
-class ScoreRetrievalArguments(PoolingArguments):
+class ScoreRetrievalArguments(VectorArguments):
     """Arguments of `hictl score-retrieval`."""
 
     test_file: list[str] = field(
@@ -40,25 +39,6 @@ class ScoreRetrievalArguments(PoolingArguments):
     output: str | None = field(
         default=None, metadata={"help": "Folder for results.json, report.html and a picture; default: only print."}
     )
-    prompt: str | None = field(
-        default=None,
-        metadata={"help": 'Text to put before each sentence, "" for none; default: each model\'s default prompt.'},
-    )
-    prompt_name: str | None = field(
-        default=None, metadata={"help": "Name of one of the models' prompts, such as query, instead of its text."}
-    )
-    max_seq_length: int | None = field(
-        default=None, metadata={"help": "Tokens per sentence; the rest is cut; default: each model's, or 256."}
-    )
-    precision: str | None = field(
-        default=None,
-        metadata={"help": "fp32, bf16, or int8 (CPU only); default: bf16 on a GPU that has it, else fp32."},
-    )
-    device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; default: a GPU if available."})
-
-    def __post_init__(self) -> None:
-        check_reading(self.precision, self.pooling, self.max_seq_length)
-        check_device(self.device)
 
 
 def make_parser() -> CommandParser:
@@ -81,10 +61,9 @@ def main(argv: Sequence[str] | None = None) -> Comparison:
         check_place(args.output, folder=True)
         refuse_other_results(args.output, "encoders")
     pairs = read_pairs(args.test_file)
-    precision: Any = args.precision or default_precision(args.device)
     encoders = []
     for name in given.models:
-        model, tokenizer = load_encoder(name, precision, args.device)
+        model, tokenizer = load_encoder(name, args.chosen_precision, args.device)
         pooling = args.chosen_pooling(model)
         prompt = chosen_prompt(model.config, args.prompt, args.prompt_name)
         encoders.append(find_hits(name, model, tokenizer, pairs, pooling, prompt, args.max_seq_length))

@@ -1,7 +1,8 @@
-"""Arguments that commands share: where vectors are read; of `hictl explain` and `hictl page` also encoder and texts."""
+"""Arguments that commands share: how vectors are read; of `hictl explain` and `hictl page` also encoder and texts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -10,7 +11,7 @@ from ..data.columns import refuse_tables
 from ..data.lines import read_texts
 from ..data.sources import read_rows
 from ..errors import BadInput
-from .encoder import check_reading, load_encoder
+from .encoder import Precision, check_device, check_reading, default_precision, load_encoder
 from .nearest_words import Explainer
 from .pooling import POOLINGS, Pooling, check_poolings, chosen_pooling
 
@@ -29,6 +30,43 @@ class PoolingArguments:
         pooling = chosen_pooling(model.config, self.pooling, self.layer)
         check_poolings(model, [pooling])
         return pooling
+
+
+@dataclass(kw_only=True)
+class VectorArguments(PoolingArguments):
+    """How an encoder reads sentences: its pooling, and prompt, length, precision and device."""
+
+    prompt: str | None = field(
+        default=None,
+        metadata={"help": 'Text to put before each sentence, "" for none; default: the model\'s default prompt.'},
+    )
+    prompt_name: str | None = field(
+        default=None, metadata={"help": "Name of one of the model's prompts, such as query, instead of its text."}
+    )
+    max_seq_length: int | None = field(
+        default=None,
+        metadata={
+            "help": "Tokens per sentence, special tokens included; the rest is cut; default: the model's, or 256."
+        },
+    )
+    precision: str | None = field(
+        default=None,
+        metadata={
+            "help": "fp32, bf16, or int8 (CPU only): each faster and less exact; default: bf16 on a GPU that has it, "
+            "else fp32."
+        },
+    )
+    device: str | None = field(default=None, metadata={"help": "cpu, cuda, ...; default: a GPU if available."})
+
+    def __post_init__(self) -> None:
+        check_reading(self.precision, self.pooling, self.max_seq_length)
+        check_device(self.device)
+
+    @property
+    def chosen_precision(self) -> Precision:
+        """The precision of the encoder, by default the usual one of the device."""
+        given: Any = self.precision  # `check_reading` allows no other text
+        return given or default_precision(self.device)
 
 
 @dataclass
