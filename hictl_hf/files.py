@@ -21,6 +21,13 @@ except ImportError:  # on Windows
 
 HOME = re.compile(r"(?<![^:+=])~(?=/)")  # at the beginning of a path, also of en:~/a.txt+de:~/b.txt
 NAMED = re.compile(r"(--[\w-]+=)?([\w.+@-]+:)*~/")  # what a flag's word or a source begins with
+STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")  # a file that the shell opened, which may be in the middle
+UNFINISHED = ".unfinished"  # the folder of `atomic_directory`
+FAILED_WRITES = (  # in messages of failed writes whose exception is no OSError
+    "(os error", "I/O error",  # safetensors and tokenizers, which are written in Rust
+    "inline_container", "iostream", "Parent directory",  # torch.save: a RuntimeError
+)  # fmt: skip
 
 
 def with_home(word: str) -> str:
@@ -30,10 +37,6 @@ def with_home(word: str) -> str:
     ('--prompt=a ~/b', True)
     """
     return HOME.sub(lambda _: os.path.expanduser("~"), word) if NAMED.match(word) else word
-
-
-STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
-DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")  # a file that the shell opened, which may be in the middle
 
 
 def is_stream(path: str | Path) -> bool:
@@ -84,6 +87,14 @@ def write_json(path: str | Path, value: Any) -> Path:
     return write_text(Path(path), json.dumps(_without_nan(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _without_nan(item) for key, item in value.items()}
+    return [_without_nan(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def write_text(path: Path, text: str) -> Path:
     """Write a text file atomically and return its path; a byte of a file's name that is not UTF-8 becomes an escape,
     which is JSON's for it, too."""
@@ -132,24 +143,6 @@ def remove_partial(folder: Path, state: Path) -> None:
     for path in {*folder.iterdir()} - {state}:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     shutil.rmtree(folder)
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _without_nan(item) for key, item in value.items()}
-    return [_without_nan(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-# What messages of failed writes contain when the exception is not an OSError.
-FAILED_WRITES = (
-    "(os error", "I/O error",  # safetensors and tokenizers, which are written in Rust
-    "inline_container", "iostream", "Parent directory",  # torch.save: a RuntimeError
-)  # fmt: skip
-
-
-UNFINISHED = ".unfinished"
 
 
 @contextmanager
