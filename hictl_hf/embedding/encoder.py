@@ -250,7 +250,7 @@ def embed_at_poolings(
     """
     if not (sentences := list_of_texts(sentences)):
         raise BadInput("there is no sentence to embed; give at least one.")
-    for name, limit, least in (("max_length", max_length, 3), ("max_tokens", max_tokens, 1)):
+    for name, limit, least in (("max_length", max_length, SHORTEST), ("max_tokens", max_tokens, 1)):
         if limit is not None and limit < least:
             raise BadInput(f"{name} is {limit}; allowed is {least} or more.")
     check_poolings(model, poolings)

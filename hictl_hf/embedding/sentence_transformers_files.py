@@ -66,11 +66,8 @@ def write_sentence_transformers_files(
     write_json(folder / "sentence_bert_config.json", reading)
     size, modules = config.hidden_size, {"": "Transformer", "1_Pooling": "Pooling"}
     mode = MODES[pooling.mode]
-    write_json(
-        folder / "1_Pooling" / "config.json",
-        {"word_embedding_dimension": size}
-        | {f"pooling_mode_{name}": mode == key for key, name in (("cls", "cls_token"), ("mean", "mean_tokens"))},
-    )
+    flags = {"pooling_mode_cls_token": mode == "cls", "pooling_mode_mean_tokens": mode == "mean"}
+    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": size, **flags})
     if pooling.mode == "projection":
         if projection is None:
             raise ValueError("the model is read at its projection; give its linear layer")

@@ -305,9 +305,8 @@ def check_place_in_chain(files: ModelFiles, folder: str, values: Mapping[str, An
 
 def read_prompts(files: ModelFiles, include_prompt: bool) -> dict[str, Any]:
     """Prompts and similarity of `config_sentence_transformers.json`."""
-    file = PROMPTS_FILE
-    values = files.read("", file) or {}
-    refuse = partial(files.refusal, "", file)
+    values = files.read("", PROMPTS_FILE) or {}
+    refuse = partial(files.refusal, "", PROMPTS_FILE)
     for name, allowed in (("model_type", "SentenceTransformer"), ("truncate_dim", None)):
         if (found := values.get(name)) not in (None, allowed):
             raise refuse(f"{name} is {short_repr(found)}", f"is {allowed or 'none'}")

@@ -104,11 +104,8 @@ def embed_to_file(
         else:
             pyarrow.parquet.write_table(as_table(block, embed(block)), path)
 
-    settings = {**asdict(config), **(remembered or {})}
-    settings |= {
-        "pooling": list(pooling),
-        "model": hash_of_vectors(embed([PROBE])),
-    }
+    settings = asdict(config) | dict(remembered or {})
+    settings |= {"pooling": list(pooling), "model": hash_of_vectors(embed([PROBE]))}
     partial = PartialOutput(partial_file(output), output.suffix, settings, "hictl embed", processes)
     with tqdm(total=total, desc="lines", unit=" lines", disable=hides_progress()) as bar:
         partial.write(blocks(texts, config.lines_at_once), write_part, bar.update)
