@@ -54,6 +54,15 @@ ALL_LOSSES = {"lm_weight": 1.0, "sentence_weight": 1.0, "word_weight": 1.0}
 PAPER_VECTOR = {"sentence_pooling": "cls", "sentence_projection": True}
 CONTRAST, FOUR = "MultipleNegativesRankingLoss", ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
 BOTH_DIRECTIONS = {"scale": 20.0, "directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
+OUR_RATE = {"learning_rate": 1e-4}
+
+
+def by_contrast(label: str, **changes: Any) -> System:
+    """Return a row that sentence-transformers trains by its contrast of pairs, unless changed in both directions."""
+    changes = {"loss": CONTRAST, "loss_settings": BOTH_DIRECTIONS, **changes}
+    return System(label, OTHERS, **changes)
+
+
 # The settings of docs/results.md before, in fp32 as the others; its language-model head was not taught alone first.
 PUBLISHED = {"bf16": False, "save_strategy": "no", "lm_head_warmup_steps": 0}
 SYSTEMS = {
@@ -78,63 +87,29 @@ SYSTEMS = {
         recipe="studies/recipes/continued.json",
         score_trained=True,
     ),
-    "st-mnrl": System("both directions", OTHERS, loss=CONTRAST, loss_settings=BOTH_DIRECTIONS, seeds=THREE, mine=True),
-    "st-mnrl-1e-4": System(
-        "both directions, rate 1e-4",
-        OTHERS,
-        settings={"learning_rate": 1e-4},
-        loss=CONTRAST,
-        loss_settings=BOTH_DIRECTIONS,
+    "st-mnrl": by_contrast("both directions", seeds=THREE, mine=True),
+    "st-mnrl-1e-4": by_contrast("both directions, rate 1e-4", settings=OUR_RATE),
+    "st-scale-50": by_contrast(
+        "both directions, scale 50 for 20 (temperature 0.02)", loss_settings=BOTH_DIRECTIONS | {"scale": 50.0}
     ),
-    "st-scale-50": System(
-        "both directions, scale 50 for 20 (temperature 0.02)",
-        OTHERS,
-        loss=CONTRAST,
-        loss_settings=BOTH_DIRECTIONS | {"scale": 50.0},
-    ),
-    "st-gte": System(
+    "st-gte": by_contrast(
         "also negatives of the same side (GTE)",
-        OTHERS,
-        loss=CONTRAST,
         loss_settings={"scale": 20.0, "directions": FOUR, "partition_mode": "joint"},
     ),
-    "st-mined": System(
-        "both directions, mined hard negatives",
-        OTHERS,
-        loss=CONTRAST,
-        loss_settings=BOTH_DIRECTIONS,
-        harder=MINED,
+    "st-mined": by_contrast("both directions, mined hard negatives", harder=MINED),
+    "st-similar": by_contrast("both directions, batches of similar pairs", harder=SIMILAR, seeds=THREE),
+    "st-similar-1e-4": by_contrast(
+        "both directions, batches of similar pairs, rate 1e-4", settings=OUR_RATE, harder=SIMILAR, seeds=THREE
     ),
-    "st-similar": System(
-        "both directions, batches of similar pairs",
-        OTHERS,
-        loss=CONTRAST,
-        loss_settings=BOTH_DIRECTIONS,
-        harder=SIMILAR,
-        seeds=THREE,
-    ),
-    "st-similar-1e-4": System(
-        "both directions, batches of similar pairs, rate 1e-4",
-        OTHERS,
-        settings={"learning_rate": 1e-4},
-        loss=CONTRAST,
-        loss_settings=BOTH_DIRECTIONS,
-        harder=SIMILAR,
-        seeds=THREE,
-    ),
-    "st-similar-1e-4-no-dropout": System(
+    "st-similar-1e-4-no-dropout": by_contrast(
         "both directions, batches of similar pairs, rate 1e-4, dropout 0",
-        OTHERS,
-        settings={"learning_rate": 1e-4},
-        loss=CONTRAST,
-        loss_settings=BOTH_DIRECTIONS,
+        settings=OUR_RATE,
         harder=SIMILAR,
         dropout=0.0,
         seeds=THREE,
     ),
-    "st-cached": System(
+    "st-cached": by_contrast(
         "both directions, 64 pairs a step (gradient cache)",
-        OTHERS,
         settings={"per_device_train_batch_size": 64},
         loss=f"Cached{CONTRAST}",
         loss_settings=BOTH_DIRECTIONS | {"mini_batch_size": 16},
