@@ -123,7 +123,7 @@ FINE_TUNED = ("lm", "full")  # like the unchanged start; their first seed is fin
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the requested variants, then write the report."""
+    """Run the requested variants, then write their results; or write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="with bitext/, monolingual/, ntrex/ and others")
     parser.add_argument("--model", choices=MODELS, default=MODELS[0])
@@ -135,25 +135,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/study"))
     add_report_arguments(parser, EVIDENCE)
     arguments = parser.parse_args(argv)
-    if arguments.model == "continued" and not (arguments.encoder or arguments.report):
-        parser.error("--model continued needs --encoder, the folder of the initial encoder")
-    if not (arguments.data or arguments.report):
-        parser.error("--data is needed, the folder of bitext/, monolingual/, multi30k/, ntrex/ and xtreme/")
-    if not arguments.report and not planned(arguments):
-        parser.error(f"--model {arguments.model} has only the variants lm and full")
-    if not arguments.report:
-        study = Study(arguments.data, arguments.output, arguments.model, arguments.encoder)
-        study.prepare()
-        for name, seed in tqdm(planned(arguments), unit=" runs"):
-            study.run(name, seed)
     labels = {name: variant.label for name, variant in VARIANTS.items()}
     if arguments.report:
         made = any(arguments.output.glob("*/*/run.json"))
         write_study(arguments.output if made else arguments.evidence, arguments.report, labels)
         if made:
             keep_evidence(arguments.output, arguments.evidence)
-    else:
-        write_study(arguments.output, arguments.output / "results.md", labels)
+        return
+    if arguments.model == "continued" and not arguments.encoder:
+        parser.error("--model continued needs --encoder, the folder of the initial encoder")
+    if not arguments.data:
+        parser.error("--data is needed, the folder of bitext/, monolingual/, multi30k/, ntrex/ and xtreme/")
+    if not planned(arguments):
+        parser.error(f"--model {arguments.model} has only the variants lm and full")
+    study = Study(arguments.data, arguments.output, arguments.model, arguments.encoder)
+    study.prepare()
+    for name, seed in tqdm(planned(arguments), unit=" runs"):
+        study.run(name, seed)
+    write_study(arguments.output, arguments.output / "results.md", labels)
 
 
 def planned(arguments: argparse.Namespace) -> list[tuple[str, int]]:
