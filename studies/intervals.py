@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .runs import SAMPLES, Runs
+from .runs import SAMPLES, Runs, folders_by_seed
 
 TESTS = {"tatoeba": "Tatoeba", "ntrex": "NTREX", "bucc": "BUCC", "in domain": "in domain"}
 TRANSFER = {"panx": "PANX", "bleu": "BLEU"}
@@ -26,10 +26,7 @@ Estimate = list[float]  # a value; where samples of it exist, also the bounds of
 def find_runs(output: Path, names: Iterable[str]) -> dict[str, Runs]:
     """Return the scored runs in the order of the table."""
     known = ["start", *names, *(f"continued-{name}" for name in names)]
-    found = {
-        name: {int(path.parent.name): path.parent for path in sorted((output / name).glob("*/run.json"))}
-        for name in known
-    }
+    found = {name: folders_by_seed(output, name) for name in known}
     return {name: Runs(name, folders) for name, folders in found.items() if folders}
 
 

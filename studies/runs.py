@@ -53,6 +53,11 @@ def write_run(folder: Path) -> None:
     write_json(folder / "run.json", run)
 
 
+def folders_by_seed(folder: Path, name: str) -> dict[int, Path]:
+    """Return the folders of the scored runs of a row."""
+    return {int(path.parent.name): path.parent for path in sorted(folder.glob(f"{name}/*/run.json"))}
+
+
 def read_json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text("utf-8")) if path.exists() else {}
 

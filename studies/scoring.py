@@ -25,7 +25,7 @@ from hictl_hf.data.sources import read_rows
 from hictl_hf.embedding import Pooling, all_poolings, embed_sentences, load_encoder
 from hictl_hf.files import write_json
 from hictl_hf.retrieval import sentence_sets
-from hictl_hf.retrieval.bitext import Bitext, best_threshold, mine_id_pairs, nearest, unit_rows
+from hictl_hf.retrieval.bitext import Bitext, best_threshold, extract_pairs, mine_id_pairs, nearest, unit_rows
 from hictl_hf.retrieval.held_out import best_pooling, evaluate_retrieval
 from hictl_hf.xtreme.files import read_bucc
 
@@ -160,8 +160,7 @@ def bucc_hits(bitext: Bitext, embed: Embed) -> Hits:
     """Return for each Chinese sentence whether its pair is gold, extracted at the best threshold, and both."""
     assert bitext.gold is not None
     mined = mine_id_pairs(bitext, embed(list(bitext.queries)), embed(list(bitext.candidates)))
-    threshold = best_threshold(mined, bitext.gold)
-    extracted = {pair for pair, score in mined.items() if score >= threshold}
+    extracted = {*extract_pairs(mined, best_threshold(mined, bitext.gold))}
     found = {"gold": bitext.gold, "extracted": extracted, "right": extracted & bitext.gold}
     sides = {name: {query for query, _ in pairs} for name, pairs in found.items()}
     return {f"bucc/{name}": np.array([query in ids for query in bitext.query_ids]) for name, ids in sides.items()}

@@ -37,7 +37,7 @@ from hictl_hf.xtreme.files import read_values
 from .intervals import Estimate, estimate
 from .pretraining import ROOT, call, read_recipe
 from .report import replace_block, spread, table
-from .runs import add_report_arguments, keep_evidence, mean_of_seeds, read_json, resample_metric
+from .runs import add_report_arguments, folders_by_seed, keep_evidence, mean_of_seeds, read_json, resample_metric
 from .scoring import sentence_statistics
 
 EVIDENCE = ROOT / "studies/evidence/translation"
@@ -211,10 +211,7 @@ def script_of_most(text: str) -> str:
 
 def write_tables(folder: Path, page: Path) -> None:
     """Write the table of a folder of runs between the marks of the page; first its intervals.json, if it has arrays."""
-    runs = {
-        name: {int(path.parent.name): path.parent for path in sorted(folder.glob(f"{name}/*/run.json"))}
-        for name in ROWS
-    }
+    runs = {name: folders_by_seed(folder, name) for name in ROWS}
     if next(folder.glob("*/*/statistics.npz"), None):
         write_json(folder / "intervals.json", {name: intervals_of(name, runs) for name in ROWS if runs[name]})
     found = read_json(folder / "intervals.json")
