@@ -7,12 +7,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-
 from hictl_hf.files import write_json
 from hictl_hf.former_names import with_names_of_today
-from hictl_hf.reports.plots import BLUE, GREEN, ORANGE, STYLE
+from hictl_hf.reports.plots import BLUE, GREEN, ORANGE, figure_at
 from hictl_hf.reports.tables import NONE
 
 from .adaptation_data import LOW
@@ -20,7 +17,7 @@ from .adaptation_scores import grouped, unpacked
 from .adaptation_systems import PARTS, REFERENCE, START, SYSTEMS
 from .intervals import Estimate, difference, estimate, samples_with_seeds
 from .report import replace_block, spread, table
-from .runs import Runs, Samples, resample
+from .runs import Runs, Samples, folders_by_seed, resample
 
 TRAINED = ", not averaged"  # at the end of the names of encoders with only the trained weights
 TESTS = {
@@ -90,7 +87,7 @@ def find_encoders(folder: Path) -> dict[str, EncoderRuns]:
     """Return the scored encoders in the order of the table; the start has the seeds of all others."""
     found: dict[str, EncoderRuns] = {}
     for name in SYSTEMS:
-        paths = {int(path.parent.name): path.parent for path in sorted(folder.glob(f"{name}/*/run.json"))}
+        paths = folders_by_seed(folder, name)
         if paths:
             found[name] = EncoderRuns(name, paths)
         trained = {seed: paths[seed] for seed in paths if "trained" in found[name].found[seed]["encoders"]}
@@ -213,9 +210,7 @@ def score_and_differences(score: Estimate | None, *differences: Estimate | None)
 
 def draw_shares(found: Mapping[str, EncoderRuns], path: Path) -> Path:
     """Draw dev and guard accuracy by share of the trained weights, mean over seeds."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with rc_context(STYLE):
-        figure = Figure(figsize=(8, 3), layout="constrained")
+    with figure_at(path, 8, 3, dpi=90) as figure:
         for axes, key, title in zip(figure.subplots(1, 2), ("dev", "guard"), ("dev: languages trained on", "guard")):
             for name, runs in found.items():
                 grids = [run["shares"] for run in runs.found.values()]
@@ -225,5 +220,4 @@ def draw_shares(found: Mapping[str, EncoderRuns], path: Path) -> Path:
             axes.set_title(title)
             axes.set_xlabel("share of the trained weights")
         axes.legend(fontsize=8)
-        figure.savefig(path, dpi=90)
     return path

@@ -4,12 +4,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from hictl_hf.reports.plots import BLUE, GREEN, GREY, LANGUAGE_MARKERS, ORANGE, PURPLE, STYLE, smooth
+from hictl_hf.reports.plots import BLUE, GREEN, GREY, LANGUAGE_MARKERS, ORANGE, PURPLE, figure_at, smooth
 
 from .runs import CURVES, Runs
 from .scoring import RANKED, SET, SETS
@@ -19,7 +17,6 @@ COLOURS = (BLUE, ORANGE, GREEN, PURPLE, GREY)
 
 def draw_pictures(runs: Mapping[str, Runs], labels: Mapping[str, str], folder: Path) -> Iterator[tuple[Path, str]]:
     """Draw the pictures; yield each with its description."""
-    folder.mkdir(parents=True, exist_ok=True)
     for before, after in (("lm", "full"), ("start", "continued-full")):
         if before in runs and after in runs:
             path = folder / f"tsne-{after}.png"
@@ -51,8 +48,7 @@ def mean_rank_of(runs: Runs) -> float:
 
 def draw_map(before: Runs, after: Runs, titles: tuple[str, str], path: Path) -> None:
     """Draw the paper's figure for the first seeds: colours for sets of sentences, markers for languages."""
-    with rc_context(STYLE):
-        figure = Figure(figsize=(11, 5.4), layout="constrained")
+    with figure_at(path, 11, 5.4, dpi=130) as figure:
         for axes, runs, title in zip(figure.subplots(1, 2), (before, after), titles):
             places = np.load(map_file(runs))
             sets = np.arange(SETS).repeat(SET)
@@ -66,13 +62,11 @@ def draw_map(before: Runs, after: Runs, titles: tuple[str, str], path: Path) -> 
         ]
         title = "language; colours are ten sets of sentences that follow each other"
         figure.legend(handles, places.files, title=title, loc="outside lower center", ncols=len(places.files))
-        figure.savefig(path, dpi=130)
 
 
 def draw_hard_negatives(runs: Mapping[str, Runs], labels: Mapping[str, str], path: Path) -> Path:
     """Draw mean λ and p_avg, first seed, of variants with hard negatives."""
-    with rc_context(STYLE):
-        figure = Figure(figsize=(11, 3.8), layout="constrained")
+    with figure_at(path, 11, 3.8, dpi=130) as figure:
         for axes, key, title in zip(
             figure.subplots(1, 2), ("hard_negative_lambda", "p_avg"), ("mean λ: 1 moves nothing", "p_avg")
         ):
@@ -86,14 +80,12 @@ def draw_hard_negatives(runs: Mapping[str, Runs], labels: Mapping[str, str], pat
             axes.set_title(title)
             axes.set_xlabel("share of the run")
         axes.legend(fontsize=8)
-        figure.savefig(path, dpi=130)
     return path
 
 
 def draw_layers(runs: Mapping[str, Runs], labels: Mapping[str, str], path: Path) -> Path:
     """Draw dev accuracy at each layer: mean solid, first token dashed."""
-    with rc_context(STYLE):
-        figure = Figure(figsize=(7, 3.8), layout="constrained")
+    with figure_at(path, 7, 3.8, dpi=130) as figure:
         axes = figure.subplots()
         for name, colour in zip([name for name in ("full", "lm", "sentence", "word") if name in runs], COLOURS):
             dev = runs[name].found[runs[name].first]["dev"]
@@ -105,7 +97,6 @@ def draw_layers(runs: Mapping[str, Runs], labels: Mapping[str, str], path: Path)
         axes.set_xlabel("layer, 0: embeddings")
         axes.set_ylabel("dev accuracy, %")
         axes.legend(fontsize=8)
-        figure.savefig(path, dpi=130)
     return path
 
 
@@ -122,8 +113,7 @@ def draw_languages(baseline: Runs, full: Runs, path: Path) -> Path:
 
     before, after = by_language(baseline), by_language(full)
     order = sorted(after, key=lambda language: after[language])
-    with rc_context(STYLE):
-        figure = Figure(figsize=(7, 4.6), layout="constrained")
+    with figure_at(path, 7, 4.6, dpi=130) as figure:
         axes = figure.subplots()
         for row, language in enumerate(order):
             axes.plot([before[language], after[language]], [row, row], color="#C3C8CF", linewidth=3, zorder=1)
@@ -132,5 +122,4 @@ def draw_languages(baseline: Runs, full: Runs, path: Path) -> Path:
         axes.set_yticks(range(len(order)), order)
         axes.set_xlabel("Tatoeba accuracy, both directions, %")
         axes.legend()
-        figure.savefig(path, dpi=130)
     return path

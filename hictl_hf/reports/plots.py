@@ -44,7 +44,7 @@ STYLE: Any = {
 
 
 @contextmanager
-def figure_at(path: str | Path, width: float, height: float) -> Iterator["Figure"]:
+def figure_at(path: str | Path, width: float, height: float, dpi: int = 150) -> Iterator["Figure"]:
     """Yield a figure in `STYLE`, its size in inches, and write it to `path` at the end of the block.
 
     Without pyplot, which keeps open figures in global state.
@@ -58,7 +58,7 @@ def figure_at(path: str | Path, width: float, height: float) -> Iterator["Figure
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
         with atomic_file(Path(path).resolve()) as draft:  # what a link names
-            figure.savefig(draft, dpi=150, bbox_inches="tight", format=Path(path).suffix[1:].lower())
+            figure.savefig(draft, dpi=dpi, bbox_inches="tight", format=Path(path).suffix[1:].lower())
 
 
 def check_picture(path: str | Path) -> None:
