@@ -4,7 +4,8 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,14 @@ def read_lines(path: Path) -> list[str]:
 def run(output: Path, *files: Path, **settings: Any) -> list[list[str]]:
     main([*map(str, files), "--output", str(output), *(str(p) for n, v in settings.items() for p in (f"--{n}", v))])
     return [line.split("\t") for line in read_lines(output)]
+
+
+@contextmanager
+def unfinished() -> Iterator[None]:
+    """A command in this block ends where it would write its output, so that its partial output stays."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(mining_files, "write_text", lambda *_: 1 / 0)
+        yield
 
 
 def test_pairs_of_two_files(
@@ -222,12 +231,10 @@ def test_a_command_that_was_stopped_goes_on(
 
 
 def test_other_lines_are_not_taken_for_those_of_before(
-    checkpoint: Path, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, files: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(mining_files, "write_text", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            run(tmp_path / "pairs.tsv", *files, model=checkpoint)
+    with unfinished():
+        run(tmp_path / "pairs.tsv", *files, model=checkpoint)
     write_lines(files[0], ["another line"])
     with pytest.raises(BadInput, match=r"digests\..* was .* continue with what it was begun with, or remove"):
         run(tmp_path / "pairs.tsv", *files, model=checkpoint)
@@ -254,13 +261,10 @@ def test_vectors_of_an_encoder_that_is_read_otherwise_are_not_mixed(
     saved_model: Callable[..., Path],
     files: tuple[Path, Path],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     saved_model(tmp_path / "model", embedding_pooling="mean")
-    with monkeypatch.context() as patch:
-        patch.setattr(mining_files, "write_text", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            run(tmp_path / "pairs.tsv", *files, model=tmp_path / "model")
+    with unfinished():
+        run(tmp_path / "pairs.tsv", *files, model=tmp_path / "model")
     config = tmp_path / "model" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text("utf-8")) | changes), "utf-8")
     with pytest.raises(BadInput, match=message):
@@ -278,9 +282,8 @@ READINGS = [
 
 @pytest.mark.parametrize(("given", "message"), READINGS)
 def test_layer_pooling_and_length_are_those_asked_for(
-    given: dict[str, Any], message: str, saved_model: Callable[..., Path], files: tuple[Path, Path], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    given: dict[str, Any], message: str, saved_model: Callable[..., Path], files: tuple[Path, Path], tmp_path: Path
+) -> None:
     folder = saved_model(tmp_path / "model", initializer_range=0.3, embedding_pooling="mean", projection_size=20)
     found = run(tmp_path / "a.tsv", *files, model=folder, margin="absolute", **given)
     model, tokenizer = load_encoder(folder)
@@ -293,10 +296,8 @@ def test_layer_pooling_and_length_are_those_asked_for(
     own = mine(x, y, model, tokenizer, MiningConfig(margin="absolute"))
     asked = mine(x, y, model, tokenizer, MiningConfig(margin="absolute"), Pooling(mode, layer), max_length=length)
     assert [pair.score for pair in asked] == pytest.approx(scores, abs=1e-5) != [pair.score for pair in own]
-    with monkeypatch.context() as patch:
-        patch.setattr(mining_files, "write_text", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            run(tmp_path / "b.tsv", *files, model=folder)
+    with unfinished():
+        run(tmp_path / "b.tsv", *files, model=folder)
     with pytest.raises(BadInput, match=message):
         run(tmp_path / "b.tsv", *files, model=folder, **given)
     state = tmp_path / "b.tsv.partial" / "settings.json"
@@ -306,9 +307,7 @@ def test_layer_pooling_and_length_are_those_asked_for(
         run(tmp_path / "b.tsv", *files, model=folder, **given)
 
 
-def test_lines_of_a_pipe_are_compared_too(
-    checkpoint: Path, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_of_a_pipe_are_compared_too(checkpoint: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(write)
 
@@ -320,10 +319,8 @@ def test_lines_of_a_pipe_are_compared_too(
         os.close(source)
         return run(tmp_path / "pairs.tsv", Path(f"/dev/fd/{read}"), files[1], model=checkpoint)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(mining_files, "write_text", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            piped("das Haus", "der Hund")
+    with unfinished():
+        piped("das Haus", "der Hund")
     with pytest.raises(BadInput, match="lines was .* and is .*; continue with what it was begun with, or remove"):
         piped("das Haus", "die Katze")
     assert {line[1] for line in piped("das Haus", "der Hund")} == {"das Haus", "der Hund"}
@@ -354,10 +351,8 @@ def test_a_prompt_is_put_before_each_sentence_and_work_goes_on_only_with_it(
         scores = mine_vectors(*vectors, MiningConfig(margin="absolute"))[1]
         assert [float(pair[0]) for pair in found] == pytest.approx(scores.tolist(), abs=1e-5)
     assert with_prompt != without
-    with monkeypatch.context() as patch:
-        patch.setattr(mining_files, "write_text", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            run(tmp_path / "pairs.tsv", *files, model=folder)
+    with unfinished():
+        run(tmp_path / "pairs.tsv", *files, model=folder)
     with pytest.raises(BadInput, match="prompt was 'a dog ' and is 'meine '; continue with what it was begun with"):
         run(tmp_path / "pairs.tsv", *files, model=folder, prompt="meine ")
     stated = folder / "config_sentence_transformers.json"
@@ -373,10 +368,8 @@ def test_a_prompt_is_put_before_each_sentence_and_work_goes_on_only_with_it(
 def test_work_of_release_0_7_5_is_continued(
     checkpoint: Path, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(mining_files, "write_text", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            run(tmp_path / "pairs.tsv", *files, model=checkpoint)
+    with unfinished():
+        run(tmp_path / "pairs.tsv", *files, model=checkpoint)
     state = tmp_path / "pairs.tsv.partial" / "settings.json"
     kept = json.loads(state.read_text("utf-8"))
     assert kept.pop(VERSION) == __version__ and kept.pop("prompt") is None
