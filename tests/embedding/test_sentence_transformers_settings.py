@@ -34,6 +34,7 @@ from hictl_hf.embedding.sentence_transformers_settings import (
     settings_files,
 )
 from hictl_hf.errors import BadInput
+from hictl_hf.files import write_json
 
 LAST = 2
 OLD, NEW = "sentence_transformers.models", "sentence_transformers.sentence_transformer.modules"
@@ -61,11 +62,6 @@ def dense_config(inputs: int, outputs: int, bias: bool = True, activation: str =
         "in_features": inputs, "out_features": outputs, "bias": bias,
         "activation_function": f"torch.nn.modules.{activation}",
     }  # fmt: skip
-
-
-def write_json(path: Path, value: Any) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(value), "utf-8")
 
 
 def write_folder(

@@ -160,7 +160,6 @@ BROKEN_PAIRS = {
     "no label": ("a\tb\tneutral\na\tb\t\n", ":2: has '' as its label; allowed are contradiction,"),
     "blank line": ("a\tb\tneutral\n\na\tb\n", ":2: has 1 columns; allowed are 3, as in line 1. Remove the line"),
     "column missing": ("a\tb\tneutral\na\tb\n", ":2: has 2 columns; allowed are 3, as in line 1. Add or remove a tab"),
-    "label missing": ("a\tb\tneutral\na\tb\n", ":2: has 2 columns; allowed are 3"),
     "first has no label": ("a\tb\n" + "a\tb\tneutral\n" * 2, ":1: has 2 columns; allowed are 3, as in line 2. Add or"),
     "one has a label": ("a\tb\n" * 2 + "a\tb\tneutral\n", ":3: has 3 columns; allowed are 2, as in line 1. Add or"),
     "line ends of old Macs": ("a\tb\r" * 2, ": has carriage returns and no line feed, as files of old Macs"),
