@@ -151,7 +151,7 @@ def is_obsolete(name: str, contents: Container[str]) -> bool:
 def contents_of(run: Path, repository: str, encoder_repository: str | None, license: str | None) -> Contents:
     """The published files of a run, without those of its plain encoder."""
     model = model_folder(run)
-    contents: Contents = {name: run / name for name in ("results.json", "report.html") if (run / name).is_file()}
+    contents: Contents = {name: run / name for name in (RESULTS_FILE, "report.html") if (run / name).is_file()}
     contents |= files_of(run / "pictures", run, "pictures/")
     pictures = [name for name in contents if name.endswith(".png")]
     card = card_for_repository(
@@ -188,9 +188,9 @@ def model_folder(run: Path) -> Path:
             found, fix = "is a model, not a run", "A model alone is shared by `hf upload NAME FOLDER`"
         raise BadInput(f"{run}: {found}; allowed is {kind}. {fix}".strip())
     try:
-        dict(json.loads((run / "results.json").read_text("utf-8")))
+        dict(json.loads((run / RESULTS_FILE).read_text("utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise BadInput(f"{run}/results.json: cannot be read ({error}); allowed is {kind}. {NO_RESULTS}") from error
+        raise BadInput(f"{run}/{RESULTS_FILE}: cannot be read ({error}); allowed is {kind}. {NO_RESULTS}") from error
     return run / models[0]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..files import write_json
 from ..reports.page import OF_SENTENCES, Listing, Picture, write_sections
+from ..reports.results import RESULTS_FILE
 from ..reports.tables import Table
 from .accuracy import pair_f1
 from .bitext import IdPair, best_threshold, extract_pairs
@@ -72,7 +73,7 @@ def write_mining_report(
     best = pair_f1(extract_pairs(scores, threshold), gold)
     picture = plot_precision_and_recall(curve.recall, curve.precision, best, folder / "precision_and_recall.png")
     write_json(
-        folder / "results.json",
+        folder / RESULTS_FILE,
         {
             "threshold": threshold,
             "best": best,

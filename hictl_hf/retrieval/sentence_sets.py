@@ -20,7 +20,7 @@ from ..reports.plots import LANGUAGE_MARKERS, Array, tsne_places
 from .plots import SentenceMap, plot_sentence_sets
 
 COLOURS = 10
-Vectors = Mapping[str, NDArray[np.floating]]  # language: (sentences, d), row = meaning
+VectorsByLanguage = Mapping[str, NDArray[np.floating]]  # (sentences, d) each, row = meaning
 
 
 def draw_sentence_sets(
@@ -89,7 +89,7 @@ def read_sets(sources: Sequence[str], sets: int, per_set: int) -> dict[str, list
     return {language: each[: sets * size] for language, each in texts.items()}
 
 
-def mean_rank(vectors: Vectors, among: int | None = None) -> float:
+def mean_rank(vectors: VectorsByLanguage, among: int | None = None) -> float:
     """The mean rank of a translation, 1 the best, over all ordered pairs of languages.
 
     Args:
@@ -106,7 +106,7 @@ def mean_rank(vectors: Vectors, among: int | None = None) -> float:
     return float(np.mean(ranks))
 
 
-def place(vectors: Vectors, seed: int) -> dict[str, Array]:
+def place(vectors: VectorsByLanguage, seed: int) -> dict[str, Array]:
     """(sentences, 2) coordinates of each language's sentences in one t-SNE of all."""
     places = tsne_places(np.concatenate([*vectors.values()]), 30.0, seed)
     if places is None:
