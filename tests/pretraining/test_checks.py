@@ -148,7 +148,7 @@ def test_weights_that_are_not_read_may_be_anything(folder: Path, refusal: Callab
 def test_a_prompt_without_room_for_text_is_refused_before_the_data_is_read(
     folder: Path, refusal: Callable[..., str]
 ) -> None:
-    flags = ["--model_name_or_path", str(folder / "start"), "--max_seq_length", "8", "--output_dir", str(folder / "out")]
+    flags = f"--model_name_or_path {folder}/start --max_seq_length 8 --output_dir {folder}/out".split()
     assert "give a shorter --prompt, or a larger --max_seq_length" in refusal(
         *flags, "--prompt", "the cat sees a dog " * 3
     )
