@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 from time import process_time, time
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import EarlyStoppingCallback, TrainerCallback
@@ -18,9 +18,6 @@ from ..errors import BadInput
 from .fingerprint import Settings, differences, refuse_changes, with_version
 from .passes import Passes
 
-if TYPE_CHECKING:
-    from .trainer import RobustTrainer
-
 logger = logging.getLogger(__name__)
 
 EXAMPLES = "hash of the training examples"
@@ -30,10 +27,25 @@ SAME_RUN = (
 )
 
 
+class GuardedTrainer(Protocol):
+    """Interface of `RobustTrainer` for `StepGuard`, which that module imports."""
+
+    terminated: bool
+    step_was_skipped: bool
+    skipped_steps: int
+    skipped_in_a_row: int
+    ties_go_to_the_later: bool
+    resumed_from: Path | None
+
+    def stop_requested(self) -> bool: ...
+
+    def log(self, logs: dict[str, float]) -> None: ...
+
+
 class StepGuard(TrainerCallback):
     """Save and stop on SIGTERM, save each new best state, log skipped steps."""
 
-    def __init__(self, trainer: "RobustTrainer") -> None:
+    def __init__(self, trainer: GuardedTrainer) -> None:
         self.trainer = trainer
         self.saved_step = -1
         self.changed_arguments: dict[str, Any] = {}
