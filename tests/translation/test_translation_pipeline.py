@@ -49,10 +49,8 @@ def test_what_cannot_be_loaded_is_refused_in_words(
 ) -> None:
     with pytest.raises(BadInput, match="nowhere.*translation model"):
         translation_pipeline(tmp_path / "nowhere")
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").touch()
-    with pytest.raises(BadInput, match=f"is the folder of a run; allowed is .* Did you mean {tmp_path}/model"):
-        translation_pipeline(tmp_path)
+    with pytest.raises(BadInput, match=f"is the folder of a run; allowed is .* Did you mean {translator_folder}"):
+        translation_pipeline(Path(translator_folder).parent)
     with pytest.raises(BadInput, match="without its tokenizer"):
         translation_pipeline(translator)
     with pytest.raises(BadInput, match="dtype is 'int4'; allowed are float32"):
