@@ -69,6 +69,12 @@ SYSTEMS = {
     START: System("the start, unchanged", START, seeds=(0,), mine=True),
     "similar-pairs": System("recipes/adapt.json", OURS, recipe="recipes/adapt.json", seeds=THREE, mine=True),
     "ours": System("recipes/adapt.json, its pairs at random", OURS, seeds=THREE, mine=True),
+    "similar-other-side": System(
+        "recipes/adapt.json, negatives of the other side only",
+        OURS,
+        config_overrides={"same_side_negatives": False},
+        recipe="recipes/adapt.json",
+    ),
     "with-lm": System("with the language model", config_overrides={"lm_weight": 1.0}),
     "with-word": System("with the word level", config_overrides={"word_weight": 1.0}),
     "all-losses": System("all losses (the paper)", config_overrides=ALL_LOSSES),
