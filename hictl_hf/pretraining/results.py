@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ..embedding.pooling import Pooling
 from ..reports.results import RunResults, duration
-from ..training.fingerprint import upgraded
+from ..training.fingerprint import differences, upgraded
 
 HEADS = ("language", "sentences", "before", "after", "gain")
 METRIC = "nearest-neighbour accuracy, cosine, mean of both directions"
@@ -263,7 +263,15 @@ def comparison_table(runs: Mapping[str, PretrainingResults]) -> str:
     for name, found in others:
         if found != tests:
             lines.append(f"{name}: its mean is over {_tests(found)}, that of {first} over {_tests(tests)}")
+        elif changed := [*differences(_choice_of_tests(runs[first]), _choice_of_tests(runs[name]))]:
+            lines.append(f"{name}: may be scored on other pairs than {first}, whose {'; '.join(changed)} here")
     return "\n".join(lines)
+
+
+def _choice_of_tests(results: PretrainingResults) -> dict[str, Any]:
+    """The settings that decide which pairs are held out."""
+    source = "validation_file" if results.training.get("validation_file") else "train_file"
+    return {name: results.training.get(name) for name in (source, "held_out_sentences", "cleaning", "seed")}
 
 
 def _tests(sentences: Mapping[str, int | None]) -> str:

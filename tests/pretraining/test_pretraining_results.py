@@ -133,6 +133,20 @@ def test_runs_that_are_scored_on_other_pairs_are_named_below_the_table() -> None
     assert note.startswith("b: its mean is over l00 (5), ") and " l07 (5) and 4 others, that of a over " in note
 
 
+def test_runs_that_hold_out_other_pairs_are_named_below_the_table() -> None:
+    def run(**training: object) -> PretrainingResults:
+        rows = {"de": {"untrained": 1.0, "hictl": 2.0, "sentences": 9}}
+        retrieval = {"untrained": 1.0, "hictl": 2.0, "per_language": rows}
+        return typed(REQUIRED | {"retrieval": retrieval, "settings": {"training": {"seed": 1, **training}}})
+
+    runs = {"a": run(train_file=["x"]), "b": run(train_file=["x"], lm_weight=0.0), "c": run(train_file=["y"], seed=2)}
+    assert comparison_table(runs).splitlines()[5:] == [
+        "c: may be scored on other pairs than a, whose train_file was ['x'] and is ['y']; seed was 1 and is 2 here"
+    ]
+    one, other = run(train_file=["x"], validation_file=["v"]), run(train_file=["y"], validation_file=["v"])
+    assert len(comparison_table({"one": one, "other": other}).splitlines()) == 4, "held out of the same file"
+
+
 @pytest.mark.parametrize("missing", sorted(INCOMPLETE))
 def test_tables_and_sentences_survive_a_missing_key(missing: str) -> None:
     results = typed(INCOMPLETE[missing])
