@@ -37,7 +37,7 @@ def tied_embedding(embeddings: Tensor, ids: Tensor, padding: int | None = None) 
 
 
 def can_tie(words: nn.Module) -> TypeGuard[nn.Embedding]:
-    """Whether `tied_embedding` may stand for a look-up in this layer: it is trained, without hooks, and no adapter."""
+    """Return whether `tied_embedding` may replace a look-up in this layer: trained, without hooks, no adapter."""
     hooks = words._forward_hooks or words._forward_pre_hooks
     return type(words) is nn.Embedding and words.weight.requires_grad and not hooks
 

@@ -277,7 +277,7 @@ class TranslationModel(LoadsItsFamily, ClsBias, TargetIdGenerationMixin):
         return self.training and self.config.cls_bias != "cosine" and type(self.lm_head) is nn.Linear
 
     def can_share_gradient(self) -> bool:
-        """Whether look-ups and output layer can share a gradient matrix: their weights are tied."""
+        """Return whether look-ups and output layer can share a gradient matrix: their weights are tied."""
         words = self.decoder.get_input_embeddings()
         return can_tie(words) and words.weight is self.lm_head.weight
 

@@ -178,7 +178,7 @@ class PretrainingDataArguments(DataArguments):
 
     @property
     def cleaning_rules(self) -> Cleaning:
-        """What `cleaning` says."""
+        """The rules of `cleaning`."""
         return Cleaning(**read_dictionary("cleaning", self.cleaning))
 
     def check_data(self) -> None:

@@ -40,7 +40,7 @@ def remember_settings(file: str | Path, settings: Settings) -> None:
 def refuse_other_settings(
     file: str | Path, settings: Settings, fix: str = CONTINUE_OR_MOVE, upgrade: Callable[[Any], Settings] = dict
 ) -> bool:
-    """Whether a file has stored settings; `BadInput` if they differ from these, after an `upgrade` to today's names."""
+    """Return whether a file has stored settings; `BadInput` if they, under today's names (`upgrade`), differ."""
     file = Path(file)
     if not file.exists():
         return False

@@ -412,7 +412,7 @@ def test_the_smallest_number_of_all_draws_no_word_that_must_not_be_drawn(monkeyp
 
 @pytest.mark.parametrize(("temperature", "asked"), [(0.05, 5), (1.0, 5), (1.0, 50)])
 def test_after_enough_rounds_the_words_are_those_of_drawing_until_none_lacks(temperature: float, asked: int) -> None:
-    """As on a GPU, which asks after some rounds whether a pair lacks words that are left."""
+    """Draw as on a GPU, which asks only after some rounds whether a pair lacks words that are left."""
     queries, vocabulary = random_words(20, 2000)
     excluded = torch.full((20, 1990), -1)
     excluded[0] = torch.arange(1990)  # ten words are left

@@ -102,7 +102,7 @@ class Drawing:
 
 
 def passes(resumed_from: Path | None = None, step: int = 0) -> Passes:
-    """Of 3, 9 and no micro-batches, two in a step."""
+    """Passes of 3, 9 and no micro-batches, two in a step."""
 
     def load_rng_state(path: Path) -> None:
         assert path == resumed_from
