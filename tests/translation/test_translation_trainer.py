@@ -411,7 +411,7 @@ def test_a_mean_worked_by_hand(tmp_path: Path) -> None:
 
 
 def state_at(step: int) -> TrainerState:
-    """Checkpoints of a run that saves every second step."""
+    """The state of a run that saves every second step."""
     return TrainerState(global_step=step, max_steps=20, save_steps=2)
 
 
