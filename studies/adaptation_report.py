@@ -9,7 +9,7 @@ from typing import Any
 
 from hictl_hf.files import write_json
 from hictl_hf.former_names import with_names_of_today
-from hictl_hf.reports.plots import BLUE, GREEN, ORANGE, figure_at
+from hictl_hf.reports.plots import BLUE, GREEN, ORANGE, PURPLE, figure_at
 from hictl_hf.reports.tables import NONE
 
 from .adaptation_data import LOW
@@ -30,7 +30,7 @@ TESTS = {
     "in domain": "in domain",
 }
 LOW_TESTS = {"low": "mean", **{name: language for name, (_, language) in LOW.items()}, "tatoeba": "Tatoeba, 18 others"}
-PICTURED = {"similar-pairs": BLUE, "ours": GREEN, REFERENCE: ORANGE}
+PICTURED = {"similar-other-side": BLUE, "similar-pairs": PURPLE, "ours": GREEN, REFERENCE: ORANGE}
 
 
 def marks(ending: str) -> tuple[str, str]:

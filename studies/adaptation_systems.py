@@ -67,14 +67,16 @@ def by_contrast(label: str, **changes: Any) -> System:
 PUBLISHED = {"bf16": False, "save_strategy": "no", "lm_head_warmup_steps": 0}
 SYSTEMS = {
     START: System("the start, unchanged", START, seeds=(0,), mine=True),
-    "similar-pairs": System("recipes/adapt.json", OURS, recipe="recipes/adapt.json", seeds=THREE, mine=True),
-    "ours": System("recipes/adapt.json, its pairs at random", OURS, seeds=THREE, mine=True),
-    "similar-other-side": System(
-        "recipes/adapt.json, negatives of the other side only",
+    "similar-other-side": System("recipes/adapt.json", OURS, recipe="recipes/adapt.json", seeds=THREE, mine=True),
+    "similar-pairs": System(
+        "recipes/adapt.json, negatives of both sides",
         OURS,
-        config_overrides={"same_side_negatives": False},
+        config_overrides={"same_side_negatives": True},
         recipe="recipes/adapt.json",
+        seeds=THREE,
+        mine=True,
     ),
+    "ours": System("recipes/adapt.json, negatives of both sides, pairs at random", OURS, seeds=THREE, mine=True),
     "with-lm": System("with the language model", config_overrides={"lm_weight": 1.0}),
     "with-word": System("with the word level", config_overrides={"word_weight": 1.0}),
     "all-losses": System("all losses (the paper)", config_overrides=ALL_LOSSES),

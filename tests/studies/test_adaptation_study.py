@@ -136,13 +136,16 @@ def test_rows_that_repeat_the_recipe_are_not_run(
     assert {name for name in SYSTEMS if repeats_ours(name)} == repeated
     assert "max_steps" not in recipe_of("ours") and recipe_of("published")["max_steps"] == 400
     planned = adaptation.planned(None, None)
-    assert planned[:3] == [(START, 0), ("similar-pairs", 1), ("ours", 1)] and ("ours", 3) in planned
+    assert planned[:3] == [(START, 0), ("similar-other-side", 1), ("similar-pairs", 1)] and ("ours", 3) in planned
     assert {name for name, _ in planned} == SYSTEMS.keys() - repeated
     assert adaptation.planned([START, "ours"], [5]) == [(START, 0), ("ours", 5)]
 
 
-def test_pairs_at_random_are_all_that_distinguishes_the_two_recipes() -> None:
-    assert recipe_of("similar-pairs") == recipe_of("ours") | {"group_by_similarity": "sentences"}
+def test_similar_pairs_and_negatives_of_one_side_are_all_that_distinguishes_the_two_recipes() -> None:
+    similar, random = recipe_of("similar-pairs"), recipe_of("ours")
+    assert recipe_of("similar-other-side")["config_overrides"].pop("same_side_negatives") is False
+    assert similar["config_overrides"].pop("same_side_negatives") is True  # by default, as in "ours"
+    assert similar == random | {"group_by_similarity": "sentences"}
     for name in ("st-similar", "st-mined"):
         assert settings_of(name) == settings_of(REFERENCE) | {"harder": SYSTEMS[name].harder}
     without_dropout = settings_of("st-similar-1e-4") | {"encoder_dropout": 0.0}
