@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> Comparison:
         pooling = args.chosen_pooling(model)
         prompt = chosen_prompt(model.config, args.prompt, args.prompt_name)
         encoders.append(find_hits(name, model, tokenizer, pairs, pooling, prompt, args.max_seq_length))
-    comparison = Comparison(encoders)
+    comparison = Comparison(encoders, pairs)
     table = as_table(comparison)
     print(f"{reading_table(encoders).text()}\n\n{table.title}. {table.caption}\n\n{table.text()}")
     if args.output:

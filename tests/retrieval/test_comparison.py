@@ -79,6 +79,28 @@ def test_intervals_are_those_of_sentences_drawn_one_by_one() -> None:
     assert (comparison.samples["sw"][:, 1] >= comparison.samples["sw"][:, 0]).all()  # drawn together
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_sentence_in_several_languages_is_drawn_for_all_of_them(side: int) -> None:
+    """Ten translations of the same sentences are no ten samples: their mean is as uncertain as each of them."""
+    found, texts = random_hits(7, 200, 0.6), [f"sentence {number}" for number in range(200)]
+    names = [f"{letter}z" for letter in "abcdefghij"]
+    pairs = {}
+    for name in names:
+        own = [f"{text} in {name}" for text in texts]
+        pairs[name] = (texts, own) if side == 0 else (own, texts)
+    one = Comparison([hits("a", az=found)]).accuracy(0)["az"]
+    together = Comparison([hits("a", **dict.fromkeys(names, found))], pairs)
+    apart = Comparison([hits("a", **dict.fromkeys(names, found))]).accuracy(0)["mean"]
+    mean = together.accuracy(0)["mean"]
+    assert (mean.low, mean.high) == pytest.approx((one.low, one.high), abs=0.5)
+    assert apart.high - apart.low < (one.high - one.low) / 2
+
+
+def test_a_language_that_a_sample_lacks_has_what_was_found() -> None:
+    found = Comparison([hits("a", de=random_hits(1, 100, 0.5), sw=np.array([[True], [False]]))])
+    assert (found.samples["sw"] == 50).all()
+
+
 def test_an_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     inside = 0
     for seed in range(200):
