@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import BadInput, BrokenRow, short_repr
 from .compression import with_compressions
 from .language_names import is_language, not_languages, with_codes
-from .languages import find_language, main_part
+from .languages import find_language, main_part, wanted_language
 from .lines import noting_quotes, read_lines
 from .records import Cursor, Declared, LowScore, Records, skip_to_cursor
 
@@ -63,8 +63,8 @@ class Layout:
         return cls(columns)
 
     def is_header(self, line: str) -> bool:
-        """Whether a line names the languages of the columns, in any order, as a header does."""
-        found = [find_language(cell.strip(), self.columns) for cell in self.texts_of(line.split("\t"))]
+        """Whether a line names the languages of the columns, in any order, maybe with regions, as a header does."""
+        found = [wanted_language(cell.strip(), self.columns) for cell in self.texts_of(line.split("\t"))]
         return sorted(found) == sorted(filter(self.is_language, self.columns))
 
     def has_usual_names(self, cells: Sequence[str]) -> bool:

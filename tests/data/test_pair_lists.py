@@ -99,8 +99,11 @@ def test_a_layout_without_two_languages_is_refused(layout: str, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("layout", "line"),
-    [("en+de", "en\tde"), ("de+en", "en\tde"), ("_+deu+en", "id\tDE \teng"), ("0.5+en+de", "1\ten\tde")],
-)
+    [
+        ("en+de", "en\tde"), ("de+en", "en\tde"), ("en+de", "en_US\tde-DE"), ("_+deu+en", "id\tDE \teng"),
+        ("0.5+en+de", "1\ten\tde"),
+    ],
+)  # fmt: skip
 def test_names_of_columns_are_no_pair(tmp_path: Path, layout: str, line: str) -> None:
     path = write_lines(tmp_path / "a.tsv", [line, "1\tThe cat.\tDie Katze."])
     with pytest.raises(
