@@ -100,14 +100,14 @@ class Comparison:
         return found | {MEAN: np.mean(list(found.values()), 0)}
 
     def numbers(self) -> dict[str, NDArray[np.int64]]:
-        """(sentences,) by language pair, equal where the sentence is: of the side with fewer different ones, such as the
-        English that is translated into many languages. Its language pairs are no independent samples."""
+        """(sentences,) by language pair, equal where the sentence is: of the side with fewer different ones, such as
+        English in many translations, which are no independent samples."""
         ends = np.cumsum([*self.sentences.values()])
         known: dict[str, int] = {}
         if self.pairs is None:
             rows = np.arange(ends[-1])
         else:
-            sides = ([text for both in self.pairs.values() for text in both[side]] for side in (0, 1))
+            sides = ([text for name in self.sentences for text in self.pairs[name][side]] for side in (0, 1))
             texts = min(sides, key=lambda side: len({*side}))
             rows = np.array([known.setdefault(text, len(known)) for text in texts])
         return dict(zip(self.sentences, np.split(rows, ends[:-1])))
