@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ROWS_PER_COLUMN = 40
 NAME_WIDTH = 60  # characters of a line above a map
+SHORT_NAME, LETTER = 20, 0.085  # characters of a language that a column has room for; inches of each more
 
 
 class SentenceMap(NamedTuple):
@@ -50,7 +51,9 @@ def plot_retrieval(
     scores.sort(key=lambda score: score[2], reverse=True)
     columns = max(1, math.ceil(len(scores) / ROWS_PER_COLUMN))
     rows = math.ceil(len(scores) / columns)
-    with figure_at(path, 8.5 if columns == 1 else 5.2 * columns, 0.225 * rows + 1.5) as figure:
+    names = columns * LETTER * max((len(language) - SHORT_NAME for language in per_language), default=0)
+    width = (8.5 if columns == 1 else 5.2 * columns) + max(names, 0)
+    with figure_at(path, width, 0.225 * rows + 1.5) as figure:
         panels = figure.subplots(1, columns, squeeze=False)[0]
         if not scores:
             write_notice(panels[0], "no language was measured")

@@ -30,6 +30,13 @@ def test_any_number_of_languages_is_drawn(languages: int, tmp_path: Path) -> Non
     assert is_picture(plot_retrieval(rows, tmp_path / "retrieval.png"))
 
 
+def test_long_names_of_languages_have_room(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """As of test sets named with their files: matplotlib gives up a layout whose names leave no room for the axes."""
+    rows = {f"{'file/' * 24}{number}": (1.0, float(number)) for number in range(45)}
+    assert is_picture(plot_retrieval(rows, tmp_path / "retrieval.png"))
+    assert not [warning for warning in recwarn if "layout" in str(warning.message)]
+
+
 def test_the_long_name_of_a_map_has_several_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On one line it would cover the name of the next map."""
     from matplotlib.axes import Axes
