@@ -173,7 +173,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         if pairs == 1 and self.weight_of("sentence") > 0:
             raise BadInput(NO_NEGATIVES)
         negatives = (1 + self.model.config.same_side_negatives) * (pairs - 1)
-        logger.info("negatives per anchor: %d (%s), less where texts are equal", negatives, " x ".join(factors))
+        logger.info("negatives per anchor: %d (%s) at most, less where texts are equal", negatives, " x ".join(factors))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """A loader of the sampler's or the stream's batches, which are divided among the processes already.
