@@ -90,6 +90,10 @@ def read_corpora(args: PretrainingArguments) -> Corpora:
     parts = {"train": train, **held_out}
     if not held_out and args.held_out_sentences:
         parts = split_held_out(train, args.held_out_sentences, args.seed)
+        logger.info(
+            "held out: %d pairs to choose by, %d to score; %d rows share a text with them and are not trained on",
+            len(parts["dev"]), len(parts["test"]), len(train) - sum(map(len, parts.values())),
+        )  # fmt: skip
     parts["train"] = sample_rows(parts["train"], args.max_train_samples, corpus_report)
     logger.info("%s", corpus_report.summary())
     dev, test = (parts.get(name) or None for name in ("dev", "test"))

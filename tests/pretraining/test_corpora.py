@@ -44,6 +44,19 @@ def test_guard_languages_leave_the_training_data_with_the_english_of_their_held_
     assert guarded.isdisjoint({*corpora.train["x"], *corpora.dev["x"]})
 
 
+def test_rows_that_held_out_pairs_take_from_training_are_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"en": f"word {at % 20}", "de": f"Wort {at % 20}{'!' * (at // 20)}"} for at in range(40)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    with caplog.at_level("INFO"):
+        corpora = read(str(path))
+    assert corpora.train is not None and len(corpora.train) == 32
+    message = "held out: 2 pairs to choose by, 2 to score; 4 rows share a text with them and are not trained on"
+    assert message in caplog.messages
+
+
 def test_guard_data_is_of_any_language_and_never_trained_on(tmp_path: Path) -> None:
     guard = write(tmp_path / "guard.jsonl", "fr", number=4)  # English sides that train has, too
     corpora = read(
