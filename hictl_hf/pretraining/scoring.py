@@ -103,24 +103,21 @@ def accuracy(trainer: HictlTrainer, pairs: Dataset | None, pooling: Pooling) -> 
 
 
 def pictured_sentences(test: Dataset) -> dict[str, list[str]]:
-    """Sentences of one language and their translations in the most frequent other languages.
+    """Sentences of the language that most x have, and their translations in the most frequent other languages.
 
     Returns lists by language, item i the same sentence in each; empty where fewer than two sentences are shared.
     """
-    translations: dict[tuple[str, str], dict[str, str]] = {}
-    for row in test:
-        translations.setdefault((row["x_lang"], row["x"]), {})[row["y_lang"]] = row["y"]
-    frequent = [language for language, _ in Counter(test["y_lang"]).most_common(PICTURED_LANGUAGES)]
-    shared = [
-        (source, texts) for source, texts in translations.items() if all(language in texts for language in frequent)
-    ]
-    shared = [(source, texts) for source, texts in shared if source[0] == shared[0][0][0]]
-    shared = sorted(shared, key=lambda item: -len(item[0][1]))[:PICTURED_SENTENCES]  # the longest ones
+    [(common, _)] = Counter(test["x_lang"]).most_common(1)
+    rows = [row for row in test if row["x_lang"] == common]  # others may be the same languages the other way round
+    translations: dict[str, dict[str, str]] = {}
+    for row in rows:
+        translations.setdefault(row["x"], {})[row["y_lang"]] = row["y"]
+    frequent = [language for language, _ in Counter(row["y_lang"] for row in rows).most_common(PICTURED_LANGUAGES)]
+    shared = [(x, texts) for x, texts in translations.items() if all(language in texts for language in frequent)]
+    shared = sorted(shared, key=lambda item: -len(item[0]))[:PICTURED_SENTENCES]  # the longest ones
     if len(shared) < 2:
         return {}
-    return {shared[0][0][0]: [text for (_, text), _ in shared]} | {
-        name: [texts[name] for _, texts in shared] for name in frequent
-    }
+    return {common: [x for x, _ in shared]} | {name: [texts[name] for _, texts in shared] for name in frequent}
 
 
 def retrieval_results(before: Scores, after: Scores) -> RetrievalResults:

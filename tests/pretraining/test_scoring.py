@@ -41,6 +41,11 @@ def test_pictured_sentences_are_those_translated_into_every_language_the_longest
     }  # fmt: skip
 
 
+def test_sentences_are_pictured_where_some_pairs_are_the_other_way_round() -> None:
+    test = pairs(("de", "nein", "en", "no"), ("en", "a", "de", "ein"), ("en", "the", "de", "das"))
+    assert pictured_sentences(test) == {"en": ["the", "a"], "de": ["das", "ein"]}
+
+
 def test_without_two_common_sentences_none_are_pictured() -> None:
     assert pictured_sentences(pairs(("en", "a", "de", "b"), ("en", "c", "fr", "d"))) == {}
 
