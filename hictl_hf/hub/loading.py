@@ -227,5 +227,6 @@ def check_vocabulary(place: str, tokenizer: PreTrainedTokenizerBase, vocab_size:
     if len(tokenizer) > vocab_size:
         raise BadInput(
             f"{place}: its tokenizer has {len(tokenizer)} ids, its model {vocab_size}; they do not belong together. "
-            "Give the tokenizer that was saved with the model."
+            "Give the tokenizer that was saved with the model; after adding words to it, resize and save the model, "
+            "too: model.resize_token_embeddings(len(tokenizer))."
         )

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import BadInput
-from ..hub.loading import model_errors, refuse_not_finite
+from ..hub.loading import check_vocabulary, model_errors, refuse_not_finite
 from ..models.modeling_hictl import new_model
 from ..training.arguments import read_dictionary
 from ..training.fields import BY_METRIC, differs
@@ -82,6 +82,7 @@ def check_before_reading(args: PretrainingArguments, start: Start, tokenizer: Pr
     if config.sentence_weight > 0 and pairs_contrasted(args, args.gather_sentences, args.gradient_cache)[0] == 1:
         raise BadInput(NO_NEGATIVES)
     if tokenizer is not None:
+        check_vocabulary(place, tokenizer, config.vocab_size)
         make_collator(args, config, tokenizer)  # refuses a prompt without room for text
 
 

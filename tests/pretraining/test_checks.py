@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from hictl_hf.embedding.pooling import Pooling
 from hictl_hf.errors import BadInput
+from hictl_hf.hub.loading import load_tokenizer
 from hictl_hf.pretraining import run
 from hictl_hf.pretraining.checks import check_before_reading
 from hictl_hf.pretraining.start import SENTENCE_ENCODER, Start, recognise
@@ -152,6 +153,16 @@ def test_a_prompt_without_room_for_text_is_refused_before_the_data_is_read(
     assert "give a shorter --prompt, or a larger --max_seq_length" in refusal(
         *flags, "--prompt", "the cat sees a dog " * 3
     )
+
+
+def test_words_that_only_the_tokenizer_has_are_refused_before_the_data_is_read(
+    folder: Path, refusal: Callable[..., str]
+) -> None:
+    tokenizer = load_tokenizer(folder / "start")
+    tokenizer.add_tokens([f"Scheibe{number}" for number in range(1000)])
+    tokenizer.save_pretrained(folder / "start")
+    message = refusal("--model_name_or_path", str(folder / "start"), "--max_seq_length", "60")
+    assert "its tokenizer has" in message and "after adding words to it, resize and save the model, too" in message
 
 
 def test_a_new_model_without_the_size_of_its_vocabulary_is_refused_before_the_data_is_read(
