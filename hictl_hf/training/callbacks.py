@@ -52,6 +52,12 @@ class StepGuard(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.saved_step = -1
+        if state.global_step > state.max_steps:
+            raise BadInput(
+                f"{self.trainer.resumed_from}: has {state.global_step} steps, and this run is to have "
+                f"{state.max_steps}; allowed are as many or more. Give more --max_steps or --num_train_epochs, or an "
+                "earlier checkpoint by --resume_from_checkpoint"
+            )
         state.compute_steps(args, state.max_steps)  # HF counts by save_steps and others of the checkpoint
         self.find_best_checkpoint(args, state)
         counts = [log["skipped_steps"] for log in state.log_history if "skipped_steps" in log]

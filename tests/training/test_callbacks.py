@@ -127,6 +127,11 @@ def test_a_resumed_run_saves_logs_and_evaluates_when_it_is_asked_to(checkpoint: 
     assert {path.name for path in checkpoint.parent.glob("checkpoint-*")} == {f"checkpoint-{at}" for at in range(4, 9)}
 
 
+def test_a_checkpoint_with_more_steps_than_the_run_is_to_have_is_refused(checkpoint: Path) -> None:
+    with pytest.raises(BadInput, match="checkpoint-4: has 4 steps, and this run is to have 3; allowed are as many"):
+        trained(toy_trainer(checkpoint.parent, max_steps=3), resume=True)
+
+
 def test_training_time_goes_on_from_the_checkpoint() -> None:
     saved = {"seconds": 100.0, "cpu_seconds": 50.0}
     clock, state = TrainingTime(), SimpleNamespace(global_step=4, stateful_callbacks={"TrainingTime": {"args": saved}})
