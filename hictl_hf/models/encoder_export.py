@@ -40,8 +40,13 @@ def export_encoder(model: Any, folder: str | Path) -> None:
         model: a `HictlForPreTraining`, or a fine-tuned `HictlForSequenceClassification` and the like, of any family.
 
     Raises:
-        ValueError: an adapter, such as LoRA's, is not merged.
+        ValueError: an adapter, such as LoRA's, is not merged, or the model is of another library.
     """
+    if not hasattr(model.config, "family"):
+        raise ValueError(
+            f"model is a {type(model).__name__}; allowed are HictlForPreTraining and other classes of hictl_hf, whose "
+            "from_pretrained(folder) also reads a plain encoder"
+        )
     refuse_adapters(model)
     family = model.config.family
     plain_config, plain_model = (getattr(transformers, family.prefix + kind) for kind in ("Config", "Model"))

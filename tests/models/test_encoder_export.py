@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from toy_families import SHAPES
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 
-from hictl_hf import HictlForConditionalGeneration
+from hictl_hf import HictlForConditionalGeneration, HictlForPreTraining
 from hictl_hf.embedding.pooling import own_pooling
 from hictl_hf.models.configuration_hictl import HictlConfig, config_class
 from hictl_hf.models.encoder_export import export_encoder
@@ -41,6 +41,13 @@ def test_a_model_that_is_trained_at_its_mean_is_read_there_unless_its_configurat
         assert own_pooling(config).mode == read
         export_encoder(new_model(config), tmp_path / "encoder")
         assert own_pooling(AutoConfig.from_pretrained(tmp_path / "encoder")).mode == read
+
+
+def test_a_plain_encoder_is_refused_with_what_reads_it(tmp_path: Path, toy_model: Callable[..., PreTrainedModel]) -> None:
+    export_encoder(toy_model(), tmp_path / "plain")
+    with pytest.raises(ValueError, match=r"XLMRobertaModel; allowed .* from_pretrained\(folder\) also reads a plain"):
+        export_encoder(AutoModel.from_pretrained(tmp_path / "plain"), tmp_path / "again")
+    export_encoder(HictlForPreTraining.from_pretrained(tmp_path / "plain"), tmp_path / "again")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
