@@ -35,14 +35,19 @@ class PreTrainingBatch(NamedTuple):
         """The batch without the tensors of objectives whose weight is 0.
 
         Raises:
-            ValueError: the sentences are not two for each example.
+            ValueError: the sentences are not two for each example, or the hashes not one for each sentence.
         """
-        sentences, examples = self.sentence_input_ids, self.example_seeds
+        sentences, examples, hashes = self.sentence_input_ids, self.example_seeds, self.sentence_hashes
         if sentences is not None and examples is not None and len(sentences) != 2 * len(examples):
             raise ValueError(
                 f"sentence_input_ids has {len(sentences)} rows for {len(examples)} examples; allowed are two for each, "
                 "x_1 … x_n and then y_1 … y_n. transformers' Trainer cuts them in batches of an IterableDataset: give "
                 'accelerator_config={"dispatch_batches": False}, or take HictlTrainer'
+            )
+        if sentences is not None and hashes is not None and len(hashes) != len(sentences):
+            raise ValueError(
+                f"sentence_hashes has {len(hashes)} entries for {len(sentences)} sentences; allowed is one for each, "
+                "x_1 … x_n and then y_1 … y_n"
             )
         return self._replace(
             labels=self.labels if config.lm_weight > 0 else None,

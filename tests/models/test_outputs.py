@@ -41,3 +41,10 @@ def test_a_batch_without_an_input_for_its_objectives_is_an_error(batch: PreTrain
         batch._replace(clean_input_ids=None).encoder_inputs(HictlConfig(word_level_input="clean"))
     with pytest.raises(ValueError, match="input_ids is None, and labels and bag are of it; give input_ids"):
         batch._replace(input_ids=None).encoder_inputs(HictlConfig())
+
+
+def test_hashes_of_pairs_are_refused_where_those_of_sentences_are_read(batch: PreTrainingBatch) -> None:
+    assert batch.sentence_hashes is not None
+    of_pairs = batch._replace(sentence_hashes=batch.sentence_hashes[:4])
+    with pytest.raises(ValueError, match="sentence_hashes has 4 entries for 8 sentences; allowed is one for each, x_1"):
+        of_pairs.of_objectives(HictlConfig())
