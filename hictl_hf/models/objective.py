@@ -107,8 +107,9 @@ class HictlObjective(FamilyMaskedLM):
     ) -> HictlForPreTrainingOutput:
         """Compute all losses of a batch.
 
-        Without `HictlTrainer`, call `sentence_probability.record(output.sentence_loss)` after each optimiser step: else
-        λ stays 1, which moves no negative.
+        Without `HictlTrainer`, call `sentence_probability.record(out.sentence_loss, out.negatives_per_anchor > 0)` for
+        each optimiser step: else λ stays 1, which moves no negative. A batch without negatives, such as the last one of
+        an epoch with one pair, has loss 0, and would count as learned.
 
         Args:
             input_ids: (n, T) masked x∘y, or masked x where the text is monolingual.
