@@ -180,6 +180,8 @@ def check_poolings(model: PreTrainedModel, poolings: Sequence[Pooling]) -> None:
     """Raise `BadInput` for a pooling or layer that the model does not have."""
     last = model.config.num_hidden_layers
     for pooling in poolings:
+        if not isinstance(pooling, Pooling):
+            raise BadInput(f'the pooling is {short_repr(pooling)}; allowed is one such as Pooling("mean", {last}).')
         if pooling.mode not in POOLINGS:
             raise BadInput(f"the pooling is {short_repr(pooling.mode)}; allowed are {', '.join(POOLINGS)}.")
         if pooling.mode == "projection" and projection_of(model) is None:

@@ -378,10 +378,11 @@ def test_sentences_have_vectors_of_length_one_at_the_models_own_pooling(
         (Pooling("mean", -1), "'mean' is -1; allowed is 0 to 2"),
         (Pooling("projection", 1), "'projection' is 1; allowed is 2 to 2"),
         (Pooling("max", 2), "the pooling is 'max'; allowed are cls, mean"),
+        ("mean", r"the pooling is 'mean'; allowed is one such as Pooling\(\"mean\", 2\)"),
     ],
 )
 def test_a_pooling_that_is_not_there_is_refused(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pooling: Pooling, message: str
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pooling: Any, message: str
 ) -> None:
     with pytest.raises(BadInput, match=message):
         embed_sentences(model, tokenizer, ["the cat"], pooling)
