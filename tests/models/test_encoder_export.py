@@ -43,7 +43,9 @@ def test_a_model_that_is_trained_at_its_mean_is_read_there_unless_its_configurat
         assert own_pooling(AutoConfig.from_pretrained(tmp_path / "encoder")).mode == read
 
 
-def test_a_plain_encoder_is_refused_with_what_reads_it(tmp_path: Path, toy_model: Callable[..., PreTrainedModel]) -> None:
+def test_a_plain_encoder_is_refused_with_what_reads_it(
+    tmp_path: Path, toy_model: Callable[..., PreTrainedModel]
+) -> None:
     export_encoder(toy_model(), tmp_path / "plain")
     with pytest.raises(ValueError, match=r"XLMRobertaModel; allowed .* from_pretrained\(folder\) also reads a plain"):
         export_encoder(AutoModel.from_pretrained(tmp_path / "plain"), tmp_path / "again")
