@@ -30,6 +30,7 @@ from ..data.streaming import StreamedBatches, collate_streamed
 from ..embedding.pooling import Pooling, all_poolings
 from ..embedding.sentence_transformers_files import write_files_of_checkpoint
 from ..errors import BadInput, short_repr
+from ..hub.loading import check_vocabulary
 from ..models.families import longest_input
 from ..models.gathering import stack_pairs, unstack_pairs
 from ..models.losses import in_full_precision
@@ -144,20 +145,19 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
             ignored |= {
                 "compute_metrics": (self.compute_metrics, retrieves),
                 "preprocess_logits_for_metrics": (self.preprocess_logits_for_metrics, retrieves),
-                "metric_for_best_model": (
-                    by_loss,
-                    "evaluate measures no loss; give 'retrieval', greater_is_better=True",
-                ),
+                "metric_for_best_model": (by_loss, "evaluate has no loss; give 'retrieval', greater_is_better=True"),
             }
         for name, (given, reason) in ignored.items():
             if given:
                 raise BadInput(f"{name} is {given!r}, which has no effect here: {reason}, or leave it out")
 
     def check_objectives(self) -> None:
-        """Log objectives that have a weight and no input from the collator, and inputs too long for the model."""
+        """Log objectives without input from the collator, inputs too long for the model; `BadInput` for other ids."""
         made = getattr(self.data_collator, "objectives", OBJECTIVES)
         if absent := [name for name in OBJECTIVES if name not in made and self.weight_of(name) > 0]:
             logger.warning("not trained, as the collator makes no input for it: %s", ", ".join(absent))
+        if tokenizer := getattr(self.data_collator, "tokenizer", None):
+            check_vocabulary("data_collator", tokenizer, self.model.config.vocab_size)
         cut, reads = getattr(self.data_collator, "max_length", None) or 0, longest_input(self.model.config)
         if cut > reads:
             logger.warning(

@@ -595,6 +595,8 @@ def test_a_dataset_of_tokens_trains_without_a_sampler(
     plain = XLMRobertaForMaskedLM(XLMRobertaConfig(hidden_size=12, num_hidden_layers=1, vocab_size=len(tokenizer)))
     with pytest.raises(BadInput, match="model is XLMRobertaForMaskedLM, without .*; allowed is HictlForPreTraining"):
         HictlTrainer(plain, **given, data_collator=collator)
+    with pytest.raises(BadInput, match="data_collator: its tokenizer has .* ids, its model 9; .* saved with the model"):
+        HictlTrainer(model_for_text(vocab_size=9), **given, data_collator=collator)
 
 
 @pytest.mark.parametrize("calls_parent", [True, False])
