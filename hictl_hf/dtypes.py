@@ -69,23 +69,24 @@ class QuantizedLinear(nn.Module):
     """A linear layer in int8 on a CPU: one scale per output for the weights, one per token for the inputs.
 
     PyTorch's dynamic quantisation has one scale for all tokens of a batch: less exact, and the result for a sentence
-    depends on the other sentences of its batch.
+    depends on the other sentences of its batch. The integers are not called `weight`: a saved model would be read as
+    one of linear layers, without the scales.
     """
 
     scales: Tensor
-    weight: Tensor
+    quantized: Tensor
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         weight, self.bias = linear.weight.detach().float(), linear.bias
         scales = (weight.abs().amax(1) / 127).clamp_min(1e-12)
         self.register_buffer("scales", scales)
-        self.register_buffer("weight", (weight / scales.unsqueeze(1)).round().to(torch.int8))
+        self.register_buffer("quantized", (weight / scales.unsqueeze(1)).round().to(torch.int8))
 
     def forward(self, states: Tensor) -> Tensor:
         rows = states.flatten(0, -2)  # (tokens, inputs)
         scales = (rows.abs().amax(1, keepdim=True) / 127).clamp_min(1e-12)
-        products = torch._int_mm((rows / scales).round_().to(torch.int8), self.weight.T) * scales
+        products = torch._int_mm((rows / scales).round_().to(torch.int8), self.quantized.T) * scales
         outputs = products.mul_(self.scales) if self.bias is None else products.mul_(self.scales).add_(self.bias)
         return outputs.view(*states.shape[:-1], -1)
 

@@ -433,7 +433,7 @@ def test_a_layer_in_int8_worked_by_hand() -> None:
         linear.bias.copy_(torch.tensor([0.5, 0.0]))
     # 2 -> 127, 1 -> 63.5 -> 64; -4 -> -127, 0 -> 0. Token (1, 0) -> (127, 0); (5, -10) -> (63.5 -> 64, -127)
     quantised = QuantizedLinear(linear)
-    assert quantised.weight.tolist() == [[127, 64], [-127, 0]] and quantised.weight.dtype == torch.int8
+    assert quantised.quantized.tolist() == [[127, 64], [-127, 0]] and quantised.quantized.dtype == torch.int8
     found = quantised(torch.tensor([[[1.0, 0.0]], [[5.0, -10.0]], [[0.0, 0.0]]]))
     second = [(127 * 64 - 64 * 127) * 2 / 127 * 10 / 127 + 0.5, -127 * 64 * 4 / 127 * 10 / 127]
     torch.testing.assert_close(found, torch.tensor([[[2.5, -4.0]], [second], [[0.5, 0.0]]]))
@@ -480,6 +480,9 @@ def test_an_encoder_loaded_in_a_number_format_gives_the_vectors_of_one_converted
     if precision == "int8":
         with pytest.raises(BadInput, match="precision is fp32, and the model is in int8; load it anew"):
             embed_sentences(*loaded, texts, precision="fp32")
+        loaded[0].save_pretrained(tmp_path / "int8")  # integers without their scales would be other weights
+        with pytest.raises(BadInput, match=r"has no weights for 12 parts, such as roberta\.encoder\.layer\.0\."):
+            load_encoder(tmp_path / "int8")
 
 
 def test_the_vector_of_a_sentence_in_int8_does_not_depend_on_its_batch(
