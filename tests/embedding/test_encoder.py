@@ -485,6 +485,21 @@ def test_an_encoder_loaded_in_a_number_format_gives_the_vectors_of_one_converted
             load_encoder(tmp_path / "int8")
 
 
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_weights_that_others_have_quantised_are_left_as_they_are(
+    toy_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, precision: Any
+) -> None:
+    class Int8Tensor(nn.Parameter):
+        """Stands for torchao's."""
+
+    model = toy_model(vocab_size=len(tokenizer))
+    value = model.base_model.encoder.layer[0].output.dense
+    value.weight = Int8Tensor(value.weight)
+    assert embed_sentences(model, tokenizer, ["the cat"], precision="fp32").any()
+    with pytest.raises(BadInput, match=f"precision is {precision}, and weights are quantised as Int8Tensor; allowed"):
+        embed_sentences(model, tokenizer, ["the cat"], precision=precision)
+
+
 def test_the_vector_of_a_sentence_in_int8_does_not_depend_on_its_batch(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> None:
