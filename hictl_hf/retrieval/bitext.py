@@ -63,6 +63,8 @@ def retrieval_hits(x: Vectors, y: Vectors, block: int = 1024) -> NDArray[np.bool
     [[True, True], [True, False]]
     """
     x, y = (np.asarray(v, np.float64) for v in (x, y))
+    if x.shape != y.shape:
+        raise ValueError(f"x is {x.shape}, y {y.shape}; allowed are vectors of one model, of as many translations.")
     if broken := int((~(np.isfinite(x).all(1) & np.isfinite(y).all(1))).sum()):
         logger.warning("%d of %d pairs have a vector with infinity or NaN and count as not found", broken, len(x))
     with np.errstate(invalid="ignore"):  # infinite by infinite

@@ -141,6 +141,8 @@ class Search:
     ) -> None:
         if not len(x) or not len(y) or k < 1:
             raise ValueError(f"{k} neighbours among {len(x)} and {len(y)} vectors; allowed are 1 or more of each.")
+        if x.shape[1] != y.shape[1]:
+            raise ValueError(f"x has vectors of {x.shape[1]} numbers, y of {y.shape[1]}; give those of one model.")
         self.x, self.y, self.plan, self.device, self.only_earlier = x, y, plan, torch.device(device), only_earlier
         self.fine = fine_kind(x, y)
         self.coarse = COARSE[faster_precision(self.device) if precision == "auto" else precision]

@@ -44,6 +44,12 @@ def test_a_tie_with_a_wrong_row_is_an_error() -> None:
     assert retrieval_accuracy(np.eye(4), collapsed) == (0, 25)
 
 
+@pytest.mark.parametrize("other", [np.eye(3)[:2], np.eye(3)[:, :2]])
+def test_vectors_of_other_sentences_or_models_are_refused(other: np.ndarray) -> None:
+    with pytest.raises(ValueError, match=r"x is \(3, 3\), y \(\d, \d\); allowed are vectors of one model, of as many"):
+        retrieval_accuracy(np.eye(3), other)
+
+
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("sentences", [2, 5, 9, 33])
 def test_equal_rows_tie_at_whatever_edge_of_the_product_they_stand(kind: type, sentences: int) -> None:

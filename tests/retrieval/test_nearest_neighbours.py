@@ -284,6 +284,8 @@ def test_what_cannot_be_searched_is_refused() -> None:
     for sides, k in (((x, x[:0]), 1), ((x[:0], x), 1), ((x, x), 0)):
         with pytest.raises(ValueError, match="neighbours among . and . vectors; allowed are 1 or more of each"):
             search_both(*sides, k)
+    with pytest.raises(ValueError, match=r"x has vectors of \d numbers, y of 1; give those of one model"):
+        search_both(x, x[:, :1], 1)
 
 
 def test_the_plan_fits_what_is_allowed_and_says_what_is_needed() -> None:
