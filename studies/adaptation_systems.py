@@ -76,7 +76,7 @@ SYSTEMS = {
         seeds=THREE,
         mine=True,
     ),
-    "ours": System("recipes/adapt.json, negatives of both sides, pairs at random", OURS, seeds=THREE, mine=True),
+    "ours": System("the same, pairs at random", OURS, seeds=THREE, mine=True),
     "with-lm": System("with the language model", config_overrides={"lm_weight": 1.0}),
     "with-word": System("with the word level", config_overrides={"word_weight": 1.0}),
     "all-losses": System("all losses (the paper)", config_overrides=ALL_LOSSES),
