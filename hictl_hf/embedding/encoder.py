@@ -377,7 +377,7 @@ def converted(layers: nn.ModuleList, precision: Precision) -> nn.ModuleList:
     """The layers in this precision: themselves if they have it, else a converted copy.
 
     Raises:
-        BadInput: an unknown precision, int8 on a GPU, or layers that are in int8, or quantised by others, already.
+        BadInput: an unknown precision, int8 on a GPU, or layers that are in int8, or quantised by torchao, already.
     """
     check_reading(precision)
     found = set(map(format_of, layers))
@@ -385,7 +385,7 @@ def converted(layers: nn.ModuleList, precision: Precision) -> nn.ModuleList:
         return layers
     if "int8" in found:
         raise BadInput(f"precision is {precision}, and the model is in int8; load it anew.")
-    if others := {type(weight).__name__ for weight in layers.parameters()} - {"Parameter"}:  # such as torchao's
+    if others := {kind.__name__ for kind in map(type, layers.parameters()) if kind.__module__.startswith("torchao.")}:
         stored = ", ".join(sorted(others))
         raise BadInput(f"precision is {precision}, and weights are quantised as {stored}; allowed here is fp32.")
     device = next(layers.parameters()).device

@@ -12,8 +12,9 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from .nearest_neighbours import Neighbours, Rows, Source, Vectors, search_both
+from .nearest_neighbours import Neighbours, Rows, Source, Vectors, as_rows, search_both
 
 logger = logging.getLogger(__name__)
 
@@ -39,14 +40,14 @@ class Bitext:
     gold: frozenset[IdPair] | None = None
 
 
-def retrieval_accuracy(x: Vectors, y: Vectors, block: int = 1024) -> tuple[float, float]:
+def retrieval_accuracy(x: Vectors | Tensor, y: Vectors | Tensor, block: int = 1024) -> tuple[float, float]:
     """Percent of rows of x whose nearest row of y, by cosine, has the same index; and the same from y to x.
 
     Computed in double precision. A tie with a wrong row counts as an error, and so does a pair with infinity or NaN in
     a vector; the number of such pairs is logged as a warning.
 
     Args:
-        x, y: (sentences, d), rows i are translations of each other.
+        x, y: (sentences, d), arrays or tensors, rows i are translations of each other.
         block: rows compared at a time; memory is proportional to block × sentences.
 
     >>> retrieval_accuracy(np.eye(2), np.array([[1.0, 0.1], [1.0, 0.2]]))
@@ -56,20 +57,20 @@ def retrieval_accuracy(x: Vectors, y: Vectors, block: int = 1024) -> tuple[float
     return 100 * forward / len(x), 100 * backward / len(x)
 
 
-def retrieval_hits(x: Vectors, y: Vectors, block: int = 1024) -> NDArray[np.bool_]:
+def retrieval_hits(x: Vectors | Tensor, y: Vectors | Tensor, block: int = 1024) -> NDArray[np.bool_]:
     """(2, sentences) whether each row of x finds its row of y, and each row of y that of x, as in `retrieval_accuracy`.
 
     >>> retrieval_hits(np.eye(2), np.array([[1.0, 0.1], [1.0, 0.2]])).tolist()
     [[True, True], [True, False]]
     """
-    x, y = (np.asarray(v, np.float64) for v in (x, y))
+    x, y = (np.asarray(as_rows(side), np.float64) for side in (x, y))
     if x.shape != y.shape:
         raise ValueError(f"x is {x.shape}, y {y.shape}; allowed are vectors of one model, of as many translations.")
     if broken := int((~(np.isfinite(x).all(1) & np.isfinite(y).all(1))).sum()):
         logger.warning("%d of %d pairs have a vector with infinity or NaN and count as not found", broken, len(x))
     with np.errstate(invalid="ignore"):  # infinite by infinite
-        x, y = (v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in (x, y))
-    return np.stack([hits_in_one_direction(x, y, block), hits_in_one_direction(y, x, block)])
+        unit_x, unit_y = (v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in (x, y))
+    return np.stack([hits_in_one_direction(unit_x, unit_y, block), hits_in_one_direction(unit_y, unit_x, block)])
 
 
 def hits_in_one_direction(queries: Vectors, keys: Vectors, block: int) -> NDArray[np.bool_]:

@@ -46,6 +46,14 @@ class Source(Protocol):
     def __getitem__(self, rows: slice, /) -> Vectors: ...
 
 
+def as_rows(vectors: Source | Tensor) -> Source:
+    """The same, a tensor as an array on the CPU; bfloat16, which NumPy lacks, as fp32."""
+    if not isinstance(vectors, Tensor):
+        return vectors
+    rows: Vectors = (vectors.float() if vectors.dtype == torch.bfloat16 else vectors).numpy(force=True)
+    return rows
+
+
 class Neighbours(NamedTuple):
     """The nearest rows of the other side, nearest first, and their similarities; both (rows, k)."""
 
@@ -88,8 +96,8 @@ def plan_search(x: Source, y: Source, k: int, max_memory: int = MEMORY, device: 
 
 
 def search_both(
-    x: Source,
-    y: Source,
+    x: Source | Tensor,
+    y: Source | Tensor,
     k: int,
     precision: Precision = "auto",
     max_memory: int = MEMORY,
@@ -100,8 +108,8 @@ def search_both(
     Ties are ordered by row.
 
     Args:
-        x, y: (rows, d), one or more rows on each side, not necessarily equally many. Half precision is read as fp32;
-            if one side is fp64, the other is converted to it.
+        x, y: (rows, d), arrays or tensors, one or more rows on each side, not necessarily equally many. Half precision
+            is read as fp32; if one side is fp64, the other is converted to it.
         k: number of neighbours; fewer if the other side has fewer rows.
         precision: of the coarse products; it changes the time, not the result. "auto" is the faster one.
         max_memory: bytes the search may need in addition to x and y.
@@ -110,6 +118,7 @@ def search_both(
     >>> forward.rows.tolist(), forward.similarities.tolist(), backward.rows.tolist()
     ([[2], [0]], [[8.0], [3.0]], [[1], [0], [0]])
     """
+    x, y = as_rows(x), as_rows(y)
     search = Search(x, y, k, plan_search(x, y, k, max_memory, device), precision, device)
     for _ in search.strips():
         pass

@@ -486,15 +486,12 @@ def test_an_encoder_loaded_in_a_number_format_gives_the_vectors_of_one_converted
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
-def test_weights_that_others_have_quantised_are_left_as_they_are(
+def test_weights_that_torchao_has_quantised_are_left_as_they_are(
     toy_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, precision: Any
 ) -> None:
-    class Int8Tensor(nn.Parameter):
-        """Stands for torchao's."""
-
+    torchao = pytest.importorskip("torchao.quantization")
     model = toy_model(vocab_size=len(tokenizer))
-    value = model.base_model.encoder.layer[0].output.dense
-    value.weight = Int8Tensor(value.weight)
+    torchao.quantize_(model, torchao.Int8WeightOnlyConfig(version=2))
     assert embed_sentences(model, tokenizer, ["the cat"], precision="fp32").any()
     with pytest.raises(BadInput, match=f"precision is {precision}, and weights are quantised as Int8Tensor; allowed"):
         embed_sentences(model, tokenizer, ["the cat"], precision=precision)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from hictl_hf.retrieval import nearest_neighbours as neighbours
+from hictl_hf.retrieval.bitext import retrieval_accuracy
 from hictl_hf.retrieval.nearest_neighbours import (
     MEMORY,
     Neighbours,
@@ -286,6 +287,17 @@ def test_what_cannot_be_searched_is_refused() -> None:
             search_both(*sides, k)
     with pytest.raises(ValueError, match=r"x has vectors of \d numbers, y of 1; give those of one model"):
         search_both(x, x[:, :1], 1)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_tensors_are_read_as_arrays_of_the_same_numbers(kind: torch.dtype) -> None:
+    x, y = (torch.randn(9, 4, generator=torch.Generator().manual_seed(seed)).to(kind) for seed in (1, 2))
+    wide = torch.float64 if kind == torch.float64 else torch.float32
+    expected = search_both(x.to(wide).numpy(), y.to(wide).numpy(), 2)
+    for found, side in zip(search_both(x.requires_grad_(), y, 2), expected, strict=True):
+        np.testing.assert_array_equal(found.rows, side.rows)
+        np.testing.assert_array_equal(found.similarities, side.similarities)
+    assert retrieval_accuracy(x, y) == retrieval_accuracy(x.detach().to(wide).numpy(), y.to(wide).numpy())
 
 
 def test_the_plan_fits_what_is_allowed_and_says_what_is_needed() -> None:
