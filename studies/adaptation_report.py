@@ -219,5 +219,6 @@ def draw_shares(found: Mapping[str, EncoderRuns], path: Path) -> Path:
                 axes.plot(*zip(*means), "o-", color=PICTURED[name], label=f"{section}: {label}")
             axes.set_title(title)
             axes.set_xlabel("share of the trained weights")
-        axes.legend(fontsize=8)
+        figure.axes[0].set_ylabel("accuracy (%)")
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return path
