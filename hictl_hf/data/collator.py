@@ -95,7 +95,8 @@ class PretrainingCollator:
         self.regular_tokens = (~self.never_sampled).nonzero().squeeze(1)
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        self.check(examples[0])
+        for example in examples:
+            self.check(example)
         if "seed" not in examples[0]:
             drawn = torch.randint(2**62, (len(examples),)).tolist()
             examples = [{**example, "seed": seed} for example, seed in zip(examples, drawn, strict=True)]

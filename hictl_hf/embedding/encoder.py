@@ -55,6 +55,7 @@ from ..training.eval_mode import eval_mode
 from .pooling import (
     POOLINGS,
     Pooling,
+    check_is_encoder,
     check_poolings,
     chosen_prompt,
     encoder_of,
@@ -220,8 +221,9 @@ def embed_sentences(
         (sentences, d), in the order given.
 
     Raises:
-        BadInput: there is no sentence, or an argument is out of range.
+        BadInput: there is no sentence, an argument is out of range, or the model is none of transformers.
     """
+    check_is_encoder(model)
     pooling = pooling or own_pooling(model.config)
     vectors = embed_at_poolings(
         model, tokenizer, sentences, [pooling], prompt=prompt, precision=precision, max_tokens=max_tokens,

@@ -176,6 +176,15 @@ def vector_size(model: PreTrainedModel, pooling: str | None = None) -> int:
     return len(list(projection.parameters())[-1])  # (r, d) weight or (r) bias of the last linear layer
 
 
+def check_is_encoder(model: Any) -> None:
+    """Raise `BadInput` for a model that is not one of transformers, such as sentence-transformers' own or a wrapper."""
+    if not isinstance(encoder_of(model), PreTrainedModel):
+        raise BadInput(
+            f"model is a {type(model).__name__}; allowed is a model of transformers, such as load_encoder returns. "
+            "Load a folder of sentence-transformers by load_encoder; give the inner model of a wrapper (model.module)."
+        )
+
+
 def check_poolings(model: PreTrainedModel, poolings: Sequence[Pooling]) -> None:
     """Raise `BadInput` for a pooling or layer that the model does not have."""
     last = model.config.num_hidden_layers

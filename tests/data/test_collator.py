@@ -45,6 +45,7 @@ def unpadded(batch: dict[str, Any], name: str, mask: str) -> list[list[int]]:
 # --- examples that are none -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("at", [0, 3])
 @pytest.mark.parametrize(
     ("change", "found"),
     [
@@ -60,10 +61,10 @@ def unpadded(batch: dict[str, Any], name: str, mask: str) -> list[list[int]]:
     ],
 )
 def test_examples_that_are_no_tokens_of_texts_are_refused(
-    change: Callable[..., Any], found: str, tokenizer: PreTrainedTokenizerBase, rows: list[Row]
+    change: Callable[..., Any], found: str, at: int, tokenizer: PreTrainedTokenizerBase, rows: list[Row]
 ) -> None:
     """Special tokens and padding of an own call of the tokenizer would be trained on as text."""
-    change(rows[0], tokenizer)
+    change(rows[at], tokenizer)
     with pytest.raises(BadInput, match=found):
         PretrainingCollator(tokenizer)(rows)
 

@@ -306,6 +306,20 @@ def test_texts_may_come_in_whatever_holds_them(
     np.testing.assert_array_equal(embed_sentences(model, tokenizer, kind(texts)), expected)
 
 
+def test_a_model_of_another_library_is_refused_and_a_compiled_one_is_not(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    export_encoder(model, tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    sentence_transformer = pytest.importorskip("sentence_transformers").SentenceTransformer(str(tmp_path))
+    for other in (sentence_transformer, nn.DataParallel(model)):
+        with pytest.raises(BadInput, match=f"model is a {type(other).__name__}; allowed is a model of transformers"):
+            embed_sentences(other, tokenizer, ["the house"])
+    compiled = torch.compile(model, backend="eager")
+    vectors = [embed_sentences(each, tokenizer, ["the house"]) for each in (model, compiled)]
+    np.testing.assert_allclose(*vectors, **CLOSE)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
