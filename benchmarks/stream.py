@@ -18,7 +18,8 @@ from measure import resident
 from transformers import AutoTokenizer
 
 from hictl_hf.data.collator import PretrainingCollator
-from hictl_hf.data.streaming import BUFFER, StreamedBatches, source_shares
+from hictl_hf.data.stream_parts import source_shares, stream_parts
+from hictl_hf.data.streaming import BUFFER, StreamedBatches
 from hictl_hf.data.tokenization import train_tokenizer
 
 FIRST_ROWS = 50_000
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         sources = args.source or [str(write_pairs(Path(folder) / "pairs.jsonl", args.rows))]
         stream = StreamedBatches(
-            sources, source_shares(sources), tokenizer, args.batch_size, seed=1, buffer=args.buffer
+            sources, source_shares(stream_parts(sources)), tokenizer, args.batch_size, seed=1, buffer=args.buffer
         )
         measured = measure(stream, PretrainingCollator(tokenizer), args.rows)
     for name, value in measured.items():

@@ -68,9 +68,18 @@ def read_json_lines(path: str, cursor: Cursor) -> Records:
     """Read one JSON object a line; blank lines are skipped."""
     for number, line in read_lines(path, cursor):
         if number == 1 and line.lstrip().startswith("["):
-            raise BadInput(f"{path}:1: is one JSON array; allowed is one object a line. Convert it: jq -c '.[]'.")
+            found, fix = ("an array of texts", "{en: .[0], de: .[1]}") if is_texts(line) else ("one JSON array", ".[]")
+            raise BadInput(f"{path}:1: is {found}; allowed is one object a line. Convert it: jq -c '{fix}'.")
         if line and not line.isspace():
             yield number, parse_json(line)
+
+
+def is_texts(line: str) -> bool:
+    """Whether a line is a JSON array of texts, as of a pair."""
+    try:
+        return all(isinstance(text, str) for text in json.loads(line))
+    except ValueError:
+        return False
 
 
 def parse_json(line: str) -> Mapping[str, Any] | BrokenRow:

@@ -4,7 +4,7 @@ One epoch has as many examples as the corpus. Its examples, their order and thei
 a resumed run sees the same examples as an uninterrupted one. `collator` makes the batch.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ def example_seed(seed: int, *position: int) -> int:
 
 
 def language_shares(
-    sizes: Mapping[Languages, int], text_alpha: float = 0.3, pair_alpha: float = 0.7, text_share: float | None = 0.5
+    sizes: Mapping[Languages, float], text_alpha: float = 0.3, pair_alpha: float = 0.7, text_share: float | None = 0.5
 ) -> dict[Languages, float]:
     """Sampling rate of each language or language pair: proportional to p^alpha, with p its share of the examples.
 
@@ -69,7 +69,7 @@ def language_shares(
         text_share = sum(text.values()) / sum(sizes.values())
     shares: dict[Languages, float] = {}
     for kind, alpha, kind_share in ((text, text_alpha, text_share), (pairs, pair_alpha, 1 - text_share)):
-        totals = Counter[frozenset[str | None]]()
+        totals = defaultdict[frozenset[str | None], float](float)
         for languages, number in kind.items():
             totals[frozenset(languages)] += number
         powers = {languages: (number / sum(kind.values())) ** alpha for languages, number in totals.items()}

@@ -202,9 +202,13 @@ def list_files(
     paths = find_files(source, endings)
     for path in paths:
         if (ending := ending_of(path)) not in endings:
-            check_kind(path)
+            if ending not in FORMATS:
+                check_kind(path)
             if ending in FORMATS:
                 fix = f"Write {path} alone: such a file names its languages itself"
+                if ending in WITH_NAMES:
+                    fix += f". If it has only a column 'text', write sw:hub:{os.path.dirname(os.path.abspath(path))}"
+                    fix += ", with the code of its language"
             elif together := in_braces(path):
                 fix = f"Moses files are named together: {together}"
             else:

@@ -22,15 +22,16 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import BadInput, short_repr
+from ..errors import BadInput
 from .catalogue_text import Change
 from .cleaning import DEFAULT_CLEANING, Cleaning, CorpusReport, Reason, clean_rows
-from .doubts import LEAST, named_twice
+from .doubts import LEAST
 from .formats import compare_lengths
 from .held_out import comparable
 from .records import Cursor
-from .sampling import Languages, example_seed, language_shares
-from .sources import Shard, check_unchanged, list_shards, read_shard
+from .sampling import example_seed
+from .sources import check_unchanged, list_shards, read_shard
+from .stream_parts import StreamPart, bytes_of, normalized_shares, nothing_left
 from .text_encoding import encode_texts
 from .tokenization import tokenize_rows, warn_of_unknown_tokens
 
@@ -83,7 +84,7 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
     one reader; a process has `readers`, which take turns. Call `consumed` with each batch that was trained on.
 
     Args:
-        shares: relative sampling rate of each source (`source_shares`).
+        shares: relative sampling rate of each source.
         batch_size: examples per batch of this process.
         cleaning: its `drop_duplicates` is ignored: it would need all rows in memory.
         strict: stop at the first broken row instead of counting it.
@@ -92,6 +93,7 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
         rank, world_size: of this process and of all.
         held_out: texts as `comparable` gives them; rows with one of them on either side are left out.
         space: put before each text, by `space_of`.
+        parts: with which the sources, one for each, were mixed by language; `None`: each has all of its files.
     """
 
     def __init__(
@@ -109,14 +111,17 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
         world_size: int = 1,
         held_out: Set[str] = frozenset(),
         space: str = "",
+        parts: Sequence[StreamPart] | None = None,
     ) -> None:
-        self.shares = normalized_shares(shares, sources)
-        self.sources, self.shards = list(sources), [list(list_shards(source)) for source in sources]
+        self.shares, self.sources = normalized_shares(shares, sources), list(sources)
+        self.shards = [part.shards for part in parts] if parts else [list(list_shards(source)) for source in sources]
+        self.languages = [part.languages for part in parts] if parts else None
         self.tokenizer, self.batch_size, self.seed, self.buffer = tokenizer, batch_size, seed, buffer
         self.cleaning, self.strict = replace(cleaning, drop_duplicates=False), strict
         self.readers, self.rank, self.world_size = readers, rank, world_size
         self.held_out, self.space = held_out, space
         self.looked_at: set[str] = set()  # languages of which it was logged if the tokenizer does not know them
+        self.mixed_files: set[int] = set()  # sources of which it was logged that their files are in several languages
         self.batches, self.states = 0, list[dict[str, Any] | None]([None] * readers)
 
     def refuse_unequal_files(self) -> None:
@@ -153,6 +158,8 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
         """Continue from a `state_dict`; `BadInput` unless settings and files are the same."""
         if "held-out texts" not in state["settings"]:
             self.held_out = frozenset()  # as in streams until 0.14, which read them too
+        if f"source {len(self.sources)}" not in state["settings"]:
+            self.read_sources_undivided(state["settings"])
         was, now = state["settings"], self.settings()
         changed = [name for name in {**was, **now} if was.get(name) != now.get(name)]
         if changed:
@@ -162,6 +169,12 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
                 "begin a new run."
             )
         self.batches, self.states = state["batches"], list(state["states"])
+
+    def read_sources_undivided(self, settings: Mapping[str, Any]) -> None:
+        """Read sources of several languages as streams until 0.30 did: all files of one together, with its share."""
+        self.sources, self.languages = list(dict.fromkeys(self.sources)), None
+        self.shards = [list(list_shards(source)) for source in self.sources]
+        self.shares = [settings.get(f"share of source {number}", 0.0) for number, _ in enumerate(self.sources, start=1)]
 
     def settings(self) -> dict[str, Any]:
         """Return everything that determines the order of rows."""
@@ -179,75 +192,6 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
             settings |= {f"source {number}": source, f"files of source {number}": len(shards)}
             settings |= {f"bytes of source {number}": bytes_of(shards), f"share of source {number}": share}
         return settings
-
-
-def normalized_shares(shares: Sequence[float], sources: Sequence[str]) -> list[float]:
-    """Shares that sum to 1; `BadInput` unless there is a positive one for each source."""
-    if len(shares) != len(sources) or not sources or not all(0 < share < float("inf") for share in shares):
-        raise BadInput(
-            f"stream_shares is {short_repr(list(shares))}; allowed is a positive number for each of {len(sources)} "
-            "sources. Give as many, or none to mix languages by their sizes."
-        )
-    return [share / sum(shares) for share in shares]
-
-
-def source_shares(
-    sources: Sequence[str],
-    cleaning: Cleaning = DEFAULT_CLEANING,
-    text_alpha: float = 0.3,
-    pair_alpha: float = 0.7,
-    text_share: float | None = 0.5,
-) -> list[float]:
-    """Return the share of each source by `language_shares`, with bytes of files in place of rows.
-
-    The language of a source is that of its first clean row; sources in the same languages share in proportion to their
-    bytes. Gzip files count with their size on disk, so do not mix them with uncompressed ones.
-    """
-    languages, sizes = [], []
-    for source in sources:
-        shards = list(list_shards(source))
-        if not all(shard.sizes for shard in shards):
-            raise BadInput(
-                f"{source}: has no size by which it could be mixed with others; allowed are files. Give stream_shares, "
-                "one positive number for each source."
-            )
-        languages.append(first_languages(source, shards, cleaning))
-        sizes.append(bytes_of(shards))
-    for doubt in named_twice({code for pair in languages for code in pair if code}):
-        logger.warning(doubt)
-    totals = Counter[Languages]()
-    for name, size in zip(languages, sizes):
-        totals[name] += size
-    shares = language_shares(totals, text_alpha, pair_alpha, text_share)
-    return [shares[name] * size / totals[name] for name, size in zip(languages, sizes)]
-
-
-def bytes_of(shards: Sequence[Shard]) -> int:
-    """Return the bytes of all files, of an archive with several corpora once."""
-    return sum({path: size for shard in shards for path, size in shard.sizes.items()}.values())
-
-
-def first_languages(source: str, shards: Sequence[Shard], cleaning: Cleaning) -> Languages:
-    """Return the language or pair of languages of the first clean row."""
-    report = CorpusReport()
-    for shard in shards:
-        for rows in read_shard(shard, Cursor(), report):
-            for row in clean_rows(rows, cleaning, report):
-                return str(row["x_lang"]), row["y_lang"]
-    raise nothing_left(source, report)
-
-
-class NothingLeft(BadInput):
-    """A source without a row that cleaning keeps."""
-
-
-def nothing_left(source: str, report: CorpusReport) -> NothingLeft:
-    """Return the error for a source without a row that cleaning keeps."""
-    found = ", ".join(f"{count} {reason}" for reason, count in report.skipped.items())
-    return NothingLeft(
-        f"{source}: no row is left after cleaning ({found}); allowed is one or more. Correct the source, or relax the "
-        f"cleaning. {' '.join(report.messages[:1])}".rstrip()
-    )
 
 
 def read_batches(stream: StreamedBatches, reader: int, state: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
@@ -327,6 +271,22 @@ class SourceReader:
                     ids = encode_texts(stream.tokenizer, spaced, add_special_tokens=False)["input_ids"]
                     warn_of_unknown_tokens({language: [*chain.from_iterable(ids)]}, stream.tokenizer)
             report.doubts.log(stream.sources[self.source])
+            self.log_other_languages(report)
+
+    def log_other_languages(self, report: CorpusReport) -> None:
+        """Log once that languages follow each other as in the files of a source, if they were to be mixed."""
+        stream, source = self.stream, self.source
+        if stream.languages and source not in stream.mixed_files:
+            expected = [code for code in stream.languages[source] if code]
+            names = {"-".join(expected), "-".join(reversed(expected))}
+            if others := sorted(report.kept.keys() - names):
+                stream.mixed_files.add(source)
+                logger.warning(
+                    "%s: a file that begins in %s also has %s: its rows come as they are in it, and text_alpha, "
+                    "pair_alpha and text_share hold for what files begin in. Write a file for each, or mix the rows "
+                    "yourself and give --stream_shares",
+                    stream.sources[source], "-".join(expected), ", ".join(others),
+                )  # fmt: skip
 
     def read_pass(self, begin: Progress, report: CorpusReport) -> Iterator[tuple[int, Cursor, list[Text]]]:
         """Yield the clean rows of each record of the pass from `begin` on, with the position after it."""

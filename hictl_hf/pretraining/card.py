@@ -48,7 +48,7 @@ def model_card(results: PretrainingResults) -> str:
         if results.guard
         else "",
         data=escape_markdown(data_sentence(results)),
-        rows=markdown_table(("languages", "rows"), results.corpus.kept.items()),
+        rows=markdown_table(("languages", "rows"), kept.items()) if (kept := results.corpus.kept) else "",
         objectives=markdown_table(("objective", "weight", "temperature", "loss at the end"), _objectives(results)),
         negatives=escape_markdown(_negatives(results)),
         scored="the sentences given for it (validation_file)"

@@ -6,10 +6,12 @@ from hashlib import blake2b
 from itertools import chain, compress
 
 import numpy as np
+import pyarrow.compute
 from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
 from ..data.cleaning import Cleaning, CorpusReport
+from ..data.collator import PretrainingCollator
 from ..data.corpus import column, load_corpus, sample_rows
 from ..data.doubts import LOOKED_AT
 from ..data.held_out import comparable, rows_without, split_held_out
@@ -228,3 +230,17 @@ def without_texts(train: Dataset, *held_out: Dataset) -> Dataset:
     sides = zip(column(train, "x"), column(train, "y"), strict=True)
     keep = [comparable(x) not in texts and (y is None or comparable(y) not in texts) for x, y in sides]
     return train.select(np.flatnonzero(keep))
+
+
+def log_cut_rows(examples: Dataset, collator: PretrainingCollator) -> None:
+    """Log of how many rows (`x`, `y`: token ids) the collator cuts x∘y or, if no loss reads that, a sentence."""
+    joined = {*collator.objectives} != {"sentence"}
+    room = collator.room if joined else collator.room - len(collator.prompt)
+    cut = 0
+    for rows in examples.with_format("arrow").iter(10_000):
+        x, y = (pyarrow.compute.list_value_length(rows[name]).fill_null(0).to_numpy() for name in ("x", "y"))
+        tokens = x + y + len(collator.separators) * (y > 0) if joined else np.maximum(x, y)
+        cut += int((tokens > room).sum())
+    if cut:
+        what = "x and y joined, are cut" if joined else "one of their sentences, are cut"
+        logger.info("%d of %d rows, %s to %d tokens", cut, len(examples), what, collator.max_length)

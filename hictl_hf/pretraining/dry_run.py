@@ -16,7 +16,7 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from transformers.utils import CONFIG_NAME
 
 from ..data.sources import list_shards
-from ..data.streaming import NothingLeft, bytes_of, normalized_shares, source_shares
+from ..data.stream_parts import NothingLeft, bytes_of, normalized_shares, source_shares, stream_parts
 from ..embedding.encoder import check_model_type
 from ..errors import BadInput, as_bad_input
 from ..files import readable
@@ -157,7 +157,8 @@ def shares_of(args: PretrainingArguments, names: Sequence[Resolved]) -> list[flo
     if any(each.problem or "hub:" in each.name for each in sources):
         return []
     try:
-        return source_shares(args.train_file, args.cleaning_rules, args.text_alpha, args.pair_alpha, args.text_share)
+        mixing = args.text_alpha, args.pair_alpha, args.text_share
+        return source_shares(stream_parts(args.train_file, args.cleaning_rules, *mixing))
     except NothingLeft as error:
         if args.streaming:
             raise

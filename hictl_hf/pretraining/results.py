@@ -135,10 +135,11 @@ class PretrainingResults(RunResults):
 
     Attributes:
         retrieval: `None` if no pairs were held out.
-        pairs: sentence pairs trained on; `None` for a stream, as are the next four.
-        texts: monolingual texts trained on.
+        pairs: sentence pairs trained on; `None` for a stream.
+        texts: monolingual texts trained on; `None` for a stream.
         examples: pairs and texts in all steps, the same one as often as it was drawn.
-        languages: number of languages in the training data, regions and scripts aside; `language_codes` names them.
+        languages: number of languages in the training data, regions and scripts aside; of a stream those that its files
+            begin in, `None` with `stream_shares`. `language_codes` names them.
         before_label: the name of the model before training.
         history: the logs of the training, a dictionary for each `logging_steps` steps.
         evaluations: retrieval during the training.
@@ -333,7 +334,10 @@ def data_sentence(results: PretrainingResults) -> str:
         f"{number:,} {unit}" for number, unit in ((results.pairs, "sentence pairs"), (results.texts, "texts")) if number
     ]
     drawn = f"{results.examples:,} examples drawn from " if results.is_part else ""
-    sentence = f"Trained on {drawn}" + (" and ".join(amounts) or "a corpus whose size was not recorded")
+    unknown = (
+        f"{results.examples:,} examples of a stream" if results.examples else "a corpus whose size was not recorded"
+    )
+    sentence = f"Trained on {drawn}" + (" and ".join(amounts) or unknown)
     if results.languages:
         sentence += f" in {results.languages} language{'s' * (results.languages > 1)}"
     return sentence + (f" for {duration(results.train_seconds)}." if results.train_seconds else ".")

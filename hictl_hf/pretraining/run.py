@@ -174,8 +174,12 @@ def collect_results(
         results.language_codes = sorted({code for languages in sizes for code in languages if code})
         results.languages = len({main_part(code) for code in results.language_codes})
         results.data_hash = corpus_report.hash
-    elif corpora.dev is not None:  # a stream is not counted by language
-        results.language_codes = sorted({*corpora.dev["x_lang"], *corpora.dev["y_lang"]})
+    elif trainer.stream is not None:
+        batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        results.examples = trainer.state.global_step * batch
+        if languages := trainer.stream.languages:
+            results.language_codes = sorted({code for each in languages for code in each if code})
+            results.languages = len({main_part(code) for code in results.language_codes})
     if results.retrieval and (pooling := results.retrieval.protocol.hictl):
         results.settings["config"].update(embedding_pooling=pooling.mode, embedding_layer=pooling.layer)
     return results

@@ -17,7 +17,8 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedT
 from ..data.collator import OBJECTIVES, PretrainingCollator
 from ..data.layout import layout_of, words_never_sampled
 from ..data.sampling import PretrainingExamples, TemperatureSampler, language_shares
-from ..data.streaming import StreamedBatches, source_shares
+from ..data.stream_parts import stream_parts
+from ..data.streaming import StreamedBatches
 from ..data.tokenization import (
     lengths_of,
     prompt_tokens,
@@ -42,7 +43,7 @@ from ..training.arguments import plain_settings, read_dictionary, refuse_unknown
 from ..training.callbacks import RunFingerprint, TrainingTime, early_stopping
 from .arguments import DECISIVE, DECISIVE_SINCE_0_17, PretrainingArguments
 from .batch_size import fit_micro_batch
-from .corpora import Corpora, comparable_texts, first_tokens, leave_out_same_ids, warn_of_repeats
+from .corpora import Corpora, comparable_texts, first_tokens, leave_out_same_ids, log_cut_rows, warn_of_repeats
 from .interpolation import Weights, hash_of_weights
 from .similar_pairs import group_by_similarity
 from .start import SENTENCE_ENCODER, Start
@@ -284,6 +285,7 @@ def make_trainer(
         examples, sampler = stream_of_batches(args, tokenizer, comparable_texts(*corpora.held_out)), None
     else:
         examples, sampler = examples_and_sampler(args, tokenizer, corpora)
+        log_cut_rows(examples.dataset, collator)
     if corpora.dev is None:
         if args.eval_strategy != "no" or args.load_best_model_at_end:
             logger.warning("no pairs are held out: nothing is evaluated, and the last state is kept, not the best one")
@@ -397,7 +399,7 @@ def examples_and_sampler(
 ) -> tuple[PretrainingExamples, TemperatureSampler]:
     """Tokenised examples, and the sampler that mixes their languages."""
     space = space_of(tokenizer, args.prompt or "")
-    tokens, cut = tokenize_corpus(corpora.train, tokenizer, args.max_seq_length, args.preprocessing_num_workers, space)
+    tokens, _ = tokenize_corpus(corpora.train, tokenizer, args.max_seq_length, args.preprocessing_num_workers, space)
     warn_of_unknown_tokens(first_tokens(tokens), tokenizer)
     tokens = leave_out_same_ids(corpora, tokens, tokenizer, space)
     if len(tokens) < args.world_size:
@@ -405,8 +407,6 @@ def examples_and_sampler(
             f"the training data has {len(tokens)} rows, and {args.world_size} processes share each step; allowed are "
             "as many rows or more; start fewer processes, or give more data"
         )
-    if cut:
-        logger.info("%d of %d rows, x and y joined, are cut to %d tokens", cut, len(tokens), args.max_seq_length)
     languages = tokens.select_columns(["x_lang", "y_lang"]).to_pandas().fillna("")
     groups = {
         (x_lang, y_lang or None): np.asarray(rows)
@@ -432,16 +432,17 @@ def stream_of_batches(
     args: PretrainingArguments, tokenizer: PreTrainedTokenizerBase, held_out: Set[str]
 ) -> StreamedBatches:
     """Batches read from the sources during training, mixed by `stream_shares`, else by language and size on disk."""
-    sources, shares, cleaning = args.train_file, args.stream_shares, args.cleaning_rules
+    sources, shares, cleaning, parts = args.train_file, args.stream_shares, args.cleaning_rules, None
     if not shares:
-        shares = source_shares(sources, cleaning, args.text_alpha, args.pair_alpha, args.text_share)
-        if idle := [source for source, share in zip(sources, shares) if not share]:
+        found = stream_parts(sources, cleaning, args.text_alpha, args.pair_alpha, args.text_share)
+        if idle := [str(part) for part in found if not part.share]:
             logger.warning("text_share is %g: never read is %s", args.text_share, ", ".join(idle))
-        sources, shares = [list(kept) for kept in zip(*(both for both in zip(sources, shares) if both[1] > 0))]
+        parts = [part for part in found if part.share]
+        sources, shares = [part.source for part in parts], [part.share for part in parts]
     stream = StreamedBatches(
         sources, shares, tokenizer, args.train_batch_size, args.seed, cleaning, args.strict, args.stream_buffer,
         max(args.dataloader_num_workers, 1), args.process_index, args.world_size, held_out,
-        space_of(tokenizer, args.prompt or ""),
+        space_of(tokenizer, args.prompt or ""), parts,
     )  # fmt: skip
     if not args.resume_from_checkpoint:
         stream.refuse_unequal_files()

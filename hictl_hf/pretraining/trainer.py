@@ -138,6 +138,7 @@ class HictlTrainer(ShardingMixin, RobustTrainer):
         ignored = {
             "compute_loss_func": (self.compute_loss_func, "the model computes its losses; override compute_loss"),
             "label_smoothing_factor": (self.args.label_smoothing_factor, "the model computes its losses"),
+            "neftune_noise_alpha": (self.args.neftune_noise_alpha, "embeddings of packed tokens get no noise"),
         }
         if type(self).evaluate is HictlTrainer.evaluate:
             metric, retrieves = self.args.metric_for_best_model, "evaluate retrieves translations; override it"

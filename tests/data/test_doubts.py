@@ -10,7 +10,8 @@ from toy_files import write_lines
 from hictl_hf.data.cleaning import Cleaning
 from hictl_hf.data.corpus import load_corpus
 from hictl_hf.data.doubts import LEAST, Doubts
-from hictl_hf.data.streaming import StreamedBatches, source_shares
+from hictl_hf.data.stream_parts import stream_parts
+from hictl_hf.data.streaming import StreamedBatches
 
 GERMAN = [f"Der Hund {at} sieht die Katze." for at in range(60)]
 ENGLISH = [f"The dog {at} sees the cat." for at in range(60)]
@@ -115,7 +116,7 @@ def test_one_language_under_two_names_is_told(tmp_path: Path, caplog: pytest.Log
     with caplog.at_level(logging.WARNING, "hictl_hf"):
         load_corpus(paths, cache_dir=tmp_path)
         assert [message.partition(";")[0] for message in caplog.messages] == [told]
-        source_shares(paths)
+        stream_parts(paths)
         assert [message.partition(";")[0] for message in caplog.messages] == [told] * 2
         corpus, _ = load_corpus(paths, Cleaning(languages=["en", "de", "fr"]), cache_dir=tmp_path)
         assert {*corpus["y_lang"]} == {"de", "fr"} and len(caplog.messages) == 2

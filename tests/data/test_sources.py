@@ -72,6 +72,7 @@ BROKEN_SOURCES = {
     "table without header": ({"a.csv": b"Hello,Hallo\n"}, "a.csv", "a.csv:1: has the columns", "'Hello'", "Rename"),
     "column twice": ({"a.tsv": b"en\ten\nx\ty\n"}, "a.tsv", "a.tsv:1: has the columns", "each name once", "Rename one"),
     "open quote": ({"a.csv": b'en,de\nx,y\n"x,y\nx,y\n'}, "a.csv", "a.csv:3: opens a quote", "closed", "Close it"),
+    "JSON lists": ({"a.jsonl": b'["x", "y"]'}, "a.jsonl", "a.jsonl:1: is an array of texts", "one object", "de: .[1]"),
     "JSON array": ({"a.json": b'[{"en": "x"}]'}, "a.json", "a.json:1: is one JSON array", "one object a line", "jq"),
     "Moses lengths": (
         {"c.en": b"1\n2\n", "c.de": b"1\n"},
@@ -108,6 +109,15 @@ def test_a_table_under_a_language_is_to_be_written_alone(tmp_path: Path) -> None
     with pytest.raises(BadInput, match=f"has the ending '.jsonl'; .* Write {path} alone: such a file names its"):
         texts(f"sw:{path}")
     assert texts(path) == [{"sw": "sw"}]
+
+
+def test_parquet_of_texts_under_a_language_is_to_be_read_as_a_data_set(tmp_path: Path) -> None:
+    """As OSCAR and CC-100 are exported; it was called a Parquet file, to be named .parquet."""
+    (tmp_path / "a.parquet").write_bytes(parquet_with({"text": ["habari"]}))
+    with pytest.raises(BadInput, match="has the ending '.parquet'; .* only a column 'text', write (.*), with") as error:
+        texts(f"sw:{tmp_path}/a.parquet")
+    source = re.search(r"write (\S+), with the code", str(error.value))
+    assert source and texts(source[1]) == [{"sw": "habari"}]
 
 
 def test_a_pattern_and_a_folder_are_read_in_order_of_names(tmp_path: Path) -> None:

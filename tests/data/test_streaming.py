@@ -12,7 +12,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,9 @@ from transformers import PreTrainedTokenizerBase
 from hictl_hf.data import compression, formats
 from hictl_hf.data.cleaning import Cleaning
 from hictl_hf.data.collator import PretrainingCollator
-from hictl_hf.data.sampling import example_seed, language_shares
-from hictl_hf.data.streaming import StreamedBatches, collate_streamed, read_batches, source_shares
+from hictl_hf.data.sampling import example_seed
+from hictl_hf.data.stream_parts import stream_parts
+from hictl_hf.data.streaming import StreamedBatches, collate_streamed, read_batches
 from hictl_hf.errors import BadInput
 
 Batch = dict[str, Any]
@@ -391,39 +392,6 @@ def test_each_rank_draws_sources_by_itself(tmp_path: Path) -> None:
     assert draws[0] != draws[1]
 
 
-def test_an_archive_of_several_corpora_has_its_bytes_once(tmp_path: Path) -> None:
-    for name, corpora in (("three.zip", "abc"), ("one.zip", "d")):
-        with zipfile.ZipFile(tmp_path / name, "w") as archive:
-            for corpus, language in product(corpora, ("de", "en")):
-                lines = (f"{corpus} {language} {number} a house that is old\n" for number in range(600 // len(corpora)))
-                archive.writestr(f"{corpus}.{language}", "".join(lines))
-    shares = source_shares([str(tmp_path / "three.zip"), str(tmp_path / "one.zip")])
-    assert shares == pytest.approx([0.5, 0.5], abs=0.02)
-
-
-def test_languages_are_mixed_by_the_bytes_of_their_files(tmp_path: Path) -> None:
-    def text(name: str, language: str, size: int) -> str:
-        return write(tmp_path / f"{name}.jsonl", json.dumps({"text": "7 " * size, "lang": language}))
-
-    sources = [text("a", "sw", 99), text("b", "en", 400), text("c", "sw", 300), WRITERS["parquet"](tmp_path)]
-    a, b, c, d = map(os.path.getsize, sources)
-    by_language = language_shares({("sw", None): a + c, ("en", None): b, ("en", "de"): d}, 0.3, 0.7, 0.4)
-    sw = by_language["sw", None]
-    expected = [sw * a / (a + c), by_language["en", None], sw * c / (a + c), 0.6]
-    assert source_shares(sources, text_share=0.4) == pytest.approx(expected)
-    assert source_shares(sources, text_alpha=1, text_share=None) == pytest.approx(
-        [share / (a + b + c + d) for share in (a, b, c, d)]
-    )
-
-
-def test_the_language_of_a_source_is_that_of_its_first_clean_row(tmp_path: Path) -> None:
-    rows = [{"en": "same", "de": "same"}, {"text": "1", "lang": "pt-BR"}]
-    sources = [write(tmp_path / "a.jsonl", lines(rows)), f"en:{write(tmp_path / 'b.txt', '1')}"]
-    assert sum(source_shares(sources, Cleaning(languages=("pt", "en")))) == pytest.approx(1)  # both text, no pairs
-    with pytest.raises(BadInput, match="b.txt: no row is left after cleaning .1 other language.*relax"):
-        source_shares(sources, Cleaning(languages=("pt",)))
-
-
 # --- what is lost ---------------------------------------------------------------------------------------------------
 
 
@@ -488,7 +456,7 @@ def test_shares_are_positive_and_one_for_each_source(shares: list[float], tmp_pa
 
 def test_a_hub_dataset_needs_shares_and_then_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput, match="^hub:books: has no size .*Give stream_shares"):
-        source_shares([WRITERS["jsonl"](tmp_path), "hub:books"])
+        stream_parts([WRITERS["jsonl"](tmp_path), "hub:books"])
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: ROWS)
     make = partial(stream_of, ["hub:books"], rank=1, world_size=2)
     whole = read(make(), 12)

@@ -316,6 +316,28 @@ def test_a_stream_trains_and_is_measured_on_held_out_files(
     results = main(flags(files, tmp_path / "run", *streaming, "--stream_shares", "3", "1"))
     assert results["settings"]["training"]["ignore_data_skip"] is False  # what the user said, not what a stream needs
     assert results["history"][-1]["step"] == 6 and results["retrieval"]["per_language"]["de"]["sentences"] == 8
+    assert results["examples"] == 6 * 8 and "language_codes" not in results  # of files it has not looked at
+
+
+def test_a_stream_of_a_folder_mixes_and_names_the_languages_of_its_files(
+    files: dict[str, str], tmp_path: Path, run: tuple[Path, Any], sentences: dict[str, list[str]]
+) -> None:
+    folder = tmp_path / "train"
+    folder.mkdir()
+    for language in ("de", "zh"):
+        rows = [{"en": en, language: other} for en, other in zip(sentences["en"], sentences[language])]
+        (folder / f"{language}.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    held = [{"en": f"{en} now", "sw": f"{sw} sasa"} for en, sw in zip(sentences["en"], sentences["sw"])]
+    (tmp_path / "held.jsonl").write_text("\n".join(map(json.dumps, held)), "utf-8")
+    streaming = ("--streaming", "true", "--validation_file", str(tmp_path / "held.jsonl"))
+    tokenizer = ("--tokenizer_name", str(run[0] / "checkpoint"), "--train_file", str(folder))
+    saving = ("--save_strategy", "steps", "--save_steps", "6")
+    results = main([*flags(files, tmp_path / "run", *streaming), *tokenizer, *saving])
+    assert results["language_codes"] == ["de", "en", "zh"] and results["languages"] == 3
+    position = json.loads((tmp_path / "run/checkpoint-6/stream_0.json").read_text("utf-8"))
+    assert position["settings"]["files of source 2"] == 1 and position["settings"]["source 2"] == str(folder)
+    card = (tmp_path / "run/checkpoint/README.md").read_text("utf-8")
+    assert "Trained on 48 examples of a stream in 3 languages for" in card and "| languages | rows |" not in card
 
 
 @pytest.mark.parametrize("objective", ["lm", "sentence", "word"])

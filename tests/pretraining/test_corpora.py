@@ -11,10 +11,11 @@ from toy_families import word_pieces
 from transformers import PreTrainedTokenizerBase
 
 from hictl_hf.data.cleaning import CorpusReport
+from hictl_hf.data.collator import PretrainingCollator
 from hictl_hf.data.sampling import TemperatureSampler, language_shares
 from hictl_hf.data.tokenization import tokenize_corpus
 from hictl_hf.errors import BadInput
-from hictl_hf.pretraining.corpora import Corpora, leave_out_same_ids, read_corpora, warn_of_repeats
+from hictl_hf.pretraining.corpora import Corpora, leave_out_same_ids, log_cut_rows, read_corpora, warn_of_repeats
 
 
 def write(path: Path, *languages: str, number: int = 12, word: str = "sentence") -> str:
@@ -223,3 +224,30 @@ def test_few_texts_that_make_up_much_of_an_epoch_are_named(
     shares = language_shares(sizes, text_share=text_share)
     warn_of_repeats(TemperatureSampler(np.ones(texts + pairs), groups, shares, 4, 1), text_share)
     assert bool(caplog.messages) is bool(named) and named in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("objectives", "message"),
+    [
+        (("lm", "sentence"), "{} of 400 rows, x and y joined, are cut to 14 tokens"),
+        (("sentence",), "{} of 400 rows, one of their sentences, are cut to 14 tokens"),
+    ],
+)
+def test_rows_that_are_cut_are_those_that_lose_tokens_in_the_collator(
+    objectives: tuple[str, ...], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    random = np.random.default_rng(1)
+    lengths = [(int(x), int(y) if at % 4 else None) for at, (x, y) in enumerate(random.integers(1, 14, (400, 2)))]
+    rows = [{"x": [9] * x, "y": None if y is None else [9] * y, "seed": 0} for x, y in lengths]
+    collator = PretrainingCollator(word_pieces(["a cat"]), max_length=14, objectives=objectives, prompt=[8, 8])
+    lost = 0
+    for row in rows:
+        sides = [row["x"], row["y"] or []]
+        if "lm" in objectives:
+            kept = collator.cut(row)
+            lost += [kept["x"], kept["y"] or []] != sides
+        else:
+            lost += [collator.read(side) for side in sides] != sides
+    with caplog.at_level("INFO"):
+        log_cut_rows(Dataset.from_list(rows), collator)
+    assert 50 < lost < 350 and caplog.messages == [message.format(lost)]

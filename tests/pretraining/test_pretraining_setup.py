@@ -145,7 +145,7 @@ def test_a_language_that_the_tokenizer_does_not_know_is_named(tmp_path: Path, ca
     assert message.startswith("100 % of the tokens of the first texts in 'zgh' are unknown to the tokenizer")
 
 
-@pytest.mark.parametrize(("share", "kind"), [("0", "sw:{}/a.txt"), ("1", "{}/a.jsonl")])
+@pytest.mark.parametrize(("share", "kind"), [("0", "sw:{}/a.txt (sw)"), ("1", "{}/a.jsonl (en-de)")])
 def test_sources_of_a_stream_that_are_never_read_are_named(
     share: str, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -506,6 +506,7 @@ def test_arguments_that_take_columns_from_the_collator_are_refused(
         ({"preprocess_logits_for_metrics": max}, "preprocess_logits_for_metrics is .* no effect"),
         ({"compute_loss_func": max}, "compute_loss_func is .* the model computes its losses; override compute_loss"),
         ({"args": {"label_smoothing_factor": 0.1}}, "label_smoothing_factor is 0.1, which has no effect"),
+        ({"args": {"neftune_noise_alpha": 5.0}}, "neftune_noise_alpha is 5.0, which has no effect"),
         ({"args": {"load_best_model_at_end": True, "eval_strategy": "steps"}}, "metric_for_best_model is 'loss'"),
     ],
 )
