@@ -171,7 +171,7 @@ class StreamedBatches(IterableDataset[dict[str, Any]]):
         self.batches, self.states = state["batches"], list(state["states"])
 
     def read_sources_undivided(self, settings: Mapping[str, Any]) -> None:
-        """Read sources of several languages as streams until 0.30 did: all files of one together, with its share."""
+        """Read sources of several languages as streams until 0.31.0 did: all files of one together, with its share."""
         self.sources, self.languages = list(dict.fromkeys(self.sources)), None
         self.shards = [list(list_shards(source)) for source in self.sources]
         self.shares = [settings.get(f"share of source {number}", 0.0) for number, _ in enumerate(self.sources, start=1)]

@@ -152,7 +152,7 @@ def test_bytes_of_compressed_files_and_others_are_compared_with_a_warning(
     assert "where" in message and "de.jsonl and" in message and "fr.jsonl.gz are of different kinds" in message
 
 
-def test_a_stream_of_0_30_goes_on_with_the_files_of_a_source_together(tmp_path: Path) -> None:
+def test_a_stream_of_0_31_0_goes_on_with_the_files_of_a_source_together(tmp_path: Path) -> None:
     """Until then a source had one language; its rows, and their order, stay what they were."""
     folder = folder_of(tmp_path / "all", de=40, fr=10)
     other = folder_of(tmp_path / "other", sw=10)
